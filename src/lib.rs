@@ -1,0 +1,1 @@
+//! Leak tracing of running processes with complete, DWARF-unwound stacks, in the kernel.

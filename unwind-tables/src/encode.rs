@@ -1,0 +1,258 @@
+//! Rows into an [`Image`], and the check that words are one. Reading an image is `image`.
+
+use std::collections::HashMap;
+
+use crate::error::ImageError;
+use crate::image::{BLOCK_SHIFT, ESCAPE, HEADER_WORDS, Image, MAGIC, MAX_ROWS, header};
+use crate::packed::{PackedRule, WIDE_WORDS, WideRule, kind};
+use crate::rule::UnwindRule;
+use crate::table::UnwindTable;
+
+/// The most blocks an index may have: 4 GiB of code.
+const MAX_BLOCKS: u64 = 1 << 24;
+
+/// Lays out `table` as an image.
+///
+/// # Errors
+///
+/// [`ImageError`] when the table exceeds what the layout can hold.
+pub fn encode(table: &UnwindTable) -> Result<Image, ImageError> {
+    let row_count = table.rows().len() + 1;
+    let row_count = u32::try_from(row_count)
+        .ok()
+        .filter(|&count| count <= MAX_ROWS)
+        .ok_or(ImageError::TooManyRows(row_count))?;
+    let mut rules = Rules::default();
+    let rules_of_rows = intern_rules(table, &mut rules)?;
+    let numbers = number_by_frequency(&rules_of_rows);
+
+    let mut words = vec![0; HEADER_WORDS];
+    words[header::MAGIC] = MAGIC;
+    push_index(&mut words, table)?;
+    words[header::ROW_COUNT] = row_count;
+    let escapes = push_rows(&mut words, table, &rules_of_rows, &numbers);
+
+    start_section(
+        &mut words,
+        header::RULES_AT,
+        header::RULE_COUNT,
+        numbers.by_number.len(),
+    )?;
+    words.extend(numbers.by_number.iter().map(|rule| rule.bits()));
+    start_section(
+        &mut words,
+        header::ESCAPES_AT,
+        header::ESCAPE_COUNT,
+        escapes.len(),
+    )?;
+    words.extend(escapes.iter().flat_map(|&(row, rule)| [row, rule.bits()]));
+    start_section(&mut words, header::WIDE_AT, header::WIDE_COUNT, rules.wide.len())?;
+    words.extend(rules.wide.iter().flat_map(|rule| rule.0));
+    words[header::TOTAL_WORDS] = to_u32(words.len())?;
+    Ok(Image::from_checked(words))
+}
+
+/// The distinct rules of a table.
+#[derive(Default)]
+struct Rules {
+    packed: HashMap<UnwindRule, PackedRule>,
+    wide: Vec<WideRule>,
+}
+
+impl Rules {
+    fn intern(&mut self, rule: UnwindRule) -> Result<PackedRule, ImageError> {
+        if let Some(&packed) = self.packed.get(&rule) {
+            return Ok(packed);
+        }
+        let packed = match (PackedRule::pack(rule), rule) {
+            (Some(packed), _) => packed,
+            (None, UnwindRule::Frame(frame)) => {
+                let wide = WideRule::pack(frame).ok_or(ImageError::TooManyRules)?;
+                let index = to_u32(self.wide.len())?;
+                self.wide.push(wide);
+                PackedRule::wide(index).ok_or(ImageError::TooManyRules)?
+            }
+            (None, _) => return Err(ImageError::TooManyRules),
+        };
+        self.packed.insert(rule, packed);
+        Ok(packed)
+    }
+}
+
+fn intern_rules(table: &UnwindTable, rules: &mut Rules) -> Result<Vec<PackedRule>, ImageError> {
+    table.rows().iter().map(|row| rules.intern(row.rule)).collect()
+}
+
+/// Which rules get a number of their own: the 255 most frequent ones.
+struct Numbers {
+    by_number: Vec<PackedRule>,
+    by_rule: HashMap<PackedRule, u8>,
+}
+
+fn number_by_frequency(rules_of_rows: &[PackedRule]) -> Numbers {
+    let mut counts: HashMap<PackedRule, u32> = HashMap::from([(PackedRule::GAP, 1)]);
+    for &rule in rules_of_rows {
+        *counts.entry(rule).or_default() += 1;
+    }
+    let mut ordered: Vec<_> = counts.into_iter().collect();
+    // The second key makes the image a function of its rows alone, not of the hash seed.
+    ordered.sort_unstable_by_key(|&(rule, count)| (std::cmp::Reverse(count), rule));
+    let by_number: Vec<_> = ordered
+        .into_iter()
+        .map(|(rule, _)| rule)
+        .take(ESCAPE.into())
+        .collect();
+    let by_rule = by_number.iter().copied().zip(0..).collect();
+    Numbers { by_number, by_rule }
+}
+
+fn push_index(words: &mut Vec<u32>, table: &UnwindTable) -> Result<(), ImageError> {
+    let block_of = |row: &crate::table::Row| row.start.get() >> BLOCK_SHIFT;
+    let (first, count) = match (table.rows().first(), table.rows().last()) {
+        (Some(first), Some(last)) => (block_of(first), block_of(last) - block_of(first) + 1),
+        _ => (0, 0),
+    };
+    if count > MAX_BLOCKS {
+        return Err(ImageError::TooSparse(count << BLOCK_SHIFT));
+    }
+    words[header::FIRST_BLOCK] = u32::try_from(first).map_err(|_| ImageError::TooSparse(first))?;
+    let count = usize::try_from(count).map_err(|_| ImageError::TooSparse(count))?;
+    start_section(words, header::INDEX_AT, header::BLOCK_COUNT, count)?;
+    let mut row = 0;
+    for block in first..first + count as u64 {
+        while table.rows().get(row).is_some_and(|row| block_of(row) < block) {
+            row += 1;
+        }
+        words.push(to_u32(row + 1)?);
+    }
+    words.push(to_u32(table.rows().len() + 1)?);
+    Ok(())
+}
+
+/// Returns the rows whose rule has no number.
+fn push_rows(
+    words: &mut Vec<u32>,
+    table: &UnwindTable,
+    rules_of_rows: &[PackedRule],
+    numbers: &Numbers,
+) -> Vec<(u32, PackedRule)> {
+    let mut escapes = Vec::new();
+    let leading_gap = (
+        0,
+        numbers.by_rule.get(&PackedRule::GAP).copied().unwrap_or(ESCAPE),
+    );
+    if leading_gap.1 == ESCAPE {
+        escapes.push((0, PackedRule::GAP));
+    }
+    let rows = table
+        .rows()
+        .iter()
+        .zip(rules_of_rows)
+        .zip(1..)
+        .map(|((row, rule), number)| {
+            let pc_low = row.start.get().to_le_bytes()[0];
+            let rule_number = numbers.by_rule.get(rule).copied().unwrap_or_else(|| {
+                escapes.push((number, *rule));
+                ESCAPE
+            });
+            (pc_low, rule_number)
+        });
+    let halves: Vec<(u8, u8)> = std::iter::once(leading_gap).chain(rows).collect();
+    // The length was checked against MAX_ROWS; sections start on a word.
+    #[allow(clippy::cast_possible_truncation)]
+    {
+        words[header::ROWS_AT] = words.len() as u32;
+    }
+    words.extend(halves.chunks(2).map(|pair| {
+        let (low, high) = (pair[0], pair.get(1).copied().unwrap_or_default());
+        u32::from_le_bytes([low.0, low.1, high.0, high.1])
+    }));
+    escapes
+}
+
+fn start_section(words: &mut [u32], at: usize, count_at: usize, count: usize) -> Result<(), ImageError> {
+    words[at] = to_u32(words.len())?;
+    words[count_at] = to_u32(count)?;
+    Ok(())
+}
+
+fn to_u32(value: usize) -> Result<u32, ImageError> {
+    u32::try_from(value).map_err(|_| ImageError::TooManyRows(value))
+}
+
+/// Checks every count, offset and reference, so that a reader that follows them stays inside.
+pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
+    let damaged = ImageError::Damaged;
+    let header = words.get(..HEADER_WORDS).ok_or(ImageError::BadMagic)?;
+    if header[header::MAGIC] != MAGIC {
+        return Err(ImageError::BadMagic);
+    }
+    if header[header::TOTAL_WORDS] as usize != words.len() {
+        return Err(damaged("length"));
+    }
+    let section = |at: usize, words_long: usize, name| {
+        let at = header[at] as usize;
+        at.checked_add(words_long)
+            .and_then(|end| words.get(at..end))
+            .ok_or(damaged(name))
+    };
+    let count = |number: usize| header[number] as usize;
+    let row_count = count(header::ROW_COUNT);
+    if row_count == 0 || row_count > MAX_ROWS as usize {
+        return Err(damaged("row count"));
+    }
+    let index = section(
+        header::INDEX_AT,
+        count(header::BLOCK_COUNT).saturating_add(1),
+        "index",
+    )?;
+    let rows = section(header::ROWS_AT, row_count.div_ceil(2), "rows")?;
+    let rules = section(header::RULES_AT, count(header::RULE_COUNT), "rules")?;
+    let escapes = section(
+        header::ESCAPES_AT,
+        count(header::ESCAPE_COUNT).saturating_mul(2),
+        "escapes",
+    )?;
+    let wide = section(
+        header::WIDE_AT,
+        count(header::WIDE_COUNT).saturating_mul(WIDE_WORDS),
+        "wide rules",
+    )?;
+
+    let bounded = index.first().is_some_and(|&first| first > 0)
+        && index.is_sorted()
+        && index.last().is_some_and(|&last| last as usize <= row_count);
+    if !bounded {
+        return Err(damaged("index order"));
+    }
+    if !escapes.chunks(2).is_sorted_by(|a, b| a[0] < b[0]) {
+        return Err(damaged("escape order"));
+    }
+    let numbers = rows
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .skip(1)
+        .step_by(2)
+        .take(row_count);
+    for (number, row) in numbers.zip(0_u32..) {
+        let known = match number {
+            ESCAPE => escapes.first().is_some_and(|&first| first <= row),
+            number => usize::from(number) < rules.len(),
+        };
+        if !known {
+            return Err(damaged("rule number"));
+        }
+    }
+    let escaped = escapes.iter().skip(1).step_by(2);
+    for &bits in rules.iter().chain(escaped) {
+        let rule = PackedRule::from_bits(bits);
+        let known = match rule.kind() {
+            kind::WIDE => (rule.wide_index() as usize) < wide.len() / WIDE_WORDS,
+            _ => bits >> 31 == 0 && rule.unpack().is_some(),
+        };
+        if !known {
+            return Err(damaged("rule"));
+        }
+    }
+    Ok(())
+}

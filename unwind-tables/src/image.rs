@@ -1,0 +1,217 @@
+//! The byte layout of one object's table, as the kernel reads it.
+//!
+//! An image is a run of little-endian 32-bit words; every `*_at` in it counts words from its own start, so
+//! an image can be copied anywhere. `bpf/tables.bpf.h` reads the same layout.
+//!
+//! ```text
+//!  header   HEADER_WORDS words, see [`header`]
+//!  index    block_count + 1 words: the first row of each 256-byte block of code
+//!  rows     row_count half-words: low byte = low byte of the row's address, high byte = rule number
+//!  rules    rule_count words: packed rules
+//!  escapes  escape_count pairs of words {row, packed rule}, sorted: for rows whose rule number is ESCAPE
+//!  wide     wide_count times WIDE_WORDS words
+//! ```
+//!
+//! A row holds from its address to the next row's. Row 0 is a gap that stands before the first block, so
+//! "no row of this block starts at or below the address" is answered by the row before, always.
+
+use crate::addr::Svma;
+use crate::error::ImageError;
+use crate::packed::{PackedRule, WIDE_WORDS, WideRule, kind};
+use crate::rule::UnwindRule;
+
+/// First word of every image: `MLT` and the version of this layout.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"MLT\x01");
+/// Bytes of code that one index entry covers, as a power of two.
+pub const BLOCK_SHIFT: u32 = 8;
+/// Rule number of a row whose rule stands in the escapes.
+pub const ESCAPE: u8 = 255;
+/// The most rows that one object may have.
+pub const MAX_ROWS: u32 = 1 << 24;
+
+/// Word numbers in an image's header.
+pub mod header {
+    /// [`super::MAGIC`].
+    pub const MAGIC: usize = 0;
+    /// Address of the first block, shifted down by [`super::BLOCK_SHIFT`].
+    pub const FIRST_BLOCK: usize = 1;
+    /// Number of blocks.
+    pub const BLOCK_COUNT: usize = 2;
+    /// Where the index starts.
+    pub const INDEX_AT: usize = 3;
+    /// Where the rows start.
+    pub const ROWS_AT: usize = 4;
+    /// Number of rows.
+    pub const ROW_COUNT: usize = 5;
+    /// Where the rules start.
+    pub const RULES_AT: usize = 6;
+    /// Number of rules.
+    pub const RULE_COUNT: usize = 7;
+    /// Where the escapes start.
+    pub const ESCAPES_AT: usize = 8;
+    /// Number of escapes.
+    pub const ESCAPE_COUNT: usize = 9;
+    /// Where the wide rules start.
+    pub const WIDE_AT: usize = 10;
+    /// Number of wide rules.
+    pub const WIDE_COUNT: usize = 11;
+    /// Words of the whole image.
+    pub const TOTAL_WORDS: usize = 12;
+}
+
+/// Words of the header; a multiple of a cache line.
+pub const HEADER_WORDS: usize = 16;
+
+/// One object's table in the kernel's layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    words: Vec<u32>,
+}
+
+impl Image {
+    /// Takes `words` as an image after checking every count, offset and reference in it.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is not as the layout demands.
+    pub fn from_words(words: Vec<u32>) -> Result<Self, ImageError> {
+        crate::encode::check(&words)?;
+        Ok(Self { words })
+    }
+
+    /// Takes words that the encoder laid out.
+    pub(crate) fn from_checked(words: Vec<u32>) -> Self {
+        Self { words }
+    }
+
+    /// The image as the kernel sees it.
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    /// Size in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.words.len() * size_of::<u32>()
+    }
+
+    /// Number of rows, with the leading gap.
+    pub fn row_count(&self) -> u32 {
+        self.words[header::ROW_COUNT]
+    }
+
+    /// The rule for one address; a gap outside the blocks.
+    pub fn rule_at(&self, svma: Svma) -> UnwindRule {
+        let view = ImageView {
+            words: &self.words,
+            at: 0,
+        };
+        view.unpack(view.rule_at(svma))
+    }
+}
+
+/// An image inside a larger run of words, read as the kernel reads it: unchecked words read as 0.
+///
+/// Mirrors `bpf/tables.bpf.h` function by function.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageView<'a> {
+    /// The run of words.
+    pub words: &'a [u32],
+    /// Where the image starts in it.
+    pub at: u32,
+}
+
+impl ImageView<'_> {
+    fn word(&self, at: u32) -> u32 {
+        self.words.get(at as usize).copied().unwrap_or(0)
+    }
+
+    fn header(&self, number: usize) -> u32 {
+        // Header word numbers are below HEADER_WORDS.
+        #[allow(clippy::cast_possible_truncation)]
+        self.word(self.at.wrapping_add(number as u32))
+    }
+
+    fn section(&self, number: usize) -> u32 {
+        self.at.wrapping_add(self.header(number))
+    }
+
+    fn row(&self, rows: u32, row: u32) -> u32 {
+        self.word(rows.wrapping_add(row / 2)) >> (16 * (row % 2)) & 0xffff
+    }
+
+    /// The packed rule for one address: a gap outside the blocks.
+    ///
+    /// A wide rule comes with its number relative to the whole run of words (see [`Self::wide`]).
+    pub fn rule_at(&self, svma: Svma) -> PackedRule {
+        let block = (svma.get() >> BLOCK_SHIFT).wrapping_sub(self.header(header::FIRST_BLOCK).into());
+        if block >= self.header(header::BLOCK_COUNT).into() {
+            return PackedRule::GAP;
+        }
+        // The block number is below BLOCK_COUNT, the masked address below 256.
+        #[allow(clippy::cast_possible_truncation)]
+        let (block, pc_low) = (block as u32, (svma.get() & 0xff) as u32);
+        let row = self.find_row(block, pc_low);
+        let rule = self.rule_of_row(row);
+        if rule.kind() != kind::WIDE {
+            return rule;
+        }
+        let wide_words = rule.wide_index().wrapping_mul(6);
+        PackedRule::wide(self.section(header::WIDE_AT).wrapping_add(wide_words)).unwrap_or(PackedRule::GAP)
+    }
+
+    /// The last row of `block` whose address is at or below `pc_low`, or the row before the block.
+    fn find_row(&self, block: u32, pc_low: u32) -> u32 {
+        let index = self.section(header::INDEX_AT);
+        let rows = self.section(header::ROWS_AT);
+        let first = self.word(index.wrapping_add(block));
+        let end = self.word(index.wrapping_add(block + 1));
+        let mut found = first.wrapping_sub(1);
+        for shift in (0..=8).rev() {
+            let candidate = found.wrapping_add(1 << shift);
+            if candidate < end && (self.row(rows, candidate) & 0xff) <= pc_low {
+                found = candidate;
+            }
+        }
+        found
+    }
+
+    fn rule_of_row(&self, row: u32) -> PackedRule {
+        let number = self.row(self.section(header::ROWS_AT), row) >> 8;
+        if number != u32::from(ESCAPE) {
+            return PackedRule::from_bits(self.word(self.section(header::RULES_AT).wrapping_add(number)));
+        }
+        self.escaped_rule(row)
+    }
+
+    /// The rule of the last escape at or below `row`.
+    fn escaped_rule(&self, row: u32) -> PackedRule {
+        let escapes = self.section(header::ESCAPES_AT);
+        let count = self.header(header::ESCAPE_COUNT);
+        let mut found = 0;
+        for shift in (0..24).rev() {
+            let candidate = found + (1 << shift);
+            if candidate < count && self.word(escapes.wrapping_add(2 * candidate)) <= row {
+                found = candidate;
+            }
+        }
+        PackedRule::from_bits(self.word(escapes.wrapping_add(2 * found + 1)))
+    }
+
+    /// The words of the wide rule that a packed rule of [`Self::rule_at`] refers to.
+    pub fn wide(&self, rule: PackedRule) -> WideRule {
+        let at = rule.wide_index();
+        let mut words = [0; WIDE_WORDS];
+        for (word, at) in words.iter_mut().zip(at..) {
+            *word = self.word(at);
+        }
+        WideRule(words)
+    }
+
+    /// What a packed rule of [`Self::rule_at`] says.
+    pub fn unpack(&self, rule: PackedRule) -> UnwindRule {
+        if rule.kind() == kind::WIDE {
+            return UnwindRule::Frame(self.wide(rule).unpack());
+        }
+        rule.unpack().unwrap_or(UnwindRule::Gap)
+    }
+}

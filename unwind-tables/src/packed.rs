@@ -1,0 +1,454 @@
+//! Rules as the kernel holds them: 31 bits for nearly every rule, six words for the rest.
+//!
+//! ```text
+//!  bit 31   30        20 19                 3 2    0
+//!     +---+------------+--------------------+------+
+//!     | 0 |     b      |         a          | kind |
+//!     +---+------------+--------------------+------+
+//! ```
+//!
+//! | kind | name | rule |
+//! |---|---|---|
+//! | 0 | none | never stored; an empty cache slot |
+//! | 1 | sp   | `cfa = sp + 8a`, `ra = *(cfa - 8)`, `fp` same or, for b > 0, `*(cfa - 8b)` |
+//! | 2 | fp   | `cfa = fp + 8a`, the rest as above |
+//! | 3 | plt  | `cfa = sp + 8 + (pc & 15 >= a ? 8 : 0)`, `ra = *(cfa - 8)`, `fp` same |
+//! | 4 | drap | `cfa = *(fp + 8a)`, `ra = *(cfa - 8)`, `fp = *(fp + 8b)`; a and b signed |
+//! | 5 | wide | entry `a + (b << 17)` of the object's wide rules |
+//! | 6 | stop | a = 0 end of stack, 1 gap, 2 + reason unsupported |
+//! | 7 | chain | never stored; in the cache, a return address that a frame-pointer walk has checked |
+//!
+//! The 32nd bit is left to the kernel's cache, whose 64-bit entries are a rule and 33 bits of tag.
+
+use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
+
+/// Numbers of the rule kinds; `bpf/shared.h` has the same under the same names.
+pub mod kind {
+    /// `cfa = sp + 8a`
+    pub const SP: u32 = 1;
+    /// `cfa = fp + 8a`
+    pub const FP: u32 = 2;
+    /// A procedure linkage table entry.
+    pub const PLT: u32 = 3;
+    /// A function that realigned its stack.
+    pub const DRAP: u32 = 4;
+    /// An index into the wide rules.
+    pub const WIDE: u32 = 5;
+    /// No caller: end of stack, gap, or unsupported.
+    pub const STOP: u32 = 6;
+    /// A return address checked by a frame-pointer walk.
+    pub const CHAIN: u32 = 7;
+}
+
+/// Values of `a` in a stop rule.
+pub mod stop {
+    /// The outermost frame.
+    pub const END: u32 = 0;
+    /// No CFI.
+    pub const GAP: u32 = 1;
+    /// Unsupported: this plus the reason's number.
+    pub const UNSUPPORTED: u32 = 2;
+}
+
+/// Bits of a packed rule's kind.
+pub const KIND_BITS: u32 = 3;
+/// Bits of a packed rule's first operand.
+pub const A_BITS: u32 = 17;
+/// Bits of a packed rule's second operand.
+pub const B_BITS: u32 = 11;
+/// Stack slots are 8 bytes; offsets are stored in slots.
+const SLOT: i32 = 8;
+
+/// A rule in 31 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct PackedRule(u32);
+
+impl PackedRule {
+    /// No CFI.
+    pub const GAP: Self = Self::new(kind::STOP, stop::GAP, 0);
+
+    const fn new(kind: u32, a: u32, b: u32) -> Self {
+        Self(kind | (a & low_bits(A_BITS)) << KIND_BITS | (b & low_bits(B_BITS)) << (KIND_BITS + A_BITS))
+    }
+
+    /// The rule with these raw bits.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The raw bits.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The kind, one of [`kind`].
+    pub const fn kind(self) -> u32 {
+        self.0 & low_bits(KIND_BITS)
+    }
+
+    /// The first operand.
+    pub const fn a(self) -> u32 {
+        self.0 >> KIND_BITS & low_bits(A_BITS)
+    }
+
+    /// The second operand.
+    pub const fn b(self) -> u32 {
+        self.0 >> (KIND_BITS + A_BITS) & low_bits(B_BITS)
+    }
+
+    /// The first operand, sign-extended.
+    pub const fn signed_a(self) -> i32 {
+        sign_extend(self.a(), A_BITS)
+    }
+
+    /// The second operand, sign-extended.
+    pub const fn signed_b(self) -> i32 {
+        sign_extend(self.b(), B_BITS)
+    }
+
+    /// Entry number of a wide rule.
+    pub const fn wide_index(self) -> u32 {
+        self.a() | self.b() << A_BITS
+    }
+
+    /// The rule that refers to entry `index` of the wide rules; `None` past 2^28 entries.
+    pub const fn wide(index: u32) -> Option<Self> {
+        if index >> (A_BITS + B_BITS) != 0 {
+            return None;
+        }
+        Some(Self::new(kind::WIDE, index, index >> A_BITS))
+    }
+
+    /// Packs `rule`, or `None` when it needs a wide entry.
+    pub fn pack(rule: UnwindRule) -> Option<Self> {
+        match rule {
+            UnwindRule::Frame(frame) => Self::pack_frame(frame),
+            UnwindRule::EndOfStack => Some(Self::new(kind::STOP, stop::END, 0)),
+            UnwindRule::Gap => Some(Self::GAP),
+            UnwindRule::Unsupported(reason) => {
+                Some(Self::new(kind::STOP, stop::UNSUPPORTED + reason as u32, 0))
+            }
+        }
+    }
+
+    fn pack_frame(frame: FrameRule) -> Option<Self> {
+        if frame.ra != Saved::AtCfa(-SLOT) || frame.signal_frame {
+            return None;
+        }
+        match frame.cfa {
+            CfaRule::Offset { register, offset } => {
+                let kind = match register {
+                    Register::Sp => kind::SP,
+                    Register::Fp => kind::FP,
+                };
+                let a = unsigned_slots(offset, A_BITS)?;
+                let b = match frame.fp {
+                    Saved::Same => 0,
+                    Saved::AtCfa(at) => unsigned_slots(at.checked_neg()?, B_BITS).filter(|&b| b > 1)?,
+                    Saved::At { .. } => return None,
+                };
+                Some(Self::new(kind, a, b))
+            }
+            CfaRule::Plt { threshold } => {
+                (frame.fp == Saved::Same).then(|| Self::new(kind::PLT, threshold.into(), 0))
+            }
+            CfaRule::Deref {
+                register: Register::Fp,
+                at,
+                offset: 0,
+            } => match frame.fp {
+                Saved::At {
+                    register: Register::Fp,
+                    offset,
+                } => Some(Self::new(
+                    kind::DRAP,
+                    signed_slots(at, A_BITS)?,
+                    signed_slots(offset, B_BITS)?,
+                )),
+                Saved::Same | Saved::AtCfa(_) | Saved::At { .. } => None,
+            },
+            CfaRule::Deref { .. } => None,
+        }
+    }
+
+    /// What this rule says; `None` for a wide rule (ask the image) and for bits no table holds.
+    pub fn unpack(self) -> Option<UnwindRule> {
+        // Both operands are below 2^17, so slots fit an i32.
+        let slots = |count: u32| i32::try_from(count).ok().map(|count| count * SLOT);
+        let frame = |cfa, fp| {
+            Some(UnwindRule::Frame(FrameRule {
+                cfa,
+                ra: Saved::AtCfa(-SLOT),
+                fp,
+                signal_frame: false,
+            }))
+        };
+        let saved_fp = match self.b() {
+            0 => Saved::Same,
+            b => Saved::AtCfa(-slots(b)?),
+        };
+        match self.kind() {
+            kind::SP => frame(
+                CfaRule::Offset {
+                    register: Register::Sp,
+                    offset: slots(self.a())?,
+                },
+                saved_fp,
+            ),
+            kind::FP => frame(
+                CfaRule::Offset {
+                    register: Register::Fp,
+                    offset: slots(self.a())?,
+                },
+                saved_fp,
+            ),
+            kind::PLT => frame(
+                CfaRule::Plt {
+                    threshold: u8::try_from(self.a()).ok()?,
+                },
+                Saved::Same,
+            ),
+            kind::DRAP => frame(
+                CfaRule::Deref {
+                    register: Register::Fp,
+                    at: self.signed_a() * SLOT,
+                    offset: 0,
+                },
+                Saved::At {
+                    register: Register::Fp,
+                    offset: self.signed_b() * SLOT,
+                },
+            ),
+            kind::STOP => match self.a() {
+                stop::END => Some(UnwindRule::EndOfStack),
+                stop::GAP => Some(UnwindRule::Gap),
+                number => Reason::from_number(number - stop::UNSUPPORTED).map(UnwindRule::Unsupported),
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Words of one wide rule.
+pub const WIDE_WORDS: usize = 6;
+
+/// Bits of a wide rule's first word.
+pub mod wide {
+    /// The CFA starts from the frame pointer, not the stack pointer.
+    pub const CFA_FROM_FP: u32 = 1 << 0;
+    /// The CFA is read from `*(register + at)`.
+    pub const CFA_DEREF: u32 = 1 << 1;
+    /// The return address is at an offset from a register, not from the CFA.
+    pub const RA_AT_REGISTER: u32 = 1 << 2;
+    /// … and that register is the frame pointer, not the stack pointer.
+    pub const RA_FROM_FP: u32 = 1 << 3;
+    /// The frame pointer is saved.
+    pub const FP_SAVED: u32 = 1 << 4;
+    /// … at an offset from a register, not from the CFA.
+    pub const FP_AT_REGISTER: u32 = 1 << 5;
+    /// … and that register is the frame pointer, not the stack pointer.
+    pub const FP_FROM_FP: u32 = 1 << 6;
+    /// The caller was interrupted, not called from.
+    pub const SIGNAL_FRAME: u32 = 1 << 7;
+}
+
+/// A rule in six words: flags ([`wide`]), `at`, CFA offset, RA offset, FP offset, 0. Offsets in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WideRule(pub [u32; WIDE_WORDS]);
+
+impl WideRule {
+    /// Packs a frame rule; `None` for the PLT form, which never needs a wide entry.
+    pub fn pack(frame: FrameRule) -> Option<Self> {
+        let (cfa_flags, at, cfa_offset) = match frame.cfa {
+            CfaRule::Offset { register, offset } => (from_fp(register, wide::CFA_FROM_FP), 0, offset),
+            CfaRule::Deref { register, at, offset } => {
+                (wide::CFA_DEREF | from_fp(register, wide::CFA_FROM_FP), at, offset)
+            }
+            CfaRule::Plt { .. } => return None,
+        };
+        let (ra_flags, ra_offset) = match frame.ra {
+            Saved::AtCfa(offset) => (0, offset),
+            Saved::At { register, offset } => {
+                (wide::RA_AT_REGISTER | from_fp(register, wide::RA_FROM_FP), offset)
+            }
+            Saved::Same => return None,
+        };
+        let (fp_flags, fp_offset) = match frame.fp {
+            Saved::Same => (0, 0),
+            Saved::AtCfa(offset) => (wide::FP_SAVED, offset),
+            Saved::At { register, offset } => (
+                wide::FP_SAVED | wide::FP_AT_REGISTER | from_fp(register, wide::FP_FROM_FP),
+                offset,
+            ),
+        };
+        let signal_flag = if frame.signal_frame { wide::SIGNAL_FRAME } else { 0 };
+        let flags = cfa_flags | ra_flags | fp_flags | signal_flag;
+        Some(Self([
+            flags,
+            word(at),
+            word(cfa_offset),
+            word(ra_offset),
+            word(fp_offset),
+            0,
+        ]))
+    }
+
+    /// What this rule says.
+    pub fn unpack(self) -> FrameRule {
+        let [flags, at, cfa_offset, ra_offset, fp_offset, _] = self.0;
+        let has = |flag: u32| flags & flag != 0;
+        let register = |flag: u32| if has(flag) { Register::Fp } else { Register::Sp };
+        let cfa_register = register(wide::CFA_FROM_FP);
+        FrameRule {
+            cfa: if has(wide::CFA_DEREF) {
+                CfaRule::Deref {
+                    register: cfa_register,
+                    at: offset(at),
+                    offset: offset(cfa_offset),
+                }
+            } else {
+                CfaRule::Offset {
+                    register: cfa_register,
+                    offset: offset(cfa_offset),
+                }
+            },
+            ra: if has(wide::RA_AT_REGISTER) {
+                Saved::At {
+                    register: register(wide::RA_FROM_FP),
+                    offset: offset(ra_offset),
+                }
+            } else {
+                Saved::AtCfa(offset(ra_offset))
+            },
+            fp: if !has(wide::FP_SAVED) {
+                Saved::Same
+            } else if has(wide::FP_AT_REGISTER) {
+                Saved::At {
+                    register: register(wide::FP_FROM_FP),
+                    offset: offset(fp_offset),
+                }
+            } else {
+                Saved::AtCfa(offset(fp_offset))
+            },
+            signal_frame: has(wide::SIGNAL_FRAME),
+        }
+    }
+}
+
+fn from_fp(register: Register, flag: u32) -> u32 {
+    match register {
+        Register::Sp => 0,
+        Register::Fp => flag,
+    }
+}
+
+fn word(offset: i32) -> u32 {
+    u32::from_le_bytes(offset.to_le_bytes())
+}
+
+fn offset(word: u32) -> i32 {
+    i32::from_le_bytes(word.to_le_bytes())
+}
+
+const fn low_bits(bits: u32) -> u32 {
+    (1 << bits) - 1
+}
+
+const fn sign_extend(value: u32, bits: u32) -> i32 {
+    let unused = 32 - bits;
+    (value << unused).cast_signed() >> unused
+}
+
+fn unsigned_slots(bytes: i32, bits: u32) -> Option<u32> {
+    let slots = u32::try_from(bytes).ok().filter(|_| bytes % SLOT == 0)? / SLOT.unsigned_abs();
+    (slots >> bits == 0).then_some(slots)
+}
+
+fn signed_slots(bytes: i32, bits: u32) -> Option<u32> {
+    let slots = word(bytes / SLOT) & low_bits(bits);
+    (bytes % SLOT == 0 && sign_extend(slots, bits) * SLOT == bytes).then_some(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RA: Saved = Saved::AtCfa(-8);
+
+    fn frame(cfa: CfaRule, fp: Saved) -> UnwindRule {
+        UnwindRule::Frame(FrameRule {
+            cfa,
+            ra: RA,
+            fp,
+            signal_frame: false,
+        })
+    }
+
+    /// A rule that fits 31 bits comes back unchanged, up to the widest offsets of each form.
+    #[test]
+    fn packed_rules_round_trip() {
+        let offset = |register, offset| CfaRule::Offset { register, offset };
+        let drap = |at| CfaRule::Deref {
+            register: Register::Fp,
+            at,
+            offset: 0,
+        };
+        let at_fp = |offset| Saved::At {
+            register: Register::Fp,
+            offset,
+        };
+        for rule in [
+            frame(offset(Register::Sp, 8), Saved::Same),
+            frame(offset(Register::Sp, 540_128), Saved::AtCfa(-16)),
+            frame(offset(Register::Fp, 16), Saved::AtCfa(-16_376)),
+            frame(offset(Register::Sp, 1_048_568), Saved::Same),
+            frame(CfaRule::Plt { threshold: 11 }, Saved::Same),
+            frame(drap(-8), at_fp(0)),
+            frame(drap(-524_288), at_fp(-8192)),
+            frame(drap(524_280), at_fp(8184)),
+            UnwindRule::EndOfStack,
+            UnwindRule::Gap,
+            UnwindRule::Unsupported(Reason::Malformed),
+        ] {
+            assert_eq!(PackedRule::pack(rule).and_then(PackedRule::unpack), Some(rule));
+        }
+    }
+
+    /// A rule that does not fit is refused, never cut to size.
+    #[test]
+    fn rules_that_do_not_fit_need_a_wide_entry() {
+        let sp = |offset| CfaRule::Offset {
+            register: Register::Sp,
+            offset,
+        };
+        let deref = |register, at, offset| CfaRule::Deref { register, at, offset };
+        let at_fp = |offset| Saved::At {
+            register: Register::Fp,
+            offset,
+        };
+        for rule in [
+            frame(sp(1_048_576), Saved::Same),
+            frame(sp(-8), Saved::Same),
+            frame(sp(12), Saved::Same),
+            frame(sp(16), Saved::AtCfa(-16_384)),
+            frame(sp(16), Saved::AtCfa(8)),
+            frame(sp(16), Saved::AtCfa(-8)),
+            frame(deref(Register::Sp, 16, 8), Saved::Same),
+            frame(deref(Register::Fp, -8, 8), at_fp(0)),
+            frame(deref(Register::Fp, -8, 0), at_fp(8192)),
+            UnwindRule::Frame(FrameRule {
+                cfa: sp(16),
+                ra: RA,
+                fp: Saved::Same,
+                signal_frame: true,
+            }),
+        ] {
+            assert_eq!(PackedRule::pack(rule), None, "{rule:?}");
+            let UnwindRule::Frame(frame) = rule else {
+                unreachable!()
+            };
+            assert_eq!(WideRule::pack(frame).map(WideRule::unpack), Some(frame));
+        }
+    }
+}

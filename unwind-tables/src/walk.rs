@@ -1,0 +1,492 @@
+//! The reference walker: what `bpf/unwind.bpf.h` does, function by function, over the same image.
+//!
+//! It is the specification of the walk in the kernel. It leaves out only what must not change a result: the
+//! rule cache and the stack window.
+
+use crate::addr::{Avma, Bias};
+use crate::image::ImageView;
+use crate::packed::{PackedRule, WideRule, kind, stop, wide};
+
+/// The most frames of one walk.
+pub const MAX_FRAMES: usize = 512;
+/// The largest distance, in bytes, from a frame's stack pointer to its saved frame pointer that a
+/// frame-pointer step believes.
+pub const MAX_FP_DISTANCE: u64 = 1 << 20;
+/// User addresses are below 2^47; nothing above is looked up.
+pub const ADDRESS_BITS: u32 = 47;
+
+/// Why a walk ended. Exactly one per walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum End {
+    /// The outermost frame was reached: its return address is undefined.
+    Complete = 0,
+    /// An address that no executable mapping holds.
+    NoMapping = 1,
+    /// Code in anonymous memory (JIT), and the frame pointer is not plausible.
+    AnonymousCode = 2,
+    /// Code without CFI, and the frame pointer is not plausible.
+    NoCfi = 3,
+    /// CFI that the table cannot express.
+    UnsupportedRule = 4,
+    /// Stack memory could not be read.
+    ReadFault = 5,
+    /// The caller's stack pointer is not above this frame's.
+    NoProgress = 6,
+    /// More frames than a walk may have.
+    DepthLimit = 7,
+    /// Code in a mapping whose table is not loaded yet.
+    TableNotLoaded = 8,
+    /// The return address was replaced by a return probe that is not ours.
+    UretprobeTrampoline = 9,
+    /// A frame-pointer walk met a frame pointer or return address that is not plausible.
+    FpChainEnd = 10,
+    /// Not walked: too many walks were preempted on this CPU.
+    ScratchBusy = 11,
+    /// Walked, but the stack could not be stored.
+    StackTableFull = 12,
+}
+
+impl End {
+    /// Every cause, in the order of their numbers.
+    pub const ALL: [Self; 13] = [
+        Self::Complete,
+        Self::NoMapping,
+        Self::AnonymousCode,
+        Self::NoCfi,
+        Self::UnsupportedRule,
+        Self::ReadFault,
+        Self::NoProgress,
+        Self::DepthLimit,
+        Self::TableNotLoaded,
+        Self::UretprobeTrampoline,
+        Self::FpChainEnd,
+        Self::ScratchBusy,
+        Self::StackTableFull,
+    ];
+
+    /// The cause with this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+
+    /// The stable name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::NoMapping => "no_mapping",
+            Self::AnonymousCode => "anonymous_code",
+            Self::NoCfi => "no_cfi",
+            Self::UnsupportedRule => "unsupported_rule",
+            Self::ReadFault => "read_fault",
+            Self::NoProgress => "no_progress",
+            Self::DepthLimit => "depth_limit",
+            Self::TableNotLoaded => "table_not_loaded",
+            Self::UretprobeTrampoline => "uretprobe_trampoline",
+            Self::FpChainEnd => "fp_chain_end",
+            Self::ScratchBusy => "scratch_busy",
+            Self::StackTableFull => "stack_table_full",
+        }
+    }
+}
+
+/// How a frame was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum FoundBy {
+    /// It is where the probe fired.
+    Probe = 0,
+    /// By the CFI of the frame below it.
+    Cfi = 1,
+    /// By the frame pointer of the frame below it.
+    Fp = 2,
+}
+
+impl FoundBy {
+    /// The way with this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::Probe, Self::Cfi, Self::Fp].get(number as usize).copied()
+    }
+
+    /// The stable name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Probe => "probe",
+            Self::Cfi => "cfi",
+            Self::Fp => "fp",
+        }
+    }
+}
+
+/// What an executable mapping holds, as far as unwinding goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum MappingKind {
+    /// An object whose table is loaded.
+    Table = 0,
+    /// An object whose table is still being built, or could not be loaded.
+    Pending = 1,
+    /// An object that has no CFI at all.
+    NoCfi = 2,
+    /// Anonymous memory: JIT code.
+    Anonymous = 3,
+    /// The kernel's return probe trampoline.
+    Trampoline = 4,
+}
+
+/// One executable mapping of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: Avma,
+    /// First address after it.
+    pub end: Avma,
+    /// From its addresses to the object's own.
+    pub bias: Bias,
+    /// Where the object's image starts in the table words; meaningful for [`MappingKind::Table`].
+    pub image_at: u32,
+    /// What it holds.
+    pub kind: MappingKind,
+}
+
+/// What a walk finds its way by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwind {
+    /// Unwind tables, and the frame pointer where there is no CFI.
+    Dwarf,
+    /// The frame pointer only.
+    Fp,
+}
+
+/// Everything a walk knows about the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Tables<'a> {
+    /// All images, one after the other.
+    pub words: &'a [u32],
+    /// Executable mappings, in ascending order, not overlapping.
+    pub mappings: &'a [Mapping],
+    /// How to walk.
+    pub unwind: Unwind,
+}
+
+/// The registers a walk starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// The return address into the first frame.
+    pub pc: Avma,
+    /// The stack pointer after that return.
+    pub sp: Avma,
+    /// The frame pointer.
+    pub fp: Avma,
+}
+
+/// One frame of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The raw return address, or the interrupted address below a signal frame.
+    pub pc: Avma,
+    /// How it was found.
+    pub found_by: FoundBy,
+}
+
+/// A finished walk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// Frames, innermost first. Each lies in an executable mapping.
+    pub frames: Vec<Frame>,
+    /// Why the walk ended.
+    pub end: End,
+    /// The address that the walk could not get past.
+    pub end_pc: Avma,
+}
+
+/// Values of a stop rule beyond [`stop`] that come from the mapping, not from a table.
+mod mapping_stop {
+    pub(super) const ANONYMOUS: u32 = 32;
+    pub(super) const PENDING: u32 = 33;
+    pub(super) const NO_MAPPING: u32 = 34;
+    pub(super) const TRAMPOLINE: u32 = 35;
+    pub(super) const NOT_CALLED: u32 = 36;
+}
+
+/// Walks the stack from `start`. `read` gives the 8 bytes at an address, or `None` for a fault.
+pub fn walk(tables: Tables<'_>, start: Registers, read: impl FnMut(Avma) -> Option<u64>) -> Stack {
+    let mut walk = Walk {
+        tables,
+        read,
+        pc: start.pc,
+        sp: start.sp,
+        fp: start.fp,
+        pc_adjust: 1,
+        found_by: FoundBy::Probe,
+        frames: Vec::new(),
+    };
+    loop {
+        if let Err(end) = walk.step() {
+            return Stack {
+                frames: walk.frames,
+                end,
+                end_pc: walk.pc,
+            };
+        }
+    }
+}
+
+struct Walk<'a, R> {
+    tables: Tables<'a>,
+    read: R,
+    pc: Avma,
+    sp: Avma,
+    fp: Avma,
+    /// 1 when `pc` is a return address: the call before it is what the frame is doing.
+    pc_adjust: u64,
+    found_by: FoundBy,
+    frames: Vec<Frame>,
+}
+
+/// A step either reaches the caller or ends the walk.
+type Step = Result<(), End>;
+
+impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
+    /// One frame: look up its rule, record it, go to its caller.
+    fn step(&mut self) -> Step {
+        let rule = self.lookup_rule();
+        if let Some(end) = end_without_frame(rule) {
+            return Err(end);
+        }
+        self.push_frame()?;
+        match rule.kind() {
+            kind::SP | kind::FP => self.apply_offset(rule),
+            kind::PLT => self.apply_plt(rule),
+            kind::DRAP => self.apply_drap(rule),
+            kind::WIDE => self.apply_wide(rule),
+            kind::CHAIN => self.apply_fp(End::FpChainEnd),
+            _ => self.apply_stop(rule),
+        }
+    }
+
+    fn lookup_rule(&mut self) -> PackedRule {
+        let address = self.pc.wrapping_sub(self.pc_adjust);
+        let Some(mapping) = self.find_mapping(address) else {
+            return stop_rule(mapping_stop::NO_MAPPING);
+        };
+        if mapping.kind == MappingKind::Trampoline {
+            return stop_rule(mapping_stop::TRAMPOLINE);
+        }
+        if self.tables.unwind == Unwind::Fp {
+            let called = self.found_by == FoundBy::Probe || self.is_after_call(self.pc);
+            return if called {
+                PackedRule::from_bits(kind::CHAIN)
+            } else {
+                stop_rule(mapping_stop::NOT_CALLED)
+            };
+        }
+        match mapping.kind {
+            MappingKind::Table => {
+                let image = ImageView {
+                    words: self.tables.words,
+                    at: mapping.image_at,
+                };
+                image.rule_at(mapping.bias.to_svma(address))
+            }
+            MappingKind::Pending => stop_rule(mapping_stop::PENDING),
+            MappingKind::Anonymous => stop_rule(mapping_stop::ANONYMOUS),
+            MappingKind::NoCfi | MappingKind::Trampoline => PackedRule::GAP,
+        }
+    }
+
+    fn find_mapping(&self, address: Avma) -> Option<Mapping> {
+        if address.get() >> ADDRESS_BITS != 0 {
+            return None;
+        }
+        let mappings = self.tables.mappings;
+        let after = mappings.partition_point(|mapping| mapping.start <= address);
+        let mapping = mappings.get(after.checked_sub(1)?)?;
+        (address < mapping.end).then_some(*mapping)
+    }
+
+    fn push_frame(&mut self) -> Step {
+        if self.frames.len() >= MAX_FRAMES {
+            return Err(End::DepthLimit);
+        }
+        self.frames.push(Frame {
+            pc: self.pc,
+            found_by: self.found_by,
+        });
+        Ok(())
+    }
+
+    fn apply_offset(&mut self, rule: PackedRule) -> Step {
+        let base = if rule.kind() == kind::SP { self.sp } else { self.fp };
+        let cfa = base.wrapping_add(8 * u64::from(rule.a()));
+        let fp_slot = (rule.b() != 0).then(|| cfa.wrapping_sub(8 * u64::from(rule.b())));
+        self.go_to_caller(cfa, cfa.wrapping_sub(8), fp_slot)
+    }
+
+    fn apply_plt(&mut self, rule: PackedRule) -> Step {
+        let pushed = self.pc.get() & 15 >= u64::from(rule.a());
+        let cfa = self.sp.wrapping_add(8 + 8 * u64::from(pushed));
+        self.go_to_caller(cfa, cfa.wrapping_sub(8), None)
+    }
+
+    fn apply_drap(&mut self, rule: PackedRule) -> Step {
+        let cfa = self.read_slot(add_signed(self.fp, 8 * rule.signed_a()))?;
+        let cfa = Avma::new(cfa);
+        let fp_slot = add_signed(self.fp, 8 * rule.signed_b());
+        self.go_to_caller(cfa, cfa.wrapping_sub(8), Some(fp_slot))
+    }
+
+    fn apply_wide(&mut self, rule: PackedRule) -> Step {
+        let image = ImageView {
+            words: self.tables.words,
+            at: 0,
+        };
+        let WideRule([flags, at, cfa_offset, ra_offset, fp_offset, _]) = image.wide(rule);
+        let has = |flag: u32| flags & flag != 0;
+        let (sp, fp) = (self.sp, self.fp);
+        let register = |from_fp: u32| if has(from_fp) { fp } else { sp };
+        let mut base = register(wide::CFA_FROM_FP);
+        if has(wide::CFA_DEREF) {
+            base = Avma::new(self.read_slot(add_signed(base, at.cast_signed()))?);
+        }
+        let cfa = add_signed(base, cfa_offset.cast_signed());
+        let ra_base = if has(wide::RA_AT_REGISTER) {
+            register(wide::RA_FROM_FP)
+        } else {
+            cfa
+        };
+        let fp_base = if has(wide::FP_AT_REGISTER) {
+            register(wide::FP_FROM_FP)
+        } else {
+            cfa
+        };
+        let fp_slot = has(wide::FP_SAVED).then(|| add_signed(fp_base, fp_offset.cast_signed()));
+        let ra_slot = add_signed(ra_base, ra_offset.cast_signed());
+        if !has(wide::SIGNAL_FRAME) {
+            return self.go_to_caller(cfa, ra_slot, fp_slot);
+        }
+        // The interrupted frame may be on another stack, so its stack pointer may be anywhere.
+        self.sp = Avma::new(0);
+        self.go_to_caller(cfa, ra_slot, fp_slot)?;
+        self.pc_adjust = 0;
+        Ok(())
+    }
+
+    fn apply_stop(&mut self, rule: PackedRule) -> Step {
+        match rule.a() {
+            stop::END => Err(End::Complete),
+            stop::GAP => self.apply_fp(End::NoCfi),
+            mapping_stop::ANONYMOUS => self.apply_fp(End::AnonymousCode),
+            mapping_stop::PENDING => Err(End::TableNotLoaded),
+            _ => Err(End::UnsupportedRule),
+        }
+    }
+
+    /// Follows the frame pointer, or ends with `implausible` when it cannot be one.
+    fn apply_fp(&mut self, implausible: End) -> Step {
+        let fp = self.fp;
+        if fp < self.sp || fp.get() % 8 != 0 || fp.offset_from(self.sp) > MAX_FP_DISTANCE {
+            return Err(implausible);
+        }
+        let caller_fp = self.read_slot(fp).map_err(|_| implausible)?;
+        let ra = Avma::new(self.read_slot(fp.wrapping_add(8)).map_err(|_| implausible)?);
+        if self.tables.unwind == Unwind::Dwarf && !self.is_return_address(ra) {
+            return Err(implausible);
+        }
+        self.sp = fp.wrapping_add(16);
+        self.fp = Avma::new(caller_fp);
+        self.pc = ra;
+        self.pc_adjust = 1;
+        self.found_by = FoundBy::Fp;
+        Ok(())
+    }
+
+    /// Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline.
+    fn is_return_address(&mut self, ra: Avma) -> bool {
+        match self.find_mapping(ra.wrapping_sub(1)) {
+            None => false,
+            Some(mapping) if mapping.kind == MappingKind::Trampoline => true,
+            Some(_) => self.is_after_call(ra),
+        }
+    }
+
+    fn is_after_call(&mut self, ra: Avma) -> bool {
+        match (self.read)(ra.wrapping_sub(8)) {
+            Some(code) => ends_in_call(code),
+            None => false,
+        }
+    }
+
+    fn go_to_caller(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {
+        if cfa <= self.sp {
+            return Err(End::NoProgress);
+        }
+        let caller_fp = match fp_slot {
+            Some(slot) => Avma::new(self.read_slot(slot)?),
+            None => self.fp,
+        };
+        let ra = self.read_slot(ra_slot)?;
+        self.pc = Avma::new(ra);
+        self.sp = cfa;
+        self.fp = caller_fp;
+        self.pc_adjust = 1;
+        self.found_by = FoundBy::Cfi;
+        Ok(())
+    }
+
+    fn read_slot(&mut self, slot: Avma) -> Result<u64, End> {
+        (self.read)(slot).ok_or(End::ReadFault)
+    }
+}
+
+/// Stops that are not frames: the address is not one the stack is known to have.
+fn end_without_frame(rule: PackedRule) -> Option<End> {
+    if rule.kind() != kind::STOP {
+        return None;
+    }
+    match rule.a() {
+        mapping_stop::NO_MAPPING => Some(End::NoMapping),
+        mapping_stop::TRAMPOLINE => Some(End::UretprobeTrampoline),
+        mapping_stop::NOT_CALLED => Some(End::FpChainEnd),
+        _ => None,
+    }
+}
+
+fn stop_rule(operand: u32) -> PackedRule {
+    PackedRule::from_bits(kind::STOP | operand << crate::packed::KIND_BITS)
+}
+
+fn add_signed(address: Avma, offset: i32) -> Avma {
+    address.wrapping_add(i64::from(offset).cast_unsigned())
+}
+
+/// Whether the 8 code bytes before a return address end in an x86-64 `call`.
+///
+/// Direct: `e8` and four bytes. Indirect: `ff /2` with each length that its ModRM and SIB bytes can ask for.
+fn ends_in_call(code: u64) -> bool {
+    // byte(n) is the byte n before the return address.
+    let byte = |n: u32| (code >> (64 - 8 * n) & 0xff) as u8;
+    let indirect = |length: u32| {
+        let (opcode, modrm) = (byte(length), byte(length - 1));
+        opcode == 0xff && modrm & 0x38 == 0x10 && indirect_call_length(modrm, byte(length - 2)) == length
+    };
+    byte(5) == 0xe8 || is_register_call(byte(2), byte(1)) || (3..=7).any(indirect)
+}
+
+/// `ff /2` of two bytes: a register, or memory without SIB and displacement.
+fn is_register_call(opcode: u8, modrm: u8) -> bool {
+    opcode == 0xff && modrm & 0x38 == 0x10 && indirect_call_length(modrm, 0) == 2
+}
+
+/// Bytes of an indirect call with this ModRM byte and, where it has one, this SIB byte.
+fn indirect_call_length(modrm: u8, sib: u8) -> u32 {
+    let (mode, rm) = (modrm >> 6, modrm & 7);
+    let sib_length = u32::from(mode != 3 && rm == 4);
+    let displacement = match mode {
+        0 if rm == 5 || (rm == 4 && sib & 7 == 5) => 4,
+        1 => 1,
+        2 => 4,
+        _ => 0,
+    };
+    2 + sib_length + displacement
+}
