@@ -1,1 +1,5 @@
 //! Leak tracing of running processes with complete, DWARF-unwound stacks, in the kernel.
+
+pub mod collect;
+pub mod leak;
+pub mod symbolize;

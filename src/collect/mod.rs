@@ -1,0 +1,3 @@
+//! What the kernel side has gathered, as plain values.
+
+pub mod snapshot;
