@@ -2,4 +2,5 @@
 
 pub mod collect;
 pub mod leak;
+pub mod report;
 pub mod symbolize;
