@@ -154,6 +154,6 @@ pub(super) fn size(bytes: u64) -> String {
         return format!("{bytes} B");
     };
     let unit = UNITS[power - 1];
-    let tenths = u128::from(bytes) * 10 >> (10 * power);
+    let tenths = (u128::from(bytes) * 10) >> (10 * power);
     format!("{}.{} {unit} ({bytes} B)", tenths / 10, tenths % 10)
 }

@@ -1,5 +1,7 @@
 //! Golden outputs of hand-made reports, in each format.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
