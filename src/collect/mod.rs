@@ -1,0 +1,9 @@
+//! What the kernel side recorded, as plain values. Nothing here knows modules or symbols.
+
+mod counters;
+mod events;
+mod snapshot;
+
+pub use counters::{Counter, Counters};
+pub use events::{Event, Events as EventQueue};
+pub use snapshot::{Amount, Events, Losses, Snapshot, StackTotals, take};
