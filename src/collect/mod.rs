@@ -1,3 +1,9 @@
-//! What the kernel side has gathered, as plain values.
+//! What the kernel side recorded, as plain values. Nothing here knows modules or symbols.
 
-pub mod snapshot;
+mod counters;
+mod events;
+mod snapshot;
+
+pub use counters::{Counter, Counters};
+pub use events::{Event, Events as EventQueue};
+pub use snapshot::{Amount, Events, Losses, Snapshot, StackTotals, take};

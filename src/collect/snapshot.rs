@@ -1,13 +1,25 @@
-//! One reading of all totals and counters: plain data, no BPF types.
+//! A snapshot: every stack that allocated, with its totals, at one moment.
+//!
+//! Read in place from the kernel's arrays: no table is walked, so the time is bounded by the number of stacks
+//! and no block is counted twice, however busy the target is. Per stack, freed is read before allocated, so it
+//! is never the larger; the totals of different stacks are some microseconds apart.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use unwind_tables::addr::Avma;
-use unwind_tables::walk::{End, Frame};
+use unwind_tables::walk::{End, FoundBy, Frame};
 
-/// A number of blocks and the bytes they hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use super::counters::{Counter, Counters};
+use crate::bpf::types::{frame_layout, limits, stack_record};
+use crate::bpf::{Kernel, Recorded};
+
+/// Words of one record.
+const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
+
+/// A number of blocks and the bytes that were asked for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Amount {
     /// Bytes.
     pub bytes: u64,
@@ -15,60 +27,224 @@ pub struct Amount {
     pub blocks: u64,
 }
 
-/// What one stack has allocated and freed since the attach.
+/// One stack and what was allocated from it since tracing began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackTotals {
     /// Slot of the process.
     pub process: u32,
-    /// Which of the process's successive mapping lists the addresses belong to.
+    /// Within one epoch, an address means the same code.
     pub epoch: u32,
-    /// Index into `allocator::FUNCTIONS`.
+    /// Index into the function table.
     pub function: u8,
-    /// Frames, innermost first: the caller of the allocator function is the first.
+    /// Frames, the caller of the allocator function first.
     pub frames: Vec<Frame>,
     /// Why the walk ended.
     pub end: End,
     /// The address that the walk could not get past.
     pub end_pc: Avma,
-    /// Everything allocated here.
+    /// Everything allocated.
     pub allocated: Amount,
-    /// Those blocks of it that were freed.
+    /// What of it was freed.
     pub freed: Amount,
 }
 
-/// Calls seen since the attach.
+/// Counts of calls since tracing began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Successful allocations.
+    /// Blocks allocated, those that were lost included.
     pub allocations: u64,
-    /// Frees of blocks whose allocation was seen.
+    /// Blocks freed that were known.
     pub frees: u64,
-    /// Frees of other blocks.
+    /// Blocks freed that were not known: allocated before tracing began, or lost.
     pub unknown_frees: u64,
-    /// Allocator calls that failed.
+    /// Calls that the allocator refused.
     pub failed: u64,
+    /// Blocks whose free was not seen before their address was allocated again.
+    pub missed_frees: u64,
+    /// Allocator calls that never returned.
+    pub abandoned_calls: u64,
+    /// Probe hits of allocation functions, nested calls included.
+    pub probe_hits: u64,
 }
 
-/// Allocations that were seen but could not be accounted.
+/// What was not recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Blocks.
+    /// Blocks that are in no stack's totals.
     pub blocks: u64,
-    /// Bytes.
+    /// Their bytes.
     pub bytes: u64,
-    /// Blocks by cause.
+    /// Blocks by cause; causes that did not occur are left out.
     pub causes: BTreeMap<&'static str, u64>,
 }
 
-/// One reading of all totals and counters.
+/// Everything recorded up to one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Time since the attach.
+    /// Time since tracing began.
     pub elapsed: Duration,
-    /// Totals of each stack that allocated.
+    /// Stacks that allocated.
     pub stacks: Vec<StackTotals>,
-    /// Calls seen.
+    /// Counts of calls.
     pub events: Events,
-    /// What could not be accounted.
+    /// What was not recorded.
     pub losses: Losses,
+}
+
+/// Reads everything recorded so far.
+///
+/// # Errors
+///
+/// The counters could not be read.
+pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_rs::Error> {
+    let recorded = &kernel.recorded;
+    let counters = Counters::read(&recorded.counters)?;
+    let stacks = read_stacks(recorded);
+    let losses = losses(&counters);
+    let sum = |amount: fn(&StackTotals) -> u64| stacks.iter().map(amount).fold(0, u64::saturating_add);
+    let events = Events {
+        allocations: sum(|stack| stack.allocated.blocks).saturating_add(losses.blocks),
+        frees: sum(|stack| stack.freed.blocks),
+        unknown_frees: counters.get(Counter::UnknownFree),
+        failed: counters.get(Counter::Failed),
+        missed_frees: counters.get(Counter::MissedFree),
+        abandoned_calls: counters.get(Counter::AbandonedCall),
+        probe_hits: counters.get(Counter::ProbeHits),
+    };
+    Ok(Snapshot {
+        elapsed,
+        stacks,
+        events,
+        losses,
+    })
+}
+
+/// Loss causes: their name, the counter of blocks and the counter of bytes.
+const LOSS_CAUSES: [(&str, Counter, Counter); 3] = [
+    (
+        "thread_state",
+        Counter::LostThreadState,
+        Counter::LostThreadStateBytes,
+    ),
+    (
+        "block_table_full",
+        Counter::LostBlockTable,
+        Counter::LostBlockTableBytes,
+    ),
+    (
+        "result_fault",
+        Counter::LostResultFault,
+        Counter::LostResultFaultBytes,
+    ),
+];
+
+fn losses(counters: &Counters) -> Losses {
+    let mut losses = Losses::default();
+    for (name, blocks, bytes) in LOSS_CAUSES {
+        let blocks = counters.get(blocks);
+        losses.blocks += blocks;
+        losses.bytes += counters.get(bytes);
+        if blocks > 0 {
+            losses.causes.insert(name, blocks);
+        }
+    }
+    losses
+}
+
+fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
+    let reserved = recorded
+        .usage
+        .words()
+        .first()
+        .map_or(0, |word| word.load(Ordering::Acquire));
+    let count = reserved.min(recorded.stack_capacity.into());
+    let records = recorded.stacks.words().chunks_exact(RECORD_WORDS);
+    let frames = recorded.frames.words();
+    // The count fits: there is an array of as many records.
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    records
+        .take(count)
+        .zip(0..)
+        .filter_map(|(record, index)| read_stack(record, index, frames))
+        .collect()
+}
+
+/// `None` for a record that has no totals (yet): its other fields may not have been written.
+fn read_stack(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<StackTotals> {
+    let [
+        allocated_bytes,
+        allocated_blocks,
+        freed_bytes,
+        freed_blocks,
+        _,
+        end_pc,
+        shape,
+        owner,
+    ] = record
+    else {
+        return None;
+    };
+    let read = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let freed = Amount {
+        bytes: read(freed_bytes),
+        blocks: read(freed_blocks),
+    };
+    let allocated = Amount {
+        bytes: read(allocated_bytes),
+        blocks: read(allocated_blocks),
+    };
+    if allocated.blocks == 0 {
+        return None;
+    }
+    let totals = StackTotals {
+        allocated,
+        freed,
+        ..fixed_stack(index)?
+    };
+    if index < limits::FIRST_STACK.0 {
+        return Some(totals);
+    }
+    let [a, b, c, d, count_low, count_high, end, function] = read(shape).to_le_bytes();
+    let [e, f, g, h, i, j, k, l] = read(owner).to_le_bytes();
+    let first = u32::from_le_bytes([a, b, c, d]) as usize;
+    let count = usize::from(u16::from_le_bytes([count_low, count_high]));
+    let frames = frames.get(first..)?.get(..count)?;
+    Some(StackTotals {
+        process: u32::from_le_bytes([i, j, k, l]),
+        epoch: u32::from_le_bytes([e, f, g, h]),
+        function,
+        frames: frames.iter().map(|frame| decode_frame(read(frame))).collect(),
+        end: End::from_number(end.into())?,
+        end_pc: Avma::new(read(end_pc)),
+        ..totals
+    })
+}
+
+/// The records with fixed meanings: the function's number is theirs, and there are no frames.
+fn fixed_stack(index: u32) -> Option<StackTotals> {
+    let functions = limits::MAX_FUNCTIONS.0;
+    let end = if index < functions {
+        End::StackTableFull
+    } else {
+        End::ScratchBusy
+    };
+    Some(StackTotals {
+        process: 0,
+        epoch: 0,
+        function: u8::try_from(index % functions).ok()?,
+        frames: Vec::new(),
+        end,
+        end_pc: Avma::new(0),
+        allocated: Amount::default(),
+        freed: Amount::default(),
+    })
+}
+
+fn decode_frame(word: u64) -> Frame {
+    let shift = frame_layout::FRAME_FOUND_BY_SHIFT.0;
+    let found_by = u32::try_from(word >> shift).ok().and_then(FoundBy::from_number);
+    Frame {
+        pc: Avma::new(word & ((1 << shift) - 1)),
+        found_by: found_by.unwrap_or(FoundBy::Probe),
+    }
 }

@@ -14,7 +14,7 @@ use std::hash::Hash;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use crate::collect::snapshot::{Amount, Snapshot, StackTotals};
+use crate::collect::{Amount, Snapshot, StackTotals};
 
 pub use completeness::Completeness;
 

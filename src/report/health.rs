@@ -48,27 +48,33 @@ fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let events = &report.events;
     let seconds = report.elapsed.as_secs_f64();
+    if events.probe_hits == 0 {
+        let text = format!("none in {seconds:.1} s: idle, or it allocates by functions that are not probed");
+        return line(out, "Calls", text);
+    }
     let (allocations, frees) = (
         counted(events.allocations, "allocation"),
         counted(events.frees, "free"),
     );
     line(out, "Calls", format!("{allocations}, {frees} in {seconds:.1} s"))?;
-    if events.unknown_frees > 0 {
-        let frees = counted(events.unknown_frees, "free");
-        line(
-            out,
-            "",
-            format!("{frees} of blocks allocated before the attach or lost"),
-        )?;
-    }
-    match events.failed {
-        0 => Ok(()),
-        failed => line(
-            out,
-            "",
-            format!("{} failed and allocated nothing", counted(failed, "call")),
+    let exceptions = [
+        (
+            events.unknown_frees,
+            "free",
+            "of blocks allocated before the attach or lost",
         ),
+        (events.failed, "call", "failed and allocated nothing"),
+        (
+            events.missed_frees,
+            "block",
+            "whose free was not seen, but whose address was allocated again",
+        ),
+        (events.abandoned_calls, "call", "never returned"),
+    ];
+    for (count, noun, what) in exceptions.into_iter().filter(|&(count, ..)| count > 0) {
+        line(out, "", format!("{} {what}", counted(count, noun)))?;
     }
+    Ok(())
 }
 
 fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {

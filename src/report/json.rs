@@ -11,7 +11,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::{Frame, Location, Report, Stack, TargetFacts};
-use crate::collect::snapshot::Amount;
+use crate::collect::Amount;
 use crate::symbolize::frame::InlinedFrame;
 
 const SCHEMA_VERSION: u32 = 1;

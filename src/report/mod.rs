@@ -19,7 +19,7 @@ use std::time::Duration;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::collect::snapshot::{Amount, Events, Losses};
+use crate::collect::{Amount, Events, Losses};
 use crate::leak::Completeness;
 use crate::symbolize::frame::Symbolized;
 

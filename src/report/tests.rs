@@ -83,6 +83,7 @@ fn report(stacks: Vec<Stack>) -> Report {
         events: Events {
             allocations: 30,
             frees: 8,
+            probe_hits: 39,
             ..Events::default()
         },
         losses: Losses::default(),
@@ -213,6 +214,15 @@ fn losses_show_without_stacks() {
         Format::Text,
     );
     assert!(text.contains("  Lost:      9 blocks, "), "{text}");
+}
+
+/// A tracer that saw nothing at all says so, rather than that nothing leaks.
+#[test]
+fn no_probe_hit_is_a_finding() {
+    let mut silent = report(Vec::new());
+    silent.events = Events::default();
+    let text = rendered(&silent, Format::Text);
+    assert!(text.contains("  Calls:     none in 12.3 s: idle, or"), "{text}");
 }
 
 /// The last line with the word "byte" is the entry of the biggest stack: scripts rely on it.

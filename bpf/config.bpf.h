@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Read-only settings, written by user space before the programs are loaded: to the verifier they are
+ * constants. Masks are a power of two minus one.
+ */
+#pragma once
+
+/* Walk frame pointers only (--unwind fp). */
+const volatile bool unwind_by_fp = false;
+/* Do not walk at all: every stack is "not walked". For benchmarks. */
+const volatile bool unwind_off = false;
+/* Words of the table store. */
+const volatile u32 table_mask = 63;
+/* Entries of one mapping list, as a power of two. */
+const volatile u32 mapping_bits = 0;
+/* Entries of all mapping lists. */
+const volatile u32 mapping_mask = 0;
+/* Entries of all rule caches. */
+const volatile u32 cache_mask = 0;
+/* Stack records, those of FIRST_STACK included. */
+const volatile u32 stack_capacity = 0;
+/* Records are reached through this mask; at least stack_capacity - 1. */
+const volatile u32 stack_mask = 0;
+/* Frames in the frame store. */
+const volatile u32 frame_capacity = 0;
+/* Frames are reached through this mask; MAX_FRAMES more are allocated behind it. */
+const volatile u32 frame_mask = 0;

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Counting. Programs are preemptible, so even a per-CPU count is added to atomically. */
+#pragma once
+
+static __always_inline void count_by(enum counter counter, u64 amount)
+{
+	u32 key = counter;
+	u64 *value = bpf_map_lookup_elem(&counters, &key);
+
+	if (value)
+		__sync_fetch_and_add(value, amount);
+}
+
+static __always_inline void count(enum counter counter)
+{
+	count_by(counter, 1);
+}
+
+/* A lost block: its number and its bytes are counters that follow one another. */
+static __always_inline void count_lost(enum counter blocks, u64 bytes)
+{
+	count_by(blocks, 1);
+	count_by(blocks + 1, bytes);
+}

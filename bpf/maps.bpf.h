@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Every map: key, value, who writes, who reads, and why it has its size. Arrays in sections of their own are
+ * maps too: user space sets their size before loading and maps them into its memory.
+ */
+#pragma once
+
+/* All table images, one after the other. Written by user space; read by walks. Size: --table-memory. */
+SEC(".bss.tables") u32 tables[64];
+
+/* Two lists of executable mappings per process, the inactive one being rewritten. Unused entries start
+ * beyond every address. Written by user space; read by walks. Size: from the target's mappings. */
+SEC(".bss.mappings") struct mapping mappings[1];
+
+/* Two caches of 2^CACHE_BITS rules per process, one per mapping list. An entry is a rule and, above its 31
+ * bits, the tag that makes the hit exact. Written by walks; cleared by user space. */
+SEC(".bss.cache") u64 rule_cache[1];
+
+/* The processes traced, by slot. Written by user space; walks set `reload_requested`. */
+SEC(".bss.processes") struct process processes[MAX_PROCESSES];
+
+/* Stacks and their totals, by index. Written by probes; read by user space in place.
+ * Size: --stack-storage-size; beyond it, blocks are charged to the "not stored" record. */
+SEC(".bss.stacks") struct stack_record stacks[1];
+
+/* Frames of all stacks. Written by probes; read by user space in place. Size: 32 frames per stack. */
+SEC(".bss.frames") u64 frames[1];
+
+/* How many stack records and frames are in use. Written by probes; read by user space. */
+SEC(".bss.usage") struct usage {
+	u64 stacks;
+	u64 frames;
+} usage;
+
+/* Process id (tgid) to slot in `processes`. Written by user space; read by probes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, u32);
+	__type(value, u32);
+	__uint(max_entries, MAX_PROCESSES);
+} process_slots SEC(".maps");
+
+/* Stack id to index in `stacks`. Written and read by probes. Size: as `stacks`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, u64);
+	__type(value, u32);
+	__uint(max_entries, 1);
+} stack_ids SEC(".maps");
+
+/* Blocks that were allocated and not freed. Written and read by probes; read by user space. Memory is taken
+ * as blocks come. Size: --max-blocks; beyond it, new blocks are counted as lost. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct block_key);
+	__type(value, struct block);
+	__uint(max_entries, 1);
+} blocks SEC(".maps");
+
+/* The allocator call that a thread is in. Written and read by probes; freed with the thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+/* Room for walks: SCRATCH_PER_CPU per possible CPU, since walks are preemptible. Used by probes only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct scratch);
+	__uint(max_entries, 1);
+} scratches SEC(".maps");
+
+/* Counts of events, one slot per `enum counter`. Written by probes; summed by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, u32);
+	__type(value, u64);
+	__uint(max_entries, COUNTERS);
+} counters SEC(".maps");
+
+/* What user space must act on. Few and small: the first walk into an unknown mapping asks for a reload. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} events SEC(".maps");
+
+/*
+ * Holds nothing of use. The kernel promises that an update of a map of maps returns only after every
+ * program that was running has ended; user space updates this one to know that no walk still uses the
+ * mapping list that was replaced.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__type(key, u32);
+	__uint(max_entries, 1);
+	__array(
+		values, struct {
+			__uint(type, BPF_MAP_TYPE_ARRAY);
+			__type(key, u32);
+			__type(value, u32);
+			__uint(max_entries, 1);
+		});
+} grace SEC(".maps");

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What attaches where. One program per role; the attach cookie says what a function's arguments mean.
+ * User space loads either the session program or the entry and return programs, as the kernel allows.
+ */
+#include "kernel.bpf.h"
+#include "shared.h"
+#include "seam.h"
+#include "rules.h"
+#include "config.bpf.h"
+
+struct thread;
+struct scratch;
+#include "maps.bpf.h"
+#include "counters.bpf.h"
+#include "regs.bpf.h"
+#include "mappings.bpf.h"
+#include "tables.bpf.h"
+#include "unwind.bpf.h"
+#include "state.bpf.h"
+#include "stacks.bpf.h"
+#include "blocks.bpf.h"
+#include "calls.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Keeps in the type information the enums that no map holds, for src/bpf/layout.rs to compare. */
+struct compared {
+	enum limits limits;
+	enum found_by found_by;
+	enum frame_layout frame_layout;
+	enum role role;
+	enum cookie_shift cookie_shift;
+	enum counter counter;
+	enum event_kind event_kind;
+	enum end_cause end_cause;
+	enum image_header image_header;
+	enum image_shape image_shape;
+	enum rule_kind rule_kind;
+	enum rule_shape rule_shape;
+	enum stop_operand stop_operand;
+	enum wide_flag wide_flag;
+	struct event event;
+};
+const volatile struct compared compared = {};
+
+extern bool bpf_session_is_return(void) __ksym __weak;
+
+/* Entry and return in one; refuses the return of calls that are of no interest. */
+SEC("uprobe.session")
+int allocation_session(struct pt_regs *ctx)
+{
+	if (bpf_session_is_return()) {
+		finish_call(ctx);
+		return 0;
+	}
+	return begin_call(ctx, bpf_get_attach_cookie(ctx)) ? 0 : 1;
+}
+
+SEC("uprobe")
+int allocation_entry(struct pt_regs *ctx)
+{
+	begin_call(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uretprobe")
+int allocation_return(struct pt_regs *ctx)
+{
+	finish_call(ctx);
+	return 0;
+}
+
+SEC("uprobe")
+int free_entry(struct pt_regs *ctx)
+{
+	free_call(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}

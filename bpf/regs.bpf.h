@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The target's registers at a probe. The only place that knows the architecture's calling convention. */
+#pragma once
+
+/* As the kernel's arch/x86/include/asm/ptrace.h; its order is ABI. */
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8;
+	unsigned long ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+};
+
+/* Argument `number`, 1-based, at a function's entry; 0 for argument 0. */
+static __always_inline u64 argument(struct pt_regs *ctx, u32 number)
+{
+	u64 first = ctx->di, second = ctx->si, third = ctx->dx, fourth = ctx->cx;
+
+	/* Or the compiler loads from a chosen address in ctx, which the verifier forbids. */
+	OPAQUE(first);
+	OPAQUE(second);
+	OPAQUE(third);
+	OPAQUE(fourth);
+	switch (number) {
+	case 1:
+		return first;
+	case 2:
+		return second;
+	case 3:
+		return third;
+	case 4:
+		return fourth;
+	default:
+		return 0;
+	}
+}
+
+static __always_inline u64 result(struct pt_regs *ctx)
+{
+	return ctx->ax;
+}
+
+/* The slot of the return address, at a function's entry. */
+static __always_inline u64 return_slot(struct pt_regs *ctx)
+{
+	return ctx->sp;
+}
+
+/* The same slot, when the function has just returned. */
+static __always_inline u64 returned_slot(struct pt_regs *ctx)
+{
+	return ctx->sp - 8;
+}

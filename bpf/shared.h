@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What both sides see: the only hand-written declaration of it. User space gets these types through BTF;
+ * src/bpf/layout.rs states that they equal what the unwind-tables crate says, or the build fails.
+ *
+ * Units are bytes and nanoseconds. Addresses are in the process (AVMA) unless they say SVMA.
+ */
+#pragma once
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s32 s32;
+typedef __s64 s64;
+
+/* Bounds. Beyond each, something is counted or said; none is silent. */
+enum limits {
+	/* Frames of one walk; a deeper stack ends there. */
+	MAX_FRAMES = 512,
+	/* The largest distance from a stack pointer to a frame pointer that a frame-pointer step believes. */
+	MAX_FP_DISTANCE = 1 << 20,
+	/* User addresses are below 2^47; nothing above is looked up. */
+	ADDRESS_BITS = 47,
+	/* Processes traced at once. */
+	MAX_PROCESSES = 64,
+	/* Entries of the user side's function table. */
+	MAX_FUNCTIONS = 64,
+	/* The stack records before this one have fixed meanings, see struct stack_record. */
+	FIRST_STACK = 2 * MAX_FUNCTIONS,
+	/* Slots of one rule cache, as a power of two: with a 33-bit tag this covers 48 address bits. */
+	CACHE_BITS = 15,
+	/* Walks that can preempt one another on one CPU before one is not done. */
+	SCRATCH_PER_CPU = 4,
+};
+
+/* Why a walk ended. Exactly one per walk. */
+enum end_cause {
+	END_COMPLETE = 0,
+	END_NO_MAPPING = 1,
+	END_ANONYMOUS_CODE = 2,
+	END_NO_CFI = 3,
+	END_UNSUPPORTED_RULE = 4,
+	END_READ_FAULT = 5,
+	END_NO_PROGRESS = 6,
+	END_DEPTH_LIMIT = 7,
+	END_TABLE_NOT_LOADED = 8,
+	END_URETPROBE_TRAMPOLINE = 9,
+	END_FP_CHAIN_END = 10,
+	END_SCRATCH_BUSY = 11,
+	END_STACK_TABLE_FULL = 12,
+	END_CAUSES,
+	/* Not a cause: the walk goes on. */
+	END_NONE = 255,
+};
+
+/* How a frame was found. */
+enum found_by {
+	FOUND_BY_PROBE = 0,
+	FOUND_BY_CFI = 1,
+	FOUND_BY_FP = 2,
+};
+
+/* A stored frame: the raw return address, and above it how the frame was found. */
+enum frame_layout {
+	FRAME_FOUND_BY_SHIFT = 56,
+};
+
+/* What an executable mapping holds, as far as unwinding goes. */
+enum mapping_kind {
+	MAPPING_TABLE = 0,
+	MAPPING_PENDING = 1,
+	MAPPING_NO_CFI = 2,
+	MAPPING_ANONYMOUS = 3,
+	MAPPING_TRAMPOLINE = 4,
+};
+
+/* One executable mapping. User space writes a whole list, then makes it the active one. */
+struct mapping {
+	u64 start;
+	u64 end;
+	/* Address in the process minus SVMA. */
+	u64 bias;
+	/* Word of the table image, for MAPPING_TABLE. */
+	u32 image_at;
+	enum mapping_kind kind;
+};
+
+/* A process that is traced. Written by user space, but for `reload_requested`. */
+struct process {
+	/* Which of the two mapping lists and rule caches is active. */
+	u32 active_list;
+	/* Rises when an address starts to mean other code: stacks of two epochs are not the same stack. */
+	u32 epoch;
+	/* Set by the first walk that meets an unknown mapping; cleared by user space. */
+	u32 reload_requested;
+	u32 unused;
+};
+
+/* What a probed function does with blocks. */
+enum role {
+	ROLE_ALLOCATE = 0,
+	ROLE_RESIZE = 1,
+	ROLE_FREE = 2,
+};
+
+/*
+ * The attach cookie of a probe says what the function's arguments mean. Argument fields are 1-based,
+ * 0 for none.
+ *
+ *    bit 0..7       8..11   12..15      16..19        20..23         24..27
+ *    function       role    size arg    count arg     pointer arg    result arg
+ *
+ * The size is the product of size and count; the pointer is the block to free or resize; the result
+ * argument points to where the block's address is stored on success (status 0), if it is not returned.
+ */
+enum cookie_shift {
+	COOKIE_FUNCTION = 0,
+	COOKIE_ROLE = 8,
+	COOKIE_SIZE = 12,
+	COOKIE_COUNT = 16,
+	COOKIE_POINTER = 20,
+	COOKIE_RESULT = 24,
+};
+
+/* Key of the block table. */
+struct block_key {
+	u64 address;
+	u32 process;
+	u32 unused;
+};
+
+/* A block that was allocated and not freed. */
+struct block {
+	u64 size;
+	/* CLOCK_MONOTONIC. */
+	u64 allocated_at;
+	/* Index of its stack's record. */
+	u32 stack;
+	u32 unused;
+};
+
+/*
+ * A stack and what was allocated from it. Frames and the fields below the totals are written once,
+ * before the record's index is known to anybody else.
+ *
+ * The first MAX_FUNCTIONS records stand for "walked but not stored", the next as many for "not walked",
+ * one per function.
+ */
+struct stack_record {
+	u64 allocated_bytes;
+	u64 allocated_blocks;
+	u64 freed_bytes;
+	u64 freed_blocks;
+	u64 id;
+	/* The address that the walk could not get past. */
+	u64 end_pc;
+	/* First of its frames in the frame store. */
+	u32 frames_at;
+	u16 frame_count;
+	/* enum end_cause. */
+	u8 end;
+	/* Index into the user side's function table. */
+	u8 function;
+	u32 epoch;
+	u32 process;
+};
+
+/* Per-CPU event counts. All but those of bytes count events. */
+enum counter {
+	/* A call that the allocator refused. */
+	COUNTER_FAILED = 0,
+	/* A block freed that was not known: allocated before tracing began, or lost. */
+	COUNTER_UNKNOWN_FREE = 1,
+	/* An address allocated again without a free seen in between. */
+	COUNTER_MISSED_FREE = 2,
+	/* An allocator call that never returned (longjmp, thread exit). */
+	COUNTER_ABANDONED_CALL = 3,
+	/* A block not recorded: no memory for the thread's state. */
+	COUNTER_LOST_THREAD_STATE = 4,
+	COUNTER_LOST_THREAD_STATE_BYTES = 5,
+	/* A block not recorded: the block table is full. */
+	COUNTER_LOST_BLOCK_TABLE = 6,
+	COUNTER_LOST_BLOCK_TABLE_BYTES = 7,
+	/* A block not recorded: its address could not be read. */
+	COUNTER_LOST_RESULT_FAULT = 8,
+	COUNTER_LOST_RESULT_FAULT_BYTES = 9,
+	/* An event that user space was not told of. */
+	COUNTER_LOST_EVENT = 10,
+	/* Probe hits of allocation functions, nested calls included. */
+	COUNTER_PROBE_HITS = 11,
+	COUNTERS,
+};
+
+enum event_kind {
+	/* A walk met an address that no mapping of the active list holds. */
+	EVENT_UNKNOWN_MAPPING = 0,
+};
+
+struct event {
+	enum event_kind kind;
+	u32 process;
+	u64 address;
+};
+
+_Static_assert(sizeof(struct mapping) == 32, "a mapping list is scanned by cache lines");
+_Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From a probe to the record of its stack: takes room for the walk, walks, finds or makes the record.
+ *
+ * A record is made once per distinct stack and never changes but for its totals, so user space may read it
+ * at any time.
+ */
+#pragma once
+
+static __always_inline struct stack_record *record_at(u32 index)
+{
+	struct stack_record *all = stacks;
+
+	OPAQUE(all);
+	return &all[index & stack_mask];
+}
+
+/* A free scratch of this CPU, marked as taken, or NULL. */
+static __always_inline struct scratch *take_scratch(void)
+{
+	u32 first = bpf_get_smp_processor_id() * SCRATCH_PER_CPU;
+
+	for (u32 number = 0; number < SCRATCH_PER_CPU; number++) {
+		u32 key = first + number;
+		struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+
+		if (scratch && !__sync_lock_test_and_set(&scratch->taken, 1))
+			return scratch;
+	}
+	return NULL;
+}
+
+static __always_inline void release_scratch(struct scratch *scratch)
+{
+	asm volatile("" ::: "memory");
+	*(volatile u64 *)&scratch->taken = 0;
+}
+
+/* Asks user space, once per mapping list, to read the process's mappings again. */
+static __always_inline void request_reload(u32 slot, u64 address)
+{
+	struct process *process = &processes[slot & (MAX_PROCESSES - 1)];
+
+	if (process->reload_requested || __sync_lock_test_and_set(&process->reload_requested, 1))
+		return;
+
+	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (!event) {
+		count(COUNTER_LOST_EVENT);
+		return;
+	}
+	event->kind = EVENT_UNKNOWN_MAPPING;
+	event->process = slot;
+	event->address = address;
+	bpf_ringbuf_submit(event, 0);
+}
+
+/* Where the frames of a new stack go, or the capacity when there is no room. */
+static __always_inline u64 reserve_frames(u64 frame_count)
+{
+	if (usage.frames + frame_count > frame_capacity)
+		return frame_capacity;
+
+	u64 at = __sync_fetch_and_add(&usage.frames, frame_count);
+
+	return at + frame_count > frame_capacity ? frame_capacity : at;
+}
+
+static __always_inline u64 reserve_record(void)
+{
+	if (usage.stacks >= stack_capacity)
+		return stack_capacity;
+	return __sync_fetch_and_add(&usage.stacks, 1);
+}
+
+/* Stores the stack of a finished walk; returns its index, or the function's "not stored" record. */
+static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 slot, u32 epoch, u32 function)
+{
+	u64 frame_count = walk->frame_count;
+	u64 frames_at = reserve_frames(frame_count);
+	u64 reserved = reserve_record();
+	u32 index = reserved;
+
+	if (frames_at >= frame_capacity || reserved >= stack_capacity)
+		return function;
+
+	u64 *store = frames;
+
+	OPAQUE(store);
+	OPAQUE(frame_count);
+	if (frame_count > MAX_FRAMES)
+		return function;
+	bpf_probe_read_kernel(&store[frames_at & frame_mask], 8 * frame_count, walk->frames);
+
+	struct stack_record *record = record_at(index);
+
+	record->id = id;
+	record->end_pc = walk->pc;
+	record->frames_at = frames_at;
+	record->frame_count = frame_count;
+	record->end = walk->end;
+	record->function = function;
+	record->epoch = epoch;
+	record->process = slot;
+
+	if (bpf_map_update_elem(&stack_ids, &id, &index, BPF_NOEXIST) == 0)
+		return index;
+
+	/* Another CPU stored the same stack in the meantime: this record stays without totals. */
+	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
+
+	return stored ? *stored : function;
+}
+
+static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u32 slot, u32 function)
+{
+	struct process *process = &processes[slot & (MAX_PROCESSES - 1)];
+	u32 epoch = process->epoch;
+
+	walk_stack(walk, list_number(slot, process->active_list), ctx->ip, ctx->sp, ctx->bp);
+	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
+		request_reload(slot, walk->pc);
+
+	u64 owner = (u64)epoch << 32 | slot << 16 | function << 8 | walk->end;
+	u64 id = mix(walk->hash, owner);
+	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
+
+	return stored ? *stored : store_stack(walk, id, slot, epoch, function);
+}
+
+/* The index of the record of the stack at a probe, `function` having been called from it. */
+static __always_inline u32 current_stack(struct pt_regs *ctx, u32 slot, u32 function)
+{
+	u32 not_walked = MAX_FUNCTIONS + function;
+	struct scratch *scratch;
+	u32 index;
+
+	if (unwind_off)
+		return not_walked;
+	scratch = take_scratch();
+	if (!scratch)
+		return not_walked;
+	index = walk_to_record(&scratch->walk, ctx, slot, function);
+	release_scratch(scratch);
+	return index;
+}

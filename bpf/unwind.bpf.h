@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The walk: from the registers at a probe to the frames of the stack and the one cause that ended it.
+ *
+ * Mirrors unwind-tables/src/walk.rs function by function; what is here and not there are the rule cache and
+ * the stack window, which change nothing but the time. Compiles for the host too (tests/host_bpf): the only
+ * helpers are bpf_probe_read_user and bpf_loop.
+ */
+#pragma once
+
+/* Stack bytes read at once. One 2 KiB read costs less than two of 8 bytes. */
+#define WINDOW_BYTES 2048
+/* Bytes read before the slot that missed: where the same frame keeps its other saved registers. */
+#define WINDOW_LEAD 48
+#define PAGE_BYTES 4096
+
+/* A walk in progress. Not on the BPF stack: the verifier would tell every frame's state apart. */
+struct walk {
+	u64 pc;
+	u64 sp;
+	u64 fp;
+	/* 1 when `pc` is a return address: the call before it is what the frame is doing. */
+	u64 pc_adjust;
+	/* Mapping list and rule cache in use. */
+	u32 list;
+	enum found_by found_by;
+	enum end_cause end;
+	u32 frame_count;
+	u64 hash;
+	u64 window_start;
+	u64 window_bytes;
+	u64 window[WINDOW_BYTES / 8];
+	u64 frames[MAX_FRAMES];
+};
+
+/* Reads one slot by itself or, first, with all that follows it up to the end of the window or page. */
+static __always_inline bool refill_window(struct walk *walk, u64 slot)
+{
+	u64 lead = slot - WINDOW_LEAD;
+	u64 to_page_end = PAGE_BYTES - (slot & (PAGE_BYTES - 1));
+
+	walk->window_start = lead;
+	walk->window_bytes = WINDOW_BYTES;
+	if (bpf_probe_read_user(walk->window, WINDOW_BYTES, (void *)lead) == 0)
+		return true;
+
+	walk->window_start = slot;
+	walk->window_bytes = to_page_end;
+	OPAQUE(to_page_end);
+	if (to_page_end >= 8 && to_page_end <= WINDOW_BYTES &&
+	    bpf_probe_read_user(walk->window, to_page_end, (void *)slot) == 0)
+		return true;
+
+	walk->window_bytes = 8;
+	if (bpf_probe_read_user(walk->window, 8, (void *)slot) == 0)
+		return true;
+	walk->window_bytes = 0;
+	return false;
+}
+
+/* The 8 bytes of stack memory at `slot`. */
+static __always_inline bool read_slot(struct walk *walk, u64 slot, u64 *value)
+{
+	u64 offset = slot - walk->window_start;
+
+	if (offset + 8 > walk->window_bytes || offset >= walk->window_bytes) {
+		if (!refill_window(walk, slot))
+			return false;
+		offset = slot - walk->window_start;
+	}
+	OPAQUE(offset);
+	if (offset > WINDOW_BYTES - 8)
+		return false;
+	*value = *(stack_slot *)((u8 *)walk->window + offset);
+	return true;
+}
+
+static __always_inline bool is_call(u64 code, u32 length);
+
+/*
+ * Whether the 8 code bytes before a return address end in an x86-64 `call`.
+ *
+ * Direct: e8 and four bytes. Indirect: ff /2 with each length that its ModRM and SIB bytes can ask for.
+ */
+static __always_inline bool ends_in_call(u64 code)
+{
+	if ((code >> 24 & 0xff) == 0xe8)
+		return true;
+	return is_call(code, 2) || is_call(code, 3) || is_call(code, 4) || is_call(code, 5) ||
+	       is_call(code, 6) || is_call(code, 7);
+}
+
+/* Whether an indirect call of just `length` bytes stands at the end of `code`. */
+static __always_inline bool is_call(u64 code, u32 length)
+{
+	u64 bytes = code >> (64 - 8 * length);
+	u32 modrm = bytes >> 8 & 0xff;
+	u32 sib = length > 2 ? bytes >> 16 & 0xff : 0;
+	u32 mode = modrm >> 6;
+	u32 rm = modrm & 7;
+	u32 expected = 2;
+
+	if ((bytes & 0xff) != 0xff || (modrm & 0x38) != 0x10)
+		return false;
+	if (mode != 3 && rm == 4)
+		expected += 1;
+	if (mode == 1)
+		expected += 1;
+	else if (mode == 2 || (mode == 0 && (rm == 5 || (rm == 4 && (sib & 7) == 5))))
+		expected += 4;
+	return expected == length;
+}
+
+static __always_inline bool is_after_call(u64 ra)
+{
+	u64 code;
+
+	return bpf_probe_read_user(&code, 8, (void *)(ra - 8)) == 0 && ends_in_call(code);
+}
+
+/* Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline. */
+static __always_inline bool is_return_address(struct walk *walk, u64 ra)
+{
+	struct mapping *mapping = find_mapping(walk->list, ra - 1);
+
+	if (!mapping)
+		return false;
+	return mapping->kind == MAPPING_TRAMPOLINE || is_after_call(ra);
+}
+
+/* The rule for `address`, from its mapping. */
+static __always_inline u32 find_rule(struct walk *walk, u64 address)
+{
+	struct mapping *mapping = find_mapping(walk->list, address);
+
+	if (!mapping)
+		return RULE(RULE_STOP, STOP_NO_MAPPING);
+	if (mapping->kind == MAPPING_TRAMPOLINE)
+		return RULE(RULE_STOP, STOP_TRAMPOLINE);
+	if (unwind_by_fp) {
+		if (walk->found_by == FOUND_BY_PROBE || is_after_call(walk->pc))
+			return RULE(RULE_CHAIN, 0);
+		return RULE(RULE_STOP, STOP_NOT_CALLED);
+	}
+	switch (mapping->kind) {
+	case MAPPING_TABLE:
+		return rule_in_image(mapping->image_at, address - mapping->bias);
+	case MAPPING_PENDING:
+		return RULE(RULE_STOP, STOP_PENDING);
+	case MAPPING_ANONYMOUS:
+		return RULE(RULE_STOP, STOP_ANONYMOUS);
+	default:
+		return RULE_GAP;
+	}
+}
+
+/*
+ * The rule for the frame at `pc`, from the cache if it is there.
+ *
+ * A multiplication by an odd number permutes the 48-bit addresses. The product's high bits choose the slot
+ * and the 33 below are the tag, so slot and tag name one address and no other.
+ */
+static __always_inline u32 lookup_rule(struct walk *walk)
+{
+	u64 address = walk->pc - walk->pc_adjust;
+	u64 mixed = address * 0x9e3779b97f4a7c15ULL << 16 >> 16;
+	u64 tag = mixed & ((1ULL << (48 - CACHE_BITS)) - 1);
+	u32 slot = (walk->list << CACHE_BITS | (u32)(mixed >> (48 - CACHE_BITS))) & cache_mask;
+	u64 *cache = rule_cache;
+
+	OPAQUE(cache);
+	u64 entry = *(volatile u64 *)&cache[slot];
+	u32 rule = entry & 0x7fffffff;
+
+	if (entry >> 31 == tag && rule && !(address >> ADDRESS_BITS))
+		return rule;
+	rule = find_rule(walk, address);
+	if (rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING)
+		*(volatile u64 *)&cache[slot] = tag << 31 | rule;
+	return rule;
+}
+
+/* Stops that are not frames: the address is not one the stack is known to have. */
+static __always_inline enum end_cause end_without_frame(u32 rule)
+{
+	if (rule_kind(rule) != RULE_STOP)
+		return END_NONE;
+	switch (rule_a(rule)) {
+	case STOP_NO_MAPPING:
+		return END_NO_MAPPING;
+	case STOP_TRAMPOLINE:
+		return END_URETPROBE_TRAMPOLINE;
+	case STOP_NOT_CALLED:
+		return END_FP_CHAIN_END;
+	default:
+		return END_NONE;
+	}
+}
+
+static __always_inline u64 mix(u64 hash, u64 value)
+{
+	hash = (hash ^ value) * 0x9fb21c651e98df25ULL;
+	return hash ^ hash >> 29;
+}
+
+static __always_inline enum end_cause push_frame(struct walk *walk)
+{
+	u64 frame = walk->pc | (u64)walk->found_by << FRAME_FOUND_BY_SHIFT;
+	u32 number = walk->frame_count;
+
+	OPAQUE(number);
+	if (number >= MAX_FRAMES)
+		return END_DEPTH_LIMIT;
+	walk->frames[number] = frame;
+	walk->frame_count = number + 1;
+	walk->hash = mix(walk->hash, frame);
+	return END_NONE;
+}
+
+/* The caller's registers: its stack pointer is the CFA, the others are in slots (0: fp is the same). */
+static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot)
+{
+	u64 ra, fp = walk->fp;
+
+	if (cfa <= walk->sp)
+		return END_NO_PROGRESS;
+	if (fp_slot && !read_slot(walk, fp_slot, &fp))
+		return END_READ_FAULT;
+	if (!read_slot(walk, ra_slot, &ra))
+		return END_READ_FAULT;
+	walk->pc = ra;
+	walk->sp = cfa;
+	walk->fp = fp;
+	walk->pc_adjust = 1;
+	walk->found_by = FOUND_BY_CFI;
+	return END_NONE;
+}
+
+static __always_inline enum end_cause apply_offset(struct walk *walk, u32 rule)
+{
+	u64 base = rule_kind(rule) == RULE_SP ? walk->sp : walk->fp;
+	u64 cfa = base + 8 * rule_a(rule);
+	u64 fp_slot = rule_b(rule) ? cfa - 8 * rule_b(rule) : 0;
+
+	return go_to_caller(walk, cfa, cfa - 8, fp_slot);
+}
+
+static __always_inline enum end_cause apply_plt(struct walk *walk, u32 rule)
+{
+	u64 pushed = (walk->pc & 15) >= rule_a(rule);
+	u64 cfa = walk->sp + 8 + 8 * pushed;
+
+	return go_to_caller(walk, cfa, cfa - 8, 0);
+}
+
+static __always_inline enum end_cause apply_drap(struct walk *walk, u32 rule)
+{
+	u64 cfa;
+
+	if (!read_slot(walk, walk->fp + signed_slots(rule_a(rule), RULE_A_BITS), &cfa))
+		return END_READ_FAULT;
+	return go_to_caller(walk, cfa, cfa - 8, walk->fp + signed_slots(rule_b(rule), RULE_B_BITS));
+}
+
+static __always_inline enum end_cause apply_wide(struct walk *walk, u32 rule)
+{
+	u32 at = rule >> RULE_KIND_BITS;
+	u32 flags = word(at);
+	u64 base = flags & WIDE_CFA_FROM_FP ? walk->fp : walk->sp;
+
+	if (flags & WIDE_CFA_DEREF && !read_slot(walk, base + (s32)word(at + 1), &base))
+		return END_READ_FAULT;
+
+	u64 cfa = base + (s32)word(at + 2);
+	u64 ra_base = flags & WIDE_RA_FROM_FP ? walk->fp : walk->sp;
+	u64 fp_base = flags & WIDE_FP_FROM_FP ? walk->fp : walk->sp;
+	u64 ra_slot = (flags & WIDE_RA_AT_REGISTER ? ra_base : cfa) + (s32)word(at + 3);
+	u64 fp_slot = (flags & WIDE_FP_AT_REGISTER ? fp_base : cfa) + (s32)word(at + 4);
+
+	if (!(flags & WIDE_FP_SAVED))
+		fp_slot = 0;
+	/* The interrupted frame may be on another stack, so its stack pointer may be anywhere. */
+	if (flags & WIDE_SIGNAL_FRAME)
+		walk->sp = 0;
+
+	enum end_cause end = go_to_caller(walk, cfa, ra_slot, fp_slot);
+
+	if (end == END_NONE && flags & WIDE_SIGNAL_FRAME)
+		walk->pc_adjust = 0;
+	return end;
+}
+
+/* Follows the frame pointer, or ends with `implausible` when it cannot be one. */
+static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause implausible)
+{
+	u64 fp = walk->fp;
+	u64 caller_fp, ra;
+
+	if (fp < walk->sp || fp % 8 || fp - walk->sp > MAX_FP_DISTANCE)
+		return implausible;
+	if (!read_slot(walk, fp, &caller_fp) || !read_slot(walk, fp + 8, &ra))
+		return implausible;
+	if (!unwind_by_fp && !is_return_address(walk, ra))
+		return implausible;
+	walk->sp = fp + 16;
+	walk->fp = caller_fp;
+	walk->pc = ra;
+	walk->pc_adjust = 1;
+	walk->found_by = FOUND_BY_FP;
+	return END_NONE;
+}
+
+static __always_inline enum end_cause apply_stop(struct walk *walk, u32 rule)
+{
+	switch (rule_a(rule)) {
+	case STOP_END:
+		return END_COMPLETE;
+	case STOP_GAP:
+		return apply_fp(walk, END_NO_CFI);
+	case STOP_ANONYMOUS:
+		return apply_fp(walk, END_ANONYMOUS_CODE);
+	case STOP_PENDING:
+		return END_TABLE_NOT_LOADED;
+	default:
+		return END_UNSUPPORTED_RULE;
+	}
+}
+
+static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
+{
+	switch (rule_kind(rule)) {
+	case RULE_SP:
+	case RULE_FP:
+		return apply_offset(walk, rule);
+	case RULE_PLT:
+		return apply_plt(walk, rule);
+	case RULE_DRAP:
+		return apply_drap(walk, rule);
+	case RULE_WIDE:
+		return apply_wide(walk, rule);
+	case RULE_CHAIN:
+		return apply_fp(walk, END_FP_CHAIN_END);
+	default:
+		return apply_stop(walk, rule);
+	}
+}
+
+/* One frame: look up its rule, record it, go to its caller. */
+static __always_inline enum end_cause step(struct walk *walk)
+{
+	u32 rule = lookup_rule(walk);
+	enum end_cause end = end_without_frame(rule);
+
+	if (end == END_NONE)
+		end = push_frame(walk);
+	if (end == END_NONE)
+		end = apply_rule(walk, rule);
+	return end;
+}
+
+static long step_until_end(u64 number, struct walk **walk)
+{
+	enum end_cause end = step(*walk);
+
+	if (end == END_NONE)
+		return 0;
+	(*walk)->end = end;
+	return 1;
+}
+
+/* Walks the stack. Afterwards frames, frame_count, hash, end and pc (where it ended) are set. */
+static __always_inline void walk_stack(struct walk *walk, u32 list, u64 pc, u64 sp, u64 fp)
+{
+	walk->pc = pc;
+	walk->sp = sp;
+	walk->fp = fp;
+	walk->pc_adjust = 1;
+	walk->list = list;
+	walk->found_by = FOUND_BY_PROBE;
+	walk->frame_count = 0;
+	walk->hash = 0;
+	/* The window must not answer from an earlier walk. */
+	walk->window_start = 0;
+	walk->window_bytes = 0;
+	walk->end = END_DEPTH_LIMIT;
+	/* One more step than frames: the one that finds the stack to be deeper. */
+	bpf_loop(MAX_FRAMES + 1, step_until_end, &walk, 0);
+}

@@ -1,0 +1,248 @@
+//! Opening, sizing and loading the BPF object. It knows capacities and knobs, nothing about processes.
+
+use std::mem::MaybeUninit;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{OpenObject, ProgramAttachType};
+use thiserror::Error;
+
+use super::skeleton::types::limits;
+use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
+
+/// How stacks are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// By unwind tables, and by the frame pointer where there is no CFI.
+    Dwarf,
+    /// By frame pointers only.
+    Fp,
+    /// Not at all; for benchmarks.
+    Off,
+}
+
+/// How probes are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachPath {
+    /// One link for all probes of an object, entry and return in one program (Linux 6.13).
+    Session,
+    /// One link for all probes of an object, entry and return in two (Linux 6.6).
+    Multi,
+    /// A perf event per probe.
+    Perf,
+}
+
+impl AttachPath {
+    /// All paths, the cheapest first.
+    pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
+}
+
+/// How much the kernel side can hold. Beyond each, loss is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Words of unwind tables; rounded up to a power of two.
+    pub table_words: u32,
+    /// Executable mappings of one process; rounded up to a power of two.
+    pub mappings: u32,
+    /// Processes traced at once.
+    pub processes: u32,
+    /// Distinct stacks.
+    pub stacks: u32,
+    /// Blocks live at once.
+    pub blocks: u32,
+}
+
+/// Everything that is fixed when the object is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How stacks are walked.
+    pub walk: Walk,
+    /// How probes are attached.
+    pub attach: AttachPath,
+    /// How much the kernel side can hold.
+    pub capacity: Capacity,
+}
+
+/// The object could not be loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// A capacity is beyond what the kernel side can address.
+    #[error("{what} of {value} is too large; the most is {most}")]
+    Capacity {
+        /// Which one.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What there can be.
+        most: u64,
+    },
+    /// The kernel refused.
+    #[error("the kernel refused the BPF programs: {0}")]
+    Refused(#[from] libbpf_rs::Error),
+}
+
+/// Frames that the frame store holds for each stack there is room for.
+const FRAMES_PER_STACK: u32 = 32;
+// The verifier follows offsets of up to 512 MiB into an array; all of these stay below.
+/// The most words of unwind tables: 256 MiB.
+const MAX_TABLE_WORDS: u32 = 1 << 26;
+/// The most mappings of one process: 64 MiB for all processes.
+const MAX_MAPPINGS: u32 = 1 << 14;
+/// The most stack records: 256 MiB.
+const MAX_STACKS: u32 = 1 << 22;
+/// The most stored frames: 256 MiB.
+const MAX_FRAME_ENTRIES: u32 = 1 << 25;
+
+/// A loaded object and the sizes that its arrays got.
+pub(super) struct Loaded<'obj> {
+    pub(super) skeleton: MemleakSkel<'obj>,
+    pub(super) sizes: Sizes,
+}
+
+/// Entries of the arrays, all powers of two but for those that say otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub(super) table_words: u32,
+    /// Mappings per list.
+    pub(super) mappings: u32,
+    /// Mapping lists, two per process.
+    pub(super) lists: u32,
+    pub(super) stacks: u32,
+    /// Stacks that may be used, the fixed ones included; not a power of two.
+    pub(super) stack_capacity: u32,
+    pub(super) frames: u32,
+    /// Frames that may be used; not a power of two.
+    pub(super) frame_capacity: u32,
+}
+
+impl Sizes {
+    fn new(capacity: &Capacity) -> Result<Self, LoadError> {
+        let stack_capacity = capacity.stacks.saturating_add(limits::FIRST_STACK.0);
+        let frame_capacity = capacity
+            .stacks
+            .saturating_mul(FRAMES_PER_STACK)
+            .clamp(1, MAX_FRAME_ENTRIES);
+        Ok(Self {
+            table_words: power_of_two("table memory", capacity.table_words.max(64), MAX_TABLE_WORDS)?,
+            mappings: power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?,
+            lists: 2 * power_of_two("number of processes", capacity.processes, limits::MAX_PROCESSES.0)?,
+            stacks: power_of_two("number of stacks", stack_capacity, MAX_STACKS)?,
+            stack_capacity,
+            frames: power_of_two("number of frames", frame_capacity, MAX_FRAME_ENTRIES)?,
+            frame_capacity,
+        })
+    }
+
+    pub(super) fn cache_slots(&self) -> u32 {
+        self.lists << limits::CACHE_BITS.0
+    }
+}
+
+/// Opens the object, applies `settings` and loads it. `storage` holds libbpf's object and outlives it.
+///
+/// # Errors
+///
+/// [`LoadError`]; nothing stays loaded.
+pub(super) fn load<'obj>(
+    storage: &'obj mut MaybeUninit<OpenObject>,
+    settings: &Settings,
+) -> Result<Loaded<'obj>, LoadError> {
+    let sizes = Sizes::new(&settings.capacity)?;
+    let mut object = MemleakSkelBuilder::default().open(storage)?;
+    choose_programs(&mut object, settings.attach);
+    set_knobs(&mut object, settings.walk, &sizes)?;
+    set_array_sizes(&mut object, &sizes)?;
+    set_table_sizes(&mut object, &settings.capacity)?;
+    Ok(Loaded {
+        skeleton: object.load()?,
+        sizes,
+    })
+}
+
+fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
+    let programs = &mut object.progs;
+    let session = attach == AttachPath::Session;
+    programs.allocation_session.set_autoload(session);
+    programs.allocation_entry.set_autoload(!session);
+    programs.allocation_return.set_autoload(!session);
+    if attach != AttachPath::Perf {
+        for program in [
+            &mut programs.allocation_entry,
+            &mut programs.allocation_return,
+            &mut programs.free_entry,
+        ] {
+            program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
+        }
+    }
+}
+
+fn set_knobs(object: &mut OpenMemleakSkel<'_>, walk: Walk, sizes: &Sizes) -> Result<(), LoadError> {
+    let missing = || libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
+    let knobs = object.maps.rodata_data.as_deref_mut().ok_or_else(missing)?;
+    knobs.unwind_by_fp = walk == Walk::Fp;
+    knobs.unwind_off = walk == Walk::Off;
+    knobs.table_mask = sizes.table_words - 1;
+    knobs.mapping_bits = sizes.mappings.trailing_zeros();
+    knobs.mapping_mask = sizes.lists * sizes.mappings - 1;
+    knobs.cache_mask = sizes.cache_slots() - 1;
+    knobs.stack_capacity = sizes.stack_capacity;
+    knobs.stack_mask = sizes.stacks - 1;
+    knobs.frame_capacity = sizes.frame_capacity;
+    knobs.frame_mask = sizes.frames - 1;
+    Ok(())
+}
+
+/// Sizes, in bytes, of the arrays that are reached through masks.
+fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<(), LoadError> {
+    let maps = &mut object.maps;
+    let arrays = [
+        (&mut maps.bss_tables, sizes.table_words, size_of::<u32>()),
+        (
+            &mut maps.bss_mappings,
+            sizes.lists * sizes.mappings,
+            size_of::<types::mapping>(),
+        ),
+        (&mut maps.bss_cache, sizes.cache_slots(), size_of::<u64>()),
+        (
+            &mut maps.bss_stacks,
+            sizes.stacks,
+            size_of::<types::stack_record>(),
+        ),
+        // A stack's frames are copied in one piece that may start at the last entry.
+        (
+            &mut maps.bss_frames,
+            sizes.frames + limits::MAX_FRAMES.0,
+            size_of::<u64>(),
+        ),
+    ];
+    for (map, entries, entry_bytes) in arrays {
+        let bytes = entries as usize * entry_bytes;
+        map.set_value_size(u32::try_from(bytes).map_err(|_| LoadError::Capacity {
+            what: "array",
+            value: bytes as u64,
+            most: u32::MAX.into(),
+        })?)?;
+    }
+    Ok(())
+}
+
+/// Numbers of elements of the hash tables and of the scratch array.
+fn set_table_sizes(object: &mut OpenMemleakSkel<'_>, capacity: &Capacity) -> Result<(), LoadError> {
+    let cpus = u32::try_from(libbpf_rs::num_possible_cpus()?).unwrap_or(u32::MAX);
+    let maps = &mut object.maps;
+    maps.blocks.set_max_entries(capacity.blocks.max(1))?;
+    maps.stack_ids.set_max_entries(capacity.stacks.max(1))?;
+    maps.scratches
+        .set_max_entries(cpus.saturating_mul(limits::SCRATCH_PER_CPU.0))?;
+    Ok(())
+}
+
+fn power_of_two(what: &'static str, value: u32, most: u32) -> Result<u32, LoadError> {
+    value
+        .checked_next_power_of_two()
+        .filter(|&rounded| rounded <= most)
+        .ok_or(LoadError::Capacity {
+            what,
+            value: value.into(),
+            most: most.into(),
+        })
+}

@@ -1,0 +1,53 @@
+//! BPF arrays in this process's memory, shared with the kernel.
+//!
+//! The one place where such memory is mapped. Everything is read and written through atomics, since programs
+//! run while we look; ordering between writes is the caller's affair (`publish` waits for a grace period).
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+/// Types that are valid for any bytes and that may change under a shared reference.
+pub(super) trait Word {}
+impl Word for AtomicU32 {}
+impl Word for AtomicU64 {}
+
+/// A mapped BPF array, seen as a run of atomic words.
+#[derive(Debug)]
+pub struct SharedWords<W> {
+    map: MmapRaw,
+    words: PhantomData<W>,
+}
+
+#[allow(private_bounds)]
+impl<W: Word> SharedWords<W> {
+    /// Maps the first `length` words of the BPF array behind `map`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: the array is not mappable, or is smaller.
+    pub(super) fn map(map: impl AsFd, length: usize) -> io::Result<Self> {
+        let bytes = length
+            .checked_mul(size_of::<W>())
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let map = MmapOptions::new().len(bytes).map_raw(map.as_fd().as_raw_fd())?;
+        Ok(Self {
+            map,
+            words: PhantomData,
+        })
+    }
+
+    /// The words.
+    pub fn words(&self) -> &[W] {
+        // SAFETY: the mapping is page-aligned, readable, writable, as long as `self`, and holds
+        // `len / size_of::<W>()` words; the array's memory cannot shrink while it is mapped. `W` is an atomic
+        // integer: any bytes are a valid value, and changes by the kernel's programs, which write
+        // words of the same size at the same alignment, are atomic.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.map.len() / size_of::<W>()) }
+    }
+}

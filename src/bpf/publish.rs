@@ -1,0 +1,152 @@
+//! Publishing mapping lists: a walk sees the old list or the new one, whole, and never a rule of the one in
+//! the other.
+//!
+//! Each process has two lists and two rule caches. The inactive pair is rewritten, then made active, then a
+//! grace period is awaited, after which no walk uses the pair that was active before.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use unwind_tables::addr::{Avma, Bias};
+use unwind_tables::walk::{Mapping, MappingKind};
+
+use super::load::Sizes;
+use super::memory::SharedWords;
+use super::skeleton::types;
+use super::skeleton::types::limits;
+
+/// Words of one mapping in the kernel's list.
+const MAPPING_WORDS: usize = size_of::<types::mapping>() / size_of::<u64>();
+/// Words of one process record.
+const PROCESS_WORDS: usize = size_of::<types::process>() / size_of::<u32>();
+/// Starts beyond every address, so that a search never takes it.
+const UNUSED: Mapping = Mapping {
+    start: Avma::new(u64::MAX >> 1),
+    end: Avma::new(0),
+    bias: Bias::from_raw(0),
+    image_at: 0,
+    kind: MappingKind::Pending,
+};
+
+/// The mapping lists, rule caches and process records in the kernel.
+#[derive(Debug)]
+pub struct Publisher {
+    pub(super) mappings: SharedWords<AtomicU64>,
+    pub(super) caches: SharedWords<AtomicU64>,
+    pub(super) processes: SharedWords<AtomicU32>,
+    pub(super) grace: MapHandle,
+    pub(super) sizes: Sizes,
+}
+
+/// How a new mapping list relates to the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Every address that meant some code still means it.
+    Kept,
+    /// Some address now means other code: stacks walked from here on are of a new epoch.
+    Changed,
+}
+
+/// What publishing did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The epoch of stacks walked from here on.
+    pub epoch: u32,
+    /// Mappings that did not fit the list; code in them is in no mapping as far as walks go.
+    pub left_out: usize,
+}
+
+impl Publisher {
+    /// Makes `mappings`, in ascending order, the list of process `slot`.
+    ///
+    /// # Errors
+    ///
+    /// The grace period could not be awaited; the list is active, but must not be replaced again.
+    pub fn publish(
+        &self,
+        slot: u32,
+        mappings: &[Mapping],
+        meaning: Meaning,
+    ) -> Result<Published, libbpf_rs::Error> {
+        let record = self.process(slot);
+        let [active_list, epoch, reload_requested, ..] = record else {
+            return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
+        };
+        let next = active_list.load(Ordering::Relaxed) ^ 1;
+        let list = (2 * slot + next) as usize;
+        let left_out = self.write_list(list, mappings);
+        self.clear_cache(list);
+        let rise = u32::from(meaning == Meaning::Changed);
+        let epoch = epoch.fetch_add(rise, Ordering::SeqCst) + rise;
+        active_list.store(next, Ordering::SeqCst);
+        self.await_walks()?;
+        reload_requested.store(0, Ordering::SeqCst);
+        Ok(Published { epoch, left_out })
+    }
+
+    /// Lets walks ask for a reload again, when the last one found nothing new.
+    pub fn accept_requests(&self, slot: u32) {
+        if let [_, _, reload_requested, ..] = self.process(slot) {
+            reload_requested.store(0, Ordering::SeqCst);
+        }
+    }
+
+    fn process(&self, slot: u32) -> &[AtomicU32] {
+        self.processes
+            .words()
+            .chunks(PROCESS_WORDS)
+            .nth(slot as usize)
+            .unwrap_or_default()
+    }
+
+    fn write_list(&self, list: usize, mappings: &[Mapping]) -> usize {
+        let capacity = self.sizes.mappings as usize;
+        let entries = self
+            .mappings
+            .words()
+            .chunks(MAPPING_WORDS)
+            .skip(list * capacity)
+            .take(capacity);
+        let filled = mappings.iter().chain(std::iter::repeat(&UNUSED));
+        for (entry, mapping) in entries.zip(filled) {
+            let location = u64::from(mapping.image_at) | (mapping.kind as u64) << 32;
+            let words = [
+                mapping.start.get(),
+                mapping.end.get(),
+                mapping.bias.get(),
+                location,
+            ];
+            for (word, value) in entry.iter().zip(words) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+        mappings.len().saturating_sub(capacity)
+    }
+
+    fn clear_cache(&self, list: usize) {
+        let slots = 1 << limits::CACHE_BITS.0;
+        for slot in self.caches.words().iter().skip(list * slots).take(slots) {
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until every walk that may have begun before has ended.
+    ///
+    /// An update of a map of maps returns only then (Linux commit 1ae80cf31938, `maybe_wait_bpf_programs`).
+    fn await_walks(&self) -> Result<(), libbpf_rs::Error> {
+        let inner = MapHandle::create(
+            MapType::Array,
+            None::<&str>,
+            4,
+            4,
+            1,
+            &libbpf_rs::libbpf_sys::bpf_map_create_opts {
+                sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as u64,
+                ..Default::default()
+            },
+        )?;
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&inner));
+        self.grace
+            .update(&0_u32.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
+    }
+}

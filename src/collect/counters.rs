@@ -1,0 +1,78 @@
+//! The event counters, by name.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::bpf::types::counter as c;
+
+/// What is counted; the numbers are those of `enum counter` in `bpf/shared.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the C side documents each")]
+pub enum Counter {
+    Failed = 0,
+    UnknownFree = 1,
+    MissedFree = 2,
+    AbandonedCall = 3,
+    LostThreadState = 4,
+    LostThreadStateBytes = 5,
+    LostBlockTable = 6,
+    LostBlockTableBytes = 7,
+    LostResultFault = 8,
+    LostResultFaultBytes = 9,
+    LostEvent = 10,
+    ProbeHits = 11,
+}
+
+macro_rules! same_number {
+    ($($c_value:ident => $rust_value:ident),+ $(,)?) => {
+        impl Counter {
+            /// Every counter, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$rust_value),+];
+        }
+        $(const _: () = assert!(c::$c_value.0 == Counter::$rust_value as u32);)+
+        const _: () = assert!(c::COUNTERS.0 as usize == Counter::ALL.len());
+    };
+}
+
+same_number! {
+    COUNTER_FAILED => Failed,
+    COUNTER_UNKNOWN_FREE => UnknownFree,
+    COUNTER_MISSED_FREE => MissedFree,
+    COUNTER_ABANDONED_CALL => AbandonedCall,
+    COUNTER_LOST_THREAD_STATE => LostThreadState,
+    COUNTER_LOST_THREAD_STATE_BYTES => LostThreadStateBytes,
+    COUNTER_LOST_BLOCK_TABLE => LostBlockTable,
+    COUNTER_LOST_BLOCK_TABLE_BYTES => LostBlockTableBytes,
+    COUNTER_LOST_RESULT_FAULT => LostResultFault,
+    COUNTER_LOST_RESULT_FAULT_BYTES => LostResultFaultBytes,
+    COUNTER_LOST_EVENT => LostEvent,
+    COUNTER_PROBE_HITS => ProbeHits,
+}
+
+/// A reading of all counters, summed over CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters(BTreeMap<Counter, u64>);
+
+impl Counters {
+    /// Reads all counters.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn read(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
+        let read = |&counter: &Counter| {
+            let key = (counter as u32).to_ne_bytes();
+            let values = map.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
+            let value = |bytes: &Vec<u8>| bytes.first_chunk().map_or(0, |&bytes| u64::from_ne_bytes(bytes));
+            Ok((counter, values.iter().map(value).fold(0, u64::wrapping_add)))
+        };
+        Counter::ALL.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// One counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0.get(&counter).copied().unwrap_or_default()
+    }
+}

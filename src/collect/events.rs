@@ -1,0 +1,86 @@
+//! Ring-buffer records into [`Event`]s. Reacting to them is the session's affair.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use unwind_tables::addr::Avma;
+
+use crate::bpf::Kernel;
+use crate::bpf::types::event_kind;
+
+/// Bytes of `struct event`.
+const EVENT_BYTES: usize = size_of::<crate::bpf::types::event>();
+
+/// What the kernel side tells user space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A walk met an address in no known mapping, or in one whose table is not loaded.
+    UnknownMapping {
+        /// The process's slot.
+        process: u32,
+        /// The address.
+        address: Avma,
+    },
+    /// A record that this version does not know.
+    Unknown,
+}
+
+impl Event {
+    fn parse(record: &[u8]) -> Self {
+        let Some(&record) = record.first_chunk::<EVENT_BYTES>() else {
+            return Self::Unknown;
+        };
+        let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
+        let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
+        if half(0) == event_kind::EVENT_UNKNOWN_MAPPING.0 {
+            return Self::UnknownMapping {
+                process: half(4),
+                address: Avma::new(whole(8)),
+            };
+        }
+        Self::Unknown
+    }
+}
+
+/// The queue of events.
+pub struct Events {
+    ring: RingBuffer<'static>,
+    received: Rc<RefCell<Vec<Event>>>,
+}
+
+impl Events {
+    /// Opens the queue of `kernel`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn open(kernel: &Kernel<'_>) -> Result<Self, libbpf_rs::Error> {
+        let received = Rc::new(RefCell::new(Vec::new()));
+        let sink = Rc::clone(&received);
+        let mut builder = RingBufferBuilder::new();
+        builder.add(&kernel.recorded.events, move |record| {
+            sink.borrow_mut().push(Event::parse(record));
+            0
+        })?;
+        Ok(Self {
+            ring: builder.build()?,
+            received,
+        })
+    }
+
+    /// Waits up to `timeout` for events and returns those that came.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says; an interrupting signal is no error and gives no events.
+    pub fn wait(&self, timeout: Duration) -> Result<Vec<Event>, libbpf_rs::Error> {
+        match self.ring.poll(timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(self.received.take())
+    }
+}

@@ -1,0 +1,225 @@
+//! The C walk, built as a shared object, and the memory it reads.
+
+#![allow(unsafe_code, reason = "calls the C walk through a shared object")]
+
+use std::ffi::c_void;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+
+use libloading::{Library, Symbol};
+use unwind_tables::addr::{Avma, Bias};
+use unwind_tables::walk::{
+    End, FoundBy, Frame, MAX_FRAMES, Mapping, MappingKind, Registers, Stack, Tables, Unwind,
+};
+
+const CACHE_SLOTS: usize = 1 << 15;
+
+/// Recorded memory, and one word of it that can be made to fault.
+#[derive(Default)]
+pub struct Memory {
+    regions: Vec<(Avma, Vec<u8>)>,
+    pub fault_at: Option<Avma>,
+}
+
+impl Memory {
+    pub fn add(&mut self, start: Avma, bytes: Vec<u8>) {
+        self.regions.push((start, bytes));
+    }
+
+    pub fn add_words(&mut self, start: Avma, words: &[u64]) {
+        self.add(start, words.iter().flat_map(|word| word.to_le_bytes()).collect());
+    }
+
+    /// The word at `address`, as the reference walker reads it.
+    pub fn word(&self, address: Avma) -> Option<u64> {
+        let bytes = self.bytes(address, 8)?;
+        bytes.first_chunk().map(|&bytes| u64::from_le_bytes(bytes))
+    }
+
+    /// `None` when a byte is not there or lies in the faulting word.
+    fn bytes(&self, address: Avma, length: u64) -> Option<&[u8]> {
+        let end = address.checked_add(length)?;
+        if let Some(fault) = self.fault_at
+            && fault < end
+            && address < fault.wrapping_add(8)
+        {
+            return None;
+        }
+        self.regions.iter().find_map(|(start, bytes)| {
+            let offset = usize::try_from(address.get().checked_sub(start.get())?).ok()?;
+            bytes.get(offset..)?.get(..usize::try_from(length).ok()?)
+        })
+    }
+}
+
+unsafe extern "C" fn read_memory(context: *mut c_void, to: *mut c_void, length: u64, from: u64) -> i64 {
+    // SAFETY: the context is the `Memory` that `HostWalk::walk` passes and keeps borrowed.
+    let memory = unsafe { &*context.cast::<Memory>() };
+    let Some(bytes) = memory.bytes(Avma::new(from), length) else {
+        return -14;
+    };
+    // SAFETY: the C side passes a buffer of at least `length` bytes.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+    0
+}
+
+#[repr(C)]
+struct HostMapping {
+    start: u64,
+    end: u64,
+    bias: u64,
+    image_at: u32,
+    kind: u32,
+}
+
+#[repr(C)]
+struct HostTables {
+    words: *const u32,
+    mappings: *const HostMapping,
+    cache: *mut u64,
+    word_count: u32,
+    mapping_count: u32,
+    by_fp: u32,
+}
+
+#[repr(C)]
+struct HostStack {
+    end_pc: u64,
+    frames: [u64; MAX_FRAMES],
+    frame_count: u32,
+    end: u32,
+}
+
+type ReadMemory = unsafe extern "C" fn(*mut c_void, *mut c_void, u64, u64) -> i64;
+type Walk = unsafe extern "C" fn(*const HostTables, ReadMemory, *mut c_void, *const u64, *mut HostStack);
+
+/// The C side has one set of globals: one walk at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The C walk.
+pub struct HostWalk {
+    library: Library,
+    cache: Vec<u64>,
+}
+
+impl HostWalk {
+    /// Compiles and loads it.
+    pub fn build() -> Self {
+        static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+        let mut built = BUILT.lock().expect("no build panicked");
+        let object = built.get_or_insert_with(compile);
+        // SAFETY: the object is the one just built; it has no initialisers.
+        let library = unsafe { Library::new(&*object) }.expect("the shared object loads");
+        Self {
+            library,
+            cache: vec![0; CACHE_SLOTS],
+        }
+    }
+
+    pub fn clear_cache(&mut self) {
+        self.cache.fill(0);
+    }
+
+    pub fn walk(&mut self, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
+        let mut words = tables.words.to_vec();
+        words.resize(words.len().next_power_of_two(), 0);
+        let mut mappings: Vec<_> = tables.mappings.iter().map(host_mapping).collect();
+        mappings.resize_with(mappings.len().next_power_of_two().max(2), || HostMapping {
+            start: u64::MAX >> 1,
+            end: 0,
+            bias: 0,
+            image_at: 0,
+            kind: 0,
+        });
+        let count = |length: usize| u32::try_from(length).expect("test tables are small");
+        let given = HostTables {
+            words: words.as_ptr(),
+            mappings: mappings.as_ptr(),
+            cache: self.cache.as_mut_ptr(),
+            word_count: count(words.len()),
+            mapping_count: count(mappings.len()),
+            by_fp: u32::from(tables.unwind == Unwind::Fp),
+        };
+        let start = [start.pc.get(), start.sp.get(), start.fp.get()];
+        let mut stack = HostStack {
+            end_pc: 0,
+            frames: [0; MAX_FRAMES],
+            frame_count: 0,
+            end: 0,
+        };
+        let context = std::ptr::from_ref(memory).cast_mut().cast();
+        let turn = ONE_AT_A_TIME.lock();
+        // SAFETY: the symbol has this type (tests/host_bpf/host.c); all pointers are to live memory of the
+        // sizes given, and the C side keeps none of them.
+        unsafe {
+            let host_walk: Symbol<'_, Walk> = self.library.get(b"host_walk\0").expect("it is exported");
+            host_walk(
+                &raw const given,
+                read_memory,
+                context,
+                start.as_ptr(),
+                &raw mut stack,
+            );
+        }
+        drop(turn);
+        decode(&stack)
+    }
+}
+
+fn compile() -> PathBuf {
+    let object =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("host-walk-{}.so", std::process::id()));
+    let status = Command::new("clang")
+        .args([
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-parameter",
+            "-fPIC",
+            "-shared",
+        ])
+        .args(["-Ibpf", "tests/host_bpf/host.c", "-o"])
+        .arg(&object)
+        .status()
+        .expect("clang runs");
+    assert!(status.success(), "the walk compiles for the host");
+    object
+}
+
+fn host_mapping(mapping: &Mapping) -> HostMapping {
+    let &Mapping {
+        start,
+        end,
+        bias,
+        image_at,
+        kind,
+    } = mapping;
+    let kind: MappingKind = kind;
+    HostMapping {
+        start: start.get(),
+        end: end.get(),
+        bias: bias_bits(bias),
+        image_at,
+        kind: kind as u32,
+    }
+}
+
+fn bias_bits(bias: Bias) -> u64 {
+    bias.get()
+}
+
+fn decode(stack: &HostStack) -> Stack {
+    let frame = |&word: &u64| Frame {
+        pc: Avma::new(word & ((1 << 56) - 1)),
+        found_by: FoundBy::from_number(u32::try_from(word >> 56).expect("8 bits")).expect("a known way"),
+    };
+    let count = usize::try_from(stack.frame_count).expect("it is small");
+    Stack {
+        frames: stack.frames[..count].iter().map(frame).collect(),
+        end: End::from_number(stack.end).expect("a known end"),
+        end_pc: Avma::new(stack.end_pc),
+    }
+}

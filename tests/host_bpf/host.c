@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The walk of bpf/unwind.bpf.h compiled for the host: its helpers are plain functions here, its maps plain
+ * memory. tests/unwind_host.rs loads this as a shared object.
+ */
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "shared.h"
+#include "seam.h"
+#include "rules.h"
+
+/* Reads `bytes` bytes of the recorded memory; not 0 for a fault. */
+typedef long (*read_memory)(void *context, void *to, u64 bytes, u64 from);
+
+static read_memory read_from;
+static void *read_context;
+
+static long bpf_probe_read_user(void *to, u32 bytes, const void *from)
+{
+	return read_from(read_context, to, bytes, (u64)from);
+}
+
+static long bpf_loop(u32 count, void *callback, void *context, u64 flags)
+{
+	long (*step)(u64, void *) = callback;
+	u32 number = 0;
+
+	(void)flags;
+	while (number < count && !step(number, context))
+		number++;
+	return number;
+}
+
+/* What config.bpf.h and maps.bpf.h declare for the kernel. */
+static bool unwind_by_fp;
+static u32 table_mask, mapping_bits, mapping_mask, cache_mask;
+static u32 *tables;
+static struct mapping *mappings;
+static u64 *rule_cache;
+
+#include "mappings.bpf.h"
+#include "tables.bpf.h"
+#include "unwind.bpf.h"
+
+/* Sizes are powers of two; `mapping_count` is that of one list, the cache has 2^CACHE_BITS slots. */
+struct host_tables {
+	u32 *words;
+	struct mapping *mappings;
+	u64 *cache;
+	u32 word_count;
+	u32 mapping_count;
+	u32 by_fp;
+};
+
+struct host_stack {
+	u64 end_pc;
+	u64 frames[MAX_FRAMES];
+	u32 frame_count;
+	u32 end;
+};
+
+void host_walk(const struct host_tables *given, read_memory read, void *context, const u64 *start,
+	       struct host_stack *stack)
+{
+	static struct walk walk;
+
+	read_from = read;
+	read_context = context;
+	unwind_by_fp = given->by_fp;
+	tables = given->words;
+	mappings = given->mappings;
+	rule_cache = given->cache;
+	table_mask = given->word_count - 1;
+	mapping_bits = __builtin_ctz(given->mapping_count);
+	mapping_mask = given->mapping_count - 1;
+	cache_mask = (1 << CACHE_BITS) - 1;
+
+	walk_stack(&walk, list_number(0, 0), start[0], start[1], start[2]);
+	stack->end_pc = walk.pc;
+	stack->end = walk.end;
+	stack->frame_count = walk.frame_count;
+	for (u32 number = 0; number < walk.frame_count; number++)
+		stack->frames[number] = walk.frames[number];
+}

@@ -1,0 +1,299 @@
+//! The walk that runs in the kernel, compiled for the host, takes the same steps as the reference walker: over
+//! random tables and memory, over a recorded process, and with every read failing in turn.
+
+#![allow(unsafe_code, reason = "calls the C walk through a shared object")]
+
+mod common;
+
+use std::collections::HashSet;
+
+use common::host::{HostWalk, Memory};
+use common::random::Random;
+use unwind_tables::addr::{Avma, Bias, Svma};
+use unwind_tables::encode::encode;
+use unwind_tables::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
+use unwind_tables::table::{Row, UnwindTable};
+use unwind_tables::walk::{End, Mapping, MappingKind, Registers, Stack, Tables, Unwind, walk};
+
+const CODE: u64 = 0x5555_0000_0000;
+const STACK: u64 = 0x7fff_ff00_0000;
+const STACK_BYTES: u64 = 1 << 16;
+
+fn random_saved(random: &mut Random) -> Saved {
+    match random.below(4) {
+        0 => Saved::Same,
+        1 => Saved::At {
+            register: random_register(random),
+            offset: random.slots(-8, 64),
+        },
+        _ => Saved::AtCfa(random.slots(-16, -1)),
+    }
+}
+
+fn random_register(random: &mut Random) -> Register {
+    if random.below(2) == 0 {
+        Register::Sp
+    } else {
+        Register::Fp
+    }
+}
+
+fn random_frame_rule(random: &mut Random) -> FrameRule {
+    let cfa = match random.below(8) {
+        0 => CfaRule::Plt { threshold: 11 },
+        1 => CfaRule::Deref {
+            register: random_register(random),
+            at: random.slots(-16, 16),
+            offset: random.slots(0, 2),
+        },
+        2 => CfaRule::Offset {
+            register: Register::Fp,
+            offset: random.slots(0, 64),
+        },
+        _ => CfaRule::Offset {
+            register: Register::Sp,
+            offset: random.slots(1, 512),
+        },
+    };
+    let ra = match random.below(8) {
+        0 => Saved::At {
+            register: random_register(random),
+            offset: random.slots(0, 32),
+        },
+        _ => Saved::AtCfa(-8),
+    };
+    if matches!(cfa, CfaRule::Plt { .. }) {
+        return FrameRule {
+            cfa,
+            ra: Saved::AtCfa(-8),
+            fp: Saved::Same,
+            signal_frame: false,
+        };
+    }
+    FrameRule {
+        cfa,
+        ra,
+        fp: random_saved(random),
+        signal_frame: random.below(32) == 0,
+    }
+}
+
+fn random_rule(random: &mut Random) -> UnwindRule {
+    match random.below(40) {
+        0 => UnwindRule::EndOfStack,
+        1 | 2 => UnwindRule::Gap,
+        3 => UnwindRule::Unsupported(Reason::CfaExpression),
+        _ => UnwindRule::Frame(random_frame_rule(random)),
+    }
+}
+
+/// Rows over `bytes` of code, close enough that many share a block.
+fn random_table(random: &mut Random, bytes: u64, distinct: u64) -> UnwindTable {
+    let rules: Vec<_> = (0..distinct).map(|_| random_rule(random)).collect();
+    let mut rows = Vec::new();
+    let mut start = random.below(512);
+    while start < bytes {
+        let rule = rules[random.index(rules.len())];
+        rows.push(Row {
+            start: Svma::new(start),
+            rule,
+        });
+        start += 1 + random.below(40);
+    }
+    rows.push(Row {
+        start: Svma::new(start),
+        rule: UnwindRule::Gap,
+    });
+    UnwindTable::from_rows(rows).expect("rows ascend and end in a gap")
+}
+
+/// Stack memory of which most words look like return addresses, saved frame pointers or small numbers.
+fn random_stack(random: &mut Random, code_bytes: u64) -> Vec<u64> {
+    let word = |_| match random.below(8) {
+        0 => random.below(1 << 20),
+        1 | 2 => STACK + 8 * random.below(STACK_BYTES / 8),
+        _ => CODE + random.below(code_bytes),
+    };
+    (0..STACK_BYTES / 8).map(word).collect()
+}
+
+/// Code of which a good part of the addresses stand behind a call.
+fn random_code(random: &mut Random, bytes: u64) -> Vec<u8> {
+    let mut code: Vec<u8> = (0..bytes).map(|_| random.byte()).collect();
+    for at in (0..code.len().saturating_sub(8)).step_by(3) {
+        match random.below(3) {
+            0 => code[at] = 0xe8,
+            1 => code[at..at + 2].copy_from_slice(&[0xff, 0x10 | random.byte() & 0xc7]),
+            _ => {}
+        }
+    }
+    code
+}
+
+fn random_start(random: &mut Random, code_bytes: u64) -> Registers {
+    Registers {
+        pc: Avma::new(CODE + random.below(code_bytes)),
+        sp: Avma::new(STACK + 8 * random.below(512)),
+        fp: Avma::new(STACK + 8 * random.below(1024)),
+    }
+}
+
+/// Walks both ways, with a cold and a warm cache, and compares.
+fn check(host: &mut HostWalk, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
+    let reference = walk(tables, start, |address| memory.word(address));
+    host.clear_cache();
+    for cache in ["cold", "warm"] {
+        let stack = host.walk(tables, start, memory);
+        assert_eq!(stack, reference, "{cache} cache, from {start:x?}");
+    }
+    reference
+}
+
+/// The slots that a walk read, in order.
+fn slots_read(tables: Tables<'_>, start: Registers, memory: &Memory) -> Vec<Avma> {
+    let mut slots = Vec::new();
+    walk(tables, start, |address| {
+        slots.push(address);
+        memory.word(address)
+    });
+    slots
+}
+
+/// Over random tables, stacks and registers, both walks find the same frames and the same end, also when any one
+/// of the reads fails.
+#[test]
+fn random_walks_are_equal() {
+    let mut host = HostWalk::build();
+    let mut random = Random::new(20);
+    let mut ends = HashSet::new();
+    let mut longest = 0;
+    for round in 0..300 {
+        let code_bytes = 0x1000 << random.below(4);
+        let distinct = if round % 4 == 0 { 600 } else { 20 };
+        let image = encode(&random_table(&mut random, code_bytes, distinct)).expect("the table fits");
+        let mappings = [
+            Mapping {
+                start: Avma::new(CODE),
+                end: Avma::new(CODE + code_bytes / 2),
+                bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+                image_at: 0,
+                kind: MappingKind::Table,
+            },
+            Mapping {
+                start: Avma::new(CODE + code_bytes / 2),
+                end: Avma::new(CODE + code_bytes * 7 / 8),
+                bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+                image_at: 0,
+                kind: [
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::NoCfi,
+                    MappingKind::Anonymous,
+                ][random.index(4)],
+            },
+            Mapping {
+                start: Avma::new(CODE + code_bytes * 7 / 8),
+                end: Avma::new(CODE + code_bytes - 0x40),
+                bias: Bias::default(),
+                image_at: 0,
+                kind: [MappingKind::Pending, MappingKind::Trampoline][random.index(2)],
+            },
+        ];
+        let unwind = if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf };
+        let tables = Tables {
+            words: image.words(),
+            mappings: &mappings,
+            unwind,
+        };
+        let mut memory = Memory::default();
+        memory.add(Avma::new(CODE), random_code(&mut random, code_bytes));
+        memory.add_words(Avma::new(STACK), &random_stack(&mut random, code_bytes));
+        for _ in 0..40 {
+            let start = random_start(&mut random, code_bytes);
+            let stack = check(&mut host, tables, start, &memory);
+            ends.insert(stack.end);
+            longest = longest.max(stack.frames.len());
+            for slot in slots_read(tables, start, &memory) {
+                memory.fault_at = Some(slot);
+                ends.insert(check(&mut host, tables, start, &memory).end);
+                memory.fault_at = None;
+            }
+        }
+    }
+    // The random data reach every end that a walk by itself can come to.
+    for end in [
+        End::Complete,
+        End::NoMapping,
+        End::AnonymousCode,
+        End::NoCfi,
+        End::UnsupportedRule,
+        End::ReadFault,
+        End::NoProgress,
+        End::TableNotLoaded,
+        End::UretprobeTrampoline,
+        End::FpChainEnd,
+    ] {
+        assert!(ends.contains(&end), "no walk ended with {}", end.name());
+    }
+    assert!(longest > 20, "the longest stack had {longest} frames");
+}
+
+/// A stack deeper than the limit ends with that cause, at the same frame.
+#[test]
+fn depth_limit_is_equal() {
+    let mut host = HostWalk::build();
+    let rule = UnwindRule::Frame(FrameRule {
+        cfa: CfaRule::Offset {
+            register: Register::Sp,
+            offset: 16,
+        },
+        ra: Saved::AtCfa(-8),
+        fp: Saved::Same,
+        signal_frame: false,
+    });
+    let rows = vec![
+        Row {
+            start: Svma::new(0),
+            rule,
+        },
+        Row {
+            start: Svma::new(0x100),
+            rule: UnwindRule::EndOfStack,
+        },
+        Row {
+            start: Svma::new(0x200),
+            rule: UnwindRule::Gap,
+        },
+    ];
+    let image = encode(&UnwindTable::from_rows(rows).expect("rows ascend")).expect("the table fits");
+    let code = Avma::new(CODE);
+    let mappings = [Mapping {
+        start: code,
+        end: Avma::new(CODE + 0x200),
+        bias: Bias::between(code, Svma::new(0)),
+        image_at: 0,
+        kind: MappingKind::Table,
+    }];
+    let tables = Tables {
+        words: image.words(),
+        mappings: &mappings,
+        unwind: Unwind::Dwarf,
+    };
+    for (frames_below, end) in [(510, End::Complete), (511, End::Complete), (512, End::DepthLimit)] {
+        let mut words = vec![CODE + 0x80; 2 * frames_below];
+        words[2 * frames_below - 1] = CODE + 0x180;
+        words.push(0);
+        let mut memory = Memory::default();
+        memory.add_words(Avma::new(STACK), &words);
+        let start = Registers {
+            pc: Avma::new(CODE + 0x80),
+            sp: Avma::new(STACK),
+            fp: Avma::new(0),
+        };
+        let stack = check(&mut host, tables, start, &memory);
+        assert_eq!(
+            (stack.end, stack.frames.len()),
+            (end, (frames_below + 1).min(512))
+        );
+    }
+}
