@@ -1,0 +1,4 @@
+//! The traced process.
+mod mapped_file;
+pub mod maps;
+mod stat;
