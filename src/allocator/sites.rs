@@ -37,7 +37,7 @@ use super::probing::{SiteCost, Unprobeable, probing};
 pub const WINDOW: u64 = 64;
 
 /// Short branches reach 127 bytes; one further away than this cannot land in the window.
-const SHORT_BRANCH_REACH: u64 = WINDOW + 128 + 15;
+const SHORT_BRANCH_REACH: u64 = WINDOW + 128;
 
 /// The registers of the first six arguments (System V psABI, figure 3.4).
 const ARGUMENTS: [Register; 6] = [
@@ -88,14 +88,18 @@ impl<'a> FunctionCode<'a> {
         })
     }
 
-    /// The instructions from the entry on, up to `limit` bytes or the function's end.
+    /// The function's instructions that start within `limit` bytes of its entry.
     fn instructions(&self, limit: u64) -> impl Iterator<Item = (Instruction, &'a [u8])> + use<'a> {
-        let code = self.bytes_at(self.entry, limit.min(self.size));
-        let start = self.entry.get();
-        let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+        const LONGEST_INSTRUCTION: u64 = 15;
+        let code = self.bytes_at(
+            self.entry,
+            limit.saturating_add(LONGEST_INSTRUCTION).min(self.size),
+        );
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut decoder = Decoder::with_ip(64, code, self.entry.get(), DecoderOptions::NONE);
         std::iter::from_fn(move || {
             let from = decoder.position();
-            let instruction = decoder.can_decode().then(|| decoder.decode())?;
+            let instruction = (from < limit && decoder.can_decode()).then(|| decoder.decode())?;
             Some((instruction, code.get(from..decoder.position())?))
         })
     }

@@ -116,7 +116,12 @@ fn dynamic_symbols<'a>(header: &Header, elf: &'a [u8]) -> Option<(&'a [Symbol], 
         segments.iter().find_map(|segment| {
             let into = usize::try_from(address.checked_sub(segment.p_vaddr(endian))?).ok()?;
             let loaded = segment.p_type(endian) == elf::PT_LOAD;
-            segment.data(endian, elf).ok().filter(|_| loaded)?.get(into..).filter(|bytes| !bytes.is_empty())
+            segment
+                .data(endian, elf)
+                .ok()
+                .filter(|_| loaded)?
+                .get(into..)
+                .filter(|bytes| !bytes.is_empty())
         })
     };
     let gnu_hash = || {
