@@ -22,13 +22,20 @@ const STACK_BYTES: u64 = 1 << 16;
 fn random_saved(random: &mut Random) -> Saved {
     match random.below(4) {
         0 => Saved::Same,
-        1 => Saved::At { register: random_register(random), offset: random.slots(-8, 64) },
+        1 => Saved::At {
+            register: random_register(random),
+            offset: random.slots(-8, 64),
+        },
         _ => Saved::AtCfa(random.slots(-16, -1)),
     }
 }
 
 fn random_register(random: &mut Random) -> Register {
-    if random.below(2) == 0 { Register::Sp } else { Register::Fp }
+    if random.below(2) == 0 {
+        Register::Sp
+    } else {
+        Register::Fp
+    }
 }
 
 fn random_frame_rule(random: &mut Random) -> FrameRule {
@@ -39,17 +46,36 @@ fn random_frame_rule(random: &mut Random) -> FrameRule {
             at: random.slots(-16, 16),
             offset: random.slots(0, 2),
         },
-        2 => CfaRule::Offset { register: Register::Fp, offset: random.slots(0, 64) },
-        _ => CfaRule::Offset { register: Register::Sp, offset: random.slots(1, 512) },
+        2 => CfaRule::Offset {
+            register: Register::Fp,
+            offset: random.slots(0, 64),
+        },
+        _ => CfaRule::Offset {
+            register: Register::Sp,
+            offset: random.slots(1, 512),
+        },
     };
     let ra = match random.below(8) {
-        0 => Saved::At { register: random_register(random), offset: random.slots(0, 32) },
+        0 => Saved::At {
+            register: random_register(random),
+            offset: random.slots(0, 32),
+        },
         _ => Saved::AtCfa(-8),
     };
     if matches!(cfa, CfaRule::Plt { .. }) {
-        return FrameRule { cfa, ra: Saved::AtCfa(-8), fp: Saved::Same, signal_frame: false };
+        return FrameRule {
+            cfa,
+            ra: Saved::AtCfa(-8),
+            fp: Saved::Same,
+            signal_frame: false,
+        };
     }
-    FrameRule { cfa, ra, fp: random_saved(random), signal_frame: random.below(32) == 0 }
+    FrameRule {
+        cfa,
+        ra,
+        fp: random_saved(random),
+        signal_frame: random.below(32) == 0,
+    }
 }
 
 fn random_rule(random: &mut Random) -> UnwindRule {
@@ -68,10 +94,16 @@ fn random_table(random: &mut Random, bytes: u64, distinct: u64) -> UnwindTable {
     let mut start = random.below(512);
     while start < bytes {
         let rule = rules[random.index(rules.len())];
-        rows.push(Row { start: Svma::new(start), rule });
+        rows.push(Row {
+            start: Svma::new(start),
+            rule,
+        });
         start += 1 + random.below(40);
     }
-    rows.push(Row { start: Svma::new(start), rule: UnwindRule::Gap });
+    rows.push(Row {
+        start: Svma::new(start),
+        rule: UnwindRule::Gap,
+    });
     UnwindTable::from_rows(rows).expect("rows ascend and end in a gap")
 }
 
@@ -152,8 +184,12 @@ fn random_walks_are_equal() {
                 end: Avma::new(CODE + code_bytes * 7 / 8),
                 bias: Bias::between(Avma::new(CODE), Svma::new(0)),
                 image_at: 0,
-                kind: [MappingKind::Table, MappingKind::Table, MappingKind::NoCfi, MappingKind::Anonymous]
-                    [random.index(4)],
+                kind: [
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::NoCfi,
+                    MappingKind::Anonymous,
+                ][random.index(4)],
             },
             Mapping {
                 start: Avma::new(CODE + code_bytes * 7 / 8),
@@ -164,7 +200,11 @@ fn random_walks_are_equal() {
             },
         ];
         let unwind = if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf };
-        let tables = Tables { words: image.words(), mappings: &mappings, unwind };
+        let tables = Tables {
+            words: image.words(),
+            mappings: &mappings,
+            unwind,
+        };
         let mut memory = Memory::default();
         memory.add(Avma::new(CODE), random_code(&mut random, code_bytes));
         memory.add_words(Avma::new(STACK), &random_stack(&mut random, code_bytes));
@@ -203,15 +243,27 @@ fn random_walks_are_equal() {
 fn depth_limit_is_equal() {
     let mut host = HostWalk::build();
     let rule = UnwindRule::Frame(FrameRule {
-        cfa: CfaRule::Offset { register: Register::Sp, offset: 16 },
+        cfa: CfaRule::Offset {
+            register: Register::Sp,
+            offset: 16,
+        },
         ra: Saved::AtCfa(-8),
         fp: Saved::Same,
         signal_frame: false,
     });
     let rows = vec![
-        Row { start: Svma::new(0), rule },
-        Row { start: Svma::new(0x100), rule: UnwindRule::EndOfStack },
-        Row { start: Svma::new(0x200), rule: UnwindRule::Gap },
+        Row {
+            start: Svma::new(0),
+            rule,
+        },
+        Row {
+            start: Svma::new(0x100),
+            rule: UnwindRule::EndOfStack,
+        },
+        Row {
+            start: Svma::new(0x200),
+            rule: UnwindRule::Gap,
+        },
     ];
     let image = encode(&UnwindTable::from_rows(rows).expect("rows ascend")).expect("the table fits");
     let code = Avma::new(CODE);
@@ -222,15 +274,26 @@ fn depth_limit_is_equal() {
         image_at: 0,
         kind: MappingKind::Table,
     }];
-    let tables = Tables { words: image.words(), mappings: &mappings, unwind: Unwind::Dwarf };
+    let tables = Tables {
+        words: image.words(),
+        mappings: &mappings,
+        unwind: Unwind::Dwarf,
+    };
     for (frames_below, end) in [(510, End::Complete), (511, End::Complete), (512, End::DepthLimit)] {
         let mut words = vec![CODE + 0x80; 2 * frames_below];
         words[2 * frames_below - 1] = CODE + 0x180;
         words.push(0);
         let mut memory = Memory::default();
         memory.add_words(Avma::new(STACK), &words);
-        let start = Registers { pc: Avma::new(CODE + 0x80), sp: Avma::new(STACK), fp: Avma::new(0) };
+        let start = Registers {
+            pc: Avma::new(CODE + 0x80),
+            sp: Avma::new(STACK),
+            fp: Avma::new(0),
+        };
         let stack = check(&mut host, tables, start, &memory);
-        assert_eq!((stack.end, stack.frames.len()), (end, (frames_below + 1).min(512)));
+        assert_eq!(
+            (stack.end, stack.frames.len()),
+            (end, (frames_below + 1).min(512))
+        );
     }
 }

@@ -111,7 +111,10 @@ impl HostWalk {
         let object = built.get_or_insert_with(compile);
         // SAFETY: the object is the one just built; it has no initialisers.
         let library = unsafe { Library::new(&*object) }.expect("the shared object loads");
-        Self { library, cache: vec![0; CACHE_SLOTS] }
+        Self {
+            library,
+            cache: vec![0; CACHE_SLOTS],
+        }
     }
 
     pub fn clear_cache(&mut self) {
@@ -139,14 +142,25 @@ impl HostWalk {
             by_fp: u32::from(tables.unwind == Unwind::Fp),
         };
         let start = [start.pc.get(), start.sp.get(), start.fp.get()];
-        let mut stack = HostStack { end_pc: 0, frames: [0; MAX_FRAMES], frame_count: 0, end: 0 };
+        let mut stack = HostStack {
+            end_pc: 0,
+            frames: [0; MAX_FRAMES],
+            frame_count: 0,
+            end: 0,
+        };
         let context = std::ptr::from_ref(memory).cast_mut().cast();
         let turn = ONE_AT_A_TIME.lock();
         // SAFETY: the symbol has this type (tests/host_bpf/host.c); all pointers are to live memory of the
         // sizes given, and the C side keeps none of them.
         unsafe {
             let host_walk: Symbol<'_, Walk> = self.library.get(b"host_walk\0").expect("it is exported");
-            host_walk(&raw const given, read_memory, context, start.as_ptr(), &raw mut stack);
+            host_walk(
+                &raw const given,
+                read_memory,
+                context,
+                start.as_ptr(),
+                &raw mut stack,
+            );
         }
         drop(turn);
         decode(&stack)
@@ -154,9 +168,19 @@ impl HostWalk {
 }
 
 fn compile() -> PathBuf {
-    let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("host-walk-{}.so", std::process::id()));
+    let object =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("host-walk-{}.so", std::process::id()));
     let status = Command::new("clang")
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-fPIC", "-shared"])
+        .args([
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-parameter",
+            "-fPIC",
+            "-shared",
+        ])
         .args(["-Ibpf", "tests/host_bpf/host.c", "-o"])
         .arg(&object)
         .status()
@@ -166,9 +190,21 @@ fn compile() -> PathBuf {
 }
 
 fn host_mapping(mapping: &Mapping) -> HostMapping {
-    let &Mapping { start, end, bias, image_at, kind } = mapping;
+    let &Mapping {
+        start,
+        end,
+        bias,
+        image_at,
+        kind,
+    } = mapping;
     let kind: MappingKind = kind;
-    HostMapping { start: start.get(), end: end.get(), bias: bias_bits(bias), image_at, kind: kind as u32 }
+    HostMapping {
+        start: start.get(),
+        end: end.get(),
+        bias: bias_bits(bias),
+        image_at,
+        kind: kind as u32,
+    }
 }
 
 fn bias_bits(bias: Bias) -> u64 {

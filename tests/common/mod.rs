@@ -1,5 +1,10 @@
 //! What several tests need. Each test file uses its own part of it.
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "each test file uses its own part"
+)]
 
 pub mod host;
 pub mod random;

@@ -1,0 +1,44 @@
+//! How far the stacks of a report can be trusted: sums over all sites, with or without outstanding blocks.
+
+use std::collections::BTreeMap;
+
+use unwind_tables::walk::{End, FoundBy};
+
+use super::Site;
+
+/// Sums of how walks ended and how frames were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Completeness {
+    /// Distinct sites, by the end of their stack.
+    pub stacks: BTreeMap<End, u64>,
+    /// Allocated blocks, by the end of their stack. One walk is made per allocated block.
+    pub allocations: BTreeMap<End, u64>,
+    /// Frames, by how they were found, over all walks: each site's frames times its allocated blocks.
+    pub frames: BTreeMap<FoundBy, u64>,
+}
+
+impl Completeness {
+    /// The sums over `sites`.
+    pub fn of<M>(sites: &[Site<M>]) -> Self {
+        let mut sums = Self::default();
+        for site in sites {
+            let walks = site.allocated.blocks;
+            add(&mut sums.stacks, site.end, 1);
+            add(&mut sums.allocations, site.end, walks);
+            for frame in &site.frames {
+                add(&mut sums.frames, frame.found_by, walks);
+            }
+        }
+        sums
+    }
+
+    /// Frames found this way.
+    pub fn frames_by(&self, found_by: FoundBy) -> u64 {
+        self.frames.get(&found_by).copied().unwrap_or(0)
+    }
+}
+
+fn add<K: Ord>(sums: &mut BTreeMap<K, u64>, key: K, amount: u64) {
+    let sum = sums.entry(key).or_insert(0);
+    *sum = sum.saturating_add(amount);
+}

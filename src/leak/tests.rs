@@ -1,0 +1,177 @@
+//! Claims about grouping and ranking, over hand-made snapshots.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Module 1 lies at 0x1000 × (epoch + 1) and is 0x1000 long; nothing else is mapped.
+fn resolve(epoch: u32, pc: Avma) -> Option<(u32, Svma)> {
+    let into = pc.get().checked_sub(0x1000 * (u64::from(epoch) + 1))?;
+    (into < 0x1000).then_some((1, Svma::new(into)))
+}
+
+fn amount(bytes: u64, blocks: u64) -> Amount {
+    Amount { bytes, blocks }
+}
+
+fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
+    let frame = |&pc: &u64| Frame {
+        pc: Avma::new(pc),
+        found_by: FoundBy::Cfi,
+    };
+    StackTotals {
+        process: 0,
+        epoch,
+        function: 0,
+        frames: pcs.iter().map(frame).collect(),
+        end: End::Complete,
+        end_pc: Avma::new(0x1fff),
+        allocated,
+        freed: Amount::default(),
+    }
+}
+
+fn sites(stacks: Vec<StackTotals>) -> Vec<Site<u32>> {
+    let snapshot = Snapshot {
+        stacks,
+        ..Snapshot::default()
+    };
+    group(&snapshot, resolve)
+}
+
+/// The same code at other addresses in a later epoch is one site, shown at the later addresses.
+#[test]
+fn epochs_merge() {
+    let merged = sites(vec![
+        stack(1, &[0x2010, 0x2020], amount(5, 1)),
+        stack(0, &[0x1010, 0x1020], amount(100, 2)),
+    ]);
+    assert_eq!(merged.len(), 1);
+    assert_eq!(merged[0].allocated, amount(105, 3));
+    assert_eq!(merged[0].frames[0].pc, Avma::new(0x2010));
+    let place = Place {
+        module: 1,
+        svma: Svma::new(0x10),
+    };
+    assert_eq!(merged[0].frames[0].place, Some(place));
+}
+
+/// The same address in another epoch is other code.
+#[test]
+fn equal_addresses_of_other_epochs_stay_apart() {
+    let apart = sites(vec![
+        stack(0, &[0x1010], amount(1, 1)),
+        stack(1, &[0x1010], amount(1, 1)),
+    ]);
+    assert_eq!(apart.len(), 2);
+}
+
+/// Function, process, end and the way a frame was found each tell sites apart.
+#[test]
+fn each_part_of_the_key_tells_sites_apart() {
+    let plain = || stack(0, &[0x1010], amount(1, 1));
+    let by_fp = Frame {
+        pc: Avma::new(0x1010),
+        found_by: FoundBy::Fp,
+    };
+    let variants = vec![
+        plain(),
+        StackTotals {
+            function: 1,
+            ..plain()
+        },
+        StackTotals {
+            process: 1,
+            ..plain()
+        },
+        StackTotals {
+            end: End::NoCfi,
+            ..plain()
+        },
+        StackTotals {
+            frames: vec![by_fp],
+            ..plain()
+        },
+    ];
+    assert_eq!(sites(variants).len(), 5);
+}
+
+/// A walk that ended at garbage is one site, whatever the garbage; one that ended in a module is a site per
+/// place.
+#[test]
+fn ends_outside_modules_do_not_split_sites() {
+    let ending = |end_pc: u64| StackTotals {
+        end: End::NoMapping,
+        end_pc: Avma::new(end_pc),
+        ..stack(0, &[0x1010], amount(1, 1))
+    };
+    assert_eq!(sites(vec![ending(0xdead_0000), ending(0xbeef_0000)]).len(), 1);
+    assert_eq!(sites(vec![ending(0x1100), ending(0x1200)]).len(), 2);
+}
+
+/// A complete stack has no place where it ended.
+#[test]
+fn only_incomplete_stacks_have_an_end_place() {
+    assert_eq!(sites(vec![stack(0, &[0x1010], amount(1, 1))])[0].end_at, None);
+}
+
+/// A return address just past its mapping belongs to the call inside it.
+#[test]
+fn a_call_at_the_end_of_a_mapping_is_in_it() {
+    let site = &sites(vec![stack(0, &[0x2000], amount(1, 1))])[0];
+    let place = Place {
+        module: 1,
+        svma: Svma::new(0x1000),
+    };
+    assert_eq!(site.frames[0].place, Some(place));
+}
+
+/// Outstanding is what was not freed, and never below zero.
+#[test]
+fn outstanding_saturates() {
+    let totals = StackTotals {
+        freed: amount(30, 4),
+        ..stack(0, &[0x1010], amount(50, 3))
+    };
+    assert_eq!(sites(vec![totals])[0].outstanding(), amount(20, 0));
+}
+
+/// Sites rank by outstanding bytes, then blocks, then allocated bytes, whatever order they come in.
+#[test]
+fn ranking_is_stable() {
+    let freed = |pc, allocated, freed| StackTotals {
+        freed,
+        ..stack(0, &[pc], allocated)
+    };
+    let mut stacks = vec![
+        stack(0, &[0x1010], amount(10, 1)),
+        stack(0, &[0x1020], amount(90, 1)),
+        stack(0, &[0x1030], amount(90, 2)),
+        freed(0x1040, amount(95, 2), amount(5, 1)),
+        stack(0, &[0x1050], amount(10, 1)),
+    ];
+    let order = |stacks: Vec<StackTotals>| -> Vec<u64> {
+        sites(stacks).iter().map(|site| site.frames[0].pc.get()).collect()
+    };
+    let expected = [0x1030, 0x1040, 0x1020, 0x1010, 0x1050];
+    assert_eq!(order(stacks.clone()), expected);
+    stacks.reverse();
+    assert_eq!(order(stacks), expected);
+}
+
+/// Stacks are counted once per site; allocations and frames once per walk.
+#[test]
+fn completeness_counts_sites_and_walks() {
+    let cut = StackTotals {
+        end: End::NoCfi,
+        ..stack(0, &[0x1010, 0x1020], amount(7, 7))
+    };
+    let sums = Completeness::of(&sites(vec![stack(0, &[0x1010], amount(30, 3)), cut]));
+    assert_eq!(sums.stacks, BTreeMap::from([(End::Complete, 1), (End::NoCfi, 1)]));
+    assert_eq!(
+        sums.allocations,
+        BTreeMap::from([(End::Complete, 3), (End::NoCfi, 7)])
+    );
+    assert_eq!(sums.frames_by(FoundBy::Cfi), 3 + 2 * 7);
+    assert_eq!(sums.frames_by(FoundBy::Fp), 0);
+}

@@ -1,0 +1,165 @@
+//! The closing block of reports for people: how complete is this?
+//!
+//! A handful of aligned lines. The word "byte" must not occur (see `text`).
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use unwind_tables::walk::{End, FoundBy};
+
+use super::Report;
+use super::ends::explain;
+use super::text::Printable;
+
+/// Writes the block.
+pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out)?;
+    render_targets(report, out)?;
+    render_calls(report, out)?;
+    match report.completeness.stacks.is_empty() {
+        true => line(out, "Stacks", "none: no allocation was accounted")?,
+        false => {
+            render_stacks(report, out)?;
+            render_frames(report, out)?;
+        }
+    }
+    render_losses(report, out)
+}
+
+fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<()> {
+    let label = match label {
+        "" => String::new(),
+        label => format!("{label}:"),
+    };
+    writeln!(out, "  {label:<10} {text}")
+}
+
+fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    for (index, target) in report.targets.iter().enumerate() {
+        let label = if index == 0 { "Process" } else { "" };
+        let exe = target.exe.as_ref().map(|exe| exe.to_string_lossy());
+        let exe = exe.as_deref().unwrap_or("executable unknown");
+        let text = format!("{} {} ({})", target.pid, Printable(&target.comm), Printable(exe));
+        line(out, label, text)?;
+    }
+    Ok(())
+}
+
+fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let events = &report.events;
+    let seconds = report.elapsed.as_secs_f64();
+    if events.probe_hits == 0 {
+        let text = format!("none in {seconds:.1} s: idle, or it allocates by functions that are not probed");
+        return line(out, "Calls", text);
+    }
+    let (allocations, frees) = (
+        counted(events.allocations, "allocation"),
+        counted(events.frees, "free"),
+    );
+    line(out, "Calls", format!("{allocations}, {frees} in {seconds:.1} s"))?;
+    let exceptions = [
+        (
+            events.unknown_frees,
+            "free",
+            "of blocks allocated before the attach or lost",
+        ),
+        (events.failed, "call", "failed and allocated nothing"),
+        (
+            events.missed_frees,
+            "block",
+            "whose free was not seen, but whose address was allocated again",
+        ),
+        (events.abandoned_calls, "call", "never returned"),
+    ];
+    for (count, noun, what) in exceptions.into_iter().filter(|&(count, ..)| count > 0) {
+        line(out, "", format!("{} {what}", counted(count, noun)))?;
+    }
+    Ok(())
+}
+
+fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let sums = &report.completeness;
+    let total: u64 = sums.stacks.values().sum();
+    let complete = sums.stacks.get(&End::Complete).copied().unwrap_or(0);
+    let walks: u64 = sums.allocations.values().sum();
+    let complete_walks = sums.allocations.get(&End::Complete).copied().unwrap_or(0);
+    let share = percent(complete_walks, walks);
+    line(
+        out,
+        "Stacks",
+        format!("{complete} of {total} complete ({share} of allocations)"),
+    )?;
+    for (&end, &stacks) in sums.stacks.iter().filter(|&(&end, _)| end != End::Complete) {
+        let blocks = sums.allocations.get(&end).copied().unwrap_or(0);
+        let (name, explained) = (end.name(), explain(end));
+        let share = percent(blocks, walks);
+        line(
+            out,
+            "",
+            format!("{stacks} {name} ({share} of allocations): {}", explained.meaning),
+        )?;
+        if !explained.advice.is_empty() {
+            line(out, "", format!("  {}", explained.advice))?;
+        }
+    }
+    Ok(())
+}
+
+fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let by = |found_by| report.completeness.frames_by(found_by);
+    let (probe, cfi, fp) = (by(FoundBy::Probe), by(FoundBy::Cfi), by(FoundBy::Fp));
+    let share = percent(fp, probe.saturating_add(cfi).saturating_add(fp));
+    line(
+        out,
+        "Frames",
+        format!("{cfi} by CFI, {fp} by frame pointer ({share})"),
+    )
+}
+
+fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let losses = &report.losses;
+    if losses.blocks == 0 && losses.bytes == 0 && losses.causes.values().all(|&blocks| blocks == 0) {
+        return line(out, "Lost", "nothing");
+    }
+    let text = format!(
+        "{}, {}: not in the amounts above",
+        counted(losses.blocks, "block"),
+        size(losses.bytes)
+    );
+    line(out, "Lost", text)?;
+    for (cause, blocks) in losses.causes.iter().filter(|&(_, &blocks)| blocks > 0) {
+        line(out, "", format!("{blocks} {cause}"))?;
+    }
+    Ok(())
+}
+
+/// `count` and the noun, in its plural unless it is one.
+fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// `part` of `whole` as a percentage that is 100 or 0 only if it is exactly that.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "0%".to_owned();
+    }
+    let per_mille = u128::from(part) * 1000 / u128::from(whole);
+    match per_mille {
+        1000 => "100%".to_owned(),
+        0 if part > 0 => "<0.1%".to_owned(),
+        0 => "0%".to_owned(),
+        _ => format!("{}.{}%", per_mille / 10, per_mille % 10),
+    }
+}
+
+/// A size in the largest binary unit that leaves at least one, with the exact number beside it.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
+        return format!("{bytes} B");
+    };
+    let unit = UNITS[power - 1];
+    let tenths = (u128::from(bytes) * 10) >> (10 * power);
+    format!("{}.{} {unit} ({bytes} B)", tenths / 10, tenths % 10)
+}

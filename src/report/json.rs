@@ -1,0 +1,244 @@
+//! JSON, schema version 1: one object per report, on one line.
+//!
+//! The types here are the schema; the program's own types can change without it. Fields are only ever added.
+//! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use unwind_tables::addr::Avma;
+use unwind_tables::walk::{End, FoundBy, Unwind};
+
+use super::{Frame, Location, Report, Stack, TargetFacts};
+use crate::collect::Amount;
+use crate::symbolize::frame::InlinedFrame;
+
+const SCHEMA_VERSION: u32 = 1;
+
+/// Writes `report` as one line.
+pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, &ReportJson::from(report))?;
+    writeln!(out)
+}
+
+#[derive(Serialize)]
+struct ReportJson {
+    schema_version: u32,
+    memleak: &'static str,
+    unwind: &'static str,
+    duration_ns: u64,
+    targets: Vec<TargetJson>,
+    events: EventsJson,
+    lost: LostJson,
+    unwinding: UnwindingJson,
+    stacks: Vec<StackJson>,
+}
+
+#[derive(Serialize)]
+struct TargetJson {
+    pid: u32,
+    comm: String,
+    exe: Option<String>,
+}
+
+#[derive(Serialize)]
+struct EventsJson {
+    allocations: u64,
+    frees: u64,
+    unknown_frees: u64,
+    failed: u64,
+}
+
+#[derive(Serialize)]
+struct LostJson {
+    blocks: u64,
+    bytes: u64,
+    causes: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Serialize)]
+struct UnwindingJson {
+    stacks: BTreeMap<&'static str, u64>,
+    allocations: BTreeMap<&'static str, u64>,
+    frames: FramesJson,
+}
+
+#[derive(Serialize)]
+struct FramesJson {
+    cfi: u64,
+    fp: u64,
+}
+
+#[derive(Serialize)]
+struct StackJson {
+    pid: u32,
+    allocator: &'static str,
+    outstanding: AmountJson,
+    allocated: AmountJson,
+    end: &'static str,
+    end_at: Option<EndAtJson>,
+    frames: Vec<FrameJson>,
+}
+
+#[derive(Serialize)]
+struct AmountJson {
+    bytes: u64,
+    blocks: u64,
+}
+
+#[derive(Serialize)]
+struct EndAtJson {
+    module: Option<String>,
+    /// In the module's own space; in the process where there is no module.
+    address: String,
+}
+
+#[derive(Serialize)]
+struct FrameJson {
+    pc: String,
+    module: Option<String>,
+    build_id: Option<String>,
+    address: Option<String>,
+    found_by: &'static str,
+    symbol: Option<String>,
+    offset: Option<u64>,
+    file: Option<String>,
+    line: Option<u32>,
+    inlined: Vec<InlinedJson>,
+}
+
+#[derive(Serialize)]
+struct InlinedJson {
+    symbol: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
+}
+
+impl From<&Report> for ReportJson {
+    fn from(report: &Report) -> Self {
+        let (events, losses, completeness) = (&report.events, &report.losses, &report.completeness);
+        Self {
+            schema_version: SCHEMA_VERSION,
+            memleak: env!("CARGO_PKG_VERSION"),
+            unwind: match report.unwind {
+                Unwind::Dwarf => "dwarf",
+                Unwind::Fp => "fp",
+            },
+            duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            targets: report.targets.iter().map(TargetJson::from).collect(),
+            events: EventsJson {
+                allocations: events.allocations,
+                frees: events.frees,
+                unknown_frees: events.unknown_frees,
+                failed: events.failed,
+            },
+            lost: LostJson {
+                blocks: losses.blocks,
+                bytes: losses.bytes,
+                causes: losses.causes.clone(),
+            },
+            unwinding: UnwindingJson {
+                stacks: by_end(&completeness.stacks),
+                allocations: by_end(&completeness.allocations),
+                frames: FramesJson {
+                    cfi: completeness.frames_by(FoundBy::Cfi),
+                    fp: completeness.frames_by(FoundBy::Fp),
+                },
+            },
+            stacks: report.stacks.iter().map(StackJson::from).collect(),
+        }
+    }
+}
+
+/// Counts by the ends' names. `complete` is always there: a missing key must not read as "no such check".
+fn by_end(counts: &BTreeMap<End, u64>) -> BTreeMap<&'static str, u64> {
+    let mut named: BTreeMap<_, _> = counts.iter().map(|(end, &count)| (end.name(), count)).collect();
+    named.entry(End::Complete.name()).or_insert(0);
+    named
+}
+
+impl From<&TargetFacts> for TargetJson {
+    fn from(target: &TargetFacts) -> Self {
+        Self {
+            pid: target.pid,
+            comm: target.comm.clone(),
+            exe: target.exe.as_ref().map(|exe| exe.to_string_lossy().into_owned()),
+        }
+    }
+}
+
+impl From<&Stack> for StackJson {
+    fn from(stack: &Stack) -> Self {
+        Self {
+            pid: stack.pid,
+            allocator: stack.allocator,
+            outstanding: stack.outstanding.into(),
+            allocated: stack.allocated.into(),
+            end: stack.end.name(),
+            end_at: stack.end_at.as_ref().map(EndAtJson::from),
+            frames: stack.frames.iter().map(FrameJson::from).collect(),
+        }
+    }
+}
+
+impl From<Amount> for AmountJson {
+    fn from(Amount { bytes, blocks }: Amount) -> Self {
+        Self { bytes, blocks }
+    }
+}
+
+impl From<&Location> for EndAtJson {
+    fn from(at: &Location) -> Self {
+        Self {
+            module: module_path(at),
+            address: own_address(at).unwrap_or_else(|| hex(at.pc)),
+        }
+    }
+}
+
+impl From<&Frame> for FrameJson {
+    fn from(frame: &Frame) -> Self {
+        let names = &frame.names;
+        Self {
+            pc: hex(frame.at.pc),
+            module: module_path(&frame.at),
+            build_id: frame
+                .at
+                .place
+                .as_ref()
+                .and_then(|(module, _)| module.build_id.clone()),
+            address: own_address(&frame.at),
+            found_by: frame.found_by.name(),
+            symbol: names.symbol.as_ref().map(|symbol| symbol.name.clone()),
+            offset: names.symbol.as_ref().and_then(|symbol| symbol.offset),
+            file: names.file.clone(),
+            line: names.line,
+            inlined: names.inlined.iter().map(InlinedJson::from).collect(),
+        }
+    }
+}
+
+impl From<&InlinedFrame> for InlinedJson {
+    fn from(inlined: &InlinedFrame) -> Self {
+        Self {
+            symbol: inlined.symbol.clone(),
+            file: inlined.file.clone(),
+            line: inlined.line,
+        }
+    }
+}
+
+fn module_path(at: &Location) -> Option<String> {
+    let (module, _) = at.place.as_ref()?;
+    Some(module.path.to_string_lossy().into_owned())
+}
+
+fn own_address(at: &Location) -> Option<String> {
+    let (_, svma) = at.place.as_ref()?;
+    Some(format!("{svma:#x}"))
+}
+
+fn hex(pc: Avma) -> String {
+    format!("{pc:#x}")
+}

@@ -1,0 +1,148 @@
+//! One report, and the formats it can be written in.
+//!
+//! [`Report`] is plain data that holds everything any format needs; a format is one file with one function.
+//! Nothing here looks anything up, reads a clock, or knows where the output goes.
+
+mod ends;
+mod health;
+mod json;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::walk::{End, FoundBy, Unwind};
+
+use crate::collect::{Amount, Events, Losses};
+use crate::leak::Completeness;
+use crate::symbolize::frame::Symbolized;
+
+/// Everything one report says.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Local time at which the totals were read.
+    pub time: TimeOfDay,
+    /// Time since the attach.
+    pub elapsed: Duration,
+    /// How stacks were walked.
+    pub unwind: Unwind,
+    /// How many stacks formats for people show.
+    pub top: usize,
+    /// The processes.
+    pub targets: Vec<TargetFacts>,
+    /// Every stack that allocated, most outstanding bytes first.
+    pub stacks: Vec<Stack>,
+    /// Calls seen.
+    pub events: Events,
+    /// What could not be accounted.
+    pub losses: Losses,
+    /// How far the stacks can be trusted.
+    pub completeness: Completeness,
+}
+
+/// A time of day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeOfDay {
+    /// 0 to 23.
+    pub hour: u8,
+    /// 0 to 59.
+    pub minute: u8,
+    /// 0 to 60.
+    pub second: u8,
+}
+
+impl fmt::Display for TimeOfDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}:{:02}:{:02}", self.hour, self.minute, self.second)
+    }
+}
+
+/// A process that was traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetFacts {
+    /// Process id.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Its executable.
+    pub exe: Option<PathBuf>,
+}
+
+/// One allocator function called by one stack.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    /// Process id.
+    pub pid: u32,
+    /// The allocator function; it is not one of the frames.
+    pub allocator: &'static str,
+    /// Allocated and not freed.
+    pub outstanding: Amount,
+    /// Everything allocated since the attach.
+    pub allocated: Amount,
+    /// Why the walk ended.
+    pub end: End,
+    /// Where it ended; `None` for complete stacks.
+    pub end_at: Option<Location>,
+    /// Frames, innermost first.
+    pub frames: Vec<Frame>,
+}
+
+/// One frame with its names.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// The raw return address.
+    pub at: Location,
+    /// How it was found.
+    pub found_by: FoundBy,
+    /// Its names.
+    pub names: Arc<Symbolized>,
+}
+
+/// A code address in a process and, if it lies in a module, there.
+#[derive(Clone, Debug)]
+pub struct Location {
+    /// In the process.
+    pub pc: Avma,
+    /// The module and the same address in the module's own space.
+    pub place: Option<(Arc<ModuleFacts>, Svma)>,
+}
+
+/// What a report says of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleFacts {
+    /// Its path as the process sees it, or a name in brackets for the vDSO.
+    pub path: PathBuf,
+    /// Its build-id in hexadecimal digits.
+    pub build_id: Option<String>,
+}
+
+impl ModuleFacts {
+    /// The last component of the path, without the vDSO's brackets.
+    fn basename(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        name.to_string_lossy().trim_matches(['[', ']']).to_owned()
+    }
+}
+
+/// A way to write a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people, in the grammar of bcc's `memleak.py`.
+    Text,
+    /// One JSON object per report, on one line.
+    Json,
+}
+
+/// Writes `report` to `out`.
+pub fn render(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    match format {
+        Format::Text => text::render(report, out),
+        Format::Json => json::render(report, out),
+    }
+}

@@ -1,0 +1,399 @@
+//! Golden outputs of hand-made reports, in each format.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::symbolize::frame::{InlinedFrame, Symbol};
+
+const KNOWN: u64 = 0x7f00_0000_0000;
+
+fn rendered(report: &Report, format: Format) -> String {
+    let mut out = Vec::new();
+    render(report, format, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
+    Arc::new(ModuleFacts {
+        path: path.into(),
+        build_id: build_id.map(str::to_owned),
+    })
+}
+
+fn location(module: &Arc<ModuleFacts>, svma: u64) -> Location {
+    Location {
+        pc: Avma::new(KNOWN + svma),
+        place: Some((module.clone(), Svma::new(svma))),
+    }
+}
+
+fn named(name: &str, offset: u64) -> Symbolized {
+    Symbolized {
+        symbol: Some(Symbol {
+            name: name.to_owned(),
+            offset: Some(offset),
+        }),
+        ..Symbolized::default()
+    }
+}
+
+fn frame(at: Location, found_by: FoundBy, names: Symbolized) -> Frame {
+    Frame {
+        at,
+        found_by,
+        names: Arc::new(names),
+    }
+}
+
+fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Frame>) -> Stack {
+    Stack {
+        pid: 4242,
+        allocator: "malloc",
+        outstanding,
+        allocated: Amount {
+            bytes: outstanding.bytes * 2,
+            blocks: outstanding.blocks * 2,
+        },
+        end,
+        end_at,
+        frames,
+    }
+}
+
+fn report(stacks: Vec<Stack>) -> Report {
+    Report {
+        time: TimeOfDay {
+            hour: 9,
+            minute: 5,
+            second: 7,
+        },
+        elapsed: Duration::from_millis(12_345),
+        unwind: Unwind::Dwarf,
+        top: 10,
+        targets: vec![TargetFacts {
+            pid: 4242,
+            comm: "leaker".to_owned(),
+            exe: Some("/opt/leaker".into()),
+        }],
+        stacks,
+        events: Events {
+            allocations: 30,
+            frees: 8,
+            probe_hits: 39,
+            ..Events::default()
+        },
+        losses: Losses::default(),
+        completeness: Completeness::default(),
+    }
+}
+
+/// A complete stack through inlined code, one cut short after a frame without names, and one that freed
+/// everything; with losses.
+fn full() -> Report {
+    let libstdcxx = module("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30", Some("0a1b"));
+    let leaker = module("/opt/leaker", None);
+    let plugin = module("/opt/libplugin.so", None);
+    let inlined = Symbolized {
+        file: Some("/src/leaker.cpp".to_owned()),
+        line: Some(30),
+        inlined: vec![InlinedFrame {
+            symbol: Some("LeakLib::slowMemoryLeak()".to_owned()),
+            file: Some("/src/leaklib.h".to_owned()),
+            line: Some(12),
+        }],
+        ..named("main", 0x31)
+    };
+    let operator_new = frame(
+        location(&libstdcxx, 0xa_e98c),
+        FoundBy::Probe,
+        named("operator new(unsigned long)", 0x1c),
+    );
+    let complete = vec![
+        operator_new,
+        frame(location(&leaker, 0x1131), FoundBy::Cfi, inlined),
+    ];
+    let jitted = Location {
+        pc: Avma::new(0x7e00_0000_1000),
+        place: None,
+    };
+    let cut = vec![
+        frame(location(&plugin, 0x1234), FoundBy::Probe, Symbolized::default()),
+        frame(jitted, FoundBy::Fp, Symbolized::default()),
+        frame(
+            location(&leaker, 0x1200),
+            FoundBy::Fp,
+            named("evil\u{1b}[2J\n", 0x10),
+        ),
+    ];
+    let cut_at = Some(location(&plugin, 0x2000));
+    let mut report = report(vec![
+        stack(
+            Amount {
+                bytes: 480,
+                blocks: 12,
+            },
+            End::Complete,
+            None,
+            complete.clone(),
+        ),
+        stack(Amount { bytes: 40, blocks: 1 }, End::NoCfi, cut_at, cut),
+        stack(Amount::default(), End::Complete, None, complete),
+    ]);
+    report.events.unknown_frees = 3;
+    report.events.failed = 1;
+    report.losses = Losses {
+        blocks: 9,
+        bytes: 1_600_000,
+        causes: BTreeMap::from([("block_table_full", 9), ("stack_table_full", 0)]),
+    };
+    report.completeness = Completeness {
+        stacks: BTreeMap::from([(End::Complete, 2), (End::NoCfi, 1)]),
+        allocations: BTreeMap::from([(End::Complete, 28), (End::NoCfi, 2)]),
+        frames: BTreeMap::from([(FoundBy::Probe, 30), (FoundBy::Cfi, 28), (FoundBy::Fp, 4)]),
+    };
+    report
+}
+
+/// Entries in bcc's grammar, biggest last, and everything else around them.
+#[test]
+fn text_of_a_full_report() {
+    insta::assert_snapshot!(rendered(&full(), Format::Text), @r"
+[09:05:07] Top 10 stacks with outstanding allocations:
+	40 bytes in 1 allocations from stack
+		via malloc
+		0x00007f0000001234	libplugin.so+0x1234 [libplugin.so]
+		0x00007e0000001000	[unknown] (by frame pointer)
+		0x00007f0000001200	evil\u{1b}[2J\n+0x10 [leaker] (by frame pointer)
+		end: no_cfi at libplugin.so+0x2000 (code without CFI, frame pointer not plausible)
+	480 bytes in 12 allocations from stack
+		via malloc
+		0x00007f00000ae98c	operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
+		                  	LeakLib::slowMemoryLeak() (inlined) [leaker] /src/leaklib.h:12
+		0x00007f0000001131	main+0x31 [leaker] /src/leaker.cpp:30
+		end: complete
+
+  Process:   4242 leaker (/opt/leaker)
+  Calls:     30 allocations, 8 frees in 12.3 s
+             3 frees of blocks allocated before the attach or lost
+             1 call failed and allocated nothing
+  Stacks:    2 of 3 complete (93.3% of allocations)
+             1 no_cfi (6.6% of allocations): code without CFI, frame pointer not plausible
+               Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
+  Frames:    28 by CFI, 4 by frame pointer (6.4%)
+  Lost:      9 blocks, 1.5 MiB (1600000 B): not in the amounts above
+             9 block_table_full
+");
+}
+
+/// A report without any allocation says so.
+#[test]
+fn text_of_an_empty_report() {
+    insta::assert_snapshot!(rendered(&report(Vec::new()), Format::Text), @r"
+[09:05:07] Top 10 stacks with outstanding allocations:
+
+  Process:   4242 leaker (/opt/leaker)
+  Calls:     30 allocations, 8 frees in 12.3 s
+  Stacks:    none: no allocation was accounted
+  Lost:      nothing
+");
+}
+
+/// Losses are shown even where nothing else is.
+#[test]
+fn losses_show_without_stacks() {
+    let losses = full().losses;
+    let text = rendered(
+        &Report {
+            losses,
+            ..report(Vec::new())
+        },
+        Format::Text,
+    );
+    assert!(text.contains("  Lost:      9 blocks, "), "{text}");
+}
+
+/// A tracer that saw nothing at all says so, rather than that nothing leaks.
+#[test]
+fn no_probe_hit_is_a_finding() {
+    let mut silent = report(Vec::new());
+    silent.events = Events::default();
+    let text = rendered(&silent, Format::Text);
+    assert!(text.contains("  Calls:     none in 12.3 s: idle, or"), "{text}");
+}
+
+/// The last line with the word "byte" is the entry of the biggest stack: scripts rely on it.
+#[test]
+fn the_last_byte_is_the_biggest_entry() {
+    let text = rendered(&full(), Format::Text);
+    let last = text.lines().rfind(|line| line.contains("byte"));
+    assert_eq!(last, Some("\t480 bytes in 12 allocations from stack"));
+}
+
+/// No control character of a symbol reaches the terminal.
+#[test]
+fn text_escapes_control_characters() {
+    let text = rendered(&full(), Format::Text);
+    assert!(
+        text.chars()
+            .all(|character| !character.is_control() || matches!(character, '\n' | '\t'))
+    );
+}
+
+/// Text shows the requested number of stacks, and the biggest ones.
+#[test]
+fn text_shows_the_top() {
+    let report = Report { top: 1, ..full() };
+    let text = rendered(&report, Format::Text);
+    assert!(
+        text.contains("Top 1 stacks") && text.contains("\t480 bytes in 12") && !text.contains("\t40 bytes")
+    );
+}
+
+/// Frames are marked as found by frame pointer only where that is an exception.
+#[test]
+fn text_of_frame_pointer_walks_is_not_marked() {
+    let report = Report {
+        unwind: Unwind::Fp,
+        ..full()
+    };
+    assert!(!rendered(&report, Format::Text).contains("(by frame pointer)"));
+}
+
+/// With several processes each entry names its own.
+#[test]
+fn text_names_the_process_among_several() {
+    let mut report = full();
+    report.targets.push(report.targets[0].clone());
+    assert!(rendered(&report, Format::Text).contains("\t\tvia malloc in process 4242\n"));
+}
+
+/// The whole document, field by field, on one line.
+#[test]
+fn json_of_a_full_report() {
+    let line = rendered(&full(), Format::Json);
+    assert_eq!(line.matches('\n').count(), 1);
+    let value: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(value["stacks"].as_array().unwrap().len(), 3);
+    assert_eq!(value["stacks"][0]["frames"][1], inlined_frame_json());
+    assert_eq!(value["stacks"][1], cut_stack_json());
+    assert_eq!(
+        value["lost"],
+        json!({"blocks": 9, "bytes": 1_600_000,
+        "causes": {"block_table_full": 9, "stack_table_full": 0}})
+    );
+    assert_eq!(
+        value["unwinding"],
+        json!({
+            "stacks": {"complete": 2, "no_cfi": 1},
+            "allocations": {"complete": 28, "no_cfi": 2},
+            "frames": {"cfi": 28, "fp": 4},
+        })
+    );
+}
+
+fn inlined_frame_json() -> Value {
+    json!({
+        "pc": "0x7f0000001131", "module": "/opt/leaker", "build_id": null, "address": "0x1131",
+        "found_by": "cfi", "symbol": "main", "offset": 0x31, "file": "/src/leaker.cpp", "line": 30,
+        "inlined": [{"symbol": "LeakLib::slowMemoryLeak()", "file": "/src/leaklib.h", "line": 12}],
+    })
+}
+
+fn cut_stack_json() -> Value {
+    let unnamed = |pc: &str, module: Option<&str>, address: Option<&str>, found_by: &str| {
+        json!({
+            "pc": pc, "module": module, "build_id": null, "address": address, "found_by": found_by,
+            "symbol": null, "offset": null, "file": null, "line": null, "inlined": [],
+        })
+    };
+    let mut evil = unnamed("0x7f0000001200", Some("/opt/leaker"), Some("0x1200"), "fp");
+    evil["symbol"] = json!("evil\u{1b}[2J\n");
+    evil["offset"] = json!(0x10);
+    json!({
+        "pid": 4242, "allocator": "malloc",
+        "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
+        "end": "no_cfi", "end_at": {"module": "/opt/libplugin.so", "address": "0x2000"},
+        "frames": [
+            unnamed("0x7f0000001234", Some("/opt/libplugin.so"), Some("0x1234"), "probe"),
+            unnamed("0x7e0000001000", None, None, "fp"),
+            evil,
+        ],
+    })
+}
+
+/// Field names and order of an empty report, exactly.
+#[test]
+fn json_of_an_empty_report() {
+    let expected = concat!(
+        r#"{"schema_version":1,"memleak":""#,
+        env!("CARGO_PKG_VERSION"),
+        r#"","unwind":"dwarf","duration_ns":12345000000,"#,
+        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker"}],"#,
+        r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0},"#,
+        r#""lost":{"blocks":0,"bytes":0,"causes":{}},"#,
+        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0}},"#,
+        r#""stacks":[]}"#,
+        "\n",
+    );
+    assert_eq!(rendered(&report(Vec::new()), Format::Json), expected);
+}
+
+/// Numbers beyond what a double holds are written out exactly.
+#[test]
+fn json_numbers_are_exact() {
+    let mut report = full();
+    report.stacks[0].outstanding.bytes = u64::MAX;
+    let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
+    assert_eq!(
+        value["stacks"][0]["outstanding"]["bytes"].as_u64(),
+        Some(u64::MAX)
+    );
+}
+
+/// Every end is explained, in one line each, without the word that scripts search for.
+#[test]
+fn every_end_is_explained() {
+    for end in End::ALL {
+        let explained = ends::explain(end);
+        assert!(!explained.meaning.is_empty(), "{end:?}");
+        for text in [explained.meaning, explained.advice] {
+            assert!(!text.contains('\n') && !text.contains("byte"), "{end:?}: {text}");
+        }
+    }
+}
+
+/// A share is 100% or 0% only if it is exactly that.
+#[test]
+fn percentages_do_not_round_to_the_ends() {
+    let cases = [
+        (0, 0, "0%"),
+        (0, 5, "0%"),
+        (5, 5, "100%"),
+        (1, 1_000_000, "<0.1%"),
+        (999_999, 1_000_000, "99.9%"),
+        (1, 3, "33.3%"),
+        (u64::MAX, u64::MAX, "100%"),
+    ];
+    for (part, whole, expected) in cases {
+        assert_eq!(health::percent(part, whole), expected, "{part} of {whole}");
+    }
+}
+
+/// Sizes keep the exact number.
+#[test]
+fn sizes_are_exact_and_readable() {
+    let cases = [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB (1024 B)"),
+        (1_600_000, "1.5 MiB (1600000 B)"),
+        (u64::MAX, "15.9 EiB (18446744073709551615 B)"),
+    ];
+    for (bytes, expected) in cases {
+        assert_eq!(health::size(bytes), expected);
+    }
+}
