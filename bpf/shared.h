@@ -75,7 +75,10 @@ enum mapping_kind {
 	MAPPING_TRAMPOLINE = 4,
 };
 
-/* One executable mapping. User space writes a whole list, then makes it the active one. */
+/*
+ * One executable mapping, below 2^ADDRESS_BITS. User space writes a whole list, in ascending order, then
+ * makes it the active one.
+ */
 struct mapping {
 	u64 start;
 	u64 end;

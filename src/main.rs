@@ -33,7 +33,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         return inspect::tables(&files, &mut out);
     }
     let config = Config::try_from(cli.trace)?;
-    session::run(&config, &stop_on_signals()?, &mut out)
+    let stop = stop_on_signals()?;
+    session::run(&config, &stop, &mut out)
 }
 
 /// Set when the user wants an end: the last report is still made.

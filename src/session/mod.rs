@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use unwind_tables::walk::Unwind;
 
 use crate::allocator;
 use crate::bpf::{AttachPath, Attached, Capacity, Kernel, Meaning, Settings, Storage, Walk};
@@ -239,7 +240,12 @@ impl<'obj> Session<'obj> {
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
         };
-        Ok(describe::report(names, snapshot, self.walk, top))
+        let unwind = match self.walk {
+            Walk::Fp => Unwind::Fp,
+            // Without a walk there are no stacks for the word to be about.
+            Walk::Dwarf | Walk::Off => Unwind::Dwarf,
+        };
+        Ok(describe::report(names, snapshot, unwind, top))
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use unwind_tables::compile;
 use unwind_tables::image::Image;
-use unwind_tables::walk::{Mapping, MappingKind};
+use unwind_tables::walk::{ADDRESS_BITS, Mapping, MappingKind};
 
 use crate::bpf::{TableStore, Walk};
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
@@ -99,7 +99,9 @@ impl ModuleTables {
             };
             Mapping { start: entry.range.start, end: entry.range.end, bias, image_at, kind }
         };
-        mappings.entries().iter().map(kernel_mapping).collect()
+        // Above, there is only the kernel's own page; walks look nothing up there.
+        let user = mappings.entries().iter().filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
+        user.map(kernel_mapping).collect()
     }
 }
 

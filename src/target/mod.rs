@@ -3,6 +3,7 @@
 //! Reads `/proc` only: nothing is attached, written or stopped. A process is known by its pid *and*
 //! its start time, so that a successor with the same pid is never taken for it.
 
+pub mod history;
 mod mapped_file;
 pub mod mappings;
 pub mod maps;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use history::{Epoch, History};
 pub use mappings::{Change, CodeMapping, MappedCode, Mappings, diff};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
 use stat::Stat;

@@ -26,6 +26,19 @@ use super::maps::{MapsEntry, MapsName};
 pub struct ModuleId(u32);
 
 impl ModuleId {
+    /// The name with this number.
+    #[cfg(test)]
+    pub(crate) const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number: distinct for each module of a [`Modules`].
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl ModuleId {
     /// The position in [`Modules::iter`].
     pub const fn index(self) -> u32 {
         self.0
