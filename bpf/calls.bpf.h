@@ -51,8 +51,8 @@ static __always_inline bool is_nested(struct thread *thread, u64 slot)
 		return false;
 	if (slot <= outer && bpf_probe_read_user(&return_address, 8, (void *)outer) == 0) {
 		u32 process = thread->process - 1;
-		u32 active_list = processes[process & (MAX_PROCESSES - 1)].active_list;
-		struct mapping *mapping = find_mapping(list_number(process, active_list), return_address);
+		u32 list = list_number(process, generation_of(process));
+		struct mapping *mapping = find_mapping(list, return_address);
 
 		if (!mapping || mapping->kind == MAPPING_TRAMPOLINE)
 			return true;

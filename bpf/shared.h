@@ -75,7 +75,10 @@ enum mapping_kind {
 	MAPPING_TRAMPOLINE = 4,
 };
 
-/* One executable mapping. User space writes a whole list, then makes it the active one. */
+/*
+ * One executable mapping, below 2^ADDRESS_BITS. User space writes a whole list, in ascending order, then
+ * makes it the active one.
+ */
 struct mapping {
 	u64 start;
 	u64 end;
@@ -88,13 +91,14 @@ struct mapping {
 
 /* A process that is traced. Written by user space, but for `reload_requested`. */
 struct process {
-	/* Which of the two mapping lists and rule caches is active. */
-	u32 active_list;
-	/* Rises when an address starts to mean other code: stacks of two epochs are not the same stack. */
-	u32 epoch;
+	/*
+	 * Bit 0: which of the two mapping lists and rule caches is active. Above it: the epoch, which rises
+	 * when an address starts to mean other code; stacks of two epochs are not the same stack. In one
+	 * word, so that a walk never takes one of them without the other.
+	 */
+	u32 generation;
 	/* Set by the first walk that meets an unknown mapping; cleared by user space. */
 	u32 reload_requested;
-	u32 unused;
 };
 
 /* What a probed function does with blocks. */

@@ -15,6 +15,11 @@ static __always_inline struct stack_record *record_at(u32 index)
 	return &all[index & stack_mask];
 }
 
+static __always_inline u32 generation_of(u32 slot)
+{
+	return *(volatile u32 *)&processes[slot & (MAX_PROCESSES - 1)].generation;
+}
+
 /* A free scratch of this CPU, marked as taken, or NULL. */
 static __always_inline struct scratch *take_scratch(void)
 {
@@ -115,10 +120,10 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 slot, u32 
 
 static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u32 slot, u32 function)
 {
-	struct process *process = &processes[slot & (MAX_PROCESSES - 1)];
-	u32 epoch = process->epoch;
+	u32 generation = generation_of(slot);
+	u32 epoch = generation >> 1;
 
-	walk_stack(walk, list_number(slot, process->active_list), ctx->ip, ctx->sp, ctx->bp);
+	walk_stack(walk, list_number(slot, generation), ctx->ip, ctx->sp, ctx->bp);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(slot, walk->pc);
 

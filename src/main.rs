@@ -1,2 +1,82 @@
-//! The command line.
-fn main() {}
+//! Reads the command line, runs, reports errors, decides the exit status.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use memleak::cli::{Cli, Command};
+use memleak::config::Config;
+use memleak::{inspect, session};
+
+/// Wrong usage, or an error of the tool.
+const FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    log_to_stderr(cli.trace.verbose);
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if session::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => fail(&format!("{error:#}")),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if let Some(Command::Table { files }) = cli.command {
+        return inspect::tables(&files, &mut out);
+    }
+    let config = Config::try_from(cli.trace)?;
+    let stop = stop_on_signals()?;
+    session::run(&config, &stop, &mut out)
+}
+
+/// Set when the user wants an end: the last report is still made.
+fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        // A second signal ends at once; the kernel detaches what its process held.
+        signal_hook::flag::register_conditional_shutdown(signal, FAILED.into(), Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+fn log_to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => "memleak=info",
+        1 => "memleak=debug",
+        _ => "trace",
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(level))
+        .with_writer(io::stderr)
+        .with_target(false)
+        .without_time()
+        .init();
+    let print = |_: libbpf_rs::PrintLevel, message: String| tracing::trace!("{}", message.trim_end());
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, print)));
+}
+
+/// Help and version go where they were asked for; a mistake is one line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) };
+    }
+    let text = error.render().to_string();
+    let first = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let what = first.strip_prefix("error: ").unwrap_or(&first);
+    fail(&format!("{what} (memleak --help lists everything)"))
+}
+
+fn fail(line: &str) -> ExitCode {
+    // Nothing is left to tell if standard error is gone too.
+    _ = writeln!(io::stderr(), "memleak: {line}");
+    ExitCode::from(FAILED)
+}

@@ -9,6 +9,7 @@ use unwind_tables::addr::FileOffset;
 
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
+use super::skeleton::types::{cookie_shift, role};
 
 /// Where a probe goes and what it means there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,12 +18,58 @@ pub struct Probe {
     pub path: PathBuf,
     /// The instruction.
     pub offset: FileOffset,
-    /// What the function's arguments mean: see `bpf/shared.h`.
-    pub cookie: u64,
+    /// What the function is and what its arguments mean.
+    pub cookie: Cookie,
     /// Whether the function frees; otherwise it allocates or resizes.
     pub frees: bool,
     /// What to call it in messages.
     pub name: String,
+}
+
+/// What a probed function does with blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProbeRole {
+    /// Makes one.
+    Allocate = role::ROLE_ALLOCATE.0,
+    /// Makes one of another, which lives on if that fails.
+    Resize = role::ROLE_RESIZE.0,
+    /// Ends one.
+    Free = role::ROLE_FREE.0,
+}
+
+/// What a probe tells its program: the function, and which arguments are what, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// Index into the caller's function table, below 64.
+    pub function: u8,
+    /// What the function does.
+    pub role: ProbeRole,
+    /// The size asked for, or one factor of it.
+    pub size: Option<u8>,
+    /// The other factor.
+    pub count: Option<u8>,
+    /// The block to resize or free.
+    pub block: Option<u8>,
+    /// The pointer through which the new block's address is stored, if it is not returned.
+    pub result: Option<u8>,
+}
+
+impl Cookie {
+    /// As `enum cookie_shift` of `bpf/shared.h` lays it out; arguments are counted from 1 there.
+    fn bits(self) -> u64 {
+        let argument = |index: Option<u8>| index.map_or(0, |index| u64::from(index) + 1);
+        [
+            (cookie_shift::COOKIE_FUNCTION, self.function.into()),
+            (cookie_shift::COOKIE_ROLE, u64::from(self.role as u32)),
+            (cookie_shift::COOKIE_SIZE, argument(self.size)),
+            (cookie_shift::COOKIE_COUNT, argument(self.count)),
+            (cookie_shift::COOKIE_POINTER, argument(self.block)),
+            (cookie_shift::COOKIE_RESULT, argument(self.result)),
+        ]
+        .into_iter()
+        .fold(0, |bits, (shift, value)| bits | value << shift.0)
+    }
 }
 
 /// A probe could not be attached.
@@ -120,7 +167,7 @@ fn attach_file(
     }
     probes.iter().try_for_each(|probe| {
         let options = UprobeOpts {
-            cookie: probe.cookie,
+            cookie: probe.cookie.bits(),
             retprobe: moment == Moment::Return,
             ..Default::default()
         };
@@ -138,7 +185,7 @@ fn attach_multi(
 ) -> Result<Link, libbpf_rs::Error> {
     let options = UprobeMultiOpts {
         offsets: probes.iter().map(|probe| position(probe)).collect(),
-        cookies: probes.iter().map(|probe| probe.cookie).collect(),
+        cookies: probes.iter().map(|probe| probe.cookie.bits()).collect(),
         retprobe: moment == Moment::Return,
         session: moment == Moment::Both,
         ..Default::default()

@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 
-pub use attach::{AttachError, Attached, Probe};
+pub use attach::{AttachError, Attached, Cookie, Probe, ProbeRole};
 pub use load::{AttachPath, Capacity, LoadError, Settings, Walk};
 pub use memory::SharedWords;
 pub use publish::{Meaning, Published, Publisher};

@@ -68,17 +68,16 @@ impl Publisher {
         mappings: &[Mapping],
         meaning: Meaning,
     ) -> Result<Published, libbpf_rs::Error> {
-        let record = self.process(slot);
-        let [active_list, epoch, reload_requested, ..] = record else {
+        let [generation, reload_requested] = self.process(slot) else {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
         };
-        let next = active_list.load(Ordering::Relaxed) ^ 1;
-        let list = (2 * slot + next) as usize;
+        let old = generation.load(Ordering::Relaxed);
+        let active_list = (old & 1) ^ 1;
+        let epoch = (old >> 1) + u32::from(meaning == Meaning::Changed);
+        let list = (2 * slot + active_list) as usize;
         let left_out = self.write_list(list, mappings);
         self.clear_cache(list);
-        let rise = u32::from(meaning == Meaning::Changed);
-        let epoch = epoch.fetch_add(rise, Ordering::SeqCst) + rise;
-        active_list.store(next, Ordering::SeqCst);
+        generation.store(epoch << 1 | active_list, Ordering::SeqCst);
         self.await_walks()?;
         reload_requested.store(0, Ordering::SeqCst);
         Ok(Published { epoch, left_out })
@@ -86,7 +85,7 @@ impl Publisher {
 
     /// Lets walks ask for a reload again, when the last one found nothing new.
     pub fn accept_requests(&self, slot: u32) {
-        if let [_, _, reload_requested, ..] = self.process(slot) {
+        if let [_, reload_requested] = self.process(slot) {
             reload_requested.store(0, Ordering::SeqCst);
         }
     }

@@ -10,9 +10,6 @@ use unwind_tables::image::Image;
 use super::memory::SharedWords;
 use crate::target::ModuleId;
 
-/// Images start at a multiple of this many words, a cache line.
-const ALIGNMENT: usize = 16;
-
 /// The images in the kernel.
 #[derive(Debug)]
 pub struct TableStore {
@@ -23,6 +20,9 @@ pub struct TableStore {
 }
 
 impl TableStore {
+    /// Images start at a multiple of this many words, a cache line.
+    pub const ALIGNMENT: usize = 16;
+
     pub(super) fn new(memory: SharedWords<AtomicU32>) -> Self {
         Self {
             memory,
@@ -40,7 +40,7 @@ impl TableStore {
     ///
     /// Nothing refers to it until a mapping list that does is published.
     pub fn store(&mut self, module: ModuleId, image: &Image) -> Option<u32> {
-        let start = self.used.next_multiple_of(ALIGNMENT);
+        let start = self.used.next_multiple_of(Self::ALIGNMENT);
         let words = image.words();
         let room = self.memory.words().get(start..)?.get(..words.len())?;
         for (word, &value) in room.iter().zip(words) {

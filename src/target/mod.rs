@@ -1,4 +1,250 @@
-//! stub
-/// Names a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ModuleId(pub u32);
+//! The traced process: who it is, whether it still runs, and what code it has mapped.
+//!
+//! Reads `/proc` only: nothing is attached, written or stopped. A process is known by its pid *and*
+//! its start time, so that a successor with the same pid is never taken for it.
+
+pub mod history;
+mod mapped_file;
+pub mod mappings;
+pub mod maps;
+pub mod modules;
+mod stat;
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+pub use history::{Epoch, History};
+pub use mappings::{Change, CodeMapping, MappedCode, Mappings, diff};
+pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
+use stat::Stat;
+
+/// A running process that was found fit to be traced.
+#[derive(Debug)]
+pub struct Target {
+    pid: u32,
+    comm: String,
+    exe: PathBuf,
+    start_time: u64,
+    // Bound to the process, not to its pid: after its end reads fail, whoever has the pid then.
+    stat: File,
+}
+
+/// Why a process cannot be traced, with what to do about it.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// There is no process of that pid.
+    #[error("no process with pid {pid}; `ps -e` lists what runs here (inside a container, pids differ)")]
+    NoSuchProcess {
+        /// The pid asked for.
+        pid: u32,
+    },
+    /// The number is that of a thread.
+    #[error("{tid} is a thread of process {pid}; use -p {pid}")]
+    Thread {
+        /// The number asked for.
+        tid: u32,
+        /// The process it belongs to.
+        pid: u32,
+    },
+    /// A thread of the kernel, which has no memory of its own.
+    #[error("{pid} ({comm}) is a kernel thread; for kernel allocations leave out -p")]
+    KernelThread {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// It has ended, or its main thread has.
+    #[error("{pid} ({comm}) has exited and only waits for its parent; trace one that runs")]
+    Zombie {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// We may not look into it.
+    #[error(
+        "no permission to read process {pid} ({comm}): needs its user's rights and CAP_SYS_PTRACE; try sudo"
+    )]
+    NoPermission {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// A 32-bit or x32 program.
+    #[error(
+        "{pid} ({comm}) is a 32-bit program; only 64-bit x86-64 programs can be unwound, rebuild it with -m64"
+    )]
+    ThirtyTwoBit {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// `/proc` answered something else.
+    #[error("cannot read /proc/{pid}/{file}: {error}; is /proc mounted?")]
+    Proc {
+        /// The pid asked for.
+        pid: u32,
+        /// The file in its directory.
+        file: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// A maps file is longer only with more than 65530 mappings, the default limit, of long names.
+const MAX_MAPS_BYTES: u64 = 64 << 20;
+
+impl Target {
+    /// Finds process `pid` and checks that it can be traced.
+    pub fn open(pid: u32) -> Result<Self, TargetError> {
+        let stat_file =
+            File::open(format!("/proc/{pid}/stat")).map_err(|error| missing(pid, "stat", error))?;
+        let stat = read_stat(&stat_file).map_err(|error| missing(pid, "stat", error))?;
+        check_leader(pid)?;
+        let comm = stat.comm.clone();
+        if stat.is_kernel_thread() {
+            return Err(TargetError::KernelThread { pid, comm });
+        }
+        // A zombie leader whose threads run on has no maps of its own either.
+        if stat.has_exited() || stat.state == b'Z' {
+            return Err(TargetError::Zombie { pid, comm });
+        }
+        let exe = check_program(pid, &comm)?;
+        Ok(Self {
+            pid,
+            comm,
+            exe,
+            start_time: stat.start_time,
+            stat: stat_file,
+        })
+    }
+
+    /// The process id, in our own pid namespace.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The command name when it was opened, at most 15 bytes.
+    pub fn comm(&self) -> &str {
+        &self.comm
+    }
+
+    /// The executable when it was opened, as the target sees it.
+    pub fn exe(&self) -> &Path {
+        &self.exe
+    }
+
+    /// When it started, in clock ticks since boot.
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Whether it has ended, or waits as a zombie. One small read; an `exec` is not an end.
+    pub fn has_exited(&self) -> bool {
+        match read_stat(&self.stat) {
+            Ok(stat) => stat.has_exited(),
+            Err(error) => error.kind() != io::ErrorKind::InvalidData,
+        }
+    }
+
+    /// Reads the executable mappings as they are now, adding files not seen before to `modules`.
+    ///
+    /// Lines of the maps that cannot be understood are left out. Fails with `NotFound` once the
+    /// process has ended.
+    pub fn read_mappings(&self, modules: &mut Modules) -> io::Result<Mappings> {
+        let text = read_maps(self.pid)?;
+        // Asked after the reading: then the text was this process's, and not a successor's.
+        if self.has_exited() {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("process {} has exited", self.pid),
+            ));
+        }
+        let entries: Vec<_> = maps::parse(&text).filter_map(Result::ok).collect();
+        Ok(Mappings::resolve(self.pid, &entries, modules))
+    }
+}
+
+fn read_maps(pid: u32) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))?
+        .take(MAX_MAPS_BYTES)
+        .read_to_end(&mut text)?;
+    Ok(text)
+}
+
+fn read_stat(file: &File) -> io::Result<Stat> {
+    // The longest line possible, 52 numbers and a name, is some 1100 bytes.
+    let mut text = [0; 2048];
+    let length = file.read_at(&mut text, 0)?;
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "unknown format");
+    Stat::parse(text.get(..length).unwrap_or_default()).ok_or_else(malformed)
+}
+
+/// `/proc/TID` exists for every thread though it is not listed; only a leader is a process.
+fn check_leader(pid: u32) -> Result<(), TargetError> {
+    let status = fs::read(format!("/proc/{pid}/status")).map_err(|error| missing(pid, "status", error))?;
+    let group = String::from_utf8_lossy(&status)
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    match group {
+        Some(leader) if leader != pid => Err(TargetError::Thread {
+            tid: pid,
+            pid: leader,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// That its program can be read and is one of 64 bits.
+fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
+    let denied = |file, error: io::Error| {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            TargetError::NoPermission {
+                pid,
+                comm: comm.to_owned(),
+            }
+        } else {
+            missing(pid, file, error)
+        }
+    };
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).map_err(|error| denied("exe", error))?;
+    File::open(format!("/proc/{pid}/maps")).map_err(|error| denied("maps", error))?;
+    let mut header = [0; 20];
+    File::open(format!("/proc/{pid}/exe"))
+        .and_then(|file| file.read_exact_at(&mut header, 0))
+        .map_err(|error| denied("exe", error))?;
+    if is_64_bit(&header) {
+        Ok(exe)
+    } else {
+        Err(TargetError::ThirtyTwoBit {
+            pid,
+            comm: comm.to_owned(),
+        })
+    }
+}
+
+/// `EI_CLASS` of an ELF header; x32 programs are of the 32-bit class too.
+fn is_64_bit(header: &[u8]) -> bool {
+    const CLASS_64: u8 = 2;
+    header.starts_with(b"\x7fELF") && header.get(4) == Some(&CLASS_64)
+}
+
+fn missing(pid: u32, file: &'static str, error: io::Error) -> TargetError {
+    let gone = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
+    if gone {
+        TargetError::NoSuchProcess { pid }
+    } else {
+        TargetError::Proc { pid, file, error }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -385,7 +385,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// Follows the frame pointer, or ends with `implausible` when it cannot be one.
     fn apply_fp(&mut self, implausible: End) -> Step {
         let fp = self.fp;
-        if fp < self.sp || fp.get() % 8 != 0 || fp.offset_from(self.sp) > MAX_FP_DISTANCE {
+        if fp < self.sp || !fp.get().is_multiple_of(8) || fp.offset_from(self.sp) > MAX_FP_DISTANCE {
             return Err(implausible);
         }
         let caller_fp = self.read_slot(fp).map_err(|_| implausible)?;

@@ -1,0 +1,235 @@
+use std::path::Path;
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
+};
+
+use super::*;
+use crate::allocator::sites::Obstacle;
+use crate::target::Modules;
+
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// Discovery over one installed library; `None` when it is not installed.
+fn installed(name: &str) -> Option<(Modules, Discovery)> {
+    let path = Path::new(LIBRARIES).join(name);
+    if !path.exists() {
+        return None;
+    }
+    let mut modules = Modules::new();
+    modules.add_file(&path).expect("a readable library");
+    let discovery = discover(modules.iter());
+    Some((modules, discovery))
+}
+
+fn site_of<'a>(discovery: &'a Discovery, name: &str) -> &'a ProbeSite {
+    let named = |site: &&ProbeSite| site.symbol == name || site.aliases.contains(&name);
+    discovery
+        .sites
+        .iter()
+        .find(named)
+        .unwrap_or_else(|| panic!("no site for {name}"))
+}
+
+/// Each traced function of the C library and of each installed allocator has exactly one site, and
+/// nothing is wrong with any. Whoever defines a function exports it by its name.
+#[test]
+fn every_function_is_found() {
+    let all = FUNCTIONS.iter().map(|function| function.name);
+    let without =
+        |missing: &'static [&'static str]| all.clone().filter(|name| !missing.contains(name)).collect();
+    let cases: &[(&str, Vec<&str>)] = &[
+        ("libc.so.6", without(&[])),
+        ("libtcmalloc.so.4", without(&["reallocarray"])),
+        ("libjemalloc.so.2", without(&["reallocarray", "pvalloc"])),
+        ("libmimalloc.so.2", without(&[])),
+    ];
+    for (library, names) in cases {
+        let Some((_, discovery)) = installed(library) else {
+            continue;
+        };
+        assert_eq!(discovery.problems, [], "{library}");
+        let mut found: Vec<&str> = Vec::new();
+        for site in &discovery.sites {
+            found.push(&site.symbol);
+            found.extend(&site.aliases);
+        }
+        found.sort_unstable();
+        let mut expected = names.clone();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{library}");
+    }
+}
+
+/// The sites of Debian 12's libraries are where the disassembly says. A later package may differ: a
+/// library with another build-id is passed over.
+#[test]
+fn known_sites() {
+    let dear = |obstacle| (0, SiteCost::SingleStepped, Why::DearEntry(obstacle));
+    let cheap = |at| {
+        (
+            at,
+            SiteCost::Emulated,
+            if at == 0 { Why::CheapEntry } else { Why::Moved(at) },
+        )
+    };
+    let cases = [
+        ("libc.so.6", "malloc", cheap(0)),
+        ("libc.so.6", "calloc", cheap(0)),
+        ("libc.so.6", "realloc", cheap(0)),
+        (
+            "libc.so.6",
+            "reallocarray",
+            dear(Obstacle::ArgumentOverwritten(2)),
+        ),
+        ("libc.so.6", "posix_memalign", cheap(7)),
+        ("libc.so.6", "aligned_alloc", cheap(7)),
+        ("libc.so.6", "memalign", cheap(7)),
+        ("libc.so.6", "valloc", cheap(7)),
+        ("libc.so.6", "free", cheap(3)),
+        ("libtcmalloc.so.4", "malloc", cheap(13)),
+        ("libtcmalloc.so.4", "calloc", cheap(12)),
+        ("libtcmalloc.so.4", "free", cheap(10)),
+        ("libjemalloc.so.2", "malloc", cheap(7)),
+        ("libjemalloc.so.2", "free", cheap(48)),
+        (
+            "libmimalloc.so.2",
+            "malloc",
+            dear(Obstacle::ArgumentOverwritten(0)),
+        ),
+        ("libmimalloc.so.2", "posix_memalign", cheap(0)),
+        ("libmimalloc.so.2", "free", cheap(6)),
+    ];
+    for (library, name, expected) in cases {
+        let Some((modules, discovery)) = installed(library) else {
+            continue;
+        };
+        if !is_the_disassembled(&modules) {
+            continue;
+        }
+        let site = site_of(&discovery, name);
+        assert_eq!(
+            (site.svma.offset_from(site.entry), site.cost, site.why),
+            expected,
+            "{library} {name}"
+        );
+    }
+}
+
+fn is_the_disassembled(modules: &Modules) -> bool {
+    const BUILD_IDS: &[&str] = &[
+        "93ac61ec5a8eb1396f9fbd350e3169a558528a40", // libc.so.6
+        "560cd227169ae8f93cb59e3215f4ea11c299fa69", // libtcmalloc.so.4
+        "1d5163c246dc9cd2b4d339f2ac42efd95c6e0ae1", // libjemalloc.so.2
+        "d07f4e7dc9a039fcbe7747f416476bd65cb48e8b", // libmimalloc.so.2
+    ];
+    let module = modules.iter().next().expect("one module");
+    module
+        .build_id
+        .as_ref()
+        .is_some_and(|id| BUILD_IDS.contains(&id.to_string().as_str()))
+}
+
+/// Whatever the rules' code says: at each chosen site of each installed allocator, an independent
+/// reading of the bytes ahead of it finds straight code that writes neither what a probe reads nor
+/// what the unwinder needs, and a probe there is cheap where it is said to be.
+#[test]
+fn sites_hold_their_promise() {
+    let mut checked = 0;
+    for library in [
+        "libc.so.6",
+        "libtcmalloc.so.4",
+        "libtcmalloc_minimal.so.4",
+        "libjemalloc.so.2",
+        "libmimalloc.so.2",
+    ] {
+        let Some((modules, discovery)) = installed(library) else {
+            continue;
+        };
+        for site in &discovery.sites {
+            let module = modules.get(site.module).expect("its module");
+            check_site(module.bytes(), site);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 9, "libc at least is installed");
+}
+
+fn check_site(elf: &[u8], site: &ProbeSite) {
+    let length = usize::try_from(site.svma.offset_from(site.entry)).unwrap();
+    let site_at = usize::try_from(site.offset.get()).unwrap();
+    let prologue = &elf[site_at - length..site_at];
+    let mut reads = vec![Register::RSP, Register::RBX, Register::RBP];
+    reads.extend([Register::R12, Register::R13, Register::R14, Register::R15]);
+    for argument in site.allocator_function().expect("a row").shape.arguments() {
+        reads.push([Register::RDI, Register::RSI, Register::RDX][usize::from(argument)]);
+    }
+    let mut facts = InstructionInfoFactory::new();
+    for instruction in Decoder::new(64, prologue, DecoderOptions::NONE) {
+        assert_eq!(instruction.flow_control(), FlowControl::Next, "{site:?}");
+        for used in facts.info(&instruction).used_registers() {
+            let kept = matches!(
+                used.access(),
+                OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+            );
+            assert!(
+                kept || !reads.contains(&used.register().full_register()),
+                "{instruction:?} in {site:?}"
+            );
+        }
+    }
+    let probed = Decoder::new(64, &elf[site_at..], DecoderOptions::NONE).decode();
+    let cheap = is_push_of_register(&probed) || probed.is_jcc_short_or_near() || is_direct_transfer(&probed);
+    assert_eq!(cheap, site.cost == SiteCost::Emulated, "{probed:?} in {site:?}");
+    assert!(cheap || length == 0, "{site:?}");
+}
+
+fn is_push_of_register(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == iced_x86::Mnemonic::Push && instruction.op0_register() != Register::None
+}
+
+fn is_direct_transfer(instruction: &Instruction) -> bool {
+    instruction.is_jmp_short_or_near() || instruction.is_call_near()
+}
+
+/// A process without any allocator is told so, once.
+#[test]
+fn no_allocator() {
+    let discovery = discover([]);
+    assert_eq!(discovery.sites, []);
+    assert_eq!(
+        discovery.problems,
+        [Problem {
+            module: None,
+            reason: Reason::NoAllocator
+        }]
+    );
+}
+
+/// A problem names the file, the function and the reason in one line.
+#[test]
+fn problems_read_well() {
+    let problem = |reason| {
+        Problem {
+            module: Some("/lib/x.so".into()),
+            reason,
+        }
+        .to_string()
+    };
+    assert_eq!(
+        problem(Reason::Indirect("malloc")),
+        "/lib/x.so: `malloc` is an indirect function (STT_GNU_IFUNC), its resolver must not be probed"
+    );
+    assert_eq!(
+        problem(Reason::Unprobeable("free", Unprobeable::Prefix(0xf0))),
+        "/lib/x.so: `free` cannot be probed: the kernel rejects its prefix byte 0xf0"
+    );
+    assert_eq!(
+        Problem {
+            module: None,
+            reason: Reason::NotFound("calloc")
+        }
+        .to_string(),
+        "any module: `calloc` not found"
+    );
+}

@@ -1,0 +1,142 @@
+//! Looks functions up in an ELF file by name.
+//!
+//! Three tables are read, since each can be all there is: `.symtab` (static executables), `.dynsym`
+//! (stripped libraries), and the dynamic segment (files without section headers). Which of the
+//! found functions is probed, and where, is decided elsewhere.
+
+use object::LittleEndian;
+use object::elf::{self, FileHeader64};
+use object::read::StringTable;
+use object::read::elf::{Dyn, FileHeader, GnuHashTable, HashTable, ProgramHeader, Sym};
+use thiserror::Error;
+use unwind_tables::addr::Svma;
+
+type Header = FileHeader64<LittleEndian>;
+type Symbol = elf::Sym64<LittleEndian>;
+
+/// A definition of one of the names that were asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionSymbol {
+    /// Which name, as an index into the list that was asked for.
+    pub name: usize,
+    /// The function, or the resolver of an indirect one.
+    pub svma: Svma,
+    /// The function's length in bytes; 0 when the file does not say.
+    pub size: u64,
+    /// What is at the address.
+    pub kind: SymbolKind,
+}
+
+/// What a symbol's address is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SymbolKind {
+    /// The function.
+    Function,
+    /// A resolver that picks the function at load time (`STT_GNU_IFUNC`).
+    Indirect,
+}
+
+/// The file's headers are unusable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("cannot read its symbols: {0}")]
+pub struct SymbolError(#[from] object::read::Error);
+
+/// All definitions of `names`, ordered by name, then address, each address once per name.
+///
+/// Local symbols are not definitions: a `static` function called `free` is not the allocator's.
+pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolError> {
+    let header = Header::parse(elf)?;
+    let endian = header.endian()?;
+    let mut found = Vec::new();
+    // Each table is taken by itself: a damaged section table leaves the dynamic segment.
+    if let Ok(sections) = header.sections(endian, elf) {
+        for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
+            if let Ok(table) = sections.symbols(endian, elf, kind) {
+                collect(table.symbols(), table.strings(), names, &mut found);
+            }
+        }
+    }
+    if found.is_empty()
+        && let Some((symbols, strings)) = dynamic_symbols(header, elf)
+    {
+        collect(symbols, strings, names, &mut found);
+    }
+    found.sort_unstable();
+    found.dedup_by_key(|symbol| (symbol.name, symbol.svma));
+    Ok(found)
+}
+
+fn collect(symbols: &[Symbol], strings: StringTable, names: &[&str], found: &mut Vec<FunctionSymbol>) {
+    let endian = LittleEndian;
+    for symbol in symbols {
+        let kind = match symbol.st_type() {
+            elf::STT_FUNC => SymbolKind::Function,
+            elf::STT_GNU_IFUNC => SymbolKind::Indirect,
+            _ => continue,
+        };
+        let exported = matches!(
+            symbol.st_bind(),
+            elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
+        );
+        // A non-PIE executable gives functions that it only calls the address of their PLT entry.
+        if !exported || symbol.st_shndx(endian) == elf::SHN_UNDEF {
+            continue;
+        }
+        let Ok(name) = symbol.name(endian, strings) else {
+            continue;
+        };
+        if let Some(name) = names.iter().position(|wanted| wanted.as_bytes() == name) {
+            let svma = Svma::new(symbol.st_value(endian));
+            found.push(FunctionSymbol {
+                name,
+                svma,
+                size: symbol.st_size(endian),
+                kind,
+            });
+        }
+    }
+}
+
+/// The dynamic symbols as the loader finds them: through `PT_DYNAMIC`.
+fn dynamic_symbols<'a>(header: &Header, elf: &'a [u8]) -> Option<(&'a [Symbol], StringTable<'a>)> {
+    let endian = LittleEndian;
+    let segments = header.program_headers(endian, elf).ok()?;
+    let dynamic = segments
+        .iter()
+        .find_map(|segment| segment.dynamic(endian, elf).ok().flatten())?;
+    let value = |tag| {
+        dynamic
+            .iter()
+            .find(|entry| entry.d_tag(endian) == tag)
+            .map(|entry| entry.d_val(endian))
+    };
+    // The bytes from an address to the end of its segment: no length is stated for these tables.
+    let from = |tag| {
+        let address = value(tag)?;
+        segments.iter().find_map(|segment| {
+            let into = usize::try_from(address.checked_sub(segment.p_vaddr(endian))?).ok()?;
+            let loaded = segment.p_type(endian) == elf::PT_LOAD;
+            segment
+                .data(endian, elf)
+                .ok()
+                .filter(|_| loaded)?
+                .get(into..)
+                .filter(|bytes| !bytes.is_empty())
+        })
+    };
+    let gnu_hash = || {
+        let table = GnuHashTable::<Header>::parse(endian, from(elf::DT_GNU_HASH)?).ok()?;
+        table.symbol_table_length(endian)
+    };
+    let hash = || {
+        let table = HashTable::<Header>::parse(endian, from(elf::DT_HASH)?).ok()?;
+        Some(table.symbol_table_length())
+    };
+    let count = usize::try_from(gnu_hash().or_else(hash)?).ok()?;
+    let (symbols, _) = object::pod::slice_from_bytes::<Symbol>(from(elf::DT_SYMTAB)?, count).ok()?;
+    let strings = from(elf::DT_STRTAB)?;
+    let length = value(elf::DT_STRSZ)
+        .unwrap_or(u64::MAX)
+        .min(u64::try_from(strings.len()).ok()?);
+    Some((symbols, StringTable::new(strings, 0, length)))
+}

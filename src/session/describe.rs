@@ -1,0 +1,103 @@
+//! From a snapshot to a report: groups, resolves and names what the kernel recorded.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use chrono::Timelike;
+use unwind_tables::addr::Avma;
+use unwind_tables::walk::Unwind;
+
+use crate::allocator::FUNCTIONS;
+use crate::collect::Snapshot;
+use crate::leak::{Completeness, Place, Site, group};
+use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
+use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
+use crate::target::{History, ModuleId, Modules, Target};
+
+/// What names are found with.
+pub(super) struct Describer<'a> {
+    pub(super) target: &'a Target,
+    pub(super) modules: &'a Modules,
+    pub(super) history: &'a History,
+    pub(super) symbolizer: &'a mut Symbolizer,
+    pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
+}
+
+/// The report of `snapshot`.
+pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
+    let history = names.history;
+    let sites = group(&snapshot, |epoch, address| history.resolve(epoch, address));
+    let completeness = Completeness::of(&sites);
+    let stacks = sites.into_iter().map(|site| names.stack(site)).collect();
+    Report {
+        time: time_of_day(),
+        elapsed: snapshot.elapsed,
+        unwind,
+        top,
+        targets: vec![names.target_facts()],
+        stacks,
+        events: snapshot.events,
+        losses: snapshot.losses,
+        completeness,
+    }
+}
+
+fn time_of_day() -> TimeOfDay {
+    let now = chrono::Local::now();
+    let part = |value: u32| u8::try_from(value).unwrap_or_default();
+    TimeOfDay { hour: part(now.hour()), minute: part(now.minute()), second: part(now.second()) }
+}
+
+impl Describer<'_> {
+    fn target_facts(&self) -> TargetFacts {
+        TargetFacts {
+            pid: self.target.pid(),
+            comm: self.target.comm().to_owned(),
+            exe: Some(self.target.exe().to_owned()),
+        }
+    }
+
+    fn stack(&mut self, site: Site<ModuleId>) -> Stack {
+        Stack {
+            pid: self.target.pid(),
+            allocator: FUNCTIONS.get(usize::from(site.function)).map_or("?", |function| function.name),
+            outstanding: site.outstanding(),
+            allocated: site.allocated,
+            end: site.end,
+            end_at: site.end_at.map(|end_at| self.location(end_at.pc, end_at.place)),
+            frames: site
+                .frames
+                .iter()
+                .map(|frame| Frame {
+                    at: self.location(frame.pc, frame.place),
+                    found_by: frame.found_by,
+                    names: self.names(frame.place),
+                })
+                .collect(),
+        }
+    }
+
+    fn location(&mut self, pc: Avma, place: Option<Place<ModuleId>>) -> Location {
+        Location { pc, place: place.and_then(|place| Some((self.module(place.module)?, place.svma))) }
+    }
+
+    fn module(&mut self, id: ModuleId) -> Option<Arc<ModuleFacts>> {
+        if let Some(facts) = self.facts.get(&id) {
+            return Some(Arc::clone(facts));
+        }
+        let module = self.modules.get(id)?;
+        let build_id = module.build_id.as_ref().map(ToString::to_string);
+        let facts = Arc::new(ModuleFacts { path: module.path.clone(), build_id });
+        self.facts.insert(id, Arc::clone(&facts));
+        Some(facts)
+    }
+
+    fn names(&mut self, place: Option<Place<ModuleId>>) -> Arc<Symbolized> {
+        let module = place.and_then(|Place { module, svma }| Some((self.modules.get(module)?, svma)));
+        let Some((module, svma)) = module else {
+            return outside_modules();
+        };
+        let object = CodeObject { key: module.id.get(), path: &module.path, bytes: module.bytes() };
+        self.symbolizer.symbolize(object, svma, false)
+    }
+}

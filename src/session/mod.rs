@@ -1,0 +1,331 @@
+//! A trace from start to end: the only file that knows the order of things.
+//!
+//! Tables are built and published before the first probe is attached; probes are detached before anything else
+//! is taken down. Parsing, formatting and map access are elsewhere.
+
+mod describe;
+mod probes;
+mod reload;
+mod tables;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use unwind_tables::walk::Unwind;
+
+use crate::allocator;
+use crate::bpf::{AttachPath, Attached, Capacity, Kernel, Meaning, Settings, Storage, Walk};
+use crate::collect::{self, EventQueue, Snapshot};
+use crate::config::Config;
+use crate::preflight;
+use crate::report::{self, ModuleFacts, Report};
+use crate::symbolize::Symbolizer;
+use crate::target::{Epoch, History, Mappings, ModuleId, Modules, Target};
+use reload::Reloads;
+use tables::{BuiltTables, ModuleTables};
+
+/// Storage for each way to attach that may have to be tried.
+pub type Storages = [Storage; AttachPath::ALL.len()];
+
+/// Empty storage for a session, which borrows it.
+pub fn storages() -> Storages {
+    [const { Storage::uninit() }; AttachPath::ALL.len()]
+}
+
+/// The one process that is traced so far.
+const SLOT: u32 = 0;
+/// How long the session sleeps at most before it looks at the target and at signals again.
+const TICK: Duration = Duration::from_millis(100);
+/// Room in the kernel for the mappings and tables of libraries that are loaded later.
+const MAPPINGS_HEADROOM: usize = 4;
+const TABLES_HEADROOM: usize = 2;
+const MIN_MAPPINGS: usize = 1 << 10;
+const MIN_TABLE_WORDS: usize = 1 << 20;
+
+/// Traces as `config` says and writes reports to `out`, until all are made, `stop` is set, or the target ends.
+///
+/// # Errors
+///
+/// What went wrong, on which object, and what to do about it. Nothing is left attached.
+pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::Result<()> {
+    preflight::check()?;
+    let mut storages = storages();
+    let mut session = Session::start(&mut storages, config)?;
+    let mut made = 0;
+    loop {
+        let ending = session.follow(config.interval, stop)?;
+        made += 1;
+        let report = session.report(config.top)?;
+        report::render(&report, config.format, out)?;
+        out.flush()?;
+        if ending || config.count.is_some_and(|count| made >= count.get()) {
+            return Ok(());
+        }
+    }
+}
+
+/// A process that is being traced. Dropping it detaches.
+pub struct Session<'obj> {
+    // Dropped first: probes must be gone before what they use.
+    attached: Attached,
+    events: EventQueue,
+    kernel: Kernel<'obj>,
+    walk: Walk,
+    target: Target,
+    modules: Modules,
+    mappings: Mappings,
+    history: History,
+    tables: ModuleTables,
+    symbolizer: Symbolizer,
+    facts: HashMap<ModuleId, Arc<ModuleFacts>>,
+    started: Instant,
+    reloads: Reloads,
+}
+
+impl<'obj> Session<'obj> {
+    /// Opens the target, builds and publishes its tables, attaches.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn start(storages: &'obj mut Storages, config: &Config) -> anyhow::Result<Self> {
+        let target = Target::open(config.pid)?;
+        let mut modules = Modules::new();
+        let began = Instant::now();
+        let mappings = read_mappings(&target, &mut modules)?;
+        let tables = ModuleTables::default();
+        let built = tables.build(&mappings, &modules, config.walk);
+        tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
+        let probes = discover(&modules)?;
+
+        let loaded = Loader { config, target: &target, built: &built, mappings: &mappings }.load(storages)?;
+        let (kernel, path) = loaded;
+        let symbolizer = Symbolizer::new(debug_roots(&target));
+        let mut session = Self {
+            attached: Attached::default(),
+            events: EventQueue::open(&kernel)?,
+            kernel,
+            walk: config.walk,
+            target,
+            modules,
+            mappings: Mappings::default(),
+            history: History::default(),
+            tables,
+            symbolizer,
+            facts: HashMap::new(),
+            started: Instant::now(),
+            reloads: Reloads::default(),
+        };
+        session.publish(mappings, built)?;
+        session.kernel.add_process(config.pid, SLOT).context("cannot name the target to the kernel side")?;
+        session.attach(&probes, path)?;
+        Ok(session)
+    }
+
+    fn attach(&mut self, probes: &[crate::bpf::Probe], path: AttachPath) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.target.pid()).context("the process id is out of range")?;
+        self.attached = self.kernel.attach(pid, probes)?;
+        self.started = Instant::now();
+        tracing::info!(
+            "tracing {} ({pid}): {} probes by {} {path:?} links; Ctrl-C ends it with a last report",
+            self.target.comm(),
+            probes.len(),
+            self.attached.link_count(),
+        );
+        Ok(())
+    }
+
+    /// Makes `mappings` and the tables in `built` known to the kernel.
+    fn publish(&mut self, mappings: Mappings, built: BuiltTables) -> anyhow::Result<()> {
+        self.tables.store(built, &self.modules, &mut self.kernel.tables);
+        let meaning = match self.history.add(&mappings) {
+            Epoch::Same => Meaning::Kept,
+            Epoch::New => Meaning::Changed,
+        };
+        let list = self.tables.kernel_mappings(&mappings);
+        let published = self.kernel.publisher.publish(SLOT, &list, meaning).context("cannot publish mappings")?;
+        if published.left_out > 0 {
+            tracing::warn!("{} executable mappings do not fit: stacks end there", published.left_out);
+        }
+        self.mappings = mappings;
+        Ok(())
+    }
+
+    /// Follows the target for `interval`. Returns whether that was the end: it exited, or `stop` was set.
+    ///
+    /// # Errors
+    ///
+    /// The kernel side cannot be read or written any more.
+    pub fn follow(&mut self, interval: Duration, stop: &AtomicBool) -> anyhow::Result<bool> {
+        let deadline = Instant::now() + interval;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let events = self.events.wait(left.min(TICK)).context("cannot read events")?;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(true);
+            }
+            if self.target.has_exited() {
+                tracing::info!("{} has exited", self.target.comm());
+                return Ok(true);
+            }
+            if !events.is_empty() {
+                self.reloads.request();
+            }
+            self.reload_if_due()?;
+            if left.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Reads the mappings again if a walk asked for it, not too often if there is never anything new.
+    fn reload_if_due(&mut self) -> anyhow::Result<()> {
+        if !self.reloads.is_due(Instant::now()) {
+            return Ok(());
+        }
+        let changed = self.reload()?;
+        self.reloads.done(Instant::now(), changed);
+        if !changed {
+            self.kernel.publisher.accept_requests(SLOT);
+        }
+        Ok(())
+    }
+
+    /// Reads the mappings again. Returns whether they changed.
+    fn reload(&mut self) -> anyhow::Result<bool> {
+        // A target that is gone or going has nothing to read; its exit is noticed elsewhere.
+        let Ok(mappings) = self.target.read_mappings(&mut self.modules) else {
+            return Ok(false);
+        };
+        if mappings == self.mappings || mappings.entries().is_empty() {
+            return Ok(false);
+        }
+        let built = self.tables.build(&mappings, &self.modules, self.walk);
+        tracing::debug!("mappings changed: {} more unwind tables", built.len());
+        self.publish(mappings, built)?;
+        Ok(true)
+    }
+
+    /// Everything recorded so far.
+    ///
+    /// # Errors
+    ///
+    /// The kernel side cannot be read.
+    pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
+        collect::take(&self.kernel, self.started.elapsed()).context("cannot read what was recorded")
+    }
+
+    /// A report of everything recorded so far.
+    ///
+    /// # Errors
+    ///
+    /// The kernel side cannot be read or written.
+    pub fn report(&mut self, top: usize) -> anyhow::Result<Report> {
+        let snapshot = self.snapshot()?;
+        self.reload()?;
+        if snapshot.events.probe_hits == 0 {
+            tracing::warn!(
+                "no call of a probed allocator function was seen: the target is idle or allocates otherwise"
+            );
+        }
+        let names = describe::Describer {
+            target: &self.target,
+            modules: &self.modules,
+            history: &self.history,
+            symbolizer: &mut self.symbolizer,
+            facts: &mut self.facts,
+        };
+        let unwind = match self.walk {
+            Walk::Fp => Unwind::Fp,
+            // Without a walk there are no stacks for the word to be about.
+            Walk::Dwarf | Walk::Off => Unwind::Dwarf,
+        };
+        Ok(describe::report(names, snapshot, unwind, top))
+    }
+}
+
+fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappings> {
+    let mappings = target
+        .read_mappings(modules)
+        .with_context(|| format!("cannot read the mappings of process {}", target.pid()))?;
+    if mappings.entries().is_empty() {
+        bail!("process {} has no code mapped: it has just exited", target.pid());
+    }
+    Ok(mappings)
+}
+
+/// Separate debug files are sought as the target sees the file system, then as we do.
+fn debug_roots(target: &Target) -> Vec<PathBuf> {
+    vec![PathBuf::from(format!("/proc/{}/root", target.pid())), PathBuf::from("/")]
+}
+
+/// The probes for all allocators among `modules`.
+fn discover(modules: &Modules) -> anyhow::Result<Vec<crate::bpf::Probe>> {
+    let discovery = allocator::discover(modules.iter());
+    for problem in &discovery.problems {
+        tracing::debug!("{problem}");
+    }
+    let probes: Vec<_> = discovery.sites.iter().filter_map(|site| probes::probe(site, modules)).collect();
+    if probes.is_empty() {
+        let reasons: Vec<_> = discovery.problems.iter().map(ToString::to_string).collect();
+        bail!("nothing to probe: {}", reasons.join("; "));
+    }
+    for site in &discovery.sites {
+        tracing::debug!("probe {} at {:#x}+{:#x}: {:?} ({:?})", site.symbol, site.entry,
+            site.svma.offset_from(site.entry), site.cost, site.why);
+    }
+    Ok(probes)
+}
+
+/// Loads the kernel side, sized for a target, by the first way to attach that the kernel has.
+struct Loader<'a> {
+    config: &'a Config,
+    target: &'a Target,
+    built: &'a BuiltTables,
+    mappings: &'a Mappings,
+}
+
+impl Loader<'_> {
+    fn load<'obj>(&self, storages: &'obj mut Storages) -> anyhow::Result<(Kernel<'obj>, AttachPath)> {
+        let mut refused = None;
+        for (storage, &attach) in storages.iter_mut().zip(&self.config.attach) {
+            let settings = Settings { walk: self.config.walk, attach, capacity: self.capacity() };
+            match Kernel::load(storage, &settings) {
+                Ok(kernel) => return Ok((kernel, attach)),
+                Err(error) => {
+                    tracing::debug!("{attach:?} probes: {error}");
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        let context = || format!("cannot trace process {}", self.target.pid());
+        match refused {
+            Some(error) => Err(error).with_context(context),
+            None => bail!(context()),
+        }
+    }
+
+    fn capacity(&self) -> Capacity {
+        let fit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let mappings = self.mappings.entries().len() * MAPPINGS_HEADROOM;
+        let table_words = self.built.words() * TABLES_HEADROOM;
+        Capacity {
+            table_words: fit(table_words.max(MIN_TABLE_WORDS)),
+            mappings: fit(mappings.max(MIN_MAPPINGS)),
+            processes: 1,
+            stacks: self.config.max_stacks,
+            blocks: self.config.max_blocks,
+        }
+    }
+}
+
+/// Whether an error means that the reader of our output is gone, which is no failure.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,138 @@
+//! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its mappings.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::thread;
+
+use unwind_tables::compile;
+use unwind_tables::image::Image;
+use unwind_tables::walk::{ADDRESS_BITS, Mapping, MappingKind};
+
+use crate::bpf::{TableStore, Walk};
+use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
+
+/// What became of a module's table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// It is in the kernel, at this word.
+    Stored(u32),
+    /// The module has no CFI.
+    NoCfi,
+    /// There is none; why was said when it was found out.
+    Missing,
+}
+
+/// The result of compiling one module.
+type Built = Result<Option<Image>, String>;
+
+/// The tables of all modules seen.
+#[derive(Debug, Default)]
+pub(super) struct ModuleTables {
+    states: HashMap<ModuleId, State>,
+}
+
+/// Tables that were built but not yet stored.
+#[derive(Debug, Default)]
+pub(super) struct BuiltTables(Vec<(ModuleId, Built)>);
+
+impl BuiltTables {
+    /// Words that the images take in the store, with room for their alignment.
+    pub(super) fn words(&self) -> usize {
+        let images = self.0.iter().filter_map(|(_, built)| built.as_ref().ok()?.as_ref());
+        images.map(|image| image.words().len() + TableStore::ALIGNMENT).sum()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl ModuleTables {
+    /// Compiles the modules of `mappings` that have not been, on all cores.
+    pub(super) fn build(&self, mappings: &Mappings, modules: &Modules, walk: Walk) -> BuiltTables {
+        if walk != Walk::Dwarf {
+            return BuiltTables::default();
+        }
+        let mut wanted: Vec<&Module> = module_ids(mappings)
+            .filter(|id| !self.states.contains_key(id))
+            .filter_map(|id| modules.get(id))
+            .collect();
+        wanted.sort_unstable_by_key(|module| (module.bytes().len(), module.id));
+        wanted.dedup_by_key(|module| module.id);
+        BuiltTables(build_in_parallel(wanted))
+    }
+
+    /// Stores what was built.
+    pub(super) fn store(&mut self, built: BuiltTables, modules: &Modules, store: &mut TableStore) {
+        for (id, built) in built.0 {
+            let path = || modules.get(id).map(|module| module.path.display().to_string()).unwrap_or_default();
+            let state = match built {
+                Ok(None) => State::NoCfi,
+                Ok(Some(image)) => store.store(id, &image).map_or_else(
+                    || {
+                        tracing::warn!("no room for the unwind table of {}: stacks end there", path());
+                        State::Missing
+                    },
+                    State::Stored,
+                ),
+                Err(error) => {
+                    tracing::warn!("no unwind table for {}: {error}: stacks end there", path());
+                    State::Missing
+                }
+            };
+            self.states.insert(id, state);
+        }
+    }
+
+    /// The mapping list for the kernel.
+    pub(super) fn kernel_mappings(&self, mappings: &Mappings) -> Vec<Mapping> {
+        let kernel_mapping = |entry: &crate::target::CodeMapping| {
+            let (kind, bias, image_at) = match entry.code {
+                MappedCode::Module { module, bias } => match self.states.get(&module) {
+                    Some(&State::Stored(image_at)) => (MappingKind::Table, bias, image_at),
+                    Some(State::NoCfi) => (MappingKind::NoCfi, bias, 0),
+                    Some(State::Missing) | None => (MappingKind::Pending, bias, 0),
+                },
+                MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
+                MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
+                MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
+            };
+            Mapping { start: entry.range.start, end: entry.range.end, bias, image_at, kind }
+        };
+        // Above, there is only the kernel's own page; walks look nothing up there.
+        let user = mappings.entries().iter().filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
+        user.map(kernel_mapping).collect()
+    }
+}
+
+fn module_ids(mappings: &Mappings) -> impl Iterator<Item = ModuleId> {
+    mappings.entries().iter().filter_map(|entry| match entry.code {
+        MappedCode::Module { module, .. } => Some(module),
+        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+    })
+}
+
+/// Compiles `queue`, its last element first.
+fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
+    let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(queue.len()));
+    let built = Mutex::new(Vec::with_capacity(queue.len()));
+    let queue = Mutex::new(queue);
+    // A worker that panicked would have poisoned the locks; what the others did is still good.
+    let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(module) = next() {
+                    let result = compile(module.bytes())
+                        .map(|compiled| compiled.image)
+                        .map_err(|error| error.to_string());
+                    built
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .push((module.id, result));
+                }
+            });
+        }
+    });
+    built.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

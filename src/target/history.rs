@@ -1,0 +1,112 @@
+//! What addresses meant while tracing went on.
+//!
+//! A stack is recorded as addresses and reported later, when the code may be gone. Time is cut into epochs,
+//! within each of which an address means at most one thing; a new epoch begins when an address starts to mean
+//! something else.
+
+use unwind_tables::addr::{Avma, Svma, contains};
+
+use super::mappings::{CodeMapping, MappedCode, Mappings};
+use super::modules::ModuleId;
+
+/// All code that was mapped, by epoch.
+#[derive(Clone, Debug)]
+pub struct History {
+    epochs: Vec<Mappings>,
+}
+
+/// Whether a reading of the mappings began an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epoch {
+    /// Every address means what it meant, or nothing any more.
+    Same,
+    /// Some address means something else than before.
+    New,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { epochs: vec![Mappings::default()] }
+    }
+}
+
+impl History {
+    /// Adds the mappings of this moment.
+    pub fn add(&mut self, now: &Mappings) -> Epoch {
+        let conflict = self.epochs.last().is_none_or(|current| conflicts(current, now));
+        if conflict {
+            self.epochs.push(now.clone());
+            return Epoch::New;
+        }
+        if let Some(current) = self.epochs.last_mut() {
+            *current = current.entries().iter().chain(now.entries()).cloned().collect();
+        }
+        Epoch::Same
+    }
+
+    /// The module and its byte that `address` was in an epoch; `None` when it was none.
+    pub fn resolve(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
+        let mappings = self.epochs.get(usize::try_from(epoch).ok()?)?;
+        match mappings.find(address)?.code {
+            MappedCode::Module { module, bias } => Some((module, bias.to_svma(address))),
+            MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+        }
+    }
+}
+
+/// Whether some address of `now` meant something else in `before`.
+fn conflicts(before: &Mappings, now: &Mappings) -> bool {
+    let overlap = |a: &CodeMapping, b: &CodeMapping| {
+        contains(&a.range, b.range.start) || contains(&b.range, a.range.start)
+    };
+    now.entries().iter().any(|entry| {
+        let after = before.entries().partition_point(|other| other.range.start < entry.range.end);
+        let overlapping = before.entries()[..after].iter().rev().take_while(|other| overlap(entry, other));
+        overlapping.into_iter().any(|other| other.code != entry.code)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use unwind_tables::addr::Bias;
+
+    use super::*;
+
+    fn module(start: u64, end: u64, module: u32) -> CodeMapping {
+        let code = MappedCode::Module { module: ModuleId::new(module), bias: Bias::from_raw(start) };
+        CodeMapping { range: Avma::new(start)..Avma::new(end), code }
+    }
+
+    fn mappings(entries: &[CodeMapping]) -> Mappings {
+        entries.iter().cloned().collect()
+    }
+
+    /// Code that is added, or gone, leaves the meaning of addresses as it was.
+    #[test]
+    fn additions_and_removals_keep_the_epoch() {
+        let mut history = History::default();
+        assert_eq!(history.add(&mappings(&[module(0x1000, 0x2000, 1)])), Epoch::Same);
+        assert_eq!(history.add(&mappings(&[module(0x3000, 0x4000, 2)])), Epoch::Same);
+        let found = |address| history.resolve(0, Avma::new(address));
+        assert_eq!(found(0x1010), Some((ModuleId::new(1), Svma::new(0x10))));
+        assert_eq!(found(0x3020), Some((ModuleId::new(2), Svma::new(0x20))));
+        assert_eq!(found(0x2000), None);
+    }
+
+    /// Another module at an address that was used begins an epoch; the old one still resolves as it did.
+    #[test]
+    fn reuse_begins_an_epoch() {
+        let mut history = History::default();
+        history.add(&mappings(&[module(0x1000, 0x2000, 1), module(0x8000, 0x9000, 3)]));
+        assert_eq!(history.add(&mappings(&[module(0x1800, 0x2800, 2)])), Epoch::New);
+        assert_eq!(
+            history.resolve(0, Avma::new(0x1900)),
+            Some((ModuleId::new(1), Svma::new(0x900)))
+        );
+        assert_eq!(
+            history.resolve(1, Avma::new(0x1900)),
+            Some((ModuleId::new(2), Svma::new(0x100)))
+        );
+        assert_eq!(history.resolve(2, Avma::new(0x1900)), None);
+    }
+}

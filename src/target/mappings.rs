@@ -1,0 +1,333 @@
+//! Where a process's code lies and which module it belongs to, and how that changes.
+//!
+//! Pure, apart from the modules that it asks for. Only executable mappings are kept: nothing else
+//! can hold a return address.
+
+use std::ops::Range;
+
+use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
+use unwind_tables::elf::Segment;
+
+use super::maps::{MapsEntry, MapsName};
+use super::modules::{ModuleId, Modules, Unreadable};
+
+/// What the code of a mapping is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MappedCode {
+    /// Part of an ELF file.
+    Module {
+        /// Which.
+        module: ModuleId,
+        /// Where the file's own addresses are in the process.
+        bias: Bias,
+    },
+    /// No file: code that the program wrote itself (a JIT compiler's).
+    Anonymous,
+    /// The kernel's trampoline for return probes (`[uprobes]`).
+    Trampoline,
+    /// There is a name behind it, but no ELF file that could be read.
+    Unreadable {
+        /// Why not.
+        why: Unreadable,
+    },
+}
+
+/// An executable mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeMapping {
+    /// Its addresses.
+    pub range: Range<Avma>,
+    /// What is there.
+    pub code: MappedCode,
+}
+
+/// The executable mappings of a process at one moment, ascending, without overlap.
+///
+/// Neighbours that continue each other are one entry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mappings {
+    entries: Vec<CodeMapping>,
+}
+
+/// What became of a process's code between two readings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// There is more code, and every address that had code before means the same.
+    Added,
+    /// Some address means other code than before, or none: what is remembered of it is void.
+    ///
+    /// Unloading counts, because the same address may later be given to another file.
+    Replaced,
+}
+
+impl Mappings {
+    /// The executable entries of `maps`, with the files of process `pid` looked up in `modules`.
+    pub(super) fn resolve(pid: u32, maps: &[MapsEntry], modules: &mut Modules) -> Self {
+        let executable = maps.iter().filter(|entry| entry.executable);
+        executable
+            .map(|entry| CodeMapping {
+                range: entry.range.clone(),
+                code: code_of(pid, entry, modules),
+            })
+            .collect()
+    }
+
+    /// The mapping that holds an address.
+    pub fn find(&self, address: Avma) -> Option<&CodeMapping> {
+        let after = self.entries.partition_point(|entry| entry.range.start <= address);
+        let entry = self.entries.get(after.checked_sub(1)?)?;
+        contains(&entry.range, address).then_some(entry)
+    }
+
+    /// All mappings, ascending.
+    pub fn entries(&self) -> &[CodeMapping] {
+        &self.entries
+    }
+
+    /// Whether every address here is mapped by `other`, to the same code.
+    fn is_within(&self, other: &Self) -> bool {
+        self.entries.iter().all(|entry| {
+            let counterpart = other.find(entry.range.start);
+            counterpart.is_some_and(|found| found.range.end >= entry.range.end && found.code == entry.code)
+        })
+    }
+}
+
+impl FromIterator<CodeMapping> for Mappings {
+    /// Sorts, joins neighbours, and cuts what overlaps a lower mapping (which the kernel never writes).
+    fn from_iter<T: IntoIterator<Item = CodeMapping>>(entries: T) -> Self {
+        let mut sorted: Vec<CodeMapping> = entries.into_iter().collect();
+        sorted.sort_by_key(|entry| entry.range.start);
+        let mut entries: Vec<CodeMapping> = Vec::with_capacity(sorted.len());
+        for mut entry in sorted {
+            if let Some(last) = entries.last_mut() {
+                entry.range.start = entry.range.start.max(last.range.end);
+                if entry.range.start == last.range.end && entry.code == last.code {
+                    last.range.end = entry.range.end.max(last.range.end);
+                    continue;
+                }
+            }
+            if entry.range.start < entry.range.end {
+                entries.push(entry);
+            }
+        }
+        Self { entries }
+    }
+}
+
+/// What became of a process's code from `old` to `new`.
+pub fn diff(old: &Mappings, new: &Mappings) -> Change {
+    if old == new {
+        Change::None
+    } else if old.is_within(new) {
+        Change::Added
+    } else {
+        Change::Replaced
+    }
+}
+
+fn code_of(pid: u32, entry: &MapsEntry, modules: &mut Modules) -> MappedCode {
+    let module = match &entry.name {
+        MapsName::Anonymous => return MappedCode::Anonymous,
+        MapsName::File { .. } => modules.of_mapping(pid, entry),
+        MapsName::Special(name) => match name.as_str() {
+            "[uprobes]" => return MappedCode::Trampoline,
+            "[vsyscall]" => Err(Unreadable::KernelPage),
+            "[vdso]" => modules.vdso(pid, entry),
+            _ => return MappedCode::Anonymous,
+        },
+    };
+    let placed = module.and_then(|module| {
+        let segments = modules.get(module).map_or(&[][..], |module| module.segments());
+        let svma = svma_at(segments, entry.offset).ok_or(Unreadable::NoSegment)?;
+        Ok(MappedCode::Module {
+            module,
+            bias: Bias::between(entry.range.start, svma),
+        })
+    });
+    placed.unwrap_or_else(|why| MappedCode::Unreadable { why })
+}
+
+/// The address, in the file's own space, of a mapping that starts at `offset`.
+///
+/// The loader maps whole pages, so that a mapping begins up to a page before its segment does. Such
+/// a page can belong to two segments; the executable one is meant, since the mapping is executable.
+fn svma_at(segments: &[Segment], offset: FileOffset) -> Option<Svma> {
+    const PAGE: u64 = 4096;
+    let holds = |segment: &&Segment| {
+        let start = segment.offset.start.get();
+        (start - start % PAGE..segment.offset.end.get()).contains(&offset.get())
+    };
+    let (executable, others): (Vec<_>, Vec<_>) = segments.iter().partition(|segment| segment.executable);
+    let segment = executable
+        .into_iter()
+        .find(|s| holds(s))
+        .or_else(|| others.into_iter().find(|s| holds(s)))?;
+    Some(
+        segment
+            .svma
+            .start
+            .wrapping_add(offset.offset_from(segment.offset.start)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn anonymous(start: u64, end: u64) -> CodeMapping {
+        CodeMapping {
+            range: Avma::new(start)..Avma::new(end),
+            code: MappedCode::Anonymous,
+        }
+    }
+
+    fn trampoline(start: u64, end: u64) -> CodeMapping {
+        CodeMapping {
+            range: Avma::new(start)..Avma::new(end),
+            code: MappedCode::Trampoline,
+        }
+    }
+
+    fn mappings(entries: &[CodeMapping]) -> Mappings {
+        entries.iter().cloned().collect()
+    }
+
+    fn segment(svma: u64, offset: Range<u64>, executable: bool) -> Segment {
+        Segment {
+            svma: Svma::new(svma)..Svma::new(svma + (offset.end - offset.start)),
+            offset: FileOffset::new(offset.start)..FileOffset::new(offset.end),
+            executable,
+        }
+    }
+
+    /// An address is found in its mapping and nowhere else.
+    #[test]
+    fn find() {
+        let mappings = mappings(&[
+            trampoline(0x5000, 0x6000),
+            anonymous(0x1000, 0x3000),
+            anonymous(0x6000, 0x7000),
+        ]);
+        let starts = [
+            (0xfff, None),
+            (0x1000, Some(0x1000)),
+            (0x2fff, Some(0x1000)),
+            (0x3000, None),
+            (0x5fff, Some(0x5000)),
+            (0x6000, Some(0x6000)),
+            (0x7000, None),
+        ];
+        for (address, start) in starts {
+            let found = mappings.find(Avma::new(address)).map(|entry| entry.range.start);
+            assert_eq!(found, start.map(Avma::new), "{address:#x}");
+        }
+    }
+
+    /// Neighbours of the same code are one entry; others, and overlaps, stay apart.
+    #[test]
+    fn neighbours_join() {
+        let joined = mappings(&[
+            anonymous(0x1000, 0x2000),
+            anonymous(0x2000, 0x3000),
+            trampoline(0x3000, 0x4000),
+        ]);
+        assert_eq!(
+            joined.entries(),
+            [anonymous(0x1000, 0x3000), trampoline(0x3000, 0x4000)]
+        );
+        let cut = mappings(&[
+            anonymous(0x1000, 0x3000),
+            trampoline(0x2000, 0x4000),
+            trampoline(0x1500, 0x2500),
+        ]);
+        assert_eq!(
+            cut.entries(),
+            [anonymous(0x1000, 0x3000), trampoline(0x3000, 0x4000)]
+        );
+    }
+
+    /// Additions keep what is known; anything that changes or loses an address does not.
+    #[test]
+    fn changes() {
+        let old = mappings(&[anonymous(0x1000, 0x2000), trampoline(0x8000, 0x9000)]);
+        let cases: &[(&[CodeMapping], Change)] = &[
+            (
+                &[anonymous(0x1000, 0x2000), trampoline(0x8000, 0x9000)],
+                Change::None,
+            ),
+            (
+                &[
+                    anonymous(0x1000, 0x1800),
+                    anonymous(0x1800, 0x2000),
+                    trampoline(0x8000, 0x9000),
+                ],
+                Change::None,
+            ),
+            (
+                &[
+                    anonymous(0x1000, 0x2000),
+                    anonymous(0x4000, 0x5000),
+                    trampoline(0x8000, 0x9000),
+                ],
+                Change::Added,
+            ),
+            (
+                &[anonymous(0x0, 0x3000), trampoline(0x8000, 0x9000)],
+                Change::Added,
+            ),
+            (&[anonymous(0x1000, 0x2000)], Change::Replaced),
+            (
+                &[anonymous(0x1000, 0x1fff), trampoline(0x8000, 0x9000)],
+                Change::Replaced,
+            ),
+            (
+                &[trampoline(0x1000, 0x2000), trampoline(0x8000, 0x9000)],
+                Change::Replaced,
+            ),
+            (
+                &[
+                    anonymous(0x1000, 0x1800),
+                    trampoline(0x1800, 0x2000),
+                    trampoline(0x8000, 0x9000),
+                ],
+                Change::Replaced,
+            ),
+            (&[], Change::Replaced),
+        ];
+        for (new, change) in cases {
+            assert_eq!(diff(&old, &mappings(new)), *change, "{new:?}");
+        }
+    }
+
+    /// A mapping starts on the page that holds its segment's start; the executable segment wins.
+    #[test]
+    fn placement() {
+        // As lld lays out: code at file offset 0x1740 is mapped with its page at address 0x2740.
+        let lld = [
+            segment(0, 0..0x1740, false),
+            segment(0x2740, 0x1740..0x5000, true),
+        ];
+        // As ld does: everything page-aligned; then a file that is not position independent.
+        let ld = [segment(0, 0..0x600, false), segment(0x1000, 0x1000..0x2000, true)];
+        let fixed = [segment(0x40_0000, 0..0x2000, true)];
+        let cases: &[(&[Segment], u64, Option<u64>)] = &[
+            (&lld, 0x1000, Some(0x2000)),
+            (&lld, 0x4000, Some(0x5000)),
+            (&lld, 0x0, Some(0x0)),
+            (&lld, 0x5000, None),
+            (&ld, 0x1000, Some(0x1000)),
+            (&ld, 0x2000, None),
+            (&fixed, 0x1000, Some(0x40_1000)),
+        ];
+        for (segments, offset, svma) in cases {
+            assert_eq!(
+                svma_at(segments, FileOffset::new(*offset)),
+                svma.map(Svma::new),
+                "{offset:#x}"
+            );
+        }
+    }
+}

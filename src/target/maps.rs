@@ -1,0 +1,273 @@
+//! `/proc/PID/maps` as text: bytes in, entries out.
+//!
+//! Pure: what a mapping's file *is* belongs to [`modules`](super::modules), what its code means to
+//! [`mappings`](super::mappings).
+
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use unwind_tables::addr::{Avma, FileOffset};
+
+/// One line of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapsEntry {
+    /// The addresses, end exclusive.
+    pub range: Range<Avma>,
+    /// Whether the code in it may run.
+    pub executable: bool,
+    /// Whether it may be written.
+    pub writable: bool,
+    /// Whether it may be read.
+    pub readable: bool,
+    /// Where in the file the mapping starts; 0 without a file.
+    pub offset: FileOffset,
+    /// Major and minor number of the file's device; 0:0 without a file.
+    pub device: (u32, u32),
+    /// The file's inode number; 0 without a file.
+    pub inode: u64,
+    /// The last column.
+    pub name: MapsName,
+}
+
+/// What stands behind a mapping, by its last column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MapsName {
+    /// No name: plain anonymous memory.
+    Anonymous,
+    /// A file, named as the target sees it.
+    File {
+        /// The path, without ` (deleted)`.
+        path: PathBuf,
+        /// Whether the kernel says that this path no longer leads to the file.
+        deleted: bool,
+    },
+    /// `[vdso]`, `[stack]`, `[uprobes]`, `[anon:…]`, `anon_inode:…`: named, but no file.
+    Special(String),
+}
+
+/// Why a line is not an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum MapsError {
+    /// A column is missing.
+    #[error("the {0} column is missing")]
+    Missing(&'static str),
+    /// A column does not have its documented form.
+    #[error("the {0} column is malformed")]
+    Malformed(&'static str),
+}
+
+/// Splits the text into lines and reads each; a malformed line never hides its neighbours.
+///
+/// Format: `proc_pid_maps(5)`.
+pub fn parse(text: &[u8]) -> impl Iterator<Item = Result<MapsEntry, MapsError>> + '_ {
+    text.split(|&byte| byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(parse_line)
+}
+
+fn parse_line(line: &[u8]) -> Result<MapsEntry, MapsError> {
+    let mut rest = line;
+    let range = parse_range(column(&mut rest, "address")?)?;
+    let permissions = column(&mut rest, "permissions")?;
+    if permissions.len() != 4 {
+        return Err(MapsError::Malformed("permissions"));
+    }
+    let offset = hex(column(&mut rest, "offset")?, "offset")?;
+    let device = parse_device(column(&mut rest, "device")?)?;
+    let inode = decimal(column(&mut rest, "inode")?)?;
+    let name = parse_name(rest.trim_ascii_start());
+    Ok(MapsEntry {
+        range,
+        readable: permissions.starts_with(b"r"),
+        writable: permissions.get(1) == Some(&b'w'),
+        executable: permissions.get(2) == Some(&b'x'),
+        offset: FileOffset::new(offset),
+        device,
+        inode,
+        name,
+    })
+}
+
+/// Takes the next blank-separated column off `rest`.
+fn column<'a>(rest: &mut &'a [u8], name: &'static str) -> Result<&'a [u8], MapsError> {
+    let start = rest.trim_ascii_start();
+    let end = start.iter().position(|&byte| byte == b' ').unwrap_or(start.len());
+    let (column, after) = start.split_at(end);
+    *rest = after;
+    if column.is_empty() {
+        Err(MapsError::Missing(name))
+    } else {
+        Ok(column)
+    }
+}
+
+fn parse_range(column: &[u8]) -> Result<Range<Avma>, MapsError> {
+    let (start, end) = split_once(column, b'-').ok_or(MapsError::Malformed("address"))?;
+    let (start, end) = (hex(start, "address")?, hex(end, "address")?);
+    if start >= end {
+        return Err(MapsError::Malformed("address"));
+    }
+    Ok(Avma::new(start)..Avma::new(end))
+}
+
+fn parse_device(column: &[u8]) -> Result<(u32, u32), MapsError> {
+    let malformed = MapsError::Malformed("device");
+    let (major, minor) = split_once(column, b':').ok_or(malformed)?;
+    let number = |digits| u32::try_from(hex(digits, "device")?).map_err(|_| malformed);
+    Ok((number(major)?, number(minor)?))
+}
+
+fn parse_name(name: &[u8]) -> MapsName {
+    if name.is_empty() {
+        return MapsName::Anonymous;
+    }
+    if !name.starts_with(b"/") {
+        return MapsName::Special(String::from_utf8_lossy(name).into_owned());
+    }
+    // A file really called "x (deleted)" reads the same; the file is opened by its inode, so the
+    // flag is only a hint.
+    let (path, deleted) = match name.strip_suffix(b" (deleted)") {
+        Some(path) => (path, true),
+        None => (name, false),
+    };
+    MapsName::File {
+        path: PathBuf::from(OsStr::from_bytes(&unescape(path))),
+        deleted,
+    }
+}
+
+/// The kernel writes a newline in a path as `\012` and escapes nothing else (`show_map_vma`).
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&first, after)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(br"\012") {
+            plain.push(b'\n');
+            rest = after;
+        } else {
+            plain.push(first);
+            rest = after;
+        }
+    }
+    plain
+}
+
+fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let at = bytes.iter().position(|&byte| byte == separator)?;
+    Some((bytes.get(..at)?, bytes.get(at + 1..)?))
+}
+
+fn hex(digits: &[u8], name: &'static str) -> Result<u64, MapsError> {
+    number(digits, 16).ok_or(MapsError::Malformed(name))
+}
+
+fn decimal(digits: &[u8]) -> Result<u64, MapsError> {
+    number(digits, 10).ok_or(MapsError::Malformed("inode"))
+}
+
+fn number(digits: &[u8], radix: u32) -> Option<u64> {
+    // `from_str_radix` takes a leading sign, the kernel never writes one.
+    let text = std::str::from_utf8(digits)
+        .ok()
+        .filter(|text| !text.starts_with('+'))?;
+    u64::from_str_radix(text, radix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(line: &str) -> MapsEntry {
+        let mut entries = parse(line.as_bytes());
+        let entry = entries.next().expect("a line").expect("a valid line");
+        assert_eq!(entries.next(), None);
+        entry
+    }
+
+    fn file(path: &str, deleted: bool) -> MapsName {
+        MapsName::File {
+            path: PathBuf::from(path),
+            deleted,
+        }
+    }
+
+    /// Every column of a file mapping arrives.
+    #[test]
+    fn file_mapping() {
+        let entry = one(
+            "7f1b6d428000-7f1b6d57d000 r-xp 00026000 fe:01 1445                       /usr/lib/x86_64-linux-gnu/libc.so.6\n",
+        );
+        assert_eq!(
+            entry.range,
+            Avma::new(0x7f1b_6d42_8000)..Avma::new(0x7f1b_6d57_d000)
+        );
+        assert!(entry.readable && !entry.writable && entry.executable);
+        assert_eq!(entry.offset, FileOffset::new(0x26000));
+        assert_eq!((entry.device, entry.inode), ((0xfe, 1), 1445));
+        assert_eq!(entry.name, file("/usr/lib/x86_64-linux-gnu/libc.so.6", false));
+    }
+
+    /// The last column is told apart: nothing, a path with blanks, a deleted file, a newline, specials.
+    #[test]
+    fn names() {
+        let name = |text: &str| one(&format!("1000-2000 rw-p 00000000 00:00 0{text}\n")).name;
+        assert_eq!(name(""), MapsName::Anonymous);
+        assert_eq!(name(" "), MapsName::Anonymous);
+        assert_eq!(name("    /opt/my app/a b.so"), file("/opt/my app/a b.so", false));
+        assert_eq!(name("    /tmp/gone.so (deleted)"), file("/tmp/gone.so", true));
+        assert_eq!(name("    /memfd:jit (deleted)"), file("/memfd:jit", true));
+        assert_eq!(name(r"    /tmp/a\012b"), file("/tmp/a\nb", false));
+        for special in [
+            "[vdso]",
+            "[stack]",
+            "[uprobes]",
+            "[anon:my pool]",
+            "anon_inode:[perf_event]",
+        ] {
+            assert_eq!(
+                name(&format!("   {special}")),
+                MapsName::Special(special.to_owned())
+            );
+        }
+    }
+
+    /// A malformed line is an error of its own and its neighbours are still read.
+    #[test]
+    fn malformed_lines() {
+        let cases: &[(&str, MapsError)] = &[
+            ("zz-2000 r-xp 0 00:00 0", MapsError::Malformed("address")),
+            ("1000 r-xp 0 00:00 0", MapsError::Malformed("address")),
+            ("2000-1000 r-xp 0 00:00 0", MapsError::Malformed("address")),
+            (
+                "1000-10000000000000000 r-xp 0 00:00 0",
+                MapsError::Malformed("address"),
+            ),
+            ("1000-2000 r-x 0 00:00 0", MapsError::Malformed("permissions")),
+            ("1000-2000 r-xp +1 00:00 0", MapsError::Malformed("offset")),
+            ("1000-2000 r-xp 0 0000 0", MapsError::Malformed("device")),
+            ("1000-2000 r-xp 0 100000000:0 0", MapsError::Malformed("device")),
+            ("1000-2000 r-xp 0 00:00 x", MapsError::Malformed("inode")),
+            ("1000-2000 r-xp 0 00:00", MapsError::Missing("inode")),
+            ("1000-2000", MapsError::Missing("permissions")),
+        ];
+        let good = "3000-4000 rwxp 00000000 00:00 0 ";
+        for (line, error) in cases {
+            let text = format!("{line}\n{good}\n");
+            let lines: Vec<_> = parse(text.as_bytes()).collect();
+            assert_eq!(lines.len(), 2, "{line}");
+            assert_eq!(lines[0], Err(*error), "{line}");
+            assert_eq!(lines[1], Ok(one(good)), "{line}");
+        }
+    }
+
+    /// The running kernel writes nothing that this parser rejects.
+    #[test]
+    fn own_maps() {
+        let text = std::fs::read("/proc/self/maps").expect("own maps");
+        let entries: Vec<_> = parse(&text).collect::<Result<_, _>>().expect("only valid lines");
+        assert!(entries.iter().any(|entry| entry.executable));
+    }
+}

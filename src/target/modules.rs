@@ -1,0 +1,313 @@
+//! The ELF files that processes have mapped: opened once, kept open, known by a [`ModuleId`].
+//!
+//! A module is one file (device and inode), not one path: a library that was replaced on disk while
+//! running is another module than its successor, and a probe goes to the inode. Two copies of one
+//! file are two modules with equal build-ids; that they share an unwind table is for the holder of
+//! the tables to see. Nothing of an ELF file is interpreted here but its headers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+use unwind_tables::elf::{ElfView, Segment};
+use unwind_tables::error::TableError;
+
+use super::mapped_file::MappedFile;
+use super::maps::{MapsEntry, MapsName};
+
+/// Names a module within one [`Modules`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleId(u32);
+
+impl ModuleId {
+    /// The name with this number.
+    #[cfg(test)]
+    pub(crate) const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number: distinct for each module of a [`Modules`].
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl ModuleId {
+    /// The position in [`Modules::iter`].
+    pub const fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// A GNU build-id, shown as lower-case hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BuildId(Vec<u8>);
+
+impl BuildId {
+    /// The raw bytes, usually 20.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// An ELF file that a process has mapped, or its vDSO.
+#[derive(Debug)]
+pub struct Module {
+    /// Its name within its [`Modules`].
+    pub id: ModuleId,
+    /// The path as the target sees it, without ` (deleted)`; `[vdso]` for the vDSO.
+    pub path: PathBuf,
+    /// The GNU build-id, if the file has one.
+    pub build_id: Option<BuildId>,
+    /// Whether the file was recognised by its inode number alone.
+    ///
+    /// On btrfs and overlayfs `/proc/PID/maps` names another device than `stat` does. It is so only
+    /// where `map_files` could not be used, which leaves no such doubt.
+    pub device_unconfirmed: bool,
+    content: Content,
+    segments: Vec<Segment>,
+}
+
+#[derive(Debug)]
+enum Content {
+    File { file: File, bytes: MappedFile },
+    Vdso(Vec<u8>),
+}
+
+impl Module {
+    /// The ELF file's bytes: untrusted, and for a file memory-mapped.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.content {
+            Content::File { bytes, .. } => bytes.bytes(),
+            Content::Vdso(bytes) => bytes,
+        }
+    }
+
+    /// A path under which this process reaches the very inode, for attaching probes.
+    ///
+    /// Valid while the module lives. `None` for the vDSO, which has no file to probe.
+    pub fn probe_path(&self) -> Option<PathBuf> {
+        match &self.content {
+            Content::File { file, .. } => Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))),
+            Content::Vdso(_) => None,
+        }
+    }
+
+    /// Whether this is the kernel's vDSO, copied out of a target.
+    pub fn is_vdso(&self) -> bool {
+        matches!(self.content, Content::Vdso(_))
+    }
+
+    /// Its `PT_LOAD` segments.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+/// Why the code behind a mapping cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unreadable {
+    /// Opening or mapping the file failed.
+    #[error("cannot open it: {0}")]
+    CannotOpen(io::ErrorKind),
+    /// The path leads to another file than the mapped one, and `map_files` may not be used.
+    #[error(
+        "the file was replaced or deleted, and opening the mapped one needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; try sudo"
+    )]
+    Replaced,
+    /// A device or the like, which is not opened because that may have effects.
+    #[error("it is not a regular file")]
+    NotRegular,
+    /// The file is not an ELF file that can be used here.
+    #[error(transparent)]
+    NotElf(Arc<TableError>),
+    /// No segment of the file is mapped there.
+    #[error("no segment of the file belongs there")]
+    NoSegment,
+    /// `[vsyscall]`: a fixed kernel page that only looks mapped.
+    #[error("it is a page of the kernel's")]
+    KernelPage,
+}
+
+/// What `/proc/PID/maps` says of a file, so that each is opened once.
+type Seen = ((u32, u32), u64, PathBuf);
+
+/// All modules seen so far, of one target or several.
+#[derive(Debug, Default)]
+pub struct Modules {
+    modules: Vec<Module>,
+    seen: HashMap<Seen, Result<ModuleId, Unreadable>>,
+    // As `stat` names them. Every module's file stays open, so that no inode number is reused.
+    by_file: HashMap<(u64, u64), ModuleId>,
+}
+
+/// An opened regular file.
+struct Opened {
+    file: File,
+    device_unconfirmed: bool,
+}
+
+/// No vDSO is larger: it is two pages of code on x86-64.
+const MAX_VDSO_BYTES: u64 = 1 << 20;
+
+impl Modules {
+    /// No modules yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The module of that name.
+    ///
+    /// `None` only for a name that another `Modules` gave out.
+    pub fn get(&self, id: ModuleId) -> Option<&Module> {
+        self.modules.get(usize::try_from(id.0).ok()?)
+    }
+
+    /// All modules, oldest first, whether or not anything still maps them.
+    pub fn iter(&self) -> impl Iterator<Item = &Module> {
+        self.modules.iter()
+    }
+
+    /// The module of a file in our own view of the file system.
+    pub fn add_file(&mut self, path: &Path) -> Result<ModuleId, Unreadable> {
+        let opened = open_regular(path)?;
+        self.insert_file(opened, path)
+    }
+
+    /// The module behind a file mapping of process `pid`.
+    pub(super) fn of_mapping(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
+        let MapsName::File { path, .. } = &entry.name else {
+            return Err(Unreadable::NotRegular);
+        };
+        let key = (entry.device, entry.inode, path.clone());
+        if let Some(known) = self.seen.get(&key) {
+            return known.clone();
+        }
+        let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path));
+        self.seen.insert(key, module.clone());
+        module
+    }
+
+    /// The vDSO of process `pid`. All processes of one kernel share one or two.
+    pub(super) fn vdso(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
+        let bytes = read_memory(pid, entry).map_err(|error| Unreadable::CannotOpen(error.kind()))?;
+        let same = |module: &&Module| module.is_vdso() && module.bytes() == bytes;
+        if let Some(known) = self.modules.iter().find(same) {
+            return Ok(known.id);
+        }
+        self.insert(Path::new("[vdso]"), Content::Vdso(bytes), false)
+    }
+
+    fn insert_file(&mut self, opened: Opened, path: &Path) -> Result<ModuleId, Unreadable> {
+        let Opened {
+            file,
+            device_unconfirmed,
+        } = opened;
+        let cannot_open = |error: io::Error| Unreadable::CannotOpen(error.kind());
+        let metadata = file.metadata().map_err(cannot_open)?;
+        let inode = (metadata.dev(), metadata.ino());
+        if let Some(&known) = self.by_file.get(&inode) {
+            return Ok(known);
+        }
+        let bytes = MappedFile::map(&file).map_err(cannot_open)?;
+        let id = self.insert(path, Content::File { file, bytes }, device_unconfirmed)?;
+        self.by_file.insert(inode, id);
+        Ok(id)
+    }
+
+    fn insert(
+        &mut self,
+        path: &Path,
+        content: Content,
+        device_unconfirmed: bool,
+    ) -> Result<ModuleId, Unreadable> {
+        let bytes = match &content {
+            Content::File { bytes, .. } => bytes.bytes(),
+            Content::Vdso(bytes) => bytes,
+        };
+        let elf = ElfView::parse(bytes).map_err(|error| Unreadable::NotElf(Arc::new(error)))?;
+        let segments = elf.segments().to_vec();
+        let build_id = elf.build_id().map(|id| BuildId(id.to_vec()));
+        // A process has at most 2^31 mappings, each at most one module.
+        let id = ModuleId(u32::try_from(self.modules.len()).map_err(|_| Unreadable::NoSegment)?);
+        self.modules.push(Module {
+            id,
+            path: path.to_owned(),
+            build_id,
+            device_unconfirmed,
+            content,
+            segments,
+        });
+        Ok(id)
+    }
+}
+
+/// Opens the file behind a mapping: the very inode where we may, else what its path leads to.
+fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unreadable> {
+    let (start, end) = (entry.range.start, entry.range.end);
+    match open_regular(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
+        Ok(opened) => return Ok(opened),
+        Err(Unreadable::NotRegular) => return Err(Unreadable::NotRegular),
+        // Not permitted, or the mapping went away since the maps were read.
+        Err(_) => {}
+    }
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let opened =
+        open_regular(&PathBuf::from(format!("/proc/{pid}/root")).join(relative)).map_err(|error| {
+            if error == Unreadable::CannotOpen(io::ErrorKind::NotFound) {
+                Unreadable::Replaced
+            } else {
+                error
+            }
+        })?;
+    let metadata = opened
+        .file
+        .metadata()
+        .map_err(|error| Unreadable::CannotOpen(error.kind()))?;
+    if metadata.ino() != entry.inode {
+        return Err(Unreadable::Replaced);
+    }
+    let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    Ok(Opened {
+        device_unconfirmed: device != entry.device,
+        ..opened
+    })
+}
+
+/// Opens a file for reading, if it is a regular one: opening a device or a pipe may have effects.
+fn open_regular(path: &Path) -> Result<Opened, Unreadable> {
+    let cannot_open = |error: io::Error| Unreadable::CannotOpen(error.kind());
+    // Asked twice: before, so that a device is not opened, and after, because a path can change.
+    if !fs::metadata(path).map_err(cannot_open)?.is_file() {
+        return Err(Unreadable::NotRegular);
+    }
+    let file = File::open(path).map_err(cannot_open)?;
+    if !file.metadata().map_err(cannot_open)?.is_file() {
+        return Err(Unreadable::NotRegular);
+    }
+    Ok(Opened {
+        file,
+        device_unconfirmed: false,
+    })
+}
+
+/// The bytes of a mapping, out of the process's memory.
+fn read_memory(pid: u32, entry: &MapsEntry) -> io::Result<Vec<u8>> {
+    let length = entry.range.end.offset_from(entry.range.start);
+    let length = usize::try_from(length.min(MAX_VDSO_BYTES)).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, entry.range.start.get())?;
+    Ok(bytes)
+}

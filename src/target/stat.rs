@@ -1,0 +1,127 @@
+//! `/proc/PID/stat` as text: the few fields that identify a process and say whether it still runs.
+//!
+//! Pure. Format: `proc_pid_stat(5)`.
+
+/// What is used of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// The command name, at most 15 bytes.
+    pub(super) comm: String,
+    /// One letter: `R`, `S`, `D`, `Z`, `X` …
+    pub(super) state: u8,
+    /// Kernel flags of the task (`PF_…`).
+    pub(super) flags: u64,
+    /// Live threads of the process, the leader included while it is a zombie.
+    pub(super) threads: u64,
+    /// Clock ticks from boot to the start of the process.
+    pub(super) start_time: u64,
+}
+
+/// `PF_KTHREAD` of `include/linux/sched.h`, unchanged since 2.6.28.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+impl Stat {
+    /// Reads the one line of the file; `None` when it does not have the documented form.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        // The name may hold blanks and parentheses: its end is the last one of the line.
+        let open = text.iter().position(|&byte| byte == b'(')?;
+        let close = text.iter().rposition(|&byte| byte == b')')?;
+        let comm = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
+        let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // Field 3 of the manual page (state) is the first after the name.
+        let number = |field: usize| fields.get(field.checked_sub(3)?)?.parse().ok();
+        Some(Self {
+            comm,
+            state: *fields.first()?.as_bytes().first()?,
+            flags: number(9)?,
+            threads: number(20)?,
+            start_time: number(22)?,
+        })
+    }
+
+    /// Whether the task belongs to the kernel and has no memory of its own.
+    pub(super) fn is_kernel_thread(&self) -> bool {
+        self.flags & KERNEL_THREAD != 0
+    }
+
+    /// Whether no thread of the process can run again.
+    ///
+    /// The leader of a process whose other threads still run is a zombie with company.
+    pub(super) fn has_exited(&self) -> bool {
+        matches!(self.state, b'X' | b'x') || (self.state == b'Z' && self.threads <= 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(comm: &str, state: char, flags: u64, threads: u64) -> Vec<u8> {
+        format!("42 ({comm}) {state} 1 42 42 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 {threads} 0 98765 4096 17\n")
+            .into_bytes()
+    }
+
+    /// Fields are counted from the end of the name, whatever the name holds.
+    #[test]
+    fn fields() {
+        for comm in ["cat", "a b", "x) S 1 (y", ""] {
+            let stat = Stat::parse(&line(comm, 'S', 0x40_0000, 3)).expect("a valid line");
+            let expected = Stat {
+                comm: comm.to_owned(),
+                state: b'S',
+                flags: 0x40_0000,
+                threads: 3,
+                start_time: 98765,
+            };
+            assert_eq!(stat, expected);
+        }
+    }
+
+    /// A zombie leader with other threads alive has not exited; alone it has.
+    #[test]
+    fn exited() {
+        for (state, threads, exited) in [
+            ('R', 1, false),
+            ('S', 9, false),
+            ('T', 1, false),
+            ('Z', 1, true),
+            ('Z', 2, false),
+            ('X', 1, true),
+        ] {
+            let stat = Stat::parse(&line("a", state, 0, threads)).expect("a valid line");
+            assert_eq!(stat.has_exited(), exited, "{state} with {threads} threads");
+        }
+    }
+
+    /// Kernel threads are told by their flag.
+    #[test]
+    fn kernel_thread() {
+        assert!(
+            Stat::parse(&line("kthreadd", 'S', 0x20_8040, 1))
+                .expect("a valid line")
+                .is_kernel_thread()
+        );
+        assert!(
+            !Stat::parse(&line("sh", 'S', 0x40_0000, 1))
+                .expect("a valid line")
+                .is_kernel_thread()
+        );
+    }
+
+    /// Anything else is refused, not guessed at.
+    #[test]
+    fn malformed() {
+        for text in [
+            "",
+            "42",
+            "42 (a",
+            "42 a) S",
+            "42 )a( S 1",
+            "42 (a) S 1 2 3",
+            "42 (a)",
+        ] {
+            assert_eq!(Stat::parse(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Functions of one or two sections into one table: order, overlaps, gaps.
+//!
+//! Overlap: at each address the function with the greatest start at or below it counts, and none if that one
+//! has ended, because this is what the search table of `.eh_frame_hdr` leads the program's own unwinder to. Of
+//! several with the same start, the first in the section counts.
+
+use std::ops::Range;
+
+use crate::addr::Svma;
+use crate::cfi::{self, Cfi, Function, Layout};
+use crate::compact;
+use crate::coverage::{CfiSource, Coverage};
+use crate::elf::{ElfView, Segment};
+use crate::error::{ImageError, TableError};
+use crate::ranges;
+use crate::rule::UnwindRule;
+use crate::table::{Row, UnwindTable};
+
+/// Bytes between two functions that are padding, not code without CFI: functions are aligned to 16.
+pub const MAX_PADDING: u64 = 15;
+/// Code may span this many times the file's size: the index grows with the span, and a file of one page must
+/// not ask for megabytes.
+const MAX_SPAN_PER_BYTE: u64 = 16;
+const MAX_SPAN_FLOOR: u64 = 16 << 20;
+
+/// Builds the table of an ELF file. Without any CFI, it has no rows.
+///
+/// # Errors
+///
+/// [`TableError::Image`] when there are more rows, or lying further apart, than an image can hold.
+pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> {
+    let executable = view.segments().iter().filter(|segment| segment.executable);
+    let code = ranges::merge(executable.map(Segment::file_backed));
+    let read = |section: Option<_>, layout| match section {
+        Some(section) => cfi::read(&section, layout, &code),
+        None => Ok(Cfi::default()),
+    };
+    let eh_frame = read(view.eh_frame(), Layout::EhFrame)?;
+    let debug_frame = read(view.debug_frame(), Layout::DebugFrame)?;
+    let pieces = fill_gaps(pieces(&eh_frame), pieces(&debug_frame));
+    let mut rows = lay_out(&pieces);
+    compact::compact(&mut rows);
+    check_span(&rows, view.byte_len())?;
+    let table = UnwindTable::from_rows(rows).ok_or(TableError::Malformed("rows out of order"))?;
+    let mut coverage = Coverage::of_table(&table, &ranges::merge(view.code_ranges()));
+    coverage.source = match (eh_frame.functions.is_empty(), debug_frame.functions.is_empty()) {
+        (true, true) => CfiSource::None,
+        (false, true) => CfiSource::EhFrame,
+        (true, false) => CfiSource::DebugFrame,
+        (false, false) => CfiSource::Both,
+    };
+    for cfi in [&eh_frame, &debug_frame] {
+        coverage.fdes += cfi.fdes;
+        coverage.malformed_fdes += cfi.malformed;
+        coverage.outside_fdes += cfi.outside;
+        coverage.raw_rows += cfi.rows.len() as u64;
+    }
+    Ok((table, coverage))
+}
+
+fn check_span(rows: &[Row], file_bytes: u64) -> Result<(), ImageError> {
+    let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+        return Ok(());
+    };
+    let span = last.start.offset_from(first.start);
+    let limit = file_bytes.saturating_mul(MAX_SPAN_PER_BYTE).max(MAX_SPAN_FLOOR);
+    if span > limit {
+        Err(ImageError::TooSparse(span))
+    } else {
+        Ok(())
+    }
+}
+
+/// A stretch of code that one function describes.
+#[derive(Clone, Debug)]
+struct Piece<'a> {
+    range: Range<Svma>,
+    /// The function's rows; the first may start before the range, the last after it.
+    rows: &'a [Row],
+}
+
+/// The stretches of code of one section: ascending, not overlapping.
+fn pieces(cfi: &Cfi) -> Vec<Piece<'_>> {
+    let mut functions: Vec<&Function> = cfi.functions.iter().collect();
+    functions.sort_by_key(|function| function.range.start);
+    functions.dedup_by_key(|function| function.range.start);
+    let starts = functions.iter().skip(1).map(|function| function.range.start);
+    let limits = starts.chain([Svma::new(u64::MAX)]);
+    let piece = |(function, limit): (&&Function, Svma)| Piece {
+        range: function.range.start..function.range.end.min(limit),
+        rows: &cfi.rows[function.rows.clone()],
+    };
+    functions.iter().zip(limits).map(piece).collect()
+}
+
+/// `first`, and what `second` says where `first` says nothing.
+fn fill_gaps<'a>(first: Vec<Piece<'a>>, second: Vec<Piece<'a>>) -> Vec<Piece<'a>> {
+    if second.is_empty() {
+        return first;
+    }
+    let mut filled = Vec::with_capacity(first.len() + second.len());
+    let mut second = second.into_iter().peekable();
+    let mut gap_start = Svma::new(0);
+    let gap_ends = first
+        .iter()
+        .map(|piece| piece.range.start)
+        .chain([Svma::new(u64::MAX)]);
+    let gap_ends: Vec<_> = gap_ends.collect();
+    let mut first = first.into_iter();
+    for gap_end in gap_ends {
+        while let Some(piece) = second.peek_mut() {
+            piece.range.start = piece.range.start.max(gap_start);
+            let (start, end) = (piece.range.start, piece.range.end.min(gap_end));
+            if start < end {
+                filled.push(Piece {
+                    range: start..end,
+                    rows: piece.rows,
+                });
+            }
+            if piece.range.end > gap_end {
+                break;
+            }
+            second.next();
+        }
+        if let Some(piece) = first.next() {
+            gap_start = piece.range.end;
+            filled.push(piece);
+        }
+    }
+    filled
+}
+
+/// Writes the rows of all pieces one after the other, with a gap row wherever CFI is missing.
+fn lay_out(pieces: &[Piece<'_>]) -> Vec<Row> {
+    let row_count: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
+    let mut rows: Vec<Row> = Vec::with_capacity(row_count + row_count / 8 + 1);
+    let mut covered_to = None;
+    for piece in pieces {
+        if let Some(end) = covered_to
+            && !is_padding(&rows, end, piece.range.start)
+        {
+            rows.push(Row {
+                start: end,
+                rule: UnwindRule::Gap,
+            });
+        }
+        let after = piece.rows.partition_point(|row| row.start <= piece.range.start);
+        let Some(first) = after.checked_sub(1).and_then(|first| piece.rows.get(first)) else {
+            continue;
+        };
+        rows.push(Row {
+            start: piece.range.start,
+            rule: first.rule,
+        });
+        let rest = piece.rows[after..]
+            .iter()
+            .take_while(|row| row.start < piece.range.end);
+        for row in rest {
+            rows.push(*row);
+        }
+        covered_to = Some(piece.range.end);
+    }
+    if let Some(end) = covered_to {
+        rows.push(Row {
+            start: end,
+            rule: UnwindRule::Gap,
+        });
+    }
+    rows
+}
+
+/// Whether what lies between `end` and `start` may be answered by the row before it.
+///
+/// Nothing runs in padding. It is swallowed to save rows, but the end of a stack and what is unsupported is
+/// never claimed for an address that the file does not claim it for.
+fn is_padding(rows: &[Row], end: Svma, start: Svma) -> bool {
+    let before = rows.last().map(|row| row.rule);
+    let distance = start.offset_from(end);
+    distance == 0 || (distance <= MAX_PADDING && matches!(before, Some(UnwindRule::Frame(_))))
+}

@@ -1,0 +1,49 @@
+//! Untrusted little-endian bytes: reads out of range are `None`, never a panic.
+
+/// A run of bytes, addressed by 64-bit offsets as files do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn len(self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// `size` bytes from `start`.
+    pub(crate) fn at(self, start: u64, size: u64) -> Option<Self> {
+        let start = usize::try_from(start).ok()?;
+        let end = start.checked_add(usize::try_from(size).ok()?)?;
+        self.0.get(start..end).map(Self)
+    }
+
+    fn array<const N: usize>(self, at: u64) -> Option<[u8; N]> {
+        let start = usize::try_from(at).ok()?;
+        self.0.get(start..)?.first_chunk().copied()
+    }
+
+    pub(crate) fn u8(self, at: u64) -> Option<u8> {
+        self.array(at).map(u8::from_le_bytes)
+    }
+
+    pub(crate) fn u16(self, at: u64) -> Option<u16> {
+        self.array(at).map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn u32(self, at: u64) -> Option<u32> {
+        self.array(at).map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(self, at: u64) -> Option<u64> {
+        self.array(at).map(u64::from_le_bytes)
+    }
+
+    /// The bytes from `start` to the next zero byte.
+    pub(crate) fn c_string(self, start: u64) -> Option<&'a [u8]> {
+        /// Longer section names are cut: none that is looked for is as long, and time stays bounded.
+        const MAX_LENGTH: usize = 64;
+        let rest = self.0.get(usize::try_from(start).ok()?..)?;
+        let rest = &rest[..rest.len().min(MAX_LENGTH)];
+        let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
+        Some(&rest[..end])
+    }
+}

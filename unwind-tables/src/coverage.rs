@@ -1,0 +1,193 @@
+//! How much of an object's code its table answers for, and what with. Numbers only; printing is elsewhere.
+
+use std::ops::Range;
+
+use crate::addr::Svma;
+use crate::rule::{CfaRule, Reason, Register, UnwindRule};
+use crate::table::UnwindTable;
+
+/// Which section a table comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CfiSource {
+    /// The object has no CFI.
+    #[default]
+    None,
+    /// `.eh_frame`
+    EhFrame,
+    /// `.debug_frame`
+    DebugFrame,
+    /// `.eh_frame`, and `.debug_frame` where it says nothing.
+    Both,
+}
+
+/// What a row answers with, coarsely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RuleKind {
+    /// The CFA is at an offset from the stack pointer.
+    StackPointer,
+    /// The CFA is at an offset from the frame pointer.
+    FramePointer,
+    /// The CFA is read from memory (DRAP).
+    Deref,
+    /// A procedure linkage table.
+    Plt,
+    /// The frame of a signal handler's caller.
+    SignalFrame,
+    /// The outermost frame.
+    EndOfStack,
+    /// CFI that cannot be expressed; [`Coverage::unsupported`] has it by reason.
+    Unsupported,
+    /// No CFI.
+    Gap,
+}
+
+impl RuleKind {
+    /// Every kind.
+    pub const ALL: [Self; 8] = [
+        Self::StackPointer,
+        Self::FramePointer,
+        Self::Deref,
+        Self::Plt,
+        Self::SignalFrame,
+        Self::EndOfStack,
+        Self::Unsupported,
+        Self::Gap,
+    ];
+
+    /// The kind of a rule.
+    pub fn of(rule: UnwindRule) -> Self {
+        match rule {
+            UnwindRule::Frame(frame) if frame.signal_frame => Self::SignalFrame,
+            UnwindRule::Frame(frame) => match frame.cfa {
+                CfaRule::Offset {
+                    register: Register::Sp,
+                    ..
+                } => Self::StackPointer,
+                CfaRule::Offset {
+                    register: Register::Fp,
+                    ..
+                } => Self::FramePointer,
+                CfaRule::Deref { .. } => Self::Deref,
+                CfaRule::Plt { .. } => Self::Plt,
+            },
+            UnwindRule::EndOfStack => Self::EndOfStack,
+            UnwindRule::Gap => Self::Gap,
+            UnwindRule::Unsupported(_) => Self::Unsupported,
+        }
+    }
+
+    /// The stable name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StackPointer => "sp",
+            Self::FramePointer => "fp",
+            Self::Deref => "deref",
+            Self::Plt => "plt",
+            Self::SignalFrame => "signal_frame",
+            Self::EndOfStack => "end_of_stack",
+            Self::Unsupported => "unsupported",
+            Self::Gap => "gap",
+        }
+    }
+}
+
+/// Rows, and bytes of code that they answer for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of code, with the padding behind functions.
+    pub bytes: u64,
+}
+
+/// What an object's table holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Where its rows come from.
+    pub source: CfiSource,
+    /// FDEs in the sections.
+    pub fdes: u32,
+    /// FDEs that could not be read, or not to their end.
+    pub malformed_fdes: u32,
+    /// FDEs of code that no executable segment holds.
+    pub outside_fdes: u32,
+    /// Rows before overlaps were cut and equal neighbours merged.
+    pub raw_rows: u64,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Bytes of code without CFI, padding between functions left out.
+    pub gap_bytes: u64,
+    /// Bytes that executable sections (without section headers: segments) hold.
+    pub code_bytes: u64,
+    kinds: [Count; RuleKind::ALL.len()],
+    reasons: [Count; Reason::ALL.len()],
+}
+
+impl Coverage {
+    /// Counts a table's rows. `code` is where code may lie, ascending.
+    pub(crate) fn of_table(table: &UnwindTable, code: &[Range<Svma>]) -> Self {
+        let mut coverage = Self {
+            rows: table.rows().len() as u64,
+            ..Self::default()
+        };
+        coverage.code_bytes = code.iter().map(length).sum();
+        let mut covered_code = 0;
+        let mut code = code.iter().peekable();
+        for pair in table.rows().windows(2) {
+            let (row, range) = (pair[0], pair[0].start..pair[1].start);
+            coverage.count(row.rule, length(&range));
+            if row.rule != UnwindRule::Gap {
+                covered_code += overlap(&mut code, &range);
+            }
+        }
+        if let Some(closing) = table.rows().last() {
+            coverage.count(closing.rule, 0);
+        }
+        coverage.gap_bytes = coverage.code_bytes - covered_code;
+        coverage
+    }
+
+    fn count(&mut self, rule: UnwindRule, bytes: u64) {
+        let add = |count: &mut Count| {
+            count.rows += 1;
+            count.bytes += bytes;
+        };
+        add(&mut self.kinds[RuleKind::of(rule) as usize]);
+        if let UnwindRule::Unsupported(reason) = rule {
+            add(&mut self.reasons[reason as usize - 1]);
+        }
+    }
+
+    /// Rows of one kind.
+    pub fn of_kind(&self, kind: RuleKind) -> Count {
+        self.kinds[kind as usize]
+    }
+
+    /// Rows that could not be expressed for one reason.
+    pub fn unsupported(&self, reason: Reason) -> Count {
+        self.reasons[reason as usize - 1]
+    }
+}
+
+fn length(range: &Range<Svma>) -> u64 {
+    range.end.offset_from(range.start)
+}
+
+/// Bytes of `range` that lie in `code`. Ranges must be asked for in ascending order.
+fn overlap<'a>(
+    code: &mut std::iter::Peekable<impl Iterator<Item = &'a Range<Svma>>>,
+    range: &Range<Svma>,
+) -> u64 {
+    let mut bytes = 0;
+    while let Some(section) = code.peek() {
+        let (start, end) = (section.start.max(range.start), section.end.min(range.end));
+        if start < end {
+            bytes += end.offset_from(start);
+        }
+        if section.end > range.end {
+            break;
+        }
+        code.next();
+    }
+    bytes
+}
