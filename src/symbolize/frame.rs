@@ -39,6 +39,8 @@ pub struct Symbolized {
 /// Why a function or line is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Gap {
+    /// The address lies in no module.
+    NoModule,
     /// The module is not an ELF file that can be read.
     Unreadable,
     /// The module has no symbols at all, and no debug file for it was found.
@@ -55,6 +57,7 @@ impl Gap {
     /// The gap as a short clause.
     pub fn name(self) -> &'static str {
         match self {
+            Self::NoModule => "in no module",
             Self::Unreadable => "module is not a readable ELF file",
             Self::NoSymbols => "module has no symbols and no debug file",
             Self::NotInSymbol => "no symbol holds the address",

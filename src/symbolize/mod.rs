@@ -74,13 +74,7 @@ impl Symbolizer {
     /// A return address is looked up one byte lower, in the call: the next instruction can belong to another
     /// line, and behind a call that does not return to another function. `exact` addresses (a signal
     /// interrupted them) are looked up as they are.
-    pub fn symbolize<'a>(
-        &mut self,
-        object: impl Into<CodeObject<'a>>,
-        svma: Svma,
-        exact: bool,
-    ) -> Arc<Symbolized> {
-        let object = object.into();
+    pub fn symbolize(&mut self, object: CodeObject<'_>, svma: Svma, exact: bool) -> Arc<Symbolized> {
         let lookup = Lookup {
             object: object.key,
             svma,
@@ -115,4 +109,12 @@ impl Symbolizer {
             }
         }
     }
+}
+
+/// Names for an address outside all modules.
+pub fn outside_modules() -> Arc<Symbolized> {
+    Arc::new(Symbolized {
+        gap: Some(Gap::NoModule),
+        ..Symbolized::default()
+    })
 }
