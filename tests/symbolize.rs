@@ -415,3 +415,15 @@ fn damaged_files() {
     };
     assert_eq!(nothing.at(0x1000, false).gap, Some(Gap::Unreadable));
 }
+
+/// Debug information nested deeper than this program's stack is refused, and symbols still name the code.
+#[test]
+fn endless_nesting_is_refused() {
+    let file = directory("nesting").join("nested.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/nested_debug_info.s");
+    run("gcc", &["-shared", "-nostdlib", "-o", text(&file), source]);
+    let victim = dynamic_symbol(&file, "victim");
+    let found = Subject::new(&file).at(victim + 4, true);
+    assert_eq!(own_chain(&found)[0].0, "victim");
+    assert_eq!(found.gap, Some(Gap::Malformed));
+}
