@@ -15,6 +15,11 @@ use super::symbols::{RawSymbol, SymbolTable};
 
 type Elf<'a, R> = ElfFile64<'a, LittleEndian, R>;
 
+/// The most code symbols taken from one file. The largest browsers have some two million.
+const MAX_SYMBOLS: usize = 1 << 23;
+/// The most bytes of names taken from one file. Names can overlap, so the file's size is no bound.
+const MAX_NAME_BYTES: usize = 1 << 29;
+
 /// The names of one object.
 pub(super) struct LoadedObject {
     symbols: SymbolTable,
@@ -96,30 +101,39 @@ impl LoadedObject {
     }
 }
 
-/// The symbols of both tables that lie in code.
-fn code_symbols<'file, 'a, R: ReadRef<'a>>(elf: &'file Elf<'a, R>) -> Vec<RawSymbol<'a>> {
-    let section_ends: Vec<Option<u64>> = code_section_ends(elf);
-    let symbols = elf.symbols().chain(elf.dynamic_symbols());
-    let code_symbol = |symbol: object::read::elf::ElfSymbol64<'a, 'file, LittleEndian, R>| {
-        let SymbolFlags::Elf { st_info, .. } = symbol.flags() else {
-            return None;
-        };
-        let function = match st_info.st_type() {
-            elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
-            elf::STT_NOTYPE => false,
-            _ => return None,
-        };
-        let section_end = *section_ends.get(symbol.section_index()?.0)?;
-        Some(RawSymbol {
-            start: symbol.address(),
-            size: symbol.size(),
-            section_end: section_end?,
-            name: symbol.name_bytes().ok()?,
-            global: symbol.is_global(),
-            function,
+/// The symbols of both tables that lie in code, up to the limits.
+fn code_symbols<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Vec<RawSymbol<'a>> {
+    let section_ends = code_section_ends(elf);
+    let mut name_bytes = 0;
+    elf.symbols()
+        .chain(elf.dynamic_symbols())
+        .filter_map(|symbol| code_symbol(&symbol, &section_ends))
+        .take(MAX_SYMBOLS)
+        .take_while(|symbol| {
+            name_bytes += symbol.name.len();
+            name_bytes <= MAX_NAME_BYTES
         })
+        .collect()
+}
+
+fn code_symbol<'a>(symbol: &impl ObjectSymbol<'a>, section_ends: &[Option<u64>]) -> Option<RawSymbol<'a>> {
+    let SymbolFlags::Elf { st_info, .. } = symbol.flags() else {
+        return None;
     };
-    symbols.filter_map(code_symbol).collect()
+    let function = match st_info.st_type() {
+        elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
+        elf::STT_NOTYPE => false,
+        _ => return None,
+    };
+    let section_end = *section_ends.get(symbol.section_index()?.0)?;
+    Some(RawSymbol {
+        start: symbol.address(),
+        size: symbol.size(),
+        section_end: section_end?,
+        name: symbol.name_bytes().ok()?,
+        global: symbol.is_global(),
+        function,
+    })
 }
 
 /// The end of each section that holds code, by section number.
