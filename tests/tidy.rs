@@ -1,0 +1,326 @@
+//! Rules that hold for the whole source tree and that no compiler checks. No root, no build: text only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Lines beyond which a file has two subjects.
+const MAX_LINES: usize = 600;
+
+/// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
+/// they mean, which the session is given; the program around them is `main`.
+const LAYERS: [&str; 14] = [
+    "preflight",
+    "target",
+    "allocator",
+    "bpf",
+    "collect",
+    "symbolize",
+    "leak",
+    "report",
+    "cli",
+    "config",
+    "session",
+    "inspect",
+    "lib",
+    "main",
+];
+
+/// What names the types that libbpf-cargo generates.
+const SKELETON: [&str; 3] = ["skel", "Skel", "bpf::types"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A file below the root.
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    fn display(&self) -> std::path::Display<'_> {
+        self.path.display()
+    }
+
+    /// Lines with their numbers, without comments.
+    fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let code = |line| str::split_once(line, "//").map_or(line, |(code, _)| code);
+        (1..).zip(self.text.lines().map(code))
+    }
+}
+
+/// Files below `directory` with one of `extensions`.
+fn sources(directory: &str, extensions: &[&str]) -> Vec<Source> {
+    let mut found = Vec::new();
+    collect(&root().join(directory), extensions, &mut found);
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn collect(path: &Path, extensions: &[&str], found: &mut Vec<Source>) {
+    if path.is_dir() {
+        for entry in fs::read_dir(path).expect("a readable directory").flatten() {
+            if entry.file_name() != "target" {
+                collect(&entry.path(), extensions, found);
+            }
+        }
+    } else if extensions
+        .iter()
+        .any(|extension| path.extension().is_some_and(|other| other == *extension))
+    {
+        let text = fs::read_to_string(path).expect("readable text");
+        let path = path.strip_prefix(root()).expect("below the root").to_owned();
+        found.push(Source { path, text });
+    }
+}
+
+#[track_caller]
+fn assert_none(offences: &[String], rule: &str) {
+    assert!(offences.is_empty(), "{rule}:\n  {}", offences.join("\n  "));
+}
+
+/// No source file is longer than [`MAX_LINES`].
+#[test]
+fn files_are_short() {
+    let directories = ["src", "unwind-tables", "bpf", "tests", "benches", "build.rs"];
+    let files: Vec<Source> = directories
+        .iter()
+        .flat_map(|directory| sources(directory, &["rs", "c", "h", "cpp"]))
+        .collect();
+    assert!(files.len() > 20, "the search finds the sources");
+    let long = files
+        .iter()
+        .map(|file| (file, file.text.lines().count()))
+        .filter(|&(_, lines)| lines > MAX_LINES);
+    let long: Vec<String> = long
+        .map(|(file, lines)| format!("{}: {lines} lines", file.display()))
+        .collect();
+    assert_none(&long, "files over 600 lines");
+}
+
+/// The module of the root crate that a file belongs to: `src/report/text.rs` to `report`.
+fn module_of(path: &Path) -> &str {
+    let inside = path.strip_prefix("src").expect("a file of src");
+    let first = inside
+        .iter()
+        .next()
+        .and_then(|name| name.to_str())
+        .expect("a name");
+    first.strip_suffix(".rs").unwrap_or(first)
+}
+
+/// Modules that a line of code takes something from by `crate::`, in `use` or in a path.
+fn crate_paths(text: &str) -> Vec<String> {
+    let name = |text: &str| -> String {
+        text.trim_start()
+            .chars()
+            .take_while(|character| character.is_alphanumeric() || *character == '_')
+            .collect()
+    };
+    let mut modules = Vec::new();
+    for after in text.split("crate::").skip(1) {
+        match after.strip_prefix('{') {
+            None => modules.push(name(after)),
+            Some(group) => modules.extend(top_level_items(group).iter().map(|item| name(item))),
+        }
+    }
+    modules
+}
+
+/// The items of a `{…}` group whose opening brace is already behind.
+fn top_level_items(group: &str) -> Vec<String> {
+    let mut items = vec![String::new()];
+    let mut depth = 0;
+    for character in group.chars() {
+        match character {
+            '}' if depth == 0 => break,
+            ',' if depth == 0 => {
+                items.push(String::new());
+                continue;
+            }
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        items.last_mut().expect("never empty").push(character);
+    }
+    items
+}
+
+/// Whether a file of `importer` may import `imported`.
+fn may_import(importer: &str, imported: &str) -> bool {
+    let layer = |module| LAYERS.iter().position(|&layer| layer == module);
+    importer == imported
+        || matches!((layer(importer), layer(imported)), (Some(importer), Some(imported)) if imported < importer)
+}
+
+/// Imports go one way. Test code is held to it too.
+#[test]
+fn imports_go_one_way() {
+    let mut offences = Vec::new();
+    for file in sources("src", &["rs"]) {
+        let importer = module_of(&file.path);
+        let code: String = file.code_lines().flat_map(|(_, line)| [line, "\n"]).collect();
+        for imported in crate_paths(&code)
+            .into_iter()
+            .filter(|imported| !may_import(importer, imported))
+        {
+            offences.push(format!("{}: {importer} imports {imported}", file.display()));
+        }
+    }
+    assert_none(&offences, "imports against the order of layers");
+}
+
+/// Every file of the root crate belongs to a layer, so that a new one is put in order.
+#[test]
+fn every_module_has_a_layer() {
+    let unknown: Vec<String> = sources("src", &["rs"])
+        .iter()
+        .filter(|file| !LAYERS.contains(&module_of(&file.path)))
+        .map(|file| file.display().to_string())
+        .collect();
+    assert_none(
+        &unknown,
+        "files of no layer: add theirs to LAYERS in tests/tidy.rs",
+    );
+}
+
+/// The reader of imports sees groups, nested groups and paths in expressions.
+#[test]
+fn import_reader() {
+    let cases = [
+        ("use crate::target::maps;", vec!["target"]),
+        (
+            "use crate::{leak::{Site, group}, target};",
+            vec!["leak", "target"],
+        ),
+        (
+            "let site = crate::leak::group(crate::bpf::load());",
+            vec!["leak", "bpf"],
+        ),
+        ("use unwind_tables::addr::Avma;", vec![]),
+        (
+            "use crate::{\n    bpf::Kernel,\n    collect,\n};",
+            vec!["bpf", "collect", ""],
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(crate_paths(text), expected, "{text}");
+    }
+    assert!(
+        may_import("report", "leak") && !may_import("leak", "report") && !may_import("target", "session")
+    );
+    assert!(may_import("config", "cli") && !may_import("cli", "config"));
+}
+
+/// `unwind-tables` knows neither BPF libraries nor processes.
+#[test]
+fn unwind_tables_is_pure() {
+    let mut files = sources("unwind-tables", &["rs", "toml"]);
+    files.retain(|file| {
+        !file.path.starts_with("unwind-tables/tests") && !file.path.starts_with("unwind-tables/benches")
+    });
+    assert!(!files.is_empty());
+    let mut offences = Vec::new();
+    for file in files {
+        for (number, line) in file.code_lines() {
+            if line.contains("libbpf") || line.contains("/proc/") {
+                offences.push(format!("{}:{number}: {}", file.display(), line.trim()));
+            }
+        }
+    }
+    assert_none(&offences, "unwind-tables must not know BPF libraries or /proc");
+}
+
+/// Generated types stay in the two modules that talk to the kernel.
+#[test]
+fn skeleton_types_stay_inside() {
+    let mut offences = Vec::new();
+    for file in sources("src", &["rs"]) {
+        if ["bpf", "collect"].contains(&module_of(&file.path)) {
+            continue;
+        }
+        for (number, line) in file.code_lines() {
+            if SKELETON.iter().any(|word| line.contains(word)) {
+                offences.push(format!("{}:{number}: {}", file.display(), line.trim()));
+            }
+        }
+    }
+    assert_none(&offences, "skeleton types outside src/bpf and src/collect");
+}
+
+/// Every map's declaration follows a comment that says what it is.
+#[test]
+fn every_map_is_documented() {
+    let text = fs::read_to_string(root().join("bpf/maps.bpf.h")).expect("bpf/maps.bpf.h");
+    let lines: Vec<&str> = text.lines().collect();
+    let starts = |line: &str| line.starts_with("struct {") || line.starts_with("SEC(\".bss.");
+    let maps: Vec<usize> = (0..lines.len()).filter(|&at| starts(lines[at])).collect();
+    assert!(maps.len() > 5, "the search finds the maps");
+    let bare = maps
+        .into_iter()
+        .filter(|&at| at == 0 || !lines[at - 1].trim_end().ends_with("*/"));
+    let bare: Vec<String> = bare
+        .map(|at| format!("bpf/maps.bpf.h:{}: {}", at + 1, lines[at]))
+        .collect();
+    assert_none(&bare, "maps without a comment above");
+}
+
+/// The kernel accepts helpers only from code under a licence of its own; every BPF file says which.
+#[test]
+fn bpf_files_state_their_licence() {
+    let files = sources("bpf", &["c", "h"]);
+    assert!(!files.is_empty());
+    let licence = "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause";
+    let bare = files.iter().filter(|file| {
+        !file
+            .text
+            .lines()
+            .next()
+            .is_some_and(|line| line.contains(licence))
+    });
+    let bare: Vec<String> = bare.map(|file| file.display().to_string()).collect();
+    assert_none(&bare, "BPF files whose first line is not the licence");
+}
+
+/// What a build makes is not in the repository.
+#[test]
+fn nothing_generated_is_tracked() {
+    let output = Command::new("git")
+        .args(["ls-files"])
+        .current_dir(root())
+        .output();
+    // An unpacked source archive has no repository to look at.
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        return;
+    };
+    let generated = |path: &str| {
+        let endings = [
+            ".o",
+            ".skel.rs",
+            ".so",
+            ".a",
+            ".pending-snap",
+            ".snap.new",
+            ".orig",
+            ".rej",
+            ".profraw",
+        ];
+        path.starts_with("target/")
+            || path.ends_with("vmlinux.h")
+            || endings.iter().any(|ending| path.ends_with(ending))
+    };
+    let listing = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        listing.lines().any(|path| path == "Cargo.toml"),
+        "the listing is of this repository"
+    );
+    let tracked: Vec<String> = listing
+        .lines()
+        .filter(|path| generated(path))
+        .map(str::to_owned)
+        .collect();
+    assert_none(&tracked, "generated files that are tracked");
+}
