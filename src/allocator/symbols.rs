@@ -140,3 +140,6 @@ fn dynamic_symbols<'a>(header: &Header, elf: &'a [u8]) -> Option<(&'a [Symbol], 
         .min(u64::try_from(strings.len()).ok()?);
     Some((symbols, StringTable::new(strings, 0, length)))
 }
+
+#[cfg(test)]
+mod tests;

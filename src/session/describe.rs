@@ -97,7 +97,7 @@ impl Describer<'_> {
         let Some((module, svma)) = module else {
             return outside_modules();
         };
-        let object = CodeObject { key: module.id.get(), path: &module.path, bytes: module.bytes() };
+        let object = CodeObject { key: module.id.index(), path: &module.path, bytes: module.bytes() };
         self.symbolizer.symbolize(object, svma, false)
     }
 }

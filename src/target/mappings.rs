@@ -8,7 +8,7 @@ use std::ops::Range;
 use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
 use unwind_tables::elf::Segment;
 
-use super::maps::{MapsEntry, MapsName};
+use super::maps::{MapsEntry, MapsError, MapsName};
 use super::modules::{ModuleId, Modules, Unreadable};
 
 /// What the code of a mapping is.
@@ -47,6 +47,7 @@ pub struct CodeMapping {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mappings {
     entries: Vec<CodeMapping>,
+    malformed_lines: usize,
 }
 
 /// What became of a process's code between two readings.
@@ -64,14 +65,30 @@ pub enum Change {
 
 impl Mappings {
     /// The executable entries of `maps`, with the files of process `pid` looked up in `modules`.
-    pub(super) fn resolve(pid: u32, maps: &[MapsEntry], modules: &mut Modules) -> Self {
-        let executable = maps.iter().filter(|entry| entry.executable);
-        executable
-            .map(|entry| CodeMapping {
-                range: entry.range.clone(),
-                code: code_of(pid, entry, modules),
-            })
-            .collect()
+    pub(super) fn resolve(
+        pid: u32,
+        maps: impl Iterator<Item = Result<MapsEntry, MapsError>>,
+        modules: &mut Modules,
+    ) -> Self {
+        let mut malformed_lines = 0;
+        let readable = maps.filter_map(|line| line.inspect_err(|_| malformed_lines += 1).ok());
+        let placed = readable.filter(|entry| entry.executable).map(|entry| {
+            let code = code_of(pid, &entry, modules);
+            CodeMapping {
+                range: entry.range,
+                code,
+            }
+        });
+        let mappings: Self = placed.collect();
+        Self {
+            malformed_lines,
+            ..mappings
+        }
+    }
+
+    /// Lines of the maps file that could not be understood, and whose code is therefore unknown.
+    pub fn malformed_lines(&self) -> usize {
+        self.malformed_lines
     }
 
     /// The mapping that holds an address.
@@ -113,13 +130,16 @@ impl FromIterator<CodeMapping> for Mappings {
                 entries.push(entry);
             }
         }
-        Self { entries }
+        Self {
+            entries,
+            malformed_lines: 0,
+        }
     }
 }
 
 /// What became of a process's code from `old` to `new`.
 pub fn diff(old: &Mappings, new: &Mappings) -> Change {
-    if old == new {
+    if old.entries == new.entries {
         Change::None
     } else if old.is_within(new) {
         Change::Added
@@ -201,6 +221,18 @@ mod tests {
             offset: FileOffset::new(offset.start)..FileOffset::new(offset.end),
             executable,
         }
+    }
+
+    /// A line that cannot be understood costs its own mapping only, and is counted.
+    #[test]
+    fn malformed_lines() {
+        let text = b"1000-2000 rwxp 0 00:00 0\nnonsense\n3000-4000 rw-p 0 00:00 0\n5000-6000 r-xp 0 00:00 0 [uprobes]\n";
+        let mappings = Mappings::resolve(1, crate::target::maps::parse(text), &mut Modules::new());
+        assert_eq!(
+            mappings.entries(),
+            [anonymous(0x1000, 0x2000), trampoline(0x5000, 0x6000)]
+        );
+        assert_eq!(mappings.malformed_lines(), 1);
     }
 
     /// An address is found in its mapping and nowhere else.

@@ -156,7 +156,7 @@ impl Target {
 
     /// Reads the executable mappings as they are now, adding files not seen before to `modules`.
     ///
-    /// Lines of the maps that cannot be understood are left out. Fails with `NotFound` once the
+    /// Lines of the maps that cannot be understood are counted. Fails with `NotFound` once the
     /// process has ended.
     pub fn read_mappings(&self, modules: &mut Modules) -> io::Result<Mappings> {
         let text = read_maps(self.pid)?;
@@ -167,8 +167,7 @@ impl Target {
                 format!("process {} has exited", self.pid),
             ));
         }
-        let entries: Vec<_> = maps::parse(&text).filter_map(Result::ok).collect();
-        Ok(Mappings::resolve(self.pid, &entries, modules))
+        Ok(Mappings::resolve(self.pid, maps::parse(&text), modules))
     }
 }
 

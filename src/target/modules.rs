@@ -32,13 +32,6 @@ impl ModuleId {
         Self(number)
     }
 
-    /// Its number: distinct for each module of a [`Modules`].
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-}
-
-impl ModuleId {
     /// The position in [`Modules::iter`].
     pub const fn index(self) -> u32 {
         self.0

@@ -1,1 +1,229 @@
+use std::process::{Child, Command, Stdio};
 
+use unwind_tables::addr::Avma;
+
+use super::*;
+
+/// A child that is killed and reaped when the test ends, however it ends.
+struct Running(Child);
+
+impl Running {
+    fn start(program: &Path) -> Self {
+        let mut command = Command::new(program);
+        let child = command
+            .arg("1000")
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a child process");
+        let running = Self(child);
+        // `spawn` can return before the kernel has mapped the program; its loader maps libc last.
+        while !fs::read_to_string(format!("/proc/{}/maps", running.pid()))
+            .is_ok_and(|maps| maps.contains("libc.so"))
+        {
+            std::thread::yield_now();
+        }
+        running
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("it runs");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Already killed and reaped in some tests.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sleep() -> PathBuf {
+    PathBuf::from("/bin/sleep")
+}
+
+fn own() -> (Target, Modules, Mappings) {
+    let target = Target::open(std::process::id()).expect("we run");
+    let mut modules = Modules::new();
+    let mappings = target.read_mappings(&mut modules).expect("we run");
+    (target, modules, mappings)
+}
+
+/// The error of a process that cannot be traced, as the user reads it: one line.
+fn refusal(pid: u32) -> String {
+    let text = Target::open(pid).expect_err("not fit to be traced").to_string();
+    assert!(!text.contains('\n'), "{text}");
+    text
+}
+
+/// Our own code is found in our own mappings: a function's address leads to our executable, and
+/// through bias and segments to the bytes that are there.
+#[test]
+fn own_code_is_mapped() {
+    let (target, modules, mappings) = own();
+    assert_eq!(target.pid(), std::process::id());
+    assert_eq!(target.exe(), std::env::current_exe().expect("our path"));
+    let address = Avma::new(u64::try_from(own as *const () as usize).expect("64-bit addresses"));
+    let MappedCode::Module { module, bias } = mappings.find(address).expect("mapped").code else {
+        panic!("our code belongs to a module");
+    };
+    let module = modules.get(module).expect("known");
+    assert_eq!(module.path, target.exe());
+    let elf = unwind_tables::elf::ElfView::parse(module.bytes()).expect("an ELF file");
+    let offset =
+        usize::try_from(elf.offset_of(bias.to_svma(address)).expect("in the file").get()).expect("small");
+    let mut there = [0; 16];
+    let memory = File::open("/proc/self/mem").expect("our memory");
+    memory.read_exact_at(&mut there, address.get()).expect("our code");
+    assert_eq!(there, module.bytes()[offset..offset + 16]);
+}
+
+/// The C library and the vDSO are modules with build-ids; only the former can be probed, through a
+/// path that leads to the same file.
+#[test]
+fn libc_and_vdso() {
+    let (target, mut modules, mappings) = own();
+    let libc = modules
+        .iter()
+        .find(|module| module.path.ends_with("libc.so.6"))
+        .expect("libc is loaded");
+    assert!(libc.build_id.is_some() && !libc.is_vdso() && !libc.device_unconfirmed);
+    assert_eq!(
+        fs::read(libc.probe_path().expect("a file")).expect("readable"),
+        libc.bytes()
+    );
+    let vdso = modules
+        .iter()
+        .find(|module| module.is_vdso())
+        .expect("the vDSO is mapped");
+    assert!(vdso.build_id.is_some() && vdso.bytes().starts_with(b"\x7fELF"));
+    assert_eq!(vdso.probe_path(), None);
+    // Read again, nothing is new: neither modules nor mappings.
+    let count = modules.iter().count();
+    let again = target.read_mappings(&mut modules).expect("we run");
+    assert_eq!(diff(&mappings, &again), Change::None);
+    assert_eq!(modules.iter().count(), count);
+}
+
+/// Two processes share their modules.
+#[test]
+fn modules_are_shared() {
+    let (one, two) = (Running::start(&sleep()), Running::start(&sleep()));
+    let mut modules = Modules::new();
+    let mut read = |running: &Running| {
+        let target = Target::open(running.pid()).expect("it runs");
+        target.read_mappings(&mut modules).expect("it runs");
+        modules.iter().count()
+    };
+    assert_eq!(read(&one), read(&two));
+}
+
+/// A program deleted while it runs is still read where the kernel lets us, and never mistaken for
+/// what has its path now.
+#[test]
+fn deleted_program() {
+    let path = std::env::temp_dir().join(format!("memleak-deleted-{}", std::process::id()));
+    let original = fs::read(sleep()).expect("a program");
+    fs::copy(sleep(), &path).expect("a copy");
+    let running = Running::start(&path);
+    fs::remove_file(&path).expect("ours");
+    fs::write(&path, b"another file").expect("ours");
+    let target = Target::open(running.pid()).expect("it runs");
+    let mut modules = Modules::new();
+    let mappings = target.read_mappings(&mut modules).expect("it runs");
+    fs::remove_file(&path).expect("ours");
+    let program = modules.iter().find(|module| module.path == path);
+    let refused = mappings.entries().iter().any(|entry| {
+        entry.code
+            == MappedCode::Unreadable {
+                why: Unreadable::Replaced,
+            }
+    });
+    match program {
+        Some(module) => assert!(module.bytes() == original && !refused),
+        None => assert!(refused, "{mappings:?}"),
+    }
+}
+
+/// A target has exited once it is dead, reaped or not, and not before.
+#[test]
+fn exit() {
+    let mut running = Running::start(&sleep());
+    let target = Target::open(running.pid()).expect("it runs");
+    assert_eq!(target.comm(), "sleep");
+    assert!(!target.has_exited());
+    running.kill();
+    while !target.has_exited() {
+        std::thread::yield_now();
+    }
+    let pid = running.pid();
+    assert_eq!(
+        refusal(pid),
+        format!("{pid} (sleep) has exited and only waits for its parent; trace one that runs")
+    );
+    drop(running);
+    assert!(target.has_exited());
+    let error = target.read_mappings(&mut Modules::new()).expect_err("it is gone");
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    assert!(refusal(pid).starts_with(&format!("no process with pid {pid}; ")));
+}
+
+/// What is no process, or none with a program, is refused with a remedy.
+#[test]
+fn refusals() {
+    // Above the largest pid the kernel can give out, 2^22.
+    assert!(refusal(u32::MAX).starts_with("no process with pid 4294967295; "));
+    let thread = std::thread::spawn(|| {
+        let tid = fs::read_link("/proc/thread-self")
+            .expect("/proc")
+            .file_name()
+            .expect("a number")
+            .to_owned();
+        (refusal(tid.to_string_lossy().parse().expect("a number")), tid)
+    });
+    let (text, tid) = thread.join().expect("the refusal");
+    let pid = std::process::id();
+    assert_eq!(
+        text,
+        format!("{} is a thread of process {pid}; use -p {pid}", tid.display())
+    );
+    // Containers do not show it.
+    if fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm == "kthreadd\n") {
+        assert_eq!(
+            refusal(2),
+            "2 (kthreadd) is a kernel thread; for kernel allocations leave out -p"
+        );
+    }
+    // Process 1 belongs to root.
+    if File::open("/proc/1/maps").is_err() {
+        assert!(refusal(1).starts_with("no permission to read process 1 ("));
+    }
+}
+
+/// 32-bit and x32 programs are told from 64-bit ones by their ELF class.
+#[test]
+fn classes() {
+    for (header, expected) in [
+        (&b"\x7fELF\x02"[..], true),
+        (b"\x7fELF\x01", false),
+        (b"\x7fELF", false),
+        (b"#!/bi", false),
+    ] {
+        assert_eq!(is_64_bit(header), expected, "{header:?}");
+    }
+}
+
+/// Devices and directories are not opened, and text is not ELF.
+#[test]
+fn not_modules() {
+    let mut modules = Modules::new();
+    let mut add = |path: &str| modules.add_file(Path::new(path)).expect_err("no module");
+    assert_eq!(add("/dev/zero"), Unreadable::NotRegular);
+    assert_eq!(add("/"), Unreadable::NotRegular);
+    assert_eq!(add("/nowhere"), Unreadable::CannotOpen(io::ErrorKind::NotFound));
+    assert!(matches!(add("/etc/passwd"), Unreadable::NotElf(_)));
+}

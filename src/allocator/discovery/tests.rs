@@ -156,8 +156,8 @@ fn sites_hold_their_promise() {
 }
 
 fn check_site(elf: &[u8], site: &ProbeSite) {
-    let length = usize::try_from(site.svma.offset_from(site.entry)).unwrap();
-    let site_at = usize::try_from(site.offset.get()).unwrap();
+    let length = usize::try_from(site.svma.offset_from(site.entry)).expect("fits");
+    let site_at = usize::try_from(site.offset.get()).expect("fits");
     let prologue = &elf[site_at - length..site_at];
     let mut reads = vec![Register::RSP, Register::RBX, Register::RBP];
     reads.extend([Register::R12, Register::R13, Register::R14, Register::R15]);

@@ -237,7 +237,7 @@ fn far_branches_count() {
         let mut text = vec![0xccu8; 10_000];
         text[entry_at..entry_at + function.len()].copy_from_slice(function);
         let end = branch_at + opcode.len() + 4;
-        let displacement = i32::try_from(target).unwrap() - i32::try_from(end).unwrap();
+        let displacement = i32::try_from(target).expect("fits") - i32::try_from(end).expect("fits");
         text[branch_at..branch_at + opcode.len()].copy_from_slice(opcode);
         text[end - 4..end].copy_from_slice(&displacement.to_le_bytes());
         text
@@ -250,7 +250,7 @@ fn far_branches_count() {
     };
     for opcode in [&[0xe9][..], &[0x0f, 0x84]] {
         for branch_at in [0, 13, 4000, 9000] {
-            let from = Svma::new(0x40_0000).wrapping_add(u64::try_from(branch_at).unwrap());
+            let from = Svma::new(0x40_0000).wrapping_add(u64::try_from(branch_at).expect("fits"));
             let found = Why::DearEntry(Obstacle::BranchLandsBefore(from));
             assert_eq!(
                 why(&text(branch_at, opcode, entry_at + 3)),

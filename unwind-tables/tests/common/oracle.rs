@@ -1,0 +1,315 @@
+//! Evaluates call frame information with gimli alone, and compares what an image says with it.
+//!
+//! Both sides are evaluated to numbers - caller's stack pointer, return address, frame pointer - on made-up
+//! machine states whose memory is a hash of the address, so that agreeing by accident takes a 64-bit collision.
+
+use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, Register, RegisterRule, UnwindSection};
+use gimli::{CfaRule as GimliCfa, EvaluationResult, Location, Piece, UnwindExpression, Value};
+use object::{Object, ObjectSection};
+use unwind_tables::addr::Svma;
+use unwind_tables::build::MAX_PADDING;
+use unwind_tables::rule::{self, CfaRule, FrameRule, Reason, Saved, UnwindRule};
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+type GimliRow = gimli::UnwindTableRow<usize>;
+type Fde<'a> = gimli::FrameDescriptionEntry<Slice<'a>>;
+
+const RBP: Register = gimli::X86_64::RBP;
+const RSP: Register = gimli::X86_64::RSP;
+const RA: Register = gimli::X86_64::RA;
+const ENCODING: gimli::Encoding = gimli::Encoding {
+    address_size: 8,
+    format: gimli::Format::Dwarf32,
+    version: 4,
+};
+
+/// Values of registers; memory is a hash of the address.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    /// `rsp`
+    pub sp: u64,
+    /// `rbp`
+    pub fp: u64,
+    /// `rip`
+    pub pc: u64,
+}
+
+impl State {
+    fn register(self, register: Register) -> Option<u64> {
+        match register {
+            RSP => Some(self.sp),
+            RBP => Some(self.fp),
+            RA => Some(self.pc),
+            _ => None,
+        }
+    }
+}
+
+fn memory(address: u64) -> u64 {
+    let mixed = (address ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+/// Three states with unrelated registers, at `pc`.
+fn states(pc: u64) -> [State; 3] {
+    [1, 2, 3].map(|seed: u64| State {
+        sp: memory(seed),
+        fp: memory(seed + 100),
+        pc,
+    })
+}
+
+/// A caller's registers: stack pointer, return address, frame pointer.
+pub type Caller = (u64, u64, u64);
+
+/// What an [`UnwindRule`]'s equations, as documented, give for `state`.
+pub fn evaluate_rule(frame: FrameRule, state: State) -> Caller {
+    let base = |register| match register {
+        rule::Register::Sp => state.sp,
+        rule::Register::Fp => state.fp,
+    };
+    let cfa = match frame.cfa {
+        CfaRule::Offset { register, offset } => plus(base(register), offset),
+        CfaRule::Deref { register, at, offset } => plus(memory(plus(base(register), at)), offset),
+        CfaRule::Plt { threshold } => {
+            let pushed = state.pc & 15 >= u64::from(threshold);
+            state.sp.wrapping_add(if pushed { 16 } else { 8 })
+        }
+    };
+    let saved = |saved, same| match saved {
+        Saved::Same => same,
+        Saved::AtCfa(offset) => memory(plus(cfa, offset)),
+        Saved::At { register, offset } => memory(plus(base(register), offset)),
+    };
+    (cfa, saved(frame.ra, state.pc), saved(frame.fp, state.fp))
+}
+
+fn plus(base: u64, offset: i32) -> u64 {
+    base.wrapping_add_signed(offset.into())
+}
+
+/// Everything compared so far.
+#[derive(Debug, Default)]
+pub struct Compared {
+    /// Rows of gimli's.
+    pub rows: u64,
+    /// Addresses asked for.
+    pub addresses: u64,
+    /// Bytes of padding that a table answers for and gimli does not.
+    pub padding: u64,
+    /// Rows that the table does not express.
+    pub unsupported: u64,
+}
+
+/// Compares `rule_at` with gimli's own evaluation at, before, behind and between all row boundaries.
+pub fn compare(elf: &[u8], rule_at: impl Fn(Svma) -> UnwindRule) -> Compared {
+    let file = object::File::parse(elf).expect("an ELF file");
+    let section = file.section_by_name(".eh_frame").expect("a file with .eh_frame");
+    let eh_frame = EhFrame::from(EndianSlice::new(section.data().expect("its data"), LittleEndian));
+    let bases = BaseAddresses::default().set_eh_frame(section.address());
+    let fdes = sorted_fdes(&eh_frame, &bases);
+    assert!(!fdes.is_empty(), "no FDE to compare with");
+    let oracle = Oracle {
+        eh_frame: &eh_frame,
+        bases: &bases,
+        rule_at: &|address| rule_at(Svma::new(address)),
+    };
+    let mut compared = Compared::default();
+    assert_eq!(rule_at(Svma::new(fdes[0].initial_address() - 1)), UnwindRule::Gap);
+    for (number, fde) in fdes.iter().enumerate() {
+        let next = fdes.get(number + 1).map(|next| next.initial_address());
+        let end = fde.end_address().min(next.unwrap_or(u64::MAX));
+        oracle.compare_fde(fde, end, &mut compared);
+        oracle.compare_gap(end, next, &mut compared);
+    }
+    compared
+}
+
+fn sorted_fdes<'a>(eh_frame: &EhFrame<Slice<'a>>, bases: &BaseAddresses) -> Vec<Fde<'a>> {
+    let mut entries = eh_frame.entries(bases);
+    let mut fdes = Vec::new();
+    while let Some(entry) = entries.next().expect("well-formed entries") {
+        if let gimli::CieOrFde::Fde(partial) = entry {
+            let fde = partial
+                .parse(EhFrame::cie_from_offset)
+                .expect("a well-formed FDE");
+            fdes.extend((fde.len() > 0).then_some(fde));
+        }
+    }
+    fdes.sort_by_key(gimli::FrameDescriptionEntry::initial_address);
+    fdes.dedup_by_key(|fde| fde.initial_address());
+    fdes
+}
+
+struct Oracle<'a, 'd> {
+    eh_frame: &'a EhFrame<Slice<'d>>,
+    bases: &'a BaseAddresses,
+    rule_at: &'a dyn Fn(u64) -> UnwindRule,
+}
+
+impl Oracle<'_, '_> {
+    /// Each row, up to `end`, where another FDE begins or this one ends.
+    fn compare_fde(&self, fde: &Fde<'_>, end: u64, compared: &mut Compared) {
+        let mut context = gimli::UnwindContext::new();
+        let mut rows = fde
+            .rows(self.eh_frame, self.bases, &mut context)
+            .expect("well-formed CIE");
+        let mut covered = fde.initial_address();
+        while covered < end {
+            let Ok(row) = rows.next_row() else {
+                // Malformed from here on.
+                let expected = UnwindRule::Unsupported(Reason::Malformed);
+                assert_eq!((self.rule_at)(covered), expected, "at {covered:#x}");
+                assert_eq!((self.rule_at)(end - 1), expected, "at {:#x}", end - 1);
+                return;
+            };
+            let row = row.expect("rows up to the end of the FDE");
+            let (start, row_end) = (row.start_address(), row.end_address().min(end));
+            covered = row.end_address();
+            if start >= row_end {
+                continue;
+            }
+            compared.rows += 1;
+            let middle = start + (row_end - start) / 2;
+            for address in [start, (start + 1).min(row_end - 1), middle, row_end - 1] {
+                let rule = (self.rule_at)(address);
+                compared.addresses += 1;
+                compared.unsupported += u64::from(matches!(rule, UnwindRule::Unsupported(_)));
+                self.compare_row(fde, row, rule, address);
+            }
+        }
+    }
+
+    fn compare_row(&self, fde: &Fde<'_>, row: &GimliRow, rule: UnwindRule, address: u64) {
+        let end_of_stack = row.register(RA) == Some(RegisterRule::Undefined);
+        match rule {
+            UnwindRule::Frame(frame) => {
+                assert!(!end_of_stack, "{address:#x}: no return address, but {frame:?}");
+                assert_eq!(frame.signal_frame, fde.is_signal_trampoline(), "at {address:#x}");
+                for state in states(address) {
+                    let expected = self.evaluate_row(row, state);
+                    let rule_gives = Some(evaluate_rule(frame, state));
+                    assert_eq!(rule_gives, expected, "at {address:#x}: {frame:?} for {row:?}");
+                }
+            }
+            UnwindRule::EndOfStack => assert!(end_of_stack, "{address:#x}: not the end: {row:?}"),
+            UnwindRule::Gap => panic!("{address:#x}: a gap, but there is {row:?}"),
+            UnwindRule::Unsupported(reason) => {
+                assert!(
+                    explains(reason, row),
+                    "{address:#x}: {reason} does not explain {row:?}"
+                );
+            }
+        }
+    }
+
+    fn evaluate_row(&self, row: &GimliRow, state: State) -> Option<Caller> {
+        let cfa = match *row.cfa() {
+            GimliCfa::RegisterAndOffset { register, offset } => {
+                state.register(register)?.wrapping_add_signed(offset)
+            }
+            GimliCfa::Expression(expression) => self.evaluate(expression, state, None)?,
+        };
+        let value = |register| match row.register(register) {
+            None | Some(RegisterRule::SameValue) => state.register(register),
+            Some(RegisterRule::Offset(offset)) => Some(memory(cfa.wrapping_add_signed(offset))),
+            Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
+            Some(RegisterRule::Register(other)) => state.register(other),
+            Some(RegisterRule::Expression(slot)) => Some(memory(self.evaluate(slot, state, Some(cfa))?)),
+            Some(RegisterRule::ValExpression(value)) => self.evaluate(value, state, Some(cfa)),
+            Some(other) => panic!("{other:?} on x86-64"),
+        };
+        if row.register(RSP).is_some() {
+            assert_eq!(
+                value(RSP),
+                Some(cfa),
+                "a caller's stack pointer that is not the CFA"
+            );
+        }
+        Some((cfa, value(RA)?, value(RBP)?))
+    }
+
+    fn evaluate(
+        &self,
+        expression: UnwindExpression<usize>,
+        state: State,
+        initial: Option<u64>,
+    ) -> Option<u64> {
+        let mut evaluation = expression
+            .get(self.eh_frame)
+            .expect("inside the section")
+            .evaluation(ENCODING);
+        if let Some(initial) = initial {
+            evaluation.set_initial_value(initial);
+        }
+        let mut result = evaluation.evaluate().ok()?;
+        loop {
+            result = match result {
+                EvaluationResult::Complete => break,
+                EvaluationResult::RequiresMemory { address, .. } => evaluation
+                    .resume_with_memory(Value::Generic(memory(address)))
+                    .ok()?,
+                EvaluationResult::RequiresRegister { register, .. } => evaluation
+                    .resume_with_register(Value::Generic(state.register(register)?))
+                    .ok()?,
+                other => panic!("{other:?} in call frame information"),
+            };
+        }
+        match evaluation.as_result() {
+            [
+                Piece {
+                    location: Location::Address { address },
+                    ..
+                },
+            ] => Some(*address),
+            other => panic!("{other:?} is not an address"),
+        }
+    }
+
+    /// Between FDEs: a gap, except that up to [`MAX_PADDING`] bytes are answered by a frame row before them.
+    fn compare_gap(&self, end: u64, next: Option<u64>, compared: &mut Compared) {
+        let before = (self.rule_at)(end - 1);
+        let length = next.map_or(u64::MAX - end, |next| next - end);
+        let swallowed = length <= MAX_PADDING && matches!(before, UnwindRule::Frame(_));
+        let expected = if swallowed { before } else { UnwindRule::Gap };
+        let asked = if length <= MAX_PADDING {
+            (0..length).collect()
+        } else {
+            vec![0, 1, length / 2, length - 1]
+        };
+        for offset in asked {
+            compared.addresses += 1;
+            compared.padding += u64::from(swallowed);
+            assert_eq!(
+                (self.rule_at)(end + offset),
+                expected,
+                "gap at {end:#x} + {offset}"
+            );
+        }
+    }
+}
+
+/// Whether a row really has what `reason` says the table cannot express.
+fn explains(reason: Reason, row: &GimliRow) -> bool {
+    let known = |register: Register| register == RSP || register == RBP;
+    match reason {
+        Reason::CfaRegister => {
+            matches!(row.cfa(), GimliCfa::RegisterAndOffset { register, .. } if !known(*register))
+        }
+        Reason::CfaExpression => matches!(row.cfa(), GimliCfa::Expression(_)),
+        Reason::RaRegister => matches!(row.register(RA), None | Some(RegisterRule::Register(_))),
+        Reason::RaExpression => matches!(row.register(RA), Some(RegisterRule::Expression(_))),
+        Reason::FpRegister => matches!(
+            row.register(RBP),
+            Some(RegisterRule::Register(_) | RegisterRule::Undefined)
+        ),
+        Reason::FpExpression => matches!(row.register(RBP), Some(RegisterRule::Expression(_))),
+        Reason::ValueRule => [RA, RBP, RSP].into_iter().any(|register| {
+            matches!(
+                row.register(register),
+                Some(RegisterRule::ValOffset(_) | RegisterRule::ValExpression(_))
+            )
+        }),
+        Reason::OffsetRange | Reason::Malformed => false,
+    }
+}

@@ -1,0 +1,283 @@
+//! Claim: no file, however damaged, makes a compile panic, run long or ask for memory out of proportion.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::build::{cc, transform};
+use common::elf::{COMPRESSED, HandMade, cie, fde, words};
+use unwind_tables::addr::Svma;
+use unwind_tables::error::ImageError;
+use unwind_tables::rule::UnwindRule;
+use unwind_tables::{Compiled, TableError, compile};
+
+/// For files of a few ten kilobytes, whose compile takes less than a millisecond.
+const TIME_LIMIT: Duration = Duration::from_secs(2);
+
+/// Compiles, and checks time, memory and that the image can be asked anything.
+fn check(elf: &[u8]) -> Result<Compiled, TableError> {
+    let start = Instant::now();
+    let compiled = compile(elf);
+    assert!(
+        start.elapsed() < TIME_LIMIT,
+        "{:?} for {} bytes",
+        start.elapsed(),
+        elf.len()
+    );
+    if let Ok(Compiled {
+        image: Some(image),
+        coverage,
+    }) = &compiled
+    {
+        // Rows come from section bytes; the index from a span that is at most 16 MiB or 16 times the file.
+        let limit = 4 * elf.len() + (1 << 20);
+        assert!(
+            image.byte_len() <= limit,
+            "{} bytes of image from {}",
+            image.byte_len(),
+            elf.len()
+        );
+        assert!(u64::from(image.row_count()) <= coverage.raw_rows + 2 * u64::from(coverage.fdes) + 2);
+        for address in [0, 0x1000, 0x1001, u64::MAX] {
+            let _: UnwindRule = image.rule_at(Svma::new(address));
+        }
+    }
+    compiled
+}
+
+/// Small objects of every kind that is read: `.eh_frame`, `.debug_frame`, compressed, the vDSO, no sections.
+fn objects() -> Vec<Vec<u8>> {
+    let source = "
+        #include <alloca.h>
+        extern int other(void *, void *);
+        int f(int n) { char big[70000]; return other(big, alloca(n)); }
+        int g(int n) { return n ? f(n) + g(n - 1) : 0; }";
+    let shared = ["-shared", "-nostdlib", "-O2", "-fPIC"];
+    let eh_frame = cc("f.c", source, &shared);
+    let debug = [&shared[..], &["-g1", "-fno-asynchronous-unwind-tables"]].concat();
+    let debug_frame = cc("f.c", source, &debug);
+    let compressed = ["--compress-debug-sections=zlib", "{in}", "{out}"];
+    let compressed = transform(&debug_frame, "objcopy", &compressed);
+    vec![
+        common::without_section_headers(eh_frame.clone()),
+        eh_frame,
+        debug_frame,
+        compressed,
+        common::vdso(),
+    ]
+}
+
+/// Every file that was cut off somewhere.
+#[test]
+fn truncated_files_are_survived() {
+    for elf in objects() {
+        for length in (0..elf.len()).step_by(13).chain(0..1024.min(elf.len())) {
+            let _ = check(&elf[..length]);
+        }
+    }
+}
+
+/// Thousands of files with a few bytes changed, half of them in the headers or in the CFI.
+#[test]
+fn mutated_files_are_survived() {
+    let mut random = Random(0x5eed);
+    for elf in objects() {
+        let targets = interesting_ranges(&elf);
+        let mut compiled = 0;
+        for _ in 0..2000 {
+            let mut mutated = elf.clone();
+            for _ in 0..=random.below(6) {
+                let range = &targets[random.below(targets.len())];
+                let at = range.start + random.below(range.len());
+                mutated[at] = match random.below(3) {
+                    0 => 0xff,
+                    1 => 0,
+                    _ => random.next().to_le_bytes()[0],
+                };
+            }
+            compiled += usize::from(check(&mutated).is_ok());
+        }
+        // Mutations that all end at the first check would prove nothing.
+        assert!(
+            (200..2000).contains(&compiled),
+            "{compiled} of 2000 mutations compiled"
+        );
+    }
+}
+
+/// The headers, the CFI, and everything.
+fn interesting_ranges(elf: &[u8]) -> Vec<std::ops::Range<usize>> {
+    use object::{Object, ObjectSection};
+    let file = object::File::parse(elf).expect("not mutated yet");
+    let cfi = [".eh_frame", ".eh_frame_hdr", ".debug_frame"];
+    let range = |name: &&str| file.section_by_name(name)?.file_range();
+    let sections = cfi
+        .iter()
+        .filter_map(range)
+        .map(|(start, size)| start as usize..(start + size) as usize);
+    let headers = file.elf_headers();
+    sections
+        .chain(headers)
+        .chain([0..elf.len()])
+        .filter(|range| !range.is_empty())
+        .collect()
+}
+
+/// Where an ELF file's own headers lie.
+trait ElfHeaders {
+    fn elf_headers(&self) -> Vec<std::ops::Range<usize>>;
+}
+
+impl ElfHeaders for object::File<'_> {
+    fn elf_headers(&self) -> Vec<std::ops::Range<usize>> {
+        let object::File::Elf64(elf) = self else {
+            panic!("not a 64-bit ELF file")
+        };
+        let data = elf.data();
+        let word = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().expect("8 bytes")) as usize;
+        let half = |at: usize| usize::from(u16::from_le_bytes([data[at], data[at + 1]]));
+        vec![
+            0..64,
+            word(32)..word(32) + 56 * half(56),
+            word(40)..word(40) + 64 * half(60),
+        ]
+    }
+}
+
+/// A xorshift generator: the same mutations in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+fn eh_frame(segments: Vec<u64>, contents: Vec<u8>) -> Vec<u8> {
+    HandMade {
+        segments,
+        section: ".eh_frame",
+        contents,
+        flags: 0,
+    }
+    .bytes()
+}
+
+/// The hand-made files are read at all: without this, the claims below would hold for the wrong reason.
+#[test]
+fn hand_made_file_is_read() {
+    let mut contents = cie(&[]);
+    contents.extend(fde(contents.len(), 0x1010, 0x10, &[0x44, 0x0e, 16]));
+    let compiled = check(&eh_frame(vec![0x1000], contents)).expect("well-formed");
+    assert_eq!(
+        (
+            compiled.coverage.fdes,
+            compiled.coverage.malformed_fdes,
+            compiled.coverage.raw_rows
+        ),
+        (1, 0, 2)
+    );
+}
+
+/// A CIE of half a megabyte that 15,000 FDEs repeat: 8 G instructions if nobody counts.
+#[test]
+fn long_cie_is_not_repeated_for_ever() {
+    let mut contents = cie(&vec![0; 500_000]);
+    for number in 0..15_000 {
+        contents.extend(fde(contents.len(), 0x1000 + number % 4000, 1, &[]));
+    }
+    let compiled = check(&eh_frame(vec![0x1000], contents)).expect("a readable file");
+    assert!(
+        compiled.coverage.malformed_fdes > 10_000,
+        "{:?}",
+        compiled.coverage
+    );
+}
+
+/// CIEs that overlap, each with a name that goes on for half a megabyte.
+#[test]
+fn overlapping_cies_are_not_read_for_ever() {
+    let name_bytes = 400_000;
+    // One entry whose body reads as a CIE from every fourth byte on: id 0, version 1, augmentation "SSSS…".
+    let mut contents = Vec::new();
+    let starts = 10_000;
+    words(&mut contents, &[starts * 12 + name_bytes + 4], 4);
+    words(&mut contents, &[0], 4);
+    for _ in 0..starts {
+        words(&mut contents, &[name_bytes, 0], 4);
+        contents.extend(b"\x01SSS");
+    }
+    contents.resize(contents.len() + name_bytes as usize, b'S');
+    for number in 0..starts as usize {
+        let back = contents.len() - (8 + 12 * number);
+        contents.extend(fde(back, 0x1000, 1, &[]));
+    }
+    check(&eh_frame(vec![0x1000], contents)).expect("a readable file");
+}
+
+/// One FDE of a byte per row over code that is not there: rows are limited to the segment's bytes.
+#[test]
+fn rows_end_with_the_segment() {
+    let mut contents = cie(&[]);
+    // Advance by 1; the CFA's offset becomes 16 or 24.
+    let instructions = [0x41, 0x0e, 16, 0x41, 0x0e, 24].repeat(100_000);
+    contents.extend(fde(contents.len(), 0x1000, 1 << 40, &instructions));
+    contents.extend(fde(contents.len(), 0x900_0000, 0x1000, &[]));
+    let compiled = check(&eh_frame(vec![0x1000], contents)).expect("a readable file");
+    assert_eq!(compiled.coverage.raw_rows, 4096);
+    assert_eq!(compiled.coverage.outside_fdes, 1);
+}
+
+/// Two pages of code four gigabytes apart would need an index of 64 MiB.
+#[test]
+fn sparse_code_is_refused() {
+    let mut contents = cie(&[]);
+    for start in [0x1000, 0xf000_0000] {
+        contents.extend(fde(contents.len(), start, 16, &[]));
+    }
+    let error = check(&eh_frame(vec![0x1000, 0xf000_0000], contents)).map(drop);
+    assert_eq!(
+        error,
+        Err(TableError::Image(ImageError::TooSparse(0xf000_0010 - 0x1000)))
+    );
+}
+
+/// A compressed section that claims terabytes is not allocated.
+#[test]
+fn compression_bombs_are_not_unpacked() {
+    for (format, size) in [(1, 1 << 40), (1, u64::MAX), (2, 1 << 40), (3, 64)] {
+        let mut contents = Vec::new();
+        words(&mut contents, &[format, 0], 4);
+        words(&mut contents, &[size, 1], 8);
+        contents.resize(4096, 0x78);
+        let file = HandMade {
+            segments: vec![0x1000],
+            section: ".debug_frame",
+            contents,
+            flags: COMPRESSED,
+        };
+        assert!(check(&file.bytes()).expect("a readable file").image.is_none());
+    }
+}
+
+/// Many segments and many functions: finding the segment of each is a search, not a scan.
+#[test]
+fn many_segments_are_searched() {
+    let segments: Vec<u64> = (0..60_000).map(|number| 0x1000 + 0x10_0000 * number).collect();
+    let mut contents = cie(&[]);
+    for start in &segments {
+        contents.extend(fde(contents.len(), *start, 16, &[]));
+    }
+    let error = check(&eh_frame(segments, contents)).map(drop);
+    assert!(
+        matches!(error, Err(TableError::Image(ImageError::TooSparse(_)))),
+        "{error:?}"
+    );
+}
