@@ -61,9 +61,13 @@ enum found_by {
 	FOUND_BY_FP = 2,
 };
 
-/* A stored frame: the raw return address, and above it how the frame was found. */
+/*
+ * A stored frame: the raw return address, above it how the frame was found, and in the highest bit whether
+ * the address is the very instruction, not one behind a call.
+ */
 enum frame_layout {
 	FRAME_FOUND_BY_SHIFT = 56,
+	FRAME_EXACT_SHIFT = 63,
 };
 
 /* What an executable mapping holds, as far as unwinding goes. */

@@ -203,9 +203,16 @@ static __always_inline u64 mix(u64 hash, u64 value)
 	return hash ^ hash >> 29;
 }
 
-static __always_inline enum end_cause push_frame(struct walk *walk)
+/* Whether the frame is what the kernel makes a signal handler return to. */
+static __always_inline bool is_signal_frame(u32 rule)
 {
-	u64 frame = walk->pc | (u64)walk->found_by << FRAME_FOUND_BY_SHIFT;
+	return rule_kind(rule) == RULE_WIDE && word(rule >> RULE_KIND_BITS) & WIDE_SIGNAL_FRAME;
+}
+
+static __always_inline enum end_cause push_frame(struct walk *walk, u32 rule)
+{
+	u64 exact = walk->pc_adjust == 0 || is_signal_frame(rule);
+	u64 frame = walk->pc | (u64)walk->found_by << FRAME_FOUND_BY_SHIFT | exact << FRAME_EXACT_SHIFT;
 	u32 number = walk->frame_count;
 
 	OPAQUE(number);
@@ -352,7 +359,7 @@ static __always_inline enum end_cause step(struct walk *walk)
 	enum end_cause end = end_without_frame(rule);
 
 	if (end == END_NONE)
-		end = push_frame(walk);
+		end = push_frame(walk, rule);
 	if (end == END_NONE)
 		end = apply_rule(walk, rule);
 	return end;

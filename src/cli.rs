@@ -1,9 +1,13 @@
-//! The command line as it is written. What it means, and whether it makes sense, is `config`.
+//! The command line as it is written, and what it means as settings.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::bpf::{AttachPath, Walk};
+use crate::config::{Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid};
+use crate::report::Format;
 
 /// Says which call stacks of a running process hold memory that was never freed.
 ///
@@ -87,9 +91,6 @@ pub enum UnwindArg {
     Dwarf,
     /// By frame pointers only.
     Fp,
-    /// Not at all.
-    #[value(hide = true)]
-    Off,
 }
 
 /// Form of the reports.
@@ -110,4 +111,89 @@ pub enum AttachArg {
     Multi,
     /// A perf event per probe.
     Perf,
+}
+
+impl TryFrom<TraceArgs> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: TraceArgs) -> Result<Self, ConfigError> {
+        let pid = match (args.pid, args.program.is_empty()) {
+            (Some(_), false) => return Err(ConfigError::TwoTargets),
+            (None, false) => return Err(ConfigError::Program),
+            (None, true) => return Err(ConfigError::NoTarget),
+            (Some(pid), true) => parse_pid(&pid)?,
+        };
+        Ok(Self {
+            pid,
+            walk: match args.unwind {
+                UnwindArg::Dwarf => Walk::Dwarf,
+                UnwindArg::Fp => Walk::Fp,
+            },
+            format: match args.format {
+                FormatArg::Text => Format::Text,
+                FormatArg::Json => Format::Json,
+            },
+            top: args.top,
+            max_blocks: non_zero("--max-blocks", args.max_blocks)?,
+            max_stacks: non_zero("--stack-storage-size", args.stack_storage_size)?,
+            attach: match args.attach {
+                None => AttachPath::ALL.to_vec(),
+                Some(AttachArg::Session) => vec![AttachPath::Session],
+                Some(AttachArg::Multi) => vec![AttachPath::Multi],
+                Some(AttachArg::Perf) => vec![AttachPath::Perf],
+            },
+            interval: parse_interval(&args.interval)?,
+            count: args.count.as_deref().map(parse_count).transpose()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::*;
+
+    fn config(arguments: &str) -> Result<Config, ConfigError> {
+        let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
+        Cli::try_parse_from(arguments)
+            .expect("the command line parses")
+            .trace
+            .try_into()
+    }
+
+    /// The two positional arguments are seconds between reports and their number.
+    #[test]
+    fn interval_and_count_are_read() {
+        let config = config("-p 17 0.25 3").expect("it makes sense");
+        assert_eq!(config.interval, Duration::from_millis(250));
+        assert_eq!(config.count, NonZeroU64::new(3));
+        assert_eq!((config.pid, config.walk, config.top), (17, Walk::Dwarf, 10));
+    }
+
+    /// Every command line that makes no sense is refused with its own reason.
+    #[test]
+    fn nonsense_is_refused() {
+        let bad = |text: &str| text.to_owned();
+        for (arguments, error) in [
+            ("", ConfigError::NoTarget),
+            ("-p 1 -- ls -l", ConfigError::TwoTargets),
+            ("-- ls", ConfigError::Program),
+            ("-p redis-server", ConfigError::NotAPid(bad("redis-server"))),
+            ("-p 0", ConfigError::PidRange(0)),
+            ("-p 4294967296", ConfigError::PidRange(1 << 32)),
+            ("-p 2147483648", ConfigError::PidRange(1 << 31)),
+            ("-p 1 0", ConfigError::Interval(bad("0"))),
+            ("-p 1 nan", ConfigError::Interval(bad("nan"))),
+            ("-p 1 1e99", ConfigError::Interval(bad("1e99"))),
+            ("-p 1 5 0", ConfigError::Count(bad("0"))),
+            ("-p 1 5 x", ConfigError::Count(bad("x"))),
+            ("-p 1 --max-blocks 0", ConfigError::Zero("--max-blocks")),
+        ] {
+            assert_eq!(config(arguments), Err(error), "{arguments}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Validated settings. Made from the command line in one place; whatever exists makes sense.
+//! Validated settings: whatever exists makes sense. How they are written on the command line is `cli`.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::bpf::{AttachPath, Walk};
-use crate::cli::{AttachArg, FormatArg, TraceArgs, UnwindArg};
 use crate::report::Format;
 
 /// A trace that can be attempted.
@@ -62,43 +61,8 @@ pub enum ConfigError {
     Zero(&'static str),
 }
 
-impl TryFrom<TraceArgs> for Config {
-    type Error = ConfigError;
-
-    fn try_from(args: TraceArgs) -> Result<Self, ConfigError> {
-        let pid = match (args.pid, args.program.is_empty()) {
-            (Some(_), false) => return Err(ConfigError::TwoTargets),
-            (None, false) => return Err(ConfigError::Program),
-            (None, true) => return Err(ConfigError::NoTarget),
-            (Some(pid), true) => parse_pid(&pid)?,
-        };
-        Ok(Self {
-            pid,
-            walk: match args.unwind {
-                UnwindArg::Dwarf => Walk::Dwarf,
-                UnwindArg::Fp => Walk::Fp,
-                UnwindArg::Off => Walk::Off,
-            },
-            format: match args.format {
-                FormatArg::Text => Format::Text,
-                FormatArg::Json => Format::Json,
-            },
-            top: args.top,
-            max_blocks: non_zero("--max-blocks", args.max_blocks)?,
-            max_stacks: non_zero("--stack-storage-size", args.stack_storage_size)?,
-            attach: match args.attach {
-                None => AttachPath::ALL.to_vec(),
-                Some(AttachArg::Session) => vec![AttachPath::Session],
-                Some(AttachArg::Multi) => vec![AttachPath::Multi],
-                Some(AttachArg::Perf) => vec![AttachPath::Perf],
-            },
-            interval: parse_interval(&args.interval)?,
-            count: args.count.as_deref().map(parse_count).transpose()?,
-        })
-    }
-}
-
-fn parse_pid(text: &str) -> Result<u32, ConfigError> {
+/// A process id.
+pub(crate) fn parse_pid(text: &str) -> Result<u32, ConfigError> {
     let number: u64 = text.parse().map_err(|_| ConfigError::NotAPid(text.to_owned()))?;
     // The kernel's pid_t is signed.
     match u32::try_from(number) {
@@ -107,60 +71,27 @@ fn parse_pid(text: &str) -> Result<u32, ConfigError> {
     }
 }
 
-fn parse_interval(text: &str) -> Result<Duration, ConfigError> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.filter(|interval| !interval.is_zero()).ok_or_else(|| ConfigError::Interval(text.to_owned()))
+/// The time between reports.
+pub(crate) fn parse_interval(text: &str) -> Result<Duration, ConfigError> {
+    let seconds = text
+        .parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|interval| !interval.is_zero())
+        .ok_or_else(|| ConfigError::Interval(text.to_owned()))
 }
 
-fn parse_count(text: &str) -> Result<NonZeroU64, ConfigError> {
+/// The number of reports.
+pub(crate) fn parse_count(text: &str) -> Result<NonZeroU64, ConfigError> {
     text.parse().map_err(|_| ConfigError::Count(text.to_owned()))
 }
 
-fn non_zero(name: &'static str, value: u32) -> Result<u32, ConfigError> {
-    if value == 0 { Err(ConfigError::Zero(name)) } else { Ok(value) }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::cli::Cli;
-
-    fn config(arguments: &str) -> Result<Config, ConfigError> {
-        let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
-        Cli::try_parse_from(arguments).expect("the command line parses").trace.try_into()
-    }
-
-    /// The two positional arguments are seconds between reports and their number.
-    #[test]
-    fn interval_and_count_are_read() {
-        let config = config("-p 17 0.25 3").expect("it makes sense");
-        assert_eq!(config.interval, Duration::from_millis(250));
-        assert_eq!(config.count, NonZeroU64::new(3));
-        assert_eq!((config.pid, config.walk, config.top), (17, Walk::Dwarf, 10));
-    }
-
-    /// Every command line that makes no sense is refused with its own reason.
-    #[test]
-    fn nonsense_is_refused() {
-        let bad = |text: &str| text.to_owned();
-        for (arguments, error) in [
-            ("", ConfigError::NoTarget),
-            ("-p 1 -- ls -l", ConfigError::TwoTargets),
-            ("-- ls", ConfigError::Program),
-            ("-p redis-server", ConfigError::NotAPid(bad("redis-server"))),
-            ("-p 0", ConfigError::PidRange(0)),
-            ("-p 4294967296", ConfigError::PidRange(1 << 32)),
-            ("-p 2147483648", ConfigError::PidRange(1 << 31)),
-            ("-p 1 0", ConfigError::Interval(bad("0"))),
-            ("-p 1 nan", ConfigError::Interval(bad("nan"))),
-            ("-p 1 1e99", ConfigError::Interval(bad("1e99"))),
-            ("-p 1 5 0", ConfigError::Count(bad("0"))),
-            ("-p 1 5 x", ConfigError::Count(bad("x"))),
-            ("-p 1 --max-blocks 0", ConfigError::Zero("--max-blocks")),
-        ] {
-            assert_eq!(config(arguments), Err(error), "{arguments}");
-        }
+/// A capacity.
+pub(crate) fn non_zero(name: &'static str, value: u32) -> Result<u32, ConfigError> {
+    if value == 0 {
+        Err(ConfigError::Zero(name))
+    } else {
+        Ok(value)
     }
 }

@@ -49,14 +49,29 @@ fn describe(path: &Path, compiled: &Compiled, out: &mut dyn Write) -> io::Result
     let bytes = image.byte_len();
     let rows = coverage.rows.max(1);
     let per_row = bytes as f64 / rows as f64;
-    writeln!(out, "  table      {bytes} bytes, {rows} rows, {per_row:.2} bytes per row")?;
-    writeln!(out, "  from       {:?}, {} functions, {} raw rows", coverage.source, coverage.fdes, coverage.raw_rows)?;
-    writeln!(out, "  code       {} bytes, {} of them without CFI", coverage.code_bytes, coverage.gap_bytes)?;
+    writeln!(
+        out,
+        "  table      {bytes} bytes, {rows} rows, {per_row:.2} bytes per row"
+    )?;
+    writeln!(
+        out,
+        "  from       {:?}, {} functions, {} raw rows",
+        coverage.source, coverage.fdes, coverage.raw_rows
+    )?;
+    writeln!(
+        out,
+        "  code       {} bytes, {} of them without CFI",
+        coverage.code_bytes, coverage.gap_bytes
+    )?;
     for kind in RuleKind::ALL {
         let count = coverage.of_kind(kind);
         if count.rows > 0 {
             let name = format!("{kind:?}");
-            writeln!(out, "  {name:<14} {:>9} rows {:>12} bytes of code", count.rows, count.bytes)?;
+            writeln!(
+                out,
+                "  {name:<14} {:>9} rows {:>12} bytes of code",
+                count.rows, count.bytes
+            )?;
         }
     }
     describe_trouble(coverage, out)
@@ -66,12 +81,17 @@ fn describe_trouble(coverage: &Coverage, out: &mut dyn Write) -> io::Result<()> 
     for reason in Reason::ALL {
         let count = coverage.unsupported(reason);
         if count.rows > 0 {
-            writeln!(out, "  unsupported: {reason}, {} rows, {} bytes of code", count.rows, count.bytes)?;
+            writeln!(
+                out,
+                "  unsupported: {reason}, {} rows, {} bytes of code",
+                count.rows, count.bytes
+            )?;
         }
     }
-    for (what, number) in
-        [("malformed functions", coverage.malformed_fdes), ("functions outside code", coverage.outside_fdes)]
-    {
+    for (what, number) in [
+        ("malformed functions", coverage.malformed_fdes),
+        ("functions outside code", coverage.outside_fdes),
+    ] {
         if number > 0 {
             writeln!(out, "  {what}: {number}")?;
         }

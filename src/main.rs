@@ -40,7 +40,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
 /// Set when the user wants an end: the last report is still made.
 fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+    for signal in [
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ] {
         // A second signal ends at once; the kernel detaches what its process held.
         signal_hook::flag::register_conditional_shutdown(signal, FAILED.into(), Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -67,10 +71,19 @@ fn log_to_stderr(verbose: u8) {
 /// Help and version go where they were asked for; a mistake is one line.
 fn refuse(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) };
+        return if error.print().is_ok() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(FAILED)
+        };
     }
     let text = error.render().to_string();
-    let first = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let first = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
     let what = first.strip_prefix("error: ").unwrap_or(&first);
     fail(&format!("{what} (memleak --help lists everything)"))
 }

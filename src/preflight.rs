@@ -58,7 +58,9 @@ fn check_capabilities(effective: u64) -> Result<(), PreflightError> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(PreflightError::Capabilities { missing: missing.join(", ") })
+    Err(PreflightError::Capabilities {
+        missing: missing.join(", "),
+    })
 }
 
 #[cfg(test)]
@@ -69,7 +71,11 @@ mod tests {
     #[test]
     fn missing_capabilities_are_named() {
         let bits = |numbers: &[u32]| numbers.iter().fold(0, |bits, number| bits | 1 << number);
-        let missing = |names: &str| Err(PreflightError::Capabilities { missing: names.to_owned() });
+        let missing = |names: &str| {
+            Err(PreflightError::Capabilities {
+                missing: names.to_owned(),
+            })
+        };
         for (effective, expected) in [
             (bits(&[39, 38, 19]), Ok(())),
             (bits(&[21, 19]), Ok(())),

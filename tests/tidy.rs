@@ -18,10 +18,10 @@ const LAYERS: [&str; 14] = [
     "symbolize",
     "leak",
     "report",
-    "cli",
     "config",
     "session",
     "inspect",
+    "cli",
     "lib",
     "main",
 ];

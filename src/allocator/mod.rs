@@ -11,5 +11,5 @@ pub mod sites;
 pub mod symbols;
 
 pub use discovery::{Discovery, ProbeSite, Problem, Reason, discover};
-pub use functions::{ResultAt, Shape, SizeAt, AllocFunction, FUNCTIONS, Role};
+pub use functions::{AllocFunction, FUNCTIONS, ResultAt, Role, Shape, SizeAt};
 pub use probing::SiteCost;

@@ -242,9 +242,13 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
 
 fn decode_frame(word: u64) -> Frame {
     let shift = frame_layout::FRAME_FOUND_BY_SHIFT.0;
-    let found_by = u32::try_from(word >> shift).ok().and_then(FoundBy::from_number);
+    let exact_bit = 1 << frame_layout::FRAME_EXACT_SHIFT.0;
+    let found_by = u32::try_from((word & !exact_bit) >> shift)
+        .ok()
+        .and_then(FoundBy::from_number);
     Frame {
         pc: Avma::new(word & ((1 << shift) - 1)),
         found_by: found_by.unwrap_or(FoundBy::Probe),
+        exact: word & exact_bit != 0,
     }
 }

@@ -36,6 +36,8 @@ pub struct SiteFrame<M> {
     pub place: Option<Place<M>>,
     /// How the frame was found.
     pub found_by: FoundBy,
+    /// The address is the very instruction, not the one behind a call.
+    pub exact: bool,
 }
 
 /// Where a walk could not go on.
@@ -110,7 +112,7 @@ pub fn group<M: Copy + Ord + Hash>(
 ) -> Vec<Site<M>> {
     let mut sites: HashMap<SiteKey<M>, (u32, Site<M>)> = HashMap::new();
     for stack in &snapshot.stacks {
-        let site = resolved(stack, |pc| place_of_return(&resolve, stack.epoch, pc));
+        let site = resolved(stack, |pc, exact| place_of(&resolve, stack.epoch, pc, exact));
         match sites.entry(key_of(&site)) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
                 vacant.insert((stack.epoch, site));
@@ -127,27 +129,35 @@ pub fn group<M: Copy + Ord + Hash>(
 
 /// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
 /// mapping.
-fn place_of_return<M>(
+fn place_of<M>(
     resolve: impl Fn(u32, Avma) -> Option<(M, Svma)>,
     epoch: u32,
     pc: Avma,
+    exact: bool,
 ) -> Option<Place<M>> {
-    let (module, svma) = resolve(epoch, pc.wrapping_sub(1))?;
+    let adjust = u64::from(!exact);
+    let (module, svma) = resolve(epoch, pc.wrapping_sub(adjust))?;
     Some(Place {
         module,
-        svma: svma.wrapping_add(1),
+        svma: svma.wrapping_add(adjust),
     })
 }
 
-fn resolved<M>(stack: &StackTotals, place: impl Fn(Avma) -> Option<Place<M>>) -> Site<M> {
-    let frame = |&Frame { pc, found_by }: &Frame| SiteFrame {
+fn resolved<M>(stack: &StackTotals, place: impl Fn(Avma, bool) -> Option<Place<M>>) -> Site<M> {
+    let frame = |&Frame { pc, found_by, exact }: &Frame| SiteFrame {
         pc,
-        place: place(pc),
+        place: place(pc, exact),
         found_by,
+        exact,
     };
+    // Where the last frame is what the walk could not get past, it is exact or not as that frame is.
+    let last_exact = stack
+        .frames
+        .last()
+        .is_some_and(|last| last.exact && last.pc == stack.end_pc);
     let end_at = (stack.end != End::Complete).then(|| EndAt {
         pc: stack.end_pc,
-        place: place(stack.end_pc),
+        place: place(stack.end_pc, last_exact),
     });
     Site {
         process: stack.process,

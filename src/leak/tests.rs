@@ -18,6 +18,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
     let frame = |&pc: &u64| Frame {
         pc: Avma::new(pc),
         found_by: FoundBy::Cfi,
+        exact: false,
     };
     StackTotals {
         process: 0,
@@ -73,6 +74,7 @@ fn each_part_of_the_key_tells_sites_apart() {
     let by_fp = Frame {
         pc: Avma::new(0x1010),
         found_by: FoundBy::Fp,
+        exact: false,
     };
     let variants = vec![
         plain(),

@@ -45,7 +45,11 @@ pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwin
 fn time_of_day() -> TimeOfDay {
     let now = chrono::Local::now();
     let part = |value: u32| u8::try_from(value).unwrap_or_default();
-    TimeOfDay { hour: part(now.hour()), minute: part(now.minute()), second: part(now.second()) }
+    TimeOfDay {
+        hour: part(now.hour()),
+        minute: part(now.minute()),
+        second: part(now.second()),
+    }
 }
 
 impl Describer<'_> {
@@ -60,7 +64,9 @@ impl Describer<'_> {
     fn stack(&mut self, site: Site<ModuleId>) -> Stack {
         Stack {
             pid: self.target.pid(),
-            allocator: FUNCTIONS.get(usize::from(site.function)).map_or("?", |function| function.name),
+            allocator: FUNCTIONS
+                .get(usize::from(site.function))
+                .map_or("?", |function| function.name),
             outstanding: site.outstanding(),
             allocated: site.allocated,
             end: site.end,
@@ -71,14 +77,17 @@ impl Describer<'_> {
                 .map(|frame| Frame {
                     at: self.location(frame.pc, frame.place),
                     found_by: frame.found_by,
-                    names: self.names(frame.place),
+                    names: self.names(frame.place, frame.exact),
                 })
                 .collect(),
         }
     }
 
     fn location(&mut self, pc: Avma, place: Option<Place<ModuleId>>) -> Location {
-        Location { pc, place: place.and_then(|place| Some((self.module(place.module)?, place.svma))) }
+        Location {
+            pc,
+            place: place.and_then(|place| Some((self.module(place.module)?, place.svma))),
+        }
     }
 
     fn module(&mut self, id: ModuleId) -> Option<Arc<ModuleFacts>> {
@@ -87,17 +96,24 @@ impl Describer<'_> {
         }
         let module = self.modules.get(id)?;
         let build_id = module.build_id.as_ref().map(ToString::to_string);
-        let facts = Arc::new(ModuleFacts { path: module.path.clone(), build_id });
+        let facts = Arc::new(ModuleFacts {
+            path: module.path.clone(),
+            build_id,
+        });
         self.facts.insert(id, Arc::clone(&facts));
         Some(facts)
     }
 
-    fn names(&mut self, place: Option<Place<ModuleId>>) -> Arc<Symbolized> {
+    fn names(&mut self, place: Option<Place<ModuleId>>, exact: bool) -> Arc<Symbolized> {
         let module = place.and_then(|Place { module, svma }| Some((self.modules.get(module)?, svma)));
         let Some((module, svma)) = module else {
             return outside_modules();
         };
-        let object = CodeObject { key: module.id.index(), path: &module.path, bytes: module.bytes() };
-        self.symbolizer.symbolize(object, svma, false)
+        let object = CodeObject {
+            key: module.id.index(),
+            path: &module.path,
+            bytes: module.bytes(),
+        };
+        self.symbolizer.symbolize(object, svma, exact)
     }
 }

@@ -103,7 +103,13 @@ impl<'obj> Session<'obj> {
         tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
         let probes = discover(&modules)?;
 
-        let loaded = Loader { config, target: &target, built: &built, mappings: &mappings }.load(storages)?;
+        let loaded = Loader {
+            config,
+            target: &target,
+            built: &built,
+            mappings: &mappings,
+        }
+        .load(storages)?;
         let (kernel, path) = loaded;
         let symbolizer = Symbolizer::new(debug_roots(&target));
         let mut session = Self {
@@ -122,7 +128,10 @@ impl<'obj> Session<'obj> {
             reloads: Reloads::default(),
         };
         session.publish(mappings, built)?;
-        session.kernel.add_process(config.pid, SLOT).context("cannot name the target to the kernel side")?;
+        session
+            .kernel
+            .add_process(config.pid, SLOT)
+            .context("cannot name the target to the kernel side")?;
         session.attach(&probes, path)?;
         Ok(session)
     }
@@ -148,9 +157,16 @@ impl<'obj> Session<'obj> {
             Epoch::New => Meaning::Changed,
         };
         let list = self.tables.kernel_mappings(&mappings);
-        let published = self.kernel.publisher.publish(SLOT, &list, meaning).context("cannot publish mappings")?;
+        let published = self
+            .kernel
+            .publisher
+            .publish(SLOT, &list, meaning)
+            .context("cannot publish mappings")?;
         if published.left_out > 0 {
-            tracing::warn!("{} executable mappings do not fit: stacks end there", published.left_out);
+            tracing::warn!(
+                "{} executable mappings do not fit: stacks end there",
+                published.left_out
+            );
         }
         self.mappings = mappings;
         Ok(())
@@ -261,7 +277,10 @@ fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappi
 
 /// Separate debug files are sought as the target sees the file system, then as we do.
 fn debug_roots(target: &Target) -> Vec<PathBuf> {
-    vec![PathBuf::from(format!("/proc/{}/root", target.pid())), PathBuf::from("/")]
+    vec![
+        PathBuf::from(format!("/proc/{}/root", target.pid())),
+        PathBuf::from("/"),
+    ]
 }
 
 /// The probes for all allocators among `modules`.
@@ -270,14 +289,24 @@ fn discover(modules: &Modules) -> anyhow::Result<Vec<crate::bpf::Probe>> {
     for problem in &discovery.problems {
         tracing::debug!("{problem}");
     }
-    let probes: Vec<_> = discovery.sites.iter().filter_map(|site| probes::probe(site, modules)).collect();
+    let probes: Vec<_> = discovery
+        .sites
+        .iter()
+        .filter_map(|site| probes::probe(site, modules))
+        .collect();
     if probes.is_empty() {
         let reasons: Vec<_> = discovery.problems.iter().map(ToString::to_string).collect();
         bail!("nothing to probe: {}", reasons.join("; "));
     }
     for site in &discovery.sites {
-        tracing::debug!("probe {} at {:#x}+{:#x}: {:?} ({:?})", site.symbol, site.entry,
-            site.svma.offset_from(site.entry), site.cost, site.why);
+        tracing::debug!(
+            "probe {} at {:#x}+{:#x}: {:?} ({:?})",
+            site.symbol,
+            site.entry,
+            site.svma.offset_from(site.entry),
+            site.cost,
+            site.why
+        );
     }
     Ok(probes)
 }
@@ -294,7 +323,11 @@ impl Loader<'_> {
     fn load<'obj>(&self, storages: &'obj mut Storages) -> anyhow::Result<(Kernel<'obj>, AttachPath)> {
         let mut refused = None;
         for (storage, &attach) in storages.iter_mut().zip(&self.config.attach) {
-            let settings = Settings { walk: self.config.walk, attach, capacity: self.capacity() };
+            let settings = Settings {
+                walk: self.config.walk,
+                attach,
+                capacity: self.capacity(),
+            };
             match Kernel::load(storage, &settings) {
                 Ok(kernel) => return Ok((kernel, attach)),
                 Err(error) => {

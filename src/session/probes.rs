@@ -33,5 +33,12 @@ fn cookie(function: u8, role: Role, shape: Shape) -> Cookie {
         Role::Resize => ProbeRole::Resize,
         Role::Free => ProbeRole::Free,
     };
-    Cookie { function, role, size, count, block: shape.block, result }
+    Cookie {
+        function,
+        role,
+        size,
+        count,
+        block: shape.block,
+        result,
+    }
 }

@@ -16,7 +16,11 @@ pub(super) struct Reloads {
 
 impl Default for Reloads {
     fn default() -> Self {
-        Self { requested: false, pause: FIRST_PAUSE, not_before: None }
+        Self {
+            requested: false,
+            pause: FIRST_PAUSE,
+            not_before: None,
+        }
     }
 }
 
@@ -34,7 +38,11 @@ impl Reloads {
     /// A reload was done, and found something new or not.
     pub(super) fn done(&mut self, now: Instant, changed: bool) {
         self.requested = false;
-        self.pause = if changed { FIRST_PAUSE } else { (2 * self.pause).min(LONGEST_PAUSE) };
+        self.pause = if changed {
+            FIRST_PAUSE
+        } else {
+            (2 * self.pause).min(LONGEST_PAUSE)
+        };
         self.not_before = (!changed).then(|| now + self.pause);
     }
 }

@@ -38,8 +38,13 @@ pub(super) struct BuiltTables(Vec<(ModuleId, Built)>);
 impl BuiltTables {
     /// Words that the images take in the store, with room for their alignment.
     pub(super) fn words(&self) -> usize {
-        let images = self.0.iter().filter_map(|(_, built)| built.as_ref().ok()?.as_ref());
-        images.map(|image| image.words().len() + TableStore::ALIGNMENT).sum()
+        let images = self
+            .0
+            .iter()
+            .filter_map(|(_, built)| built.as_ref().ok()?.as_ref());
+        images
+            .map(|image| image.words().len() + TableStore::ALIGNMENT)
+            .sum()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -65,7 +70,12 @@ impl ModuleTables {
     /// Stores what was built.
     pub(super) fn store(&mut self, built: BuiltTables, modules: &Modules, store: &mut TableStore) {
         for (id, built) in built.0 {
-            let path = || modules.get(id).map(|module| module.path.display().to_string()).unwrap_or_default();
+            let path = || {
+                modules
+                    .get(id)
+                    .map(|module| module.path.display().to_string())
+                    .unwrap_or_default()
+            };
             let state = match built {
                 Ok(None) => State::NoCfi,
                 Ok(Some(image)) => store.store(id, &image).map_or_else(
@@ -97,10 +107,19 @@ impl ModuleTables {
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
                 MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
             };
-            Mapping { start: entry.range.start, end: entry.range.end, bias, image_at, kind }
+            Mapping {
+                start: entry.range.start,
+                end: entry.range.end,
+                bias,
+                image_at,
+                kind,
+            }
         };
         // Above, there is only the kernel's own page; walks look nothing up there.
-        let user = mappings.entries().iter().filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
+        let user = mappings
+            .entries()
+            .iter()
+            .filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
         user.map(kernel_mapping).collect()
     }
 }
@@ -118,7 +137,12 @@ fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
     let built = Mutex::new(Vec::with_capacity(queue.len()));
     let queue = Mutex::new(queue);
     // A worker that panicked would have poisoned the locks; what the others did is still good.
-    let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
+    let next = || {
+        queue
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .pop()
+    };
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
@@ -134,5 +158,7 @@ fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
             });
         }
     });
-    built.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    built
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

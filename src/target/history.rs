@@ -26,7 +26,9 @@ pub enum Epoch {
 
 impl Default for History {
     fn default() -> Self {
-        Self { epochs: vec![Mappings::default()] }
+        Self {
+            epochs: vec![Mappings::default()],
+        }
     }
 }
 
@@ -60,8 +62,13 @@ fn conflicts(before: &Mappings, now: &Mappings) -> bool {
         contains(&a.range, b.range.start) || contains(&b.range, a.range.start)
     };
     now.entries().iter().any(|entry| {
-        let after = before.entries().partition_point(|other| other.range.start < entry.range.end);
-        let overlapping = before.entries()[..after].iter().rev().take_while(|other| overlap(entry, other));
+        let after = before
+            .entries()
+            .partition_point(|other| other.range.start < entry.range.end);
+        let overlapping = before.entries()[..after]
+            .iter()
+            .rev()
+            .take_while(|other| overlap(entry, other));
         overlapping.into_iter().any(|other| other.code != entry.code)
     })
 }
@@ -73,8 +80,14 @@ mod tests {
     use super::*;
 
     fn module(start: u64, end: u64, module: u32) -> CodeMapping {
-        let code = MappedCode::Module { module: ModuleId::new(module), bias: Bias::from_raw(start) };
-        CodeMapping { range: Avma::new(start)..Avma::new(end), code }
+        let code = MappedCode::Module {
+            module: ModuleId::new(module),
+            bias: Bias::from_raw(start),
+        };
+        CodeMapping {
+            range: Avma::new(start)..Avma::new(end),
+            code,
+        }
     }
 
     fn mappings(entries: &[CodeMapping]) -> Mappings {

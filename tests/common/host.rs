@@ -8,10 +8,8 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use libloading::{Library, Symbol};
-use unwind_tables::addr::{Avma, Bias};
-use unwind_tables::walk::{
-    End, FoundBy, Frame, MAX_FRAMES, Mapping, MappingKind, Registers, Stack, Tables, Unwind,
-};
+use unwind_tables::addr::Avma;
+use unwind_tables::walk::{End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind};
 
 const CACHE_SLOTS: usize = 1 << 15;
 
@@ -197,24 +195,21 @@ fn host_mapping(mapping: &Mapping) -> HostMapping {
         image_at,
         kind,
     } = mapping;
-    let kind: MappingKind = kind;
     HostMapping {
         start: start.get(),
         end: end.get(),
-        bias: bias_bits(bias),
+        bias: bias.get(),
         image_at,
         kind: kind as u32,
     }
 }
 
-fn bias_bits(bias: Bias) -> u64 {
-    bias.get()
-}
-
 fn decode(stack: &HostStack) -> Stack {
     let frame = |&word: &u64| Frame {
         pc: Avma::new(word & ((1 << 56) - 1)),
-        found_by: FoundBy::from_number(u32::try_from(word >> 56).expect("8 bits")).expect("a known way"),
+        found_by: FoundBy::from_number(u32::try_from(word >> 56 & 0x7f).expect("7 bits"))
+            .expect("a known way"),
+        exact: word >> 63 == 1,
     };
     let count = usize::try_from(stack.frame_count).expect("it is small");
     Stack {

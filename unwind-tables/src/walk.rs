@@ -187,6 +187,9 @@ pub struct Frame {
     pub pc: Avma,
     /// How it was found.
     pub found_by: FoundBy,
+    /// `pc` is the very instruction: it was interrupted, or a signal handler returns to it. Otherwise the
+    /// instruction before `pc` is the call that the frame is in.
+    pub exact: bool,
 }
 
 /// A finished walk.
@@ -254,7 +257,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         if let Some(end) = end_without_frame(rule) {
             return Err(end);
         }
-        self.push_frame()?;
+        self.push_frame(rule)?;
         match rule.kind() {
             kind::SP | kind::FP => self.apply_offset(rule),
             kind::PLT => self.apply_plt(rule),
@@ -305,15 +308,26 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         (address < mapping.end).then_some(*mapping)
     }
 
-    fn push_frame(&mut self) -> Step {
+    fn push_frame(&mut self, rule: PackedRule) -> Step {
         if self.frames.len() >= MAX_FRAMES {
             return Err(End::DepthLimit);
         }
+        let exact = self.pc_adjust == 0 || self.is_signal_frame(rule);
         self.frames.push(Frame {
             pc: self.pc,
             found_by: self.found_by,
+            exact,
         });
         Ok(())
+    }
+
+    /// Whether the frame is what the kernel makes a signal handler return to.
+    fn is_signal_frame(&self, rule: PackedRule) -> bool {
+        let image = ImageView {
+            words: self.tables.words,
+            at: 0,
+        };
+        rule.kind() == kind::WIDE && image.wide(rule).0[0] & wide::SIGNAL_FRAME != 0
     }
 
     fn apply_offset(&mut self, rule: PackedRule) -> Step {
