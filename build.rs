@@ -47,6 +47,6 @@ fn require(clang: &str) {
 }
 
 fn fail(line: &str) -> ! {
-    eprintln!("error: {line}");
+    println!("cargo::error={line}");
     exit(1);
 }

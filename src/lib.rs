@@ -1,4 +1,68 @@
 //! Leak tracing of running processes with complete, DWARF-unwound stacks, in the kernel.
+//!
+//! This page is the map of the program. `README.md` says how to use it; each module's page says what it does.
+//!
+//! # From start to end
+//!
+//! ```text
+//!  cli ─► config ─► session ─ the only module that knows the order of things
+//!                     │
+//!   1  target         /proc/PID/maps ─► Mapping {Avma range, module, bias}; modules are opened files
+//!   2  unwind_tables  ELF bytes ─► CFI rows ─► UnwindTable ─► Image, on all cores
+//!   3  allocator      symbols ─► ProbeSite {module, FileOffset, function}, the cheapest instruction that will do
+//!   4  bpf            load ─ store images ─ publish mappings ─ attach            ─────► kernel (bpf/)
+//!   5  collect        events: "a walk met an unknown mapping" ─► back to 1       ◄─────   probes ─► walk ─►
+//!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals, blocks
+//!   6  leak           snapshot ─► sites, ranked            (pure)
+//!   7  symbolize      (module, Svma) ─► function, inlines, file:line
+//!   8  report         Report ─► text | json                (one file per format)
+//! ```
+//!
+//! Modules import only those before them in this list: `preflight`, `target`, `allocator`, `bpf`, `collect`,
+//! `symbolize`, `leak`, `report`, `config`, `session`, `inspect`, `cli`. `tests/tidy.rs` holds them to it.
+//!
+//! # What happens at an allocation
+//!
+//! The probe at the allocator function's entry notes what was asked for in the thread's state; what the allocator
+//! calls within is ignored. At the return, if it succeeded, the program in `bpf/calls.bpf.h` walks the stack from
+//! the caller's registers (`bpf/unwind.bpf.h`): for each frame it finds the mapping, the object's table, the row,
+//! and computes the caller's registers; a cache from address to rule and one 2 KiB read of the stack make that
+//! cheap. The frames are hashed; a new stack is stored once, with how each frame was found and why the walk ended
+//! (`bpf/stacks.bpf.h`). The block enters the block table, its bytes the stack's totals (`bpf/blocks.bpf.h`). A
+//! free takes both back.
+//!
+//! # Invariants
+//!
+//! * **No frame is invented.** Every stored frame lies in an executable mapping and was reached by CFI or by a
+//!   frame pointer that leads to an address behind a call. What cannot be known ends the walk with one of
+//!   [`End`](unwind_tables::walk::End)'s causes; only an undefined return address is "complete".
+//! * **No stale table is used knowingly.** A walk uses one mapping list and one rule cache throughout; both are
+//!   replaced whole, and reused only after every walk that could hold them has ended ([`bpf::Publisher`]). What
+//!   is not noticed at once: code that is unmapped and replaced at the same address, until the next reload.
+//! * **One walk, two languages.** `bpf/unwind.bpf.h` does what [`unwind_tables::walk`] specifies;
+//!   `tests/unwind_host.rs` and `tests/unwind_recorded.rs` run both over the same tables and memory.
+//!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
+//! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted
+//!   with its cause. Nothing is subtracted that was not added.
+//! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is
+//!   written, it is never stopped. No return probe is placed on a function that can throw.
+//! * **Files and `/proc` are not trusted.** Parsing never panics and is bounded in time and memory.
+//!
+//! Deliberately absent: `perf_event` stack dumps (they truncate), the kernel's stack map (it loses colliding
+//! stacks), polling for mapping changes, and any knowledge of BPF types outside [`bpf`] and [`collect`].
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! |---|---|
+//! | AVMA, SVMA, file offset | address in the process, in the ELF file's own space, in the file's bytes |
+//! | bias | AVMA − SVMA of a mapping |
+//! | CFI, FDE, CFA | call frame information, one function's part of it, the caller's stack pointer |
+//! | row, rule | an address and what holds from there on; how to get from a frame to its caller |
+//! | gap | code that no CFI covers; not the end of a stack |
+//! | block | what an allocation returned; outstanding until it is freed |
+//! | epoch | time in which an address means at most one thing |
+//! | site | one allocator function called by one stack of code |
 
 pub mod allocator;
 pub mod bpf;

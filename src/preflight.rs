@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use procfs::process::Process;
 use thiserror::Error;
 
 /// Something is missing.
@@ -34,17 +35,12 @@ const UPROBES: &str = "/sys/bus/event_source/devices/uprobe";
 ///
 /// The first thing that is missing, with the remedy.
 pub fn check() -> Result<(), PreflightError> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    check_capabilities(effective_capabilities(&status).unwrap_or(0))?;
+    let status = Process::myself().and_then(|process| process.status());
+    check_capabilities(status.map_or(0, |status| status.capeff))?;
     if !fs::exists(UPROBES).unwrap_or(false) {
         return Err(PreflightError::NoUprobes { path: UPROBES });
     }
     Ok(())
-}
-
-fn effective_capabilities(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(line.trim(), 16).ok()
 }
 
 fn check_capabilities(effective: u64) -> Result<(), PreflightError> {
@@ -86,13 +82,5 @@ mod tests {
         ] {
             assert_eq!(check_capabilities(effective), expected, "{effective:#x}");
         }
-    }
-
-    /// The kernel's status file gives the capabilities in hexadecimal.
-    #[test]
-    fn effective_capabilities_are_read() {
-        let status = "Name:\tcat\nCapPrm:\t0000000000000001\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n";
-        assert_eq!(effective_capabilities(status), Some(0x1ff_ffff_ffff));
-        assert_eq!(effective_capabilities("Name:\tcat\n"), None);
     }
 }

@@ -35,7 +35,15 @@ fn compile_program(flags: &[&str]) -> PathBuf {
     let name = format!("recorded{}", flags.concat());
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let status = Command::new("gcc")
-        .args(["-O2", "-mavx2", "-Wall", "-Wextra", "-Werror", "tests/programs/recorded_stack.c", "-o"])
+        .args([
+            "-O2",
+            "-mavx2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "tests/programs/recorded_stack.c",
+            "-o",
+        ])
         .arg(&program)
         .args(flags)
         .status()
@@ -154,12 +162,18 @@ fn functions(stack: &Stack, mappings: &Mappings, modules: &Modules) -> Vec<Strin
 #[test]
 fn recorded_walks_are_equal_and_complete() {
     let mut host = HostWalk::build();
-    for flags in [&["-fomit-frame-pointer"][..], &["-static"], &["-fno-omit-frame-pointer"]] {
+    for flags in [
+        &["-fomit-frame-pointer"][..],
+        &["-static"],
+        &["-fno-omit-frame-pointer"],
+    ] {
         let program = start(&compile_program(flags));
         let pid = program.child.id();
         let target = Target::open(pid).expect("it runs");
         let mut modules = Modules::new();
-        let mappings = target.read_mappings(&mut modules).expect("its mappings can be read");
+        let mappings = target
+            .read_mappings(&mut modules)
+            .expect("its mappings can be read");
         let published = publish(&mappings, &modules);
         let mut memory = record_memory(pid);
         let tables = Tables {

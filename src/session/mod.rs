@@ -57,8 +57,11 @@ pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::R
     let mut storages = storages();
     let mut session = Session::start(&mut storages, config)?;
     let mut made = 0;
+    let mut next = Instant::now();
     loop {
-        let ending = session.follow(config.interval, stop)?;
+        // From report to report, however long the last one took; none is made up for.
+        next = (next + config.interval).max(Instant::now());
+        let ending = session.follow(next, stop)?;
         made += 1;
         let report = session.report(config.top)?;
         report::render(&report, config.format, out)?;
@@ -172,13 +175,12 @@ impl<'obj> Session<'obj> {
         Ok(())
     }
 
-    /// Follows the target for `interval`. Returns whether that was the end: it exited, or `stop` was set.
+    /// Follows the target until `deadline`. Returns whether the end came before: it exited, or `stop` was set.
     ///
     /// # Errors
     ///
     /// The kernel side cannot be read or written any more.
-    pub fn follow(&mut self, interval: Duration, stop: &AtomicBool) -> anyhow::Result<bool> {
-        let deadline = Instant::now() + interval;
+    pub fn follow(&mut self, deadline: Instant, stop: &AtomicBool) -> anyhow::Result<bool> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let events = self.events.wait(left.min(TICK)).context("cannot read events")?;
