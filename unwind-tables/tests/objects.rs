@@ -138,6 +138,15 @@ const DIRECTIVES: &[(&str, UnwindRule)] = &[
         ".cfi_escape 0x10,16,2,0x70,0",
         UnwindRule::Unsupported(RaExpression),
     ),
+    // The slot's address is itself in memory.
+    (
+        ".cfi_escape 0x10,16,3,0x77,40,0x06",
+        UnwindRule::Unsupported(RaExpression),
+    ),
+    (
+        ".cfi_escape 0x10,6,3,0x77,40,0x06",
+        UnwindRule::Unsupported(FpExpression),
+    ),
     (".cfi_register rbp, r11", UnwindRule::Unsupported(FpRegister)),
     (".cfi_undefined rbp", UnwindRule::Unsupported(FpRegister)),
     (
