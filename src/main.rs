@@ -1,5 +1,6 @@
 //! Reads the command line, runs, reports errors, decides the exit status.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,6 +11,11 @@ use clap::error::ErrorKind;
 use memleak::cli::{Cli, Command};
 use memleak::config::Config;
 use memleak::{inspect, session};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Wrong usage, or an error of the tool.
 const FAILED: u8 = 2;
@@ -52,6 +58,32 @@ fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
+/// Progress and warnings, a line each.
+struct Line;
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let level = *event.metadata().level();
+        let kind = match level {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        };
+        write!(writer, "memleak: {kind}")?;
+        context.field_format().format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
 fn log_to_stderr(verbose: u8) {
     let level = match verbose {
         0 => "memleak=info",
@@ -59,10 +91,9 @@ fn log_to_stderr(verbose: u8) {
         _ => "trace",
     };
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(level))
+        .with_env_filter(EnvFilter::new(level))
         .with_writer(io::stderr)
-        .with_target(false)
-        .without_time()
+        .event_format(Line)
         .init();
     let print = |_: libbpf_rs::PrintLevel, message: String| tracing::trace!("{}", message.trim_end());
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, print)));

@@ -51,7 +51,7 @@ pub enum TargetError {
         pid: u32,
     },
     /// A thread of the kernel, which has no memory of its own.
-    #[error("{pid} ({comm}) is a kernel thread; for kernel allocations leave out -p")]
+    #[error("{pid} ({comm}) is a kernel thread, which has no heap; give the pid of a program's process")]
     KernelThread {
         /// Its pid.
         pid: u32,

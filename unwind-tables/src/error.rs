@@ -8,7 +8,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TableError {
     /// The bytes are not an ELF file.
-    #[error("not an ELF file")]
+    #[error("not an ELF file; give an executable or a shared library")]
     NotElf,
     /// The ELF file is not of a kind that can be unwound here.
     #[error("unsupported ELF file: {0}")]
