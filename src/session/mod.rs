@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use unwind_tables::walk::Unwind;
 
-use crate::allocator;
-use crate::bpf::{AttachPath, Attached, Capacity, Kernel, Meaning, Settings, Storage, Walk};
+use crate::allocator::{self, ProbeSite, SiteCost};
+use crate::bpf::{AttachPath, Attached, Capacity, Kernel, Meaning, Probe, Settings, Storage, Walk};
 use crate::collect::{self, EventQueue, Snapshot};
 use crate::config::Config;
 use crate::preflight;
@@ -139,7 +139,7 @@ impl<'obj> Session<'obj> {
         Ok(session)
     }
 
-    fn attach(&mut self, probes: &[crate::bpf::Probe], path: AttachPath) -> anyhow::Result<()> {
+    fn attach(&mut self, probes: &[Probe], path: AttachPath) -> anyhow::Result<()> {
         let pid = i32::try_from(self.target.pid()).context("the process id is out of range")?;
         self.attached = self.kernel.attach(pid, probes)?;
         self.started = Instant::now();
@@ -286,7 +286,7 @@ fn debug_roots(target: &Target) -> Vec<PathBuf> {
 }
 
 /// The probes for all allocators among `modules`.
-fn discover(modules: &Modules) -> anyhow::Result<Vec<crate::bpf::Probe>> {
+fn discover(modules: &Modules) -> anyhow::Result<Vec<Probe>> {
     let discovery = allocator::discover(modules.iter());
     for problem in &discovery.problems {
         tracing::debug!("{problem}");
@@ -300,17 +300,22 @@ fn discover(modules: &Modules) -> anyhow::Result<Vec<crate::bpf::Probe>> {
         let reasons: Vec<_> = discovery.problems.iter().map(ToString::to_string).collect();
         bail!("nothing to probe: {}", reasons.join("; "));
     }
-    for site in &discovery.sites {
-        tracing::debug!(
-            "probe {} at {:#x}+{:#x}: {:?} ({:?})",
-            site.symbol,
-            site.entry,
-            site.svma.offset_from(site.entry),
-            site.cost,
-            site.why
-        );
-    }
+    say_where(&discovery.sites);
     Ok(probes)
+}
+
+/// Says where each probe sits, and which of them the kernel has to single-step.
+fn say_where(sites: &[ProbeSite]) {
+    let place = |site: &ProbeSite| format!("{}+{:#x}", site.symbol, site.svma.offset_from(site.entry));
+    let list = |cost| {
+        let sites = sites.iter().filter(|site| site.cost == cost);
+        sites.map(place).collect::<Vec<_>>().join(", ")
+    };
+    tracing::info!("probes at {}", list(SiteCost::Emulated));
+    let slow = list(SiteCost::SingleStepped);
+    if !slow.is_empty() {
+        tracing::info!("slow probes, whose instruction the kernel must single-step, at {slow}");
+    }
 }
 
 /// Loads the kernel side, sized for a target, by the first way to attach that the kernel has.
