@@ -2,7 +2,7 @@
 //!
 //! Only x86-64 executables and shared objects, with or without section headers, from a file or copied out
 //! of memory (the vDSO). Reads no CFI and opens no files. Every offset and size in the file is untrusted:
-//! the file is read through [`Bytes`], which answers out-of-range reads with `None`. The ELF structures are
+//! the file is read through `Bytes`, which answers out-of-range reads with `None`. The ELF structures are
 //! read field by field because a slice, such as a copy of the vDSO, need not be aligned for a cast.
 
 use std::borrow::Cow;
