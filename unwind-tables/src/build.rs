@@ -178,3 +178,114 @@ fn is_padding(rows: &[Row], end: Svma, start: Svma) -> bool {
     let distance = start.offset_from(end);
     distance == 0 || (distance <= MAX_PADDING && matches!(before, Some(UnwindRule::Frame(_))))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rule::{CfaRule, FrameRule, Register, Saved};
+
+    /// Addresses of the made-up code.
+    const SPACE: u64 = 400;
+
+    fn frame(offset: i32) -> UnwindRule {
+        UnwindRule::Frame(FrameRule {
+            cfa: CfaRule::Offset {
+                register: Register::Sp,
+                offset,
+            },
+            ra: Saved::AtCfa(-8),
+            fp: Saved::Same,
+            signal_frame: false,
+        })
+    }
+
+    /// A section of functions, each of two rows, with rules that tell everything apart.
+    fn cfi(ranges: &[(u64, u64)], first_offset: i32) -> Cfi {
+        let mut cfi = Cfi::default();
+        for (&(start, length), number) in ranges.iter().zip(0..) {
+            let first_row = cfi.rows.len();
+            let ends_stack = number % 5 == 4;
+            let second = if ends_stack {
+                UnwindRule::EndOfStack
+            } else {
+                frame(first_offset + 2 * number + 1)
+            };
+            let rows = [
+                (start, frame(first_offset + 2 * number)),
+                (start + length / 2, second),
+            ];
+            let rows = rows.map(|(start, rule)| Row {
+                start: Svma::new(start),
+                rule,
+            });
+            cfi.rows.extend(if length < 2 { &rows[..1] } else { &rows });
+            cfi.functions.push(Function {
+                range: Svma::new(start)..Svma::new(start + length),
+                rows: first_row..cfi.rows.len(),
+            });
+        }
+        cfi
+    }
+
+    /// What the module's documentation says, for one section and address.
+    fn said(cfi: &Cfi, address: Svma) -> Option<UnwindRule> {
+        let below = cfi
+            .functions
+            .iter()
+            .filter(|function| function.range.start <= address);
+        let start = below.map(|function| function.range.start).max()?;
+        let function = cfi
+            .functions
+            .iter()
+            .find(|function| function.range.start == start)?;
+        let mut rows = cfi.rows[function.rows.clone()].iter().rev();
+        let row = rows.find(|row| row.start <= address)?;
+        (address < function.range.end).then_some(row.rule)
+    }
+
+    /// The same for both sections and every address, with padding.
+    fn expected(eh_frame: &Cfi, debug_frame: &Cfi) -> Vec<UnwindRule> {
+        let said = |address| {
+            let address = Svma::new(address);
+            said(eh_frame, address).or_else(|| said(debug_frame, address))
+        };
+        let said: Vec<_> = (0..SPACE).map(said).collect();
+        let mut rules = Vec::new();
+        for (rule, at) in said.iter().zip(0..) {
+            let before = said[..at].iter().rposition(Option::is_some);
+            let after = said[at..]
+                .iter()
+                .position(Option::is_some)
+                .map(|distance| at + distance);
+            rules.push(match (rule, before, after) {
+                (Some(rule), _, _) => *rule,
+                (None, Some(before), Some(after)) if (after - before - 1) as u64 <= MAX_PADDING => said
+                    [before]
+                    .filter(|rule| matches!(rule, UnwindRule::Frame(_)))
+                    .unwrap_or(UnwindRule::Gap),
+                (None, _, _) => UnwindRule::Gap,
+            });
+        }
+        rules
+    }
+
+    fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        vec((1..300_u64, prop_oneof![1..30_u64, 1..90_u64]), 0..12)
+    }
+
+    proptest! {
+        /// At every address, the table says what the documented order of functions and sections says.
+        #[test]
+        fn table_says_what_the_winning_function_says(eh_frame in ranges(), debug_frame in ranges()) {
+            let (eh_frame, debug_frame) = (cfi(&eh_frame, 1000), cfi(&debug_frame, 2000));
+            let mut rows = lay_out(&fill_gaps(pieces(&eh_frame), pieces(&debug_frame)));
+            compact::compact(&mut rows);
+            let table = UnwindTable::from_rows(rows).expect("ascending rows with a closing gap");
+            let rules: Vec<_> = (0..SPACE).map(|address| table.rule_at(Svma::new(address))).collect();
+            prop_assert_eq!(rules, expected(&eh_frame, &debug_frame));
+        }
+    }
+}

@@ -191,3 +191,44 @@ fn overlap<'a>(
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Row;
+
+    fn range(start: u64, end: u64) -> Range<Svma> {
+        Svma::new(start)..Svma::new(end)
+    }
+
+    /// Bytes are counted by rule; a gap only where code lies, also before the first row and after the last.
+    #[test]
+    fn bytes_are_counted_by_rule() {
+        let unsupported = UnwindRule::Unsupported(Reason::CfaRegister);
+        let rows = [
+            (0x100, UnwindRule::EndOfStack),
+            (0x110, unsupported),
+            (0x118, UnwindRule::Gap),
+            (0x200, UnwindRule::EndOfStack),
+            (0x220, UnwindRule::Gap),
+        ];
+        let rows = rows.map(|(start, rule)| Row {
+            start: Svma::new(start),
+            rule,
+        });
+        let table = UnwindTable::from_rows(rows.into()).expect("ascending rows with a closing gap");
+        let coverage = Coverage::of_table(
+            &table,
+            &[range(0xf0, 0x120), range(0x1f0, 0x210), range(0x300, 0x301)],
+        );
+        let count = |rows, bytes| Count { rows, bytes };
+        assert_eq!(coverage.of_kind(RuleKind::EndOfStack), count(2, 0x30));
+        assert_eq!(coverage.of_kind(RuleKind::Unsupported), count(1, 8));
+        assert_eq!(coverage.unsupported(Reason::CfaRegister), count(1, 8));
+        assert_eq!(coverage.unsupported(Reason::Malformed), count(0, 0));
+        assert_eq!(coverage.of_kind(RuleKind::Gap), count(2, 0x200 - 0x118));
+        assert_eq!(coverage.code_bytes, 0x30 + 0x20 + 1);
+        assert_eq!(coverage.gap_bytes, 0x10 + 8 + 0x10 + 1);
+        assert_eq!(coverage.rows, 5);
+    }
+}

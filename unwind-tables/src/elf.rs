@@ -2,7 +2,7 @@
 //!
 //! Only x86-64 executables and shared objects, with or without section headers, from a file or copied out
 //! of memory (the vDSO). Reads no CFI and opens no files. Every offset and size in the file is untrusted:
-//! the file is read through [`Bytes`], which answers out-of-range reads with `None`. The ELF structures are
+//! the file is read through `Bytes`, which answers out-of-range reads with `None`. The ELF structures are
 //! read field by field because a slice, such as a copy of the vDSO, need not be aligned for a cast.
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::addr::{self, FileOffset, Svma};
 use crate::bytes::Bytes;
 use crate::error::TableError;
-use crate::sections::{EH_FRAME_HDR_BYTES, eh_frame_from_header, section_data};
+use crate::sections::{eh_frame_from_header, section_data};
 
 /// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,17 +241,6 @@ impl<'a> ElfView<'a> {
             svma: eh_frame.svma,
             exact: end.is_some(),
         })
-    }
-
-    /// `.eh_frame_hdr`, from the section headers or else `PT_GNU_EH_FRAME`, and its address.
-    pub fn eh_frame_hdr(&self) -> Option<(&'a [u8], Svma)> {
-        if let Some(section) = self.section(b".eh_frame_hdr") {
-            let bytes = self.bytes.at(section.offset, section.size)?;
-            return Some((bytes.0, Svma::new(section.svma)));
-        }
-        let svma = self.eh_frame_hdr?;
-        let bytes = self.loaded_from(svma)?;
-        (bytes.len() >= EH_FRAME_HDR_BYTES).then_some((bytes.0, svma))
     }
 
     /// `.debug_frame`, decompressed; `None` also when it is damaged or implausibly large.

@@ -266,3 +266,86 @@ pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Svma;
+    use crate::rule::{CfaRule, FrameRule, Register, Saved};
+    use crate::table::Row;
+
+    /// An image with 300 rules, so with escapes, and one wide rule.
+    fn words() -> Vec<u32> {
+        let frame = |offset| {
+            UnwindRule::Frame(FrameRule {
+                cfa: CfaRule::Offset {
+                    register: Register::Sp,
+                    offset,
+                },
+                ra: Saved::AtCfa(-8),
+                fp: Saved::Same,
+                signal_frame: false,
+            })
+        };
+        let row = |(start, rule)| Row {
+            start: Svma::new(start),
+            rule,
+        };
+        let rules = (0..300)
+            .map(|number| frame(8 * number))
+            .chain([frame(12), UnwindRule::Gap]);
+        let rows = (0x1000..).zip(rules).map(row).collect();
+        let table = UnwindTable::from_rows(rows).expect("ascending rows with a closing gap");
+        encode(&table).expect("a small table").words().to_vec()
+    }
+
+    /// Each number that a reader follows is checked, and the error says which one was wrong.
+    #[test]
+    fn damage_is_named() {
+        let whole = words();
+        assert_eq!(check(&whole), Ok(()));
+        let at = |number: usize| whole[number] as usize;
+        let (index, rows, rules) = (at(header::INDEX_AT), at(header::ROWS_AT), at(header::RULES_AT));
+        let (escapes, wide_count) = (at(header::ESCAPES_AT), header::WIDE_COUNT);
+        let wide_escape = whole
+            .iter()
+            .skip(rules)
+            .position(|&bits| bits & 7 == kind::WIDE && bits != 0);
+        let wide_rule = rules + wide_escape.expect("one rule is wide");
+        let damaged = ImageError::Damaged;
+        for (word, value, error) in [
+            (header::MAGIC, 0, ImageError::BadMagic),
+            (header::TOTAL_WORDS, 7, damaged("length")),
+            (header::ROW_COUNT, 0, damaged("row count")),
+            (header::ROW_COUNT, MAX_ROWS + 1, damaged("row count")),
+            (header::ROW_COUNT, 10_000, damaged("rows")),
+            (header::BLOCK_COUNT, u32::MAX, damaged("index")),
+            (header::INDEX_AT, u32::MAX, damaged("index")),
+            (header::RULE_COUNT, u32::MAX, damaged("rules")),
+            (header::ESCAPE_COUNT, u32::MAX, damaged("escapes")),
+            (wide_count, u32::MAX, damaged("wide rules")),
+            (wide_count, 0, damaged("rule")),
+            (index, 0, damaged("index order")),
+            (index, u32::MAX, damaged("index order")),
+            (index + 1, 10_000, damaged("index order")),
+            (escapes, u32::MAX, damaged("escape order")),
+            (header::ESCAPE_COUNT, 0, damaged("rule number")),
+            (header::RULE_COUNT, 3, damaged("rule number")),
+            (rules, 0, damaged("rule")),
+            (rules, 1 << 31 | 1, damaged("rule")),
+            (rules, kind::CHAIN, damaged("rule")),
+            (escapes + 1, kind::STOP | 500 << 3, damaged("rule")),
+            (
+                wide_rule,
+                PackedRule::wide(1).expect("a small number").bits(),
+                damaged("rule"),
+            ),
+        ] {
+            let mut words = whole.clone();
+            words[word] = value;
+            assert_eq!(check(&words), Err(error), "word {word} = {value:#x}");
+        }
+        assert_eq!(check(&whole[..10]), Err(ImageError::BadMagic));
+        assert_eq!(check(&whole[..rows]), Err(damaged("length")));
+    }
+}

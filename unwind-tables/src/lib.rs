@@ -1,4 +1,37 @@
 //! ELF in, compact unwind table image out: what a walker in the kernel needs to get from a frame to its caller.
+//!
+//! ```text
+//!  ELF bytes ─ elf ──► segments, build-id, .eh_frame / .debug_frame      sections: decompression
+//!                        │
+//!                       cfi ─ translate ──► functions and their rows of UnwindRule     (gimli ends here)
+//!                        │
+//!                      build ──► sorted, overlaps cut, gaps explicit ─ compact ──► UnwindTable
+//!                        │                                                            │
+//!                    coverage ──► Coverage                                   encode (packed) ──► Image
+//!                                                                                     │
+//!                                            mappings, registers, memory ──► walk ──► Stack
+//! ```
+//!
+//! What is deliberately absent: opening files, `/proc`, BPF, and any rule for what the CFI does not say. A row
+//! that no rule expresses exactly is [`rule::UnwindRule::Unsupported`] with a reason, and code without CFI is
+//! [`rule::UnwindRule::Gap`]; both are counted in [`Coverage`], and a walk that meets them says so.
+//!
+//! ```
+//! use unwind_tables::addr::Svma;
+//! use unwind_tables::rule::UnwindRule;
+//!
+//! let elf = std::fs::read(std::env::current_exe()?)?;
+//! let compiled = unwind_tables::compile(&elf)?;
+//! let image = compiled.image.ok_or("this executable has no CFI")?;
+//!
+//! // A process starts at the ELF header's entry point, which nothing has called.
+//! let entry = Svma::new(u64::from_le_bytes(elf[24..32].try_into()?));
+//! assert_eq!(image.rule_at(entry), UnwindRule::EndOfStack);
+//! // No code lies at address 0.
+//! assert_eq!(image.rule_at(Svma::new(0)), UnwindRule::Gap);
+//! println!("{} rows, {} bytes", compiled.coverage.rows, image.byte_len());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod addr;
@@ -23,6 +56,7 @@ pub use coverage::Coverage;
 pub use elf::ElfView;
 pub use error::TableError;
 pub use image::Image;
+pub use rule::UnwindRule;
 
 /// An object's table in the kernel's layout, and what it covers.
 #[derive(Clone, Debug)]

@@ -54,7 +54,7 @@ pub(crate) struct EhFrameHeader {
 }
 
 /// Bytes before the encoded pointers.
-pub(crate) const EH_FRAME_HDR_BYTES: u64 = 4;
+const EH_FRAME_HDR_BYTES: u64 = 4;
 
 /// Pointer encodings of `DW_EH_PE_*` (LSB 5.0, "DWARF Exception Header Encoding").
 mod pointer {

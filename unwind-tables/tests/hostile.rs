@@ -114,34 +114,28 @@ fn interesting_ranges(elf: &[u8]) -> Vec<std::ops::Range<usize>> {
     let sections = cfi
         .iter()
         .filter_map(range)
-        .map(|(start, size)| start as usize..(start + size) as usize);
-    let headers = file.elf_headers();
+        .map(|(start, size)| position(start)..position(start + size));
     sections
-        .chain(headers)
-        .chain([0..elf.len()])
+        .chain(headers(elf))
+        .chain(std::iter::once(0..elf.len()))
         .filter(|range| !range.is_empty())
         .collect()
 }
 
-/// Where an ELF file's own headers lie.
-trait ElfHeaders {
-    fn elf_headers(&self) -> Vec<std::ops::Range<usize>>;
+fn position(value: u64) -> usize {
+    usize::try_from(value).expect("a position in memory")
 }
 
-impl ElfHeaders for object::File<'_> {
-    fn elf_headers(&self) -> Vec<std::ops::Range<usize>> {
-        let object::File::Elf64(elf) = self else {
-            panic!("not a 64-bit ELF file")
-        };
-        let data = elf.data();
-        let word = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().expect("8 bytes")) as usize;
-        let half = |at: usize| usize::from(u16::from_le_bytes([data[at], data[at + 1]]));
-        vec![
-            0..64,
-            word(32)..word(32) + 56 * half(56),
-            word(40)..word(40) + 64 * half(60),
-        ]
-    }
+/// Where the file's own header, program headers and section headers lie.
+fn headers(elf: &[u8]) -> [std::ops::Range<usize>; 3] {
+    let word = |at: usize| position(u64::from_le_bytes(elf[at..at + 8].try_into().expect("8 bytes")));
+    let half = |at: usize| usize::from(u16::from_le_bytes([elf[at], elf[at + 1]]));
+    let table = |start, size, count| start..start + size * count;
+    [
+        0..64,
+        table(word(32), 56, half(56)),
+        table(word(40), 64, half(60)),
+    ]
 }
 
 /// A xorshift generator: the same mutations in every run.
@@ -156,7 +150,7 @@ impl Random {
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
+        position(self.next() % limit as u64)
     }
 }
 
@@ -211,7 +205,7 @@ fn overlapping_cies_are_not_read_for_ever() {
         words(&mut contents, &[length, 0xffff_ffff], 4);
         contents.extend(b"\x01SSS");
     }
-    contents.resize(length as usize + 4, b'S');
+    contents.resize(position(length) + 4, b'S');
     for cie in 0..10_000 {
         words(&mut contents, &[20, 12 * cie], 4);
         words(&mut contents, &[0x1000, 1], 8);

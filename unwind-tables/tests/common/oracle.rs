@@ -244,7 +244,9 @@ impl Oracle<'_, '_> {
         }
         let mut result = evaluation.evaluate().ok()?;
         loop {
-            result = match result {
+            // Of the other requests none makes sense in call frame information.
+            #[allow(clippy::wildcard_enum_match_arm)]
+            let next = match result {
                 EvaluationResult::Complete => break,
                 EvaluationResult::RequiresMemory { address, .. } => evaluation
                     .resume_with_memory(Value::Generic(memory(address)))
@@ -254,6 +256,7 @@ impl Oracle<'_, '_> {
                     .ok()?,
                 other => panic!("{other:?} in call frame information"),
             };
+            result = next;
         }
         match evaluation.as_result() {
             [
