@@ -4,6 +4,7 @@
 //! is taken down. Parsing, formatting and map access are elsewhere.
 
 mod describe;
+mod live;
 mod probes;
 mod reload;
 mod tables;
@@ -19,15 +20,16 @@ use anyhow::{Context, bail};
 use unwind_tables::walk::Unwind;
 
 use crate::allocator::{self, ProbeSite, SiteCost};
-use crate::bpf::{AttachPath, Attached, Capacity, Kernel, Meaning, Probe, Settings, Storage, Walk};
-use crate::collect::{self, EventQueue, Snapshot};
+use crate::bpf::{AttachPath, Probe, Storage, Walk};
+use crate::collect::{self, Snapshot};
 use crate::config::Config;
 use crate::preflight;
 use crate::report::{self, ModuleFacts, Report};
 use crate::symbolize::Symbolizer;
-use crate::target::{Epoch, History, Mappings, ModuleId, Modules, Target};
+use crate::target::{Mappings, ModuleId, Modules, Target};
+use live::{Live, Prepared};
 use reload::Reloads;
-use tables::{BuiltTables, ModuleTables};
+use tables::ModuleTables;
 
 /// Storage for each way to attach that may have to be tried.
 pub type Storages = [Storage; AttachPath::ALL.len()];
@@ -41,12 +43,6 @@ pub fn storages() -> Storages {
 const SLOT: u32 = 0;
 /// How long the session sleeps at most before it looks at the target and at signals again.
 const TICK: Duration = Duration::from_millis(100);
-/// Room in the kernel for the mappings and tables of libraries that are loaded later.
-const MAPPINGS_HEADROOM: usize = 4;
-const TABLES_HEADROOM: usize = 2;
-const MIN_MAPPINGS: usize = 1 << 10;
-const MIN_TABLE_WORDS: usize = 1 << 20;
-
 /// Traces as `config` says and writes reports to `out`, until all are made, `stop` is set, or the target ends.
 ///
 /// # Errors
@@ -74,19 +70,12 @@ pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::R
 
 /// A process that is being traced. Dropping it detaches.
 pub struct Session<'obj> {
-    // Dropped first: probes must be gone before what they use.
-    attached: Attached,
-    events: EventQueue,
-    kernel: Kernel<'obj>,
+    live: Live<'obj>,
     walk: Walk,
     target: Target,
     modules: Modules,
-    mappings: Mappings,
-    history: History,
-    tables: ModuleTables,
     symbolizer: Symbolizer,
     facts: HashMap<ModuleId, Arc<ModuleFacts>>,
-    started: Instant,
     reloads: Reloads,
 }
 
@@ -97,82 +86,18 @@ impl<'obj> Session<'obj> {
     ///
     /// As [`run`].
     pub fn start(storages: &'obj mut Storages, config: &Config) -> anyhow::Result<Self> {
-        let target = Target::open(config.pid)?;
-        let mut modules = Modules::new();
-        let began = Instant::now();
-        let mappings = read_mappings(&target, &mut modules)?;
-        let tables = ModuleTables::default();
-        let built = tables.build(&mappings, &modules, config.walk);
-        tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
-        let probes = discover(&modules)?;
-
-        let loaded = Loader {
-            config,
-            target: &target,
-            built: &built,
-            mappings: &mappings,
-        }
-        .load(storages)?;
-        let (kernel, path) = loaded;
-        let symbolizer = Symbolizer::new(debug_roots(&target));
-        let mut session = Self {
-            attached: Attached::default(),
-            events: EventQueue::open(&kernel)?,
-            kernel,
+        let prepared = prepare(config)?;
+        let live = Live::start(storages, config, &prepared)?;
+        let Prepared { target, modules, .. } = prepared;
+        Ok(Self {
+            live,
             walk: config.walk,
+            symbolizer: Symbolizer::new(debug_roots(&target)),
             target,
             modules,
-            mappings: Mappings::default(),
-            history: History::default(),
-            tables,
-            symbolizer,
             facts: HashMap::new(),
-            started: Instant::now(),
             reloads: Reloads::default(),
-        };
-        session.publish(mappings, built)?;
-        session
-            .kernel
-            .add_process(config.pid, SLOT)
-            .context("cannot name the target to the kernel side")?;
-        session.attach(&probes, path)?;
-        Ok(session)
-    }
-
-    fn attach(&mut self, probes: &[Probe], path: AttachPath) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.target.pid()).context("the process id is out of range")?;
-        self.attached = self.kernel.attach(pid, probes)?;
-        self.started = Instant::now();
-        tracing::info!(
-            "tracing {} ({pid}): {} probes by {} {path:?} links; Ctrl-C ends it with a last report",
-            self.target.comm(),
-            probes.len(),
-            self.attached.link_count(),
-        );
-        Ok(())
-    }
-
-    /// Makes `mappings` and the tables in `built` known to the kernel.
-    fn publish(&mut self, mappings: Mappings, built: BuiltTables) -> anyhow::Result<()> {
-        self.tables.store(built, &self.modules, &mut self.kernel.tables);
-        let meaning = match self.history.add(&mappings) {
-            Epoch::Same => Meaning::Kept,
-            Epoch::New => Meaning::Changed,
-        };
-        let list = self.tables.kernel_mappings(&mappings);
-        let published = self
-            .kernel
-            .publisher
-            .publish(SLOT, &list, meaning)
-            .context("cannot publish mappings")?;
-        if published.left_out > 0 {
-            tracing::warn!(
-                "{} executable mappings do not fit: stacks end there",
-                published.left_out
-            );
-        }
-        self.mappings = mappings;
-        Ok(())
+        })
     }
 
     /// Follows the target until `deadline`. Returns whether the end came before: it exited, or `stop` was set.
@@ -183,7 +108,11 @@ impl<'obj> Session<'obj> {
     pub fn follow(&mut self, deadline: Instant, stop: &AtomicBool) -> anyhow::Result<bool> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let events = self.events.wait(left.min(TICK)).context("cannot read events")?;
+            let events = self
+                .live
+                .events
+                .wait(left.min(TICK))
+                .context("cannot read events")?;
             if stop.load(Ordering::Relaxed) {
                 return Ok(true);
             }
@@ -209,7 +138,7 @@ impl<'obj> Session<'obj> {
         let changed = self.reload()?;
         self.reloads.done(Instant::now(), changed);
         if !changed {
-            self.kernel.publisher.accept_requests(SLOT);
+            self.live.kernel.publisher.accept_requests(SLOT);
         }
         Ok(())
     }
@@ -220,12 +149,12 @@ impl<'obj> Session<'obj> {
         let Ok(mappings) = self.target.read_mappings(&mut self.modules) else {
             return Ok(false);
         };
-        if mappings == self.mappings || mappings.entries().is_empty() {
+        if mappings == self.live.mappings || mappings.entries().is_empty() {
             return Ok(false);
         }
-        let built = self.tables.build(&mappings, &self.modules, self.walk);
+        let built = self.live.build(&mappings, &self.modules, self.walk);
         tracing::debug!("mappings changed: {} more unwind tables", built.len());
-        self.publish(mappings, built)?;
+        self.live.publish(mappings, &built, &self.modules)?;
         Ok(true)
     }
 
@@ -235,7 +164,7 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read.
     pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
-        collect::take(&self.kernel, self.started.elapsed()).context("cannot read what was recorded")
+        collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")
     }
 
     /// A report of everything recorded so far.
@@ -254,7 +183,7 @@ impl<'obj> Session<'obj> {
         let names = describe::Describer {
             target: &self.target,
             modules: &self.modules,
-            history: &self.history,
+            history: &self.live.history,
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
         };
@@ -265,6 +194,24 @@ impl<'obj> Session<'obj> {
         };
         Ok(describe::report(names, snapshot, unwind, top))
     }
+}
+
+/// Everything that can be made ready before anything is loaded.
+fn prepare(config: &Config) -> anyhow::Result<Prepared> {
+    let target = Target::open(config.pid)?;
+    let mut modules = Modules::new();
+    let began = Instant::now();
+    let mappings = read_mappings(&target, &mut modules)?;
+    let built = ModuleTables::default().build(&mappings, &modules, config.walk);
+    tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
+    let probes = discover(&modules)?;
+    Ok(Prepared {
+        target,
+        modules,
+        mappings,
+        built,
+        probes,
+    })
 }
 
 fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappings> {
@@ -315,52 +262,6 @@ fn say_where(sites: &[ProbeSite]) {
     let slow = list(SiteCost::SingleStepped);
     if !slow.is_empty() {
         tracing::info!("slow probes, whose instruction the kernel must single-step, at {slow}");
-    }
-}
-
-/// Loads the kernel side, sized for a target, by the first way to attach that the kernel has.
-struct Loader<'a> {
-    config: &'a Config,
-    target: &'a Target,
-    built: &'a BuiltTables,
-    mappings: &'a Mappings,
-}
-
-impl Loader<'_> {
-    fn load<'obj>(&self, storages: &'obj mut Storages) -> anyhow::Result<(Kernel<'obj>, AttachPath)> {
-        let mut refused = None;
-        for (storage, &attach) in storages.iter_mut().zip(&self.config.attach) {
-            let settings = Settings {
-                walk: self.config.walk,
-                attach,
-                capacity: self.capacity(),
-            };
-            match Kernel::load(storage, &settings) {
-                Ok(kernel) => return Ok((kernel, attach)),
-                Err(error) => {
-                    tracing::debug!("{attach:?} probes: {error}");
-                    refused.get_or_insert(error);
-                }
-            }
-        }
-        let context = || format!("cannot trace process {}", self.target.pid());
-        match refused {
-            Some(error) => Err(error).with_context(context),
-            None => bail!(context()),
-        }
-    }
-
-    fn capacity(&self) -> Capacity {
-        let fit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let mappings = self.mappings.entries().len() * MAPPINGS_HEADROOM;
-        let table_words = self.built.words() * TABLES_HEADROOM;
-        Capacity {
-            table_words: fit(table_words.max(MIN_TABLE_WORDS)),
-            mappings: fit(mappings.max(MIN_MAPPINGS)),
-            processes: 1,
-            stacks: self.config.max_stacks,
-            blocks: self.config.max_blocks,
-        }
     }
 }
 

@@ -68,8 +68,8 @@ impl ModuleTables {
     }
 
     /// Stores what was built.
-    pub(super) fn store(&mut self, built: BuiltTables, modules: &Modules, store: &mut TableStore) {
-        for (id, built) in built.0 {
+    pub(super) fn store(&mut self, built: &BuiltTables, modules: &Modules, store: &mut TableStore) {
+        for &(id, ref built) in &built.0 {
             let path = || {
                 modules
                     .get(id)
@@ -78,7 +78,7 @@ impl ModuleTables {
             };
             let state = match built {
                 Ok(None) => State::NoCfi,
-                Ok(Some(image)) => store.store(id, &image).map_or_else(
+                Ok(Some(image)) => store.store(id, image).map_or_else(
                     || {
                         tracing::warn!("no room for the unwind table of {}: stacks end there", path());
                         State::Missing
