@@ -1,7 +1,7 @@
 //! Probes onto their sites. Frees are attached before allocations and detached after them, so that no block
 //! is recorded whose free is not.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use thiserror::Error;
@@ -16,6 +16,8 @@ use super::skeleton::types::{cookie_shift, role};
 pub struct Probe {
     /// The file, as the kernel can open it.
     pub path: PathBuf,
+    /// The file, as messages name it.
+    pub file: String,
     /// The instruction.
     pub offset: FileOffset,
     /// What the function is and what its arguments mean.
@@ -74,12 +76,12 @@ impl Cookie {
 
 /// A probe could not be attached.
 #[derive(Debug, Error)]
-#[error("cannot probe {names} in {path}: {source}")]
+#[error("cannot probe {names} in {file}")]
 pub struct AttachError {
     /// The functions.
     pub names: String,
     /// The file.
-    pub path: PathBuf,
+    pub file: String,
     /// What the kernel says.
     pub source: libbpf_rs::Error,
 }
@@ -138,6 +140,7 @@ enum Moment {
     Both,
 }
 
+/// Groups of at least one probe, each of one file.
 fn by_file<'a>(probes: &[&'a Probe]) -> Vec<Vec<&'a Probe>> {
     let mut files: Vec<Vec<&Probe>> = Vec::new();
     for &probe in probes {
@@ -158,12 +161,8 @@ fn attach_file(
     probes: &[&Probe],
     links: &mut Vec<Link>,
 ) -> Result<(), AttachError> {
-    let Some(file) = probes.first().map(|probe| probe.path.as_path()) else {
-        return Ok(());
-    };
     if path != AttachPath::Perf {
-        let link = attach_multi(program, moment, pid, file, probes);
-        return keep(link, probes, file, links);
+        return keep(attach_multi(program, moment, pid, probes), probes, links);
     }
     probes.iter().try_for_each(|probe| {
         let options = UprobeOpts {
@@ -171,8 +170,8 @@ fn attach_file(
             retprobe: moment == Moment::Return,
             ..Default::default()
         };
-        let link = program.attach_uprobe_with_opts(pid, file, position(probe), options);
-        keep(link, &[probe], file, links)
+        let link = program.attach_uprobe_with_opts(pid, &probe.path, position(probe), options);
+        keep(link, &[probe], links)
     })
 }
 
@@ -180,7 +179,6 @@ fn attach_multi(
     program: &ProgramMut<'_>,
     moment: Moment,
     pid: i32,
-    file: &Path,
     probes: &[&Probe],
 ) -> Result<Link, libbpf_rs::Error> {
     let options = UprobeMultiOpts {
@@ -190,7 +188,7 @@ fn attach_multi(
         session: moment == Moment::Both,
         ..Default::default()
     };
-    program.attach_uprobe_multi_with_opts(pid, file, "", options)
+    program.attach_uprobe_multi_with_opts(pid, &probes[0].path, "", options)
 }
 
 fn position(probe: &Probe) -> usize {
@@ -201,20 +199,15 @@ fn position(probe: &Probe) -> usize {
 fn keep(
     link: Result<Link, libbpf_rs::Error>,
     probes: &[&Probe],
-    file: &Path,
     links: &mut Vec<Link>,
 ) -> Result<(), AttachError> {
-    let names = || {
-        probes
-            .iter()
-            .map(|probe| format!("`{}`", probe.name))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let link = link.map_err(|source| AttachError {
-        names: names(),
-        path: file.to_owned(),
-        source,
+    let link = link.map_err(|source| {
+        let names: Vec<_> = probes.iter().map(|probe| format!("`{}`", probe.name)).collect();
+        AttachError {
+            names: names.join(", "),
+            file: probes[0].file.clone(),
+            source,
+        }
     })?;
     links.push(link);
     Ok(())

@@ -76,7 +76,7 @@ pub enum LoadError {
         most: u64,
     },
     /// The kernel refused.
-    #[error("the kernel refused the BPF programs: {0}")]
+    #[error("the kernel refused the BPF programs")]
     Refused(#[from] libbpf_rs::Error),
 }
 

@@ -7,10 +7,14 @@ use crate::target::Modules;
 /// The probe at `site`; `None` when its module has no file to probe.
 pub(super) fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
     let function = FUNCTIONS.get(site.function)?;
-    let path = modules.get(site.module)?.probe_path()?;
+    let module = modules.get(site.module)?;
     let cookie = cookie(u8::try_from(site.function).ok()?, function.role, function.shape);
     Some(Probe {
-        path,
+        path: module.probe_path()?,
+        file: match &module.build_id {
+            Some(build_id) => format!("{} (build {build_id})", module.path.display()),
+            None => module.path.display().to_string(),
+        },
         offset: site.offset,
         cookie,
         frees: function.role == Role::Free,
