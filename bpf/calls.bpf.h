@@ -12,28 +12,22 @@ static __always_inline u32 cookie_field(u64 cookie, enum cookie_shift shift)
 	return cookie >> shift & 15;
 }
 
-/* The thread's state, made if need be, or NULL: another process's thread, or no memory (counted). */
-static __always_inline struct thread *current_thread(u64 lost_bytes)
+/* The current thread's state, or NULL when it has none yet. */
+static __always_inline struct thread *known_thread(void)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+}
 
+/* The slot of the current process plus 1, or 0 when it is not traced: probes can fire elsewhere too. */
+static __always_inline u32 current_process(struct thread *thread)
+{
 	if (thread && thread->process)
-		return thread;
+		return thread->process;
 
-	/* Probes before Linux 6.10 can fire in other processes. */
 	u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	u32 *slot = bpf_map_lookup_elem(&process_slots, &tgid);
 
-	if (!slot)
-		return NULL;
-	thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!thread) {
-		count_lost(COUNTER_LOST_THREAD_STATE, lost_bytes);
-		return NULL;
-	}
-	thread->process = *slot + 1;
-	return thread;
+	return slot ? *slot + 1 : 0;
 }
 
 /*
@@ -83,10 +77,20 @@ static __always_inline u64 requested_size(struct pt_regs *ctx, u64 cookie)
 static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 {
 	u64 size = requested_size(ctx, cookie);
-	struct thread *thread = current_thread(size);
+	struct thread *thread = known_thread();
+	u32 process = current_process(thread);
 
-	if (!thread)
+	if (!process)
 		return false;
+	if (!thread) {
+		thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0,
+					      BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!thread) {
+			count_lost(COUNTER_LOST_THREAD_STATE, size);
+			return false;
+		}
+		thread->process = process;
+	}
 	count(COUNTER_PROBE_HITS);
 	if (is_nested(thread, return_slot(ctx)))
 		return false;
@@ -123,33 +127,37 @@ static __always_inline void finish_resize(u32 slot, struct call *call, u64 addre
 		count(COUNTER_UNKNOWN_FREE);
 }
 
-/* The address of the new block, 0 when the call failed or the address could not be read. */
-static __always_inline u64 new_address(struct pt_regs *ctx, struct call *call)
+/* The address of the new block, 0 if the call failed. Returns whether it could be read. */
+static __always_inline bool read_result(struct pt_regs *ctx, struct call *call, u64 *address)
 {
-	u64 address = 0;
-
-	if (!call->result_at)
-		return result(ctx);
+	*address = 0;
+	if (!call->result_at) {
+		*address = result(ctx);
+		return true;
+	}
+	/* The address is stored on success only: what is there after a failure is some other block's. */
 	if ((u32)result(ctx) != 0)
-		return 0;
-	if (bpf_probe_read_user(&address, 8, (void *)call->result_at))
-		count_lost(COUNTER_LOST_RESULT_FAULT, call->size);
-	return address;
+		return true;
+	return bpf_probe_read_user(address, 8, (void *)call->result_at) == 0;
 }
 
 /* Return of a function that allocates or resizes. */
 static __always_inline void finish_call(struct pt_regs *ctx)
 {
-	struct thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	struct thread *thread = known_thread();
 
 	if (!thread || thread->call.return_slot != returned_slot(ctx))
 		return;
 
 	struct call *call = &thread->call;
 	u32 slot = thread->process - 1;
-	u64 address = new_address(ctx, call);
+	u64 address;
 
 	call->return_slot = 0;
+	if (!read_result(ctx, call, &address)) {
+		count_lost(COUNTER_LOST_RESULT_FAULT, call->size);
+		return;
+	}
 	if (call->role == ROLE_RESIZE)
 		finish_resize(slot, call, address);
 	if (address)
@@ -166,9 +174,10 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 	if (!address)
 		return;
 
-	struct thread *thread = current_thread(0);
+	struct thread *thread = known_thread();
+	u32 process = current_process(thread);
 
-	if (!thread || is_nested(thread, return_slot(ctx)))
+	if (!process || (thread && is_nested(thread, return_slot(ctx))))
 		return;
-	free_block(thread->process - 1, address);
+	free_block(process - 1, address);
 }

@@ -11,13 +11,16 @@ struct pt_regs {
 /* Argument `number`, 1-based, at a function's entry; 0 for argument 0. */
 static __always_inline u64 argument(struct pt_regs *ctx, u32 number)
 {
-	u64 first = ctx->di, second = ctx->si, third = ctx->dx, fourth = ctx->cx;
+	u64 first = ctx->di, second = ctx->si, third = ctx->dx;
+	u64 fourth = ctx->cx, fifth = ctx->r8, sixth = ctx->r9;
 
 	/* Or the compiler loads from a chosen address in ctx, which the verifier forbids. */
 	OPAQUE(first);
 	OPAQUE(second);
 	OPAQUE(third);
 	OPAQUE(fourth);
+	OPAQUE(fifth);
+	OPAQUE(sixth);
 	switch (number) {
 	case 1:
 		return first;
@@ -27,6 +30,10 @@ static __always_inline u64 argument(struct pt_regs *ctx, u32 number)
 		return third;
 	case 4:
 		return fourth;
+	case 5:
+		return fifth;
+	case 6:
+		return sixth;
 	default:
 		return 0;
 	}
