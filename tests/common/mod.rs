@@ -7,4 +7,7 @@
 )]
 
 pub mod host;
+pub mod memleak;
+pub mod program;
 pub mod random;
+pub mod report;

@@ -1,0 +1,99 @@
+//! The program under test, tracing another program.
+
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::program::{Lines, require_root, signal};
+use super::report::Report;
+
+/// A running `memleak`; killed when dropped.
+pub struct Memleak {
+    child: Child,
+    reports: Lines,
+    messages: Lines,
+}
+
+/// Longer than any test: such a trace reports when it is told to end.
+const NO_INTERVAL: &str = "86400";
+
+impl Memleak {
+    /// Attaches to `pid` and waits until all probes are in place. The only report is the last.
+    #[track_caller]
+    pub fn attach(pid: u32, flags: &[&str]) -> Self {
+        Self::attach_reporting(pid, flags, &[NO_INTERVAL])
+    }
+
+    /// As [`Memleak::attach`], with reports as `interval` (and count) says.
+    #[track_caller]
+    pub fn attach_reporting(pid: u32, flags: &[&str], interval: &[&str]) -> Self {
+        require_root();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args(["--format", "json", "-p", &pid.to_string()])
+            .args(flags)
+            .args(interval)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("memleak was built");
+        let reports = Lines::of(child.stdout.take().expect("a pipe"), "memleak");
+        let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
+        let memleak = Self {
+            child,
+            reports,
+            messages,
+        };
+        memleak.await_attached();
+        memleak
+    }
+
+    /// It says that it is tracing once everything is attached.
+    #[track_caller]
+    fn await_attached(&self) {
+        let mut said = Vec::new();
+        while let Some(line) = self.messages.next() {
+            if line.contains("tracing ") {
+                return;
+            }
+            said.push(line);
+        }
+        panic!("memleak did not attach: {said:#?}");
+    }
+
+    /// The next report that it makes by itself.
+    #[track_caller]
+    pub fn report(&self) -> Report {
+        Report::parse(&self.reports.next().expect("a report"))
+    }
+
+    /// Asks for an end and returns the last report.
+    #[track_caller]
+    pub fn finish(self) -> Report {
+        signal(self.child.id(), "INT");
+        self.last_report()
+    }
+
+    /// Waits for an end that has its own cause and returns the last report.
+    #[track_caller]
+    pub fn last_report(self) -> Report {
+        let (report, status) = self.wait();
+        assert!(status.success(), "{status}");
+        report
+    }
+
+    /// As [`Memleak::last_report`], whatever the status.
+    #[track_caller]
+    pub fn wait(mut self) -> (Report, ExitStatus) {
+        let reports = self.reports.rest();
+        let status = self.child.wait().expect("a child of ours");
+        let messages = self.messages.rest().join("\n");
+        let report = reports.last().unwrap_or_else(|| panic!("no report: {messages}"));
+        (Report::parse(report), status)
+    }
+}
+
+impl Drop for Memleak {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

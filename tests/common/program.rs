@@ -1,0 +1,214 @@
+//! Programs that tests compile, start, talk to and end. Each program says when it is ready and waits for a line
+//! before it goes on, so that nothing is timed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+/// How long anything may take before the test fails; nothing takes a tenth of it on an idle machine.
+pub const PATIENCE: Duration = Duration::from_secs(100);
+
+/// Fails a test that needs privileges and does not have them.
+#[track_caller]
+pub fn require_root() {
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let uid = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .expect("a uid");
+    let effective = uid.split_whitespace().nth(1);
+    assert_eq!(
+        effective,
+        Some("0"),
+        "live tests trace real processes: run them as root (sudo -E cargo test)"
+    );
+}
+
+/// The path of a stock program, or a failure that names its package.
+#[track_caller]
+pub fn stock(path: &str, package: &str) -> PathBuf {
+    let path = PathBuf::from(path);
+    assert!(
+        path.exists(),
+        "{} is missing: apt-get install {package}",
+        path.display()
+    );
+    path
+}
+
+/// An empty directory for one test. Compiled programs go there.
+pub fn directory(test: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).expect("a new directory");
+    directory
+}
+
+/// A file of `tests/programs`.
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(name)
+}
+
+/// Runs a build tool to its successful end.
+#[track_caller]
+pub fn run_tool(command: &mut Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error} (apt-get install g++ binutils)"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}:\n{errors}");
+}
+
+/// `source` of `tests/programs`, compiled as `directory/NAME`, NAME being the source's without its ending.
+#[track_caller]
+pub fn compile(directory: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
+    let name = Path::new(source_name).file_stem().expect("a file name");
+    compile_as(&directory.join(name), source_name, flags)
+}
+
+/// `source` of `tests/programs`, compiled as `output`.
+#[track_caller]
+pub fn compile_as(output: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
+    let compiler = if source_name.ends_with(".cpp") {
+        "g++"
+    } else {
+        "gcc"
+    };
+    // Libraries must come after what needs them.
+    let mut command = Command::new(compiler);
+    command.arg("-o").arg(output).arg(source(source_name)).args(flags);
+    run_tool(&mut command);
+    output.to_owned()
+}
+
+/// Lines of a pipe, read by a thread so that a pipe is never full and waiting has an end.
+pub struct Lines {
+    lines: Receiver<String>,
+    whose: String,
+}
+
+impl Lines {
+    pub fn of(pipe: impl std::io::Read + Send + 'static, whose: &str) -> Self {
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+                if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            lines,
+            whose: whose.to_owned(),
+        }
+    }
+
+    /// The next line, or `None` at the end.
+    #[track_caller]
+    pub fn next(&self) -> Option<String> {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("{} says nothing for {PATIENCE:?}", self.whose),
+        }
+    }
+
+    /// All lines up to the end.
+    #[track_caller]
+    pub fn rest(&self) -> Vec<String> {
+        std::iter::from_fn(|| self.next()).collect()
+    }
+}
+
+/// A running program; killed when dropped.
+pub struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: Lines,
+}
+
+impl Program {
+    #[track_caller]
+    pub fn start(path: &Path, arguments: &[&str]) -> Self {
+        Self::spawn(Command::new(path).args(arguments))
+    }
+
+    #[track_caller]
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let name = command.get_program().to_string_lossy().into_owned();
+        Self {
+            input: child.stdin.take(),
+            output: Lines::of(child.stdout.take().expect("a pipe"), &name),
+            child,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets it go on.
+    #[track_caller]
+    pub fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("standard input is open");
+        writeln!(input, "{line}").expect("the program reads");
+    }
+
+    /// Its next line.
+    #[track_caller]
+    pub fn line(&self) -> String {
+        self.output
+            .next()
+            .expect("a line from the program, which has ended")
+    }
+
+    /// Waits until it says just this.
+    #[track_caller]
+    pub fn expect(&self, line: &str) {
+        assert_eq!(self.line(), line);
+    }
+
+    /// Lets it go on, and waits until it says `answer`.
+    #[track_caller]
+    pub fn step(&mut self, answer: &str) {
+        self.tell("");
+        self.expect(answer);
+    }
+
+    /// Sends a signal, as `kill -NAME` does.
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Closes its input, which ends it.
+    #[track_caller]
+    pub fn end(&mut self) -> ExitStatus {
+        drop(self.input.take());
+        self.child.wait().expect("a child of ours")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to a child of this test.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("/bin/kill")
+        .args(["-s", name, &pid.to_string()])
+        .status();
+    assert!(status.expect("/bin/kill (apt-get install procps)").success());
+}

@@ -1,0 +1,259 @@
+//! JSON reports as their readers see them: schema version 1, every field that is promised.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+pub struct Report {
+    pub schema_version: u32,
+    pub memleak: String,
+    pub unwind: String,
+    pub duration_ns: u64,
+    pub targets: Vec<Target>,
+    pub events: Events,
+    pub lost: Lost,
+    pub unwinding: Unwinding,
+    pub stacks: Vec<Stack>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    pub pid: u32,
+    pub comm: String,
+    pub exe: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Events {
+    pub allocations: u64,
+    pub frees: u64,
+    pub unknown_frees: u64,
+    pub failed: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Lost {
+    pub blocks: u64,
+    pub bytes: u64,
+    pub causes: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Unwinding {
+    pub stacks: BTreeMap<String, u64>,
+    pub allocations: BTreeMap<String, u64>,
+    pub frames: Frames,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Frames {
+    pub cfi: u64,
+    pub fp: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Stack {
+    pub pid: u32,
+    pub allocator: String,
+    pub outstanding: Amount,
+    pub allocated: Amount,
+    pub end: String,
+    pub end_at: Option<EndAt>,
+    pub frames: Vec<Frame>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct Amount {
+    pub bytes: u64,
+    pub blocks: u64,
+}
+
+impl std::iter::Sum for Amount {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::default(), |sum, amount| Self {
+            bytes: sum.bytes + amount.bytes,
+            blocks: sum.blocks + amount.blocks,
+        })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub struct EndAt {
+    pub module: Option<String>,
+    pub address: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Frame {
+    pub pc: String,
+    pub module: Option<String>,
+    pub build_id: Option<String>,
+    pub address: Option<String>,
+    pub found_by: String,
+    pub symbol: Option<String>,
+    pub offset: Option<u64>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub inlined: Vec<Inlined>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Inlined {
+    pub symbol: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+}
+
+impl Report {
+    #[track_caller]
+    pub fn parse(line: &str) -> Self {
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in report {line}"))
+    }
+
+    /// Stacks with a frame of this name.
+    pub fn through(&self, symbol: &str) -> Vec<&Stack> {
+        self.stacks.iter().filter(|stack| stack.passes(symbol)).collect()
+    }
+
+    /// The one stack with a frame of this name.
+    #[track_caller]
+    pub fn only_through(&self, symbol: &str) -> &Stack {
+        match self.through(symbol)[..] {
+            [stack] => stack,
+            [] => panic!("no stack through {symbol}:\n{self}"),
+            _ => panic!("several stacks through {symbol}:\n{self}"),
+        }
+    }
+
+    pub fn allocated(&self) -> Amount {
+        self.stacks.iter().map(|stack| stack.allocated).sum()
+    }
+
+    pub fn outstanding(&self) -> Amount {
+        self.stacks.iter().map(|stack| stack.outstanding).sum()
+    }
+
+    /// The claims that hold for every report of dwarf walks.
+    #[track_caller]
+    pub fn check_sums(&self) {
+        let allocated = self.allocated();
+        assert_eq!(
+            allocated.blocks + self.lost.blocks,
+            self.events.allocations,
+            "shown + lost = allocated:\n{self}"
+        );
+        assert_eq!(
+            allocated.blocks - self.outstanding().blocks,
+            self.events.frees,
+            "allocated - outstanding = freed:\n{self}"
+        );
+        assert_eq!(
+            self.unwinding.stacks.values().sum::<u64>(),
+            self.stacks.len() as u64
+        );
+        assert_eq!(self.unwinding.allocations.values().sum::<u64>(), allocated.blocks);
+    }
+}
+
+impl Stack {
+    pub fn names(&self) -> Vec<&str> {
+        self.frames.iter().map(Frame::name).collect()
+    }
+
+    pub fn passes(&self, symbol: &str) -> bool {
+        self.frames.iter().any(|frame| frame.name() == symbol)
+    }
+
+    /// Checks that this stack is complete and is `expected`, innermost frame first.
+    ///
+    /// `..` stands for any number of frames in libraries. A name that ends in `*` is the start of a name.
+    #[track_caller]
+    pub fn check(&self, expected: &[&str]) {
+        assert_eq!(self.end, "complete", "{self}");
+        self.check_names(expected);
+        for frame in &self.frames {
+            assert!(frame.module.is_some(), "a frame outside all modules:\n{self}");
+        }
+    }
+
+    /// Checks the names alone.
+    #[track_caller]
+    pub fn check_names(&self, expected: &[&str]) {
+        assert!(
+            matches(&self.frames, expected),
+            "expected {expected:#?}, found\n{self}"
+        );
+    }
+}
+
+fn matches(frames: &[Frame], expected: &[&str]) -> bool {
+    match (expected, frames) {
+        ([], frames) => frames.is_empty(),
+        (["..", rest @ ..], frames) => {
+            let library = |frame: &&Frame| frame.module.as_deref().is_some_and(|path| path.contains(".so"));
+            let most = frames.iter().take_while(library).count();
+            (0..=most).any(|skip| matches(&frames[skip..], rest))
+        }
+        ([name, rest @ ..], [frame, frames @ ..]) => {
+            let same = match name.strip_suffix('*') {
+                Some(start) => frame.name().starts_with(start),
+                None => frame.name() == *name,
+            };
+            same && matches(frames, rest)
+        }
+        (_, []) => false,
+    }
+}
+
+impl Frame {
+    /// The function's name, or `?`.
+    pub fn name(&self) -> &str {
+        self.symbol.as_deref().unwrap_or("?")
+    }
+
+    /// The module's file name, or `?`.
+    pub fn module_name(&self) -> &str {
+        let path = self.module.as_deref().unwrap_or("?");
+        path.rsplit('/').next().unwrap_or(path)
+    }
+
+    /// The address in the module.
+    #[track_caller]
+    pub fn svma(&self) -> u64 {
+        let text = self.address.as_deref().expect("a frame in a module");
+        let digits = text.strip_prefix("0x").expect("hexadecimal");
+        u64::from_str_radix(digits, 16).expect("hexadecimal")
+    }
+}
+
+/// What a failed test shows.
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{:?}\n{:?}\n{:?}", self.events, self.lost, self.unwinding)?;
+        self.stacks.iter().try_for_each(|stack| write!(f, "{stack}"))
+    }
+}
+
+impl std::fmt::Display for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (outstanding, allocated) = (self.outstanding, self.allocated);
+        writeln!(
+            f,
+            "{}: {} of {} bytes, {} of {} blocks",
+            self.allocator, outstanding.bytes, allocated.bytes, outstanding.blocks, allocated.blocks
+        )?;
+        for frame in &self.frames {
+            writeln!(
+                f,
+                "    {} {} {}+{:#x} [{}]",
+                frame.pc,
+                frame.found_by,
+                frame.name(),
+                frame.offset.unwrap_or(0),
+                frame.module_name()
+            )?;
+        }
+        writeln!(f, "    end {} at {:?}", self.end, self.end_at)
+    }
+}

@@ -1,0 +1,452 @@
+//! Stacks of known programs, walked by the kernel: which frames, in which order, found how. Needs root.
+//!
+//! Every program stands still while probes are attached and while the report is made, so a report is about
+//! just the calls between.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::memleak::Memleak;
+use common::program::{Program, compile, compile_as, directory, run_tool};
+use common::report::{Report, Stack};
+
+/// As distributions build: no frame pointers. Recursion stays recursion.
+const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+
+/// What is below `main`, innermost first. glibc's own names need its debug symbols.
+const BELOW_MAIN: [&str; 3] = ["__libc_start_call_main", "__libc_start_main*", "_start"];
+const BELOW_THREAD: [&str; 1] = ["start_thread"];
+
+fn flags<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    RELEASE.iter().chain(more).copied().collect()
+}
+
+/// `names`, then what is below `main`.
+fn from_main<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    names.iter().chain(&BELOW_MAIN).copied().collect()
+}
+
+/// Traces `program` from its "ready" to its "done".
+#[track_caller]
+fn trace(program: &mut Program, memleak_flags: &[&str]) -> Report {
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), memleak_flags);
+    program.step("done");
+    memleak.finish()
+}
+
+/// Compiles `source` with `more` flags and traces it.
+#[track_caller]
+fn trace_source(test: &str, source: &str, more: &[&str], arguments: &[&str]) -> Report {
+    let path = compile(&directory(&format!("live_unwind-{test}")), source, &flags(more));
+    let report = trace(&mut Program::start(&path, arguments), &[]);
+    report.check_sums();
+    report
+}
+
+/// Checks that frames are found by `expected`, innermost first, the last of which stands for all that follow.
+#[track_caller]
+fn check_found_by(stack: &Stack, expected: &[&str]) {
+    for (index, frame) in stack.frames.iter().enumerate() {
+        let way = expected[index.min(expected.len() - 1)];
+        assert_eq!(frame.found_by, way, "frame {index} of\n{stack}");
+    }
+}
+
+/// The leaker, compiled with `more` flags, and a report of at least one leak of its.
+#[track_caller]
+fn trace_leaker(test: &str, more: &[&str], memleak_flags: &[&str]) -> Report {
+    let path = compile(
+        &directory(&format!("live_unwind-{test}")),
+        "leaker.cpp",
+        &flags(more),
+    );
+    let mut leaker = Program::start(&path, &["0", "1000"]);
+    // Once it answers, it stands still until the next line.
+    leaker.tell("");
+    leaker.line();
+    let memleak = Memleak::attach_reporting(leaker.pid(), memleak_flags, &["1", "2"]);
+    leaker.tell("");
+    let first = memleak.report();
+    let second = memleak.last_report();
+    assert!(
+        second.allocated().blocks >= first.allocated().blocks,
+        "reports go on"
+    );
+    second
+}
+
+/// The problem statement: a program and libstdc++ without frame pointers, and every function is there.
+#[track_caller]
+fn check_leaker(test: &str, attach: &str) {
+    let report = trace_leaker(test, &[], &["--unwind", "dwarf", "--attach", attach]);
+    assert_eq!(
+        (report.schema_version, report.unwind.as_str()),
+        (1, "dwarf"),
+        "{report}"
+    );
+    let stack = report.only_through("LeakLib::slowMemoryLeak()");
+    stack.check(&from_main(&[
+        "operator new(unsigned long)",
+        "LeakLib::slowMemoryLeak()",
+        "caller()",
+        "main",
+    ]));
+    check_found_by(stack, &["probe", "cfi"]);
+    assert!(
+        stack.frames[0].module_name().starts_with("libstdc++.so.6"),
+        "{stack}"
+    );
+    assert_eq!(stack.frames[1].module_name(), "leaker");
+    assert_eq!(stack.allocator, "malloc");
+    assert!(stack.outstanding.blocks > 0, "{stack}");
+    assert_eq!(stack.outstanding.bytes, 40 * stack.outstanding.blocks);
+    assert_eq!(report.stacks.len(), 1, "{report}");
+    assert_eq!(report.unwinding.frames.fp, 0);
+    assert_eq!(
+        report.unwinding.frames.cfi,
+        6 * stack.allocated.blocks,
+        "the first of 7 frames is the probe's"
+    );
+}
+
+/// `main -> caller -> slowMemoryLeak -> operator new -> malloc` is complete by session probes.
+#[test]
+fn leaker_by_session_probes() {
+    check_leaker("session", "session");
+}
+
+/// The same by `uprobe_multi` links, whose entry and return are two programs.
+#[test]
+fn leaker_by_multi_probes() {
+    check_leaker("multi", "multi");
+}
+
+/// The same by one perf event per probe.
+#[test]
+fn leaker_by_perf_probes() {
+    check_leaker("perf", "perf");
+}
+
+/// The same through `malloc`: one frame less.
+#[test]
+fn leaker_with_malloc() {
+    let report = trace_leaker("malloc", &["-DWITH_MALLOC"], &[]);
+    let stack = report.only_through("LeakLib::slowMemoryLeak()");
+    stack.check(&from_main(&["LeakLib::slowMemoryLeak()", "caller()", "main"]));
+    check_found_by(stack, &["probe", "cfi"]);
+}
+
+/// Frame pointers alone lose the function that leaks, which is why there are tables.
+#[test]
+fn frame_pointers_miss_the_leak() {
+    let report = trace_leaker("fp", &[], &["--unwind", "fp"]);
+    assert_eq!(report.unwind, "fp");
+    assert!(report.allocated().blocks > 0, "{report}");
+    assert!(report.through("LeakLib::slowMemoryLeak()").is_empty(), "{report}");
+    assert_eq!(report.unwinding.allocations["complete"], 0, "{report}");
+}
+
+/// A callback of `qsort` is above its caller, with the C library's frames between.
+#[test]
+fn callback() {
+    let report = trace_source("callback", "callback.c", &[], &[]);
+    let stack = report.only_through("compare");
+    stack.check(&from_main(&["compare", "..", "qsort*", "sort_numbers", "main"]));
+    check_found_by(stack, &["probe", "cfi"]);
+}
+
+/// A thread's stack ends complete where `clone3` started it.
+#[test]
+fn thread() {
+    let report = trace_source("thread", "thread.c", &["-pthread"], &[]);
+    let stack = report.only_through("work");
+    stack.check(&["work", "thread_main", BELOW_THREAD[0], "..", "clone3*"]);
+    check_found_by(stack, &["probe", "cfi"]);
+}
+
+#[track_caller]
+fn check_signals(test: &str, arguments: &[&str]) {
+    let report = trace_source(test, "signal.c", &[], arguments);
+    let raised = report.only_through("on_raise");
+    // The return address of a handler is the restorer, whose name in glibc is local.
+    raised.check(&from_main(&["on_raise", "..", "raising", "main"]));
+    let trapped = report.only_through("on_trap");
+    trapped.check(&from_main(&["on_trap", "..", "trapping", "main"]));
+    check_found_by(trapped, &["probe", "cfi"]);
+    let interrupted = &trapped.frames[2];
+    assert_eq!(
+        interrupted.offset,
+        Some(0),
+        "interrupted before its first instruction:\n{trapped}"
+    );
+}
+
+/// Stacks go on below a signal frame: into a system call, and into a function at its first instruction, where
+/// looking one byte before the address would find another function and its rule.
+#[test]
+fn signal_handler() {
+    check_signals("signal", &[]);
+}
+
+/// The same with handlers on a stack of their own, which may lie above or below the thread's.
+#[test]
+fn signal_handler_on_its_own_stack() {
+    check_signals("signal-stack", &["other"]);
+}
+
+/// A realigned frame of dynamic size is crossed by the expression in its CFI.
+#[test]
+fn realigned_frame() {
+    let report = trace_source("realigned", "realigned.c", &["-mavx2"], &[]);
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("live_unwind-realigned/realigned");
+    assert_disassembly_has(&path, "def_cfa_expression");
+    let stack = report.only_through("realigned");
+    stack.check(&from_main(&["realigned", "main"]));
+    check_found_by(stack, &["probe", "cfi"]);
+}
+
+/// The program has the CFI that the test is about.
+#[track_caller]
+fn assert_disassembly_has(path: &Path, instruction: &str) {
+    let output = Command::new("readelf")
+        .arg("--debug-dump=frames")
+        .arg(path)
+        .output()
+        .expect("readelf (apt-get install binutils)");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        text.contains(instruction),
+        "{} has no {instruction}",
+        path.display()
+    );
+}
+
+/// A frame of 300,000 bytes is crossed.
+#[test]
+fn big_frame() {
+    let report = trace_source("big_frame", "big_frame.c", &[], &[]);
+    let stack = report.only_through("leak");
+    stack.check(&from_main(&["leak", "big_frame", "main"]));
+    check_found_by(stack, &["probe", "cfi"]);
+}
+
+/// 400 frames are walked to the end.
+#[test]
+fn deep_recursion() {
+    let report = trace_source("deep", "recursion.c", &[], &["400"]);
+    let stack = report.only_through("recurse");
+    stack.check(&from_main(&[&["recurse"; 400][..], &["main"]].concat()));
+}
+
+/// Of 700 frames, 512 are there, the innermost, and the stack says that it is cut.
+#[test]
+fn recursion_beyond_the_limit() {
+    let report = trace_source("deeper", "recursion.c", &[], &["700"]);
+    let stack = report.only_through("recurse");
+    stack.check_names(&["recurse"; 512]);
+    assert_eq!(stack.end, "depth_limit");
+    let end = stack.end_at.as_ref().expect("where it was cut");
+    assert!(
+        end.module
+            .as_deref()
+            .is_some_and(|path| path.ends_with("recursion"))
+    );
+    assert_eq!(report.unwinding.allocations["depth_limit"], 1);
+}
+
+/// The library of `lazy.c` and `late.c`.
+fn lazy_library(directory: &Path) -> PathBuf {
+    let output = directory.join("liblazy.so");
+    compile_as(&output, "lazy_library.c", &flags(&["-shared", "-fPIC"]))
+}
+
+/// A call through a PLT entry that is not bound yet leaves no frame behind, and is not in the way.
+#[test]
+fn first_call_through_the_plt() {
+    let report = trace_lazy("plt");
+    let stack = report.only_through("leak_in_library");
+    stack.check(&from_main(&["leak_in_library", "first_call", "main"]));
+    check_found_by(stack, &["probe", "cfi"]);
+}
+
+#[track_caller]
+fn trace_lazy(test: &str) -> Report {
+    let directory = directory(&format!("live_unwind-{test}"));
+    let library = lazy_library(&directory);
+    let library = library.to_str().expect("UTF-8");
+    let rpath = format!("-Wl,-rpath,{}", directory.display());
+    let path = compile(&directory, "lazy.c", &flags(&["-Wl,-z,lazy", &rpath, library]));
+    let report = trace(&mut Program::start(&path, &[]), &[]);
+    report.check_sums();
+    report
+}
+
+/// A resolver of an indirect function runs below the loader's trampoline, which finds its frame by `rbx`.
+/// Such a rule is beyond the table: the stack says so, and ends just there.
+#[test]
+fn resolver_below_the_loader() {
+    let report = trace_lazy("resolver");
+    let stack = report.only_through("leak_in_resolver");
+    assert_eq!(stack.end, "unsupported_rule", "{stack}");
+    let end = stack.end_at.as_ref().expect("where it ended");
+    assert!(
+        end.module
+            .as_deref()
+            .is_some_and(|path| path.contains("ld-linux")),
+        "{stack}"
+    );
+}
+
+/// A static program is its own allocator, and its stacks are complete.
+#[test]
+fn static_program() {
+    let report = trace_source("static", "callback.c", &["-static"], &[]);
+    let stack = report.only_through("compare");
+    stack.check(&from_main(&[
+        "compare",
+        "msort_with_tmp*",
+        "qsort_r",
+        "sort_numbers",
+        "main",
+    ]));
+    check_found_by(stack, &["probe", "cfi"]);
+    assert!(
+        stack.frames.iter().all(|frame| frame.module_name() == "callback"),
+        "{stack}"
+    );
+}
+
+/// Functions without CFI are crossed by their frame pointers, each marked as such, and the walk returns to CFI.
+#[test]
+fn without_cfi() {
+    let directory = directory("live_unwind-no_cfi");
+    let object = directory.join("part.o");
+    let part = [
+        "-O2",
+        "-fno-omit-frame-pointer",
+        "-fno-asynchronous-unwind-tables",
+        "-DPART",
+        "-c",
+    ];
+    compile_as(&object, "no_cfi.c", &flags(&part[1..]));
+    let path = compile(
+        &directory,
+        "no_cfi.c",
+        &flags(&[object.to_str().expect("UTF-8"), "-fno-optimize-sibling-calls"]),
+    );
+    let report = trace(&mut Program::start(&path, &[]), &[]);
+    let stack = report.only_through("leak");
+    stack.check(&from_main(&[
+        "leak",
+        "inner_without_cfi",
+        "outer_without_cfi",
+        "main",
+    ]));
+    check_found_by(stack, &["probe", "cfi", "fp", "fp", "cfi"]);
+    assert_eq!(report.unwinding.frames.fp, 2, "{report}");
+}
+
+/// A library that is loaded while its program is traced: the first stacks through it may end there, which they
+/// say, and after its table is there they are complete.
+#[test]
+fn library_loaded_later() {
+    let directory = directory("live_unwind-late");
+    let library = lazy_library(&directory);
+    let path = compile(&directory, "late.c", &RELEASE);
+    let mut program = Program::start(&path, &[library.to_str().expect("UTF-8")]);
+    program.expect("ready");
+    let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
+    let mut seen = 0;
+    loop {
+        program.step("done");
+        let report = memleak.report();
+        let complete = report.through("call_late");
+        if let [stack] = complete[..] {
+            stack.check(&from_main(&["leak_in_library", "call_late", "main"]));
+            check_late_report(&report);
+            return;
+        }
+        seen += 1;
+        assert!(seen < 50, "never complete:\n{report}");
+    }
+}
+
+/// Stacks of the late library are complete or say that its table was not there yet.
+#[track_caller]
+fn check_late_report(report: &Report) {
+    for stack in &report.stacks {
+        match stack.end.as_str() {
+            "complete" => {}
+            "no_mapping" | "table_not_loaded" => {
+                assert!(!stack.passes("main"), "{stack}");
+            }
+            other => panic!("ends by {other}:\n{stack}"),
+        }
+    }
+}
+
+/// A program without symbols has the same stack, address by address, as with them.
+#[test]
+fn stripped_program() {
+    let directory = directory("live_unwind-stripped");
+    let whole = compile(&directory, "callback.c", &RELEASE);
+    let stripped = directory.join("stripped");
+    run_tool(Command::new("strip").arg("-o").arg(&stripped).arg(&whole));
+    let expected = trace(&mut Program::start(&whole, &[]), &[]);
+    let found = trace(&mut Program::start(&stripped, &[]), &[]);
+    let addresses = |report: &Report| -> Vec<(String, u64)> {
+        let stack = report.stacks.first().expect("a stack");
+        assert_eq!(
+            (stack.end.as_str(), report.stacks.len()),
+            ("complete", 1),
+            "{report}"
+        );
+        let name = |name: &str| name.replace("stripped", "callback");
+        stack
+            .frames
+            .iter()
+            .map(|frame| (name(frame.module_name()), frame.svma()))
+            .collect()
+    };
+    assert_eq!(addresses(&found), addresses(&expected), "{found}\n{expected}");
+    let own = found.stacks[0]
+        .frames
+        .iter()
+        .filter(|frame| frame.module_name() == "stripped");
+    let mut names = own.map(|frame| frame.symbol.as_deref());
+    assert!(names.all(|name| name.is_none()), "it has no names:\n{found}");
+}
+
+/// 30 threads on few CPUs, each allocating at a depth of its own, preempt one another within probes: every
+/// stack is one of theirs, whole, with all of its thread's blocks, and nothing is lost.
+#[test]
+fn preempted_walks() {
+    const THREADS: usize = 30;
+    const ROUNDS: u64 = 3000;
+    let (threads, rounds) = (THREADS.to_string(), ROUNDS.to_string());
+    let report = trace_source("threads", "many_threads.c", &["-pthread"], &[&threads, &rounds]);
+    let of_threads = report.through("allocate");
+    let mut depths = Vec::new();
+    for stack in &of_threads {
+        let depth = stack.names().iter().filter(|name| **name == "dive").count();
+        let dives = vec!["dive"; depth];
+        let outer = ["thread_main", BELOW_THREAD[0], "..", "clone3*"];
+        stack.check(&[&["allocate"], &dives[..], &outer].concat());
+        let bytes = 16 + depth as u64 - 1;
+        assert_eq!(stack.allocated.blocks, ROUNDS, "{stack}");
+        assert_eq!(stack.allocated.bytes, bytes * ROUNDS, "{stack}");
+        assert_eq!(stack.outstanding.blocks, 0, "{stack}");
+        depths.push(depth);
+    }
+    depths.sort_unstable();
+    assert_eq!(depths, (1..=THREADS).collect::<Vec<_>>());
+    assert_eq!(report.lost.blocks, 0, "{report}");
+    assert_eq!(
+        of_threads.len(),
+        report.stacks.len(),
+        "no foreign stack:\n{report}"
+    );
+}
