@@ -4,7 +4,7 @@
 // usage: leaker BLOCKS MICROSECONDS
 //
 // Leaks BLOCKS blocks of 40 bytes, MICROSECONDS apart, without end if BLOCKS is 0. Each line on standard
-// input asks how many blocks were leaked so far; the program does not allocate while it answers, and goes
+// input asks how many blocks were leaked so far; the program leaks nothing while it answers, and goes
 // on after the next line. It ends when standard input does. Built without frame pointers.
 #include <cstdlib>
 #include <cstdio>

@@ -30,7 +30,7 @@ NOINLINE static void on_trap(int number, siginfo_t *info, void *context)
 
 NOINLINE static int raising(void)
 {
-	return raise(SIGUSR1) + 1;
+	return raise(SIGHUP) + 1;
 }
 
 int trapping(void);
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
 	(void)argv;
 	if (argc > 1)
 		sigaltstack(&stack, NULL);
-	handle(SIGUSR1, on_raise, 0);
+	handle(SIGHUP, on_raise, 0);
 	handle(SIGILL, (void (*)(int))on_trap, SA_SIGINFO);
 	rendezvous("ready");
 	sum += raising();
