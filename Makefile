@@ -1,0 +1,64 @@
+# `make demo` shows what memleak does, `make test` runs everything. Both install what is missing first.
+# Single steps: make fmt clippy doc unit bench-smoke demo-smoke
+
+.PHONY: help demo build test setup-build setup-test fmt clippy doc unit bench-smoke demo-smoke bench
+.NOTPARALLEL:
+
+CARGO := cargo
+STEP := tests/step.sh
+# Where rustup puts it, for a shell that has not read ~/.cargo/env.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# Tests trace real processes. Built as the user, they run as root.
+ifneq ($(shell id -u),0)
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := sudo -E
+GIVE_BACK := sudo chown -R $(shell id -u):$(shell id -g) target/tmp
+else
+GIVE_BACK := true
+endif
+
+help:
+	@echo 'make demo    set up, build, trace a sample leaker'
+	@echo 'make test    set up, run all checks and tests (root, or sudo)'
+	@echo 'make build   set up, build target/release/memleak'
+	@echo 'make bench   cost per malloc+free pair, table builds, walks (root, or sudo)'
+
+setup-build:
+	@tests/setup.sh build
+
+setup-test:
+	@tests/setup.sh test
+
+build: setup-build
+	@$(STEP) build $(CARGO) build --release --locked
+
+demo: build
+	@tests/demo.sh target/release/memleak
+
+# One profile throughout, so that dependencies are compiled once: what is measured runs in the kernel.
+test: setup-test
+	@$(MAKE) --no-print-directory fmt clippy doc unit bench-smoke demo-smoke
+	@echo '==> all passed'
+
+fmt:
+	@$(STEP) fmt $(CARGO) fmt --all --check
+
+clippy:
+	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc:
+	@RUSTDOCFLAGS='-D warnings' $(STEP) doc $(CARGO) doc --workspace --no-deps --locked
+
+unit:
+	@$(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(GIVE_BACK); exit $$status
+
+# Each benchmark once, quickly; the cost of probes against its limit.
+bench-smoke:
+	@$(STEP) bench-smoke $(CARGO) test --workspace --locked --bench '*'; status=$$?; $(GIVE_BACK); exit $$status
+
+demo-smoke:
+	@$(STEP) demo-build $(CARGO) build --locked
+	@$(STEP) demo-smoke tests/demo.sh target/debug/memleak
+
+bench: setup-build
+	@$(STEP) bench $(CARGO) bench --workspace --locked --bench '*'

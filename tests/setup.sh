@@ -1,0 +1,99 @@
+#!/bin/sh
+# Checks the Rust toolchain and installs the Debian packages that are missing. The only list of them.
+# What is there is left alone: without anything missing, nothing is run as root.
+#
+# usage: tests/setup.sh build|test
+set -eu
+cd "$(dirname "$0")/.."
+
+# libbpf is compiled from source (make, pkg-config, libelf and zlib headers); clang compiles bpf/. The demo
+# compiles C++ and names frames inside libc by its debug symbols.
+build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
+# What tests compile with, compare with, and trace.
+test_packages='binutils gdb git procps python3 redis-server redis-tools sqlite3'
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+check_toolchain() {
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    found=$(rustc --version 2>/dev/null | cut -d ' ' -f 2) || found=
+    if [ -z "$found" ] || ! cargo --version >/dev/null 2>&1; then
+        die "Rust $wanted or newer is needed: curl -sSf https://sh.rustup.rs | sh -s -- -y && . ~/.cargo/env"
+    fi
+    if [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
+        die "Rust $wanted or newer is needed, this is $found: rustup update stable && rustup default stable"
+    fi
+    [ "$1" = test ] || return 0
+    if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
+        die "rustfmt and clippy are needed: rustup component add rustfmt clippy"
+    fi
+}
+
+missing_of() {
+    for package in "$@"; do
+        state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=
+        [ "$state" = installed ] || echo "$package"
+    done
+}
+
+# Runs as root, in a shell of its own. Packages with a service (redis) must not start it, nor at the next boot.
+# shellcheck disable=SC2016
+install_script='
+    set -eu
+    export DEBIAN_FRONTEND=noninteractive
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap "rm -f $policy" EXIT
+        trap "exit 1" HUP INT TERM
+        printf "#!/bin/sh\nexit 101\n" >"$policy"
+        chmod 755 "$policy"
+    fi
+    apt-get update -q
+    apt-get install -q -y --no-install-recommends "$@"
+    for package in "$@"; do
+        if [ "$package" = redis-server ] && command -v systemctl >/dev/null; then
+            systemctl disable redis-server || true
+        fi
+    done
+'
+
+install_missing() {
+    if ! command -v apt-get >/dev/null; then
+        echo "note: no apt-get here; what Debian calls $* must be installed by hand" >&2
+        return 0
+    fi
+    missing=$(missing_of "$@")
+    [ -n "$missing" ] || return 0
+    # One package per word from here on.
+    # shellcheck disable=SC2086
+    set -- $missing
+    echo "==> installing $*"
+    if [ "$(id -u)" = 0 ]; then
+        sh -c "$install_script" install "$@" </dev/null
+    elif command -v sudo >/dev/null; then
+        sudo sh -c "$install_script" install "$@"
+    else
+        die "root is needed, and there is no sudo; as root: apt-get install $*"
+    fi || die "could not install: $*"
+}
+
+[ "$(uname -m)" = x86_64 ] || die "x86-64 only, and this is $(uname -m)"
+case ${1-} in
+build)
+    check_toolchain build
+    # shellcheck disable=SC2086
+    install_missing $build_packages
+    ;;
+test)
+    check_toolchain test
+    # shellcheck disable=SC2086
+    install_missing $build_packages $test_packages
+    ;;
+*) die "usage: tests/setup.sh build|test" ;;
+esac
+if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+    die "tracing a process needs root, and there is no sudo: run this as root"
+fi
