@@ -195,7 +195,7 @@ fn refusals() {
     if fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm == "kthreadd\n") {
         assert_eq!(
             refusal(2),
-            "2 (kthreadd) is a kernel thread; for kernel allocations leave out -p"
+            "2 (kthreadd) is a kernel thread, which has no heap; give the pid of a program's process"
         );
     }
     // Process 1 belongs to root.

@@ -182,7 +182,7 @@ impl Stack {
     pub fn check_names(&self, expected: &[&str]) {
         assert!(
             matches(&self.frames, expected),
-            "expected {expected:#?}, found\n{self}"
+            "expected {expected:#?}, found\n{self}(without names of libc.so.6: apt-get install libc6-dbg)"
         );
     }
 }

@@ -1,0 +1,190 @@
+//! The command line from outside: what cannot be done is refused by one line that names the remedy, with status 2,
+//! and before anything is attached. Some cases need root.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use common::program::{Program, compile, directory, require_root};
+
+fn memleak(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(arguments)
+        .output()
+        .expect("memleak was built")
+}
+
+/// Checks that `output` is a refusal: status 2, nothing on standard output, one line that says all of `parts`.
+#[track_caller]
+fn check_refused(output: &Output, parts: &[&str]) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(output.stdout.is_empty());
+    assert_eq!(errors.lines().count(), 1, "one line: {errors}");
+    assert!(errors.starts_with("memleak: "), "{errors}");
+    for part in parts {
+        assert!(errors.contains(part), "no {part:?} in {errors}");
+    }
+}
+
+/// Command lines that make no sense, and what the line about each says.
+#[test]
+fn nonsense_is_refused() {
+    for (arguments, parts) in [
+        (&[][..], &["-p PID"][..]),
+        (&["-p"], &["--pid <PID>", "--help"]),
+        (&["-p", "bash"], &["`bash` is not a process id", "pidof"]),
+        (&["-p", "0"], &["start at 1"]),
+        (&["-p", "99999999999"], &["99999999999"]),
+        (&["-p", "1", "0"], &["interval `0`", "above 0"]),
+        (&["-p", "1", "-1"], &["-1"]),
+        (&["-p", "1", "1", "0"], &["count `0`"]),
+        (&["-p", "1", "--", "ls"], &["-p", "only one"]),
+        (&["--", "ls"], &["-p PID"]),
+        (&["-p", "1", "--max-blocks", "0"], &["--max-blocks", "above 0"]),
+        (
+            &["-p", "1", "--stack-storage-size", "0"],
+            &["--stack-storage-size", "above 0"],
+        ),
+        (
+            &["-p", "1", "--unwind", "magic"],
+            &["magic", "dwarf, fp", "--help"],
+        ),
+        (&["-p", "1", "--nonsense"], &["--nonsense", "--help"]),
+        (&["table"], &["<ELF>"]),
+    ] {
+        check_refused(&memleak(arguments), parts);
+    }
+}
+
+/// Files that have no unwind table.
+#[test]
+fn files_without_a_table() {
+    for (file, parts) in [
+        ("/etc/passwd", &["/etc/passwd", "not an ELF file"][..]),
+        ("/nonexistent", &["/nonexistent", "No such file"]),
+        ("/proc", &["/proc", "not a regular file"]),
+        ("/dev/zero", &["/dev/zero", "not a regular file"]),
+        ("/dev/null", &["/dev/null", "not a regular file"]),
+    ] {
+        check_refused(&memleak(&["table", file]), parts);
+    }
+}
+
+/// A table that exists is described: the C library's rows, bytes and source.
+#[test]
+fn table_of_a_library() {
+    let output = memleak(&["table", "/usr/lib/x86_64-linux-gnu/libc.so.6"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && output.stderr.is_empty());
+    assert!(
+        text.starts_with("/usr/lib/x86_64-linux-gnu/libc.so.6\n"),
+        "{text}"
+    );
+    for word in ["rows", "bytes per row", "EhFrame", "without CFI"] {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+}
+
+/// A pid that no process has. One above the largest that the kernel gives is none for sure.
+#[test]
+fn no_such_process() {
+    require_root();
+    let most = fs::read_to_string("/proc/sys/kernel/pid_max").expect("/proc is mounted");
+    let pid = most.trim();
+    check_refused(&memleak(&["-p", pid]), &["no process", pid, "ps"]);
+}
+
+/// A thread of the kernel.
+#[test]
+fn kernel_thread() {
+    require_root();
+    let kernel_thread = fs::read("/proc/2/cmdline").expect("process 2: run this outside containers");
+    assert!(
+        kernel_thread.is_empty(),
+        "process 2 is a kernel thread outside containers"
+    );
+    check_refused(&memleak(&["-p", "2"]), &["kernel thread"]);
+}
+
+/// A process that has ended and whose parent does not know yet.
+#[test]
+fn zombie() {
+    require_root();
+    let mut child = Command::new("/bin/true").spawn().expect("/bin/true");
+    let stat = || fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it is not waited for");
+    while !stat().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    let output = memleak(&["-p", &child.id().to_string()]);
+    child.wait().expect("a child of ours");
+    check_refused(&output, &["has exited"]);
+}
+
+/// Without privileges, what is missing is named.
+#[test]
+fn no_privilege() {
+    require_root();
+    let (directory, copy) = readable_copy();
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"])
+        .arg(copy)
+        .args(["-p", &std::process::id().to_string()])
+        .output()
+        .expect("setpriv (apt-get install util-linux)");
+    fs::remove_dir_all(directory).expect("our own directory");
+    check_refused(&output, &["CAP_BPF", "CAP_PERFMON", "root", "setcap"]);
+}
+
+/// The build directory may be closed to others.
+fn readable_copy() -> (PathBuf, PathBuf) {
+    let directory = std::env::temp_dir().join(format!("memleak-cli-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a new directory");
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("our own directory");
+    let copy = directory.join("memleak");
+    fs::copy(env!("CARGO_BIN_EXE_memleak"), &copy).expect("room for a copy");
+    (directory, copy)
+}
+
+/// A process without an allocator (a static one whose symbols were removed) cannot be traced, and goes on.
+#[test]
+fn no_allocator() {
+    require_root();
+    let directory = directory("cli-no_allocator");
+    let path = compile(&directory, "plain.c", &["-O2", "-static", "-s"]);
+    let mut program = Program::start(&path, &[]);
+    program.expect("ready");
+    let output = memleak(&["-p", &program.pid().to_string()]);
+    check_last_line(&output, "nothing to probe");
+    program.step("done");
+}
+
+/// As [`check_refused`], but news of how far it came may come first.
+#[track_caller]
+fn check_last_line(output: &Output, part: &str) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    let last = errors.lines().last().unwrap_or_default();
+    assert!(last.starts_with("memleak: ") && last.contains(part), "{errors}");
+    assert!(output.stdout.is_empty());
+}
+
+/// The version is that of the crate.
+#[test]
+fn version() {
+    let output = memleak(&["--version"]);
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text, format!("memleak {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// The whole help text. After a change on purpose: `INSTA_UPDATE=always cargo test --test cli`.
+#[test]
+fn help() {
+    let output = memleak(&["--help"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    insta::assert_snapshot!(String::from_utf8_lossy(&output.stdout));
+}
