@@ -67,7 +67,9 @@ pub struct Problem {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Reason {
     /// No module defines `malloc` and `free`.
-    #[error("no allocator found: none defines malloc and free (a static program without symbols?)")]
+    #[error(
+        "no allocator found: none defines malloc and free; a program that has just started may not have loaded its own yet (try again), a static one needs its symbols"
+    )]
     NoAllocator,
     /// No allocator has this function.
     #[error("`{0}` not found")]

@@ -16,7 +16,7 @@ pub(super) fn explain(end: End) -> Explained {
         End::Complete => ("the outermost frame was reached", ""),
         End::NoMapping => (
             "return address in no executable mapping",
-            "The stack may be corrupt, or the code was unmapped while it was being walked.",
+            "The code was loaded just before, and later stacks through it are complete; or the stack is corrupt.",
         ),
         End::AnonymousCode => (
             "code generated at run time, frame pointer not plausible",
