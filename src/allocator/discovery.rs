@@ -68,7 +68,8 @@ pub struct Problem {
 pub enum Reason {
     /// No module defines `malloc` and `free`.
     #[error(
-        "no allocator found: none defines malloc and free; a program that has just started may not have loaded its own yet (try again), a static one needs its symbols"
+        "no allocator found: no object defines malloc and free; a program that has just started may not have \
+         loaded it yet (try again), a static one needs its symbols"
     )]
     NoAllocator,
     /// No allocator has this function.

@@ -48,7 +48,7 @@ fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let events = &report.events;
     let seconds = report.elapsed.as_secs_f64();
-    if events.probe_hits == 0 {
+    if [events.probe_hits, events.frees, events.unknown_frees] == [0; 3] {
         let text = format!("none in {seconds:.1} s: idle, or it allocates by functions that are not probed");
         return line(out, "Calls", text);
     }
@@ -61,7 +61,7 @@ fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         (
             events.unknown_frees,
             "free",
-            "of blocks allocated before the attach or lost",
+            "of blocks that are not known: older than the attach, lost, or given back twice",
         ),
         (events.failed, "call", "failed and allocated nothing"),
         (

@@ -178,7 +178,7 @@ fn text_of_a_full_report() {
 
   Process:   4242 leaker (/opt/leaker)
   Calls:     30 allocations, 8 frees in 12.3 s
-             3 frees of blocks allocated before the attach or lost
+             3 frees of blocks that are not known: older than the attach, lost, or given back twice
              1 call failed and allocated nothing
   Stacks:    2 of 3 complete (93.3% of allocations)
              1 no_cfi (6.6% of allocations): code without CFI, frame pointer not plausible
