@@ -7,14 +7,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use common::program::{Program, compile, directory, require_root};
 
 fn memleak(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_memleak"))
+    // What is refused is refused at once.
+    assert_cmd::cargo::cargo_bin_cmd!("memleak")
         .args(arguments)
+        .timeout(Duration::from_secs(20))
         .output()
-        .expect("memleak was built")
+        .expect("memleak was built, and ends by itself")
 }
 
 /// Checks that `output` is a refusal: status 2, nothing on standard output, one line that says all of `parts`.
