@@ -109,6 +109,19 @@ impl<'obj> Kernel<'obj> {
         }
     }
 
+    /// Marks all room for walks as taken, or as free.
+    #[cfg(test)]
+    pub(crate) fn mark_scratches(&self, taken: bool) {
+        let scratches = &self.skeleton.maps.scratches;
+        let mut value = vec![0; scratches.value_size() as usize];
+        value[..8].copy_from_slice(&u64::from(taken).to_ne_bytes());
+        for number in 0..scratches.max_entries() {
+            scratches
+                .update(&number.to_ne_bytes(), &value, MapFlags::ANY)
+                .expect("a scratch can be written");
+        }
+    }
+
     /// Makes process `pid` (its id in the initial pid namespace) process `slot`.
     ///
     /// # Errors

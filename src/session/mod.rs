@@ -8,6 +8,8 @@ mod live;
 mod probes;
 mod reload;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -1,0 +1,91 @@
+use std::process::{Child, Command, Stdio};
+
+use unwind_tables::walk::End;
+
+use super::*;
+use crate::report::Format;
+
+/// Debian's python3, allocating and freeing without end.
+struct Python(Child);
+
+impl Python {
+    fn start() -> Self {
+        let child = Command::new("/usr/bin/python3")
+            .args(["-c", "print(flush=True)\nwhile True: bytes(2000)"])
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = child.expect("python3 starts (apt-get install python3)");
+        let mut line = [0];
+        io::Read::read_exact(&mut child.stdout.take().expect("it was piped"), &mut line)
+            .expect("python3 prints a line");
+        Self(child)
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn config(pid: u32) -> Config {
+    Config {
+        pid,
+        walk: Walk::Dwarf,
+        format: Format::Text,
+        top: 10,
+        max_blocks: 1 << 16,
+        max_stacks: 1 << 12,
+        attach: AttachPath::ALL.to_vec(),
+        interval: Duration::from_secs(1),
+        count: None,
+    }
+}
+
+/// Blocks whose stack was not walked for want of room, and blocks whose stack was.
+fn follow_and_count(session: &mut Session<'_>) -> (u64, u64) {
+    session
+        .follow(
+            Instant::now() + Duration::from_millis(200),
+            &AtomicBool::new(false),
+        )
+        .expect("the session goes on");
+    let snapshot = session.snapshot().expect("it can be read");
+    let blocks = |busy: bool| {
+        let stacks = snapshot.stacks.iter();
+        stacks
+            .filter(|stack| (stack.end == End::ScratchBusy) == busy)
+            .map(|stack| stack.allocated.blocks)
+            .sum()
+    };
+    (blocks(true), blocks(false))
+}
+
+/// A walk never uses room that another walk has taken: while all is taken, blocks are recorded as not walked, and
+/// walks go on when it is free again. Needs root.
+///
+/// This stands for a walk that is preempted by others on its CPU, which cannot be brought about at will.
+#[test]
+fn walks_do_not_share_room() {
+    let python = Python::start();
+    let mut storages = storages();
+    let mut session =
+        Session::start(&mut storages, &config(python.0.id())).expect("it can be traced (as root)");
+
+    let (busy, walked) = follow_and_count(&mut session);
+    assert_eq!(busy, 0);
+    assert!(walked > 0);
+
+    session.live.kernel.mark_scratches(true);
+    let (busy_before, walked_before) = follow_and_count(&mut session);
+    let (busy, walked) = follow_and_count(&mut session);
+    assert!(busy > busy_before && busy_before > 0);
+    assert_eq!(walked, walked_before);
+
+    session.live.kernel.mark_scratches(false);
+    let (busy_before, walked_before) = follow_and_count(&mut session);
+    let (busy, walked) = follow_and_count(&mut session);
+    assert_eq!(busy, busy_before);
+    assert!(walked > walked_before);
+}
