@@ -20,6 +20,23 @@ impl Python {
             .expect("python3 prints a line");
         Self(child)
     }
+
+    /// Does something while it stands still outside the kernel: no walk is under way.
+    fn paused(&self, act: impl FnOnce()) {
+        self.signal("STOP");
+        let process = procfs::process::Process::new(self.0.id().cast_signed()).expect("it runs");
+        while process.stat().expect("it runs").state != 'T' {
+            std::thread::yield_now();
+        }
+        act();
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.0.id());
+        let status = Command::new("sh").args(["-c", &kill]).status();
+        assert!(status.expect("sh runs").success());
+    }
 }
 
 impl Drop for Python {
@@ -77,13 +94,13 @@ fn walks_do_not_share_room() {
     assert_eq!(busy, 0);
     assert!(walked > 0);
 
-    session.live.kernel.mark_scratches(true);
+    python.paused(|| session.live.kernel.mark_scratches(true));
     let (busy_before, walked_before) = follow_and_count(&mut session);
     let (busy, walked) = follow_and_count(&mut session);
     assert!(busy > busy_before && busy_before > 0);
     assert_eq!(walked, walked_before);
 
-    session.live.kernel.mark_scratches(false);
+    python.paused(|| session.live.kernel.mark_scratches(false));
     let (busy_before, walked_before) = follow_and_count(&mut session);
     let (busy, walked) = follow_and_count(&mut session);
     assert_eq!(busy, busy_before);
