@@ -220,6 +220,12 @@ fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappi
     let mappings = target
         .read_mappings(modules)
         .with_context(|| format!("cannot read the mappings of process {}", target.pid()))?;
+    if mappings.malformed_lines() > 0 {
+        tracing::warn!(
+            "{} lines of the process's maps could not be read: stacks end in what they hold",
+            mappings.malformed_lines()
+        );
+    }
     if mappings.entries().is_empty() {
         bail!("process {} has no code mapped: it has just exited", target.pid());
     }

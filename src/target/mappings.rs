@@ -1,4 +1,4 @@
-//! Where a process's code lies and which module it belongs to, and how that changes.
+//! Where a process's code lies and which module it belongs to. How that changes over time is `history`.
 //!
 //! Pure, apart from the modules that it asks for. Only executable mappings are kept: nothing else
 //! can hold a return address.
@@ -50,19 +50,6 @@ pub struct Mappings {
     malformed_lines: usize,
 }
 
-/// What became of a process's code between two readings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// Nothing.
-    None,
-    /// There is more code, and every address that had code before means the same.
-    Added,
-    /// Some address means other code than before, or none: what is remembered of it is void.
-    ///
-    /// Unloading counts, because the same address may later be given to another file.
-    Replaced,
-}
-
 impl Mappings {
     /// The executable entries of `maps`, with the files of process `pid` looked up in `modules`.
     pub(super) fn resolve(
@@ -102,14 +89,6 @@ impl Mappings {
     pub fn entries(&self) -> &[CodeMapping] {
         &self.entries
     }
-
-    /// Whether every address here is mapped by `other`, to the same code.
-    fn is_within(&self, other: &Self) -> bool {
-        self.entries.iter().all(|entry| {
-            let counterpart = other.find(entry.range.start);
-            counterpart.is_some_and(|found| found.range.end >= entry.range.end && found.code == entry.code)
-        })
-    }
 }
 
 impl FromIterator<CodeMapping> for Mappings {
@@ -134,17 +113,6 @@ impl FromIterator<CodeMapping> for Mappings {
             entries,
             malformed_lines: 0,
         }
-    }
-}
-
-/// What became of a process's code from `old` to `new`.
-pub fn diff(old: &Mappings, new: &Mappings) -> Change {
-    if old.entries == new.entries {
-        Change::None
-    } else if old.is_within(new) {
-        Change::Added
-    } else {
-        Change::Replaced
     }
 }
 
@@ -279,59 +247,6 @@ mod tests {
             cut.entries(),
             [anonymous(0x1000, 0x3000), trampoline(0x3000, 0x4000)]
         );
-    }
-
-    /// Additions keep what is known; anything that changes or loses an address does not.
-    #[test]
-    fn changes() {
-        let old = mappings(&[anonymous(0x1000, 0x2000), trampoline(0x8000, 0x9000)]);
-        let cases: &[(&[CodeMapping], Change)] = &[
-            (
-                &[anonymous(0x1000, 0x2000), trampoline(0x8000, 0x9000)],
-                Change::None,
-            ),
-            (
-                &[
-                    anonymous(0x1000, 0x1800),
-                    anonymous(0x1800, 0x2000),
-                    trampoline(0x8000, 0x9000),
-                ],
-                Change::None,
-            ),
-            (
-                &[
-                    anonymous(0x1000, 0x2000),
-                    anonymous(0x4000, 0x5000),
-                    trampoline(0x8000, 0x9000),
-                ],
-                Change::Added,
-            ),
-            (
-                &[anonymous(0x0, 0x3000), trampoline(0x8000, 0x9000)],
-                Change::Added,
-            ),
-            (&[anonymous(0x1000, 0x2000)], Change::Replaced),
-            (
-                &[anonymous(0x1000, 0x1fff), trampoline(0x8000, 0x9000)],
-                Change::Replaced,
-            ),
-            (
-                &[trampoline(0x1000, 0x2000), trampoline(0x8000, 0x9000)],
-                Change::Replaced,
-            ),
-            (
-                &[
-                    anonymous(0x1000, 0x1800),
-                    trampoline(0x1800, 0x2000),
-                    trampoline(0x8000, 0x9000),
-                ],
-                Change::Replaced,
-            ),
-            (&[], Change::Replaced),
-        ];
-        for (new, change) in cases {
-            assert_eq!(diff(&old, &mappings(new)), *change, "{new:?}");
-        }
     }
 
     /// A mapping starts on the page that holds its segment's start; the executable segment wins.

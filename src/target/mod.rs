@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub use history::{Epoch, History};
-pub use mappings::{Change, CodeMapping, MappedCode, Mappings, diff};
+pub use mappings::{CodeMapping, MappedCode, Mappings};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
 use stat::Stat;
 
