@@ -234,7 +234,6 @@ fn the_leaker_is_counted_to_the_block() {
             (leaked, leaked),
             "{attach}:\n{report}"
         );
-        // What printing the answer allocates, it frees.
         assert_eq!(report.outstanding(), leaked, "{attach}:\n{report}");
         assert_eq!(report.lost.blocks, 0);
     }
