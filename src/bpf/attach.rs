@@ -99,14 +99,23 @@ impl Attached {
     pub fn link_count(&self) -> usize {
         self.allocations.len() + self.frees.len()
     }
+
+    /// Adds those of `more`.
+    pub fn add(&mut self, more: Self) {
+        let Self { allocations, frees } = more;
+        self.allocations.extend(allocations);
+        self.frees.extend(frees);
+    }
 }
 
 pub(super) fn attach(
     programs: &MemleakProgs<'_>,
     path: AttachPath,
-    pid: i32,
+    pid: Option<u32>,
     probes: &[Probe],
 ) -> Result<Attached, AttachError> {
+    // To the kernel, -1 is all processes. No process id is above `i32::MAX`.
+    let pid = pid.map_or(-1, |pid| i32::try_from(pid).unwrap_or(i32::MAX));
     let (frees, allocations): (Vec<_>, Vec<_>) = probes.iter().partition(|probe| probe.frees);
     let mut attached = Attached::default();
     let each = |programs: &[(&ProgramMut<'_>, Moment)], probes: &[&Probe], links: &mut Vec<Link>| {

@@ -4,7 +4,7 @@
 //! Each process has two lists and two rule caches. The inactive pair is rewritten, then made active, then a
 //! grace period is awaited, after which no walk uses the pair that was active before.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use unwind_tables::addr::{Avma, Bias};
@@ -12,13 +12,12 @@ use unwind_tables::walk::{Mapping, MappingKind};
 
 use super::load::Sizes;
 use super::memory::SharedWords;
+use super::processes::{PROCESS_WORDS, SlotState, nth_record};
 use super::skeleton::types;
 use super::skeleton::types::limits;
 
 /// Words of one mapping in the kernel's list.
 const MAPPING_WORDS: usize = size_of::<types::mapping>() / size_of::<u64>();
-/// Words of one process record.
-const PROCESS_WORDS: usize = size_of::<types::process>() / size_of::<u32>();
 /// Starts beyond every address, so that a search never takes it.
 const UNUSED: Mapping = Mapping {
     start: Avma::new(u64::MAX >> 1),
@@ -27,37 +26,45 @@ const UNUSED: Mapping = Mapping {
     image_at: 0,
     kind: MappingKind::Pending,
 };
+/// Every address, of which nothing is known yet: the list of processes that have none.
+const NOTHING_KNOWN: Mapping = Mapping {
+    start: Avma::new(0),
+    end: Avma::new(1 << limits::ADDRESS_BITS.0),
+    ..UNUSED
+};
 
 /// The mapping lists, rule caches and process records in the kernel.
 #[derive(Debug)]
 pub struct Publisher {
     pub(super) mappings: SharedWords<AtomicU64>,
     pub(super) caches: SharedWords<AtomicU64>,
-    pub(super) processes: SharedWords<AtomicU32>,
+    pub(super) processes: SharedWords<AtomicU64>,
     pub(super) grace: MapHandle,
     pub(super) sizes: Sizes,
 }
 
-/// How a new mapping list relates to the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    /// Every address that meant some code still means it.
-    Kept,
-    /// Some address now means other code: stacks walked from here on are of a new epoch.
-    Changed,
-}
-
 /// What publishing did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Published {
-    /// The epoch of stacks walked from here on.
-    pub epoch: u32,
-    /// Mappings that did not fit the list; code in them is in no mapping as far as walks go.
-    pub left_out: usize,
+pub enum Published {
+    /// The list is in use.
+    Active {
+        /// Mappings that did not fit it; code in them is in no mapping as far as walks go.
+        left_out: usize,
+    },
+    /// The instance whose mappings they were has ended: nothing uses the list.
+    Superseded,
 }
 
 impl Publisher {
-    /// Makes `mappings`, in ascending order, the list of process `slot`.
+    /// Fills the list of those who have none.
+    pub(super) fn reset(&self) {
+        self.write_list(0, &[NOTHING_KNOWN]);
+    }
+
+    /// Makes `mappings`, in ascending order, the list of the instance that `slot` held in state `seen`, which is
+    /// to be read before the mappings are: then they are never taken for another instance's.
+    ///
+    /// Stacks walked by the list are of `epoch`.
     ///
     /// # Errors
     ///
@@ -65,37 +72,54 @@ impl Publisher {
     pub fn publish(
         &self,
         slot: u32,
+        seen: SlotState,
         mappings: &[Mapping],
-        meaning: Meaning,
+        epoch: u32,
     ) -> Result<Published, libbpf_rs::Error> {
-        let [generation, reload_requested] = self.process(slot) else {
+        let [state, _, epochs, _, reload_requested] = self.process(slot) else {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
         };
-        let old = generation.load(Ordering::Relaxed);
-        let active_list = (old & 1) ^ 1;
-        let epoch = (old >> 1) + u32::from(meaning == Meaning::Changed);
-        let list = (2 * slot + active_list) as usize;
+        if seen.instance() == 0 || state.load(Ordering::SeqCst) != seen.0 {
+            return Ok(Published::Superseded);
+        }
+        let generation = next_generation(seen.0);
+        let active_list = usize::from(generation & 1 == 1);
+        let list = 2 * slot as usize + active_list;
+        let is_first = seen == SlotState::begun(seen.instance());
+        if is_first {
+            // Whoever shared the memory of the instance before may still walk by one of its lists.
+            self.await_walks()?;
+        }
         let left_out = self.write_list(list, mappings);
         self.clear_cache(list);
-        generation.store(epoch << 1 | active_list, Ordering::SeqCst);
-        self.await_walks()?;
+        let [kept, shift] = if active_list == 0 {
+            [0xffff_ffff << 32, 0]
+        } else {
+            [0xffff_ffff, 32]
+        };
+        let others = epochs.load(Ordering::SeqCst) & kept;
+        epochs.store(others | u64::from(epoch) << shift, Ordering::SeqCst);
+        let next = seen.0 >> 32 << 32 | generation;
+        let exchanged = state.compare_exchange(seen.0, next, Ordering::SeqCst, Ordering::SeqCst);
+        if exchanged.is_err() {
+            return Ok(Published::Superseded);
+        }
+        if !is_first {
+            self.await_walks()?;
+        }
         reload_requested.store(0, Ordering::SeqCst);
-        Ok(Published { epoch, left_out })
+        Ok(Published::Active { left_out })
     }
 
     /// Lets walks ask for a reload again, when the last one found nothing new.
     pub fn accept_requests(&self, slot: u32) {
-        if let [_, reload_requested] = self.process(slot) {
+        if let [.., reload_requested] = self.process(slot) {
             reload_requested.store(0, Ordering::SeqCst);
         }
     }
 
-    fn process(&self, slot: u32) -> &[AtomicU32] {
-        self.processes
-            .words()
-            .chunks(PROCESS_WORDS)
-            .nth(slot as usize)
-            .unwrap_or_default()
+    fn process(&self, slot: u32) -> &[AtomicU64] {
+        nth_record(&self.processes, PROCESS_WORDS, slot)
     }
 
     fn write_list(&self, list: usize, mappings: &[Mapping]) -> usize {
@@ -132,7 +156,11 @@ impl Publisher {
     /// Waits until every walk that may have begun before has ended.
     ///
     /// An update of a map of maps returns only then (Linux commit 1ae80cf31938, `maybe_wait_bpf_programs`).
-    fn await_walks(&self) -> Result<(), libbpf_rs::Error> {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn await_walks(&self) -> Result<(), libbpf_rs::Error> {
         let inner = MapHandle::create(
             MapType::Array,
             None::<&str>,
@@ -147,5 +175,33 @@ impl Publisher {
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&inner));
         self.grace
             .update(&0_u32.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
+    }
+}
+
+/// The generation after a state's: never 0, which is "not published", and always of the other list.
+fn next_generation(state: u64) -> u64 {
+    match (state + 1) & 0xffff_ffff {
+        0 => 2,
+        next => next,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lists alternate, and no generation but the first is "not published".
+    #[test]
+    fn generations_alternate() {
+        for (generation, next) in [
+            (0, 1),
+            (1, 2),
+            (2, 3),
+            (0xffff_fffe, 0xffff_ffff),
+            (0xffff_ffff, 2),
+        ] {
+            assert_eq!(next_generation(7 << 32 | generation), next);
+            assert_ne!(next & 1, generation & 1);
+        }
     }
 }

@@ -18,11 +18,13 @@ const EVENT_BYTES: usize = size_of::<crate::bpf::types::event>();
 pub enum Event {
     /// A walk met an address in no known mapping, or in one whose table is not loaded.
     UnknownMapping {
-        /// The process's slot.
-        process: u32,
+        /// The instance that walked.
+        instance: u32,
         /// The address.
         address: Avma,
     },
+    /// An instance began or ended; the kernel side's own record of them says which.
+    Lifecycle,
     /// A record that this version does not know.
     Unknown,
 }
@@ -36,9 +38,12 @@ impl Event {
         let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
         if half(0) == event_kind::EVENT_UNKNOWN_MAPPING.0 {
             return Self::UnknownMapping {
-                process: half(4),
+                instance: half(4),
                 address: Avma::new(whole(8)),
             };
+        }
+        if half(0) == event_kind::EVENT_LIFECYCLE.0 {
+            return Self::Lifecycle;
         }
         Self::Unknown
     }

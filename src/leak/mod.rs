@@ -52,8 +52,8 @@ pub struct EndAt<M> {
 /// One allocator function called by one stack of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site<M> {
-    /// Slot of the process.
-    pub process: u32,
+    /// The instance that allocated; 0 for all together.
+    pub instance: u32,
     /// Index into the table of allocator functions.
     pub function: u8,
     /// Frames, innermost first.
@@ -84,7 +84,7 @@ impl<M> Site<M> {
 /// What two stacks of a site have in common.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct SiteKey<M> {
-    process: u32,
+    instance: u32,
     function: u8,
     frames: Vec<(CodeKey<M>, FoundBy)>,
     end: End,
@@ -104,15 +104,16 @@ enum CodeKey<M> {
 
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `resolve` says which module's byte an address was in an epoch. Sites are ranked by outstanding bytes, then
+/// `resolve` says which module's byte an address was in an epoch of an instance. Sites are ranked by outstanding bytes, then
 /// outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank equally.
 pub fn group<M: Copy + Ord + Hash>(
     snapshot: &Snapshot,
-    resolve: impl Fn(u32, Avma) -> Option<(M, Svma)>,
+    resolve: impl Fn(u32, u32, Avma) -> Option<(M, Svma)>,
 ) -> Vec<Site<M>> {
     let mut sites: HashMap<SiteKey<M>, (u32, Site<M>)> = HashMap::new();
     for stack in &snapshot.stacks {
-        let site = resolved(stack, |pc, exact| place_of(&resolve, stack.epoch, pc, exact));
+        let resolve = |address| resolve(stack.instance, stack.epoch, address);
+        let site = resolved(stack, |pc, exact| place_of(resolve, pc, exact));
         match sites.entry(key_of(&site)) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
                 vacant.insert((stack.epoch, site));
@@ -129,14 +130,9 @@ pub fn group<M: Copy + Ord + Hash>(
 
 /// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
 /// mapping.
-fn place_of<M>(
-    resolve: impl Fn(u32, Avma) -> Option<(M, Svma)>,
-    epoch: u32,
-    pc: Avma,
-    exact: bool,
-) -> Option<Place<M>> {
+fn place_of<M>(resolve: impl Fn(Avma) -> Option<(M, Svma)>, pc: Avma, exact: bool) -> Option<Place<M>> {
     let adjust = u64::from(!exact);
-    let (module, svma) = resolve(epoch, pc.wrapping_sub(adjust))?;
+    let (module, svma) = resolve(pc.wrapping_sub(adjust))?;
     Some(Place {
         module,
         svma: svma.wrapping_add(adjust),
@@ -160,7 +156,7 @@ fn resolved<M>(stack: &StackTotals, place: impl Fn(Avma, bool) -> Option<Place<M
         place: place(stack.end_pc, last_exact),
     });
     Site {
-        process: stack.process,
+        instance: stack.instance,
         function: stack.function,
         frames: stack.frames.iter().map(frame).collect(),
         end: stack.end,
@@ -176,7 +172,7 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
         (code, frame.found_by)
     };
     SiteKey {
-        process: site.process,
+        instance: site.instance,
         function: site.function,
         frames: site.frames.iter().map(frame).collect(),
         end: site.end,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 
 /// Module 1 lies at 0x1000 × (epoch + 1) and is 0x1000 long; nothing else is mapped.
-fn resolve(epoch: u32, pc: Avma) -> Option<(u32, Svma)> {
+fn resolve(_: u32, epoch: u32, pc: Avma) -> Option<(u32, Svma)> {
     let into = pc.get().checked_sub(0x1000 * (u64::from(epoch) + 1))?;
     (into < 0x1000).then_some((1, Svma::new(into)))
 }
@@ -21,7 +21,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         exact: false,
     };
     StackTotals {
-        process: 0,
+        instance: 1,
         epoch,
         function: 0,
         frames: pcs.iter().map(frame).collect(),
@@ -67,7 +67,7 @@ fn equal_addresses_of_other_epochs_stay_apart() {
     assert_eq!(apart.len(), 2);
 }
 
-/// Function, process, end and the way a frame was found each tell sites apart.
+/// Function, instance, end and the way a frame was found each tell sites apart.
 #[test]
 fn each_part_of_the_key_tells_sites_apart() {
     let plain = || stack(0, &[0x1010], amount(1, 1));
@@ -83,7 +83,7 @@ fn each_part_of_the_key_tells_sites_apart() {
             ..plain()
         },
         StackTotals {
-            process: 1,
+            instance: 2,
             ..plain()
         },
         StackTotals {

@@ -11,6 +11,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::{Frame, Location, Report, Stack, TargetFacts};
+use crate::bpf::InstanceEnd;
 use crate::collect::Amount;
 use crate::symbolize::frame::InlinedFrame;
 
@@ -40,6 +41,9 @@ struct TargetJson {
     pid: u32,
     comm: String,
     exe: Option<String>,
+    instance: u32,
+    parent: Option<u32>,
+    ended: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -54,6 +58,7 @@ struct EventsJson {
 struct LostJson {
     blocks: u64,
     bytes: u64,
+    processes: u64,
     causes: BTreeMap<&'static str, u64>,
 }
 
@@ -73,6 +78,8 @@ struct FramesJson {
 #[derive(Serialize)]
 struct StackJson {
     pid: u32,
+    instance: u32,
+    ended: Option<&'static str>,
     allocator: &'static str,
     outstanding: AmountJson,
     allocated: AmountJson,
@@ -136,6 +143,7 @@ impl From<&Report> for ReportJson {
             lost: LostJson {
                 blocks: losses.blocks,
                 bytes: losses.bytes,
+                processes: losses.processes,
                 causes: losses.causes.clone(),
             },
             unwinding: UnwindingJson {
@@ -164,6 +172,9 @@ impl From<&TargetFacts> for TargetJson {
             pid: target.pid,
             comm: target.comm.clone(),
             exe: target.exe.as_ref().map(|exe| exe.to_string_lossy().into_owned()),
+            instance: target.instance,
+            parent: target.parent,
+            ended: target.ended.map(InstanceEnd::name),
         }
     }
 }
@@ -172,6 +183,8 @@ impl From<&Stack> for StackJson {
     fn from(stack: &Stack) -> Self {
         Self {
             pid: stack.pid,
+            instance: stack.instance,
+            ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator,
             outstanding: stack.outstanding.into(),
             allocated: stack.allocated.into(),

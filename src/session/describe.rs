@@ -1,40 +1,45 @@
 //! From a snapshot to a report: groups, resolves and names what the kernel recorded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::Timelike;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
+use super::process::Process;
 use crate::allocator::FUNCTIONS;
 use crate::collect::Snapshot;
 use crate::leak::{Completeness, Place, Site, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
 use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
-use crate::target::{History, ModuleId, Modules, Target};
+use crate::target::{ModuleId, Modules};
 
 /// What names are found with.
 pub(super) struct Describer<'a> {
-    pub(super) target: &'a Target,
+    /// By instance.
+    pub(super) processes: &'a BTreeMap<u32, Process>,
     pub(super) modules: &'a Modules,
-    pub(super) history: &'a History,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
 }
 
 /// The report of `snapshot`.
 pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
-    let history = names.history;
-    let sites = group(&snapshot, |epoch, address| history.resolve(epoch, address));
+    let processes = names.processes;
+    let sites = group(&snapshot, |instance, epoch, address| {
+        processes.get(&instance)?.history.resolve(epoch, address)
+    });
     let completeness = Completeness::of(&sites);
-    let stacks = sites.into_iter().map(|site| names.stack(site)).collect();
+    let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site)).collect();
+    // What ended programs held is no longer anybody's to free: it comes last. The order is kept otherwise.
+    stacks.sort_by_key(|stack| stack.ended.is_some());
     Report {
         time: time_of_day(),
         elapsed: snapshot.elapsed,
         unwind,
         top,
-        targets: vec![names.target_facts()],
+        targets: processes.values().map(|process| process.facts.clone()).collect(),
         stacks,
         events: snapshot.events,
         losses: snapshot.losses,
@@ -53,17 +58,22 @@ fn time_of_day() -> TimeOfDay {
 }
 
 impl Describer<'_> {
-    fn target_facts(&self) -> TargetFacts {
-        TargetFacts {
-            pid: self.target.pid(),
-            comm: self.target.comm().to_owned(),
-            exe: Some(self.target.exe().to_owned()),
-        }
+    /// The process that a stack belongs to. One that stands for all belongs to the only one, if there is no other.
+    fn process(&self, instance: u32) -> Option<&TargetFacts> {
+        let all = self.processes;
+        let process = match all.len() {
+            1 => all.values().next(),
+            _ => all.get(&instance),
+        };
+        process.map(|process| &process.facts)
     }
 
     fn stack(&mut self, site: Site<ModuleId>) -> Stack {
+        let process = self.process(site.instance);
         Stack {
-            pid: self.target.pid(),
+            pid: process.map_or(0, |process| process.pid),
+            instance: process.map_or(0, |process| process.instance),
+            ended: process.and_then(|process| process.ended),
             allocator: FUNCTIONS
                 .get(usize::from(site.function))
                 .map_or("?", |function| function.name),
