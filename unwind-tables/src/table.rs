@@ -24,9 +24,10 @@ impl RowRule for UnwindRule {
         PackedRule::pack(self)
     }
 
-    /// The end of a stack and what is unsupported is never claimed for an address that the file does not claim it for.
+    /// The end of a stack, a signal frame, and what is unsupported are never claimed for an address that the file does not
+    /// claim them for.
     fn covers_padding(self) -> bool {
-        matches!(self, Self::Frame(_) | Self::Program(_))
+        matches!(self, Self::Frame(_))
     }
 }
 

@@ -373,8 +373,7 @@ impl Oracle<'_, '_> {
     fn compare_gap(&self, end: u64, next: Option<u64>, compared: &mut Compared) {
         let before = self.rule_at(end - 1);
         let length = next.map_or(u64::MAX - end, |next| next - end);
-        let swallowed =
-            length <= MAX_PADDING && matches!(before, UnwindRule::Frame(_) | UnwindRule::Program(_));
+        let swallowed = length <= MAX_PADDING && matches!(before, UnwindRule::Frame(_));
         let expected = if swallowed { before } else { UnwindRule::Gap };
         let asked = if length <= MAX_PADDING {
             (0..length).collect()
