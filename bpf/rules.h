@@ -53,6 +53,7 @@ enum stop_operand {
 	STOP_NO_MAPPING = 34,
 	STOP_TRAMPOLINE = 35,
 	STOP_NOT_CALLED = 36,
+	STOP_STALE = 37,
 };
 
 /* Bits of a wide rule's first word. */

@@ -4,15 +4,17 @@
 //! its start time, so that a successor with the same pid is never taken for it.
 
 pub mod history;
+mod linking;
 mod mapped_file;
 pub mod mappings;
 pub mod maps;
 pub mod modules;
+mod settled;
 mod stat;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -167,7 +169,12 @@ impl Target {
                 format!("process {} has exited", self.pid),
             ));
         }
-        Ok(Mappings::resolve(self.pid, maps::parse(&text), modules))
+        let mappings = Mappings::resolve(self.pid, maps::parse(&text), modules);
+        let executable = fs::metadata(format!("/proc/{}/exe", self.pid))
+            .ok()
+            .and_then(|file| modules.of_file((file.dev(), file.ino())));
+        let settled = settled::settled(&mappings, modules, executable);
+        Ok(mappings.with_settled(settled))
     }
 }
 

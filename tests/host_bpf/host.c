@@ -52,6 +52,7 @@ struct host_tables {
 	u32 word_count;
 	u32 mapping_count;
 	u32 by_fp;
+	u32 changing;
 };
 
 struct host_stack {
@@ -77,7 +78,7 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 	mapping_mask = given->mapping_count - 1;
 	cache_mask = (1 << CACHE_BITS) - 1;
 
-	walk_stack(&walk, list_number(0, 0), start[0], start[1], start[2]);
+	walk_stack(&walk, list_number(0, 0), given->changing, start[0], start[1], start[2]);
 	stack->end_pc = walk.pc;
 	stack->end = walk.end;
 	stack->frame_count = walk.frame_count;
