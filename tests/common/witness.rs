@@ -12,7 +12,7 @@ use std::process::Command;
 use std::rc::Rc;
 
 use super::memleak::Memleak;
-use super::program::{Program, compile_as};
+use super::program::{Program, compile_as, run_tool, source};
 use super::report::{Amount, Frame, Report, Stack};
 
 /// The library's file name.
@@ -56,6 +56,9 @@ pub const READY_TO_DONE: Script = Script {
     work: |program| program.step("done"),
 };
 
+/// What a witness within a static program stands before.
+const WRAPPED: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
+
 /// A witness that programs are started with.
 pub struct Witness {
     /// None if it is in the program.
@@ -65,6 +68,7 @@ pub struct Witness {
 
 impl Witness {
     /// A library to be preloaded.
+    #[track_caller]
     pub fn preloaded(directory: &Path) -> Self {
         let library = compile_as(
             &directory.join(LIBRARY),
@@ -77,22 +81,23 @@ impl Witness {
         }
     }
 
-    /// For programs that are linked with [`Witness::wrapped_flags`].
-    pub fn within(directory: &Path) -> Self {
-        Self {
+    /// For static programs, which `compiler` is to link with the arguments that are returned.
+    #[track_caller]
+    pub fn within(directory: &Path, compiler: &str) -> (Self, Vec<String>) {
+        let object = directory.join("ground_truth.o");
+        let mut command = Command::new(compiler);
+        command
+            .args(["-O2", "-fPIE", "-fno-builtin", "-DWRAPPED", "-c", "-o"])
+            .arg(&object)
+            .arg(source("ground_truth.c"));
+        run_tool(&mut command);
+        let wrapped = WRAPPED.map(|function| format!("-Wl,--wrap={function}"));
+        let object = object.to_string_lossy().into_owned();
+        let witness = Self {
             library: None,
             records: directory.join("records"),
-        }
-    }
-
-    /// What links the witness into a static program.
-    pub fn wrapped_flags() -> Vec<String> {
-        let functions = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
-        let wrapped = functions.map(|function| format!("-Wl,--wrap={function}"));
-        let source = super::program::source("ground_truth.c");
-        let mut flags = vec!["-DWRAPPED".to_owned(), source.display().to_string()];
-        flags.extend(wrapped);
-        flags
+        };
+        (witness, [object].into_iter().chain(wrapped).collect())
     }
 
     /// Starts `command` with the witness.
@@ -168,6 +173,22 @@ impl Accounts {
         assert_eq!(report.lost.blocks, 0, "{:?}", report.lost);
         let differences = self.differences();
         assert!(differences.is_empty(), "{differences}{:?}", report.unwinding);
+    }
+
+    /// Takes the witness's last frames as ends: of objects in which libgcc does not find how the first function
+    /// ends, though it is said there. The frames still have to be the same.
+    #[must_use]
+    pub fn with_witnessed_ends(mut self) -> Self {
+        let mut calls = Calls::new();
+        for (call, amount) in self.witnessed {
+            let complete = Call {
+                complete: true,
+                ..call
+            };
+            add(&mut calls, complete, amount);
+        }
+        self.witnessed = calls;
+        self
     }
 
     /// Checks that both know every stack to its end.

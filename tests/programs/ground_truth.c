@@ -35,6 +35,16 @@
 #include <unistd.h>
 #include <unwind.h>
 
+#ifndef __GLIBC__
+/* What libgcc, as compiled for glibc, asks first; then it looks for itself. */
+int _dl_find_object(void *address, void *result)
+{
+	(void)address;
+	(void)result;
+	return -1;
+}
+#endif
+
 #ifdef WRAPPED
 #define DECLARE(type, function, ...) type __real_##function(__VA_ARGS__)
 #define NAME(function) __wrap_##function
