@@ -145,7 +145,7 @@ impl Witness {
     fn accounts(&self, report: Report) -> Accounts {
         report.check_sums();
         Accounts {
-            reported: reported(&report),
+            reported: reported(&report, |stack| (&stack.frames, true)),
             witnessed: self.witnessed(),
             report,
         }
@@ -188,6 +188,17 @@ impl Accounts {
             add(&mut calls, complete, amount);
         }
         self.witnessed = calls;
+        self
+    }
+
+    /// Leaves out what memleak found by frame pointers, and what is beyond: libgcc knows none.
+    #[must_use]
+    pub fn without_frame_pointers(mut self) -> Self {
+        self.reported = reported(&self.report, |stack| {
+            let by_cfi = |frame: &&Frame| frame.found_by != "fp";
+            let count = stack.frames.iter().take_while(by_cfi).count();
+            (&stack.frames[..count], count == stack.frames.len())
+        });
         self
     }
 
@@ -241,9 +252,9 @@ fn file_name(path: &str) -> &str {
     }
 }
 
-/// What memleak says.
+/// What memleak says, as far as `part` takes it: to the end if the stack is complete and it says so.
 #[track_caller]
-fn reported(report: &Report) -> Calls {
+fn reported(report: &Report, part: impl Fn(&Stack) -> (&[Frame], bool)) -> Calls {
     let mut calls = Calls::new();
     let mut names: HashMap<String, Rc<str>> = HashMap::new();
     let mut place = |frame: &Frame| -> Place {
@@ -253,25 +264,20 @@ fn reported(report: &Report) -> Calls {
         (name.clone(), address)
     };
     for stack in &report.stacks {
+        let (frames, to_the_end) = part(stack);
+        let (own, frames) = frames.split_first().expect("a stack has frames");
+        assert!(
+            own.module_name() == LIBRARY || own.name().starts_with(WRAPPER),
+            "called past the witness:\n{stack}"
+        );
         let call = Call {
             allocator: stack.allocator.clone(),
-            complete: stack.end == "complete",
-            frames: without_witness(stack).iter().map(&mut place).collect(),
+            complete: to_the_end && stack.end == "complete",
+            frames: frames.iter().map(&mut place).collect(),
         };
         add(&mut calls, call, stack.allocated);
     }
     calls
-}
-
-/// The frames from the caller of the allocation function on.
-#[track_caller]
-fn without_witness(stack: &Stack) -> &[Frame] {
-    let (own, frames) = stack.frames.split_first().expect("a stack has frames");
-    assert!(
-        own.module_name() == LIBRARY || own.name().starts_with(WRAPPER),
-        "called past the witness:\n{stack}"
-    );
-    frames
 }
 
 fn add(calls: &mut Calls, call: Call, amount: Amount) {

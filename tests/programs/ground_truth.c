@@ -36,12 +36,48 @@
 #include <unwind.h>
 
 #ifndef __GLIBC__
-/* What libgcc, as compiled for glibc, asks first; then it looks for itself. */
-int _dl_find_object(void *address, void *result)
+/* glibc's, which libgcc was compiled for: where the object is that holds an address, and its CFI. */
+struct dl_find_object {
+	unsigned long long flags;
+	void *start, *end;
+	struct link_map *link_map;
+	void *eh_frame_hdr;
+	unsigned long long reserved[7];
+};
+
+struct wanted_object {
+	uintptr_t address;
+	struct dl_find_object *result;
+};
+
+static int find_object(struct dl_phdr_info *info, size_t size, void *argument)
 {
-	(void)address;
-	(void)result;
-	return -1;
+	struct wanted_object *wanted = argument;
+	struct dl_find_object *result = wanted->result;
+	int found = 0;
+
+	(void)size;
+	for (int index = 0; index < info->dlpi_phnum; index++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[index];
+		uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+
+		if (segment->p_type == PT_GNU_EH_FRAME)
+			result->eh_frame_hdr = (void *)start;
+		if (segment->p_type != PT_LOAD || wanted->address - start >= segment->p_memsz)
+			continue;
+		result->start = (void *)start;
+		result->end = (void *)(start + segment->p_memsz);
+		found = 1;
+	}
+	return found;
+}
+
+int _dl_find_object(void *address, struct dl_find_object *result)
+{
+	struct wanted_object wanted = {(uintptr_t)address, result};
+
+	memset(result, 0, sizeof(*result));
+	return dl_iterate_phdr(find_object, &wanted) ? 0 : -1;
 }
 #endif
 
