@@ -134,6 +134,12 @@ impl Witness {
         program.expect("ready");
         let memleak = Memleak::attach(program.pid(), memleak_flags);
         program.tell("");
+        self.finish_whole(&mut program, memleak)
+    }
+
+    /// The end of [`Witness::watch_whole`], for a program that is about to exit.
+    #[track_caller]
+    pub fn finish_whole(&self, program: &mut Program, memleak: Memleak) -> Accounts {
         while program.line() != "done" {}
         let report = memleak.finish();
         program.tell("");
@@ -211,7 +217,7 @@ impl Accounts {
     }
 
     /// Stacks on which the two do not agree, for people.
-    fn differences(&self) -> String {
+    pub fn differences(&self) -> String {
         let (ours, theirs) = (&self.reported, &self.witnessed);
         let only_theirs = theirs.keys().filter(|call| !ours.contains_key(call));
         let different: Vec<&Call> = ours
