@@ -21,7 +21,7 @@ static __always_inline struct thread *known_thread(void)
 /* The owner of what the current thread allocates, or 0 when it is not traced: probes can fire elsewhere too. */
 static __always_inline u64 current_owner(struct thread *thread)
 {
-	if (thread && is_current(thread->owner))
+	if (thread && owner_is_current(thread->owner))
 		return thread->owner;
 	return owner_of_process(bpf_get_current_pid_tgid() >> 32);
 }
@@ -41,7 +41,7 @@ static __always_inline bool is_nested(struct thread *thread, u64 slot)
 	if (!outer)
 		return false;
 	if (slot <= outer && bpf_probe_read_user(&return_address, 8, (void *)outer) == 0) {
-		u32 list = view_of(thread->owner).list;
+		u32 list = list_of(view_of(thread->owner));
 		struct mapping *mapping = find_mapping(list, return_address);
 
 		if (list == NO_LIST || !mapping || mapping->kind == MAPPING_TRAMPOLINE)

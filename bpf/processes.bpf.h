@@ -36,7 +36,7 @@ static __always_inline u64 state_of(u32 slot)
 }
 
 /* Whether an owner's instance goes on. */
-static __always_inline bool is_current(u64 owner)
+static __always_inline bool owner_is_current(u64 owner)
 {
 	return owner && instance_of(state_of(slot_of(owner))) == instance_of(owner);
 }
@@ -46,32 +46,41 @@ static __always_inline u64 owner_of_process(u32 tgid)
 {
 	u64 *owner = bpf_map_lookup_elem(&owners, &tgid);
 
-	return owner && is_current(*owner) ? *owner : 0;
+	return owner && owner_is_current(*owner) ? *owner : 0;
 }
 
 /* What a walk uses throughout: a mapping list with its rule cache, and the epoch in which they are right. */
-struct view {
-	u32 list;
-	u32 epoch;
-};
+static __always_inline u64 make_view(u32 list, u32 epoch)
+{
+	return (u64)epoch << 32 | list;
+}
 
-static __always_inline struct view view_of(u64 owner)
+static __always_inline u32 list_of(u64 view)
+{
+	return view;
+}
+
+static __always_inline u32 epoch_of(u64 view)
+{
+	return view >> 32;
+}
+
+/* Not static: the verifier then checks it by itself, and what follows it once, not once for each way out. */
+__noinline u64 view_of(u64 owner)
 {
 	u32 slot = slot_of(owner);
 	struct process *process = process_at(slot);
 	u64 state = state_of(slot);
 	u32 generation = state;
-
-	if (instance_of(state) != instance_of(owner))
-		return (struct view){ .list = NO_LIST };
-	if (generation)
-		return (struct view){ .list = list_number(slot, generation), .epoch = process->epochs[generation & 1] };
-
 	u64 borrowed = process->borrowed;
 
+	if (instance_of(state) != instance_of(owner))
+		return make_view(NO_LIST, 0);
+	if (generation)
+		return make_view(list_number(slot, generation), process->epochs[generation & 1]);
 	if (borrowed && state_of(process->lender) == borrowed)
-		return (struct view){ .list = list_number(process->lender, borrowed) };
-	return (struct view){ .list = NO_LIST };
+		return make_view(list_number(process->lender, borrowed), 0);
+	return make_view(NO_LIST, 0);
 }
 
 static __always_inline void send_event(enum event_kind kind, u32 instance, u64 address)

@@ -105,20 +105,21 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 
 static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u64 owner, u32 function)
 {
-	struct view view = view_of(owner);
 	u32 instance = instance_of(owner);
+	u64 view = view_of(owner);
 
-	walk_stack(walk, view.list, ctx->ip, ctx->sp, ctx->bp);
+	save_registers(ctx, walk->at_probe);
+	walk_stack(walk, list_of(view), 0, ctx->ip);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(owner, walk->pc);
 
-	u64 id = mix(walk->hash, (u64)view.epoch << 32 | instance);
+	u64 id = mix(walk->hash, (u64)epoch_of(view) << 32 | instance);
 
 	id = mix(id, function << 8 | walk->end);
 
 	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
 
-	return stored ? *stored : store_stack(walk, id, instance, view.epoch, function);
+	return stored ? *stored : store_stack(walk, id, instance, epoch_of(view), function);
 }
 
 /* The index of the record of the stack at a probe, `function` having been called from it. */

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::Timelike;
-use unwind_tables::addr::Avma;
+use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::Unwind;
 
 use super::process::Process;
 use crate::allocator::FUNCTIONS;
 use crate::collect::Snapshot;
-use crate::leak::{Completeness, Place, Site, group};
+use crate::leak::{Completeness, Meaning, Place, Site, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
 use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
-use crate::target::{ModuleId, Modules};
+use crate::target::{History, ModuleId, Modules};
 
 /// What names are found with.
 pub(super) struct Describer<'a> {
@@ -26,10 +26,13 @@ pub(super) struct Describer<'a> {
 
 /// The report of `snapshot`.
 pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
-    let processes = names.processes;
-    let sites = group(&snapshot, |instance, epoch, address| {
-        processes.get(&instance)?.history.resolve(epoch, address)
-    });
+    let (processes, unknown) = (names.processes, History::default());
+    let history = |instance| {
+        processes
+            .get(&instance)
+            .map_or(&unknown, |process| &process.history)
+    };
+    let sites = group(&snapshot, history);
     let completeness = Completeness::of(&sites);
     let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site)).collect();
     // What ended programs held is no longer anybody's to free: it comes last. The order is kept otherwise.
@@ -44,6 +47,16 @@ pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwin
         events: snapshot.events,
         losses: snapshot.losses,
         completeness,
+    }
+}
+
+impl Meaning<ModuleId> for History {
+    fn in_epoch(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
+        self.resolve(epoch, address)
+    }
+
+    fn since(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
+        self.resolve_since(epoch, address)
     }
 }
 

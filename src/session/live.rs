@@ -202,7 +202,7 @@ impl<'obj> Live<'obj> {
         self.tables.store(&built, &self.modules, &mut self.kernel.tables);
         process.history.add(&mappings);
         let epoch = process.history.current();
-        let list = self.tables.kernel_mappings(&mappings);
+        let list = self.tables.kernel_mappings(&mappings, &self.modules);
         let published = self
             .kernel
             .publisher
