@@ -37,25 +37,32 @@ pub struct ModuleSteps<M> {
     pub fp: u64,
 }
 
+/// Sites that ended in one way, and allocations by the address at which they did.
+#[derive(Default)]
+struct Ended {
+    stacks: u64,
+    by_address: HashMap<u64, u64>,
+}
+
 /// The ends of `sites` other than [`End::Complete`], most allocations first.
 pub fn ends<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<EndGroup<M>> {
-    let mut groups: HashMap<(Option<M>, End), (u64, HashMap<u64, u64>)> = HashMap::new();
+    let mut groups: HashMap<(Option<M>, End), Ended> = HashMap::new();
     for site in sites.iter().filter(|site| site.end != End::Complete) {
         let at = site.end_at.as_ref();
         let module = at.and_then(|at| at.place).map(|place| place.module);
-        let (stacks, addresses) = groups.entry((module, site.end)).or_default();
-        *stacks += 1;
-        let allocations = addresses.entry(at.map_or(0, address)).or_default();
+        let ended = groups.entry((module, site.end)).or_default();
+        ended.stacks += 1;
+        let allocations = ended.by_address.entry(at.map_or(0, address)).or_default();
         *allocations = allocations.saturating_add(site.allocated.blocks);
     }
     let mut groups: Vec<_> = groups
         .into_iter()
-        .map(|((module, end), (stacks, addresses))| EndGroup {
+        .map(|((module, end), Ended { stacks, by_address })| EndGroup {
             module,
             end,
             stacks,
-            allocations: addresses.values().copied().fold(0, u64::saturating_add),
-            addresses: most_frequent(addresses),
+            allocations: by_address.values().copied().fold(0, u64::saturating_add),
+            addresses: most_frequent(by_address),
         })
         .collect();
     groups.sort_by_key(|group| {

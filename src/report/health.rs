@@ -145,13 +145,13 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// `count` and the noun, in its plural unless it is one.
-pub(super) fn counted(count: u64, noun: &str) -> String {
+pub(crate) fn counted(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
 
 /// `part` of `whole` as a percentage that is 100 or 0 only if it is exactly that.
-pub(super) fn percent(part: u64, whole: u64) -> String {
+pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "0%".to_owned();
     }
@@ -165,7 +165,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// A size in the largest binary unit that leaves at least one, with the exact number beside it.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
         return format!("{bytes} B");

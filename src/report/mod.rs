@@ -25,6 +25,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use crate::collect::{Amount, Events, Losses};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
+pub(crate) use health::{counted, percent, size};
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -165,6 +166,11 @@ impl ModuleFacts {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.to_string_lossy().trim_matches(['[', ']']).to_owned()
     }
+}
+
+/// `text` with its control characters escaped, as far as it comes from a process or its files.
+pub(crate) fn printable(text: &str) -> String {
+    text::Printable(text).to_string()
 }
 
 /// A way to write a report.
