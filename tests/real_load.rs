@@ -46,7 +46,8 @@ fn check(name: &str, accounts: &Accounts, least_calls: u64) {
     let witnessed: u64 = accounts.witnessed.values().map(|amount| amount.blocks).sum();
     let agree = agreeing(accounts);
     let disagree = total.max(witnessed) - agree;
-    println!(
+    let _ = writeln!(
+        std::io::stderr(),
         "{name}: {total} calls from {} stacks; {incomplete} incomplete, {disagree} told otherwise: {walks:?}",
         accounts.witnessed.len()
     );
@@ -129,7 +130,7 @@ sys.stdin.readline()
     check(
         "python",
         &witness.watch(&mut command, &READY_TO_DONE, &FLAGS),
-        100_000,
+        50_000,
     );
 }
 
