@@ -42,7 +42,11 @@ struct compared {
 	enum rule_kind rule_kind;
 	enum rule_shape rule_shape;
 	enum stop_operand stop_operand;
-	enum wide_flag wide_flag;
+	enum opcode opcode;
+	enum program_shape program_shape;
+	enum register_number register_number;
+	enum saved_kind saved_kind;
+	enum saves_shape saves_shape;
 	struct event event;
 };
 const volatile struct compared compared = {};

@@ -74,7 +74,7 @@ fn start(program: &Path) -> Recorded {
     };
     Recorded {
         child,
-        start: Registers { pc, sp, fp },
+        start: Registers::new(pc, sp, fp),
     }
 }
 

@@ -88,6 +88,7 @@ struct HostTables {
 #[repr(C)]
 struct HostStack {
     end_pc: u64,
+    saves_wanted: u64,
     frames: [u64; MAX_FRAMES],
     frame_count: u32,
     end: u32,
@@ -147,9 +148,10 @@ impl HostWalk {
             by_fp: u32::from(tables.unwind == Unwind::Fp),
             changing: u32::from(tables.changing),
         };
-        let start = [start.pc.get(), start.sp.get(), start.fp.get()];
+        let start: Vec<u64> = [start.pc.get()].into_iter().chain(start.general).collect();
         let mut stack = HostStack {
             end_pc: 0,
+            saves_wanted: 0,
             frames: [0; MAX_FRAMES],
             frame_count: 0,
             end: 0,
@@ -228,5 +230,6 @@ fn decode(stack: &HostStack) -> Stack {
         frames: stack.frames[..count].iter().map(frame).collect(),
         end: End::from_number(stack.end).expect("a known end"),
         end_pc: Avma::new(stack.end_pc),
+        saves_wanted: Some(Avma::new(stack.saves_wanted)).filter(|address| address.get() != 0),
     }
 }

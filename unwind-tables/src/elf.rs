@@ -220,6 +220,26 @@ impl<'a> ElfView<'a> {
         self.bytes.at(start.get(), segment.offset.end.offset_from(start))
     }
 
+    /// Gives the file's bytes of ranges of code, each in one segment, of no more bytes in all than the file has.
+    pub(crate) fn code_bytes(&self) -> impl FnMut(&Range<Svma>) -> Option<&'a [u8]> {
+        let executable = self.segments.iter().filter(|segment| segment.executable);
+        let mut segments: Vec<_> = executable.cloned().collect();
+        segments.sort_by_key(|segment| segment.svma.start);
+        let (bytes, mut budget) = (self.bytes, self.bytes.len());
+        move |range| {
+            let after = segments.partition_point(|segment| segment.svma.start <= range.start);
+            let segment = segments.get(after.checked_sub(1)?)?;
+            let start = range.start.offset_from(segment.svma.start);
+            let length = range.end.offset_from(range.start);
+            let file = bytes.at(
+                segment.offset.start.get(),
+                segment.offset.end.offset_from(segment.offset.start),
+            )?;
+            budget = budget.checked_sub(length)?;
+            file.at(start, length).map(|found| found.0)
+        }
+    }
+
     /// Where code may lie: the executable sections, or without section headers the executable segments.
     pub fn code_ranges(&self) -> Vec<Range<Svma>> {
         let executable = |section: &&Section<'_>| section.flags & SHF_EXECINSTR != 0;
