@@ -33,6 +33,8 @@ struct beginning {
 	/* See struct process. */
 	u64 borrowed;
 	u32 lender;
+	/* A change of what is borrowed was announced that it does not have. */
+	bool changing;
 	bool by_other_thread;
 };
 
@@ -85,6 +87,9 @@ static __always_inline bool begin_in_slot(u32 slot, struct beginning *beginning)
 	process->lender = beginning->lender;
 	process->tgid = tgid;
 	process->reload_requested = 0;
+	process->changes_announced = beginning->changing;
+	process->changes_published = 0;
+	process->changed_at = 0;
 	record_instance(instance, slot, beginning);
 	__sync_lock_test_and_set(&process->state, (u64)instance << 32);
 	if (bpf_map_update_elem(&owners, &tgid, &owner, BPF_ANY)) {
@@ -192,6 +197,7 @@ static __always_inline void borrow_lists(struct beginning *beginning, u64 owner)
 	u64 state = state_of(slot_of(owner));
 	bool published = (u32)state != 0;
 
+	beginning->changing = is_changing(slot_of(owner));
 	beginning->borrowed = published ? state : parent->borrowed;
 	beginning->lender = published ? slot_of(owner) : parent->lender;
 	beginning->parent_epoch = published ? parent->epochs[state & 1] : 0;

@@ -82,17 +82,3 @@ __noinline u64 view_of(u64 owner)
 		return make_view(list_number(process->lender, borrowed), 0);
 	return make_view(NO_LIST, 0);
 }
-
-static __always_inline void send_event(enum event_kind kind, u32 instance, u64 address)
-{
-	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
-
-	if (!event) {
-		count(COUNTER_LOST_EVENT);
-		return;
-	}
-	event->kind = kind;
-	event->instance = instance;
-	event->address = address;
-	bpf_ringbuf_submit(event, 0);
-}

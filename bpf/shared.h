@@ -159,8 +159,13 @@ struct process {
 	/* The process id (tgid). */
 	u32 tgid;
 	/* Set by the first walk that meets an unknown mapping; cleared by user space. */
-	u32 reload_requested;
-	u32 unused;
+	u64 reload_requested;
+	/* How often the loader announced a change of the mappings. Counted by a probe. */
+	u64 changes_announced;
+	/* That count when user space began to read what it published last. */
+	u64 changes_published;
+	/* When the last change was announced, in microseconds of CLOCK_MONOTONIC, modulo 2^32. By a probe. */
+	u64 changed_at;
 };
 
 /* How an instance began. */
@@ -298,8 +303,10 @@ enum counter {
 enum event_kind {
 	/* A walk met an address that no mapping of the active list holds. */
 	EVENT_UNKNOWN_MAPPING = 0,
+	/* The loader announced a change of the mappings. */
+	EVENT_MAPPINGS_CHANGED = 1,
 	/* An instance began or ended: `instances` says which. */
-	EVENT_LIFECYCLE = 1,
+	EVENT_LIFECYCLE = 2,
 };
 
 struct event {
@@ -309,6 +316,6 @@ struct event {
 };
 
 _Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
-_Static_assert(sizeof(struct process) == 40, "user space reads it as five words");
+_Static_assert(sizeof(struct process) == 64, "user space reads it as eight words");
 _Static_assert(sizeof(struct instance) == 40, "user space reads it as five words");
 _Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");

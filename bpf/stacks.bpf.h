@@ -106,10 +106,12 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u64 owner, u32 function)
 {
 	u32 instance = instance_of(owner);
+	/* Asked before the list is chosen: a list with a change is published before the change is. */
+	bool changing = is_changing(slot_of(owner));
 	u64 view = view_of(owner);
 
 	save_registers(ctx, walk->at_probe);
-	walk_stack(walk, list_of(view), 0, ctx->ip);
+	walk_stack(walk, list_of(view), changing, ctx->ip);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(owner, walk->pc);
 

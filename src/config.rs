@@ -75,7 +75,7 @@ pub enum ConfigError {
 }
 
 /// A process id.
-fn parse_pid(text: &str) -> Result<u32, ConfigError> {
+pub(crate) fn parse_pid(text: &str) -> Result<u32, ConfigError> {
     let number: u64 = text.parse().map_err(|_| ConfigError::NotAPid(text.to_owned()))?;
     // The kernel's pid_t is signed.
     match u32::try_from(number) {

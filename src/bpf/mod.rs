@@ -5,6 +5,7 @@
 mod attach;
 #[cfg(test)]
 mod budget;
+mod clock;
 mod layout;
 mod load;
 mod memory;
@@ -32,11 +33,11 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
-pub use attach::{AttachError, Attached, Cookie, Probe, ProbeRole};
+pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole};
 pub use load::{AttachPath, Capacity, LoadError, Settings, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
-pub use publish::{Published, Publisher};
+pub use publish::{Published, Publisher, Reading};
 pub(crate) use skeleton::types;
 pub use tables::TableStore;
 
@@ -171,6 +172,15 @@ impl<'obj> Kernel<'obj> {
     /// The first probe that could not be attached.
     pub fn attach(&self, pid: Option<u32>, probes: &[Probe]) -> Result<Attached, AttachError> {
         attach::attach(&self.skeleton.progs, self.attach, pid, probes)
+    }
+
+    /// Attaches to the hook that the loader of process `pid`, or of all processes, calls when mappings change.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn attach_hook(&self, pid: Option<u32>, hook: &Hook) -> Result<AttachedHook, AttachError> {
+        attach::attach_hook(&self.skeleton.progs, self.attach, pid, hook)
     }
 }
 

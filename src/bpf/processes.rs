@@ -122,12 +122,23 @@ impl Processes {
         let (Some(slot), Some(number)) = (free, self.next_number()) else {
             return Ok(None);
         };
-        let [_, borrowed, _, lender_and_pid, reload_requested] = self.process(slot) else {
+        let [
+            _,
+            borrowed,
+            _,
+            lender_and_pid,
+            reload_requested,
+            announced,
+            published,
+            changed_at,
+        ] = self.process(slot)
+        else {
             return Ok(None);
         };
-        borrowed.store(0, Ordering::SeqCst);
+        for word in [borrowed, reload_requested, announced, published, changed_at] {
+            word.store(0, Ordering::SeqCst);
+        }
         lender_and_pid.store(u64::from(pid) << 32, Ordering::SeqCst);
-        reload_requested.store(0, Ordering::SeqCst);
         if let [pid_and_slot, ..] = self.record(number) {
             pid_and_slot.store(u64::from(slot) << 32 | u64::from(pid), Ordering::SeqCst);
         }

@@ -5,11 +5,13 @@
 //! grace period is awaited, after which no walk uses the pair that was active before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::mapping::{Identity, Mapping, MappingKind};
 
+use super::clock::monotonic_microseconds;
 use super::load::Sizes;
 use super::memory::SharedWords;
 use super::processes::{PROCESS_WORDS, SlotState, nth_record};
@@ -44,6 +46,23 @@ pub struct Publisher {
     pub(super) sizes: Sizes,
 }
 
+/// What is known before mappings are read: then what is read is not published for another instance, nor as if it
+/// had later changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    state: SlotState,
+    /// How many changes of the mappings the loader had announced. What is read has them all, but for the last if
+    /// that is still under way; its end is announced too.
+    changes: u64,
+}
+
+impl Reading {
+    /// The instance whose mappings are read; 0 for none.
+    pub fn instance(self) -> u32 {
+        self.state.instance()
+    }
+}
+
 /// What publishing did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
@@ -51,6 +70,9 @@ pub enum Published {
     Active {
         /// Mappings that did not fit it; code in them is in no mapping as far as walks go.
         left_out: usize,
+        /// For how long the list before was out of date: since the loader announced the last change, up to an
+        /// hour.
+        since_change: Option<Duration>,
     },
     /// The instance whose mappings they were has ended: nothing uses the list.
     Superseded,
@@ -62,8 +84,22 @@ impl Publisher {
         self.write_list(0, &[NOTHING_KNOWN]);
     }
 
-    /// Makes `mappings`, in ascending order, the list of the instance that `slot` held in state `seen`, which is
-    /// to be read before the mappings are: then they are never taken for another instance's.
+    /// To be called before the mappings of the process in `slot` are read.
+    pub fn begin_reading(&self, slot: u32) -> Reading {
+        match self.process(slot) {
+            // In this order: an instance that began in between has another state by then.
+            [state, _, _, _, _, announced, ..] => Reading {
+                state: SlotState(state.load(Ordering::SeqCst)),
+                changes: announced.load(Ordering::SeqCst),
+            },
+            _ => Reading {
+                state: SlotState(0),
+                changes: 0,
+            },
+        }
+    }
+
+    /// Makes `mappings`, in ascending order, the list of the instance that `slot` held when reading them began.
     ///
     /// Stacks walked by the list are of `epoch`.
     ///
@@ -73,13 +109,14 @@ impl Publisher {
     pub fn publish(
         &self,
         slot: u32,
-        seen: SlotState,
+        reading: Reading,
         mappings: &[Mapping],
         epoch: u32,
     ) -> Result<Published, libbpf_rs::Error> {
-        let [state, _, epochs, _, reload_requested] = self.process(slot) else {
+        let [state, _, epochs, _, reload_requested, _, published, changed_at] = self.process(slot) else {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
         };
+        let seen = reading.state;
         if seen.instance() == 0 || state.load(Ordering::SeqCst) != seen.0 {
             return Ok(Published::Superseded);
         }
@@ -93,30 +130,44 @@ impl Publisher {
         }
         let left_out = self.write_list(list, mappings);
         self.clear_cache(list);
-        let [kept, shift] = if active_list == 0 {
-            [0xffff_ffff << 32, 0]
-        } else {
-            [0xffff_ffff, 32]
-        };
-        let others = epochs.load(Ordering::SeqCst) & kept;
-        epochs.store(others | u64::from(epoch) << shift, Ordering::SeqCst);
+        write_epoch(epochs, active_list, epoch);
         let next = seen.0 >> 32 << 32 | generation;
         let exchanged = state.compare_exchange(seen.0, next, Ordering::SeqCst, Ordering::SeqCst);
         if exchanged.is_err() {
             return Ok(Published::Superseded);
         }
+        // After the list: a walk that finds no change pending must find the list that has them all.
+        published.store(reading.changes, Ordering::SeqCst);
+        let changed_at = u32::try_from(changed_at.load(Ordering::SeqCst)).unwrap_or_default();
+        let since = monotonic_microseconds().wrapping_sub(changed_at);
         if !is_first {
             self.await_walks()?;
         }
         reload_requested.store(0, Ordering::SeqCst);
-        Ok(Published::Active { left_out })
+        Ok(Published::Active {
+            left_out,
+            since_change: (changed_at > 0).then(|| Duration::from_micros(since.into())),
+        })
     }
 
     /// Lets walks ask for a reload again, when the last one found nothing new.
     pub fn accept_requests(&self, slot: u32) {
-        if let [.., reload_requested] = self.process(slot) {
+        if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
             reload_requested.store(0, Ordering::SeqCst);
         }
+    }
+
+    /// Says that the active list is what was just read, whether or not it was published for that. Returns whether
+    /// it still is: no more changes have been announced.
+    pub fn confirm(&self, slot: u32, reading: Reading) -> bool {
+        let [state, _, _, _, _, announced, published, _] = self.process(slot) else {
+            return true;
+        };
+        if SlotState(state.load(Ordering::SeqCst)).instance() != reading.instance() {
+            return true;
+        }
+        published.store(reading.changes, Ordering::SeqCst);
+        announced.load(Ordering::SeqCst) == reading.changes
     }
 
     fn process(&self, slot: u32) -> &[AtomicU64] {
@@ -170,6 +221,17 @@ impl Publisher {
         self.grace
             .update(&0_u32.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
     }
+}
+
+/// Writes one of two epochs that are in one word.
+fn write_epoch(epochs: &AtomicU64, list: usize, epoch: u32) {
+    let (kept, shift) = if list == 0 {
+        (0xffff_ffff << 32, 0)
+    } else {
+        (0xffff_ffff, 32)
+    };
+    let other = epochs.load(Ordering::SeqCst) & kept;
+    epochs.store(other | u64::from(epoch) << shift, Ordering::SeqCst);
 }
 
 /// The generation after a state's: never 0, which is "not published", and always of the other list.

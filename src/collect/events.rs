@@ -23,6 +23,11 @@ pub enum Event {
         /// The address.
         address: Avma,
     },
+    /// The loader of a process announced a change of its mappings.
+    MappingsChanged {
+        /// The instance.
+        instance: u32,
+    },
     /// An instance began or ended; the kernel side's own record of them says which.
     Lifecycle,
     /// A record that this version does not know.
@@ -36,16 +41,16 @@ impl Event {
         };
         let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
         let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
-        if half(0) == event_kind::EVENT_UNKNOWN_MAPPING.0 {
-            return Self::UnknownMapping {
-                instance: half(4),
+        let instance = half(4);
+        match event_kind(half(0)) {
+            event_kind::EVENT_UNKNOWN_MAPPING => Self::UnknownMapping {
+                instance,
                 address: Avma::new(whole(8)),
-            };
+            },
+            event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
+            event_kind::EVENT_LIFECYCLE => Self::Lifecycle,
+            _ => Self::Unknown,
         }
-        if half(0) == event_kind::EVENT_LIFECYCLE.0 {
-            return Self::Lifecycle;
-        }
-        Self::Unknown
     }
 }
 

@@ -4,6 +4,7 @@
 //! addresses; the same code has other addresses after the process's mappings changed, so totals are merged by
 //! where the addresses lie in their modules.
 
+pub mod by_module;
 pub mod completeness;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use unwind_tables::walk::{End, FoundBy, Frame};
 
 use crate::collect::{Amount, Snapshot, StackTotals};
 
+pub use by_module::{EndGroup, ModuleSteps};
 pub use completeness::Completeness;
 
 /// A byte of a module, in the module's own space.

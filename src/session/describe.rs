@@ -8,9 +8,10 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::Unwind;
 
 use super::process::Process;
+use super::tables::ModuleTables;
 use crate::allocator::FUNCTIONS;
 use crate::collect::Snapshot;
-use crate::leak::{Completeness, Meaning, Place, Site, group};
+use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, by_module, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
 use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
@@ -20,6 +21,7 @@ pub(super) struct Describer<'a> {
     /// By instance.
     pub(super) processes: &'a BTreeMap<u32, Process>,
     pub(super) modules: &'a Modules,
+    pub(super) tables: &'a ModuleTables,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
 }
@@ -34,6 +36,8 @@ pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwin
     };
     let sites = group(&snapshot, history);
     let completeness = Completeness::of(&sites);
+    let ends = names.ends(&sites);
+    let steps = names.steps(&sites);
     let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site)).collect();
     // What ended programs held is no longer anybody's to free: it comes last. The order is kept otherwise.
     stacks.sort_by_key(|stack| stack.ended.is_some());
@@ -47,6 +51,8 @@ pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwin
         events: snapshot.events,
         losses: snapshot.losses,
         completeness,
+        ends,
+        steps,
     }
 }
 
@@ -106,6 +112,26 @@ impl Describer<'_> {
         }
     }
 
+    fn ends(&mut self, sites: &[Site<ModuleId>]) -> Vec<EndGroup<Arc<ModuleFacts>>> {
+        let named = |group: EndGroup<ModuleId>| EndGroup {
+            module: group.module.and_then(|module| self.module(module)),
+            end: group.end,
+            stacks: group.stacks,
+            allocations: group.allocations,
+            addresses: group.addresses,
+        };
+        by_module::ends(sites).into_iter().map(named).collect()
+    }
+
+    fn steps(&mut self, sites: &[Site<ModuleId>]) -> Vec<ModuleSteps<Arc<ModuleFacts>>> {
+        let named = |steps: ModuleSteps<ModuleId>| ModuleSteps {
+            module: steps.module.and_then(|module| self.module(module)),
+            cfi: steps.cfi,
+            fp: steps.fp,
+        };
+        by_module::steps(sites).into_iter().map(named).collect()
+    }
+
     fn location(&mut self, pc: Avma, place: Option<Place<ModuleId>>) -> Location {
         Location {
             pc,
@@ -122,6 +148,7 @@ impl Describer<'_> {
         let facts = Arc::new(ModuleFacts {
             path: module.path.clone(),
             build_id,
+            table: self.tables.facts(id),
         });
         self.facts.insert(id, Arc::clone(&facts));
         Some(facts)

@@ -10,6 +10,7 @@ use anyhow::Context;
 
 use super::live::Live;
 use super::process::Process;
+use super::reload::Reloads;
 use crate::bpf::{Instance, InstanceEnd, Origin};
 use crate::collect::Event;
 use crate::target::{History, Target};
@@ -93,22 +94,17 @@ impl Live<'_> {
             }
             // Its probes stay, if what they were attached to does.
             (Origin::Execed, Some(parent)) if parent.facts.pid == process.facts.pid => {
-                let (attached, probed) = (
-                    std::mem::take(&mut parent.attached),
-                    std::mem::take(&mut parent.probed),
-                );
+                let attached = std::mem::take(&mut parent.attached);
                 if !by_other_thread {
                     process.attached = attached;
-                    process.probed = probed;
                 }
                 tracing::info!("{} now runs {}", process.facts.pid, process.facts.comm);
             }
             _ => {}
         }
         tracing::debug!("instance {number}: {:?}", process.instance);
-        match origin {
-            Origin::Execed => process.reloads.settle(Instant::now()),
-            Origin::Attached | Origin::Forked => process.reloads.request(),
+        if origin == Origin::Execed {
+            process.reloads = Reloads::settling(Instant::now());
         }
         self.processes.insert(number, process);
     }
@@ -131,9 +127,17 @@ impl Live<'_> {
     /// Notes what walks ask for.
     pub(super) fn react(&mut self, events: &[Event]) {
         for event in events {
-            if let Event::UnknownMapping { instance, .. } = event
-                && let Some(process) = self.processes.get_mut(instance)
-            {
+            let (instance, demanded) = match *event {
+                Event::MappingsChanged { instance } => (instance, true),
+                Event::UnknownMapping { instance, .. } => (instance, false),
+                Event::Lifecycle | Event::Unknown => continue,
+            };
+            let Some(process) = self.processes.get_mut(&instance) else {
+                continue;
+            };
+            if demanded {
+                process.reloads.demand();
+            } else {
                 process.reloads.request();
             }
         }
@@ -150,8 +154,8 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Reads again the mappings of those processes for which it is time. Returns when the next one is due.
-    pub(super) fn reload_due(&mut self) -> anyhow::Result<Option<Instant>> {
+    /// Reads again the mappings of those processes for which it is time. Returns how long until the next is due.
+    pub(super) fn reload_due(&mut self) -> anyhow::Result<Option<Duration>> {
         let now = Instant::now();
         let due: Vec<u32> = self
             .processes
@@ -160,19 +164,24 @@ impl Live<'_> {
             .map(|(&number, _)| number)
             .collect();
         for number in due {
+            let began = Instant::now();
+            if let Some(process) = self.processes.get_mut(&number) {
+                process.reloads.begin();
+            }
             let changed = self.reload(number)?;
             if changed {
                 self.attach_later(number);
             }
             if let Some(process) = self.processes.get_mut(&number) {
-                process.reloads.done(Instant::now(), changed);
+                process.reloads.done(began, Instant::now(), changed);
                 if !changed {
                     self.kernel.publisher.accept_requests(process.instance.slot);
                 }
             }
         }
+        let now = Instant::now();
         let live = self.processes.values().filter(|process| process.is_live());
-        Ok(live.filter_map(|process| process.reloads.next_due(now)).min())
+        Ok(live.filter_map(|process| process.reloads.rest(now)).min())
     }
 
     /// As [`Live::attach_new`]; what cannot be attached while tracing goes on is said.

@@ -2,18 +2,19 @@
 //!
 //! How processes begin and end while it goes on is in `lifecycle`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 
+use super::attachments::Attachments;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::tables::{BuiltTables, ModuleTables};
-use crate::bpf::{AttachPath, Attached, Capacity, Kernel, Published, Settings, Storage, Walk, Watch};
+use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
-use crate::target::{History, ModuleId, Modules, Target};
+use crate::target::{History, Mappings, Modules, Target};
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
 const MAPPINGS_HEADROOM: usize = 4;
@@ -34,8 +35,8 @@ pub(super) struct Prepared {
 /// A trace that goes on. Dropping it detaches.
 pub(super) struct Live<'obj> {
     // Dropped first: probes must be gone before what they use.
-    /// Probes for all processes; only with `follow_fork`.
-    pub(super) attached: Attached,
+    /// What is attached for all processes; only with `follow_fork`.
+    pub(super) attached: Attachments,
     /// Instances by number, those that have ended too.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
@@ -46,8 +47,6 @@ pub(super) struct Live<'obj> {
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
-    /// Modules in which probes for all processes are attached.
-    pub(super) probed: HashSet<ModuleId>,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// When the last probe was attached.
     pub(super) started: Instant,
@@ -98,7 +97,7 @@ impl<'obj> Live<'obj> {
         let kernel = Kernel::load(storage, &settings)
             .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
         let mut live = Self {
-            attached: Attached::default(),
+            attached: Attachments::default(),
             processes: BTreeMap::new(),
             _watch: kernel.watch().context("cannot follow processes")?,
             events: EventQueue::open(&kernel)?,
@@ -108,7 +107,6 @@ impl<'obj> Live<'obj> {
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
-            probed: HashSet::new(),
             lifecycle: super::lifecycle::Lifecycle::default(),
             started: Instant::now(),
         };
@@ -128,16 +126,16 @@ impl<'obj> Live<'obj> {
             .store(&prepared.built, &self.modules, &mut self.kernel.tables);
         for target in &prepared.targets {
             let pid = target.pid();
-            self.add_target(target)
+            self.add_target(pid)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
         Ok(())
     }
 
     /// Begins to trace a process that runs: its mappings are published, then its probes attached.
-    fn add_target(&mut self, target: &Target) -> anyhow::Result<()> {
-        let target = Target::open(target.pid())?;
-        let begun = self.kernel.processes.begin(target.pid());
+    fn add_target(&mut self, pid: u32) -> anyhow::Result<()> {
+        let target = Target::open(pid)?;
+        let begun = self.kernel.processes.begin(pid);
         let instance = begun
             .context("cannot name it to the kernel side")?
             .context("there is no room for more processes")?;
@@ -154,12 +152,11 @@ impl<'obj> Live<'obj> {
             .values()
             .map(|process| format!("{} ({})", process.facts.comm, process.facts.pid))
             .collect();
-        let links = self.attached.link_count()
-            + self
-                .processes
-                .values()
-                .map(|process| process.attached.link_count())
-                .sum::<usize>();
+        let own = self
+            .processes
+            .values()
+            .map(|process| process.attached.link_count());
+        let links = self.attached.link_count() + own.sum::<usize>();
         let children = if self.follow_fork {
             " and their children, at probes that all processes with the same files run into"
         } else {
@@ -178,68 +175,75 @@ impl<'obj> Live<'obj> {
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(false);
         };
-        // Before the mappings: what is read after an exec is then not published for the program before.
-        let seen = self.kernel.processes.state(process.instance.slot);
+        let slot = process.instance.slot;
+        let reading = self.kernel.publisher.begin_reading(slot);
+        let target = process.target.as_ref();
         // A process that is gone or going has nothing to read; its exit is noticed elsewhere.
-        let Some(Ok(mappings)) = process
-            .target
-            .as_ref()
-            .map(|target| target.read_mappings(&mut self.modules))
-        else {
+        let Some(Ok(mappings)) = target.map(|target| target.read_mappings(&mut self.modules)) else {
             return Ok(false);
         };
-        if seen.instance() != number || mappings == process.mappings || mappings.entries().is_empty() {
+        if reading.instance() != number || mappings.entries().is_empty() {
             return Ok(false);
         }
+        let changed = mappings != process.mappings;
+        if changed {
+            self.publish(number, reading, mappings)?;
+        }
+        if !self.kernel.publisher.confirm(slot, reading)
+            && let Some(process) = self.processes.get_mut(&number)
+        {
+            process.reloads.demand();
+        }
+        Ok(changed)
+    }
+
+    /// Makes the mappings of an instance and the tables that they need known to the kernel.
+    fn publish(&mut self, number: u32, reading: Reading, mappings: Mappings) -> anyhow::Result<()> {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return Ok(());
+        };
         let built = self
             .tables
             .build(std::slice::from_ref(&mappings), &self.modules, self.walk);
+        self.tables.store(&built, &self.modules, &mut self.kernel.tables);
+        process.history.add(&mappings);
+        let list = self.tables.kernel_mappings(&mappings, &self.modules);
+        let (slot, epoch) = (process.instance.slot, process.history.current());
+        let published = self.kernel.publisher.publish(slot, reading, &list, epoch);
+        let Published::Active {
+            left_out,
+            since_change,
+        } = published.context("cannot publish mappings")?
+        else {
+            return Ok(());
+        };
+        if left_out > 0 {
+            tracing::warn!("{left_out} executable mappings do not fit: stacks end there");
+        }
+        let late = since_change.map_or_else(String::new, |since| {
+            format!(", {since:.1?} after the loader announced it")
+        });
         tracing::debug!(
-            "{}: mappings changed: {} more unwind tables",
+            "{}: mappings published with {} new unwind tables{late}",
             process.facts.pid,
             built.len()
         );
-        self.tables.store(&built, &self.modules, &mut self.kernel.tables);
-        process.history.add(&mappings);
-        let epoch = process.history.current();
-        let list = self.tables.kernel_mappings(&mappings, &self.modules);
-        let published = self
-            .kernel
-            .publisher
-            .publish(process.instance.slot, seen, &list, epoch)
-            .context("cannot publish mappings")?;
-        if let Published::Active { left_out } = published {
-            if left_out > 0 {
-                tracing::warn!("{left_out} executable mappings do not fit: stacks end there");
-            }
-            process.mappings = mappings;
-        }
-        Ok(true)
+        process.mappings = mappings;
+        Ok(())
     }
 
-    /// Attaches probes in the allocators that an instance has mapped and that have none for it yet.
+    /// Attaches to what an instance has mapped and what has nothing attached for it yet.
     pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
         };
-        let (pid, probed, attached) = if self.follow_fork {
-            (None, &mut self.probed, &mut self.attached)
+        let (pid, attached) = if self.follow_fork {
+            (None, &mut self.attached)
         } else {
-            (
-                Some(process.facts.pid),
-                &mut process.probed,
-                &mut process.attached,
-            )
+            (Some(process.facts.pid), &mut process.attached)
         };
-        let new: Vec<_> = process
-            .mappings
-            .module_ids()
-            .filter(|&module| probed.insert(module))
-            .collect();
-        let probes = self.probes.of(&new, &self.modules);
-        if !probes.is_empty() {
-            attached.add(self.kernel.attach(pid, &probes)?);
-        }
+        let (mappings, modules) = (&process.mappings, &self.modules);
+        attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;
         Ok(())
     }
 }

@@ -3,7 +3,9 @@
 //! Tables are built and published before the first probe is attached; probes are detached before anything else
 //! is taken down. Parsing, formatting and map access are elsewhere.
 
+mod attachments;
 mod describe;
+mod hook;
 mod lifecycle;
 mod live;
 mod probes;
@@ -103,14 +105,12 @@ impl<'obj> Session<'obj> {
     /// The kernel side cannot be read or written any more.
     pub fn follow(&mut self, deadline: Instant, stop: &AtomicBool) -> anyhow::Result<bool> {
         let live = &mut self.live;
-        let mut next_reload = None;
+        let mut next_reload: Option<Duration> = None;
         loop {
-            let now = Instant::now();
-            let left = deadline.saturating_duration_since(now);
-            let due = next_reload.map_or(TICK, |at: Instant| at.saturating_duration_since(now));
+            let left = deadline.saturating_duration_since(Instant::now());
             let events = live
                 .events
-                .wait(left.min(TICK).min(due))
+                .wait(left.min(TICK).min(next_reload.unwrap_or(TICK)))
                 .context("cannot read events")?;
             if stop.load(Ordering::Relaxed) {
                 return Ok(true);
@@ -154,6 +154,7 @@ impl<'obj> Session<'obj> {
         let names = describe::Describer {
             processes: &self.live.processes,
             modules: &self.live.modules,
+            tables: &self.live.tables,
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
         };

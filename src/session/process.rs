@@ -1,16 +1,15 @@
 //! What a session knows of one instance: a process between two execs.
 
-use std::collections::HashSet;
-
+use super::attachments::Attachments;
 use super::reload::Reloads;
-use crate::bpf::{Attached, Instance, InstanceEnd};
+use crate::bpf::{Instance, InstanceEnd};
 use crate::report::TargetFacts;
-use crate::target::{History, Mappings, ModuleId, Target};
+use crate::target::{History, Mappings, Target};
 
 /// One instance. It is kept after its end, for its stacks to be named.
 pub(super) struct Process {
-    /// Its own probes, where there is not one for all processes.
-    pub(super) attached: Attached,
+    /// What is attached for it alone; nothing with probes for all processes.
+    pub(super) attached: Attachments,
     pub(super) instance: Instance,
     /// `None` when it has ended, or could not be looked at.
     pub(super) target: Option<Target>,
@@ -18,8 +17,6 @@ pub(super) struct Process {
     pub(super) history: History,
     /// The mappings that were published last; none after its end.
     pub(super) mappings: Mappings,
-    /// Modules in which probes are attached for it.
-    pub(super) probed: HashSet<ModuleId>,
     pub(super) reloads: Reloads,
     pub(super) ended: Option<InstanceEnd>,
 }
@@ -29,14 +26,13 @@ impl Process {
     pub(super) fn new(instance: Instance, target: Option<Target>, history: History) -> Self {
         let facts = facts(&instance, target.as_ref());
         Self {
-            attached: Attached::default(),
+            attached: Attachments::default(),
             instance,
             target,
             facts,
             history,
             mappings: Mappings::default(),
-            probed: HashSet::new(),
-            reloads: Reloads::default(),
+            reloads: Reloads::demanded(),
             ended: None,
         }
     }
@@ -51,7 +47,7 @@ impl Process {
         self.facts.ended = Some(end);
         self.target = None;
         self.mappings = Mappings::default();
-        self.attached = Attached::default();
+        self.attached = Attachments::default();
     }
 }
 

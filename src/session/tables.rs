@@ -5,12 +5,13 @@ use std::sync::Mutex;
 use std::thread;
 
 use unwind_tables::addr::Bias;
-use unwind_tables::compile;
 use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
+use unwind_tables::{Compiled, compile};
 
 use crate::bpf::{TableStore, Walk};
+use crate::report::TableFacts;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
 
 /// What became of a module's table.
@@ -25,12 +26,13 @@ enum State {
 }
 
 /// The result of compiling one module.
-type Built = Result<Option<Image>, String>;
+type Built = Result<Compiled, String>;
 
 /// The tables of all modules seen.
 #[derive(Debug, Default)]
 pub(super) struct ModuleTables {
     states: HashMap<ModuleId, State>,
+    facts: HashMap<ModuleId, TableFacts>,
 }
 
 /// Tables that were built but not yet stored.
@@ -43,7 +45,7 @@ impl BuiltTables {
         let images = self
             .0
             .iter()
-            .filter_map(|(_, built)| built.as_ref().ok()?.as_ref());
+            .filter_map(|(_, built)| built.as_ref().ok()?.image.as_ref());
         images
             .map(|image| image.words().len() + TableStore::ALIGNMENT)
             .sum()
@@ -80,7 +82,10 @@ impl ModuleTables {
                     .map(|module| module.path.display().to_string())
                     .unwrap_or_default()
             };
-            let state = match built {
+            if let Ok(compiled) = built {
+                self.facts.insert(id, facts(compiled));
+            }
+            let state = match built.as_ref().map(|compiled| &compiled.image) {
                 Ok(None) => State::NoCfi,
                 Ok(Some(image)) => store.store(id, image).map_or_else(
                     || {
@@ -96,6 +101,11 @@ impl ModuleTables {
             };
             self.states.insert(id, state);
         }
+    }
+
+    /// What the table of a module holds; `None` without one.
+    pub(super) fn facts(&self, id: ModuleId) -> Option<TableFacts> {
+        self.facts.get(&id).copied()
     }
 
     /// The mapping list for the kernel.
@@ -156,6 +166,11 @@ fn by_words(fingerprint: Fingerprint, bias: Bias) -> Identity {
     }
 }
 
+fn facts(compiled: &Compiled) -> TableFacts {
+    let table_bytes = compiled.image.as_ref().map_or(0, Image::byte_len);
+    TableFacts::of(&compiled.coverage, table_bytes as u64)
+}
+
 /// Compiles `queue`, its last element first.
 fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
     let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(queue.len()));
@@ -172,9 +187,7 @@ fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(module) = next() {
-                    let result = compile(module.bytes())
-                        .map(|compiled| compiled.image)
-                        .map_err(|error| error.to_string());
+                    let result = compile(module.bytes()).map_err(|error| error.to_string());
                     built
                         .lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)
