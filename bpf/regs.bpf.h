@@ -55,3 +55,24 @@ static __always_inline u64 returned_slot(struct pt_regs *ctx)
 {
 	return ctx->sp - 8;
 }
+
+/* The general registers, by their DWARF numbers (x86-64 psABI, figure 3.36). */
+static __always_inline void save_registers(struct pt_regs *ctx, u64 *general)
+{
+	general[0] = ctx->ax;
+	general[1] = ctx->dx;
+	general[2] = ctx->cx;
+	general[3] = ctx->bx;
+	general[4] = ctx->si;
+	general[5] = ctx->di;
+	general[6] = ctx->bp;
+	general[7] = ctx->sp;
+	general[8] = ctx->r8;
+	general[9] = ctx->r9;
+	general[10] = ctx->r10;
+	general[11] = ctx->r11;
+	general[12] = ctx->r12;
+	general[13] = ctx->r13;
+	general[14] = ctx->r14;
+	general[15] = ctx->r15;
+}

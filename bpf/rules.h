@@ -15,12 +15,12 @@ enum image_header {
 	IMAGE_ESCAPES_AT = 8,
 	IMAGE_ESCAPE_COUNT = 9,
 	IMAGE_WIDE_AT = 10,
+	IMAGE_SAVES_AT = 13,
 };
 
 enum image_shape {
 	BLOCK_SHIFT = 8,
 	RULE_NUMBER_ESCAPE = 255,
-	WIDE_WORDS = 6,
 	/* An object has at most 2^24 rows. */
 	ROW_BITS = 24,
 };
@@ -53,18 +53,80 @@ enum stop_operand {
 	STOP_NO_MAPPING = 34,
 	STOP_TRAMPOLINE = 35,
 	STOP_NOT_CALLED = 36,
+	STOP_STALE = 37,
 };
 
-/* Bits of a wide rule's first word. */
-enum wide_flag {
-	WIDE_CFA_FROM_FP = 1 << 0,
-	WIDE_CFA_DEREF = 1 << 1,
-	WIDE_RA_AT_REGISTER = 1 << 2,
-	WIDE_RA_FROM_FP = 1 << 3,
-	WIDE_FP_SAVED = 1 << 4,
-	WIDE_FP_AT_REGISTER = 1 << 5,
-	WIDE_FP_FROM_FP = 1 << 6,
-	WIDE_SIGNAL_FRAME = 1 << 7,
+/* What an op of a program does; its operand is in the bits above, its immediate in the next word. */
+enum opcode {
+	OP_END = 0,
+	OP_SIGNAL = 1,
+	OP_REGISTER = 2,
+	OP_CFA = 3,
+	OP_CONSTANT = 4,
+	OP_HIGH = 5,
+	OP_DEREF = 6,
+	OP_ADD = 7,
+	OP_PICK = 8,
+	OP_DROP = 9,
+	OP_SWAP = 10,
+	OP_ROTATE = 11,
+	OP_ABSOLUTE = 12,
+	OP_NEGATE = 13,
+	OP_NOT = 14,
+	OP_AND = 15,
+	OP_OR = 16,
+	OP_XOR = 17,
+	OP_PLUS = 18,
+	OP_MINUS = 19,
+	OP_MULTIPLY = 20,
+	OP_SHIFT_LEFT = 21,
+	OP_SHIFT_RIGHT = 22,
+	OP_SHIFT_ARITHMETIC = 23,
+	OP_EQUAL = 24,
+	OP_NOT_EQUAL = 25,
+	OP_LESS = 26,
+	OP_LESS_EQUAL = 27,
+	OP_GREATER = 28,
+	OP_GREATER_EQUAL = 29,
+	OP_SET_CFA = 30,
+	OP_SET_RA = 31,
+	OP_SET_FP = 32,
+	OP_SET_SP = 33,
+};
+
+enum program_shape {
+	OP_WORDS = 2,
+	OPCODE_BITS = 8,
+	/* Ops of the longest program. */
+	MAX_OPS = 64,
+	/* Operands that a program has at most; a power of two. */
+	MAX_OPERANDS = 8,
+};
+
+/* Registers by their DWARF numbers. */
+enum register_number {
+	REGISTER_RBX = 3,
+	REGISTER_FP = 6,
+	REGISTER_SP = 7,
+	REGISTER_R11 = 11,
+	REGISTER_R12 = 12,
+	REGISTERS = 16,
+	REGISTER_PC = 16,
+};
+
+/* Where a frame's caller has a register, as a long entry of an image of saves says it. */
+enum saved_kind {
+	SAVED_SAME = 0,
+	SAVED_UNKNOWN = 1,
+	SAVED_AT_CFA = 2,
+	SAVED_AT_SP = 3,
+	SAVED_AT_FP = 4,
+};
+
+enum saves_shape {
+	SAVED_KIND_BITS = 3,
+	SAVES_FIELD_BITS = 5,
+	SAVES_FIELD_UNKNOWN = 31,
 };
 
 #define RULE(kind, a) ((u32)(kind) | (u32)(a) << RULE_KIND_BITS)

@@ -71,7 +71,7 @@ static __always_inline u32 rule_of_row(u32 image, u32 row)
 	return word(section(image, IMAGE_RULES_AT) + number);
 }
 
-/* The packed rule for one address. A wide rule's number is turned into the word where it stands. */
+/* The packed rule for one address. A wide rule's number is turned into that of the word it refers to. */
 static __always_inline u32 rule_in_image(u32 image, u64 svma)
 {
 	u64 block = (svma >> BLOCK_SHIFT) - word(image + IMAGE_FIRST_BLOCK);
@@ -84,5 +84,5 @@ static __always_inline u32 rule_in_image(u32 image, u64 svma)
 
 	if (rule_kind(rule) != RULE_WIDE)
 		return rule;
-	return RULE(RULE_WIDE, section(image, IMAGE_WIDE_AT) + WIDE_WORDS * (rule >> RULE_KIND_BITS));
+	return RULE(RULE_WIDE, section(image, IMAGE_WIDE_AT) + OP_WORDS * (rule >> RULE_KIND_BITS));
 }

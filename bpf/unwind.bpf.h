@@ -8,72 +8,9 @@
  */
 #pragma once
 
-/* Stack bytes read at once. One 2 KiB read costs less than two of 8 bytes. */
-#define WINDOW_BYTES 2048
-/* Bytes read before the slot that missed: where the same frame keeps its other saved registers. */
-#define WINDOW_LEAD 48
-#define PAGE_BYTES 4096
-
-/* A walk in progress. Not on the BPF stack: the verifier would tell every frame's state apart. */
-struct walk {
-	u64 pc;
-	u64 sp;
-	u64 fp;
-	/* 1 when `pc` is a return address: the call before it is what the frame is doing. */
-	u64 pc_adjust;
-	/* Mapping list and rule cache in use. */
-	u32 list;
-	enum found_by found_by;
-	enum end_cause end;
-	u32 frame_count;
-	u64 hash;
-	u64 window_start;
-	u64 window_bytes;
-	u64 window[WINDOW_BYTES / 8];
-	u64 frames[MAX_FRAMES];
-};
-
-/* Reads one slot by itself or, first, with all that follows it up to the end of the window or page. */
-static __always_inline bool refill_window(struct walk *walk, u64 slot)
-{
-	u64 lead = slot - WINDOW_LEAD;
-	u64 to_page_end = PAGE_BYTES - (slot & (PAGE_BYTES - 1));
-
-	walk->window_start = lead;
-	walk->window_bytes = WINDOW_BYTES;
-	if (bpf_probe_read_user(walk->window, WINDOW_BYTES, (void *)lead) == 0)
-		return true;
-
-	walk->window_start = slot;
-	walk->window_bytes = to_page_end;
-	OPAQUE(to_page_end);
-	if (to_page_end >= 8 && to_page_end <= WINDOW_BYTES &&
-	    bpf_probe_read_user(walk->window, to_page_end, (void *)slot) == 0)
-		return true;
-
-	walk->window_bytes = 8;
-	if (bpf_probe_read_user(walk->window, 8, (void *)slot) == 0)
-		return true;
-	walk->window_bytes = 0;
-	return false;
-}
-
-/* The 8 bytes of stack memory at `slot`. */
-static __always_inline bool read_slot(struct walk *walk, u64 slot, u64 *value)
-{
-	u64 offset = slot - walk->window_start;
-
-	if (offset + 8 > walk->window_bytes || offset >= walk->window_bytes) {
-		if (!refill_window(walk, slot))
-			return false;
-		offset = slot - walk->window_start;
-	}
-	OPAQUE(offset);
-	if (offset > WINDOW_BYTES - 8)
-		return false;
-	*value = *(stack_slot *)((u8 *)walk->window + offset);
-	return true;
-}
+#include "window.bpf.h"
+#include "registers.bpf.h"
+#include "program.bpf.h"
 
 static __always_inline bool is_call(u64 code, u32 length);
 
@@ -118,23 +55,22 @@ static __always_inline bool is_after_call(u64 ra)
 	return bpf_probe_read_user(&code, 8, (void *)(ra - 8)) == 0 && ends_in_call(code);
 }
 
-/* Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline. */
+/*
+ * Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline.
+ * Whether the mapping is there, or still there, is asked when its rule is looked up.
+ */
 static __always_inline bool is_return_address(struct walk *walk, u64 ra)
 {
 	struct mapping *mapping = find_mapping(walk->list, ra - 1);
 
-	if (!mapping)
+	if (!mapping && !walk->list_state.changing)
 		return false;
-	return mapping->kind == MAPPING_TRAMPOLINE || is_after_call(ra);
+	return (mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra);
 }
 
 /* The rule for `address`, from its mapping. */
-static __always_inline u32 find_rule(struct walk *walk, u64 address)
+static __always_inline u32 find_rule(struct walk *walk, struct mapping *mapping, u64 address)
 {
-	struct mapping *mapping = find_mapping(walk->list, address);
-
-	if (!mapping)
-		return RULE(RULE_STOP, STOP_NO_MAPPING);
 	if (mapping->kind == MAPPING_TRAMPOLINE)
 		return RULE(RULE_STOP, STOP_TRAMPOLINE);
 	if (unwind_by_fp) {
@@ -154,29 +90,48 @@ static __always_inline u32 find_rule(struct walk *walk, u64 address)
 	}
 }
 
+/* That no mapping holds an address says something only while the list is up to date. */
+static __always_inline u32 rule_without_mapping(struct walk *walk)
+{
+	return RULE(RULE_STOP, walk->list_state.changing ? STOP_STALE : STOP_NO_MAPPING);
+}
+
 /*
  * The rule for the frame at `pc`, from the cache if it is there.
  *
- * A multiplication by an odd number permutes the 48-bit addresses. The product's high bits choose the slot
- * and the 33 below are the tag, so slot and tag name one address and no other.
+ * A multiplication by an odd number permutes the 47-bit addresses. The product's high bits choose the slot
+ * and the 32 below are the tag, so slot and tag name one address and no other. The bit between tag and rule
+ * says that the rule holds only while its mapping does, which must be verified again.
  */
 static __always_inline u32 lookup_rule(struct walk *walk)
 {
 	u64 address = walk->pc - walk->pc_adjust;
-	u64 mixed = address * 0x9e3779b97f4a7c15ULL << 16 >> 16;
-	u64 tag = mixed & ((1ULL << (48 - CACHE_BITS)) - 1);
-	u32 slot = (walk->list << CACHE_BITS | (u32)(mixed >> (48 - CACHE_BITS))) & cache_mask;
+	u64 mixed = address * 0x9e3779b97f4a7c15ULL & ((1ULL << ADDRESS_BITS) - 1);
+	u64 tag = mixed & ((1ULL << (ADDRESS_BITS - CACHE_BITS)) - 1);
+	u32 slot = (walk->list << CACHE_BITS | (u32)(mixed >> (ADDRESS_BITS - CACHE_BITS))) & cache_mask;
 	u64 *cache = rule_cache;
 
 	OPAQUE(cache);
 	u64 entry = *(volatile u64 *)&cache[slot];
 	u32 rule = entry & 0x7fffffff;
+	u64 unsettled = entry >> 31 & 1;
+	bool cached = entry >> 32 == tag && rule && !(address >> ADDRESS_BITS);
 
-	if (entry >> 31 == tag && rule && !(address >> ADDRESS_BITS))
+	if (cached && (!unsettled || is_verified(&walk->list_state, address)))
 		return rule;
-	rule = find_rule(walk, address);
+
+	struct mapping *mapping = find_mapping(walk->list, address);
+
+	if (!mapping)
+		return rule_without_mapping(walk);
+	if (!is_current(&walk->list_state, mapping))
+		return RULE(RULE_STOP, STOP_STALE);
+	if (cached)
+		return rule;
+	rule = find_rule(walk, mapping, address);
+	unsettled = mapping->trust != TRUST_SETTLED;
 	if (rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING)
-		*(volatile u64 *)&cache[slot] = tag << 31 | rule;
+		*(volatile u64 *)&cache[slot] = tag << 32 | unsettled << 31 | rule;
 	return rule;
 }
 
@@ -192,6 +147,8 @@ static __always_inline enum end_cause end_without_frame(u32 rule)
 		return END_URETPROBE_TRAMPOLINE;
 	case STOP_NOT_CALLED:
 		return END_FP_CHAIN_END;
+	case STOP_STALE:
+		return END_TABLE_NOT_LOADED;
 	default:
 		return END_NONE;
 	}
@@ -206,7 +163,7 @@ static __always_inline u64 mix(u64 hash, u64 value)
 /* Whether the frame is what the kernel makes a signal handler return to. */
 static __always_inline bool is_signal_frame(u32 rule)
 {
-	return rule_kind(rule) == RULE_WIDE && word(rule >> RULE_KIND_BITS) & WIDE_SIGNAL_FRAME;
+	return rule_kind(rule) == RULE_WIDE && word(rule >> RULE_KIND_BITS) == OP_SIGNAL;
 }
 
 static __always_inline enum end_cause push_frame(struct walk *walk, u32 rule)
@@ -219,12 +176,23 @@ static __always_inline enum end_cause push_frame(struct walk *walk, u32 rule)
 	if (number >= MAX_FRAMES)
 		return END_DEPTH_LIMIT;
 	walk->frames[number] = frame;
+	walk->sps[number] = walk->sp;
+	walk->fps[number] = walk->fp;
 	walk->frame_count = number + 1;
 	walk->hash = mix(walk->hash, frame);
 	return END_NONE;
 }
 
 /* The caller's registers: its stack pointer is the CFA, the others are in slots (0: fp is the same). */
+static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp)
+{
+	walk->pc = pc;
+	walk->sp = sp;
+	walk->fp = fp;
+	walk->pc_adjust = 1;
+	walk->found_by = FOUND_BY_CFI;
+}
+
 static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot)
 {
 	u64 ra, fp = walk->fp;
@@ -235,11 +203,7 @@ static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u
 		return END_READ_FAULT;
 	if (!read_slot(walk, ra_slot, &ra))
 		return END_READ_FAULT;
-	walk->pc = ra;
-	walk->sp = cfa;
-	walk->fp = fp;
-	walk->pc_adjust = 1;
-	walk->found_by = FOUND_BY_CFI;
+	go_to(walk, ra, cfa, fp);
 	return END_NONE;
 }
 
@@ -267,34 +231,6 @@ static __always_inline enum end_cause apply_drap(struct walk *walk, u32 rule)
 	if (!read_slot(walk, walk->fp + signed_slots(rule_a(rule), RULE_A_BITS), &cfa))
 		return END_READ_FAULT;
 	return go_to_caller(walk, cfa, cfa - 8, walk->fp + signed_slots(rule_b(rule), RULE_B_BITS));
-}
-
-static __always_inline enum end_cause apply_wide(struct walk *walk, u32 rule)
-{
-	u32 at = rule >> RULE_KIND_BITS;
-	u32 flags = word(at);
-	u64 base = flags & WIDE_CFA_FROM_FP ? walk->fp : walk->sp;
-
-	if (flags & WIDE_CFA_DEREF && !read_slot(walk, base + (s32)word(at + 1), &base))
-		return END_READ_FAULT;
-
-	u64 cfa = base + (s32)word(at + 2);
-	u64 ra_base = flags & WIDE_RA_FROM_FP ? walk->fp : walk->sp;
-	u64 fp_base = flags & WIDE_FP_FROM_FP ? walk->fp : walk->sp;
-	u64 ra_slot = (flags & WIDE_RA_AT_REGISTER ? ra_base : cfa) + (s32)word(at + 3);
-	u64 fp_slot = (flags & WIDE_FP_AT_REGISTER ? fp_base : cfa) + (s32)word(at + 4);
-
-	if (!(flags & WIDE_FP_SAVED))
-		fp_slot = 0;
-	/* The interrupted frame may be on another stack, so its stack pointer may be anywhere. */
-	if (flags & WIDE_SIGNAL_FRAME)
-		walk->sp = 0;
-
-	enum end_cause end = go_to_caller(walk, cfa, ra_slot, fp_slot);
-
-	if (end == END_NONE && flags & WIDE_SIGNAL_FRAME)
-		walk->pc_adjust = 0;
-	return end;
 }
 
 /* Follows the frame pointer, or ends with `implausible` when it cannot be one. */
@@ -344,7 +280,7 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 	case RULE_DRAP:
 		return apply_drap(walk, rule);
 	case RULE_WIDE:
-		return apply_wide(walk, rule);
+		return apply_program(walk, rule >> RULE_KIND_BITS);
 	case RULE_CHAIN:
 		return apply_fp(walk, END_FP_CHAIN_END);
 	default:
@@ -375,20 +311,27 @@ static long step_until_end(u64 number, struct walk **walk)
 	return 1;
 }
 
-/* Walks the stack. Afterwards frames, frame_count, hash, end and pc (where it ended) are set. */
-static __always_inline void walk_stack(struct walk *walk, u32 list, u64 pc, u64 sp, u64 fp)
+/*
+ * Walks the stack from `pc` and the registers in `at_probe`. Afterwards frames, frame_count, hash, end, pc (where it
+ * ended) and saves_wanted are set. `changing`: a change of the mappings is announced that the list does not have yet.
+ */
+static __always_inline void walk_stack(struct walk *walk, u32 list, u64 changing, u64 pc)
 {
 	walk->pc = pc;
-	walk->sp = sp;
-	walk->fp = fp;
+	walk->sp = walk->at_probe[REGISTER_SP];
+	walk->fp = walk->at_probe[REGISTER_FP];
 	walk->pc_adjust = 1;
 	walk->list = list;
+	walk->list_state.changing = changing;
+	walk->list_state.verified_start = 0;
+	walk->list_state.verified_end = 0;
 	walk->found_by = FOUND_BY_PROBE;
 	walk->frame_count = 0;
 	walk->hash = 0;
 	/* The window must not answer from an earlier walk. */
 	walk->window_start = 0;
 	walk->window_bytes = 0;
+	walk->saves_wanted = 0;
 	walk->end = END_DEPTH_LIMIT;
 	/* One more step than frames: the one that finds the stack to be deeper. */
 	bpf_loop(MAX_FRAMES + 1, step_until_end, &walk, 0);

@@ -1,6 +1,6 @@
 //! Calls in machine code: the places that a stack's return addresses can come from. Pure: bytes in, addresses out.
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 use unwind_tables::addr::Svma;
 
 /// The addresses behind the calls in `code`, whose first instruction is at `start`.
@@ -12,11 +12,8 @@ pub fn return_addresses(code: &[u8], start: Svma) -> impl Iterator<Item = Svma> 
     std::iter::from_fn(move || {
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
-            if matches!(
-                instruction.flow_control(),
-                FlowControl::Call | FlowControl::IndirectCall
-            ) && !instruction.is_invalid()
-            {
+            // Not by the flow of control: a system call would count too.
+            if instruction.is_call_near() || instruction.is_call_near_indirect() {
                 return Some(Svma::new(instruction.next_ip()));
             }
         }

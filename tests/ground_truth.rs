@@ -1,177 +1,39 @@
 //! Every stack of real processes, compared with an independent witness: a library in the process that walks each
 //! allocation by libgcc's unwinder (`tests/programs/ground_truth.c`). Needs root.
 //!
-//! The two must agree exactly: the same stacks, each with the same number of calls and bytes. Three things are
-//! made equal beforehand:
-//! - libgcc reports a frame at address 0 above the last one; the witness takes it as the end of the stack.
-//! - The library's own frame, the caller of glibc's function and so memleak's first, is left out.
-//! - Modules are known by their file name and addresses are relative to the load address.
+//! The two must agree exactly: the same stacks, each with the same number of calls and bytes.
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::memleak::Memleak;
-use common::program::{Program, compile, compile_as, directory, stock};
-use common::report::{Amount, Report};
-
-/// The library's file name.
-const WITNESS: &str = "libground_truth.so";
-
-/// One stack: the allocation function, whether the stack is known to its end, modules and addresses in them.
-type Call = (String, bool, Vec<(String, u64)>);
-/// What was allocated from each.
-type Calls = BTreeMap<Call, Amount>;
-
-fn add(calls: &mut Calls, call: Call, amount: Amount) {
-    let sum = calls.entry(call).or_default();
-    *sum = [*sum, amount].into_iter().sum();
-}
-
-fn file_name(path: &str) -> String {
-    path.rsplit('/').next().unwrap_or(path).to_owned()
-}
-
-/// The loader knows libraries by links to them.
-fn resolved_name(path: &str) -> String {
-    let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    file_name(&real.to_string_lossy())
-}
-
-/// What memleak says.
-fn reported(report: &Report) -> Calls {
-    let mut calls = Calls::new();
-    for stack in &report.stacks {
-        let place = |frame: &common::report::Frame| match frame.module {
-            Some(_) => (frame.module_name().to_owned(), frame.svma()),
-            None => ("?".to_owned(), 0),
-        };
-        let (own, frames) = stack.frames.split_at(1);
-        assert_eq!(own[0].module_name(), WITNESS, "called past the witness:\n{stack}");
-        let frames = frames.iter().map(place).collect();
-        let call = (stack.allocator.clone(), stack.end == "complete", frames);
-        add(&mut calls, call, stack.allocated);
-    }
-    calls
-}
-
-/// What the library says.
-fn witnessed(file: &Path) -> Calls {
-    let text = fs::read_to_string(file).expect("the witness's records");
-    let mut calls = Calls::new();
-    for line in text.lines() {
-        let (call, amount) = witness(line).unwrap_or_else(|| panic!("not a record: {line}"));
-        add(&mut calls, call, amount);
-    }
-    calls
-}
-
-fn witness(line: &str) -> Option<(Call, Amount)> {
-    let mut words = line.split(' ');
-    let allocator = words.next()?.to_owned();
-    let blocks = words.next()?.parse().ok()?;
-    let bytes = words.next()?.parse().ok()?;
-    let complete = words.next()? == "end";
-    let mut frames = Vec::new();
-    while let Some(module) = words.next() {
-        let address = u64::from_str_radix(words.next()?, 16).ok()?;
-        frames.push((resolved_name(module), address));
-    }
-    Some(((allocator, complete, frames), Amount { bytes, blocks }))
-}
-
-/// Stacks on which the two do not agree, for people.
-fn differences(reported: &Calls, witnessed: &Calls) -> String {
-    let mut text = String::new();
-    let mut number = 0;
-    for call in reported
-        .keys()
-        .chain(witnessed.keys().filter(|call| !reported.contains_key(call)))
-    {
-        let (ours, theirs) = (reported.get(call), witnessed.get(call));
-        if ours == theirs {
-            continue;
-        }
-        number += 1;
-        if number > 6 {
-            continue;
-        }
-        let (allocator, complete, frames) = call;
-        text += &format!("{allocator}, complete: {complete}; memleak {ours:?}, witness {theirs:?}\n");
-        for (module, address) in frames {
-            text += &format!("    {module} {address:#x}\n");
-        }
-    }
-    if number > 0 {
-        text += &format!(
-            "{number} differences; {} stacks by memleak, {} by the witness\n",
-            reported.len(),
-            witnessed.len()
-        );
-    }
-    text
-}
+use common::program::{Program, compile, directory, stock};
+use common::witness::{READY_TO_DONE, Script, Witness};
 
 /// Runs `command` under the witness and memleak from its "ready" to its "done", as [`check_script`].
 #[track_caller]
 fn check(directory: &Path, command: &mut Command, least_stacks: usize, least_blocks: u64) {
-    let script = Script {
-        begin: |program| program.expect("ready"),
-        work: |program| program.step("done"),
-    };
-    check_script(directory, command, script, least_stacks, least_blocks);
+    check_script(directory, command, &READY_TO_DONE, least_stacks, least_blocks);
 }
 
-/// How to bring a program to where it stands still, and from there through its work to where it does again.
-struct Script {
-    begin: fn(&mut Program),
-    work: fn(&mut Program),
-}
-
-/// Runs `command` under the witness and memleak; checks that they agree and that there were at least so many
-/// distinct stacks and blocks.
+/// Runs `command` under the witness and memleak; checks that they agree, that every stack has its end, and that
+/// there were at least so many distinct stacks and blocks.
 #[track_caller]
 fn check_script(
     directory: &Path,
     command: &mut Command,
-    script: Script,
+    script: &Script,
     least_stacks: usize,
     least_blocks: u64,
 ) {
-    let library = compile_as(
-        &directory.join(WITNESS),
-        "ground_truth.c",
-        &["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-builtin"],
-    );
-    let records = directory.join("records");
-    let mut program = Program::spawn(command.env("LD_PRELOAD", library).env("GROUND_TRUTH", &records));
-    (script.begin)(&mut program);
-    program.signal("USR1");
-    program.expect("recording");
-    let memleak = Memleak::attach(program.pid(), &[]);
-    (script.work)(&mut program);
-    let report = memleak.finish();
-    program.signal("USR2");
-    program.expect("recorded");
-
-    report.check_sums();
-    assert_eq!(report.lost.blocks, 0, "{:?}", report.lost);
-    let (reported, witnessed) = (reported(&report), witnessed(&records));
-    let differences = differences(&reported, &witnessed);
-    assert!(differences.is_empty(), "{differences}{:?}", report.unwinding);
-    assert!(witnessed.len() >= least_stacks, "{} stacks", witnessed.len());
-    assert!(
-        report.allocated().blocks >= least_blocks,
-        "{:?}",
-        report.allocated()
-    );
-    assert!(
-        witnessed.keys().all(|(_, complete, _)| *complete),
-        "every stack has its end"
-    );
+    let accounts = Witness::preloaded(directory).watch(command, script, &[]);
+    accounts.check_equal();
+    accounts.check_complete();
+    let stacks = accounts.witnessed.len();
+    assert!(stacks >= least_stacks, "{stacks} stacks");
+    let allocated = accounts.report.allocated();
+    assert!(allocated.blocks >= least_blocks, "{allocated:?}");
 }
 
 fn test_directory(test: &str) -> PathBuf {
@@ -210,7 +72,7 @@ fn check_leaker(test: &str, flags: &[&str]) {
         },
     };
     // It has one stack: answering allocates nothing.
-    check_script(&directory, Command::new(path).args(["0", "10"]), script, 1, 500);
+    check_script(&directory, Command::new(path).args(["0", "10"]), &script, 1, 500);
 }
 
 /// The program of the problem statement.

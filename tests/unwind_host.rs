@@ -10,14 +10,21 @@ use std::collections::HashSet;
 use common::host::{HostWalk, Memory};
 use common::random::Random;
 use unwind_tables::addr::{Avma, Bias, Svma};
-use unwind_tables::encode::encode;
+use unwind_tables::build::SavesTable;
+use unwind_tables::encode::{encode, encode_with_saves};
+use unwind_tables::mapping::{Check, Identity, Trust};
+use unwind_tables::program::{Op, Opcode, Programs, SP};
 use unwind_tables::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
-use unwind_tables::table::{Row, UnwindTable};
+use unwind_tables::saves::{LongSaves, Saved as SavedRegister, SavesRule, long};
+use unwind_tables::table::{Row, RowRule, Rows, UnwindTable};
 use unwind_tables::walk::{End, Mapping, MappingKind, Registers, Stack, Tables, Unwind, walk};
 
 const CODE: u64 = 0x5555_0000_0000;
 const STACK: u64 = 0x7fff_ff00_0000;
 const STACK_BYTES: u64 = 1 << 16;
+/// Where objects have the words that tell them apart.
+const IDENTITY: u64 = 0x5554_0000_0000;
+const IDENTITY_WORD: u64 = 0x1234_5678_9abc_def0;
 
 fn random_saved(random: &mut Random) -> Saved {
     match random.below(4) {
@@ -78,18 +85,105 @@ fn random_frame_rule(random: &mut Random) -> FrameRule {
     }
 }
 
-fn random_rule(random: &mut Random) -> UnwindRule {
+fn random_rule(random: &mut Random, programs: &mut Programs) -> UnwindRule {
     match random.below(40) {
         0 => UnwindRule::EndOfStack,
         1 | 2 => UnwindRule::Gap,
         3 => UnwindRule::Unsupported(Reason::CfaExpression),
-        _ => UnwindRule::Frame(random_frame_rule(random)),
+        4..8 => random_program(random, programs),
+        _ => {
+            let frame = random_frame_rule(random);
+            programs.rule(frame).unwrap_or_else(UnwindRule::Unsupported)
+        }
     }
+}
+
+/// Operations, any of them, between a CFA in any register and a return address in any register or a slot.
+fn random_program(random: &mut Random, programs: &mut Programs) -> UnwindRule {
+    loop {
+        let register = |random: &mut Random| {
+            let number = u8::try_from(random.below(17)).expect("it is small");
+            Op::register(number, random.slots(0, 16))
+        };
+        let mut ops = vec![register(random), Op::plain(Opcode::SetCfa)];
+        let start = if random.below(2) == 0 {
+            register(random)
+        } else {
+            Op::cfa(random.slots(-4, 4))
+        };
+        ops.push(start);
+        for _ in 0..random.below(6) {
+            let code = Opcode::ALL[2 + random.index(28)];
+            let operand = if code == Opcode::Deref {
+                1 << random.below(4)
+            } else {
+                u8::try_from(random.below(4)).expect("it is small")
+            };
+            let immediate = random.slots(-8, 8);
+            ops.push(Op::with(code, operand, immediate));
+        }
+        if random.below(2) == 0 {
+            ops.push(Op::deref());
+        }
+        ops.push(Op::plain(Opcode::SetRa));
+        let more = [Opcode::SetFp, Opcode::SetSp, Opcode::SetFp][random.index(3)];
+        if random.below(3) == 0 {
+            ops.extend([register(random), Op::plain(more)]);
+        }
+        if let Ok(program) = programs.intern(ops) {
+            return UnwindRule::Program(program);
+        }
+    }
+}
+
+/// Says of every stretch of code where its registers may be.
+fn random_saves(random: &mut Random, bytes: u64) -> SavesTable {
+    let mut long = LongSaves::default();
+    let mut rows = Vec::new();
+    let mut start = 0;
+    while start < bytes {
+        let mut place = |number: usize| {
+            let base = [long::AT_CFA, long::AT_SP, long::AT_FP][random.index(3)];
+            match random.below(8) {
+                0 => SavedRegister::Unknown,
+                1 if number.is_multiple_of(2) => SavedRegister::Slot(base, random.slots(-8, 8)),
+                2 | 3 => SavedRegister::Slot(long::AT_CFA, random.slots(-30, -2)),
+                _ => SavedRegister::Same,
+            }
+        };
+        let mut saved: [SavedRegister; 16] = std::array::from_fn(&mut place);
+        if random.below(2) == 0 {
+            // What a short rule can say.
+            for (number, saved) in saved.iter_mut().enumerate() {
+                if !matches!(saved, SavedRegister::Slot(long::AT_CFA, offset) if *offset < 0) {
+                    *saved = SavedRegister::Same;
+                }
+                if ![3, 12, 13, 14, 15].contains(&number) {
+                    *saved = SavedRegister::Unknown;
+                }
+            }
+        }
+        let rule = long.pack(&saved);
+        rows.push(Row {
+            start: Svma::new(start),
+            rule,
+        });
+        start += 1 + random.below(400);
+    }
+    rows.push(Row {
+        start: Svma::new(start),
+        rule: SavesRule::GAP,
+    });
+    let rows = Rows::new(rows).expect("rows ascend and end in a gap");
+    SavesTable { rows, long }
 }
 
 /// Rows over `bytes` of code, close enough that many share a block.
 fn random_table(random: &mut Random, bytes: u64, distinct: u64) -> UnwindTable {
-    let rules: Vec<_> = (0..distinct).map(|_| random_rule(random)).collect();
+    let mut programs = Programs::default();
+    let rules: Vec<_> = (0..distinct)
+        .map(|_| random_rule(random, &mut programs))
+        .collect();
     let mut rows = Vec::new();
     let mut start = random.below(512);
     while start < bytes {
@@ -104,7 +198,7 @@ fn random_table(random: &mut Random, bytes: u64, distinct: u64) -> UnwindTable {
         start: Svma::new(start),
         rule: UnwindRule::Gap,
     });
-    UnwindTable::from_rows(rows).expect("rows ascend and end in a gap")
+    UnwindTable::with_programs(rows, programs).expect("rows ascend and end in a gap")
 }
 
 /// Stack memory of which most words look like return addresses, saved frame pointers or small numbers.
@@ -130,12 +224,31 @@ fn random_code(random: &mut Random, bytes: u64) -> Vec<u8> {
     code
 }
 
+/// Mostly of an object that is there; sometimes of one that is not any more, or whose memory is gone.
+fn random_identity(random: &mut Random) -> Identity {
+    let check = match random.below(12) {
+        0 => (IDENTITY, !IDENTITY_WORD),
+        1 => (IDENTITY + 8, IDENTITY_WORD),
+        _ => (IDENTITY, IDENTITY_WORD),
+    };
+    let made = Check {
+        at: Avma::new(check.0),
+        word: check.1,
+    };
+    let trust = [Trust::Settled, Trust::Checked, Trust::Checked, Trust::Unchanged][random.index(4)];
+    let checks = match random.below(3) {
+        0 => [made, Check::default()],
+        1 => [Check::default(), made],
+        _ => [made, made],
+    };
+    Identity { trust, checks }
+}
+
 fn random_start(random: &mut Random, code_bytes: u64) -> Registers {
-    Registers {
-        pc: Avma::new(CODE + random.below(code_bytes)),
-        sp: Avma::new(STACK + 8 * random.below(512)),
-        fp: Avma::new(STACK + 8 * random.below(1024)),
-    }
+    let pc = Avma::new(CODE + random.below(code_bytes));
+    let mut general = std::array::from_fn(|_| STACK + 8 * random.below(1024));
+    general[usize::from(SP)] = STACK + 8 * random.below(512);
+    Registers { pc, general }
 }
 
 /// Walks both ways, with a cold and a warm cache, and compares.
@@ -166,11 +279,17 @@ fn random_walks_are_equal() {
     let mut host = HostWalk::build();
     let mut random = Random::new(20);
     let mut ends = HashSet::new();
-    let mut longest = 0;
+    let (mut longest, mut saves_wanted) = (0, 0);
     for round in 0..300 {
         let code_bytes = 0x1000 << random.below(4);
         let distinct = if round % 4 == 0 { 600 } else { 20 };
-        let image = encode(&random_table(&mut random, code_bytes, distinct)).expect("the table fits");
+        let table = random_table(&mut random, code_bytes, distinct);
+        let image = if round % 3 == 0 {
+            encode(&table)
+        } else {
+            encode_with_saves(&table, &random_saves(&mut random, code_bytes))
+        };
+        let image = image.expect("the table fits");
         let mappings = [
             Mapping {
                 start: Avma::new(CODE),
@@ -178,6 +297,7 @@ fn random_walks_are_equal() {
                 bias: Bias::between(Avma::new(CODE), Svma::new(0)),
                 image_at: 0,
                 kind: MappingKind::Table,
+                identity: random_identity(&mut random),
             },
             Mapping {
                 start: Avma::new(CODE + code_bytes / 2),
@@ -190,6 +310,7 @@ fn random_walks_are_equal() {
                     MappingKind::NoCfi,
                     MappingKind::Anonymous,
                 ][random.index(4)],
+                identity: random_identity(&mut random),
             },
             Mapping {
                 start: Avma::new(CODE + code_bytes * 7 / 8),
@@ -197,6 +318,7 @@ fn random_walks_are_equal() {
                 bias: Bias::default(),
                 image_at: 0,
                 kind: [MappingKind::Pending, MappingKind::Trampoline][random.index(2)],
+                identity: Identity::SETTLED,
             },
         ];
         let unwind = if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf };
@@ -204,14 +326,17 @@ fn random_walks_are_equal() {
             words: image.words(),
             mappings: &mappings,
             unwind,
+            changing: random.below(8) == 0,
         };
         let mut memory = Memory::default();
         memory.add(Avma::new(CODE), random_code(&mut random, code_bytes));
+        memory.add_words(Avma::new(IDENTITY), &[IDENTITY_WORD]);
         memory.add_words(Avma::new(STACK), &random_stack(&mut random, code_bytes));
         for _ in 0..40 {
             let start = random_start(&mut random, code_bytes);
             let stack = check(&mut host, tables, start, &memory);
             ends.insert(stack.end);
+            saves_wanted += u32::from(stack.saves_wanted.is_some());
             longest = longest.max(stack.frames.len());
             for slot in slots_read(tables, start, &memory) {
                 memory.fault_at = Some(slot);
@@ -235,6 +360,10 @@ fn random_walks_are_equal() {
     ] {
         assert!(ends.contains(&end), "no walk ended with {}", end.name());
     }
+    assert!(
+        saves_wanted > 20,
+        "{saves_wanted} walks needed saves that there were not"
+    );
     assert!(longest > 20, "the longest stack had {longest} frames");
 }
 
@@ -273,11 +402,13 @@ fn depth_limit_is_equal() {
         bias: Bias::between(code, Svma::new(0)),
         image_at: 0,
         kind: MappingKind::Table,
+        identity: Identity::SETTLED,
     }];
     let tables = Tables {
         words: image.words(),
         mappings: &mappings,
         unwind: Unwind::Dwarf,
+        changing: false,
     };
     for (frames_below, end) in [(510, End::Complete), (511, End::Complete), (512, End::DepthLimit)] {
         let mut words = vec![CODE + 0x80; 2 * frames_below];
@@ -285,11 +416,7 @@ fn depth_limit_is_equal() {
         words.push(0);
         let mut memory = Memory::default();
         memory.add_words(Avma::new(STACK), &words);
-        let start = Registers {
-            pc: Avma::new(CODE + 0x80),
-            sp: Avma::new(STACK),
-            fp: Avma::new(0),
-        };
+        let start = Registers::new(Avma::new(CODE + 0x80), Avma::new(STACK), Avma::new(0));
         let stack = check(&mut host, tables, start, &memory);
         assert_eq!(
             (stack.end, stack.frames.len()),

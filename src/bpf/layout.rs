@@ -4,8 +4,11 @@
 //! object's type information; the Rust side is the `unwind-tables` crate. A difference fails the build.
 
 use unwind_tables::image::{self, header};
-use unwind_tables::packed::{self, kind, stop, wide};
-use unwind_tables::walk::{self, End, FoundBy, MappingKind};
+use unwind_tables::mapping::{self, MappingKind, Trust};
+use unwind_tables::packed::{self, kind, stop};
+use unwind_tables::program::{self, Opcode};
+use unwind_tables::saves::{self, long};
+use unwind_tables::walk::{self, End, FoundBy};
 
 use super::skeleton::types as c;
 
@@ -18,7 +21,8 @@ macro_rules! equal {
 equal! {
     c::limits::MAX_FRAMES => walk::MAX_FRAMES,
     c::limits::MAX_FP_DISTANCE => walk::MAX_FP_DISTANCE,
-    c::limits::ADDRESS_BITS => walk::ADDRESS_BITS,
+    c::limits::ADDRESS_BITS => mapping::ADDRESS_BITS,
+    c::limits::MAPPING_CHECKS => mapping::CHECKS,
 }
 
 equal! {
@@ -47,6 +51,9 @@ equal! {
     c::mapping_kind::MAPPING_NO_CFI => MappingKind::NoCfi,
     c::mapping_kind::MAPPING_ANONYMOUS => MappingKind::Anonymous,
     c::mapping_kind::MAPPING_TRAMPOLINE => MappingKind::Trampoline,
+    c::mapping_trust::TRUST_SETTLED => Trust::Settled,
+    c::mapping_trust::TRUST_CHECKED => Trust::Checked,
+    c::mapping_trust::TRUST_UNCHANGED => Trust::Unchanged,
 }
 
 equal! {
@@ -58,9 +65,9 @@ equal! {
     c::image_header::IMAGE_ESCAPES_AT => header::ESCAPES_AT,
     c::image_header::IMAGE_ESCAPE_COUNT => header::ESCAPE_COUNT,
     c::image_header::IMAGE_WIDE_AT => header::WIDE_AT,
+    c::image_header::IMAGE_SAVES_AT => header::SAVES_AT,
     c::image_shape::BLOCK_SHIFT => image::BLOCK_SHIFT,
     c::image_shape::RULE_NUMBER_ESCAPE => image::ESCAPE,
-    c::image_shape::WIDE_WORDS => packed::WIDE_WORDS,
     c::image_shape::ROW_BITS => image::MAX_ROWS.trailing_zeros(),
 }
 
@@ -81,12 +88,58 @@ equal! {
 }
 
 equal! {
-    c::wide_flag::WIDE_CFA_FROM_FP => wide::CFA_FROM_FP,
-    c::wide_flag::WIDE_CFA_DEREF => wide::CFA_DEREF,
-    c::wide_flag::WIDE_RA_AT_REGISTER => wide::RA_AT_REGISTER,
-    c::wide_flag::WIDE_RA_FROM_FP => wide::RA_FROM_FP,
-    c::wide_flag::WIDE_FP_SAVED => wide::FP_SAVED,
-    c::wide_flag::WIDE_FP_AT_REGISTER => wide::FP_AT_REGISTER,
-    c::wide_flag::WIDE_FP_FROM_FP => wide::FP_FROM_FP,
-    c::wide_flag::WIDE_SIGNAL_FRAME => wide::SIGNAL_FRAME,
+    c::opcode::OP_END => Opcode::End,
+    c::opcode::OP_SIGNAL => Opcode::Signal,
+    c::opcode::OP_REGISTER => Opcode::Register,
+    c::opcode::OP_CFA => Opcode::Cfa,
+    c::opcode::OP_CONSTANT => Opcode::Constant,
+    c::opcode::OP_HIGH => Opcode::High,
+    c::opcode::OP_DEREF => Opcode::Deref,
+    c::opcode::OP_ADD => Opcode::Add,
+    c::opcode::OP_PICK => Opcode::Pick,
+    c::opcode::OP_DROP => Opcode::Drop,
+    c::opcode::OP_SWAP => Opcode::Swap,
+    c::opcode::OP_ROTATE => Opcode::Rotate,
+    c::opcode::OP_ABSOLUTE => Opcode::Absolute,
+    c::opcode::OP_NEGATE => Opcode::Negate,
+    c::opcode::OP_NOT => Opcode::Not,
+    c::opcode::OP_AND => Opcode::And,
+    c::opcode::OP_OR => Opcode::Or,
+    c::opcode::OP_XOR => Opcode::Xor,
+    c::opcode::OP_PLUS => Opcode::Plus,
+    c::opcode::OP_MINUS => Opcode::Minus,
+    c::opcode::OP_MULTIPLY => Opcode::Multiply,
+    c::opcode::OP_SHIFT_LEFT => Opcode::ShiftLeft,
+    c::opcode::OP_SHIFT_RIGHT => Opcode::ShiftRight,
+    c::opcode::OP_SHIFT_ARITHMETIC => Opcode::ShiftArithmetic,
+    c::opcode::OP_EQUAL => Opcode::Equal,
+    c::opcode::OP_NOT_EQUAL => Opcode::NotEqual,
+    c::opcode::OP_LESS => Opcode::Less,
+    c::opcode::OP_LESS_EQUAL => Opcode::LessEqual,
+    c::opcode::OP_GREATER => Opcode::Greater,
+    c::opcode::OP_GREATER_EQUAL => Opcode::GreaterEqual,
+    c::opcode::OP_SET_CFA => Opcode::SetCfa,
+    c::opcode::OP_SET_RA => Opcode::SetRa,
+    c::opcode::OP_SET_FP => Opcode::SetFp,
+    c::opcode::OP_SET_SP => Opcode::SetSp,
+    c::program_shape::OP_WORDS => program::OP_WORDS,
+    c::program_shape::MAX_OPS => program::MAX_OPS,
+    c::program_shape::MAX_OPERANDS => program::MAX_OPERANDS,
+}
+
+equal! {
+    c::register_number::REGISTER_RBX => saves::PRESERVED[0],
+    c::register_number::REGISTER_R12 => saves::PRESERVED[1],
+    c::register_number::REGISTER_FP => program::FP,
+    c::register_number::REGISTER_SP => program::SP,
+    c::register_number::REGISTERS => program::REGISTERS,
+    c::register_number::REGISTER_PC => program::PC,
+    c::saved_kind::SAVED_SAME => long::SAME,
+    c::saved_kind::SAVED_UNKNOWN => long::UNKNOWN,
+    c::saved_kind::SAVED_AT_CFA => long::AT_CFA,
+    c::saved_kind::SAVED_AT_SP => long::AT_SP,
+    c::saved_kind::SAVED_AT_FP => long::AT_FP,
+    c::saves_shape::SAVED_KIND_BITS => long::KIND_BITS,
+    c::saves_shape::SAVES_FIELD_BITS => saves::FIELD_BITS,
+    c::saves_shape::SAVES_FIELD_UNKNOWN => saves::FIELD_UNKNOWN,
 }

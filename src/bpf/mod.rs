@@ -3,6 +3,8 @@
 //! Skeleton types are named only here and in `collect`. Nothing here knows what a leak is.
 
 mod attach;
+#[cfg(test)]
+mod budget;
 mod layout;
 mod load;
 mod memory;

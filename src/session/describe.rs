@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::Timelike;
-use unwind_tables::addr::Avma;
+use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::Unwind;
 
 use crate::allocator::FUNCTIONS;
 use crate::collect::Snapshot;
-use crate::leak::{Completeness, EndGroup, ModuleSteps, Place, Site, by_module, group};
+use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, by_module, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
 use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules, Target};
@@ -28,8 +28,7 @@ pub(super) struct Describer<'a> {
 
 /// The report of `snapshot`.
 pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
-    let history = names.history;
-    let sites = group(&snapshot, |epoch, address| history.resolve(epoch, address));
+    let sites = group(&snapshot, names.history);
     let completeness = Completeness::of(&sites);
     let ends = names.ends(&sites);
     let steps = names.steps(&sites);
@@ -46,6 +45,16 @@ pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwin
         completeness,
         ends,
         steps,
+    }
+}
+
+impl Meaning<ModuleId> for History {
+    fn in_epoch(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
+        self.resolve(epoch, address)
+    }
+
+    fn since(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
+        self.resolve_since(epoch, address)
     }
 }
 

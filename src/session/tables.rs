@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::thread;
 
+use unwind_tables::addr::Bias;
+use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
-use unwind_tables::walk::{ADDRESS_BITS, Mapping, MappingKind};
+use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
 use unwind_tables::{Compiled, compile};
 
 use crate::bpf::{TableStore, Walk};
@@ -105,7 +107,7 @@ impl ModuleTables {
     }
 
     /// The mapping list for the kernel.
-    pub(super) fn kernel_mappings(&self, mappings: &Mappings) -> Vec<Mapping> {
+    pub(super) fn kernel_mappings(&self, mappings: &Mappings, modules: &Modules) -> Vec<Mapping> {
         let kernel_mapping = |entry: &crate::target::CodeMapping| {
             let (kind, bias, image_at) = match entry.code {
                 MappedCode::Module { module, bias } => match self.states.get(&module) {
@@ -123,6 +125,7 @@ impl ModuleTables {
                 bias,
                 image_at,
                 kind,
+                identity: identity(&entry.code, mappings, modules),
             }
         };
         // Above, there is only the kernel's own page; walks look nothing up there.
@@ -137,6 +140,33 @@ impl ModuleTables {
 fn facts(compiled: &Compiled) -> TableFacts {
     let table_bytes = compiled.image.as_ref().map_or(0, Image::byte_len);
     TableFacts::of(&compiled.coverage, table_bytes as u64)
+}
+
+/// How a walk can tell that a mapping is still there.
+fn identity(code: &MappedCode, mappings: &Mappings, modules: &Modules) -> Identity {
+    match *code {
+        MappedCode::Module { module, .. } if mappings.is_settled(module) => Identity::SETTLED,
+        MappedCode::Module { module, bias } => {
+            let fingerprint = modules.get(module).and_then(|module| module.fingerprint);
+            fingerprint.map_or(Identity::UNCHANGED, |words| by_words(words, bias))
+        }
+        MappedCode::Trampoline => Identity::SETTLED,
+        MappedCode::Anonymous | MappedCode::Unreadable { .. } => Identity::UNCHANGED,
+    }
+}
+
+fn by_words(fingerprint: Fingerprint, bias: Bias) -> Identity {
+    Identity {
+        trust: if fingerprint.unique {
+            Trust::Checked
+        } else {
+            Trust::Unchanged
+        },
+        checks: fingerprint.words.map(|(svma, word)| Check {
+            at: bias.to_avma(svma),
+            word,
+        }),
+    }
 }
 
 fn module_ids(mappings: &Mappings) -> impl Iterator<Item = ModuleId> {

@@ -11,3 +11,4 @@ pub mod memleak;
 pub mod program;
 pub mod random;
 pub mod report;
+pub mod witness;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long anything may take before the test fails; nothing takes a tenth of it on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(100);
@@ -183,6 +183,23 @@ impl Program {
     pub fn step(&mut self, answer: &str) {
         self.tell("");
         self.expect(answer);
+    }
+
+    /// Waits until its first thread is in a read of standard input. What it said does not mean that it is there
+    /// yet: an interpreter allocates on its way.
+    #[track_caller]
+    pub fn await_reading(&self) {
+        let path = format!("/proc/{}/syscall", self.pid());
+        let started = Instant::now();
+        loop {
+            let call = std::fs::read_to_string(&path).expect("it runs");
+            // The number of read, and the first argument.
+            if call.starts_with("0 0x0 ") {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "it does not read: {call}");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Sends a signal, as `kill -NAME` does.

@@ -52,15 +52,18 @@ struct host_tables {
 	u32 word_count;
 	u32 mapping_count;
 	u32 by_fp;
+	u32 changing;
 };
 
 struct host_stack {
 	u64 end_pc;
+	u64 saves_wanted;
 	u64 frames[MAX_FRAMES];
 	u32 frame_count;
 	u32 end;
 };
 
+/* `start` is the program counter, then the general registers by their DWARF numbers. */
 void host_walk(const struct host_tables *given, read_memory read, void *context, const u64 *start,
 	       struct host_stack *stack)
 {
@@ -77,8 +80,11 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 	mapping_mask = given->mapping_count - 1;
 	cache_mask = (1 << CACHE_BITS) - 1;
 
-	walk_stack(&walk, list_number(0, 0), start[0], start[1], start[2]);
+	for (u32 number = 0; number < REGISTERS; number++)
+		walk.at_probe[number] = start[1 + number];
+	walk_stack(&walk, list_number(0, 0), given->changing, start[0]);
 	stack->end_pc = walk.pc;
+	stack->saves_wanted = walk.saves_wanted;
 	stack->end = walk.end;
 	stack->frame_count = walk.frame_count;
 	for (u32 number = 0; number < walk.frame_count; number++)

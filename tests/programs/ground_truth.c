@@ -1,20 +1,25 @@
 /*
- * A preload library that says what a process allocates, as an independent witness: it defines the allocation
- * functions, hands each call to glibc's own, and walks the stack of each success by _Unwind_Backtrace, the
- * unwinder that carries C++ exceptions.
+ * Says what a process allocates, as an independent witness: it stands before the allocation functions, hands
+ * each call on, and walks the stack of each success by _Unwind_Backtrace, the unwinder that carries C++
+ * exceptions. A preload library; or, with WRAPPED, part of a static program, linked by -Wl,--wrap=malloc and
+ * so on.
  *
  * SIGUSR1 starts the recording, SIGUSR2 ends it and writes the records to the file named by GROUND_TRUTH; each
- * says so on standard output. They are to be sent while the process stands still in a read. While it records
- * it allocates nothing; its table is in its zeroed memory.
+ * says so on standard output. They are to be sent while the process stands still in a read. With
+ * GROUND_TRUTH_GATE set, the program need not know of any of this: it says "ready" before main, and "done" when
+ * it exits, and at each waits for a line from standard input; between the two it records.
+ * While it records it allocates nothing; its tables are in its zeroed memory.
  *
- * Only the outermost call of a thread counts. The walk is made before glibc is called: in glibc's function the
- * return address may be that of a return probe, which no unwinder in the process can cross. For the same
+ * Only the outermost call of a thread counts. The walk is made before the allocator is called: in its function
+ * the return address may be that of a return probe, which no unwinder in the process can cross. For the same
  * reason this library must not be probed itself, and is not since it does not define free.
  *
- * Stacks start at the caller of the outermost function. The file has a line for each distinct stack:
- *   ALLOCATOR CALLS BYTES END {MODULE ADDRESS}...
- * ADDRESS is the return address less the module's load address, END is "end" if the unwinder reached the end
- * of the stack and "cut" if it did not.
+ * Stacks start at the caller of the outermost function and are kept as a tree from the other end. The file has
+ * a line for each frame, after that of its caller, which is 0 for the outermost:
+ *   frame NUMBER CALLER MODULE ADDRESS
+ * where ADDRESS is the return address less the module's load address, and a line for each distinct stack:
+ *   stack ALLOCATOR CALLS BYTES END FRAME
+ * where END is "end" if the unwinder reached the end of the stack and "cut" if it did not.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -30,27 +35,107 @@
 #include <unistd.h>
 #include <unwind.h>
 
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t count, size_t size);
-void *__libc_realloc(void *block, size_t size);
-void *__libc_memalign(size_t alignment, size_t size);
-void *__libc_valloc(size_t size);
-void *__libc_pvalloc(size_t size);
+#ifndef __GLIBC__
+/* glibc's, which libgcc was compiled for: where the object is that holds an address, and its CFI. */
+struct dl_find_object {
+	unsigned long long flags;
+	void *start, *end;
+	struct link_map *link_map;
+	void *eh_frame_hdr;
+	unsigned long long reserved[7];
+};
 
-/* What glibc has no other name for; nothing calls them before this library is initialised. */
-static void *(*real_reallocarray)(void *, size_t, size_t);
-static int (*real_posix_memalign)(void **, size_t, size_t);
+struct wanted_object {
+	uintptr_t address;
+	struct dl_find_object *result;
+};
+
+static int find_object(struct dl_phdr_info *info, size_t size, void *argument)
+{
+	struct wanted_object *wanted = argument;
+	struct dl_find_object *result = wanted->result;
+	int found = 0;
+
+	(void)size;
+	for (int index = 0; index < info->dlpi_phnum; index++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[index];
+		uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+
+		if (segment->p_type == PT_GNU_EH_FRAME)
+			result->eh_frame_hdr = (void *)start;
+		if (segment->p_type != PT_LOAD || wanted->address - start >= segment->p_memsz)
+			continue;
+		result->start = (void *)start;
+		result->end = (void *)(start + segment->p_memsz);
+		found = 1;
+	}
+	return found;
+}
+
+int _dl_find_object(void *address, struct dl_find_object *result)
+{
+	struct wanted_object wanted = {(uintptr_t)address, result};
+
+	memset(result, 0, sizeof(*result));
+	return dl_iterate_phdr(find_object, &wanted) ? 0 : -1;
+}
+#endif
+
+#ifdef WRAPPED
+#define DECLARE(type, function, ...) type __real_##function(__VA_ARGS__)
+#define NAME(function) __wrap_##function
+#define REAL(function) __real_##function
+#else
+/* The next definition after this library's: glibc's, or that of an allocator the program is linked with. */
+#define DECLARE(type, function, ...) static type (*real_##function)(__VA_ARGS__)
+#define NAME(function) function
+#define REAL(function) (real_##function ?: (find_real(), real_##function))
+#endif
+
+DECLARE(void *, malloc, size_t);
+DECLARE(void *, calloc, size_t, size_t);
+DECLARE(void *, realloc, void *, size_t);
+DECLARE(int, posix_memalign, void **, size_t, size_t);
+DECLARE(void *, aligned_alloc, size_t, size_t);
+#ifndef WRAPPED
+DECLARE(void *, reallocarray, void *, size_t, size_t);
+DECLARE(void *, memalign, size_t, size_t);
+DECLARE(void *, valloc, size_t);
+DECLARE(void *, pvalloc, size_t);
+
+/* Looking up what exists allocates nothing. */
+static void find_real(void)
+{
+#define FIND(function) real_##function = (typeof(real_##function))dlsym(RTLD_NEXT, #function)
+	FIND(malloc);
+	FIND(calloc);
+	FIND(realloc);
+	FIND(posix_memalign);
+	FIND(aligned_alloc);
+	FIND(reallocarray);
+	FIND(memalign);
+	FIND(valloc);
+	FIND(pvalloc);
+}
+#endif
 
 #define MAX_DEPTH 600
-#define RECORDS (1 << 16)
-#define ADDRESSES (1 << 23)
+#define RECORDS (1 << 18)
+#define FRAMES (1 << 22)
 #define EXPORTED __attribute__((visibility("default"), noipa))
 
+/* One stack; the fields before the totals tell it from others. */
 struct record {
 	const char *allocator;
-	uint64_t calls, bytes;
-	uint32_t first, depth;
+	uint32_t frame;
 	int complete;
+	uint64_t calls, bytes;
+};
+
+/* A frame and, by its index, its caller: one place on one way to it. */
+struct frame {
+	uintptr_t pc;
+	uint32_t caller;
 };
 
 struct walk {
@@ -61,8 +146,7 @@ struct walk {
 };
 
 static struct record records[RECORDS];
-static uintptr_t addresses[ADDRESSES];
-static uint32_t address_count = 1;
+static struct frame frames[FRAMES];
 static volatile int recording;
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 static _Thread_local int inside __attribute__((tls_model("initial-exec")));
@@ -96,28 +180,46 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *argu
 	return _URC_NO_REASON;
 }
 
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+	hash = (hash ^ value) * 0x9fb21c651e98df25ULL;
+	return hash ^ hash >> 29;
+}
+
+/* The index of `pc` called from `caller`. Index 0 is no frame. */
+static uint32_t find_frame(uintptr_t pc, uint32_t caller)
+{
+	uint64_t hash = mix(mix(1, pc), caller);
+
+	for (uint32_t step = 0; step < FRAMES; step++) {
+		uint32_t index = (hash + step) % FRAMES;
+		struct frame *frame = &frames[index];
+
+		if (index && !frame->pc)
+			*frame = (struct frame){.pc = pc, .caller = caller};
+		if (index && frame->pc == pc && frame->caller == caller)
+			return index;
+	}
+	fail("ground truth: too many frames\n");
+	return 0;
+}
+
 static struct record *find(const char *allocator, const struct walk *walk)
 {
-	size_t length = walk->depth * sizeof(uintptr_t);
-	uint64_t hash = (uintptr_t)allocator + walk->complete;
+	uint32_t frame = 0;
+	uint64_t hash;
 
-	for (uint32_t frame = 0; frame < walk->depth; frame++)
-		hash = (hash ^ walk->addresses[frame]) * 0x9fb21c651e98df25ULL ^ hash >> 31;
+	for (uint32_t depth = walk->depth; depth > 0; depth--)
+		frame = find_frame(walk->addresses[depth - 1], frame);
+	hash = mix(mix((uintptr_t)allocator, frame), walk->complete);
 	for (uint32_t step = 0; step < RECORDS; step++) {
 		struct record *record = &records[(hash + step) % RECORDS];
 
-		if (!record->allocator) {
-			if (address_count + walk->depth > ADDRESSES)
-				fail("ground truth: too many frames\n");
-			*record = (struct record){.allocator = allocator, .first = address_count,
-						  .depth = walk->depth, .complete = walk->complete};
-			memcpy(&addresses[address_count], walk->addresses, length);
-			address_count += walk->depth;
-			return record;
-		}
-		if (record->allocator == allocator && record->depth == walk->depth &&
-		    record->complete == walk->complete &&
-		    !memcmp(&addresses[record->first], walk->addresses, length))
+		if (!record->allocator)
+			*record = (struct record){.allocator = allocator, .frame = frame,
+						  .complete = walk->complete};
+		if (record->allocator == allocator && record->frame == frame &&
+		    record->complete == walk->complete)
 			return record;
 	}
 	fail("ground truth: too many stacks\n");
@@ -166,78 +268,80 @@ static int begin(void *from)
 		inside--;                               \
 	} while (0)
 
-EXPORTED void *malloc(size_t size)
+EXPORTED void *NAME(malloc)(size_t size)
 {
 	void *block;
 
-	RECORDED("malloc", block = __libc_malloc(size), block, size);
+	RECORDED("malloc", block = REAL(malloc)(size), block, size);
 	return block;
 }
 
-EXPORTED void *calloc(size_t count, size_t size)
+EXPORTED void *NAME(calloc)(size_t count, size_t size)
 {
 	void *block;
 
-	RECORDED("calloc", block = __libc_calloc(count, size), block, count * size);
+	RECORDED("calloc", block = REAL(calloc)(count, size), block, count * size);
 	return block;
 }
 
-EXPORTED void *realloc(void *old, size_t size)
+EXPORTED void *NAME(realloc)(void *old, size_t size)
 {
 	void *block;
 
-	RECORDED("realloc", block = __libc_realloc(old, size), block, size);
+	RECORDED("realloc", block = REAL(realloc)(old, size), block, size);
 	return block;
 }
 
-EXPORTED void *reallocarray(void *old, size_t count, size_t size)
-{
-	void *block;
-
-	RECORDED("reallocarray", block = real_reallocarray(old, count, size), block, count * size);
-	return block;
-}
-
-/* In glibc, aligned_alloc and memalign are one function. */
-EXPORTED void *memalign(size_t alignment, size_t size)
-{
-	void *block;
-
-	RECORDED("aligned_alloc", block = __libc_memalign(alignment, size), block, size);
-	return block;
-}
-
-EXPORTED void *aligned_alloc(size_t alignment, size_t size)
-{
-	void *block;
-
-	RECORDED("aligned_alloc", block = __libc_memalign(alignment, size), block, size);
-	return block;
-}
-
-EXPORTED int posix_memalign(void **result, size_t alignment, size_t size)
+EXPORTED int NAME(posix_memalign)(void **result, size_t alignment, size_t size)
 {
 	int status;
 
-	RECORDED("posix_memalign", status = real_posix_memalign(result, alignment, size), !status, size);
+	RECORDED("posix_memalign", status = REAL(posix_memalign)(result, alignment, size), !status, size);
 	return status;
 }
 
-EXPORTED void *valloc(size_t size)
+/* In glibc, aligned_alloc and memalign are one function. */
+EXPORTED void *NAME(aligned_alloc)(size_t alignment, size_t size)
 {
 	void *block;
 
-	RECORDED("valloc", block = __libc_valloc(size), block, size);
+	RECORDED("aligned_alloc", block = REAL(aligned_alloc)(alignment, size), block, size);
 	return block;
 }
 
-EXPORTED void *pvalloc(size_t size)
+#ifndef WRAPPED
+EXPORTED void *NAME(memalign)(size_t alignment, size_t size)
 {
 	void *block;
 
-	RECORDED("pvalloc", block = __libc_pvalloc(size), block, size);
+	RECORDED("aligned_alloc", block = REAL(memalign)(alignment, size), block, size);
 	return block;
 }
+
+EXPORTED void *NAME(reallocarray)(void *old, size_t count, size_t size)
+{
+	void *block;
+
+	RECORDED("reallocarray", block = REAL(reallocarray)(old, count, size), block, count * size);
+	return block;
+}
+
+EXPORTED void *NAME(valloc)(size_t size)
+{
+	void *block;
+
+	RECORDED("valloc", block = REAL(valloc)(size), block, size);
+	return block;
+}
+
+EXPORTED void *NAME(pvalloc)(size_t size)
+{
+	void *block;
+
+	RECORDED("pvalloc", block = REAL(pvalloc)(size), block, size);
+	return block;
+}
+#endif
 
 /* Where an address lies. */
 struct place {
@@ -264,13 +368,21 @@ static int find_place(struct dl_phdr_info *info, size_t size, void *argument)
 	return 0;
 }
 
-static void write_frame(FILE *file, uintptr_t pc, const char *executable)
+static void write_frame(FILE *file, uint32_t index, const char *executable)
 {
-	struct place place = {.pc = pc, .module = "?", .address = pc};
+	static uint8_t written[FRAMES];
+	struct frame *frame = &frames[index];
+	struct place place = {.pc = frame->pc, .module = "?", .address = frame->pc};
 
+	if (!index || written[index])
+		return;
+	written[index] = 1;
+	write_frame(file, frame->caller, executable);
 	dl_iterate_phdr(find_place, &place);
-	/* The executable has an empty name. */
-	fprintf(file, " %s %lx", *place.module ? place.module : executable, place.address);
+	/* The executable has an empty name, or musl's idea of one. */
+	if (!*place.module || !strcmp(place.module, "/proc/self/exe"))
+		place.module = executable;
+	fprintf(file, "frame %u %u %s %lx\n", index, frame->caller, place.module, place.address);
 }
 
 static void write_records(void)
@@ -285,11 +397,9 @@ static void write_records(void)
 
 		if (!record->allocator)
 			continue;
-		fprintf(file, "%s %lu %lu %s", record->allocator, record->calls, record->bytes,
-			record->complete ? "end" : "cut");
-		for (uint32_t frame = 0; frame < record->depth; frame++)
-			write_frame(file, addresses[record->first + frame], executable);
-		fputc('\n', file);
+		write_frame(file, record->frame, executable);
+		fprintf(file, "stack %s %lu %lu %s %u\n", record->allocator, record->calls, record->bytes,
+			record->complete ? "end" : "cut", record->frame);
 	}
 	fclose(file);
 }
@@ -300,12 +410,17 @@ static void say(const char *line)
 		fail("ground truth: standard output is closed\n");
 }
 
-static void on_start(int number)
+static void begin_recording(void)
 {
-	(void)number;
 	/* What the unwinder does once, it does now. */
 	walk_from((uintptr_t)CALLER);
 	recording = 1;
+}
+
+static void on_start(int number)
+{
+	(void)number;
+	begin_recording();
 	say("recording\n");
 }
 
@@ -317,14 +432,44 @@ static void on_end(int number)
 	say("recorded\n");
 }
 
+/* Says a line and waits for one. */
+static void rendezvous(const char *line)
+{
+	char byte = 0;
+
+	say(line);
+	while (byte != '\n') {
+		if (read(STDIN_FILENO, &byte, 1) != 1)
+			_exit(97);
+	}
+}
+
+static int gated;
+
 __attribute__((constructor)) static void start(void)
 {
 	/* The read that the process stands in goes on. */
 	struct sigaction begin = {.sa_handler = on_start, .sa_flags = SA_RESTART};
 	struct sigaction end = {.sa_handler = on_end, .sa_flags = SA_RESTART};
 
-	real_reallocarray = (void *(*)(void *, size_t, size_t))dlsym(RTLD_NEXT, "reallocarray");
-	real_posix_memalign = (int (*)(void **, size_t, size_t))dlsym(RTLD_NEXT, "posix_memalign");
+	/* Programs that this one starts have no witness. */
+	unsetenv("LD_PRELOAD");
+	if (getenv("GROUND_TRUTH_GATE")) {
+		gated = 1;
+		begin_recording();
+		rendezvous("ready\n");
+		return;
+	}
 	sigaction(SIGUSR1, &begin, NULL);
 	sigaction(SIGUSR2, &end, NULL);
+}
+
+__attribute__((destructor)) static void finish(void)
+{
+	if (!gated)
+		return;
+	recording = 0;
+	rendezvous("done\n");
+	write_records();
+	say("recorded\n");
 }

@@ -2,19 +2,22 @@
 //!
 //! Overlap: at each address the function with the greatest start at or below it counts, and none if that one
 //! has ended, because this is what the search table of `.eh_frame_hdr` leads the program's own unwinder to. Of
-//! several with the same start, the first in the section counts.
+//! several with the same start, the first in the section counts. What no section describes may be a signal trampoline.
 
 use std::ops::Range;
 
 use crate::addr::Svma;
-use crate::cfi::{self, Cfi, Function, Layout};
+use crate::cfi::{self, Cfi, Function, Layout, Translate};
 use crate::compact;
 use crate::coverage::{CfiSource, Coverage};
 use crate::elf::{ElfView, Segment};
 use crate::error::{ImageError, TableError};
+use crate::program::Programs;
 use crate::ranges;
 use crate::rule::UnwindRule;
-use crate::table::{Row, UnwindTable};
+use crate::saves::{LongSaves, SavesRule};
+use crate::table::{Row, RowRule, Rows, UnwindTable};
+use crate::trampoline;
 
 /// Bytes between two functions that are padding, not code without CFI: functions are aligned to 16.
 pub const MAX_PADDING: u64 = 15;
@@ -29,19 +32,11 @@ const MAX_SPAN_FLOOR: u64 = 16 << 20;
 ///
 /// [`TableError::Image`] when there are more rows, or lying further apart, than an image can hold.
 pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> {
-    let executable = view.segments().iter().filter(|segment| segment.executable);
-    let code = ranges::merge(executable.map(Segment::file_backed));
-    let read = |section: Option<_>, layout| match section {
-        Some(section) => cfi::read(&section, layout, &code),
-        None => Ok(Cfi::default()),
-    };
-    let eh_frame = read(view.eh_frame(), Layout::EhFrame)?;
-    let debug_frame = read(view.debug_frame(), Layout::DebugFrame)?;
-    let pieces = fill_gaps(pieces(&eh_frame), pieces(&debug_frame));
-    let mut rows = lay_out(&pieces);
-    compact::compact(&mut rows);
-    check_span(&rows, view.byte_len())?;
-    let table = UnwindTable::from_rows(rows).ok_or(TableError::Malformed("rows out of order"))?;
+    let mut programs = Programs::default();
+    let (sections, rows) = rows(view, &mut programs, trampoline::rule)?;
+    let [eh_frame, debug_frame] = &sections;
+    let table = UnwindTable::with_programs(rows, programs);
+    let table = table.ok_or(TableError::Malformed("rows out of order"))?;
     let mut coverage = Coverage::of_table(&table, &ranges::merge(view.code_ranges()));
     coverage.source = match (eh_frame.functions.is_empty(), debug_frame.functions.is_empty()) {
         (true, true) => CfiSource::None,
@@ -49,7 +44,7 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
         (true, false) => CfiSource::DebugFrame,
         (false, false) => CfiSource::Both,
     };
-    for cfi in [&eh_frame, &debug_frame] {
+    for cfi in &sections {
         coverage.fdes += cfi.fdes;
         coverage.malformed_fdes += cfi.malformed;
         coverage.outside_fdes += cfi.outside;
@@ -58,7 +53,61 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     Ok((table, coverage))
 }
 
-fn check_span(rows: &[Row], file_bytes: u64) -> Result<(), ImageError> {
+/// Builds the table of where an ELF file's functions save registers.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn build_saves(view: &ElfView<'_>) -> Result<SavesTable, TableError> {
+    let mut long = LongSaves::default();
+    let (_, rows) = rows(view, &mut long, trampoline::saves)?;
+    let rows = Rows::new(rows).ok_or(TableError::Malformed("rows out of order"))?;
+    Ok(SavesTable { rows, long })
+}
+
+/// Where functions save registers.
+#[derive(Debug)]
+pub struct SavesTable {
+    /// A row for each change.
+    pub rows: Rows<SavesRule>,
+    /// What rows refer to.
+    pub long: LongSaves,
+}
+
+/// What a file's sections say, `.eh_frame` and `.debug_frame`, and what they say together.
+type Read<R> = ([Cfi<R>; 2], Vec<Row<R>>);
+
+/// Reads the rows of a file. `of_trampoline` says what a signal trampoline without
+/// CFI gets.
+fn rows<T: Translate>(
+    view: &ElfView<'_>,
+    rules: &mut T,
+    of_trampoline: fn(&mut T) -> T::Rule,
+) -> Result<Read<T::Rule>, TableError> {
+    let executable = view.segments().iter().filter(|segment| segment.executable);
+    let code = ranges::merge(executable.map(Segment::file_backed));
+    let mut read = |section: Option<_>, layout| match section {
+        Some(section) => cfi::read(&section, layout, &code, rules),
+        None => Ok(Cfi::default()),
+    };
+    let sections = [
+        read(view.eh_frame(), Layout::EhFrame)?,
+        read(view.debug_frame(), Layout::DebugFrame)?,
+    ];
+    let described = fill_gaps(pieces(&sections[0]), pieces(&sections[1]));
+    let covered = described.iter().map(|piece| &piece.range);
+    let trampolines = trampoline::find(ranges::without(&code, covered), view.code_bytes());
+    let found = match trampolines.as_slice() {
+        [] => Cfi::default(),
+        found => trampoline::describe(found, of_trampoline(rules)),
+    };
+    let mut rows = lay_out(&fill_gaps(described, pieces(&found)));
+    compact::compact(&mut rows);
+    check_span(&rows, view.byte_len())?;
+    Ok((sections, rows))
+}
+
+fn check_span<R>(rows: &[Row<R>], file_bytes: u64) -> Result<(), ImageError> {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return Ok(());
     };
@@ -73,14 +122,14 @@ fn check_span(rows: &[Row], file_bytes: u64) -> Result<(), ImageError> {
 
 /// A stretch of code that one function describes.
 #[derive(Clone, Debug)]
-struct Piece<'a> {
+struct Piece<'a, R = UnwindRule> {
     range: Range<Svma>,
     /// The function's rows; the first may start before the range, the last after it.
-    rows: &'a [Row],
+    rows: &'a [Row<R>],
 }
 
 /// The stretches of code of one section: ascending, not overlapping.
-fn pieces(cfi: &Cfi) -> Vec<Piece<'_>> {
+fn pieces<R>(cfi: &Cfi<R>) -> Vec<Piece<'_, R>> {
     let mut functions: Vec<&Function> = cfi.functions.iter().collect();
     functions.sort_by_key(|function| function.range.start);
     functions.dedup_by_key(|function| function.range.start);
@@ -94,7 +143,7 @@ fn pieces(cfi: &Cfi) -> Vec<Piece<'_>> {
 }
 
 /// `first`, and what `second` says where `first` says nothing.
-fn fill_gaps<'a>(first: Vec<Piece<'a>>, second: Vec<Piece<'a>>) -> Vec<Piece<'a>> {
+fn fill_gaps<'a, R>(first: Vec<Piece<'a, R>>, second: Vec<Piece<'a, R>>) -> Vec<Piece<'a, R>> {
     if second.is_empty() {
         return first;
     }
@@ -131,9 +180,9 @@ fn fill_gaps<'a>(first: Vec<Piece<'a>>, second: Vec<Piece<'a>>) -> Vec<Piece<'a>
 }
 
 /// Writes the rows of all pieces one after the other, with a gap row wherever CFI is missing.
-fn lay_out(pieces: &[Piece<'_>]) -> Vec<Row> {
+fn lay_out<R: RowRule>(pieces: &[Piece<'_, R>]) -> Vec<Row<R>> {
     let row_count: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
-    let mut rows: Vec<Row> = Vec::with_capacity(row_count + row_count / 8 + 1);
+    let mut rows: Vec<Row<R>> = Vec::with_capacity(row_count + row_count / 8 + 1);
     let mut covered_to = None;
     for piece in pieces {
         if let Some(end) = covered_to
@@ -141,7 +190,7 @@ fn lay_out(pieces: &[Piece<'_>]) -> Vec<Row> {
         {
             rows.push(Row {
                 start: end,
-                rule: UnwindRule::Gap,
+                rule: R::GAP,
             });
         }
         let after = piece.rows.partition_point(|row| row.start <= piece.range.start);
@@ -163,7 +212,7 @@ fn lay_out(pieces: &[Piece<'_>]) -> Vec<Row> {
     if let Some(end) = covered_to {
         rows.push(Row {
             start: end,
-            rule: UnwindRule::Gap,
+            rule: R::GAP,
         });
     }
     rows
@@ -171,12 +220,11 @@ fn lay_out(pieces: &[Piece<'_>]) -> Vec<Row> {
 
 /// Whether what lies between `end` and `start` may be answered by the row before it.
 ///
-/// Nothing runs in padding. It is swallowed to save rows, but the end of a stack and what is unsupported is
-/// never claimed for an address that the file does not claim it for.
-fn is_padding(rows: &[Row], end: Svma, start: Svma) -> bool {
+/// Nothing runs in padding. It is swallowed to save rows.
+fn is_padding<R: RowRule>(rows: &[Row<R>], end: Svma, start: Svma) -> bool {
     let before = rows.last().map(|row| row.rule);
     let distance = start.offset_from(end);
-    distance == 0 || (distance <= MAX_PADDING && matches!(before, Some(UnwindRule::Frame(_))))
+    distance == 0 || (distance <= MAX_PADDING && before.is_some_and(R::covers_padding))
 }
 
 #[cfg(test)]

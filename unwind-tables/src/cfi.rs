@@ -16,10 +16,12 @@ use crate::bytes::Bytes;
 use crate::elf::CfiSection;
 use crate::error::ImageError;
 use crate::image::MAX_ROWS;
+use crate::program::Programs;
 use crate::ranges;
 use crate::rule::{Reason, UnwindRule};
-use crate::table::Row;
-use crate::translate::{RowContext, Slice, translate};
+use crate::saves::{self, LongSaves, SavesRule};
+use crate::table::{Row, RowRule};
+use crate::translate::{self, RowContext, Slice};
 
 /// How a section is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +42,74 @@ pub(crate) struct Function {
 }
 
 /// Everything a section says.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Cfi {
+#[derive(Clone, Debug)]
+pub(crate) struct Cfi<R = UnwindRule> {
     /// Functions in the order of the section.
     pub(crate) functions: Vec<Function>,
     /// Rows of all functions, ascending within each.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<Row<R>>,
     /// FDEs.
     pub(crate) fdes: u32,
     /// FDEs, or what stands in their place, that could not be read completely.
     pub(crate) malformed: u32,
     /// FDEs of code that no executable segment holds.
     pub(crate) outside: u32,
+}
+
+impl<R> Default for Cfi<R> {
+    fn default() -> Self {
+        Self {
+            functions: Vec::new(),
+            rows: Vec::new(),
+            fdes: 0,
+            malformed: 0,
+            outside: 0,
+        }
+    }
+}
+
+/// What is to be read of each row.
+pub(crate) trait Translate {
+    /// What a row becomes.
+    type Rule: RowRule;
+    /// What stands for code whose instructions are malformed.
+    const MALFORMED: Self::Rule;
+
+    /// What `row` says.
+    fn translate<'a, S: UnwindSection<Slice<'a>>>(
+        &mut self,
+        section: &S,
+        context: RowContext,
+        row: &gimli::UnwindTableRow<usize>,
+    ) -> Self::Rule;
+}
+
+impl Translate for Programs {
+    type Rule = UnwindRule;
+    const MALFORMED: UnwindRule = UnwindRule::Unsupported(Reason::Malformed);
+
+    fn translate<'a, S: UnwindSection<Slice<'a>>>(
+        &mut self,
+        section: &S,
+        context: RowContext,
+        row: &gimli::UnwindTableRow<usize>,
+    ) -> UnwindRule {
+        translate::translate(section, context, row, self)
+    }
+}
+
+impl Translate for LongSaves {
+    type Rule = SavesRule;
+    const MALFORMED: SavesRule = SavesRule::GAP;
+
+    fn translate<'a, S: UnwindSection<Slice<'a>>>(
+        &mut self,
+        section: &S,
+        context: RowContext,
+        row: &gimli::UnwindTableRow<usize>,
+    ) -> SavesRule {
+        saves::translate(section, context, row, self)
+    }
 }
 
 /// CIE bytes that may be gone through for each byte of the section: linkers share one CIE of 24 bytes among
@@ -67,24 +125,28 @@ const MAX_RESERVED_ROWS: usize = 1 << 20;
 /// # Errors
 ///
 /// [`ImageError::TooManyRows`].
-pub(crate) fn read(
+pub(crate) fn read<T: Translate>(
     section: &CfiSection<'_>,
     layout: Layout,
     code: &[Range<Svma>],
-) -> Result<Cfi, ImageError> {
+    rules: &mut T,
+) -> Result<Cfi<T::Rule>, ImageError> {
     let data = EndianSlice::new(&section.data, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(section.svma.get());
     match layout {
-        Layout::EhFrame => Reader::new(EhFrame::from(data), section, layout, code, &bases).read(),
-        Layout::DebugFrame => Reader::new(DebugFrame::from(data), section, layout, code, &bases).read(),
+        Layout::EhFrame => Reader::new(EhFrame::from(data), section, layout, code, &bases, rules).read(),
+        Layout::DebugFrame => {
+            Reader::new(DebugFrame::from(data), section, layout, code, &bases, rules).read()
+        }
     }
 }
 
 type Cie<'a> = CommonInformationEntry<Slice<'a>>;
 type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
 
-struct Reader<'a, S> {
+struct Reader<'a, S, T: Translate> {
     section: S,
+    rules: &'a mut T,
     bases: &'a BaseAddresses,
     bytes: Bytes<'a>,
     /// A zero length says that the section ends, not only that an object file's part of it does.
@@ -95,21 +157,23 @@ struct Reader<'a, S> {
     cies: HashMap<usize, Option<Cie<'a>>>,
     cie_budget: u64,
     context: UnwindContext<usize>,
-    cfi: Cfi,
+    cfi: Cfi<T::Rule>,
 }
 
-impl<'a, S: UnwindSection<Slice<'a>>> Reader<'a, S> {
+impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
     fn new(
         section: S,
         source: &'a CfiSection<'a>,
         layout: Layout,
         code: &'a [Range<Svma>],
         bases: &'a BaseAddresses,
+        rules: &'a mut T,
     ) -> Self {
         let bytes = Bytes(&source.data);
         let rows = Vec::with_capacity((source.data.len() / BYTES_PER_ROW).min(MAX_RESERVED_ROWS));
         Self {
             section,
+            rules,
             bases,
             bytes,
             zero_ends: !source.exact,
@@ -128,7 +192,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Reader<'a, S> {
         }
     }
 
-    fn read(mut self) -> Result<Cfi, ImageError> {
+    fn read(mut self) -> Result<Cfi<T::Rule>, ImageError> {
         let mut at = 0;
         while let Some(length) = self.bytes.u32(at) {
             let end = match length {
@@ -235,7 +299,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Reader<'a, S> {
         let mut next = range.start;
         let result = self.push_rows(fde, range, &mut next);
         if result.is_err() && next < range.end {
-            let rule = UnwindRule::Unsupported(Reason::Malformed);
+            let rule = T::MALFORMED;
             self.cfi.rows.push(Row { start: next, rule });
         }
         result
@@ -255,7 +319,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Reader<'a, S> {
                 return Err(gimli::Error::TooManyIterations);
             }
             if start < end {
-                let rule = translate(&self.section, context, row);
+                let rule = self.rules.translate(&self.section, context, row);
                 self.cfi.rows.push(Row { start, rule });
             }
         }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::addr::Svma;
+use crate::program::Programs;
 use crate::rule::{CfaRule, Reason, Register, UnwindRule};
 use crate::table::UnwindTable;
 
@@ -31,6 +32,8 @@ pub enum RuleKind {
     Deref,
     /// A procedure linkage table.
     Plt,
+    /// Any other way: a program.
+    Program,
     /// The frame of a signal handler's caller.
     SignalFrame,
     /// The outermost frame.
@@ -43,21 +46,23 @@ pub enum RuleKind {
 
 impl RuleKind {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::StackPointer,
         Self::FramePointer,
         Self::Deref,
         Self::Plt,
+        Self::Program,
         Self::SignalFrame,
         Self::EndOfStack,
         Self::Unsupported,
         Self::Gap,
     ];
 
-    /// The kind of a rule.
-    pub fn of(rule: UnwindRule) -> Self {
+    /// The kind of a rule of a table with these programs.
+    pub fn of(rule: UnwindRule, programs: &Programs) -> Self {
         match rule {
-            UnwindRule::Frame(frame) if frame.signal_frame => Self::SignalFrame,
+            UnwindRule::Program(program) if programs.is_signal_frame(program) => Self::SignalFrame,
+            UnwindRule::Program(_) => Self::Program,
             UnwindRule::Frame(frame) => match frame.cfa {
                 CfaRule::Offset {
                     register: Register::Sp,
@@ -83,6 +88,7 @@ impl RuleKind {
             Self::FramePointer => "fp",
             Self::Deref => "deref",
             Self::Plt => "plt",
+            Self::Program => "program",
             Self::SignalFrame => "signal_frame",
             Self::EndOfStack => "end_of_stack",
             Self::Unsupported => "unsupported",
@@ -135,24 +141,24 @@ impl Coverage {
         let mut code = code.iter().peekable();
         for pair in table.rows().windows(2) {
             let (row, range) = (pair[0], pair[0].start..pair[1].start);
-            coverage.count(row.rule, length(&range));
+            coverage.count(RuleKind::of(row.rule, table.programs()), row.rule, length(&range));
             if row.rule != UnwindRule::Gap {
                 covered_code += overlap(&mut code, &range);
             }
         }
         if let Some(closing) = table.rows().last() {
-            coverage.count(closing.rule, 0);
+            coverage.count(RuleKind::Gap, closing.rule, 0);
         }
         coverage.gap_bytes = coverage.code_bytes - covered_code;
         coverage
     }
 
-    fn count(&mut self, rule: UnwindRule, bytes: u64) {
+    fn count(&mut self, kind: RuleKind, rule: UnwindRule, bytes: u64) {
         let add = |count: &mut Count| {
             count.rows += 1;
             count.bytes += bytes;
         };
-        add(&mut self.kinds[RuleKind::of(rule) as usize]);
+        add(&mut self.kinds[kind as usize]);
         if let UnwindRule::Unsupported(reason) = rule {
             add(&mut self.reasons[reason as usize - 1]);
         }

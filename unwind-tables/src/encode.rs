@@ -1,12 +1,12 @@
 //! Rows into an [`Image`], and the check that words are one. Reading an image is `image`.
 
-use std::collections::HashMap;
-
+use crate::build::SavesTable;
 use crate::error::ImageError;
-use crate::image::{BLOCK_SHIFT, ESCAPE, HEADER_WORDS, Image, MAGIC, MAX_ROWS, header};
-use crate::packed::{PackedRule, WIDE_WORDS, WideRule, kind};
-use crate::rule::{FrameRule, UnwindRule};
-use crate::table::UnwindTable;
+use crate::image::{BLOCK_SHIFT, ESCAPE, HEADER_WORDS, Image, MAGIC, MAX_ROWS, SAVES_MAGIC, header};
+use crate::packed::{PackedRule, kind};
+use crate::program::{self, MAX_OPS, OP_WORDS, Op};
+use crate::saves::LONG_WORDS;
+use crate::table::{Row, RowRule, Rows, UnwindTable};
 
 /// The most blocks an index may have: 4 GiB of code.
 const MAX_BLOCKS: u64 = 1 << 24;
@@ -17,20 +17,46 @@ const MAX_BLOCKS: u64 = 1 << 24;
 ///
 /// [`ImageError`] when the table exceeds what the layout can hold.
 pub fn encode(table: &UnwindTable) -> Result<Image, ImageError> {
-    let row_count = table.rows().len() + 1;
+    Ok(Image::from_checked(lay_out_rules(table)?))
+}
+
+/// The same, followed by an image of where registers are saved.
+///
+/// # Errors
+///
+/// As [`encode`], of either table.
+pub fn encode_with_saves(table: &UnwindTable, saves: &SavesTable) -> Result<Image, ImageError> {
+    let mut words = lay_out_rules(table)?;
+    let mut saves = lay_out(&saves.rows, saves.long.words())?;
+    saves[header::MAGIC] = SAVES_MAGIC;
+    words[header::SAVES_AT] = to_u32(words.len())?;
+    words.extend(saves);
+    words[header::TOTAL_WORDS] = to_u32(words.len())?;
+    Ok(Image::from_checked(words))
+}
+
+fn lay_out_rules(table: &UnwindTable) -> Result<Vec<u32>, ImageError> {
+    let programs: Vec<u32> = table.programs().ops().iter().flat_map(|op| op.words()).collect();
+    lay_out(table.sorted_rows(), &programs)
+}
+
+/// The words of rows, and of what wide rules among them refer to.
+fn lay_out<R: RowRule>(table: &Rows<R>, wide: &[u32]) -> Result<Vec<u32>, ImageError> {
+    let rows = table.as_slice();
+    let row_count = rows.len() + 1;
     let row_count = u32::try_from(row_count)
         .ok()
         .filter(|&count| count <= MAX_ROWS)
         .ok_or(ImageError::TooManyRows(row_count))?;
-    let mut rules = Rules::default();
-    let rules_of_rows = intern_rules(table, &mut rules)?;
+    let packed = rows.iter().map(|row| row.rule.pack());
+    let rules_of_rows: Vec<_> = packed.collect::<Option<_>>().ok_or(ImageError::TooManyRules)?;
     let numbers = number_by_frequency(&rules_of_rows);
 
     let mut words = vec![0; HEADER_WORDS];
     words[header::MAGIC] = MAGIC;
-    push_index(&mut words, table)?;
+    push_index(&mut words, rows)?;
     words[header::ROW_COUNT] = row_count;
-    let escapes = push_rows(&mut words, table, &rules_of_rows, &numbers);
+    let escapes = push_rows(&mut words, rows, &rules_of_rows, &numbers);
 
     start_section(
         &mut words,
@@ -46,40 +72,10 @@ pub fn encode(table: &UnwindTable) -> Result<Image, ImageError> {
         escapes.len(),
     )?;
     words.extend(escapes.iter().flat_map(|&(row, rule)| [row, rule.bits()]));
-    start_section(&mut words, header::WIDE_AT, header::WIDE_COUNT, rules.wide.len())?;
-    words.extend(rules.wide.iter().flat_map(|rule| rule.0));
+    start_section(&mut words, header::WIDE_AT, header::WIDE_COUNT, wide.len())?;
+    words.extend(wide);
     words[header::TOTAL_WORDS] = to_u32(words.len())?;
-    Ok(Image::from_checked(words))
-}
-
-/// The wide rules of a table, each once.
-#[derive(Default)]
-struct Rules {
-    numbers: HashMap<FrameRule, PackedRule>,
-    wide: Vec<WideRule>,
-}
-
-impl Rules {
-    fn intern(&mut self, rule: UnwindRule) -> Result<PackedRule, ImageError> {
-        // Nearly every rule packs, and packing is cheaper than looking it up.
-        let frame = match (PackedRule::pack(rule), rule) {
-            (Some(packed), _) => return Ok(packed),
-            (None, UnwindRule::Frame(frame)) => frame,
-            (None, _) => return Err(ImageError::TooManyRules),
-        };
-        if let Some(&packed) = self.numbers.get(&frame) {
-            return Ok(packed);
-        }
-        let wide = WideRule::pack(frame).ok_or(ImageError::TooManyRules)?;
-        let packed = PackedRule::wide(to_u32(self.wide.len())?).ok_or(ImageError::TooManyRules)?;
-        self.wide.push(wide);
-        self.numbers.insert(frame, packed);
-        Ok(packed)
-    }
-}
-
-fn intern_rules(table: &UnwindTable, rules: &mut Rules) -> Result<Vec<PackedRule>, ImageError> {
-    table.rows().iter().map(|row| rules.intern(row.rule)).collect()
+    Ok(words)
 }
 
 /// Which rules get a number of their own: the 255 most frequent ones.
@@ -119,9 +115,9 @@ fn number_by_frequency(rules_of_rows: &[PackedRule]) -> Numbers {
     Numbers { by_number, by_rule }
 }
 
-fn push_index(words: &mut Vec<u32>, table: &UnwindTable) -> Result<(), ImageError> {
-    let block_of = |row: &crate::table::Row| row.start.get() >> BLOCK_SHIFT;
-    let (first, count) = match (table.rows().first(), table.rows().last()) {
+fn push_index<R: RowRule>(words: &mut Vec<u32>, rows: &[Row<R>]) -> Result<(), ImageError> {
+    let block_of = |row: &Row<R>| row.start.get() >> BLOCK_SHIFT;
+    let (first, count) = match (rows.first(), rows.last()) {
         (Some(first), Some(last)) => (block_of(first), block_of(last) - block_of(first) + 1),
         _ => (0, 0),
     };
@@ -133,19 +129,19 @@ fn push_index(words: &mut Vec<u32>, table: &UnwindTable) -> Result<(), ImageErro
     start_section(words, header::INDEX_AT, header::BLOCK_COUNT, count)?;
     let mut row = 0;
     for block in first..first + count as u64 {
-        while table.rows().get(row).is_some_and(|row| block_of(row) < block) {
+        while rows.get(row).is_some_and(|row| block_of(row) < block) {
             row += 1;
         }
         words.push(to_u32(row + 1)?);
     }
-    words.push(to_u32(table.rows().len() + 1)?);
+    words.push(to_u32(rows.len() + 1)?);
     Ok(())
 }
 
 /// Returns the rows whose rule has no number.
-fn push_rows(
+fn push_rows<R: RowRule>(
     words: &mut Vec<u32>,
-    table: &UnwindTable,
+    rows: &[Row<R>],
     rules_of_rows: &[PackedRule],
     numbers: &Numbers,
 ) -> Vec<(u32, PackedRule)> {
@@ -154,8 +150,7 @@ fn push_rows(
     if leading_gap.1 == ESCAPE {
         escapes.push((0, PackedRule::GAP));
     }
-    let rows = table
-        .rows()
+    let halves = rows
         .iter()
         .zip(rules_of_rows)
         .zip(1..)
@@ -167,7 +162,7 @@ fn push_rows(
             });
             (pc_low, rule_number)
         });
-    let halves: Vec<(u8, u8)> = std::iter::once(leading_gap).chain(rows).collect();
+    let halves: Vec<(u8, u8)> = std::iter::once(leading_gap).chain(halves).collect();
     // The length was checked against MAX_ROWS; sections start on a word.
     #[allow(clippy::cast_possible_truncation)]
     {
@@ -192,9 +187,42 @@ fn to_u32(value: usize) -> Result<u32, ImageError> {
 
 /// Checks every count, offset and reference, so that a reader that follows them stays inside.
 pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
+    let header = words.get(..HEADER_WORDS).ok_or(ImageError::BadMagic)?;
+    check_layout(words, MAGIC, is_rule)?;
+    match header[header::SAVES_AT] {
+        0 => Ok(()),
+        at => {
+            let saves = words.get(at as usize..).ok_or(ImageError::Damaged("saves"))?;
+            check_layout(saves, SAVES_MAGIC, is_saves_rule)
+        }
+    }
+}
+
+/// Whether an image may hold `rule`, given the words that wide rules refer to.
+type IsKnown = fn(rule: PackedRule, wide: &[u32]) -> bool;
+
+fn is_rule(rule: PackedRule, wide: &[u32]) -> bool {
+    if rule.kind() != kind::WIDE {
+        return rule.bits() >> 31 == 0 && rule.unpack().is_some();
+    }
+    let first = rule.wide_index() as usize * OP_WORDS;
+    let words = wide.get(first..).unwrap_or_default().chunks_exact(OP_WORDS);
+    let ops = words.map_while(|words| Op::from_words([words[0], words[1]]));
+    program::is_sound(&ops.take(MAX_OPS).collect::<Vec<_>>())
+}
+
+fn is_saves_rule(rule: PackedRule, wide: &[u32]) -> bool {
+    match rule.kind() {
+        kind::SP => rule.bits() >> 31 == 0,
+        kind::WIDE => wide.len() >= rule.wide_index() as usize * OP_WORDS + LONG_WORDS,
+        _ => rule == PackedRule::GAP,
+    }
+}
+
+fn check_layout(words: &[u32], magic: u32, is_known: IsKnown) -> Result<(), ImageError> {
     let damaged = ImageError::Damaged;
     let header = words.get(..HEADER_WORDS).ok_or(ImageError::BadMagic)?;
-    if header[header::MAGIC] != MAGIC {
+    if header[header::MAGIC] != magic {
         return Err(ImageError::BadMagic);
     }
     if header[header::TOTAL_WORDS] as usize != words.len() {
@@ -223,11 +251,7 @@ pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
         count(header::ESCAPE_COUNT).saturating_mul(2),
         "escapes",
     )?;
-    let wide = section(
-        header::WIDE_AT,
-        count(header::WIDE_COUNT).saturating_mul(WIDE_WORDS),
-        "wide rules",
-    )?;
+    let wide = section(header::WIDE_AT, count(header::WIDE_COUNT), "wide rules")?;
 
     let bounded = index.first().is_some_and(|&first| first > 0)
         && index.is_sorted()
@@ -255,12 +279,7 @@ pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
     }
     let escaped = escapes.iter().skip(1).step_by(2);
     for &bits in rules.iter().chain(escaped) {
-        let rule = PackedRule::from_bits(bits);
-        let known = match rule.kind() {
-            kind::WIDE => (rule.wide_index() as usize) < wide.len() / WIDE_WORDS,
-            _ => bits >> 31 == 0 && rule.unpack().is_some(),
-        };
-        if !known {
+        if !is_known(PackedRule::from_bits(bits), wide) {
             return Err(damaged("rule"));
         }
     }
@@ -271,13 +290,15 @@ pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
 mod tests {
     use super::*;
     use crate::addr::Svma;
-    use crate::rule::{CfaRule, FrameRule, Register, Saved};
+    use crate::program::Programs;
+    use crate::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
     use crate::table::Row;
 
     /// An image with 300 rules, so with escapes, and one wide rule.
     fn words() -> Vec<u32> {
-        let frame = |offset| {
-            UnwindRule::Frame(FrameRule {
+        let mut programs = Programs::default();
+        let mut frame = |offset| {
+            let frame = FrameRule {
                 cfa: CfaRule::Offset {
                     register: Register::Sp,
                     offset,
@@ -285,17 +306,17 @@ mod tests {
                 ra: Saved::AtCfa(-8),
                 fp: Saved::Same,
                 signal_frame: false,
-            })
+            };
+            programs.rule(frame).expect("a rule or a short program")
         };
         let row = |(start, rule)| Row {
             start: Svma::new(start),
             rule,
         };
-        let rules = (0..300)
-            .map(|number| frame(8 * number))
-            .chain([frame(12), UnwindRule::Gap]);
+        let mut rules: Vec<_> = (0..300).map(|number| frame(8 * number)).collect();
+        rules.extend([frame(12), UnwindRule::Gap]);
         let rows = (0x1000..).zip(rules).map(row).collect();
-        let table = UnwindTable::from_rows(rows).expect("ascending rows with a closing gap");
+        let table = UnwindTable::with_programs(rows, programs).expect("ascending rows with a closing gap");
         encode(&table).expect("a small table").words().to_vec()
     }
 

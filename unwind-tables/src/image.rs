@@ -9,7 +9,8 @@
 //!  rows     row_count half-words: low byte = low byte of the row's address, high byte = rule number
 //!  rules    rule_count words: packed rules
 //!  escapes  escape_count pairs of words {row, packed rule}, sorted: for rows whose rule number is ESCAPE
-//!  wide     wide_count times WIDE_WORDS words
+//!  wide     wide_count words: the programs that wide rules refer to by the number of an op
+//!  saves    optional: an image of the same layout whose rules say where registers are saved, see [`saves`](crate::saves)
 //! ```
 //!
 //! A row holds from its address to the next row's. Row 0 is a gap that stands before the first block, so
@@ -17,11 +18,14 @@
 
 use crate::addr::Svma;
 use crate::error::ImageError;
-use crate::packed::{PackedRule, WIDE_WORDS, WideRule, kind};
+use crate::packed::{PackedRule, kind};
+use crate::program::{OP_WORDS, Op, Opcode, ProgramId};
 use crate::rule::UnwindRule;
 
 /// First word of every image: `MLT` and the version of this layout.
-pub const MAGIC: u32 = u32::from_le_bytes(*b"MLT\x01");
+pub const MAGIC: u32 = u32::from_le_bytes(*b"MLT\x02");
+/// First word of an image of saves.
+pub const SAVES_MAGIC: u32 = u32::from_le_bytes(*b"MLS\x01");
 /// Bytes of code that one index entry covers, as a power of two.
 pub const BLOCK_SHIFT: u32 = 8;
 /// Rule number of a row whose rule stands in the escapes.
@@ -51,12 +55,14 @@ pub mod header {
     pub const ESCAPES_AT: usize = 8;
     /// Number of escapes.
     pub const ESCAPE_COUNT: usize = 9;
-    /// Where the wide rules start.
+    /// Where starts what wide rules refer to.
     pub const WIDE_AT: usize = 10;
-    /// Number of wide rules.
+    /// Number of its words.
     pub const WIDE_COUNT: usize = 11;
     /// Words of the whole image.
     pub const TOTAL_WORDS: usize = 12;
+    /// Where the image of saves starts; 0 for none.
+    pub const SAVES_AT: usize = 13;
 }
 
 /// Words of the header; a multiple of a cache line.
@@ -105,7 +111,20 @@ impl Image {
             words: &self.words,
             at: 0,
         };
-        view.unpack(view.rule_at(svma))
+        view.relative_rule_at(svma).unpack().unwrap_or(UnwindRule::Gap)
+    }
+
+    /// The ops of a program that a rule of this image refers to, its end left out.
+    pub fn program(&self, program: ProgramId) -> Vec<Op> {
+        let first = self.words[header::WIDE_AT] as usize + program.0 as usize * OP_WORDS;
+        let words = self.words.get(first..).unwrap_or_default().chunks_exact(OP_WORDS);
+        let ops = words.map_while(|words| Op::from_words([words[0], words[1]]));
+        ops.take_while(|op| op.code != Opcode::End).collect()
+    }
+
+    /// Whether it says where registers are saved.
+    pub fn has_saves(&self) -> bool {
+        self.words[header::SAVES_AT] != 0
     }
 }
 
@@ -121,7 +140,8 @@ pub struct ImageView<'a> {
 }
 
 impl ImageView<'_> {
-    fn word(&self, at: u32) -> u32 {
+    /// Any word of the run.
+    pub fn word(&self, at: u32) -> u32 {
         self.words.get(at as usize).copied().unwrap_or(0)
     }
 
@@ -141,8 +161,18 @@ impl ImageView<'_> {
 
     /// The packed rule for one address: a gap outside the blocks.
     ///
-    /// A wide rule comes with its number relative to the whole run of words (see [`Self::wide`]).
+    /// A wide rule comes with the number of the word, of the whole run, where what it refers to starts.
     pub fn rule_at(&self, svma: Svma) -> PackedRule {
+        let rule = self.relative_rule_at(svma);
+        if rule.kind() != kind::WIDE {
+            return rule;
+        }
+        let at = rule.wide_index().wrapping_mul(2);
+        PackedRule::wide(self.section(header::WIDE_AT).wrapping_add(at)).unwrap_or(PackedRule::GAP)
+    }
+
+    /// The same, a wide rule being as it is stored.
+    pub fn relative_rule_at(&self, svma: Svma) -> PackedRule {
         let block = (svma.get() >> BLOCK_SHIFT).wrapping_sub(self.header(header::FIRST_BLOCK).into());
         if block >= self.header(header::BLOCK_COUNT).into() {
             return PackedRule::GAP;
@@ -150,13 +180,18 @@ impl ImageView<'_> {
         // The block number is below BLOCK_COUNT, the masked address below 256.
         #[allow(clippy::cast_possible_truncation)]
         let (block, pc_low) = (block as u32, (svma.get() & 0xff) as u32);
-        let row = self.find_row(block, pc_low);
-        let rule = self.rule_of_row(row);
-        if rule.kind() != kind::WIDE {
-            return rule;
+        self.rule_of_row(self.find_row(block, pc_low))
+    }
+
+    /// The image of where registers are saved, if there is one.
+    pub fn saves(&self) -> Option<Self> {
+        match self.header(header::SAVES_AT) {
+            0 => None,
+            _ => Some(Self {
+                words: self.words,
+                at: self.section(header::SAVES_AT),
+            }),
         }
-        let wide_words = rule.wide_index().wrapping_mul(6);
-        PackedRule::wide(self.section(header::WIDE_AT).wrapping_add(wide_words)).unwrap_or(PackedRule::GAP)
     }
 
     /// The last row of `block` whose address is at or below `pc_low`, or the row before the block.
@@ -195,23 +230,5 @@ impl ImageView<'_> {
             }
         }
         PackedRule::from_bits(self.word(escapes.wrapping_add(2 * found + 1)))
-    }
-
-    /// The words of the wide rule that a packed rule of [`Self::rule_at`] refers to.
-    pub fn wide(&self, rule: PackedRule) -> WideRule {
-        let at = rule.wide_index();
-        let mut words = [0; WIDE_WORDS];
-        for (word, at) in words.iter_mut().zip(at..) {
-            *word = self.word(at);
-        }
-        WideRule(words)
-    }
-
-    /// What a packed rule of [`Self::rule_at`] says.
-    pub fn unpack(&self, rule: PackedRule) -> UnwindRule {
-        if rule.kind() == kind::WIDE {
-            return UnwindRule::Frame(self.wide(rule).unpack());
-        }
-        rule.unpack().unwrap_or(UnwindRule::Gap)
     }
 }

@@ -43,12 +43,18 @@ pub mod coverage;
 pub mod elf;
 pub mod encode;
 pub mod error;
+mod expression;
+pub mod fingerprint;
 pub mod image;
+pub mod mapping;
 pub mod packed;
+pub mod program;
 mod ranges;
 pub mod rule;
+pub mod saves;
 mod sections;
 pub mod table;
+mod trampoline;
 mod translate;
 pub mod walk;
 
@@ -67,18 +73,39 @@ pub struct Compiled {
     pub coverage: Coverage,
 }
 
-/// Compiles an ELF file's call frame information.
+/// Compiles an ELF file's call frame information, with where registers are saved if its own rules need that.
 ///
 /// # Errors
 ///
 /// [`TableError`] when the bytes are not an x86-64 executable or shared object, or when the table exceeds what
 /// an image can hold. What is wrong with single functions is counted in [`Coverage`] instead.
 pub fn compile(elf: &[u8]) -> Result<Compiled, TableError> {
+    compile_as(elf, Saves::IfNeeded)
+}
+
+/// Whether an image says where registers are saved, which only rules of unusual frames ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saves {
+    /// If a rule of this object starts from a register that another frame may have saved.
+    IfNeeded,
+    /// Always: for an object between such a frame and a probe.
+    Always,
+}
+
+/// As [`compile`].
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
     let view = ElfView::parse(elf)?;
     let (table, coverage) = build::build(&view)?;
-    let image = match table.rows() {
-        [] => None,
-        _ => Some(encode::encode(&table)?),
+    let image = if table.rows().is_empty() {
+        None
+    } else if saves == Saves::Always || table.programs().use_registers() {
+        Some(encode::encode_with_saves(&table, &build::build_saves(&view)?)?)
+    } else {
+        Some(encode::encode(&table)?)
     };
     Ok(Compiled { image, coverage })
 }

@@ -1,4 +1,4 @@
-//! Rules as the kernel holds them: 31 bits for nearly every rule, six words for the rest.
+//! Rules as the kernel holds them: 31 bits for nearly every rule, a program for the rest.
 //!
 //! ```text
 //!  bit 31   30        20 19                 3 2    0
@@ -14,12 +14,13 @@
 //! | 2 | fp   | `cfa = fp + 8a`, the rest as above |
 //! | 3 | plt  | `cfa = sp + 8 + (pc & 15 >= a ? 8 : 0)`, `ra = *(cfa - 8)`, `fp` same |
 //! | 4 | drap | `cfa = *(fp + 8a)`, `ra = *(cfa - 8)`, `fp = *(fp + 8b)`; a and b signed |
-//! | 5 | wide | entry `a + (b << 17)` of the object's wide rules |
+//! | 5 | wide | the program that starts at op `a + (b << 17)` of the object's programs |
 //! | 6 | stop | a = 0 end of stack, 1 gap, 2 + reason unsupported |
 //! | 7 | chain | never stored; in the cache, a return address that a frame-pointer walk has checked |
 //!
 //! The 32nd bit is left to the kernel's cache, whose 64-bit entries are a rule and 33 bits of tag.
 
+use crate::program::ProgramId;
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 
 /// Numbers of the rule kinds; `bpf/shared.h` has the same under the same names.
@@ -32,7 +33,7 @@ pub mod kind {
     pub const PLT: u32 = 3;
     /// A function that realigned its stack.
     pub const DRAP: u32 = 4;
-    /// An index into the wide rules.
+    /// A program.
     pub const WIDE: u32 = 5;
     /// No caller: end of stack, gap, or unsupported.
     pub const STOP: u32 = 6;
@@ -107,12 +108,12 @@ impl PackedRule {
         sign_extend(self.b(), B_BITS)
     }
 
-    /// Entry number of a wide rule.
+    /// Number of the first op of a wide rule's program.
     pub const fn wide_index(self) -> u32 {
         self.a() | self.b() << A_BITS
     }
 
-    /// The rule that refers to entry `index` of the wide rules; `None` past 2^28 entries.
+    /// The rule whose program starts at op `index`; `None` past 2^28 ops.
     pub const fn wide(index: u32) -> Option<Self> {
         if index >> (A_BITS + B_BITS) != 0 {
             return None;
@@ -120,10 +121,11 @@ impl PackedRule {
         Some(Self::new(kind::WIDE, index, index >> A_BITS))
     }
 
-    /// Packs `rule`, or `None` when it needs a wide entry.
+    /// Packs `rule`, or `None` when it must become a program.
     pub fn pack(rule: UnwindRule) -> Option<Self> {
         match rule {
             UnwindRule::Frame(frame) => Self::pack_frame(frame),
+            UnwindRule::Program(program) => Self::wide(program.0),
             UnwindRule::EndOfStack => Some(Self::new(kind::STOP, stop::END, 0)),
             UnwindRule::Gap => Some(Self::GAP),
             UnwindRule::Unsupported(reason) => {
@@ -172,7 +174,7 @@ impl PackedRule {
         }
     }
 
-    /// What this rule says; `None` for a wide rule (ask the image) and for bits no table holds.
+    /// What this rule says; `None` for bits that no table holds.
     pub fn unpack(self) -> Option<UnwindRule> {
         // Both operands are below 2^17, so slots fit an i32.
         let slots = |count: u32| i32::try_from(count).ok().map(|count| count * SLOT);
@@ -220,6 +222,7 @@ impl PackedRule {
                     offset: self.signed_b() * SLOT,
                 },
             ),
+            kind::WIDE => Some(UnwindRule::Program(ProgramId(self.wide_index()))),
             kind::STOP => match self.a() {
                 stop::END => Some(UnwindRule::EndOfStack),
                 stop::GAP => Some(UnwindRule::Gap),
@@ -230,125 +233,8 @@ impl PackedRule {
     }
 }
 
-/// Words of one wide rule.
-pub const WIDE_WORDS: usize = 6;
-
-/// Bits of a wide rule's first word.
-pub mod wide {
-    /// The CFA starts from the frame pointer, not the stack pointer.
-    pub const CFA_FROM_FP: u32 = 1 << 0;
-    /// The CFA is read from `*(register + at)`.
-    pub const CFA_DEREF: u32 = 1 << 1;
-    /// The return address is at an offset from a register, not from the CFA.
-    pub const RA_AT_REGISTER: u32 = 1 << 2;
-    /// … and that register is the frame pointer, not the stack pointer.
-    pub const RA_FROM_FP: u32 = 1 << 3;
-    /// The frame pointer is saved.
-    pub const FP_SAVED: u32 = 1 << 4;
-    /// … at an offset from a register, not from the CFA.
-    pub const FP_AT_REGISTER: u32 = 1 << 5;
-    /// … and that register is the frame pointer, not the stack pointer.
-    pub const FP_FROM_FP: u32 = 1 << 6;
-    /// The caller was interrupted, not called from.
-    pub const SIGNAL_FRAME: u32 = 1 << 7;
-}
-
-/// A rule in six words: flags ([`wide`]), `at`, CFA offset, RA offset, FP offset, 0. Offsets in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WideRule(pub [u32; WIDE_WORDS]);
-
-impl WideRule {
-    /// Packs a frame rule; `None` for the PLT form, which never needs a wide entry.
-    pub fn pack(frame: FrameRule) -> Option<Self> {
-        let (cfa_flags, at, cfa_offset) = match frame.cfa {
-            CfaRule::Offset { register, offset } => (from_fp(register, wide::CFA_FROM_FP), 0, offset),
-            CfaRule::Deref { register, at, offset } => {
-                (wide::CFA_DEREF | from_fp(register, wide::CFA_FROM_FP), at, offset)
-            }
-            CfaRule::Plt { .. } => return None,
-        };
-        let (ra_flags, ra_offset) = match frame.ra {
-            Saved::AtCfa(offset) => (0, offset),
-            Saved::At { register, offset } => {
-                (wide::RA_AT_REGISTER | from_fp(register, wide::RA_FROM_FP), offset)
-            }
-            Saved::Same => return None,
-        };
-        let (fp_flags, fp_offset) = match frame.fp {
-            Saved::Same => (0, 0),
-            Saved::AtCfa(offset) => (wide::FP_SAVED, offset),
-            Saved::At { register, offset } => (
-                wide::FP_SAVED | wide::FP_AT_REGISTER | from_fp(register, wide::FP_FROM_FP),
-                offset,
-            ),
-        };
-        let signal_flag = if frame.signal_frame { wide::SIGNAL_FRAME } else { 0 };
-        let flags = cfa_flags | ra_flags | fp_flags | signal_flag;
-        Some(Self([
-            flags,
-            word(at),
-            word(cfa_offset),
-            word(ra_offset),
-            word(fp_offset),
-            0,
-        ]))
-    }
-
-    /// What this rule says.
-    pub fn unpack(self) -> FrameRule {
-        let [flags, at, cfa_offset, ra_offset, fp_offset, _] = self.0;
-        let has = |flag: u32| flags & flag != 0;
-        let register = |flag: u32| if has(flag) { Register::Fp } else { Register::Sp };
-        let cfa_register = register(wide::CFA_FROM_FP);
-        FrameRule {
-            cfa: if has(wide::CFA_DEREF) {
-                CfaRule::Deref {
-                    register: cfa_register,
-                    at: offset(at),
-                    offset: offset(cfa_offset),
-                }
-            } else {
-                CfaRule::Offset {
-                    register: cfa_register,
-                    offset: offset(cfa_offset),
-                }
-            },
-            ra: if has(wide::RA_AT_REGISTER) {
-                Saved::At {
-                    register: register(wide::RA_FROM_FP),
-                    offset: offset(ra_offset),
-                }
-            } else {
-                Saved::AtCfa(offset(ra_offset))
-            },
-            fp: if !has(wide::FP_SAVED) {
-                Saved::Same
-            } else if has(wide::FP_AT_REGISTER) {
-                Saved::At {
-                    register: register(wide::FP_FROM_FP),
-                    offset: offset(fp_offset),
-                }
-            } else {
-                Saved::AtCfa(offset(fp_offset))
-            },
-            signal_frame: has(wide::SIGNAL_FRAME),
-        }
-    }
-}
-
-fn from_fp(register: Register, flag: u32) -> u32 {
-    match register {
-        Register::Sp => 0,
-        Register::Fp => flag,
-    }
-}
-
 fn word(offset: i32) -> u32 {
     u32::from_le_bytes(offset.to_le_bytes())
-}
-
-fn offset(word: u32) -> i32 {
-    i32::from_le_bytes(word.to_le_bytes())
 }
 
 const fn low_bits(bits: u32) -> u32 {
@@ -373,6 +259,7 @@ fn signed_slots(bytes: i32, bits: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::Programs;
 
     const RA: Saved = Saved::AtCfa(-8);
 
@@ -417,7 +304,7 @@ mod tests {
 
     /// A rule that does not fit is refused, never cut to size.
     #[test]
-    fn rules_that_do_not_fit_need_a_wide_entry() {
+    fn rules_that_do_not_fit_become_programs() {
         let sp = |offset| CfaRule::Offset {
             register: Register::Sp,
             offset,
@@ -448,7 +335,8 @@ mod tests {
             let UnwindRule::Frame(frame) = rule else {
                 unreachable!()
             };
-            assert_eq!(WideRule::pack(frame).map(WideRule::unpack), Some(frame));
+            let rule = Programs::default().rule(frame);
+            assert!(matches!(rule, Ok(UnwindRule::Program(_))), "{rule:?}");
         }
     }
 }

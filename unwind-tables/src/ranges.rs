@@ -27,3 +27,67 @@ pub(crate) fn find(merged: &[Range<Svma>], address: Svma) -> Option<&Range<Svma>
     let range = merged.get(after.checked_sub(1)?)?;
     addr::contains(range, address).then_some(range)
 }
+
+/// What of merged ranges is left without the `taken` ones, which ascend.
+pub(crate) fn without<'a>(
+    merged: &[Range<Svma>],
+    taken: impl Iterator<Item = &'a Range<Svma>>,
+) -> Vec<Range<Svma>> {
+    let mut left = Vec::new();
+    let mut taken = taken.peekable();
+    for range in merged {
+        let mut start = range.start;
+        while let Some(next) = taken.peek() {
+            if next.start > start && start < range.end {
+                left.push(start..next.start.min(range.end));
+            }
+            start = start.max(next.end);
+            if next.end > range.end {
+                break;
+            }
+            taken.next();
+        }
+        if start < range.end {
+            left.push(start..range.end);
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left holds each address of the ranges that nothing took, and no other.
+    #[test]
+    fn without_leaves_the_rest() {
+        let list = |ranges: &[(u64, u64)]| -> Vec<_> {
+            ranges
+                .iter()
+                .map(|&(start, end)| Svma::new(start)..Svma::new(end))
+                .collect()
+        };
+        for (merged, taken, left) in [
+            (&[(10, 20)][..], &[][..], &[(10, 20)][..]),
+            (&[(10, 20)], &[(10, 20)], &[]),
+            (&[(10, 20)], &[(0, 12), (15, 16), (18, 30)], &[(12, 15), (16, 18)]),
+            (&[(10, 20), (30, 40)], &[(12, 35)], &[(10, 12), (35, 40)]),
+            (
+                &[(10, 20), (30, 40)],
+                &[(0, 5), (22, 25), (50, 60)],
+                &[(10, 20), (30, 40)],
+            ),
+            (
+                &[(10, 20), (30, 40)],
+                &[(10, 11), (39, 40)],
+                &[(11, 20), (30, 39)],
+            ),
+        ] {
+            assert_eq!(
+                without(&list(merged), list(taken).iter()),
+                list(left),
+                "{merged:?} {taken:?}"
+            );
+        }
+    }
+}

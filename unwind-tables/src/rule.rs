@@ -1,9 +1,11 @@
 //! What one row of unwind information says: how to get from a frame to its caller.
 //!
 //! Pure semantics, an equation per variant. Where rules come from is `translate`; how they are packed
-//! for the kernel is `image`; how they are applied is `walk`.
+//! for the kernel is `packed` and `program`; how they are applied is `walk`.
 
 use std::fmt;
+
+use crate::program::ProgramId;
 
 /// A register whose value the walker knows in every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,8 +78,10 @@ pub struct FrameRule {
 /// What the unwind table says for one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnwindRule {
-    /// The caller is computed by this rule.
+    /// The caller is computed by this rule, which packs.
     Frame(FrameRule),
+    /// The caller is computed by this program of the table.
+    Program(ProgramId),
     /// The return address is undefined: this is the outermost frame of its stack.
     EndOfStack,
     /// No CFI covers this address.
@@ -90,19 +94,19 @@ pub enum UnwindRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Reason {
-    /// The CFA is an offset from a register the walker does not follow.
+    /// The CFA is an offset from a register that is not a general one.
     CfaRegister = 1,
-    /// The CFA is an expression of none of the known forms.
+    /// The CFA is an expression that is no program.
     CfaExpression = 2,
-    /// The return address is in a register.
+    /// The return address is said to be nowhere, or in a register that is not a general one.
     RaRegister = 3,
-    /// The return address is an expression of none of the known forms.
+    /// The return address is an expression that is no program.
     RaExpression = 4,
-    /// The frame pointer is in another register.
+    /// The frame pointer is not preserved, or is in a register that is not a general one.
     FpRegister = 5,
-    /// The frame pointer is an expression of none of the known forms.
+    /// The frame pointer is an expression that is no program.
     FpExpression = 6,
-    /// A register is given as a value (`val_offset`, `val_expression`) rather than a slot.
+    /// The caller's stack pointer is neither the CFA nor anything a program can compute.
     ValueRule = 7,
     /// An offset does not fit the widest rule.
     OffsetRange = 8,

@@ -1,44 +1,111 @@
 //! An object's unwind information as sorted rows with explicit gaps: what `image` packs.
 
 use crate::addr::Svma;
+use crate::packed::PackedRule;
+use crate::program::Programs;
 use crate::rule::UnwindRule;
+
+/// What a row can say: a rule, or where registers are saved.
+pub trait RowRule: Copy + Eq {
+    /// Nothing is said.
+    const GAP: Self;
+
+    /// In 31 bits; `None` for a rule that does not fit, which no table has.
+    fn pack(self) -> Option<PackedRule>;
+
+    /// Whether it may also answer for the padding behind a function.
+    fn covers_padding(self) -> bool;
+}
+
+impl RowRule for UnwindRule {
+    const GAP: Self = Self::Gap;
+
+    fn pack(self) -> Option<PackedRule> {
+        PackedRule::pack(self)
+    }
+
+    /// The end of a stack, a signal frame, and what is unsupported are never claimed for an address that the file does not
+    /// claim them for.
+    fn covers_padding(self) -> bool {
+        matches!(self, Self::Frame(_))
+    }
+}
 
 /// A rule and the first address it holds for; it holds up to the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct Row<R = UnwindRule> {
     /// First address.
     pub start: Svma,
     /// The rule.
-    pub rule: UnwindRule,
+    pub rule: R,
 }
 
 /// Rows in ascending order of address, no two at the same one.
 ///
 /// Invariant: the last row, if there is one, is a gap, so every address is answered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rows<R = UnwindRule>(Vec<Row<R>>);
+
+impl<R: RowRule> Rows<R> {
+    /// Takes rows that hold the invariant; `None` when they do not.
+    pub fn new(rows: Vec<Row<R>>) -> Option<Self> {
+        let ascending = rows.windows(2).all(|pair| pair[0].start < pair[1].start);
+        let closed = rows.last().is_none_or(|row| row.rule == R::GAP);
+        (ascending && closed).then_some(Self(rows))
+    }
+
+    /// The rows.
+    pub fn as_slice(&self) -> &[Row<R>] {
+        &self.0
+    }
+
+    /// What is said of one address: nothing before the first row.
+    pub fn rule_at(&self, svma: Svma) -> R {
+        let after = self.0.partition_point(|row| row.start <= svma);
+        match after.checked_sub(1) {
+            Some(last) => self.0[last].rule,
+            None => R::GAP,
+        }
+    }
+}
+
+/// The rules of an object, and the programs that they refer to.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwindTable {
-    rows: Vec<Row>,
+    rows: Rows,
+    programs: Programs,
 }
 
 impl UnwindTable {
-    /// Takes rows that hold the invariant; `None` when they do not.
+    /// Takes rows that ascend and end in a gap; `None` when they do not.
     pub fn from_rows(rows: Vec<Row>) -> Option<Self> {
-        let ascending = rows.windows(2).all(|pair| pair[0].start < pair[1].start);
-        let closed = rows.last().is_none_or(|row| row.rule == UnwindRule::Gap);
-        (ascending && closed).then_some(Self { rows })
+        Self::with_programs(rows, Programs::default())
+    }
+
+    /// The same, and the programs that the rows refer to.
+    pub fn with_programs(rows: Vec<Row>, programs: Programs) -> Option<Self> {
+        Some(Self {
+            rows: Rows::new(rows)?,
+            programs,
+        })
     }
 
     /// The rows.
     pub fn rows(&self) -> &[Row] {
-        &self.rows
+        self.rows.as_slice()
+    }
+
+    /// The programs that rules refer to.
+    pub fn programs(&self) -> &Programs {
+        &self.programs
     }
 
     /// The rule for one address: a gap before the first row.
     pub fn rule_at(&self, svma: Svma) -> UnwindRule {
-        let after = self.rows.partition_point(|row| row.start <= svma);
-        match after.checked_sub(1) {
-            Some(last) => self.rows[last].rule,
-            None => UnwindRule::Gap,
-        }
+        self.rows.rule_at(svma)
+    }
+
+    pub(crate) fn sorted_rows(&self) -> &Rows {
+        &self.rows
     }
 }

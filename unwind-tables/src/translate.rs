@@ -1,14 +1,17 @@
 //! One row of call frame information, as gimli evaluated it, into an [`UnwindRule`].
 //!
-//! A row is translated only when the rule says exactly the same; everything else becomes a counted
-//! [`Reason`]. Which rows there are is `cfi`. Together with `cfi` the only file that knows gimli.
+//! A row is translated only when the rule says exactly the same: as one of the known forms if it has one, else as a
+//! program. What is no program either becomes a counted [`Reason`]. Which rows there are is `cfi`, what an expression
+//! says is `expression`; together the only files that know gimli.
 //!
 //! Register numbers and the default of an unmentioned rbp ("same value", as for every callee-saved
 //! register) are the x86-64 psABI's, §3.6.2. DWARF 5 §6.4.2 defines the register rules: an *expression* gives
 //! the address of the slot, a *val_expression* the value itself.
 
-use gimli::{Encoding, EndianSlice, LittleEndian, Operation, UnwindExpression, UnwindSection};
+use gimli::{Encoding, EndianSlice, LittleEndian, UnwindExpression, UnwindSection};
 
+use crate::expression;
+use crate::program::{Op, Opcode, PC, Programs, SP};
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 
 /// Bytes of a CFI section.
@@ -17,8 +20,6 @@ type GimliRule = gimli::RegisterRule<usize>;
 
 const RBP: gimli::Register = gimli::X86_64::RBP;
 const RSP: gimli::Register = gimli::X86_64::RSP;
-const RIP: gimli::Register = gimli::X86_64::RA;
-const SLOT: u64 = 8;
 
 /// What a row's CIE says about all its rows.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,7 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     context: RowContext,
     row: &gimli::UnwindTableRow<usize>,
+    programs: &mut Programs,
 ) -> UnwindRule {
     let mut registers = Registers::default();
     for (register, rule) in row.registers() {
@@ -60,10 +62,14 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
         return UnwindRule::EndOfStack;
     }
     let expressions = Expressions { section, context };
-    match expressions.frame(row.cfa(), &registers) {
-        Ok(frame) => UnwindRule::Frame(frame),
-        Err(reason) => UnwindRule::Unsupported(reason),
-    }
+    let rule = match expressions.frame(row.cfa(), &registers) {
+        Ok(frame) => programs.rule(frame),
+        Err(_) => expressions
+            .program(row.cfa(), &registers)
+            .and_then(|ops| programs.intern(ops))
+            .map(UnwindRule::Program),
+    };
+    rule.unwrap_or_else(UnwindRule::Unsupported)
 }
 
 struct Expressions<'s, S> {
@@ -91,7 +97,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
     fn cfa(&self, rule: &gimli::CfaRule<usize>) -> Result<CfaRule, Reason> {
         match rule {
             gimli::CfaRule::RegisterAndOffset { register, offset } => Ok(CfaRule::Offset {
-                register: known_register(*register).ok_or(Reason::CfaRegister)?,
+                register: known_register(register.0).ok_or(Reason::CfaRegister)?,
                 offset: narrow(*offset)?,
             }),
             gimli::CfaRule::Expression(expression) => self.cfa_expression(*expression),
@@ -99,36 +105,27 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
     }
 
     fn cfa_expression(&self, expression: UnwindExpression<usize>) -> Result<CfaRule, Reason> {
-        use Op::{Add, And, Constant, Deref, GreaterEqual, Plus, Register, ShiftLeft};
-        let base = |register| known_register(register).ok_or(Reason::CfaRegister);
-        match *self.decode(expression).as_slice() {
-            [Register(from, at), Deref] => Ok(CfaRule::Deref {
+        let ops = self.ops(expression).ok_or(Reason::CfaExpression)?;
+        let base = |op: Op| known_register(op.operand.into()).ok_or(Reason::CfaRegister);
+        let codes: Vec<Opcode> = ops.iter().map(|op| op.code).collect();
+        match (codes.as_slice(), ops.as_slice()) {
+            ([Opcode::Register, Opcode::Deref], &[from, deref]) if deref == Op::deref() => {
+                Ok(CfaRule::Deref {
+                    register: base(from)?,
+                    at: from.immediate,
+                    offset: 0,
+                })
+            }
+            (
+                [Opcode::Register, Opcode::Deref, Opcode::Add]
+                | [Opcode::Register, Opcode::Deref, Opcode::Constant, Opcode::Plus],
+                &[from, deref, add, ..],
+            ) if deref == Op::deref() => Ok(CfaRule::Deref {
                 register: base(from)?,
-                at: narrow(at)?,
-                offset: 0,
+                at: from.immediate,
+                offset: add.immediate,
             }),
-            [Register(from, at), Deref, Add(offset)]
-            | [Register(from, at), Deref, Constant(offset), Plus] => Ok(CfaRule::Deref {
-                register: base(from)?,
-                at: narrow(at)?,
-                offset: narrow(offset)?,
-            }),
-            // GNU ld's PLT (`elf_x86_64_eh_frame_plt`); the threshold differs between PLT layouts.
-            [
-                Register(RSP, 8),
-                Register(RIP, 0),
-                Constant(15),
-                And,
-                Constant(threshold),
-                GreaterEqual,
-                Constant(3),
-                ShiftLeft,
-                Plus,
-            ] => match u8::try_from(threshold) {
-                Ok(threshold) => Ok(CfaRule::Plt { threshold }),
-                Err(_) => Err(Reason::CfaExpression),
-            },
-            _ => Err(Reason::CfaExpression),
+            _ => plt(&ops).ok_or(Reason::CfaExpression),
         }
     }
 
@@ -159,10 +156,16 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
 
     /// A slot at an offset from a known register; the outer `None` is any other expression.
     fn slot_expression(&self, expression: UnwindExpression<usize>) -> Option<Result<Saved, Reason>> {
-        match *self.decode(expression).as_slice() {
-            [Op::Register(register, offset)] => {
-                let register = known_register(register)?;
-                Some(narrow(offset).map(|offset| Saved::At { register, offset }))
+        match *self.ops(expression)?.as_slice() {
+            [
+                Op {
+                    code: Opcode::Register,
+                    operand,
+                    immediate: offset,
+                },
+            ] => {
+                let register = known_register(operand.into())?;
+                Some(Ok(Saved::At { register, offset }))
             }
             _ => None,
         }
@@ -187,107 +190,108 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         }
     }
 
-    fn decode(&self, expression: UnwindExpression<usize>) -> Ops {
-        let mut ops = Ops::default();
-        let Ok(expression) = expression.get(self.section) else {
-            return Ops::unknown();
+    /// Any row, as a program.
+    fn program(&self, cfa: &gimli::CfaRule<usize>, registers: &Registers) -> Result<Vec<Op>, Reason> {
+        let mut ops = Vec::new();
+        if self.context.signal_frame {
+            ops.push(Op::plain(Opcode::Signal));
+        }
+        match cfa {
+            gimli::CfaRule::RegisterAndOffset { register, offset } => {
+                let register = expression::general(*register).ok_or(Reason::CfaRegister)?;
+                ops.push(Op::register(register, narrow(*offset)?));
+            }
+            gimli::CfaRule::Expression(expression) => {
+                ops.extend(self.ops(*expression).ok_or(Reason::CfaExpression)?);
+            }
+        }
+        ops.push(Op::plain(Opcode::SetCfa));
+        let ra = registers.ra.as_ref().ok_or(Reason::RaRegister)?;
+        ops.extend(self.value(ra, Opcode::SetRa).ok_or(Reason::RaExpression)??);
+        if let Some(fp) = &registers.fp {
+            ops.extend(self.value(fp, Opcode::SetFp).ok_or(Reason::FpExpression)??);
+        }
+        if let Some(sp) = &registers.sp {
+            ops.extend(self.value(sp, Opcode::SetSp).ok_or(Reason::ValueRule)??);
+        }
+        Ok(ops)
+    }
+
+    /// Computes what a register rule says, and gives it to `set`. The outer `None` is an expression that is none here.
+    fn value(&self, rule: &GimliRule, set: Opcode) -> Option<Result<Vec<Op>, Reason>> {
+        let cfa_plus = |offset: i64| narrow(offset).map(Op::cfa);
+        // An expression starts with the CFA on its stack, which one of a single push does not look at.
+        let expression = |expression: UnwindExpression<usize>| match self.ops(expression)?.as_slice() {
+            [op] if op.code == Opcode::Register => Some(vec![*op]),
+            ops => Some([&[Op::cfa(0)], ops].concat()),
         };
-        let mut operations = expression.operations(self.context.encoding);
-        loop {
-            match operations.next() {
-                Ok(None) => return ops,
-                Ok(Some(operation)) if ops.push(Op::from(operation)) => {}
-                Ok(Some(_)) | Err(_) => return Ops::unknown(),
+        let mut ops = match *rule {
+            GimliRule::SameValue => return Some(same(set)),
+            GimliRule::Offset(offset) | GimliRule::ValOffset(offset) => match cfa_plus(offset) {
+                Ok(op) => vec![op],
+                Err(reason) => return Some(Err(reason)),
+            },
+            GimliRule::Register(register) => vec![Op::register(expression::general(register)?, 0)],
+            GimliRule::Expression(slot) | GimliRule::ValExpression(slot) => expression(slot)?,
+            GimliRule::Undefined | GimliRule::Architectural | GimliRule::Constant(_) => {
+                return Some(Err(undefined(set)));
             }
+        };
+        if matches!(rule, GimliRule::Offset(_) | GimliRule::Expression(_)) {
+            ops.push(Op::deref());
         }
+        ops.push(Op::plain(set));
+        Some(Ok(ops))
+    }
+
+    fn ops(&self, expression: UnwindExpression<usize>) -> Option<Vec<Op>> {
+        expression::ops(self.section, self.context.encoding, expression)
     }
 }
 
-/// An expression operation of the known forms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
-    Register(gimli::Register, i64),
-    Constant(i64),
-    Add(i64),
-    Deref,
-    Plus,
-    And,
-    GreaterEqual,
-    ShiftLeft,
-    Other,
-}
-
-impl From<Operation<Slice<'_>>> for Op {
-    // The forms that are known are listed; whatever gimli learns later is not one of them.
-    #[allow(clippy::wildcard_enum_match_arm)]
-    fn from(operation: Operation<Slice<'_>>) -> Self {
-        match operation {
-            Operation::RegisterOffset {
-                register,
-                offset,
-                base_type,
-            } if base_type.0 == 0 => Self::Register(register, offset),
-            Operation::UnsignedConstant { value } => i64::try_from(value).map_or(Self::Other, Self::Constant),
-            Operation::SignedConstant { value } => Self::Constant(value),
-            Operation::PlusConstant { value } => i64::try_from(value).map_or(Self::Other, Self::Add),
-            Operation::Deref {
-                base_type,
-                size,
-                space: false,
-            } if base_type.0 == 0 && u64::from(size) == SLOT => Self::Deref,
-            Operation::Plus => Self::Plus,
-            Operation::And => Self::And,
-            Operation::Ge => Self::GreaterEqual,
-            Operation::Shl => Self::ShiftLeft,
-            _ => Self::Other,
-        }
+/// What "same value" means: nothing to do, but for the return address, which no x86-64 call leaves in its register.
+fn same(set: Opcode) -> Result<Vec<Op>, Reason> {
+    if set == Opcode::SetFp {
+        Ok(Vec::new())
+    } else if set == Opcode::SetSp {
+        Ok(vec![Op::register(SP, 0), Op::plain(Opcode::SetSp)])
+    } else {
+        Err(Reason::RaRegister)
     }
 }
 
-/// The operations of one expression; longer ones than any known form are one unknown operation.
-struct Ops {
-    ops: [Op; Self::CAPACITY],
-    length: usize,
-}
-
-impl Default for Ops {
-    fn default() -> Self {
-        Self {
-            ops: [Op::Other; Self::CAPACITY],
-            length: 0,
-        }
+/// A register that cannot be restored: callers that need it cannot be unwound past this frame.
+fn undefined(set: Opcode) -> Reason {
+    if set == Opcode::SetFp {
+        Reason::FpRegister
+    } else if set == Opcode::SetSp {
+        Reason::ValueRule
+    } else {
+        Reason::RaRegister
     }
 }
 
-impl Ops {
-    /// Operations of the longest known form, a procedure linkage table's.
-    const CAPACITY: usize = 9;
-
-    fn unknown() -> Self {
-        Self {
-            length: 1,
-            ..Self::default()
-        }
-    }
-
-    fn push(&mut self, op: Op) -> bool {
-        match self.ops.get_mut(self.length) {
-            Some(slot) => {
-                *slot = op;
-                self.length += 1;
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn as_slice(&self) -> &[Op] {
-        &self.ops[..self.length]
-    }
+/// GNU ld's PLT (`elf_x86_64_eh_frame_plt`); the threshold differs between PLT layouts.
+fn plt(ops: &[Op]) -> Option<CfaRule> {
+    let constant = |value| Op::with(Opcode::Constant, 0, value);
+    let threshold = ops.get(4)?.immediate;
+    let form = [
+        Op::register(SP, 8),
+        Op::register(PC, 0),
+        constant(15),
+        Op::plain(Opcode::And),
+        constant(threshold),
+        Op::plain(Opcode::GreaterEqual),
+        constant(3),
+        Op::plain(Opcode::ShiftLeft),
+        Op::plain(Opcode::Plus),
+    ];
+    let threshold = u8::try_from(threshold).ok()?;
+    (ops == form).then_some(CfaRule::Plt { threshold })
 }
 
-fn known_register(register: gimli::Register) -> Option<Register> {
-    match register {
+fn known_register(register: u16) -> Option<Register> {
+    match gimli::Register(register) {
         RSP => Some(Register::Sp),
         RBP => Some(Register::Fp),
         _ => None,

@@ -3,17 +3,22 @@
 //! It is the specification of the walk in the kernel. It leaves out only what must not change a result: the
 //! rule cache and the stack window.
 
-use crate::addr::{Avma, Bias};
+mod program;
+mod registers;
+
+use crate::addr::Avma;
 use crate::image::ImageView;
-use crate::packed::{PackedRule, WideRule, kind, stop, wide};
+use crate::mapping;
+use crate::packed::{PackedRule, kind, stop};
+use crate::program::{FP, Opcode, REGISTERS, SP};
+
+pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
 
 /// The most frames of one walk.
 pub const MAX_FRAMES: usize = 512;
 /// The largest distance, in bytes, from a frame's stack pointer to its saved frame pointer that a
 /// frame-pointer step believes.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
-/// User addresses are below 2^47; nothing above is looked up.
-pub const ADDRESS_BITS: u32 = 47;
 
 /// Why a walk ended. Exactly one per walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,7 +40,7 @@ pub enum End {
     NoProgress = 6,
     /// More frames than a walk may have.
     DepthLimit = 7,
-    /// Code in a mapping whose table is not loaded yet.
+    /// Code in a mapping whose table is not loaded, or not any more: the mapping list is out of date.
     TableNotLoaded = 8,
     /// The return address was replaced by a return probe that is not ours.
     UretprobeTrampoline = 9,
@@ -118,37 +123,6 @@ impl FoundBy {
     }
 }
 
-/// What an executable mapping holds, as far as unwinding goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum MappingKind {
-    /// An object whose table is loaded.
-    Table = 0,
-    /// An object whose table is still being built, or could not be loaded.
-    Pending = 1,
-    /// An object that has no CFI at all.
-    NoCfi = 2,
-    /// Anonymous memory: JIT code.
-    Anonymous = 3,
-    /// The kernel's return probe trampoline.
-    Trampoline = 4,
-}
-
-/// One executable mapping of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    /// First address.
-    pub start: Avma,
-    /// First address after it.
-    pub end: Avma,
-    /// From its addresses to the object's own.
-    pub bias: Bias,
-    /// Where the object's image starts in the table words; meaningful for [`MappingKind::Table`].
-    pub image_at: u32,
-    /// What it holds.
-    pub kind: MappingKind,
-}
-
 /// What a walk finds its way by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwind {
@@ -167,6 +141,8 @@ pub struct Tables<'a> {
     pub mappings: &'a [Mapping],
     /// How to walk.
     pub unwind: Unwind,
+    /// A change of the mappings is announced that `mappings` does not have yet.
+    pub changing: bool,
 }
 
 /// The registers a walk starts from.
@@ -174,10 +150,18 @@ pub struct Tables<'a> {
 pub struct Registers {
     /// The return address into the first frame.
     pub pc: Avma,
-    /// The stack pointer after that return.
-    pub sp: Avma,
-    /// The frame pointer.
-    pub fp: Avma,
+    /// The general registers after that return, by their DWARF numbers.
+    pub general: [u64; REGISTERS as usize],
+}
+
+impl Registers {
+    /// Registers of which only these are known to matter; the others are 0.
+    pub fn new(pc: Avma, sp: Avma, fp: Avma) -> Self {
+        let mut general = [0; REGISTERS as usize];
+        general[usize::from(SP)] = sp.get();
+        general[usize::from(FP)] = fp.get();
+        Self { pc, general }
+    }
 }
 
 /// One frame of a stack.
@@ -201,6 +185,8 @@ pub struct Stack {
     pub end: End,
     /// The address that the walk could not get past.
     pub end_pc: Avma,
+    /// An address in an object that the walk needs an image of saves of, and that has none.
+    pub saves_wanted: Option<Avma>,
 }
 
 /// Values of a stop rule beyond [`stop`] that come from the mapping, not from a table.
@@ -210,29 +196,56 @@ mod mapping_stop {
     pub(super) const NO_MAPPING: u32 = 34;
     pub(super) const TRAMPOLINE: u32 = 35;
     pub(super) const NOT_CALLED: u32 = 36;
+    pub(super) const STALE: u32 = 37;
 }
 
 /// Walks the stack from `start`. `read` gives the 8 bytes at an address, or `None` for a fault.
 pub fn walk(tables: Tables<'_>, start: Registers, read: impl FnMut(Avma) -> Option<u64>) -> Stack {
-    let mut walk = Walk {
-        tables,
-        read,
-        pc: start.pc,
-        sp: start.sp,
-        fp: start.fp,
-        pc_adjust: 1,
-        found_by: FoundBy::Probe,
-        frames: Vec::new(),
-    };
+    let mut walk = Walk::new(tables, start, read);
     loop {
         if let Err(end) = walk.step() {
             return Stack {
                 frames: walk.frames,
                 end,
                 end_pc: walk.pc,
+                saves_wanted: walk.saves_wanted,
             };
         }
     }
+}
+
+/// A frame's caller, as one step of a walk finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its program counter.
+    pub pc: Avma,
+    /// Its stack pointer.
+    pub sp: Avma,
+    /// Its frame pointer.
+    pub fp: Avma,
+    /// `pc` is the very instruction, not one behind a call.
+    pub interrupted: bool,
+}
+
+/// Takes one step of a walk: the caller of the frame that executes the instruction at `frame.pc`.
+///
+/// # Errors
+///
+/// Why there is none.
+pub fn caller(
+    tables: Tables<'_>,
+    frame: Registers,
+    read: impl FnMut(Avma) -> Option<u64>,
+) -> Result<Caller, End> {
+    let mut walk = Walk::new(tables, frame, read);
+    walk.pc_adjust = 0;
+    walk.step()?;
+    Ok(Caller {
+        pc: walk.pc,
+        sp: walk.sp,
+        fp: walk.fp,
+        interrupted: walk.pc_adjust == 0,
+    })
 }
 
 struct Walk<'a, R> {
@@ -245,12 +258,39 @@ struct Walk<'a, R> {
     pc_adjust: u64,
     found_by: FoundBy,
     frames: Vec<Frame>,
+    /// Stack and frame pointer of each of `frames`.
+    bases: Vec<(Avma, Avma)>,
+    at_probe: [u64; REGISTERS as usize],
+    saves_wanted: Option<Avma>,
 }
 
 /// A step either reaches the caller or ends the walk.
 type Step = Result<(), End>;
 
-impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
+impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
+    fn new(tables: Tables<'a>, start: Registers, read: R) -> Self {
+        Self {
+            tables,
+            read,
+            pc: start.pc,
+            sp: Avma::new(start.general[usize::from(SP)]),
+            fp: Avma::new(start.general[usize::from(FP)]),
+            pc_adjust: 1,
+            found_by: FoundBy::Probe,
+            frames: Vec::new(),
+            bases: Vec::new(),
+            at_probe: start.general,
+            saves_wanted: None,
+        }
+    }
+
+    fn image(&self, at: u32) -> ImageView<'a> {
+        ImageView {
+            words: self.tables.words,
+            at,
+        }
+    }
+
     /// One frame: look up its rule, record it, go to its caller.
     fn step(&mut self) -> Step {
         let rule = self.lookup_rule();
@@ -262,7 +302,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             kind::SP | kind::FP => self.apply_offset(rule),
             kind::PLT => self.apply_plt(rule),
             kind::DRAP => self.apply_drap(rule),
-            kind::WIDE => self.apply_wide(rule),
+            kind::WIDE => self.apply_program(rule.wide_index()),
             kind::CHAIN => self.apply_fp(End::FpChainEnd),
             _ => self.apply_stop(rule),
         }
@@ -270,9 +310,12 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
 
     fn lookup_rule(&mut self) -> PackedRule {
         let address = self.pc.wrapping_sub(self.pc_adjust);
-        let Some(mapping) = self.find_mapping(address) else {
-            return stop_rule(mapping_stop::NO_MAPPING);
+        let Some(&mapping) = mapping::find(self.tables.mappings, address) else {
+            return stop_rule(self.without_mapping());
         };
+        if !mapping.is_current(self.tables.changing, &mut self.read) {
+            return stop_rule(mapping_stop::STALE);
+        }
         if mapping.kind == MappingKind::Trampoline {
             return stop_rule(mapping_stop::TRAMPOLINE);
         }
@@ -285,27 +328,22 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             };
         }
         match mapping.kind {
-            MappingKind::Table => {
-                let image = ImageView {
-                    words: self.tables.words,
-                    at: mapping.image_at,
-                };
-                image.rule_at(mapping.bias.to_svma(address))
-            }
+            MappingKind::Table => self
+                .image(mapping.image_at)
+                .rule_at(mapping.bias.to_svma(address)),
             MappingKind::Pending => stop_rule(mapping_stop::PENDING),
             MappingKind::Anonymous => stop_rule(mapping_stop::ANONYMOUS),
             MappingKind::NoCfi | MappingKind::Trampoline => PackedRule::GAP,
         }
     }
 
-    fn find_mapping(&self, address: Avma) -> Option<Mapping> {
-        if address.get() >> ADDRESS_BITS != 0 {
-            return None;
+    /// That no mapping holds an address says something only while the list is up to date.
+    fn without_mapping(&self) -> u32 {
+        if self.tables.changing {
+            mapping_stop::STALE
+        } else {
+            mapping_stop::NO_MAPPING
         }
-        let mappings = self.tables.mappings;
-        let after = mappings.partition_point(|mapping| mapping.start <= address);
-        let mapping = mappings.get(after.checked_sub(1)?)?;
-        (address < mapping.end).then_some(*mapping)
     }
 
     fn push_frame(&mut self, rule: PackedRule) -> Step {
@@ -318,16 +356,13 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             found_by: self.found_by,
             exact,
         });
+        self.bases.push((self.sp, self.fp));
         Ok(())
     }
 
     /// Whether the frame is what the kernel makes a signal handler return to.
     fn is_signal_frame(&self, rule: PackedRule) -> bool {
-        let image = ImageView {
-            words: self.tables.words,
-            at: 0,
-        };
-        rule.kind() == kind::WIDE && image.wide(rule).0[0] & wide::SIGNAL_FRAME != 0
+        rule.kind() == kind::WIDE && self.image(0).word(rule.wide_index()) == Opcode::Signal as u32
     }
 
     fn apply_offset(&mut self, rule: PackedRule) -> Step {
@@ -348,42 +383,6 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         let cfa = Avma::new(cfa);
         let fp_slot = add_signed(self.fp, 8 * rule.signed_b());
         self.go_to_caller(cfa, cfa.wrapping_sub(8), Some(fp_slot))
-    }
-
-    fn apply_wide(&mut self, rule: PackedRule) -> Step {
-        let image = ImageView {
-            words: self.tables.words,
-            at: 0,
-        };
-        let WideRule([flags, at, cfa_offset, ra_offset, fp_offset, _]) = image.wide(rule);
-        let has = |flag: u32| flags & flag != 0;
-        let (sp, fp) = (self.sp, self.fp);
-        let register = |from_fp: u32| if has(from_fp) { fp } else { sp };
-        let mut base = register(wide::CFA_FROM_FP);
-        if has(wide::CFA_DEREF) {
-            base = Avma::new(self.read_slot(add_signed(base, at.cast_signed()))?);
-        }
-        let cfa = add_signed(base, cfa_offset.cast_signed());
-        let ra_base = if has(wide::RA_AT_REGISTER) {
-            register(wide::RA_FROM_FP)
-        } else {
-            cfa
-        };
-        let fp_base = if has(wide::FP_AT_REGISTER) {
-            register(wide::FP_FROM_FP)
-        } else {
-            cfa
-        };
-        let fp_slot = has(wide::FP_SAVED).then(|| add_signed(fp_base, fp_offset.cast_signed()));
-        let ra_slot = add_signed(ra_base, ra_offset.cast_signed());
-        if !has(wide::SIGNAL_FRAME) {
-            return self.go_to_caller(cfa, ra_slot, fp_slot);
-        }
-        // The interrupted frame may be on another stack, so its stack pointer may be anywhere.
-        self.sp = Avma::new(0);
-        self.go_to_caller(cfa, ra_slot, fp_slot)?;
-        self.pc_adjust = 0;
-        Ok(())
     }
 
     fn apply_stop(&mut self, rule: PackedRule) -> Step {
@@ -416,11 +415,13 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     }
 
     /// Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline.
+    ///
+    /// Whether the mapping is there, or still there, is asked when its rule is looked up.
     fn is_return_address(&mut self, ra: Avma) -> bool {
-        match self.find_mapping(ra.wrapping_sub(1)) {
-            None => false,
+        match mapping::find(self.tables.mappings, ra.wrapping_sub(1)) {
+            None if !self.tables.changing => false,
             Some(mapping) if mapping.kind == MappingKind::Trampoline => true,
-            Some(_) => self.is_after_call(ra),
+            None | Some(_) => self.is_after_call(ra),
         }
     }
 
@@ -440,12 +441,16 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             None => self.fp,
         };
         let ra = self.read_slot(ra_slot)?;
-        self.pc = Avma::new(ra);
-        self.sp = cfa;
-        self.fp = caller_fp;
+        self.go_to(Avma::new(ra), cfa, caller_fp);
+        Ok(())
+    }
+
+    fn go_to(&mut self, pc: Avma, sp: Avma, fp: Avma) {
+        self.pc = pc;
+        self.sp = sp;
+        self.fp = fp;
         self.pc_adjust = 1;
         self.found_by = FoundBy::Cfi;
-        Ok(())
     }
 
     fn read_slot(&mut self, slot: Avma) -> Result<u64, End> {
@@ -462,6 +467,7 @@ fn end_without_frame(rule: PackedRule) -> Option<End> {
         mapping_stop::NO_MAPPING => Some(End::NoMapping),
         mapping_stop::TRAMPOLINE => Some(End::UretprobeTrampoline),
         mapping_stop::NOT_CALLED => Some(End::FpChainEnd),
+        mapping_stop::STALE => Some(End::TableNotLoaded),
         _ => None,
     }
 }

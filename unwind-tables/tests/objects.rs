@@ -6,10 +6,9 @@ use common::build::{cc, transform};
 use object::{Object, ObjectSection, ObjectSymbol};
 use unwind_tables::addr::Svma;
 use unwind_tables::coverage::CfiSource;
-use unwind_tables::rule::Reason::{
-    CfaExpression, CfaRegister, FpExpression, FpRegister, Malformed, OffsetRange, RaExpression, RaRegister,
-    ValueRule,
-};
+use unwind_tables::image::Image;
+use unwind_tables::program::{Op, Opcode, PC, Programs, SP};
+use unwind_tables::rule::Reason::{CfaExpression, FpRegister, Malformed, OffsetRange, RaRegister};
 use unwind_tables::rule::Register::{Fp, Sp};
 use unwind_tables::rule::{CfaRule, FrameRule, Saved, UnwindRule};
 use unwind_tables::{Compiled, compile};
@@ -34,14 +33,64 @@ const fn frame(cfa: CfaRule, ra: Saved, fp: Saved) -> UnwindRule {
     })
 }
 
+/// What a directive means.
+#[derive(Debug)]
+enum Expected {
+    /// This rule, or the program that says the same if it does not pack.
+    Rule(UnwindRule),
+    /// This program.
+    Program(&'static [Op]),
+}
+use Expected::{Program, Rule};
+
+impl Expected {
+    fn described(&self) -> Result<UnwindRule, Vec<Op>> {
+        let mut programs = Programs::default();
+        let rule = match *self {
+            Program(ops) => return Err(ops.to_vec()),
+            Rule(UnwindRule::Frame(frame)) => programs.rule(frame).expect("a rule"),
+            Rule(rule) => rule,
+        };
+        // The only program, without its end.
+        programs
+            .ops()
+            .split_last()
+            .map_or(Ok(rule), |(_, ops)| Err(ops.to_vec()))
+    }
+}
+
+const fn rule_frame(cfa: CfaRule, ra: Saved, fp: Saved) -> Expected {
+    Rule(frame(cfa, ra, fp))
+}
+
+const fn constant(value: i32) -> Op {
+    Op::with(Opcode::Constant, 0, value)
+}
+
+const DEREF: Op = Op::deref();
+const SET_CFA: Op = Op::plain(Opcode::SetCfa);
+const SET_RA: Op = Op::plain(Opcode::SetRa);
+const SET_FP: Op = Op::plain(Opcode::SetFp);
+const SET_SP: Op = Op::plain(Opcode::SetSp);
+
+/// An ordinary frame whose caller's frame pointer these ops compute.
+macro_rules! and_fp {
+    ($($op:expr),+) => {
+        Program(&[Op::register(SP, 8), SET_CFA, Op::cfa(-8), DEREF, SET_RA, $($op),+, SET_FP])
+    };
+}
+
 /// What call frame directives mean, applied behind `cfa = rsp + 8`, `ra = *(cfa - 8)`.
-const DIRECTIVES: &[(&str, UnwindRule)] = &[
-    ("", frame(sp(8), RA, Saved::Same)),
-    (".cfi_def_cfa_offset 540128", frame(sp(540_128), RA, Saved::Same)),
-    (".cfi_def_cfa_offset 12", frame(sp(12), RA, Saved::Same)),
+const DIRECTIVES: &[(&str, Expected)] = &[
+    ("", rule_frame(sp(8), RA, Saved::Same)),
+    (
+        ".cfi_def_cfa_offset 540128",
+        rule_frame(sp(540_128), RA, Saved::Same),
+    ),
+    (".cfi_def_cfa_offset 12", rule_frame(sp(12), RA, Saved::Same)),
     (
         ".cfi_def_cfa rbp, 16\n.cfi_offset rbp, -16",
-        frame(
+        rule_frame(
             CfaRule::Offset {
                 register: Fp,
                 offset: 16,
@@ -52,21 +101,21 @@ const DIRECTIVES: &[(&str, UnwindRule)] = &[
     ),
     (
         ".cfi_offset rbp, -16\n.cfi_same_value rbp",
-        frame(sp(8), RA, Saved::Same),
+        rule_frame(sp(8), RA, Saved::Same),
     ),
     (
         ".cfi_offset rbp, -16\n.cfi_restore rbp",
-        frame(sp(8), RA, Saved::Same),
+        rule_frame(sp(8), RA, Saved::Same),
     ),
-    (".cfi_register rbp, rbp", frame(sp(8), RA, Saved::Same)),
+    (".cfi_register rbp, rbp", rule_frame(sp(8), RA, Saved::Same)),
     (
         ".cfi_offset rip, -24",
-        frame(sp(8), Saved::AtCfa(-24), Saved::Same),
+        rule_frame(sp(8), Saved::AtCfa(-24), Saved::Same),
     ),
     // GCC's DRAP: cfa = *(rbp - 8), rbp = *(rbp + 0).
     (
         ".cfi_escape 0x0f,3,0x76,0x78,0x06\n.cfi_escape 0x10,6,2,0x76,0",
-        frame(
+        rule_frame(
             deref(Fp, -8, 0),
             RA,
             Saved::At {
@@ -78,16 +127,16 @@ const DIRECTIVES: &[(&str, UnwindRule)] = &[
     // OpenSSL's: *(rsp + 24) + 8, and the same sum written with a literal.
     (
         ".cfi_escape 0x0f,5,0x77,24,0x06,0x23,8",
-        frame(deref(Sp, 24, 8), RA, Saved::Same),
+        rule_frame(deref(Sp, 24, 8), RA, Saved::Same),
     ),
     (
         ".cfi_escape 0x0f,5,0x77,24,0x06,0x38,0x22",
-        frame(deref(Sp, 24, 8), RA, Saved::Same),
+        rule_frame(deref(Sp, 24, 8), RA, Saved::Same),
     ),
     // A return address in a slot of its own: *(rsp + 40).
     (
         ".cfi_escape 0x10,16,2,0x77,40",
-        frame(
+        rule_frame(
             sp(8),
             Saved::At {
                 register: Sp,
@@ -99,78 +148,155 @@ const DIRECTIVES: &[(&str, UnwindRule)] = &[
     // glibc's `__restore_rt` says that rsp is what the CFA is.
     (
         ".cfi_escape 0x0f,4,0x77,0xa0,1,0x06\n.cfi_escape 0x10,7,3,0x77,0xa0,1",
-        frame(deref(Sp, 160, 0), RA, Saved::Same),
+        rule_frame(deref(Sp, 160, 0), RA, Saved::Same),
     ),
     (
         ".cfi_signal_frame",
-        UnwindRule::Frame(FrameRule {
+        Rule(UnwindRule::Frame(FrameRule {
             cfa: sp(8),
             ra: RA,
             fp: Saved::Same,
             signal_frame: true,
-        }),
+        })),
     ),
     // GNU ld's PLT with 10 for 11, as in PLTs for IBT.
     (
         ".cfi_escape 0x0f,11,0x77,8,0x80,0,0x3f,0x1a,0x3a,0x2a,0x33,0x24,0x22",
-        frame(CfaRule::Plt { threshold: 10 }, RA, Saved::Same),
+        rule_frame(CfaRule::Plt { threshold: 10 }, RA, Saved::Same),
     ),
     // What no linker writes and no packed rule holds: a PLT entry that saves rbp.
     (
         ".cfi_escape 0x0f,11,0x77,8,0x80,0,0x3f,0x1a,0x3a,0x2a,0x33,0x24,0x22\n.cfi_offset rbp, -16",
-        UnwindRule::Unsupported(CfaExpression),
+        Program(&[
+            Op::register(SP, 8),
+            Op::register(PC, 0),
+            constant(15),
+            Op::plain(Opcode::And),
+            constant(10),
+            Op::plain(Opcode::GreaterEqual),
+            constant(3),
+            Op::plain(Opcode::ShiftLeft),
+            Op::plain(Opcode::Plus),
+            SET_CFA,
+            Op::cfa(-8),
+            DEREF,
+            SET_RA,
+            Op::cfa(-16),
+            DEREF,
+            SET_FP,
+        ]),
     ),
-    (".cfi_undefined rip", UnwindRule::EndOfStack),
-    (".cfi_undefined rip\n.cfi_def_cfa rax, 8", UnwindRule::EndOfStack),
-    (".cfi_def_cfa rax, 8", UnwindRule::Unsupported(CfaRegister)),
+    (".cfi_undefined rip", Rule(UnwindRule::EndOfStack)),
+    (
+        ".cfi_undefined rip\n.cfi_def_cfa rax, 8",
+        Rule(UnwindRule::EndOfStack),
+    ),
+    (
+        ".cfi_def_cfa rax, 8",
+        Program(&[Op::register(0, 8), SET_CFA, Op::cfa(-8), DEREF, SET_RA]),
+    ),
     (
         ".cfi_escape 0x0f,3,0x70,8,0x06",
-        UnwindRule::Unsupported(CfaRegister),
+        Program(&[Op::register(0, 8), DEREF, SET_CFA, Op::cfa(-8), DEREF, SET_RA]),
     ),
     // *(rsp + 8 + r9 * 8) + 8, in OpenSSL.
     (
         ".cfi_escape 0x0f,10,0x77,8,0x79,0,0x38,0x1e,0x22,0x06,0x23,8",
-        UnwindRule::Unsupported(CfaExpression),
+        Program(&[
+            Op::register(SP, 8),
+            Op::register(9, 0),
+            constant(8),
+            Op::plain(Opcode::Multiply),
+            Op::plain(Opcode::Plus),
+            DEREF,
+            Op::with(Opcode::Add, 0, 8),
+            SET_CFA,
+            Op::cfa(-8),
+            DEREF,
+            SET_RA,
+        ]),
     ),
-    (".cfi_register rip, rdi", UnwindRule::Unsupported(RaRegister)),
-    (".cfi_same_value rip", UnwindRule::Unsupported(RaRegister)),
+    // A branch, and a division.
+    (
+        ".cfi_escape 0x0f,5,0x77,8,0x2f,0,0",
+        Rule(UnwindRule::Unsupported(CfaExpression)),
+    ),
+    (
+        ".cfi_escape 0x0f,4,0x77,8,0x32,0x1b",
+        Rule(UnwindRule::Unsupported(CfaExpression)),
+    ),
+    // `vfork` in glibc.
+    (
+        ".cfi_register rip, rdi",
+        Program(&[Op::register(SP, 8), SET_CFA, Op::register(5, 0), SET_RA]),
+    ),
+    (".cfi_same_value rip", Rule(UnwindRule::Unsupported(RaRegister))),
     (
         ".cfi_escape 0x10,16,2,0x70,0",
-        UnwindRule::Unsupported(RaExpression),
+        Program(&[Op::register(SP, 8), SET_CFA, Op::register(0, 0), DEREF, SET_RA]),
     ),
     // The slot's address is itself in memory.
     (
         ".cfi_escape 0x10,16,3,0x77,40,0x06",
-        UnwindRule::Unsupported(RaExpression),
+        Program(&[
+            Op::register(SP, 8),
+            SET_CFA,
+            Op::cfa(0),
+            Op::register(SP, 40),
+            DEREF,
+            DEREF,
+            SET_RA,
+        ]),
     ),
     (
         ".cfi_escape 0x10,6,3,0x77,40,0x06",
-        UnwindRule::Unsupported(FpExpression),
+        and_fp!(Op::cfa(0), Op::register(SP, 40), DEREF, DEREF),
     ),
-    (".cfi_register rbp, r11", UnwindRule::Unsupported(FpRegister)),
-    (".cfi_undefined rbp", UnwindRule::Unsupported(FpRegister)),
+    (".cfi_register rbp, r11", and_fp!(Op::register(11, 0))),
+    (".cfi_undefined rbp", Rule(UnwindRule::Unsupported(FpRegister))),
+    (".cfi_escape 0x10,6,2,0x70,0", and_fp!(Op::register(0, 0), DEREF)),
+    (".cfi_val_offset rbp, 16", and_fp!(Op::cfa(16))),
+    (".cfi_escape 0x16,6,2,0x77,0", and_fp!(Op::register(SP, 0))),
     (
-        ".cfi_escape 0x10,6,2,0x70,0",
-        UnwindRule::Unsupported(FpExpression),
+        ".cfi_escape 0x16,16,2,0x77,0",
+        Program(&[Op::register(SP, 8), SET_CFA, Op::register(SP, 0), SET_RA]),
     ),
-    (".cfi_val_offset rbp, 16", UnwindRule::Unsupported(ValueRule)),
-    (".cfi_escape 0x16,6,2,0x77,0", UnwindRule::Unsupported(ValueRule)),
-    (".cfi_escape 0x16,16,2,0x77,0", UnwindRule::Unsupported(ValueRule)),
     // A caller's stack pointer that is not the CFA.
-    (".cfi_offset rsp, -16", UnwindRule::Unsupported(ValueRule)),
+    (
+        ".cfi_offset rsp, -16",
+        Program(&[
+            Op::register(SP, 8),
+            SET_CFA,
+            Op::cfa(-8),
+            DEREF,
+            SET_RA,
+            Op::cfa(-16),
+            DEREF,
+            SET_SP,
+        ]),
+    ),
     (
         ".cfi_escape 0x10,7,2,0x77,0",
-        UnwindRule::Unsupported(CfaExpression),
+        Program(&[
+            Op::register(SP, 8),
+            SET_CFA,
+            Op::cfa(-8),
+            DEREF,
+            SET_RA,
+            Op::register(SP, 0),
+            DEREF,
+            SET_SP,
+        ]),
     ),
     // 2^32
     (
         ".cfi_escape 0x0e,0x80,0x80,0x80,0x80,0x10",
-        UnwindRule::Unsupported(OffsetRange),
+        Rule(UnwindRule::Unsupported(OffsetRange)),
     ),
     // An offset for an expression: what libgcrypt's assembly says in two places.
     (
         ".cfi_escape 0x0f,3,0x77,8,0x06\n.cfi_escape 0x0d,7",
-        UnwindRule::Unsupported(Malformed),
+        Rule(UnwindRule::Unsupported(Malformed)),
     ),
 ];
 
@@ -199,16 +325,24 @@ fn check_directives(elf: &[u8], source: CfiSource) {
     let image = image.expect("CFI");
     for (number, (directives, expected)) in DIRECTIVES.iter().enumerate() {
         let start = symbol(elf, &format!("f{number}"));
-        let rule = image.rule_at(start.wrapping_add(1));
-        assert_eq!(rule, *expected, "{directives}");
+        let said = |offset| described(&image, image.rule_at(start.wrapping_add(offset)));
+        assert_eq!(said(1), expected.described(), "{directives}");
         let signal = directives.starts_with(".cfi_signal_frame");
         let entry = if signal {
-            *expected
+            expected.described()
         } else {
-            frame(sp(8), RA, Saved::Same)
+            rule_frame(sp(8), RA, Saved::Same).described()
         };
-        assert_eq!(image.rule_at(start), entry, "before {directives}");
+        assert_eq!(said(0), entry, "before {directives}");
     }
+}
+
+/// A rule, or the ops of its program.
+fn described(image: &Image, rule: UnwindRule) -> Result<UnwindRule, Vec<Op>> {
+    if let UnwindRule::Program(program) = rule {
+        return Err(image.program(program));
+    }
+    Ok(rule)
 }
 
 fn symbol(elf: &[u8], name: &str) -> Svma {
@@ -290,7 +424,7 @@ fn padding_is_not_a_gap() {
         function("", 15),
         function(".cfi_def_cfa_offset 16", 16),
         function(".cfi_undefined rip", 1),
-        function(".cfi_def_cfa rax, 8", 1),
+        function(".cfi_same_value rip", 1),
         function("", 0),
     ]
     .concat();
@@ -306,7 +440,7 @@ fn padding_is_not_a_gap() {
         (16, UnwindRule::Gap),
         (1, UnwindRule::EndOfStack),
         (1, UnwindRule::Gap),
-        (1, UnwindRule::Unsupported(CfaRegister)),
+        (1, UnwindRule::Unsupported(RaRegister)),
         (1, UnwindRule::Gap),
         (1, frame(sp(8), RA, Saved::Same)),
         (2, UnwindRule::Gap),

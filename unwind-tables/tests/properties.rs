@@ -7,6 +7,8 @@ use unwind_tables::addr::Svma;
 use unwind_tables::compact::compact;
 use unwind_tables::encode::encode;
 use unwind_tables::image::{Image, ImageView};
+use unwind_tables::packed::PackedRule;
+use unwind_tables::program::Programs;
 use unwind_tables::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 use unwind_tables::table::{Row, UnwindTable};
 
@@ -53,7 +55,10 @@ fn rule() -> impl Strategy<Value = UnwindRule> {
         signal_frame: false,
     };
     prop_oneof![
-        20 => frame().prop_map(UnwindRule::Frame),
+        20 => frame().prop_map(|frame| {
+            let rule = UnwindRule::Frame(frame);
+            PackedRule::pack(rule).map_or(UnwindRule::Gap, |_| rule)
+        }),
         1 => any::<u8>().prop_map(plt).prop_map(UnwindRule::Frame),
         1 => Just(UnwindRule::EndOfStack),
         2 => Just(UnwindRule::Gap),
@@ -66,9 +71,12 @@ fn distance() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 1..4_u64, 4 => 4..64_u64, 1 => 250..260_u64, 1 => Just(256_u64), 1 => 1..100_000_u64]
 }
 
-fn rows() -> impl Strategy<Value = Vec<Row>> {
+/// Rows of rules that pack, and of some that become programs.
+fn rows() -> impl Strategy<Value = (Vec<Row>, Programs)> {
     let start = prop_oneof![Just(0_u64), Just(0x1000), Just(0x10_00ff), 0..1_u64 << 40];
-    (start, vec((distance(), rule()), 0..1500)).prop_map(|(start, rows)| {
+    let unusual = proptest::option::weighted(0.1, frame());
+    (start, vec((distance(), rule(), unusual), 0..1500)).prop_map(|(start, rows)| {
+        let mut programs = Programs::default();
         let mut at = start;
         let mut next = |distance| {
             at += distance;
@@ -76,9 +84,11 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
         };
         let mut rows: Vec<_> = rows
             .into_iter()
-            .map(|(distance, rule)| Row {
+            .map(|(distance, rule, unusual)| Row {
                 start: next(distance),
-                rule,
+                rule: unusual
+                    .and_then(|frame| programs.rule(frame).ok())
+                    .unwrap_or(rule),
             })
             .collect();
         if !rows.is_empty() {
@@ -87,12 +97,12 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
                 rule: UnwindRule::Gap,
             });
         }
-        rows
+        (rows, programs)
     })
 }
 
-fn table(rows: Vec<Row>) -> UnwindTable {
-    UnwindTable::from_rows(rows).expect("ascending rows with a closing gap")
+fn table((rows, programs): (Vec<Row>, Programs)) -> UnwindTable {
+    UnwindTable::with_programs(rows, programs).expect("ascending rows with a closing gap")
 }
 
 /// Addresses where an answer can change, and some more.
@@ -106,7 +116,7 @@ fn addresses(rows: &[Row]) -> impl Iterator<Item = Svma> + '_ {
         .chain([0, u64::MAX, 1 << 47].map(Svma::new))
 }
 
-fn check_image_answers_as_table(rows: Vec<Row>) {
+fn check_image_answers_as_table(rows: (Vec<Row>, Programs)) {
     let table = table(rows);
     let image = encode(&table).expect("it fits");
     for address in addresses(table.rows()) {
@@ -129,7 +139,7 @@ proptest! {
     fn compaction_changes_no_answer(rows in rows(), few in vec(rule(), 3)) {
         // Few distinct rules, so that neighbours are often equal.
         let cycled = few.iter().cycle();
-        let mut rows = rows;
+        let (mut rows, programs) = rows;
         let last = rows.len().saturating_sub(1);
         for (row, rule) in rows.iter_mut().take(last).zip(cycled) {
             if row.start.get() % 3 != 0 {
@@ -138,7 +148,7 @@ proptest! {
         }
         let mut compacted = rows.clone();
         compact(&mut compacted);
-        let (before, after) = (table(rows), table(compacted));
+        let (before, after) = (table((rows, programs.clone())), table((compacted, programs)));
         for address in addresses(before.rows()) {
             prop_assert_eq!(before.rule_at(address), after.rule_at(address));
         }
@@ -167,7 +177,7 @@ proptest! {
             for address in addresses(table.rows()) {
                 let answers = [0, 1].map(|number| {
                     let view = ImageView { words: &embedded[number], at: 9 };
-                    view.unpack(view.rule_at(address))
+                    view.relative_rule_at(address)
                 });
                 prop_assert_eq!(answers[0], answers[1], "at {}", address);
             }
@@ -212,12 +222,12 @@ fn numbered_rules(count: i32, distance: u64) -> Vec<Row> {
 #[test]
 fn more_rules_than_numbers_are_escaped() {
     for count in [253, 254, 255, 256, 257, 1000] {
-        check_image_answers_as_table(numbered_rules(count, 7));
+        check_image_answers_as_table((numbered_rules(count, 7), Programs::default()));
     }
 }
 
 /// A row at every byte of a block, the fullest that a block can be.
 #[test]
 fn blocks_can_be_full() {
-    check_image_answers_as_table(numbered_rules(300, 1));
+    check_image_answers_as_table((numbered_rules(300, 1), Programs::default()));
 }

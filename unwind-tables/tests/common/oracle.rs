@@ -6,9 +6,13 @@
 use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, Register, RegisterRule, UnwindSection};
 use gimli::{CfaRule as GimliCfa, EvaluationResult, Location, Piece, UnwindExpression, Value};
 use object::{Object, ObjectSection};
-use unwind_tables::addr::Svma;
+use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::build::MAX_PADDING;
-use unwind_tables::rule::{self, CfaRule, FrameRule, Reason, Saved, UnwindRule};
+use unwind_tables::image::{Image, ImageView};
+use unwind_tables::mapping::Identity;
+use unwind_tables::rule::{self, CfaRule, FrameRule, Reason, UnwindRule};
+use unwind_tables::saves::{self, Saved};
+use unwind_tables::walk::{self, ADDRESS_BITS, End, Mapping, MappingKind, Registers, Tables, Unwind};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 type GimliRow = gimli::UnwindTableRow<usize>;
@@ -26,10 +30,8 @@ const ENCODING: gimli::Encoding = gimli::Encoding {
 /// Values of registers; memory is a hash of the address.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
-    /// `rsp`
-    pub sp: u64,
-    /// `rbp`
-    pub fp: u64,
+    /// By their DWARF numbers.
+    pub general: [u64; 16],
     /// `rip`
     pub pc: u64,
 }
@@ -37,11 +39,17 @@ pub struct State {
 impl State {
     fn register(self, register: Register) -> Option<u64> {
         match register {
-            RSP => Some(self.sp),
-            RBP => Some(self.fp),
             RA => Some(self.pc),
-            _ => None,
+            _ => self.general.get(usize::from(register.0)).copied(),
         }
+    }
+
+    fn sp(self) -> u64 {
+        self.general[usize::from(RSP.0)]
+    }
+
+    fn fp(self) -> u64 {
+        self.general[usize::from(RBP.0)]
     }
 }
 
@@ -50,12 +58,12 @@ fn memory(address: u64) -> u64 {
     (mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb)
 }
 
-/// Three states with unrelated registers, at `pc`.
+/// Three states with unrelated registers, at `pc`. The stack pointer is low, so that callers are above it.
 fn states(pc: u64) -> [State; 3] {
-    [1, 2, 3].map(|seed: u64| State {
-        sp: memory(seed),
-        fp: memory(seed + 100),
-        pc,
+    [1, 2, 3].map(|seed: u64| {
+        let mut general = std::array::from_fn(|number| memory(seed + 100 * number as u64));
+        general[usize::from(RSP.0)] >>= 30;
+        State { general, pc }
     })
 }
 
@@ -65,23 +73,48 @@ pub type Caller = (u64, u64, u64);
 /// What an [`UnwindRule`]'s equations, as documented, give for `state`.
 pub fn evaluate_rule(frame: FrameRule, state: State) -> Caller {
     let base = |register| match register {
-        rule::Register::Sp => state.sp,
-        rule::Register::Fp => state.fp,
+        rule::Register::Sp => state.sp(),
+        rule::Register::Fp => state.fp(),
     };
     let cfa = match frame.cfa {
         CfaRule::Offset { register, offset } => plus(base(register), offset),
         CfaRule::Deref { register, at, offset } => plus(memory(plus(base(register), at)), offset),
         CfaRule::Plt { threshold } => {
             let pushed = state.pc & 15 >= u64::from(threshold);
-            state.sp.wrapping_add(if pushed { 16 } else { 8 })
+            state.sp().wrapping_add(if pushed { 16 } else { 8 })
         }
     };
     let saved = |saved, same| match saved {
-        Saved::Same => same,
-        Saved::AtCfa(offset) => memory(plus(cfa, offset)),
-        Saved::At { register, offset } => memory(plus(base(register), offset)),
+        rule::Saved::Same => same,
+        rule::Saved::AtCfa(offset) => memory(plus(cfa, offset)),
+        rule::Saved::At { register, offset } => memory(plus(base(register), offset)),
     };
-    (cfa, saved(frame.ra, state.pc), saved(frame.fp, state.fp))
+    (cfa, saved(frame.ra, state.pc), saved(frame.fp, state.fp()))
+}
+
+/// What a step of the reference walker gives for `state`, and whether its caller was interrupted.
+fn walked(image: &Image, state: State) -> Result<(Caller, bool), End> {
+    let everything = Mapping {
+        start: Avma::new(0),
+        end: Avma::new(1 << ADDRESS_BITS),
+        bias: Bias::default(),
+        image_at: 0,
+        kind: MappingKind::Table,
+        identity: Identity::SETTLED,
+    };
+    let tables = Tables {
+        words: image.words(),
+        mappings: &[everything],
+        unwind: Unwind::Dwarf,
+        changing: false,
+    };
+    let frame = Registers {
+        pc: Avma::new(state.pc),
+        general: state.general,
+    };
+    let caller = walk::caller(tables, frame, |address| Some(memory(address.get())))?;
+    let registers = (caller.sp.get(), caller.pc.get(), caller.fp.get());
+    Ok((registers, caller.interrupted))
 }
 
 fn plus(base: u64, offset: i32) -> u64 {
@@ -97,12 +130,18 @@ pub struct Compared {
     pub addresses: u64,
     /// Bytes of padding that a table answers for and gimli does not.
     pub padding: u64,
-    /// Rows that the table does not express.
+    /// Addresses that a program answers for.
+    pub programs: u64,
+    /// Slots of registers.
+    pub saves: u64,
+    /// Registers of which the image does not say where they are, though the row does.
+    pub unknown_saves: u64,
+    /// Addresses that the table cannot answer for.
     pub unsupported: u64,
 }
 
-/// Compares `rule_at` with gimli's own evaluation at, before, behind and between all row boundaries.
-pub fn compare(elf: &[u8], rule_at: impl Fn(Svma) -> UnwindRule) -> Compared {
+/// Compares what `image` says and the reference walker does with gimli's own evaluation at, before, behind and between all row boundaries.
+pub fn compare(elf: &[u8], image: &Image) -> Compared {
     let file = object::File::parse(elf).expect("an ELF file");
     let section = file.section_by_name(".eh_frame").expect("a file with .eh_frame");
     let eh_frame = EhFrame::from(EndianSlice::new(section.data().expect("its data"), LittleEndian));
@@ -112,10 +151,10 @@ pub fn compare(elf: &[u8], rule_at: impl Fn(Svma) -> UnwindRule) -> Compared {
     let oracle = Oracle {
         eh_frame: &eh_frame,
         bases: &bases,
-        rule_at: &|address| rule_at(Svma::new(address)),
+        image,
     };
     let mut compared = Compared::default();
-    assert_eq!(rule_at(Svma::new(fdes[0].initial_address() - 1)), UnwindRule::Gap);
+    assert_eq!(oracle.rule_at(fdes[0].initial_address() - 1), UnwindRule::Gap);
     for (number, fde) in fdes.iter().enumerate() {
         let next = fdes.get(number + 1).map(|next| next.initial_address());
         let end = fde.end_address().min(next.unwrap_or(u64::MAX));
@@ -144,10 +183,14 @@ fn sorted_fdes<'a>(eh_frame: &EhFrame<Slice<'a>>, bases: &BaseAddresses) -> Vec<
 struct Oracle<'a, 'd> {
     eh_frame: &'a EhFrame<Slice<'d>>,
     bases: &'a BaseAddresses,
-    rule_at: &'a dyn Fn(u64) -> UnwindRule,
+    image: &'a Image,
 }
 
 impl Oracle<'_, '_> {
+    fn rule_at(&self, address: u64) -> UnwindRule {
+        self.image.rule_at(Svma::new(address))
+    }
+
     /// Each row, up to `end`, where another FDE begins or this one ends.
     fn compare_fde(&self, fde: &Fde<'_>, end: u64, compared: &mut Compared) {
         let mut context = gimli::UnwindContext::new();
@@ -159,8 +202,8 @@ impl Oracle<'_, '_> {
             let Ok(row) = rows.next_row() else {
                 // Malformed from here on.
                 let expected = UnwindRule::Unsupported(Reason::Malformed);
-                assert_eq!((self.rule_at)(covered), expected, "at {covered:#x}");
-                assert_eq!((self.rule_at)(end - 1), expected, "at {:#x}", end - 1);
+                assert_eq!(self.rule_at(covered), expected, "at {covered:#x}");
+                assert_eq!(self.rule_at(end - 1), expected, "at {:#x}", end - 1);
                 return;
             };
             let row = row.expect("rows up to the end of the FDE");
@@ -171,9 +214,11 @@ impl Oracle<'_, '_> {
             }
             compared.rows += 1;
             let middle = start + (row_end - start) / 2;
+            self.compare_saves(row, start, compared);
             for address in [start, (start + 1).min(row_end - 1), middle, row_end - 1] {
-                let rule = (self.rule_at)(address);
+                let rule = self.rule_at(address);
                 compared.addresses += 1;
+                compared.programs += u64::from(matches!(rule, UnwindRule::Program(_)));
                 compared.unsupported += u64::from(matches!(rule, UnwindRule::Unsupported(_)));
                 self.compare_row(fde, row, rule, address);
             }
@@ -183,13 +228,25 @@ impl Oracle<'_, '_> {
     fn compare_row(&self, fde: &Fde<'_>, row: &GimliRow, rule: UnwindRule, address: u64) {
         let end_of_stack = row.register(RA) == Some(RegisterRule::Undefined);
         match rule {
-            UnwindRule::Frame(frame) => {
-                assert!(!end_of_stack, "{address:#x}: no return address, but {frame:?}");
-                assert_eq!(frame.signal_frame, fde.is_signal_trampoline(), "at {address:#x}");
+            UnwindRule::Frame(_) | UnwindRule::Program(_) => {
+                assert!(!end_of_stack, "{address:#x}: no return address, but {rule:?}");
                 for state in states(address) {
-                    let expected = self.evaluate_row(row, state);
-                    let rule_gives = Some(evaluate_rule(frame, state));
-                    assert_eq!(rule_gives, expected, "at {address:#x}: {frame:?} for {row:?}");
+                    let expected = self
+                        .evaluate_row(row, state)
+                        .expect("a row that can be evaluated");
+                    if let UnwindRule::Frame(frame) = rule {
+                        assert_eq!(
+                            evaluate_rule(frame, state),
+                            expected,
+                            "at {address:#x}: {frame:?} for {row:?}"
+                        );
+                    }
+                    let expected = Ok((expected, fde.is_signal_trampoline()));
+                    assert_eq!(
+                        walked(self.image, state),
+                        expected,
+                        "at {address:#x}: {rule:?} for {row:?}"
+                    );
                 }
             }
             UnwindRule::EndOfStack => assert!(end_of_stack, "{address:#x}: not the end: {row:?}"),
@@ -203,13 +260,61 @@ impl Oracle<'_, '_> {
         }
     }
 
-    fn evaluate_row(&self, row: &GimliRow, state: State) -> Option<Caller> {
-        let cfa = match *row.cfa() {
-            GimliCfa::RegisterAndOffset { register, offset } => {
-                state.register(register)?.wrapping_add_signed(offset)
-            }
-            GimliCfa::Expression(expression) => self.evaluate(expression, state, None)?,
+    /// Where registers are saved, if the image says that: never elsewhere than gimli says.
+    fn compare_saves(&self, row: &GimliRow, address: u64, compared: &mut Compared) {
+        let words = ImageView {
+            words: self.image.words(),
+            at: 0,
         };
+        let Some(saves) = words.saves() else { return };
+        let rule = saves.rule_at(Svma::new(address));
+        for number in (0..16_u8).filter(|number| ![RSP.0, RBP.0].contains(&u16::from(*number))) {
+            let found = saves::saved(words, rule, number);
+            let preserved = saves::PRESERVED.contains(&number);
+            let said = row.register(Register(number.into()));
+            let state = states(address)[0];
+            let cfa = self
+                .evaluate_cfa(row, state)
+                .expect("a CFA that can be evaluated");
+            let slot = match found {
+                Saved::Slot(saves::long::AT_CFA, offset) => plus(cfa, offset),
+                Saved::Slot(saves::long::AT_SP, offset) => plus(state.sp(), offset),
+                Saved::Slot(_, offset) => plus(state.fp(), offset),
+                Saved::Same => {
+                    let same = matches!(said, Some(RegisterRule::SameValue)) || (said.is_none() && preserved);
+                    assert!(same, "at {address:#x}: {number} is not saved, but {row:?}");
+                    continue;
+                }
+                Saved::Unknown => {
+                    compared.unknown_saves += u64::from(preserved || said.is_some());
+                    continue;
+                }
+            };
+            let expected = match said {
+                Some(RegisterRule::Offset(offset)) => Some(cfa.wrapping_add_signed(offset)),
+                Some(RegisterRule::Expression(expression)) => self.evaluate(expression, state, Some(cfa)),
+                _ => None,
+            };
+            assert_eq!(
+                Some(slot),
+                expected,
+                "at {address:#x}: {number} is at {found:?}, but {row:?}"
+            );
+            compared.saves += 1;
+        }
+    }
+
+    fn evaluate_cfa(&self, row: &GimliRow, state: State) -> Option<u64> {
+        match *row.cfa() {
+            GimliCfa::RegisterAndOffset { register, offset } => {
+                Some(state.register(register)?.wrapping_add_signed(offset))
+            }
+            GimliCfa::Expression(expression) => self.evaluate(expression, state, None),
+        }
+    }
+
+    fn evaluate_row(&self, row: &GimliRow, state: State) -> Option<Caller> {
+        let cfa = self.evaluate_cfa(row, state)?;
         let value = |register| match row.register(register) {
             None | Some(RegisterRule::SameValue) => state.register(register),
             Some(RegisterRule::Offset(offset)) => Some(memory(cfa.wrapping_add_signed(offset))),
@@ -219,14 +324,12 @@ impl Oracle<'_, '_> {
             Some(RegisterRule::ValExpression(value)) => self.evaluate(value, state, Some(cfa)),
             Some(other) => panic!("{other:?} on x86-64"),
         };
-        if row.register(RSP).is_some() {
-            assert_eq!(
-                value(RSP),
-                Some(cfa),
-                "a caller's stack pointer that is not the CFA"
-            );
-        }
-        Some((cfa, value(RA)?, value(RBP)?))
+        let sp = if row.register(RSP).is_some() {
+            value(RSP)?
+        } else {
+            cfa
+        };
+        Some((sp, value(RA)?, value(RBP)?))
     }
 
     fn evaluate(
@@ -271,7 +374,7 @@ impl Oracle<'_, '_> {
 
     /// Between FDEs: a gap, except that up to [`MAX_PADDING`] bytes are answered by a frame row before them.
     fn compare_gap(&self, end: u64, next: Option<u64>, compared: &mut Compared) {
-        let before = (self.rule_at)(end - 1);
+        let before = self.rule_at(end - 1);
         let length = next.map_or(u64::MAX - end, |next| next - end);
         let swallowed = length <= MAX_PADDING && matches!(before, UnwindRule::Frame(_));
         let expected = if swallowed { before } else { UnwindRule::Gap };
@@ -283,36 +386,34 @@ impl Oracle<'_, '_> {
         for offset in asked {
             compared.addresses += 1;
             compared.padding += u64::from(swallowed);
-            assert_eq!(
-                (self.rule_at)(end + offset),
-                expected,
-                "gap at {end:#x} + {offset}"
-            );
+            assert_eq!(self.rule_at(end + offset), expected, "gap at {end:#x} + {offset}");
         }
     }
 }
 
 /// Whether a row really has what `reason` says the table cannot express.
 fn explains(reason: Reason, row: &GimliRow) -> bool {
-    let known = |register: Register| register == RSP || register == RBP;
+    let has_expression = |rule: Option<RegisterRule<usize>>| {
+        matches!(
+            rule,
+            Some(RegisterRule::Expression(_) | RegisterRule::ValExpression(_))
+        )
+    };
     match reason {
         Reason::CfaRegister => {
-            matches!(row.cfa(), GimliCfa::RegisterAndOffset { register, .. } if !known(*register))
+            matches!(row.cfa(), GimliCfa::RegisterAndOffset { register, .. } if register.0 > RA.0)
         }
-        Reason::CfaExpression => matches!(row.cfa(), GimliCfa::Expression(_)),
-        Reason::RaRegister => matches!(row.register(RA), None | Some(RegisterRule::Register(_))),
-        Reason::RaExpression => matches!(row.register(RA), Some(RegisterRule::Expression(_))),
-        Reason::FpRegister => matches!(
-            row.register(RBP),
-            Some(RegisterRule::Register(_) | RegisterRule::Undefined)
-        ),
-        Reason::FpExpression => matches!(row.register(RBP), Some(RegisterRule::Expression(_))),
-        Reason::ValueRule => [RA, RBP, RSP].into_iter().any(|register| {
-            matches!(
-                row.register(register),
-                Some(RegisterRule::ValOffset(_) | RegisterRule::ValExpression(_))
-            )
-        }),
+        Reason::CfaExpression => {
+            matches!(row.cfa(), GimliCfa::Expression(_))
+                || [RA, RBP, RSP]
+                    .into_iter()
+                    .any(|r| has_expression(row.register(r)))
+        }
+        Reason::RaRegister => row.register(RA).is_none(),
+        Reason::RaExpression => has_expression(row.register(RA)),
+        Reason::FpRegister => row.register(RBP) == Some(RegisterRule::Undefined),
+        Reason::FpExpression => has_expression(row.register(RBP)),
+        Reason::ValueRule => row.register(RSP).is_some(),
         Reason::OffsetRange | Reason::Malformed => false,
     }
 }

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Finds what a register other than rsp and rbp holds in the frame that a walk has come to. Mirrors
+ * unwind-tables/src/walk/registers.rs.
+ *
+ * Going back from the frame to where the walk began, the nearest frame that saved the register has it; if none has,
+ * it still is what it was at the probe.
+ */
+#pragma once
+
+/* A field of a short rule of saves, as a long entry's word. */
+static __always_inline u32 short_saved(u32 rule, u32 number)
+{
+	u32 place = number == REGISTER_RBX ? 0 : number - REGISTER_R11;
+	u32 field = rule >> (RULE_KIND_BITS + SAVES_FIELD_BITS * (place & 7)) & SAVES_FIELD_UNKNOWN;
+
+	if ((number != REGISTER_RBX && number < REGISTER_R12) || field == SAVES_FIELD_UNKNOWN)
+		return SAVED_UNKNOWN;
+	return field ? SAVED_AT_CFA | (u32)(-8 * (s32)field) << SAVED_KIND_BITS : SAVED_SAME;
+}
+
+/* What the object at `address` says of a register there, as a long entry's word. */
+static __always_inline u32 saved_word(struct walk *walk, u64 address, u32 number)
+{
+	struct mapping *mapping = find_mapping(walk->list, address);
+
+	if (!mapping || mapping->kind != MAPPING_TABLE)
+		return SAVED_UNKNOWN;
+	if (!word(mapping->image_at + IMAGE_SAVES_AT)) {
+		walk->saves_wanted = address;
+		return SAVED_UNKNOWN;
+	}
+
+	u32 rule = rule_in_image(section(mapping->image_at, IMAGE_SAVES_AT), address - mapping->bias);
+
+	switch (rule_kind(rule)) {
+	case RULE_SP:
+		return short_saved(rule, number);
+	case RULE_WIDE:
+		return word((rule >> RULE_KIND_BITS) + number);
+	default:
+		return SAVED_UNKNOWN;
+	}
+}
+
+/* Looks in one frame; returns 1 when the search is over. The wanted register's number is in `found` until then. */
+static long look_in_frame(u64 step, struct walk **context)
+{
+	struct walk *walk = *context;
+	u32 number = walk->found;
+	/* The frame that was called from the one where the register was looked for last. */
+	u32 callee = walk->frame_count - 2 - step;
+
+	walk->program.end = END_NONE;
+	if (step + 2 > walk->frame_count) {
+		OPAQUE(number);
+		walk->found = walk->at_probe[number & (REGISTERS - 1)];
+		return 1;
+	}
+	OPAQUE(callee);
+	walk->program.end = END_UNSUPPORTED_RULE;
+	if (callee > MAX_FRAMES - 2)
+		return 1;
+
+	u64 frame = walk->frames[callee];
+	u64 caller = walk->frames[callee + 1];
+
+	if ((caller >> FRAME_FOUND_BY_SHIFT & 0x7f) == FOUND_BY_FP)
+		return 1;
+
+	u32 saved = saved_word(walk, (frame << 8 >> 8) - !(frame >> FRAME_EXACT_SHIFT), number);
+	s64 offset = (s32)saved >> SAVED_KIND_BITS;
+	u64 base;
+
+	switch (saved & ((1 << SAVED_KIND_BITS) - 1)) {
+	case SAVED_SAME:
+		return 0;
+	case SAVED_AT_CFA:
+		base = walk->sps[callee + 1];
+		break;
+	case SAVED_AT_SP:
+		base = walk->sps[callee];
+		break;
+	case SAVED_AT_FP:
+		base = walk->fps[callee];
+		break;
+	default:
+		if (walk->saves_wanted)
+			walk->program.end = END_TABLE_NOT_LOADED;
+		return 1;
+	}
+	walk->program.end = read_slot(walk, base + offset, &walk->found) ? END_NONE : END_READ_FAULT;
+	return 1;
+}
+
+/* The frame's own value of a register; `program.end` says whether it could be found. */
+static __always_inline u64 register_value(struct walk *walk, u32 number)
+{
+	if (number == REGISTER_SP)
+		return walk->sp;
+	if (number == REGISTER_FP)
+		return walk->fp;
+	if (number == REGISTER_PC)
+		return walk->pc;
+	walk->found = number;
+	bpf_loop(MAX_FRAMES, look_in_frame, &walk, 0);
+	return walk->found;
+}

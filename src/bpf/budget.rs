@@ -1,0 +1,88 @@
+//! What the verifier goes through to accept each program, held to a budget. Tests only; they need root.
+//!
+//! The verifier gives up at a million instructions, and load time grows with them. A change that makes a program
+//! grow beyond its budget is to be a decision: write down what it takes then.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::{AttachPath, Capacity, Kernel, Settings, Storage, Walk};
+
+/// A program, how it is attached, how it walks, and how many instructions the verifier of Linux 6.18 processed for
+/// it when this was written.
+type Row = (&'static str, AttachPath, Walk, u64);
+
+/// How much more it may be, in per cent.
+const MORE: u64 = 15;
+
+const MEASURED: &[Row] = &[
+    ("allocation_session", AttachPath::Session, Walk::Dwarf, 29_404),
+    ("allocation_session", AttachPath::Session, Walk::Fp, 5_046),
+    ("allocation_entry", AttachPath::Multi, Walk::Dwarf, 778),
+    ("allocation_entry", AttachPath::Multi, Walk::Fp, 778),
+    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 28_655),
+    ("allocation_return", AttachPath::Multi, Walk::Fp, 4_297),
+    ("free_entry", AttachPath::Session, Walk::Dwarf, 492),
+];
+
+/// Instructions processed, by program.
+fn verified(attach: AttachPath, walk: Walk) -> BTreeMap<String, u64> {
+    let settings = Settings {
+        walk,
+        attach,
+        capacity: Capacity {
+            table_words: 1 << 20,
+            mappings: 1 << 10,
+            processes: 1,
+            stacks: 1 << 16,
+            blocks: 1 << 16,
+        },
+    };
+    let mut storage = Storage::uninit();
+    let kernel = Kernel::load(&mut storage, &settings).expect("the kernel accepts it (as root)");
+    let programs = &kernel.skeleton.progs;
+    let all = [
+        &programs.allocation_session,
+        &programs.allocation_entry,
+        &programs.allocation_return,
+        &programs.free_entry,
+    ];
+    let loaded = all.into_iter().filter(|program| program.autoload());
+    loaded
+        .map(|program| {
+            let name = program.name().to_string_lossy().into_owned();
+            (name, verified_instructions(program.as_fd().as_raw_fd()))
+        })
+        .collect()
+}
+
+/// What the kernel says of the program that a descriptor stands for.
+fn verified_instructions(descriptor: i32) -> u64 {
+    let path = format!("/proc/self/fdinfo/{descriptor}");
+    let text = fs::read_to_string(&path).expect("the program is loaded");
+    let line = text.lines().find_map(|line| line.strip_prefix("verified_insns:"));
+    let count = line.and_then(|count| count.trim().parse().ok());
+    count.unwrap_or_else(|| panic!("no count of verified instructions in {path}:\n{text}"))
+}
+
+/// Every program stays within its budget.
+#[test]
+#[allow(clippy::print_stdout, reason = "what the test found")]
+fn verified_instructions_stay_within_their_budgets() {
+    let mut beyond = Vec::new();
+    for attach in AttachPath::ALL {
+        for walk in [Walk::Dwarf, Walk::Fp] {
+            let verified = verified(attach, walk);
+            for &(name, _, _, measured) in MEASURED.iter().filter(|row| (row.1, row.2) == (attach, walk)) {
+                let (count, budget) = (verified[name], measured + measured * MORE / 100);
+                let line = format!("{name}, {attach:?}, {walk:?}: {count} of {budget}");
+                println!("{line}");
+                if count > budget {
+                    beyond.push(line);
+                }
+            }
+        }
+    }
+    assert!(beyond.is_empty(), "the verifier takes longer: {beyond:#?}");
+}

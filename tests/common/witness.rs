@@ -1,0 +1,350 @@
+//! The witness of `tests/programs/ground_truth.c`, and how its account of a program compares with memleak's.
+//!
+//! Three things are made equal beforehand:
+//! - libgcc reports a frame at address 0 above the last one; the witness takes it as the end of the stack.
+//! - The witness's own frame, the caller of the allocator and so memleak's first, is left out.
+//! - Modules are known by their file name and addresses are relative to the load address.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+
+use super::memleak::Memleak;
+use super::program::{Program, compile_as, run_tool, source};
+use super::report::{Amount, Frame, Report, Stack};
+
+/// The library's file name.
+const LIBRARY: &str = "libground_truth.so";
+
+/// What the functions of a witness that is linked into the program are called.
+const WRAPPER: &str = "__wrap_";
+
+/// A module's file name and an address in it.
+pub type Place = (Rc<str>, u64);
+
+/// What tells calls apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    pub allocator: String,
+    /// Whether the stack is known to its end.
+    pub complete: bool,
+    /// Without the witness's.
+    pub frames: Vec<Place>,
+}
+
+/// What was allocated by each.
+pub type Calls = BTreeMap<Call, Amount>;
+
+/// Both accounts of the same time.
+pub struct Accounts {
+    pub report: Report,
+    pub reported: Calls,
+    pub witnessed: Calls,
+}
+
+/// How to bring a program to where it stands still, and from there through its work to where it does again.
+pub struct Script {
+    pub begin: fn(&mut Program),
+    pub work: fn(&mut Program),
+}
+
+/// Of a program that says "ready" and "done".
+pub const READY_TO_DONE: Script = Script {
+    begin: |program| program.expect("ready"),
+    work: |program| program.step("done"),
+};
+
+/// What a witness within a static program stands before.
+const WRAPPED: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
+
+/// A witness that programs are started with.
+pub struct Witness {
+    /// None if it is in the program.
+    library: Option<PathBuf>,
+    records: PathBuf,
+}
+
+impl Witness {
+    /// A library to be preloaded.
+    #[track_caller]
+    pub fn preloaded(directory: &Path) -> Self {
+        let library = compile_as(
+            &directory.join(LIBRARY),
+            "ground_truth.c",
+            &["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-builtin"],
+        );
+        Self {
+            library: Some(library),
+            records: directory.join("records"),
+        }
+    }
+
+    /// For static programs, which `compiler` is to link with the arguments that are returned.
+    #[track_caller]
+    pub fn within(directory: &Path, compiler: &str) -> (Self, Vec<String>) {
+        let object = directory.join("ground_truth.o");
+        let mut command = Command::new(compiler);
+        command
+            .args(["-O2", "-fPIE", "-fno-builtin", "-DWRAPPED", "-c", "-o"])
+            .arg(&object)
+            .arg(source("ground_truth.c"));
+        run_tool(&mut command);
+        let wrapped = WRAPPED.map(|function| format!("-Wl,--wrap={function}"));
+        let object = object.to_string_lossy().into_owned();
+        let witness = Self {
+            library: None,
+            records: directory.join("records"),
+        };
+        (witness, [object].into_iter().chain(wrapped).collect())
+    }
+
+    /// Starts `command` with the witness.
+    #[track_caller]
+    pub fn start(&self, command: &mut Command) -> Program {
+        if let Some(library) = &self.library {
+            command.env("LD_PRELOAD", library);
+        }
+        Program::spawn(command.env("GROUND_TRUTH", &self.records))
+    }
+
+    /// Runs `command` under the witness and memleak, both from where `script` has it stand still first to where
+    /// it does at last.
+    #[track_caller]
+    pub fn watch(&self, command: &mut Command, script: &Script, memleak_flags: &[&str]) -> Accounts {
+        let mut program = self.start(command);
+        (script.begin)(&mut program);
+        program.await_reading();
+        program.signal("USR1");
+        program.expect("recording");
+        let memleak = Memleak::attach(program.pid(), memleak_flags);
+        (script.work)(&mut program);
+        program.await_reading();
+        let report = memleak.finish();
+        program.signal("USR2");
+        program.expect("recorded");
+        self.accounts(report)
+    }
+
+    /// The same for a program that knows nothing of tests: from before its main to its exit.
+    #[track_caller]
+    pub fn watch_whole(&self, command: &mut Command, memleak_flags: &[&str]) -> Accounts {
+        let mut program = self.start(command.env("GROUND_TRUTH_GATE", "1"));
+        program.expect("ready");
+        let memleak = Memleak::attach(program.pid(), memleak_flags);
+        program.tell("");
+        self.finish_whole(&mut program, memleak)
+    }
+
+    /// The end of [`Witness::watch_whole`], for a program that is about to exit.
+    #[track_caller]
+    pub fn finish_whole(&self, program: &mut Program, memleak: Memleak) -> Accounts {
+        while program.line() != "done" {}
+        let report = memleak.finish();
+        program.tell("");
+        program.expect("recorded");
+        self.accounts(report)
+    }
+
+    #[track_caller]
+    fn accounts(&self, report: Report) -> Accounts {
+        report.check_sums();
+        Accounts {
+            reported: reported(&report, |stack| (&stack.frames, true)),
+            witnessed: self.witnessed(),
+            report,
+        }
+    }
+
+    /// What the witness says.
+    #[track_caller]
+    fn witnessed(&self) -> Calls {
+        let text = fs::read_to_string(&self.records).expect("the witness's records");
+        let mut records = Records::default();
+        for line in text.lines() {
+            records
+                .add(line)
+                .unwrap_or_else(|| panic!("not a record: {line}"));
+        }
+        records.calls
+    }
+}
+
+impl Accounts {
+    /// Checks that both say the same: the same stacks, each with the same number of calls and bytes.
+    #[track_caller]
+    pub fn check_equal(&self) {
+        let report = &self.report;
+        assert_eq!(report.lost.blocks, 0, "{:?}", report.lost);
+        let differences = self.differences();
+        assert!(differences.is_empty(), "{differences}{:?}", report.unwinding);
+    }
+
+    /// Takes the witness's last frames as ends: of objects in which libgcc does not find how the first function
+    /// ends, though it is said there. The frames still have to be the same.
+    #[must_use]
+    pub fn with_witnessed_ends(mut self) -> Self {
+        let mut calls = Calls::new();
+        for (call, amount) in self.witnessed {
+            let complete = Call {
+                complete: true,
+                ..call
+            };
+            add(&mut calls, complete, amount);
+        }
+        self.witnessed = calls;
+        self
+    }
+
+    /// Leaves out what memleak found by frame pointers, and what is beyond: libgcc knows none.
+    #[must_use]
+    pub fn without_frame_pointers(mut self) -> Self {
+        self.reported = reported(&self.report, |stack| {
+            let by_cfi = |frame: &&Frame| frame.found_by != "fp";
+            let count = stack.frames.iter().take_while(by_cfi).count();
+            (&stack.frames[..count], count == stack.frames.len())
+        });
+        self
+    }
+
+    /// Checks that both know every stack to its end.
+    #[track_caller]
+    pub fn check_complete(&self) {
+        for call in self.witnessed.keys().chain(self.reported.keys()) {
+            assert!(call.complete, "without its end: {call:?}\n{}", self.report);
+        }
+    }
+
+    /// Stacks on which the two do not agree, for people.
+    pub fn differences(&self) -> String {
+        let (ours, theirs) = (&self.reported, &self.witnessed);
+        let only_theirs = theirs.keys().filter(|call| !ours.contains_key(call));
+        let different: Vec<&Call> = ours
+            .keys()
+            .chain(only_theirs)
+            .filter(|call| ours.get(call) != theirs.get(call))
+            .collect();
+        if different.is_empty() {
+            return String::new();
+        }
+        let mut text = String::new();
+        for call in different.iter().take(6) {
+            text += &format!(
+                "{}, complete: {}; memleak {:?}, witness {:?}\n",
+                call.allocator,
+                call.complete,
+                ours.get(call),
+                theirs.get(call)
+            );
+            for (module, address) in &call.frames {
+                text += &format!("    {module} {address:#x}\n");
+            }
+        }
+        text + &format!(
+            "{} differences; {} stacks by memleak, {} by the witness\n",
+            different.len(),
+            ours.len(),
+            theirs.len()
+        )
+    }
+}
+
+/// The last part of a path. The kernel's object has different names.
+fn file_name(path: &str) -> &str {
+    match path.rsplit('/').next().unwrap_or(path) {
+        "linux-vdso.so.1" => "[vdso]",
+        name => name,
+    }
+}
+
+/// What memleak says, as far as `part` takes it: to the end if the stack is complete and it says so.
+#[track_caller]
+fn reported(report: &Report, part: impl Fn(&Stack) -> (&[Frame], bool)) -> Calls {
+    let mut calls = Calls::new();
+    let mut names: HashMap<String, Rc<str>> = HashMap::new();
+    let mut place = |frame: &Frame| -> Place {
+        let name = file_name(frame.module_name());
+        let name = names.entry(name.to_owned()).or_insert_with(|| name.into());
+        let address = frame.module.as_ref().map_or(0, |_| frame.svma());
+        (name.clone(), address)
+    };
+    for stack in &report.stacks {
+        let (frames, to_the_end) = part(stack);
+        let (own, frames) = frames.split_first().expect("a stack has frames");
+        assert!(
+            own.module_name() == LIBRARY || own.name().starts_with(WRAPPER),
+            "called past the witness:\n{stack}"
+        );
+        let call = Call {
+            allocator: stack.allocator.clone(),
+            complete: to_the_end && stack.end == "complete",
+            frames: frames.iter().map(&mut place).collect(),
+        };
+        add(&mut calls, call, stack.allocated);
+    }
+    calls
+}
+
+fn add(calls: &mut Calls, call: Call, amount: Amount) {
+    let sum = calls.entry(call).or_default();
+    *sum = [*sum, amount].into_iter().sum();
+}
+
+/// The witness's lines, as far as they were read.
+#[derive(Default)]
+struct Records {
+    /// Each frame's place and its caller's number.
+    frames: HashMap<u32, (Place, u32)>,
+    /// The names of paths.
+    modules: HashMap<String, Rc<str>>,
+    calls: Calls,
+}
+
+impl Records {
+    fn add(&mut self, line: &str) -> Option<()> {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["frame", number, caller, module, address] => {
+                let module = self
+                    .modules
+                    .entry(module.to_owned())
+                    .or_insert_with(|| resolved_name(module));
+                let place = (module.clone(), u64::from_str_radix(address, 16).ok()?);
+                self.frames
+                    .insert(number.parse().ok()?, (place, caller.parse().ok()?));
+            }
+            ["stack", allocator, blocks, bytes, end, frame] => {
+                let call = Call {
+                    allocator: allocator.to_owned(),
+                    complete: end == "end",
+                    frames: self.way_from(frame.parse().ok()?)?,
+                };
+                let amount = Amount {
+                    bytes: bytes.parse().ok()?,
+                    blocks: blocks.parse().ok()?,
+                };
+                add(&mut self.calls, call, amount);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The frame and its callers.
+    fn way_from(&self, mut number: u32) -> Option<Vec<Place>> {
+        let mut way = Vec::new();
+        while number != 0 {
+            let (place, caller) = self.frames.get(&number)?;
+            way.push(place.clone());
+            number = *caller;
+        }
+        Some(way)
+    }
+}
+
+/// The loader knows libraries by links to them.
+fn resolved_name(path: &str) -> Rc<str> {
+    let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    file_name(&real.to_string_lossy()).into()
+}

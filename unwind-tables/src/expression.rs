@@ -1,0 +1,103 @@
+//! DWARF expressions in call frame information, as the ops of a program.
+//!
+//! Known are all operations that an expression in CFI may use (DWARF 5 §6.4.2) but branches, division and fixed
+//! addresses, which no object of a stock distribution has there: an expression with one of these is none.
+
+use gimli::{Encoding, EndianSlice, LittleEndian, Operation, UnwindExpression, UnwindSection};
+
+use crate::program::{MAX_OPS, Op, Opcode, PC};
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// The ops of `expression`; `None` when it is malformed, too long, or uses an operation that is not known.
+pub(crate) fn ops<'a, S: UnwindSection<Slice<'a>>>(
+    section: &S,
+    encoding: Encoding,
+    expression: UnwindExpression<usize>,
+) -> Option<Vec<Op>> {
+    let expression = expression.get(section).ok()?;
+    let mut operations = expression.operations(encoding);
+    let mut ops = Vec::new();
+    while let Some(operation) = operations.next().ok()? {
+        push(&mut ops, &operation)?;
+        if ops.len() > MAX_OPS {
+            return None;
+        }
+    }
+    Some(ops)
+}
+
+/// Appends what `operation` does.
+// The operations that are known are listed; whatever gimli learns later is not one of them.
+#[allow(clippy::wildcard_enum_match_arm)]
+fn push(ops: &mut Vec<Op>, operation: &Operation<Slice<'_>>) -> Option<()> {
+    let op = match *operation {
+        Operation::Nop => return Some(()),
+        Operation::UnsignedConstant { value } => return push_constant(ops, value),
+        Operation::SignedConstant { value } => return push_constant(ops, value.cast_unsigned()),
+        Operation::RegisterOffset {
+            register,
+            offset,
+            base_type,
+        } if base_type.0 == 0 => Op::register(general(register)?, i32::try_from(offset).ok()?),
+        Operation::PlusConstant { value } => Op::with(Opcode::Add, 0, i32::try_from(value).ok()?),
+        Operation::Deref {
+            base_type,
+            size: size @ (1 | 2 | 4 | 8),
+            space: false,
+        } if base_type.0 == 0 => Op::with(Opcode::Deref, size, 0),
+        Operation::Pick { index } => Op::with(Opcode::Pick, index, 0),
+        _ => Op::plain(opcode(operation)?),
+    };
+    ops.push(op);
+    Some(())
+}
+
+/// A register that a program can start from.
+pub(crate) fn general(register: gimli::Register) -> Option<u8> {
+    u8::try_from(register.0).ok().filter(|&number| number <= PC)
+}
+
+fn push_constant(ops: &mut Vec<Op>, value: u64) -> Option<()> {
+    if let Ok(small) = i32::try_from(value.cast_signed()) {
+        ops.push(Op::with(Opcode::Constant, 0, small));
+        return Some(());
+    }
+    let half = |shift: u32| {
+        u32::try_from(value >> shift & u64::from(u32::MAX))
+            .ok()
+            .map(u32::cast_signed)
+    };
+    ops.push(Op::with(Opcode::Constant, 0, half(0)?));
+    ops.push(Op::with(Opcode::High, 0, half(32)?));
+    Some(())
+}
+
+/// Operations without operands of their own.
+#[allow(clippy::wildcard_enum_match_arm)]
+fn opcode(operation: &Operation<Slice<'_>>) -> Option<Opcode> {
+    Some(match operation {
+        Operation::Drop => Opcode::Drop,
+        Operation::Swap => Opcode::Swap,
+        Operation::Rot => Opcode::Rotate,
+        Operation::Abs => Opcode::Absolute,
+        Operation::Neg => Opcode::Negate,
+        Operation::Not => Opcode::Not,
+        Operation::And => Opcode::And,
+        Operation::Or => Opcode::Or,
+        Operation::Xor => Opcode::Xor,
+        Operation::Plus => Opcode::Plus,
+        Operation::Minus => Opcode::Minus,
+        Operation::Mul => Opcode::Multiply,
+        Operation::Shl => Opcode::ShiftLeft,
+        Operation::Shr => Opcode::ShiftRight,
+        Operation::Shra => Opcode::ShiftArithmetic,
+        Operation::Eq => Opcode::Equal,
+        Operation::Ne => Opcode::NotEqual,
+        Operation::Lt => Opcode::Less,
+        Operation::Le => Opcode::LessEqual,
+        Operation::Gt => Opcode::Greater,
+        Operation::Ge => Opcode::GreaterEqual,
+        _ => return None,
+    })
+}

@@ -1,0 +1,360 @@
+//! Rules that do not pack: straight-line programs that compute the caller's registers from a frame's.
+//!
+//! Whatever a row of CFI can say is an expression over registers and memory (DWARF 5 §6.4.2), so one small stack
+//! machine holds all of it: a CFA in any register, a return address in a register, `val_offset`, and DWARF
+//! expressions without branches. Both walkers run these programs (`walk`, `bpf/program.bpf.h`); where they come
+//! from is `translate` and `expression`. A program is at most [`MAX_OPS`] long and needs at most [`MAX_OPERANDS`]
+//! operands at a time, both checked when it is made, so that running one needs no checks of its own.
+//!
+//! An op is two words: opcode and, above its 8 bits, an operand; then an immediate.
+
+use std::collections::HashMap;
+
+use crate::packed::PackedRule;
+use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
+
+/// The most ops of one program, the last one included.
+pub const MAX_OPS: usize = 64;
+/// The most operands that a program may have on its stack.
+pub const MAX_OPERANDS: usize = 8;
+/// Words of one op.
+pub const OP_WORDS: usize = 2;
+/// Registers are numbered as in DWARF (x86-64 psABI, figure 3.36); this many are general ones.
+pub const REGISTERS: u8 = 16;
+/// The column that stands for the program counter.
+pub const PC: u8 = 16;
+/// The number of `rsp`.
+pub const SP: u8 = 7;
+/// The number of `rbp`.
+pub const FP: u8 = 6;
+
+/// What an op does with the operand stack. `x` is the topmost operand, `y` the one below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Opcode {
+    /// The caller's registers are set; `sp` is the CFA unless it was.
+    End = 0,
+    /// The frame was interrupted, not called from. Only ever first.
+    Signal = 1,
+    /// `push register + immediate`, the register being the operand
+    Register = 2,
+    /// `push cfa + immediate`
+    Cfa = 3,
+    /// `push immediate`
+    Constant = 4,
+    /// `x = low half of x | immediate << 32`
+    High = 5,
+    /// `x = *x`, of as many bytes as the operand says (1, 2, 4, 8), zero-extended
+    Deref = 6,
+    /// `x = x + immediate`
+    Add = 7,
+    /// `push` the operand that is as far below `x` as the op's operand says
+    Pick = 8,
+    /// `pop`
+    Drop = 9,
+    /// `x, y = y, x`
+    Swap = 10,
+    /// `x` goes below the next two
+    Rotate = 11,
+    /// `x = |x|`, signed
+    Absolute = 12,
+    /// `x = -x`
+    Negate = 13,
+    /// `x = !x`, bit by bit
+    Not = 14,
+    /// `x = y & x`
+    And = 15,
+    /// `x = y | x`
+    Or = 16,
+    /// `x = y ^ x`
+    Xor = 17,
+    /// `x = y + x`
+    Plus = 18,
+    /// `x = y - x`
+    Minus = 19,
+    /// `x = y * x`
+    Multiply = 20,
+    /// `x = y << x`, 0 from 64 on
+    ShiftLeft = 21,
+    /// `x = y >> x`, 0 from 64 on
+    ShiftRight = 22,
+    /// `x = y >> x`, signed
+    ShiftArithmetic = 23,
+    /// `x = y == x`
+    Equal = 24,
+    /// `x = y != x`
+    NotEqual = 25,
+    /// `x = y < x`, signed, as are the next three
+    Less = 26,
+    /// `x = y <= x`
+    LessEqual = 27,
+    /// `x = y > x`
+    Greater = 28,
+    /// `x = y >= x`
+    GreaterEqual = 29,
+    /// `cfa = pop`
+    SetCfa = 30,
+    /// `caller's pc = pop`
+    SetRa = 31,
+    /// `caller's fp = pop`
+    SetFp = 32,
+    /// `caller's sp = pop`
+    SetSp = 33,
+}
+
+impl Opcode {
+    /// Every opcode, in the order of their numbers.
+    pub const ALL: [Self; 34] = [
+        Self::End,
+        Self::Signal,
+        Self::Register,
+        Self::Cfa,
+        Self::Constant,
+        Self::High,
+        Self::Deref,
+        Self::Add,
+        Self::Pick,
+        Self::Drop,
+        Self::Swap,
+        Self::Rotate,
+        Self::Absolute,
+        Self::Negate,
+        Self::Not,
+        Self::And,
+        Self::Or,
+        Self::Xor,
+        Self::Plus,
+        Self::Minus,
+        Self::Multiply,
+        Self::ShiftLeft,
+        Self::ShiftRight,
+        Self::ShiftArithmetic,
+        Self::Equal,
+        Self::NotEqual,
+        Self::Less,
+        Self::LessEqual,
+        Self::Greater,
+        Self::GreaterEqual,
+        Self::SetCfa,
+        Self::SetRa,
+        Self::SetFp,
+        Self::SetSp,
+    ];
+
+    /// The opcode with this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+
+    /// Operands that must be there before, and how many more or fewer there are after.
+    fn effect(self, operand: u8) -> (usize, isize) {
+        match self {
+            Self::End | Self::Signal => (0, 0),
+            Self::Register | Self::Cfa | Self::Constant => (0, 1),
+            Self::High | Self::Deref | Self::Add | Self::Absolute | Self::Negate | Self::Not => (1, 0),
+            Self::Pick => (usize::from(operand) + 1, 1),
+            Self::Swap => (2, 0),
+            Self::Rotate => (3, 0),
+            Self::Drop | Self::SetCfa | Self::SetRa | Self::SetFp | Self::SetSp => (1, -1),
+            Self::And
+            | Self::Or
+            | Self::Xor
+            | Self::Plus
+            | Self::Minus
+            | Self::Multiply
+            | Self::ShiftLeft
+            | Self::ShiftRight
+            | Self::ShiftArithmetic
+            | Self::Equal
+            | Self::NotEqual
+            | Self::Less
+            | Self::LessEqual
+            | Self::Greater
+            | Self::GreaterEqual => (2, -1),
+        }
+    }
+}
+
+/// One op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Op {
+    /// What it does.
+    pub code: Opcode,
+    /// A register, a number of bytes, or a distance.
+    pub operand: u8,
+    /// A number, sign-extended where it is used.
+    pub immediate: i32,
+}
+
+impl Op {
+    /// An op without operand and immediate.
+    pub const fn plain(code: Opcode) -> Self {
+        Self::with(code, 0, 0)
+    }
+
+    /// Any op.
+    pub const fn with(code: Opcode, operand: u8, immediate: i32) -> Self {
+        Self {
+            code,
+            operand,
+            immediate,
+        }
+    }
+
+    /// `push register + offset`
+    pub const fn register(register: u8, offset: i32) -> Self {
+        Self::with(Opcode::Register, register, offset)
+    }
+
+    /// `push cfa + offset`
+    pub const fn cfa(offset: i32) -> Self {
+        Self::with(Opcode::Cfa, 0, offset)
+    }
+
+    /// `x = *x`, of 8 bytes
+    pub const fn deref() -> Self {
+        Self::with(Opcode::Deref, 8, 0)
+    }
+
+    /// As the kernel reads it.
+    pub fn words(self) -> [u32; OP_WORDS] {
+        [
+            self.code as u32 | u32::from(self.operand) << 8,
+            self.immediate.cast_unsigned(),
+        ]
+    }
+
+    /// From words; `None` for those of no op.
+    pub fn from_words([first, immediate]: [u32; OP_WORDS]) -> Option<Self> {
+        let [code, operand, 0, 0] = first.to_le_bytes() else {
+            return None;
+        };
+        let code = Opcode::from_number(code.into())?;
+        let sensible = (code != Opcode::Register || operand <= PC)
+            && (code != Opcode::Deref || matches!(operand, 1 | 2 | 4 | 8));
+        sensible.then_some(Self::with(code, operand, immediate.cast_signed()))
+    }
+}
+
+/// Names a program within one [`Programs`]: the number of its first op there, and in the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProgramId(pub(crate) u32);
+
+/// The programs of one table, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Programs {
+    ops: Vec<Op>,
+    known: HashMap<Box<[Op]>, ProgramId>,
+}
+
+impl Programs {
+    /// All programs, one after the other.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Whether one of them starts from a register that is not in every frame's state.
+    pub fn use_registers(&self) -> bool {
+        let elsewhere = |op: &Op| op.code == Opcode::Register && ![SP, FP, PC].contains(&op.operand);
+        self.ops.iter().any(elsewhere)
+    }
+
+    /// Whether the frame was interrupted, not called from.
+    pub fn is_signal_frame(&self, program: ProgramId) -> bool {
+        let first = usize::try_from(program.0)
+            .ok()
+            .and_then(|first| self.ops.get(first));
+        first.is_some_and(|op| op.code == Opcode::Signal)
+    }
+
+    /// The program of these ops; an end is put behind them.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::CfaExpression`] when it is too long or needs too many operands, or when there are too many programs.
+    pub fn intern(&mut self, mut ops: Vec<Op>) -> Result<ProgramId, Reason> {
+        ops.push(Op::plain(Opcode::End));
+        if let Some(&known) = self.known.get(ops.as_slice()) {
+            return Ok(known);
+        }
+        if !is_sound(&ops) {
+            return Err(Reason::CfaExpression);
+        }
+        let number = u32::try_from(self.ops.len()).map_err(|_| Reason::CfaExpression)?;
+        PackedRule::wide(number).ok_or(Reason::CfaExpression)?;
+        self.ops.extend_from_slice(&ops);
+        self.known.insert(ops.into(), ProgramId(number));
+        Ok(ProgramId(number))
+    }
+
+    /// `frame` as a rule: packed if it fits, else as a program.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::intern`].
+    pub fn rule(&mut self, frame: FrameRule) -> Result<UnwindRule, Reason> {
+        let rule = UnwindRule::Frame(frame);
+        if PackedRule::pack(rule).is_some() {
+            return Ok(rule);
+        }
+        self.intern(ops_of(frame).ok_or(Reason::CfaExpression)?)
+            .map(UnwindRule::Program)
+    }
+}
+
+/// The same as `frame` says; `None` for the PLT form with anything unusual, which no linker writes.
+fn ops_of(frame: FrameRule) -> Option<Vec<Op>> {
+    let number = |register| match register {
+        Register::Sp => SP,
+        Register::Fp => FP,
+    };
+    let mut ops = Vec::new();
+    if frame.signal_frame {
+        ops.push(Op::plain(Opcode::Signal));
+    }
+    match frame.cfa {
+        CfaRule::Offset { register, offset } => ops.push(Op::register(number(register), offset)),
+        CfaRule::Deref { register, at, offset } => {
+            ops.extend([Op::register(number(register), at), Op::deref()]);
+            ops.push(Op::with(Opcode::Add, 0, offset));
+        }
+        CfaRule::Plt { .. } => return None,
+    }
+    ops.push(Op::plain(Opcode::SetCfa));
+    for (saved, set) in [(frame.ra, Opcode::SetRa), (frame.fp, Opcode::SetFp)] {
+        match saved {
+            Saved::Same => continue,
+            Saved::AtCfa(offset) => ops.push(Op::cfa(offset)),
+            Saved::At { register, offset } => ops.push(Op::register(number(register), offset)),
+        }
+        ops.extend([Op::deref(), Op::plain(set)]);
+    }
+    (frame.ra != Saved::Same).then_some(ops)
+}
+
+/// Whether a program can be run without checks: it ends, in time, is short, never lacks an operand nor has too many,
+/// and sets the CFA before it uses it, and a return address.
+pub(crate) fn is_sound(ops: &[Op]) -> bool {
+    let mut operands = 0_usize;
+    let mut set = Vec::with_capacity(2);
+    for (number, op) in ops.iter().take(MAX_OPS).enumerate() {
+        let (needed, change) = op.code.effect(op.operand);
+        let misplaced = op.code == Opcode::Signal && number > 0;
+        if operands < needed || misplaced || (op.code == Opcode::Cfa && !set.contains(&Opcode::SetCfa)) {
+            return false;
+        }
+        operands = operands.saturating_add_signed(change);
+        if operands > MAX_OPERANDS {
+            return false;
+        }
+        if op.code == Opcode::End {
+            return set.contains(&Opcode::SetCfa) && set.contains(&Opcode::SetRa);
+        }
+        set.extend(
+            [op.code]
+                .into_iter()
+                .filter(|code| matches!(code, Opcode::SetCfa | Opcode::SetRa)),
+        );
+    }
+    false
+}

@@ -1,0 +1,248 @@
+//! Where functions save the registers that their callers expect back.
+//!
+//! A walk needs this only for frames whose rule starts from another register than rsp or rbp. It then looks back
+//! through the frames it came from, for the nearest one that saved that register; without one, the register still has
+//! the value it had where the walk began. So the answer stands in an image of its own, which nothing else reads: the
+//! same layout as of rules, with one of these instead of a rule.
+//!
+//! ```text
+//!  kind 1  five fields of 5 bits, for rbx, r12, r13, r14, r15: 0 not saved yet, 1..30 saved at *(cfa - 8 * field),
+//!          31 not known. Other registers are not preserved by calls.
+//!  kind 5  a long entry: a word for each of 16 registers, see [`Saved::word`]
+//!  kind 6  nothing is known
+//! ```
+
+use std::collections::HashMap;
+
+use gimli::UnwindSection;
+
+use crate::expression;
+use crate::image::ImageView;
+use crate::packed::{KIND_BITS, PackedRule, kind};
+use crate::program::{FP, Opcode, PC, REGISTERS, SP};
+use crate::table::RowRule;
+use crate::translate::{RowContext, Slice};
+
+/// The registers that functions preserve, but for rsp and rbp, in the order of their fields.
+pub const PRESERVED: [u8; 5] = [3, 12, 13, 14, 15];
+/// Bits of one field.
+pub const FIELD_BITS: u32 = 5;
+/// The field of a register that nothing is known of.
+pub const FIELD_UNKNOWN: u32 = (1 << FIELD_BITS) - 1;
+/// Words of a long entry.
+pub const LONG_WORDS: usize = REGISTERS as usize;
+
+/// Bits of a long entry's words: how the value is found, and for a slot what its offset is from.
+pub mod long {
+    /// The register has the caller's value.
+    pub const SAME: u32 = 0;
+    /// Nothing is known.
+    pub const UNKNOWN: u32 = 1;
+    /// In a slot at an offset from the CFA.
+    pub const AT_CFA: u32 = 2;
+    /// In a slot at an offset from the frame's rsp.
+    pub const AT_SP: u32 = 3;
+    /// In a slot at an offset from the frame's rbp.
+    pub const AT_FP: u32 = 4;
+    /// Bits of the above; the offset in bytes, signed, is in the bits over them.
+    pub const KIND_BITS: u32 = 3;
+}
+
+/// Where the caller's value of one register is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Saved {
+    /// In the register.
+    Same,
+    /// Nobody says.
+    Unknown,
+    /// In a slot: one of [`long`]'s bases, and bytes.
+    Slot(u32, i32),
+}
+
+impl Saved {
+    /// As a word of a long entry.
+    fn word(self) -> u32 {
+        match self {
+            Self::Same => long::SAME,
+            Self::Unknown => long::UNKNOWN,
+            Self::Slot(base, offset) => base | offset.cast_unsigned() << long::KIND_BITS,
+        }
+    }
+
+    /// As a field; `None` when it does not fit one.
+    fn field(self) -> Option<u32> {
+        match self {
+            Self::Same => Some(0),
+            Self::Unknown => Some(FIELD_UNKNOWN),
+            Self::Slot(long::AT_CFA, offset) if offset < 0 && offset % 8 == 0 => {
+                Some(offset.unsigned_abs() / 8).filter(|&slots| slots < FIELD_UNKNOWN)
+            }
+            Self::Slot(..) => None,
+        }
+    }
+
+    fn slot(base: u32, offset: i64) -> Self {
+        let fits = -(1 << 28)..1 << 28;
+        match i32::try_from(offset) {
+            Ok(offset) if fits.contains(&offset) => Self::Slot(base, offset),
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// What `rule`, of [`ImageView::rule_at`] of an image of saves, says of one register. `words` are those around the
+/// image.
+pub fn saved(words: ImageView<'_>, rule: PackedRule, number: u8) -> Saved {
+    match rule.kind() {
+        kind::SP => short(rule, number).unwrap_or(Saved::Unknown),
+        kind::WIDE => long_entry(words.word(rule.wide_index().wrapping_add(number.into()))),
+        _ => Saved::Unknown,
+    }
+}
+
+fn short(rule: PackedRule, number: u8) -> Option<Saved> {
+    let field = PRESERVED.iter().position(|&preserved| preserved == number)?;
+    let shift = KIND_BITS + FIELD_BITS * u32::try_from(field).ok()?;
+    Some(match rule.bits() >> shift & FIELD_UNKNOWN {
+        0 => Saved::Same,
+        FIELD_UNKNOWN => Saved::Unknown,
+        slots => Saved::Slot(long::AT_CFA, -8 * i32::try_from(slots).ok()?),
+    })
+}
+
+fn long_entry(word: u32) -> Saved {
+    match word & ((1 << long::KIND_BITS) - 1) {
+        long::SAME => Saved::Same,
+        base @ (long::AT_CFA | long::AT_SP | long::AT_FP) => {
+            Saved::Slot(base, word.cast_signed() >> long::KIND_BITS)
+        }
+        _ => Saved::Unknown,
+    }
+}
+
+/// What a row says, packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavesRule(PackedRule);
+
+impl RowRule for SavesRule {
+    const GAP: Self = Self(PackedRule::GAP);
+
+    fn pack(self) -> Option<PackedRule> {
+        Some(self.0)
+    }
+
+    fn covers_padding(self) -> bool {
+        self != Self::GAP
+    }
+}
+
+/// The long entries of one image, each once.
+#[derive(Debug, Default)]
+pub struct LongSaves {
+    words: Vec<u32>,
+    known: HashMap<[u32; LONG_WORDS], SavesRule>,
+}
+
+impl LongSaves {
+    /// All entries, one after the other.
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    /// Packs where each register is; only the preserved ones fit the short form, so others make a long entry.
+    pub fn pack(&mut self, saved: &[Saved; LONG_WORDS]) -> SavesRule {
+        let is_preserved = |number: usize| {
+            PRESERVED
+                .iter()
+                .any(|&preserved| usize::from(preserved) == number)
+        };
+        let others = saved
+            .iter()
+            .enumerate()
+            .filter(|&(number, _)| !is_preserved(number));
+        let only_preserved = others.into_iter().all(|(_, &saved)| saved == Saved::Unknown);
+        let fields = PRESERVED.iter().rev().try_fold(0, |fields, &number| {
+            Some(fields << FIELD_BITS | saved[usize::from(number)].field()?)
+        });
+        match fields.filter(|_| only_preserved) {
+            Some(fields) => SavesRule(PackedRule::from_bits(fields << KIND_BITS | kind::SP)),
+            None => self.intern(saved.map(Saved::word)),
+        }
+    }
+
+    fn intern(&mut self, entry: [u32; LONG_WORDS]) -> SavesRule {
+        if let Some(&known) = self.known.get(&entry) {
+            return known;
+        }
+        // References count ops' two words, like those to programs.
+        let number = u32::try_from(self.words.len() / 2)
+            .ok()
+            .and_then(PackedRule::wide);
+        let Some(rule) = number.map(SavesRule) else {
+            return SavesRule::GAP;
+        };
+        self.words.extend(entry);
+        self.known.insert(entry, rule);
+        rule
+    }
+}
+
+/// What `row` says of all registers but rsp and rbp, which every rule says.
+pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
+    section: &S,
+    context: RowContext,
+    row: &gimli::UnwindTableRow<usize>,
+    long: &mut LongSaves,
+) -> SavesRule {
+    let mut saved = [Saved::Unknown; LONG_WORDS];
+    for number in PRESERVED {
+        saved[usize::from(number)] = Saved::Same;
+    }
+    let mut sp_is_cfa = true;
+    for (register, rule) in row.registers() {
+        if *register == gimli::X86_64::RSP {
+            sp_is_cfa = *rule == gimli::RegisterRule::ValOffset(0);
+        }
+        let general = expression::general(*register).filter(|&number| ![SP, FP, PC].contains(&number));
+        if let Some(slot) = general.and_then(|number| saved.get_mut(usize::from(number))) {
+            *slot = where_saved(section, context, *register, rule);
+        }
+    }
+    if !sp_is_cfa {
+        // Slots are found from the caller's stack pointer, which is the CFA elsewhere.
+        for slot in &mut saved {
+            if matches!(slot, Saved::Slot(long::AT_CFA, _)) {
+                *slot = Saved::Unknown;
+            }
+        }
+    }
+    long.pack(&saved)
+}
+
+/// A register that is given as a value, or in another register, is not followed.
+#[allow(clippy::wildcard_enum_match_arm)]
+fn where_saved<'a, S: UnwindSection<Slice<'a>>>(
+    section: &S,
+    context: RowContext,
+    register: gimli::Register,
+    rule: &gimli::RegisterRule<usize>,
+) -> Saved {
+    match *rule {
+        gimli::RegisterRule::SameValue => Saved::Same,
+        gimli::RegisterRule::Register(of) if of == register => Saved::Same,
+        gimli::RegisterRule::Offset(offset) => Saved::slot(long::AT_CFA, offset),
+        gimli::RegisterRule::Expression(slot) => {
+            let ops = expression::ops(section, context.encoding, slot).unwrap_or_default();
+            match *ops.as_slice() {
+                [op] if op.code == Opcode::Register && op.operand == SP => {
+                    Saved::slot(long::AT_SP, op.immediate.into())
+                }
+                [op] if op.code == Opcode::Register && op.operand == FP => {
+                    Saved::slot(long::AT_FP, op.immediate.into())
+                }
+                _ => Saved::Unknown,
+            }
+        }
+        _ => Saved::Unknown,
+    }
+}

@@ -1,0 +1,101 @@
+//! Signal trampolines without CFI, known by their code.
+//!
+//! What a signal handler returns to does nothing but ask the kernel to restore the interrupted registers, so its code
+//! says where they are as well as CFI would: the stack pointer is at a `struct ucontext` (Linux,
+//! `arch/x86/include/asm/sigframe.h`). musl, bionic and Go describe their trampolines by no CFI; the unwinders of
+//! compilers know them by their code, too.
+
+use std::ops::Range;
+
+use crate::addr::Svma;
+use crate::cfi::{Cfi, Function};
+use crate::program::Programs;
+use crate::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
+use crate::saves::{self, LONG_WORDS, LongSaves, SavesRule, long};
+use crate::table::{Row, RowRule};
+
+/// `rt_sigreturn` is system call 15: as assemblers and compilers write it.
+const CODES: [&[u8]; 2] = [
+    // mov $15, %rax; syscall
+    &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05],
+    // mov $15, %eax; syscall
+    &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05],
+];
+/// `uc_mcontext` in `struct ucontext`, and in it the registers in the order of `struct sigcontext`, by their DWARF
+/// numbers; after them come rsp and rip.
+const MCONTEXT: i32 = 40;
+const SIGCONTEXT: [u8; 15] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2];
+const FP_AT: i32 = MCONTEXT + 8 * 10;
+const SP_AT: i32 = MCONTEXT + 8 * 15;
+const PC_AT: i32 = MCONTEXT + 8 * 16;
+
+/// The trampolines in `gaps`, code that has no CFI. A handler returns to the first byte; the row starts one byte lower,
+/// where return addresses are looked up.
+pub(crate) fn find<'a>(
+    gaps: Vec<Range<Svma>>,
+    mut bytes_of: impl FnMut(&Range<Svma>) -> Option<&'a [u8]>,
+) -> Vec<Range<Svma>> {
+    let mut found = Vec::new();
+    for gap in gaps {
+        let Some(bytes) = bytes_of(&gap) else { continue };
+        let syscalls = bytes
+            .windows(2)
+            .zip(2..)
+            .filter(|(pair, _)| *pair == [0x0f, 0x05]);
+        for (_, end) in syscalls {
+            let code = CODES.iter().find(|code| bytes[..end].ends_with(code));
+            if let Some(code) = code {
+                let start = end.saturating_sub(code.len()).saturating_sub(1);
+                found.push(gap.start.wrapping_add(start as u64)..gap.start.wrapping_add(end as u64));
+            }
+        }
+    }
+    found
+}
+
+/// A section that describes `trampolines` by `rule`.
+pub(crate) fn describe<R: RowRule>(trampolines: &[Range<Svma>], rule: R) -> Cfi<R> {
+    let functions = trampolines.iter().zip(0..).map(|(range, row)| Function {
+        range: range.clone(),
+        rows: row..row + 1,
+    });
+    Cfi {
+        functions: functions.collect(),
+        rows: trampolines
+            .iter()
+            .map(|range| Row {
+                start: range.start,
+                rule,
+            })
+            .collect(),
+        ..Cfi::default()
+    }
+}
+
+/// How to get to the interrupted frame.
+pub(crate) fn rule(programs: &mut Programs) -> UnwindRule {
+    let at = |offset| Saved::At {
+        register: Register::Sp,
+        offset,
+    };
+    let frame = FrameRule {
+        cfa: CfaRule::Deref {
+            register: Register::Sp,
+            at: SP_AT,
+            offset: 0,
+        },
+        ra: at(PC_AT),
+        fp: at(FP_AT),
+        signal_frame: true,
+    };
+    programs.rule(frame).unwrap_or_else(UnwindRule::Unsupported)
+}
+
+/// Where the interrupted frame's registers are.
+pub(crate) fn saves(long: &mut LongSaves) -> SavesRule {
+    let mut saved = [saves::Saved::Unknown; LONG_WORDS];
+    for (number, offset) in SIGCONTEXT.into_iter().zip((MCONTEXT..).step_by(8)) {
+        saved[usize::from(number)] = saves::Saved::Slot(long::AT_SP, offset);
+    }
+    long.pack(&saved)
+}

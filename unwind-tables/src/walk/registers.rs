@@ -1,0 +1,64 @@
+//! Finds what a register other than rsp and rbp holds in the frame that a walk has come to. Mirrors
+//! `bpf/registers.bpf.h`.
+//!
+//! Going back from the frame to where the walk began, the nearest frame that saved the register has it; if none has,
+//! it still is what it was at the probe.
+
+use super::{End, FoundBy, MappingKind, Walk};
+use crate::addr::Avma;
+use crate::mapping;
+use crate::saves::{self, Saved, long};
+
+/// Where a frame's caller has a register.
+enum Place {
+    /// Where the frame itself has it.
+    Same,
+    /// In this slot.
+    Slot(Avma),
+}
+
+impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
+    pub(super) fn find_register(&mut self, number: u8) -> Result<u64, End> {
+        let current = self.frames.len().wrapping_sub(1);
+        for callee in (0..current).rev() {
+            if let Place::Slot(slot) = self.place(callee, number)? {
+                return self.read_slot(slot);
+            }
+        }
+        let at_probe = self.at_probe.get(usize::from(number));
+        at_probe.copied().ok_or(End::UnsupportedRule)
+    }
+
+    /// Where the frame above number `callee` has the register.
+    fn place(&mut self, callee: usize, number: u8) -> Result<Place, End> {
+        let unknown = End::UnsupportedRule;
+        let [frame, caller] = self.frames.get(callee..callee + 2).ok_or(unknown)? else {
+            return Err(unknown);
+        };
+        if caller.found_by == FoundBy::Fp {
+            return Err(unknown);
+        }
+        let address = frame.pc.wrapping_sub(u64::from(!frame.exact));
+        // Its rule was used, so it has been found current.
+        let mapping = mapping::find(self.tables.mappings, address);
+        let mapping = mapping.filter(|mapping| mapping.kind == MappingKind::Table);
+        let mapping = *mapping.ok_or(unknown)?;
+        let Some(saves) = self.image(mapping.image_at).saves() else {
+            self.saves_wanted = Some(address);
+            return Err(End::TableNotLoaded);
+        };
+        let rule = saves.rule_at(mapping.bias.to_svma(address));
+        let [(sp, fp), (cfa, _)] = *self.bases.get(callee..callee + 2).ok_or(unknown)? else {
+            return Err(unknown);
+        };
+        let place =
+            |base: Avma, offset: i32| Place::Slot(base.wrapping_add(i64::from(offset).cast_unsigned()));
+        match saves::saved(self.image(0), rule, number) {
+            Saved::Same => Ok(Place::Same),
+            Saved::Slot(long::AT_CFA, offset) => Ok(place(cfa, offset)),
+            Saved::Slot(long::AT_SP, offset) => Ok(place(sp, offset)),
+            Saved::Slot(long::AT_FP, offset) => Ok(place(fp, offset)),
+            Saved::Slot(..) | Saved::Unknown => Err(unknown),
+        }
+    }
+}
