@@ -112,6 +112,7 @@ fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> Report {
 
 /// Two libraries alternate at the same address a thousand times while they and another thread allocate: no stack
 /// is walked by the table of the other, and those that last are complete.
+#[allow(clippy::print_stderr, reason = "what the test found")]
 #[test]
 fn libraries_at_the_same_address() {
     const ROUNDS: u64 = 1000;
