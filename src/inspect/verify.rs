@@ -171,10 +171,13 @@ fn describe(path: &Path, result: &FileResult, out: &mut dyn Write) -> io::Result
     if more > 0 {
         writeln!(out, "{path}: {more} more wrong")?;
     }
-    for (reason, rows) in unsupported {
+    for (reason, verify::Unsupported { rows, first }) in unsupported {
         let calls = result.unsupported_calls.get(reason).copied().unwrap_or(0);
         let (rows, calls) = (counted(*rows, "row"), counted(calls, "call"));
-        writeln!(out, "{path}: unsupported: {reason}: {rows}, {calls}")?;
+        writeln!(
+            out,
+            "{path}: unsupported: {reason}: {rows}, the first at {first:#x}, {calls}"
+        )?;
     }
     if *malformed > 0 {
         writeln!(
@@ -187,14 +190,14 @@ fn describe(path: &Path, result: &FileResult, out: &mut dyn Write) -> io::Result
 
 impl Sums {
     fn add(&mut self, result: &FileResult) {
-        let sum = |counts: &BTreeMap<Reason, u64>| counts.values().sum::<u64>();
+        let unsupported = &result.verified.unsupported;
         self.files += 1;
         self.rows += result.verified.rows;
         self.addresses += result.verified.addresses;
         self.wrong += result.verified.wrong;
         self.calls += result.calls;
-        self.unsupported_rows += sum(&result.verified.unsupported);
-        self.unsupported_calls += sum(&result.unsupported_calls);
+        self.unsupported_rows += unsupported.values().map(|found| found.rows).sum::<u64>();
+        self.unsupported_calls += result.unsupported_calls.values().sum::<u64>();
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {

@@ -80,6 +80,15 @@ pub struct Wrong {
     pub cfi: Outcome,
 }
 
+/// Rows that cannot be expressed, for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// How many.
+    pub rows: u64,
+    /// Where the first of them starts.
+    pub first: Svma,
+}
+
 /// What a comparison found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
@@ -92,7 +101,7 @@ pub struct Verified {
     /// The first of them.
     pub examples: Vec<Wrong>,
     /// Rows that the image cannot express, by reason.
-    pub unsupported: BTreeMap<Reason, u64>,
+    pub unsupported: BTreeMap<Reason, Unsupported>,
     /// Gaps that are padding, which the row before answers for.
     pub paddings: u64,
     /// Addresses without CFI that the image answers for by their code: signal trampolines.
@@ -235,7 +244,12 @@ impl Comparison<'_> {
                 );
             }
         }
-        *self.found.unsupported.entry(Reason::Malformed).or_default() += 1;
+        self.count_unsupported(Reason::Malformed, range.start);
+    }
+
+    fn count_unsupported(&mut self, reason: Reason, first: Svma) {
+        let none = Unsupported { rows: 0, first };
+        self.found.unsupported.entry(reason).or_insert(none).rows += 1;
     }
 
     fn compare_row<'a, S: UnwindSection<evaluate::Slice<'a>>>(
@@ -246,7 +260,7 @@ impl Comparison<'_> {
     ) {
         self.found.rows += 1;
         if let UnwindRule::Unsupported(reason) = self.rule_at(range.start) {
-            *self.found.unsupported.entry(reason).or_default() += 1;
+            self.count_unsupported(reason, range.start);
         }
         for at in addresses_of(range) {
             self.found.addresses += 1;
