@@ -280,7 +280,8 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 	case RULE_DRAP:
 		return apply_drap(walk, rule);
 	case RULE_WIDE:
-		return apply_program(walk, rule >> RULE_KIND_BITS);
+		/* Without tables there are no programs: the verifier need not look at them. */
+		return unwind_by_fp ? END_UNSUPPORTED_RULE : apply_program(walk, rule >> RULE_KIND_BITS);
 	case RULE_CHAIN:
 		return apply_fp(walk, END_FP_CHAIN_END);
 	default:

@@ -17,11 +17,11 @@ type Row = (&'static str, AttachPath, Walk, u64);
 const MORE: u64 = 15;
 
 const MEASURED: &[Row] = &[
-    ("allocation_session", AttachPath::Session, Walk::Dwarf, 29_404),
+    ("allocation_session", AttachPath::Session, Walk::Dwarf, 49_805),
     ("allocation_session", AttachPath::Session, Walk::Fp, 5_046),
     ("allocation_entry", AttachPath::Multi, Walk::Dwarf, 778),
     ("allocation_entry", AttachPath::Multi, Walk::Fp, 778),
-    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 28_655),
+    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 49_051),
     ("allocation_return", AttachPath::Multi, Walk::Fp, 4_297),
     ("free_entry", AttachPath::Session, Walk::Dwarf, 492),
 ];

@@ -195,6 +195,41 @@ fn completeness_counts_sites_and_walks() {
     assert_eq!(sums.frames_by(FoundBy::Fp), 0);
 }
 
+/// A walk that ended where code was found later, or in a table that was out of date, says so and names that code;
+/// one that ended where nothing was found does not.
+#[test]
+fn ends_in_code_that_was_new() {
+    let ended = |end, end_pc| StackTotals {
+        end,
+        end_pc: Avma::new(end_pc),
+        ..stack(0, &[0x1010], amount(5, 1))
+    };
+    let place = |svma| {
+        Some(Place {
+            module: 2,
+            svma: Svma::new(svma),
+        })
+    };
+    for (stack, end, at) in [
+        (ended(End::NoMapping, 0x10_0010), End::TableNotLoaded, place(0x10)),
+        (ended(End::NoMapping, 0x20_0010), End::TableNotLoaded, None),
+        (ended(End::NoMapping, 0x30_0010), End::NoMapping, None),
+        (
+            ended(End::TableNotLoaded, 0x10_0010),
+            End::TableNotLoaded,
+            place(0x10),
+        ),
+        // Known to be somewhere else by then.
+        (ended(End::TableNotLoaded, 0x1020), End::TableNotLoaded, None),
+    ] {
+        let [site] = &sites(vec![stack])[..] else {
+            panic!("one stack is one site")
+        };
+        assert_eq!(site.end, end);
+        assert_eq!(site.end_at.and_then(|end_at| end_at.place), at);
+    }
+}
+
 /// Ends are grouped by module and cause, most allocations first, each with the addresses most walks ended at.
 #[test]
 fn ends_are_ranked_by_module_and_cause() {
@@ -241,39 +276,4 @@ fn steps_count_for_the_module_that_was_left() {
         (sums.frames_by(FoundBy::Cfi), sums.frames_by(FoundBy::Fp)),
         (10, 5)
     );
-}
-
-/// A walk that ended where code was found later, or in a table that was out of date, says so and names that code;
-/// one that ended where nothing was found does not.
-#[test]
-fn ends_in_code_that_was_new() {
-    let ended = |end, end_pc| StackTotals {
-        end,
-        end_pc: Avma::new(end_pc),
-        ..stack(0, &[0x1010], amount(5, 1))
-    };
-    let place = |svma| {
-        Some(Place {
-            module: 2,
-            svma: Svma::new(svma),
-        })
-    };
-    for (stack, end, at) in [
-        (ended(End::NoMapping, 0x10_0010), End::TableNotLoaded, place(0x10)),
-        (ended(End::NoMapping, 0x20_0010), End::TableNotLoaded, None),
-        (ended(End::NoMapping, 0x30_0010), End::NoMapping, None),
-        (
-            ended(End::TableNotLoaded, 0x10_0010),
-            End::TableNotLoaded,
-            place(0x10),
-        ),
-        // Known to be somewhere else by then.
-        (ended(End::TableNotLoaded, 0x1020), End::TableNotLoaded, None),
-    ] {
-        let [site] = &sites(vec![stack])[..] else {
-            panic!("one stack is one site")
-        };
-        assert_eq!(site.end, end);
-        assert_eq!(site.end_at.and_then(|end_at| end_at.place), at);
-    }
 }

@@ -137,11 +137,6 @@ impl ModuleTables {
     }
 }
 
-fn facts(compiled: &Compiled) -> TableFacts {
-    let table_bytes = compiled.image.as_ref().map_or(0, Image::byte_len);
-    TableFacts::of(&compiled.coverage, table_bytes as u64)
-}
-
 /// How a walk can tell that a mapping is still there.
 fn identity(code: &MappedCode, mappings: &Mappings, modules: &Modules) -> Identity {
     match *code {
@@ -167,6 +162,11 @@ fn by_words(fingerprint: Fingerprint, bias: Bias) -> Identity {
             word,
         }),
     }
+}
+
+fn facts(compiled: &Compiled) -> TableFacts {
+    let table_bytes = compiled.image.as_ref().map_or(0, Image::byte_len);
+    TableFacts::of(&compiled.coverage, table_bytes as u64)
 }
 
 fn module_ids(mappings: &Mappings) -> impl Iterator<Item = ModuleId> {
