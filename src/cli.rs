@@ -42,7 +42,11 @@ pub struct Cli {
 pub enum Command {
     /// Show what the unwind tables of ELF files hold: rows, bytes, rules, gaps.
     Table {
-        /// ELF files.
+        /// Compare every table with an independent evaluation of the file's CFI; directories are searched. Status 1
+        /// if any rule is wrong.
+        #[arg(long)]
+        verify: bool,
+        /// ELF files; with --verify also directories.
         #[arg(required = true, value_name = "ELF")]
         files: Vec<PathBuf>,
     },

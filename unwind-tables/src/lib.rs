@@ -56,6 +56,7 @@ mod sections;
 pub mod table;
 mod trampoline;
 mod translate;
+pub mod verify;
 pub mod walk;
 
 pub use coverage::Coverage;
