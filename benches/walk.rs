@@ -8,6 +8,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::encode::encode;
 use unwind_tables::image::Image;
+use unwind_tables::mapping::Identity;
 use unwind_tables::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
 use unwind_tables::table::{Row, UnwindTable};
 use unwind_tables::walk::{End, Mapping, MappingKind, Registers, Tables, Unwind, walk};
@@ -83,11 +84,13 @@ fn walk_frames(criterion: &mut Criterion) {
         bias: Bias::between(Avma::new(CODE), Svma::new(0)),
         image_at: 0,
         kind: MappingKind::Table,
+        identity: Identity::SETTLED,
     }];
     let tables = Tables {
         words: image.words(),
         mappings: &mappings,
         unwind: Unwind::Dwarf,
+        changing: false,
     };
     let mut group = criterion.benchmark_group("walk");
     for depth in [10, 40, 200] {

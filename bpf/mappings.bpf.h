@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* From an address in the process to the mapping that holds it. */
+/* From an address in the process to the mapping that holds it, if it still does. */
 #pragma once
 
 /* Which of the lists in `mappings`, and of the caches in `rule_cache`, a walk uses throughout. */
@@ -38,4 +38,39 @@ static __always_inline struct mapping *find_mapping(u32 list, u64 address)
 	if (address < mapping->start || address >= mapping->end)
 		return NULL;
 	return mapping;
+}
+
+/* What a walk knows about the mapping list it uses. */
+struct list_state {
+	/* A change of the mappings is announced that the list does not have yet. */
+	u64 changing;
+	/* The mapping that was verified last: frames come in runs of the same object. */
+	u64 verified_start;
+	u64 verified_end;
+};
+
+static __always_inline bool is_verified(struct list_state *state, u64 address)
+{
+	return address >= state->verified_start && address < state->verified_end;
+}
+
+/* Whether the mapping still holds what the list says, by the process's own memory. */
+static __always_inline bool is_current(struct list_state *state, struct mapping *mapping)
+{
+	if (mapping->trust == TRUST_SETTLED || is_verified(state, mapping->start))
+		return true;
+	if (mapping->trust != TRUST_CHECKED && state->changing)
+		return false;
+	for (u32 number = 0; number < MAPPING_CHECKS; number++) {
+		struct mapping_check *check = &mapping->checks[number];
+		u64 word;
+
+		if (!check->at)
+			continue;
+		if (bpf_probe_read_user(&word, 8, (void *)check->at) || word != check->word)
+			return false;
+	}
+	state->verified_start = mapping->start;
+	state->verified_end = mapping->end;
+	return true;
 }

@@ -12,8 +12,8 @@ SEC(".bss.tables") u32 tables[64];
  * beyond every address. Written by user space; read by walks. Size: from the target's mappings. */
 SEC(".bss.mappings") struct mapping mappings[1];
 
-/* Two caches of 2^CACHE_BITS rules per process, one per mapping list. An entry is a rule and, above its 31
- * bits, the tag that makes the hit exact. Written by walks; cleared by user space. */
+/* Two caches of 2^CACHE_BITS rules per process, one per mapping list. An entry is a rule of 31
+ * bits, whether its mapping must be verified, and the tag that makes the hit exact. Written by walks; cleared by user space. */
 SEC(".bss.cache") u64 rule_cache[1];
 
 /* The processes traced, by slot. Written by user space; walks set `reload_requested`. */

@@ -34,6 +34,8 @@ struct compared {
 	enum counter counter;
 	enum event_kind event_kind;
 	enum end_cause end_cause;
+	enum mapping_kind mapping_kind;
+	enum mapping_trust mapping_trust;
 	enum image_header image_header;
 	enum image_shape image_shape;
 	enum rule_kind rule_kind;

@@ -53,6 +53,7 @@ enum stop_operand {
 	STOP_NO_MAPPING = 34,
 	STOP_TRAMPOLINE = 35,
 	STOP_NOT_CALLED = 36,
+	STOP_STALE = 37,
 };
 
 /* What an op of a program does; its operand is in the bits above, its immediate in the next word. */

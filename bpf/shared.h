@@ -28,8 +28,10 @@ enum limits {
 	MAX_FUNCTIONS = 64,
 	/* The stack records before this one have fixed meanings, see struct stack_record. */
 	FIRST_STACK = 2 * MAX_FUNCTIONS,
-	/* Slots of one rule cache, as a power of two: with a 33-bit tag this covers 48 address bits. */
+	/* Slots of one rule cache, as a power of two: with a 32-bit tag this covers all ADDRESS_BITS. */
 	CACHE_BITS = 15,
+	/* Words that tell one object from every other. */
+	MAPPING_CHECKS = 2,
 	/* Walks that can preempt one another on one CPU before one is not done. */
 	SCRATCH_PER_CPU = 4,
 };
@@ -79,6 +81,22 @@ enum mapping_kind {
 	MAPPING_TRAMPOLINE = 4,
 };
 
+/* How long an entry of the mapping list is true. */
+enum mapping_trust {
+	/* As long as the program runs: nothing unloads it. */
+	TRUST_SETTLED = 0,
+	/* While the process's memory holds the words of its checks. */
+	TRUST_CHECKED = 1,
+	/* While its checks hold, which say too little alone, and no change of the mappings is announced. */
+	TRUST_UNCHANGED = 2,
+};
+
+/* A word that stands in the process's memory while the mapping is what the list says; `at` 0 for none. */
+struct mapping_check {
+	u64 at;
+	u64 word;
+};
+
 /*
  * One executable mapping, below 2^ADDRESS_BITS. User space writes a whole list, in ascending order, then
  * makes it the active one.
@@ -90,7 +108,12 @@ struct mapping {
 	u64 bias;
 	/* Word of the table image, for MAPPING_TABLE. */
 	u32 image_at;
-	enum mapping_kind kind;
+	/* enum mapping_kind. */
+	u8 kind;
+	/* enum mapping_trust. */
+	u8 trust;
+	u16 unused;
+	struct mapping_check checks[MAPPING_CHECKS];
 };
 
 /* A process that is traced. Written by user space, but for `reload_requested`. */
@@ -211,5 +234,5 @@ struct event {
 	u64 address;
 };
 
-_Static_assert(sizeof(struct mapping) == 32, "a mapping list is scanned by cache lines");
+_Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
 _Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");

@@ -124,7 +124,7 @@ static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx
 	u32 epoch = generation >> 1;
 
 	save_registers(ctx, walk->at_probe);
-	walk_stack(walk, list_number(slot, generation), ctx->ip);
+	walk_stack(walk, list_number(slot, generation), 0, ctx->ip);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(slot, walk->pc);
 

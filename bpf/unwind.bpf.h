@@ -55,23 +55,22 @@ static __always_inline bool is_after_call(u64 ra)
 	return bpf_probe_read_user(&code, 8, (void *)(ra - 8)) == 0 && ends_in_call(code);
 }
 
-/* Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline. */
+/*
+ * Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline.
+ * Whether the mapping is there, or still there, is asked when its rule is looked up.
+ */
 static __always_inline bool is_return_address(struct walk *walk, u64 ra)
 {
 	struct mapping *mapping = find_mapping(walk->list, ra - 1);
 
-	if (!mapping)
+	if (!mapping && !walk->list_state.changing)
 		return false;
-	return mapping->kind == MAPPING_TRAMPOLINE || is_after_call(ra);
+	return (mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra);
 }
 
 /* The rule for `address`, from its mapping. */
-static __always_inline u32 find_rule(struct walk *walk, u64 address)
+static __always_inline u32 find_rule(struct walk *walk, struct mapping *mapping, u64 address)
 {
-	struct mapping *mapping = find_mapping(walk->list, address);
-
-	if (!mapping)
-		return RULE(RULE_STOP, STOP_NO_MAPPING);
 	if (mapping->kind == MAPPING_TRAMPOLINE)
 		return RULE(RULE_STOP, STOP_TRAMPOLINE);
 	if (unwind_by_fp) {
@@ -91,29 +90,48 @@ static __always_inline u32 find_rule(struct walk *walk, u64 address)
 	}
 }
 
+/* That no mapping holds an address says something only while the list is up to date. */
+static __always_inline u32 rule_without_mapping(struct walk *walk)
+{
+	return RULE(RULE_STOP, walk->list_state.changing ? STOP_STALE : STOP_NO_MAPPING);
+}
+
 /*
  * The rule for the frame at `pc`, from the cache if it is there.
  *
- * A multiplication by an odd number permutes the 48-bit addresses. The product's high bits choose the slot
- * and the 33 below are the tag, so slot and tag name one address and no other.
+ * A multiplication by an odd number permutes the 47-bit addresses. The product's high bits choose the slot
+ * and the 32 below are the tag, so slot and tag name one address and no other. The bit between tag and rule
+ * says that the rule holds only while its mapping does, which must be verified again.
  */
 static __always_inline u32 lookup_rule(struct walk *walk)
 {
 	u64 address = walk->pc - walk->pc_adjust;
-	u64 mixed = address * 0x9e3779b97f4a7c15ULL << 16 >> 16;
-	u64 tag = mixed & ((1ULL << (48 - CACHE_BITS)) - 1);
-	u32 slot = (walk->list << CACHE_BITS | (u32)(mixed >> (48 - CACHE_BITS))) & cache_mask;
+	u64 mixed = address * 0x9e3779b97f4a7c15ULL & ((1ULL << ADDRESS_BITS) - 1);
+	u64 tag = mixed & ((1ULL << (ADDRESS_BITS - CACHE_BITS)) - 1);
+	u32 slot = (walk->list << CACHE_BITS | (u32)(mixed >> (ADDRESS_BITS - CACHE_BITS))) & cache_mask;
 	u64 *cache = rule_cache;
 
 	OPAQUE(cache);
 	u64 entry = *(volatile u64 *)&cache[slot];
 	u32 rule = entry & 0x7fffffff;
+	u64 unsettled = entry >> 31 & 1;
+	bool cached = entry >> 32 == tag && rule && !(address >> ADDRESS_BITS);
 
-	if (entry >> 31 == tag && rule && !(address >> ADDRESS_BITS))
+	if (cached && (!unsettled || is_verified(&walk->list_state, address)))
 		return rule;
-	rule = find_rule(walk, address);
+
+	struct mapping *mapping = find_mapping(walk->list, address);
+
+	if (!mapping)
+		return rule_without_mapping(walk);
+	if (!is_current(&walk->list_state, mapping))
+		return RULE(RULE_STOP, STOP_STALE);
+	if (cached)
+		return rule;
+	rule = find_rule(walk, mapping, address);
+	unsettled = mapping->trust != TRUST_SETTLED;
 	if (rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING)
-		*(volatile u64 *)&cache[slot] = tag << 31 | rule;
+		*(volatile u64 *)&cache[slot] = tag << 32 | unsettled << 31 | rule;
 	return rule;
 }
 
@@ -129,6 +147,8 @@ static __always_inline enum end_cause end_without_frame(u32 rule)
 		return END_URETPROBE_TRAMPOLINE;
 	case STOP_NOT_CALLED:
 		return END_FP_CHAIN_END;
+	case STOP_STALE:
+		return END_TABLE_NOT_LOADED;
 	default:
 		return END_NONE;
 	}
@@ -260,7 +280,8 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 	case RULE_DRAP:
 		return apply_drap(walk, rule);
 	case RULE_WIDE:
-		return apply_program(walk, rule >> RULE_KIND_BITS);
+		/* Without tables there are no programs: the verifier need not look at them. */
+		return unwind_by_fp ? END_UNSUPPORTED_RULE : apply_program(walk, rule >> RULE_KIND_BITS);
 	case RULE_CHAIN:
 		return apply_fp(walk, END_FP_CHAIN_END);
 	default:
@@ -293,15 +314,18 @@ static long step_until_end(u64 number, struct walk **walk)
 
 /*
  * Walks the stack from `pc` and the registers in `at_probe`. Afterwards frames, frame_count, hash, end, pc (where it
- * ended) and saves_wanted are set.
+ * ended) and saves_wanted are set. `changing`: a change of the mappings is announced that the list does not have yet.
  */
-static __always_inline void walk_stack(struct walk *walk, u32 list, u64 pc)
+static __always_inline void walk_stack(struct walk *walk, u32 list, u64 changing, u64 pc)
 {
 	walk->pc = pc;
 	walk->sp = walk->at_probe[REGISTER_SP];
 	walk->fp = walk->at_probe[REGISTER_FP];
 	walk->pc_adjust = 1;
 	walk->list = list;
+	walk->list_state.changing = changing;
+	walk->list_state.verified_start = 0;
+	walk->list_state.verified_end = 0;
 	walk->found_by = FOUND_BY_PROBE;
 	walk->frame_count = 0;
 	walk->hash = 0;

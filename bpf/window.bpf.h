@@ -32,6 +32,7 @@ struct walk {
 	u64 pc_adjust;
 	/* Mapping list and rule cache in use. */
 	u32 list;
+	struct list_state list_state;
 	enum found_by found_by;
 	enum end_cause end;
 	u32 frame_count;

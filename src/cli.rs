@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bpf::{AttachPath, Walk};
 use crate::config::{Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid};
+use crate::doctor;
 use crate::report::Format;
 
 /// Says which call stacks of a running process hold memory that was never freed.
@@ -18,12 +19,13 @@ use crate::report::Format;
     name = "memleak",
     version,
     args_conflicts_with_subcommands = true,
-    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       memleak table ELF…",
+    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       memleak table ELF…\n       memleak doctor [-p PID]",
     after_help = "Examples:\n  \
         memleak -p 4711              report every 5 seconds until Ctrl-C\n  \
         memleak -p 4711 10 3         report three times, 10 seconds apart\n  \
         memleak --format json -p 4711 60 1 > leaks.json\n  \
-        memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n\n\
+        memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
+        memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
         Exit status: 0 done, 2 wrong usage or an error."
 )]
 pub struct Cli {
@@ -44,6 +46,19 @@ pub enum Command {
         #[arg(required = true, value_name = "ELF")]
         files: Vec<PathBuf>,
     },
+    /// Say what is in the way of a trace, and how complete its stacks would be. Traces nothing.
+    Doctor(DoctorArgs),
+}
+
+/// Flags of `memleak doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// A process to look at.
+    #[arg(short = 'p', long = "pid", value_name = "PID")]
+    pub pid: Option<String>,
+    /// Form of the findings.
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub format: FormatArg,
 }
 
 /// Flags and arguments of a trace.
@@ -113,6 +128,26 @@ pub enum AttachArg {
     Perf,
 }
 
+impl From<FormatArg> for Format {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Text => Self::Text,
+            FormatArg::Json => Self::Json,
+        }
+    }
+}
+
+impl TryFrom<DoctorArgs> for doctor::Options {
+    type Error = ConfigError;
+
+    fn try_from(args: DoctorArgs) -> Result<Self, ConfigError> {
+        Ok(Self {
+            pid: args.pid.as_deref().map(parse_pid).transpose()?,
+            format: args.format.into(),
+        })
+    }
+}
+
 impl TryFrom<TraceArgs> for Config {
     type Error = ConfigError;
 
@@ -129,10 +164,7 @@ impl TryFrom<TraceArgs> for Config {
                 UnwindArg::Dwarf => Walk::Dwarf,
                 UnwindArg::Fp => Walk::Fp,
             },
-            format: match args.format {
-                FormatArg::Text => Format::Text,
-                FormatArg::Json => Format::Json,
-            },
+            format: args.format.into(),
             top: args.top,
             max_blocks: non_zero("--max-blocks", args.max_blocks)?,
             max_stacks: non_zero("--stack-storage-size", args.stack_storage_size)?,

@@ -18,8 +18,9 @@
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
 //!
-//! Modules import only those before them in this list: `preflight`, `target`, `allocator`, `bpf`, `collect`,
-//! `symbolize`, `leak`, `report`, `config`, `session`, `inspect`, `cli`. `tests/tidy.rs` holds them to it.
+//! Modules import only those before them in this list: `preflight`, `calls`, `target`, `allocator`, `bpf`,
+//! `collect`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
+//! them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
 //! # What happens at an allocation
 //!
@@ -66,9 +67,11 @@
 
 pub mod allocator;
 pub mod bpf;
+pub mod calls;
 pub mod cli;
 pub mod collect;
 pub mod config;
+pub mod doctor;
 pub mod inspect;
 pub mod leak;
 pub mod preflight;

@@ -58,6 +58,11 @@ fn nonsense_is_refused() {
         ),
         (&["-p", "1", "--nonsense"], &["--nonsense", "--help"]),
         (&["table"], &["<ELF>"]),
+        (
+            &["doctor", "-p", "bash"],
+            &["`bash` is not a process id", "pidof"],
+        ),
+        (&["doctor", "--format", "xml"], &["xml", "text, json"]),
     ] {
         check_refused(&memleak(arguments), parts);
     }

@@ -35,6 +35,7 @@ fn load<T>(small: T, full: T) -> T {
 const FLAGS: [&str; 4] = ["--stack-storage-size", "400000", "--max-blocks", "4000000"];
 
 /// Checks both accounts, and that there were so many calls; tells the shares.
+#[allow(clippy::print_stdout, reason = "what the test found")]
 #[track_caller]
 fn check(name: &str, accounts: &Accounts, least_calls: u64) {
     let report = &accounts.report;

@@ -12,6 +12,7 @@ use common::random::Random;
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::build::SavesTable;
 use unwind_tables::encode::{encode, encode_with_saves};
+use unwind_tables::mapping::{Check, Identity, Trust};
 use unwind_tables::program::{Op, Opcode, Programs, SP};
 use unwind_tables::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 use unwind_tables::saves::{LongSaves, Saved as SavedRegister, SavesRule, long};
@@ -21,6 +22,9 @@ use unwind_tables::walk::{End, Mapping, MappingKind, Registers, Stack, Tables, U
 const CODE: u64 = 0x5555_0000_0000;
 const STACK: u64 = 0x7fff_ff00_0000;
 const STACK_BYTES: u64 = 1 << 16;
+/// Where objects have the words that tell them apart.
+const IDENTITY: u64 = 0x5554_0000_0000;
+const IDENTITY_WORD: u64 = 0x1234_5678_9abc_def0;
 
 fn random_saved(random: &mut Random) -> Saved {
     match random.below(4) {
@@ -220,6 +224,26 @@ fn random_code(random: &mut Random, bytes: u64) -> Vec<u8> {
     code
 }
 
+/// Mostly of an object that is there; sometimes of one that is not any more, or whose memory is gone.
+fn random_identity(random: &mut Random) -> Identity {
+    let check = match random.below(12) {
+        0 => (IDENTITY, !IDENTITY_WORD),
+        1 => (IDENTITY + 8, IDENTITY_WORD),
+        _ => (IDENTITY, IDENTITY_WORD),
+    };
+    let made = Check {
+        at: Avma::new(check.0),
+        word: check.1,
+    };
+    let trust = [Trust::Settled, Trust::Checked, Trust::Checked, Trust::Unchanged][random.index(4)];
+    let checks = match random.below(3) {
+        0 => [made, Check::default()],
+        1 => [Check::default(), made],
+        _ => [made, made],
+    };
+    Identity { trust, checks }
+}
+
 fn random_start(random: &mut Random, code_bytes: u64) -> Registers {
     let pc = Avma::new(CODE + random.below(code_bytes));
     let mut general = std::array::from_fn(|_| STACK + 8 * random.below(1024));
@@ -273,6 +297,7 @@ fn random_walks_are_equal() {
                 bias: Bias::between(Avma::new(CODE), Svma::new(0)),
                 image_at: 0,
                 kind: MappingKind::Table,
+                identity: random_identity(&mut random),
             },
             Mapping {
                 start: Avma::new(CODE + code_bytes / 2),
@@ -285,6 +310,7 @@ fn random_walks_are_equal() {
                     MappingKind::NoCfi,
                     MappingKind::Anonymous,
                 ][random.index(4)],
+                identity: random_identity(&mut random),
             },
             Mapping {
                 start: Avma::new(CODE + code_bytes * 7 / 8),
@@ -292,6 +318,7 @@ fn random_walks_are_equal() {
                 bias: Bias::default(),
                 image_at: 0,
                 kind: [MappingKind::Pending, MappingKind::Trampoline][random.index(2)],
+                identity: Identity::SETTLED,
             },
         ];
         let unwind = if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf };
@@ -299,9 +326,11 @@ fn random_walks_are_equal() {
             words: image.words(),
             mappings: &mappings,
             unwind,
+            changing: random.below(8) == 0,
         };
         let mut memory = Memory::default();
         memory.add(Avma::new(CODE), random_code(&mut random, code_bytes));
+        memory.add_words(Avma::new(IDENTITY), &[IDENTITY_WORD]);
         memory.add_words(Avma::new(STACK), &random_stack(&mut random, code_bytes));
         for _ in 0..40 {
             let start = random_start(&mut random, code_bytes);
@@ -373,11 +402,13 @@ fn depth_limit_is_equal() {
         bias: Bias::between(code, Svma::new(0)),
         image_at: 0,
         kind: MappingKind::Table,
+        identity: Identity::SETTLED,
     }];
     let tables = Tables {
         words: image.words(),
         mappings: &mappings,
         unwind: Unwind::Dwarf,
+        changing: false,
     };
     for (frames_below, end) in [(510, End::Complete), (511, End::Complete), (512, End::DepthLimit)] {
         let mut words = vec![CODE + 0x80; 2 * frames_below];

@@ -14,6 +14,7 @@ use common::host::{HostWalk, Memory};
 use memleak::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use unwind_tables::addr::Avma;
 use unwind_tables::compile;
+use unwind_tables::mapping::Identity;
 use unwind_tables::walk::{
     ADDRESS_BITS, End, FoundBy, Mapping, MappingKind, Registers, Stack, Tables, Unwind, walk,
 };
@@ -128,6 +129,7 @@ fn publish(mappings: &Mappings, modules: &Modules) -> Published {
                 bias,
                 image_at,
                 kind,
+                identity: Identity::SETTLED,
             });
         }
     }
@@ -180,6 +182,7 @@ fn recorded_walks_are_equal_and_complete() {
             words: &published.words,
             mappings: &published.mappings,
             unwind: Unwind::Dwarf,
+            changing: false,
         };
 
         let mut slots = Vec::new();

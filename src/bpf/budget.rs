@@ -17,12 +17,12 @@ type Row = (&'static str, AttachPath, Walk, u64);
 const MORE: u64 = 15;
 
 const MEASURED: &[Row] = &[
-    ("allocation_session", AttachPath::Session, Walk::Dwarf, 51_095),
-    ("allocation_session", AttachPath::Session, Walk::Fp, 26_598),
+    ("allocation_session", AttachPath::Session, Walk::Dwarf, 49_805),
+    ("allocation_session", AttachPath::Session, Walk::Fp, 5_046),
     ("allocation_entry", AttachPath::Multi, Walk::Dwarf, 778),
     ("allocation_entry", AttachPath::Multi, Walk::Fp, 778),
-    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 50_341),
-    ("allocation_return", AttachPath::Multi, Walk::Fp, 25_815),
+    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 49_051),
+    ("allocation_return", AttachPath::Multi, Walk::Fp, 4_297),
     ("free_entry", AttachPath::Session, Walk::Dwarf, 492),
 ];
 

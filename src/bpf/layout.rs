@@ -4,10 +4,11 @@
 //! object's type information; the Rust side is the `unwind-tables` crate. A difference fails the build.
 
 use unwind_tables::image::{self, header};
+use unwind_tables::mapping::{self, MappingKind, Trust};
 use unwind_tables::packed::{self, kind, stop};
 use unwind_tables::program::{self, Opcode};
 use unwind_tables::saves::{self, long};
-use unwind_tables::walk::{self, End, FoundBy, MappingKind};
+use unwind_tables::walk::{self, End, FoundBy};
 
 use super::skeleton::types as c;
 
@@ -20,7 +21,8 @@ macro_rules! equal {
 equal! {
     c::limits::MAX_FRAMES => walk::MAX_FRAMES,
     c::limits::MAX_FP_DISTANCE => walk::MAX_FP_DISTANCE,
-    c::limits::ADDRESS_BITS => walk::ADDRESS_BITS,
+    c::limits::ADDRESS_BITS => mapping::ADDRESS_BITS,
+    c::limits::MAPPING_CHECKS => mapping::CHECKS,
 }
 
 equal! {
@@ -49,6 +51,9 @@ equal! {
     c::mapping_kind::MAPPING_NO_CFI => MappingKind::NoCfi,
     c::mapping_kind::MAPPING_ANONYMOUS => MappingKind::Anonymous,
     c::mapping_kind::MAPPING_TRAMPOLINE => MappingKind::Trampoline,
+    c::mapping_trust::TRUST_SETTLED => Trust::Settled,
+    c::mapping_trust::TRUST_CHECKED => Trust::Checked,
+    c::mapping_trust::TRUST_UNCHANGED => Trust::Unchanged,
 }
 
 equal! {

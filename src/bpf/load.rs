@@ -85,7 +85,7 @@ const FRAMES_PER_STACK: u32 = 32;
 // The verifier follows offsets of up to 512 MiB into an array; all of these stay below.
 /// The most words of unwind tables: 256 MiB.
 const MAX_TABLE_WORDS: u32 = 1 << 26;
-/// The most mappings of one process: 64 MiB for all processes.
+/// The most mappings of one process: 128 MiB for all processes.
 const MAX_MAPPINGS: u32 = 1 << 14;
 /// The most stack records: 256 MiB.
 const MAX_STACKS: u32 = 1 << 22;

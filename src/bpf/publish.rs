@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use unwind_tables::addr::{Avma, Bias};
-use unwind_tables::walk::{Mapping, MappingKind};
+use unwind_tables::mapping::{Identity, Mapping, MappingKind};
 
 use super::load::Sizes;
 use super::memory::SharedWords;
@@ -26,6 +26,7 @@ const UNUSED: Mapping = Mapping {
     bias: Bias::from_raw(0),
     image_at: 0,
     kind: MappingKind::Pending,
+    identity: Identity::SETTLED,
 };
 
 /// The mapping lists, rule caches and process records in the kernel.
@@ -108,14 +109,7 @@ impl Publisher {
             .take(capacity);
         let filled = mappings.iter().chain(std::iter::repeat(&UNUSED));
         for (entry, mapping) in entries.zip(filled) {
-            let location = u64::from(mapping.image_at) | (mapping.kind as u64) << 32;
-            let words = [
-                mapping.start.get(),
-                mapping.end.get(),
-                mapping.bias.get(),
-                location,
-            ];
-            for (word, value) in entry.iter().zip(words) {
+            for (word, value) in entry.iter().zip(mapping_words(mapping)) {
                 word.store(value, Ordering::Relaxed);
             }
         }
@@ -148,4 +142,23 @@ impl Publisher {
         self.grace
             .update(&0_u32.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
     }
+}
+
+/// As `struct mapping` of `bpf/shared.h`.
+fn mapping_words(mapping: &Mapping) -> [u64; MAPPING_WORDS] {
+    let Identity {
+        trust,
+        checks: [first, second],
+    } = mapping.identity;
+    let kind = mapping.kind as u64;
+    [
+        mapping.start.get(),
+        mapping.end.get(),
+        mapping.bias.get(),
+        u64::from(mapping.image_at) | kind << 32 | (trust as u64) << 40,
+        first.at.get(),
+        first.word,
+        second.at.get(),
+        second.word,
+    ]
 }

@@ -4,6 +4,7 @@
 //! addresses; the same code has other addresses after the process's mappings changed, so totals are merged by
 //! where the addresses lie in their modules.
 
+pub mod by_module;
 pub mod completeness;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use unwind_tables::walk::{End, FoundBy, Frame};
 
 use crate::collect::{Amount, Snapshot, StackTotals};
 
+pub use by_module::{EndGroup, ModuleSteps};
 pub use completeness::Completeness;
 
 /// A byte of a module, in the module's own space.
@@ -102,17 +104,24 @@ enum CodeKey<M> {
     Pc(Avma),
 }
 
+/// What addresses were while they were recorded.
+pub trait Meaning<M> {
+    /// The module's byte that an address was in an epoch.
+    fn in_epoch(&self, epoch: u32, address: Avma) -> Option<(M, Svma)>;
+
+    /// The same for an address that was not known in the epoch, or was known as something that it was not any
+    /// more. `None` if it is unknown still; `Some(None)` if it is code of no module.
+    fn since(&self, epoch: u32, address: Avma) -> Option<Option<(M, Svma)>>;
+}
+
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `resolve` says which module's byte an address was in an epoch. Sites are ranked by outstanding bytes, then
+/// `meaning` says what an address was in an epoch. Sites are ranked by outstanding bytes, then
 /// outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank equally.
-pub fn group<M: Copy + Ord + Hash>(
-    snapshot: &Snapshot,
-    resolve: impl Fn(u32, Avma) -> Option<(M, Svma)>,
-) -> Vec<Site<M>> {
+pub fn group<M: Copy + Ord + Hash>(snapshot: &Snapshot, meaning: &impl Meaning<M>) -> Vec<Site<M>> {
     let mut sites: HashMap<SiteKey<M>, (u32, Site<M>)> = HashMap::new();
     for stack in &snapshot.stacks {
-        let site = resolved(stack, |pc, exact| place_of(&resolve, stack.epoch, pc, exact));
+        let site = resolved(stack, meaning);
         match sites.entry(key_of(&site)) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
                 vacant.insert((stack.epoch, site));
@@ -127,46 +136,71 @@ pub fn group<M: Copy + Ord + Hash>(
     ranked(sites.into_iter().map(|(key, (_, site))| (key, site)).collect())
 }
 
-/// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
-/// mapping.
-fn place_of<M>(
-    resolve: impl Fn(u32, Avma) -> Option<(M, Svma)>,
-    epoch: u32,
-    pc: Avma,
-    exact: bool,
-) -> Option<Place<M>> {
-    let adjust = u64::from(!exact);
-    let (module, svma) = resolve(epoch, pc.wrapping_sub(adjust))?;
-    Some(Place {
-        module,
-        svma: svma.wrapping_add(adjust),
-    })
-}
-
-fn resolved<M>(stack: &StackTotals, place: impl Fn(Avma, bool) -> Option<Place<M>>) -> Site<M> {
+fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
+    let place = |pc, exact| {
+        let lookup = lookup_address(pc, exact);
+        let found = meaning.in_epoch(stack.epoch, lookup)?;
+        Some(place_at(pc, lookup, found))
+    };
     let frame = |&Frame { pc, found_by, exact }: &Frame| SiteFrame {
         pc,
         place: place(pc, exact),
         found_by,
         exact,
     };
-    // Where the last frame is what the walk could not get past, it is exact or not as that frame is.
-    let last_exact = stack
-        .frames
-        .last()
-        .is_some_and(|last| last.exact && last.pc == stack.end_pc);
-    let end_at = (stack.end != End::Complete).then(|| EndAt {
-        pc: stack.end_pc,
-        place: place(stack.end_pc, last_exact),
-    });
+    let (end, end_at) = end_of(stack, meaning, place);
     Site {
         process: stack.process,
         function: stack.function,
         frames: stack.frames.iter().map(frame).collect(),
-        end: stack.end,
+        end,
         end_at,
         allocated: stack.allocated,
         freed: stack.freed,
+    }
+}
+
+/// Why the walk ended, as far as is known by now, and where.
+///
+/// A walk ends without a frame in code that its mapping list does not have, or has as something else. If a later
+/// reading of the mappings found code there, what the walk missed was the table.
+fn end_of<M>(
+    stack: &StackTotals,
+    meaning: &impl Meaning<M>,
+    place: impl Fn(Avma, bool) -> Option<Place<M>>,
+) -> (End, Option<EndAt<M>>) {
+    let pc = stack.end_pc;
+    // Where the last frame is what the walk could not get past, it is exact or not as that frame is.
+    let last = stack.frames.last().filter(|last| last.pc == pc);
+    if stack.end == End::Complete {
+        return (End::Complete, None);
+    }
+    if matches!(stack.end, End::NoMapping | End::TableNotLoaded) && last.is_none() {
+        let lookup = lookup_address(pc, false);
+        let found = meaning.since(stack.epoch, lookup);
+        let end = if found.is_some() {
+            End::TableNotLoaded
+        } else {
+            stack.end
+        };
+        let place = found.flatten().map(|found| place_at(pc, lookup, found));
+        return (end, Some(EndAt { pc, place }));
+    }
+    let place = place(pc, last.is_some_and(|last| last.exact));
+    (stack.end, Some(EndAt { pc, place }))
+}
+
+/// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
+/// mapping.
+fn lookup_address(pc: Avma, exact: bool) -> Avma {
+    pc.wrapping_sub(u64::from(!exact))
+}
+
+/// Where `pc` is, given where the address is that was looked up for it.
+fn place_at<M>(pc: Avma, lookup: Avma, (module, svma): (M, Svma)) -> Place<M> {
+    Place {
+        module,
+        svma: svma.wrapping_add(pc.offset_from(lookup)),
     }
 }
 

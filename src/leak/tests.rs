@@ -4,10 +4,23 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Module 1 lies at 0x1000 × (epoch + 1) and is 0x1000 long; nothing else is mapped.
-fn resolve(epoch: u32, pc: Avma) -> Option<(u32, Svma)> {
-    let into = pc.get().checked_sub(0x1000 * (u64::from(epoch) + 1))?;
-    (into < 0x1000).then_some((1, Svma::new(into)))
+/// Module 1 lies at 0x1000 × (epoch + 1) and is 0x1000 long. At 0x100000 later readings find module 2, and at
+/// 0x200000 code of no module; nothing else is mapped.
+struct Layout;
+
+impl Meaning<u32> for Layout {
+    fn in_epoch(&self, epoch: u32, address: Avma) -> Option<(u32, Svma)> {
+        let into = address.get().checked_sub(0x1000 * (u64::from(epoch) + 1))?;
+        (into < 0x1000).then_some((1, Svma::new(into)))
+    }
+
+    fn since(&self, _: u32, address: Avma) -> Option<Option<(u32, Svma)>> {
+        match address.get() {
+            0x10_0000..0x10_1000 => Some(Some((2, Svma::new(address.get() - 0x10_0000)))),
+            0x20_0000..0x20_1000 => Some(None),
+            _ => None,
+        }
+    }
 }
 
 fn amount(bytes: u64, blocks: u64) -> Amount {
@@ -37,7 +50,7 @@ fn sites(stacks: Vec<StackTotals>) -> Vec<Site<u32>> {
         stacks,
         ..Snapshot::default()
     };
-    group(&snapshot, resolve)
+    group(&snapshot, &Layout)
 }
 
 /// The same code at other addresses in a later epoch is one site, shown at the later addresses.
@@ -108,7 +121,11 @@ fn ends_outside_modules_do_not_split_sites() {
         ..stack(0, &[0x1010], amount(1, 1))
     };
     assert_eq!(sites(vec![ending(0xdead_0000), ending(0xbeef_0000)]).len(), 1);
-    assert_eq!(sites(vec![ending(0x1100), ending(0x1200)]).len(), 2);
+    let without_cfi = |end_pc| StackTotals {
+        end: End::NoCfi,
+        ..ending(end_pc)
+    };
+    assert_eq!(sites(vec![without_cfi(0x1100), without_cfi(0x1200)]).len(), 2);
 }
 
 /// A complete stack has no place where it ended.
@@ -176,4 +193,87 @@ fn completeness_counts_sites_and_walks() {
     );
     assert_eq!(sums.frames_by(FoundBy::Cfi), 3 + 2 * 7);
     assert_eq!(sums.frames_by(FoundBy::Fp), 0);
+}
+
+/// A walk that ended where code was found later, or in a table that was out of date, says so and names that code;
+/// one that ended where nothing was found does not.
+#[test]
+fn ends_in_code_that_was_new() {
+    let ended = |end, end_pc| StackTotals {
+        end,
+        end_pc: Avma::new(end_pc),
+        ..stack(0, &[0x1010], amount(5, 1))
+    };
+    let place = |svma| {
+        Some(Place {
+            module: 2,
+            svma: Svma::new(svma),
+        })
+    };
+    for (stack, end, at) in [
+        (ended(End::NoMapping, 0x10_0010), End::TableNotLoaded, place(0x10)),
+        (ended(End::NoMapping, 0x20_0010), End::TableNotLoaded, None),
+        (ended(End::NoMapping, 0x30_0010), End::NoMapping, None),
+        (
+            ended(End::TableNotLoaded, 0x10_0010),
+            End::TableNotLoaded,
+            place(0x10),
+        ),
+        // Known to be somewhere else by then.
+        (ended(End::TableNotLoaded, 0x1020), End::TableNotLoaded, None),
+    ] {
+        let [site] = &sites(vec![stack])[..] else {
+            panic!("one stack is one site")
+        };
+        assert_eq!(site.end, end);
+        assert_eq!(site.end_at.and_then(|end_at| end_at.place), at);
+    }
+}
+
+/// Ends are grouped by module and cause, most allocations first, each with the addresses most walks ended at.
+#[test]
+fn ends_are_ranked_by_module_and_cause() {
+    let ending = |end, end_pc: u64, blocks| StackTotals {
+        end,
+        end_pc: Avma::new(end_pc),
+        ..stack(0, &[0x1010], amount(blocks, blocks))
+    };
+    let mut stacks: Vec<_> = (1..=10).map(|at| ending(End::NoCfi, 0x1100 + at, at)).collect();
+    stacks.push(ending(End::ReadFault, 0x1200, 60));
+    stacks.push(ending(End::NoMapping, 0xdead_0000, 2));
+    stacks.push(ending(End::ScratchBusy, 0, 1));
+    stacks.push(stack(0, &[0x1010], amount(9, 9)));
+    let group = |module, end, stacks, allocations, addresses: Vec<u64>| EndGroup {
+        module,
+        end,
+        stacks,
+        allocations,
+        addresses,
+    };
+    let expected = [
+        group(Some(1), End::ReadFault, 1, 60, vec![0x200]),
+        group(Some(1), End::NoCfi, 10, 55, (0x103..=0x10a).rev().collect()),
+        group(None, End::NoMapping, 1, 2, vec![0xdead_0000]),
+        group(None, End::ScratchBusy, 1, 1, vec![]),
+    ];
+    assert_eq!(by_module::ends(&sites(stacks)), expected);
+}
+
+/// A step counts for the module that was left, once per walk; the steps of all modules are all frames but the first.
+#[test]
+fn steps_count_for_the_module_that_was_left() {
+    let mut by_fp = stack(0, &[0x1010, 0x9000_0000, 0x1030, 0x1040], amount(5, 5));
+    by_fp.frames[0].found_by = FoundBy::Probe;
+    by_fp.frames[2].found_by = FoundBy::Fp;
+    let steps = |module, cfi, fp| ModuleSteps { module, cfi, fp };
+    let sites = sites(vec![by_fp]);
+    assert_eq!(
+        by_module::steps(&sites),
+        [steps(Some(1), 10, 0), steps(None, 0, 5)]
+    );
+    let sums = Completeness::of(&sites);
+    assert_eq!(
+        (sums.frames_by(FoundBy::Cfi), sums.frames_by(FoundBy::Fp)),
+        (10, 5)
+    );
 }

@@ -9,6 +9,7 @@ use unwind_tables::walk::{End, FoundBy};
 
 use super::Report;
 use super::ends::explain;
+use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
 
 /// Writes the block.
@@ -20,7 +21,9 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         true => line(out, "Stacks", "none: no allocation was accounted")?,
         false => {
             render_stacks(report, out)?;
+            lines(out, "Ends", end_lines(report))?;
             render_frames(report, out)?;
+            lines(out, "", fp_lines(report))?;
         }
     }
     render_losses(report, out)
@@ -32,6 +35,14 @@ fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<()> 
         label => format!("{label}:"),
     };
     writeln!(out, "  {label:<10} {text}")
+}
+
+/// The first line has the label.
+fn lines(out: &mut dyn Write, label: &str, texts: Vec<String>) -> io::Result<()> {
+    let labels = std::iter::once(label).chain(std::iter::repeat(""));
+    labels
+        .zip(texts)
+        .try_for_each(|(label, text)| line(out, label, text))
 }
 
 fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -134,13 +145,13 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// `count` and the noun, in its plural unless it is one.
-fn counted(count: u64, noun: &str) -> String {
+pub(crate) fn counted(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
 
 /// `part` of `whole` as a percentage that is 100 or 0 only if it is exactly that.
-pub(super) fn percent(part: u64, whole: u64) -> String {
+pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "0%".to_owned();
     }
@@ -154,7 +165,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// A size in the largest binary unit that leaves at least one, with the exact number beside it.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
         return format!("{bytes} B");

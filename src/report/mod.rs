@@ -6,6 +6,7 @@
 mod ends;
 mod health;
 mod json;
+mod modules;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -16,12 +17,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use unwind_tables::Coverage;
 use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::collect::{Amount, Events, Losses};
-use crate::leak::Completeness;
+use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
+pub(crate) use health::{counted, percent, size};
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -44,6 +48,10 @@ pub struct Report {
     pub losses: Losses,
     /// How far the stacks can be trusted.
     pub completeness: Completeness,
+    /// Where incomplete stacks ended, most allocations first.
+    pub ends: Vec<EndGroup<Arc<ModuleFacts>>>,
+    /// How walks went on from the modules that they came through, most steps first.
+    pub steps: Vec<ModuleSteps<Arc<ModuleFacts>>>,
 }
 
 /// A time of day.
@@ -120,6 +128,36 @@ pub struct ModuleFacts {
     pub path: PathBuf,
     /// Its build-id in hexadecimal digits.
     pub build_id: Option<String>,
+    /// Its unwind table, if one was built.
+    pub table: Option<TableFacts>,
+}
+
+/// What a report says of a module's unwind table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableFacts {
+    /// Bytes of the module's code.
+    pub code_bytes: u64,
+    /// Those of them that CFI covers.
+    pub covered_bytes: u64,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Rows that the table cannot express.
+    pub unsupported_rows: u64,
+    /// Bytes that the table takes.
+    pub table_bytes: u64,
+}
+
+impl TableFacts {
+    /// The facts of a table of `table_bytes`.
+    pub fn of(coverage: &Coverage, table_bytes: u64) -> Self {
+        Self {
+            code_bytes: coverage.code_bytes,
+            covered_bytes: coverage.code_bytes.saturating_sub(coverage.gap_bytes),
+            rows: coverage.rows,
+            unsupported_rows: coverage.of_kind(RuleKind::Unsupported).rows,
+            table_bytes,
+        }
+    }
 }
 
 impl ModuleFacts {
@@ -128,6 +166,11 @@ impl ModuleFacts {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.to_string_lossy().trim_matches(['[', ']']).to_owned()
     }
+}
+
+/// `text` with its control characters escaped, as far as it comes from a process or its files.
+pub(crate) fn printable(text: &str) -> String {
+    text::Printable(text).to_string()
 }
 
 /// A way to write a report.

@@ -4,30 +4,34 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::Timelike;
-use unwind_tables::addr::Avma;
+use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::Unwind;
 
 use crate::allocator::FUNCTIONS;
 use crate::collect::Snapshot;
-use crate::leak::{Completeness, Place, Site, group};
+use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, by_module, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
 use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules, Target};
+
+use super::tables::ModuleTables;
 
 /// What names are found with.
 pub(super) struct Describer<'a> {
     pub(super) target: &'a Target,
     pub(super) modules: &'a Modules,
     pub(super) history: &'a History,
+    pub(super) tables: &'a ModuleTables,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
 }
 
 /// The report of `snapshot`.
 pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
-    let history = names.history;
-    let sites = group(&snapshot, |epoch, address| history.resolve(epoch, address));
+    let sites = group(&snapshot, names.history);
     let completeness = Completeness::of(&sites);
+    let ends = names.ends(&sites);
+    let steps = names.steps(&sites);
     let stacks = sites.into_iter().map(|site| names.stack(site)).collect();
     Report {
         time: time_of_day(),
@@ -39,6 +43,18 @@ pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwin
         events: snapshot.events,
         losses: snapshot.losses,
         completeness,
+        ends,
+        steps,
+    }
+}
+
+impl Meaning<ModuleId> for History {
+    fn in_epoch(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
+        self.resolve(epoch, address)
+    }
+
+    fn since(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
+        self.resolve_since(epoch, address)
     }
 }
 
@@ -83,6 +99,26 @@ impl Describer<'_> {
         }
     }
 
+    fn ends(&mut self, sites: &[Site<ModuleId>]) -> Vec<EndGroup<Arc<ModuleFacts>>> {
+        let named = |group: EndGroup<ModuleId>| EndGroup {
+            module: group.module.and_then(|module| self.module(module)),
+            end: group.end,
+            stacks: group.stacks,
+            allocations: group.allocations,
+            addresses: group.addresses,
+        };
+        by_module::ends(sites).into_iter().map(named).collect()
+    }
+
+    fn steps(&mut self, sites: &[Site<ModuleId>]) -> Vec<ModuleSteps<Arc<ModuleFacts>>> {
+        let named = |steps: ModuleSteps<ModuleId>| ModuleSteps {
+            module: steps.module.and_then(|module| self.module(module)),
+            cfi: steps.cfi,
+            fp: steps.fp,
+        };
+        by_module::steps(sites).into_iter().map(named).collect()
+    }
+
     fn location(&mut self, pc: Avma, place: Option<Place<ModuleId>>) -> Location {
         Location {
             pc,
@@ -99,6 +135,7 @@ impl Describer<'_> {
         let facts = Arc::new(ModuleFacts {
             path: module.path.clone(),
             build_id,
+            table: self.tables.facts(id),
         });
         self.facts.insert(id, Arc::clone(&facts));
         Some(facts)

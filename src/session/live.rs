@@ -127,7 +127,7 @@ impl<'obj> Live<'obj> {
             Epoch::Same => Meaning::Kept,
             Epoch::New => Meaning::Changed,
         };
-        let list = self.tables.kernel_mappings(&mappings);
+        let list = self.tables.kernel_mappings(&mappings, modules);
         let publisher = &self.kernel.publisher;
         let published = publisher
             .publish(SLOT, &list, meaning)

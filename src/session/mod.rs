@@ -186,6 +186,7 @@ impl<'obj> Session<'obj> {
             target: &self.target,
             modules: &self.modules,
             history: &self.live.history,
+            tables: &self.live.tables,
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
         };

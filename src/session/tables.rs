@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::thread;
 
-use unwind_tables::compile;
+use unwind_tables::addr::Bias;
+use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
-use unwind_tables::walk::{ADDRESS_BITS, Mapping, MappingKind};
+use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
+use unwind_tables::{Compiled, compile};
 
 use crate::bpf::{TableStore, Walk};
+use crate::report::TableFacts;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
 
 /// What became of a module's table.
@@ -23,12 +26,13 @@ enum State {
 }
 
 /// The result of compiling one module.
-type Built = Result<Option<Image>, String>;
+type Built = Result<Compiled, String>;
 
 /// The tables of all modules seen.
 #[derive(Debug, Default)]
 pub(super) struct ModuleTables {
     states: HashMap<ModuleId, State>,
+    facts: HashMap<ModuleId, TableFacts>,
 }
 
 /// Tables that were built but not yet stored.
@@ -41,7 +45,7 @@ impl BuiltTables {
         let images = self
             .0
             .iter()
-            .filter_map(|(_, built)| built.as_ref().ok()?.as_ref());
+            .filter_map(|(_, built)| built.as_ref().ok()?.image.as_ref());
         images
             .map(|image| image.words().len() + TableStore::ALIGNMENT)
             .sum()
@@ -76,7 +80,10 @@ impl ModuleTables {
                     .map(|module| module.path.display().to_string())
                     .unwrap_or_default()
             };
-            let state = match built {
+            if let Ok(compiled) = built {
+                self.facts.insert(id, facts(compiled));
+            }
+            let state = match built.as_ref().map(|compiled| &compiled.image) {
                 Ok(None) => State::NoCfi,
                 Ok(Some(image)) => store.store(id, image).map_or_else(
                     || {
@@ -94,8 +101,13 @@ impl ModuleTables {
         }
     }
 
+    /// What the table of a module holds; `None` without one.
+    pub(super) fn facts(&self, id: ModuleId) -> Option<TableFacts> {
+        self.facts.get(&id).copied()
+    }
+
     /// The mapping list for the kernel.
-    pub(super) fn kernel_mappings(&self, mappings: &Mappings) -> Vec<Mapping> {
+    pub(super) fn kernel_mappings(&self, mappings: &Mappings, modules: &Modules) -> Vec<Mapping> {
         let kernel_mapping = |entry: &crate::target::CodeMapping| {
             let (kind, bias, image_at) = match entry.code {
                 MappedCode::Module { module, bias } => match self.states.get(&module) {
@@ -113,6 +125,7 @@ impl ModuleTables {
                 bias,
                 image_at,
                 kind,
+                identity: identity(&entry.code, mappings, modules),
             }
         };
         // Above, there is only the kernel's own page; walks look nothing up there.
@@ -122,6 +135,38 @@ impl ModuleTables {
             .filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
         user.map(kernel_mapping).collect()
     }
+}
+
+/// How a walk can tell that a mapping is still there.
+fn identity(code: &MappedCode, mappings: &Mappings, modules: &Modules) -> Identity {
+    match *code {
+        MappedCode::Module { module, .. } if mappings.is_settled(module) => Identity::SETTLED,
+        MappedCode::Module { module, bias } => {
+            let fingerprint = modules.get(module).and_then(|module| module.fingerprint);
+            fingerprint.map_or(Identity::UNCHANGED, |words| by_words(words, bias))
+        }
+        MappedCode::Trampoline => Identity::SETTLED,
+        MappedCode::Anonymous | MappedCode::Unreadable { .. } => Identity::UNCHANGED,
+    }
+}
+
+fn by_words(fingerprint: Fingerprint, bias: Bias) -> Identity {
+    Identity {
+        trust: if fingerprint.unique {
+            Trust::Checked
+        } else {
+            Trust::Unchanged
+        },
+        checks: fingerprint.words.map(|(svma, word)| Check {
+            at: bias.to_avma(svma),
+            word,
+        }),
+    }
+}
+
+fn facts(compiled: &Compiled) -> TableFacts {
+    let table_bytes = compiled.image.as_ref().map_or(0, Image::byte_len);
+    TableFacts::of(&compiled.coverage, table_bytes as u64)
 }
 
 fn module_ids(mappings: &Mappings) -> impl Iterator<Item = ModuleId> {
@@ -147,9 +192,7 @@ fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(module) = next() {
-                    let result = compile(module.bytes())
-                        .map(|compiled| compiled.image)
-                        .map_err(|error| error.to_string());
+                    let result = compile(module.bytes()).map_err(|error| error.to_string());
                     built
                         .lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)

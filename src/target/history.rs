@@ -49,10 +49,29 @@ impl History {
     /// The module and its byte that `address` was in an epoch; `None` when it was none.
     pub fn resolve(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
         let mappings = self.epochs.get(usize::try_from(epoch).ok()?)?;
-        match mappings.find(address)?.code {
-            MappedCode::Module { module, bias } => Some((module, bias.to_svma(address))),
-            MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
-        }
+        place(mappings.find(address)?, address)
+    }
+
+    /// What `address` turned out to be which was nothing, or something else, as far as was known in `epoch`:
+    /// `None` if it still is nothing, and `Some(None)` for code of no module.
+    ///
+    /// Such code was mapped after the last reading then, so it is what a later one found there, the next if there
+    /// are several.
+    pub fn resolve_since(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
+        let known = usize::try_from(epoch).ok()?;
+        let later = self.epochs.get(known + 1..).unwrap_or_default();
+        let found = later
+            .iter()
+            .chain(self.epochs.get(known))
+            .find_map(|mappings| mappings.find(address))?;
+        Some(place(found, address))
+    }
+}
+
+fn place(mapping: &CodeMapping, address: Avma) -> Option<(ModuleId, Svma)> {
+    match mapping.code {
+        MappedCode::Module { module, bias } => Some((module, bias.to_svma(address))),
+        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     }
 }
 
@@ -121,5 +140,21 @@ mod tests {
             Some((ModuleId::new(2), Svma::new(0x100)))
         );
         assert_eq!(history.resolve(2, Avma::new(0x1900)), None);
+    }
+
+    /// What was not known yet is what the next reading that has it says, not what was there before.
+    #[test]
+    fn later_readings() {
+        let mut history = History::default();
+        history.add(&mappings(&[module(0x1000, 0x2000, 1)]));
+        history.add(&mappings(&[module(0x1000, 0x2000, 2)]));
+        history.add(&mappings(&[module(0x1000, 0x2000, 3), module(0x5000, 0x6000, 4)]));
+        let since = |epoch, address| history.resolve_since(epoch, Avma::new(address));
+        let place = |number, svma| Some(Some((ModuleId::new(number), Svma::new(svma))));
+        assert_eq!(since(0, 0x1010), place(2, 0x10));
+        assert_eq!(since(1, 0x1010), place(3, 0x10));
+        assert_eq!(since(0, 0x5010), place(4, 0x10));
+        assert_eq!(since(2, 0x5010), place(4, 0x10));
+        assert_eq!(since(0, 0x7000), None);
     }
 }

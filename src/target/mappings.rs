@@ -3,6 +3,7 @@
 //! Pure, apart from the modules that it asks for. Only executable mappings are kept: nothing else
 //! can hold a return address.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
@@ -47,6 +48,7 @@ pub struct CodeMapping {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mappings {
     entries: Vec<CodeMapping>,
+    settled: BTreeSet<ModuleId>,
     malformed_lines: usize,
 }
 
@@ -71,6 +73,16 @@ impl Mappings {
             malformed_lines,
             ..mappings
         }
+    }
+
+    /// The same mappings, of which these modules cannot be unloaded.
+    pub(super) fn with_settled(self, settled: BTreeSet<ModuleId>) -> Self {
+        Self { settled, ..self }
+    }
+
+    /// Whether a module stays mapped where it is for as long as the program runs.
+    pub fn is_settled(&self, module: ModuleId) -> bool {
+        self.settled.contains(&module)
     }
 
     /// Lines of the maps file that could not be understood, and whose code is therefore unknown.
@@ -111,6 +123,7 @@ impl FromIterator<CodeMapping> for Mappings {
         }
         Self {
             entries,
+            settled: BTreeSet::new(),
             malformed_lines: 0,
         }
     }
@@ -188,6 +201,7 @@ mod tests {
             svma: Svma::new(svma)..Svma::new(svma + (offset.end - offset.start)),
             offset: FileOffset::new(offset.start)..FileOffset::new(offset.end),
             executable,
+            writable: false,
         }
     }
 

@@ -3,16 +3,20 @@
 //! Reads `/proc` only: nothing is attached, written or stopped. A process is known by its pid *and*
 //! its start time, so that a successor with the same pid is never taken for it.
 
+mod confirm;
 pub mod history;
+mod linking;
 mod mapped_file;
 pub mod mappings;
 pub mod maps;
 pub mod modules;
+mod settled;
 mod stat;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -167,7 +171,22 @@ impl Target {
                 format!("process {} has exited", self.pid),
             ));
         }
-        Ok(Mappings::resolve(self.pid, maps::parse(&text), modules))
+        let mappings = Mappings::resolve(self.pid, maps::parse(&text), modules);
+        let settled = self.settled(&mappings, modules);
+        Ok(mappings.with_settled(settled))
+    }
+
+    /// The modules that cannot be unloaded, as far as memory confirms that they are what was opened.
+    fn settled(&self, mappings: &Mappings, modules: &Modules) -> BTreeSet<ModuleId> {
+        let executable = fs::metadata(format!("/proc/{}/exe", self.pid))
+            .ok()
+            .and_then(|file| modules.of_file((file.dev(), file.ino())));
+        let mut settled = settled::settled(mappings, modules, executable);
+        if let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) {
+            let different = confirm::different(mappings, modules, &memory);
+            settled.retain(|module| !different.contains(module));
+        }
+        settled
     }
 }
 

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use thiserror::Error;
 use unwind_tables::elf::{ElfView, Segment};
 use unwind_tables::error::TableError;
+use unwind_tables::fingerprint::{Fingerprint, fingerprint};
 
+use super::linking::Linking;
 use super::mapped_file::MappedFile;
 use super::maps::{MapsEntry, MapsName};
 
@@ -69,8 +71,11 @@ pub struct Module {
     /// On btrfs and overlayfs `/proc/PID/maps` names another device than `stat` does. It is so only
     /// where `map_files` could not be used, which leaves no such doubt.
     pub device_unconfirmed: bool,
+    /// What tells it from every other object in a process's memory.
+    pub fingerprint: Option<Fingerprint>,
     content: Content,
     segments: Vec<Segment>,
+    linking: Linking,
 }
 
 #[derive(Debug)]
@@ -101,6 +106,11 @@ impl Module {
     /// Whether this is the kernel's vDSO, copied out of a target.
     pub fn is_vdso(&self) -> bool {
         matches!(self.content, Content::Vdso(_))
+    }
+
+    /// Its name, and those of the objects it needs.
+    pub(super) fn linking(&self) -> &Linking {
+        &self.linking
     }
 
     /// Its `PT_LOAD` segments.
@@ -179,6 +189,11 @@ impl Modules {
         self.insert_file(opened, path)
     }
 
+    /// The module of a file that was added, by its device and inode number as `stat` names them.
+    pub(super) fn of_file(&self, file: (u64, u64)) -> Option<ModuleId> {
+        self.by_file.get(&file).copied()
+    }
+
     /// The module behind a file mapping of process `pid`.
     pub(super) fn of_mapping(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
         let MapsName::File { path, .. } = &entry.name else {
@@ -233,6 +248,8 @@ impl Modules {
         let elf = ElfView::parse(bytes).map_err(|error| Unreadable::NotElf(Arc::new(error)))?;
         let segments = elf.segments().to_vec();
         let build_id = elf.build_id().map(|id| BuildId(id.to_vec()));
+        let fingerprint = fingerprint(&elf);
+        let linking = Linking::read(bytes);
         // A process has at most 2^31 mappings, each at most one module.
         let id = ModuleId(u32::try_from(self.modules.len()).map_err(|_| Unreadable::NoSegment)?);
         self.modules.push(Module {
@@ -240,8 +257,10 @@ impl Modules {
             path: path.to_owned(),
             build_id,
             device_unconfirmed,
+            fingerprint,
             content,
             segments,
+            linking,
         });
         Ok(id)
     }

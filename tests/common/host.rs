@@ -68,7 +68,10 @@ struct HostMapping {
     end: u64,
     bias: u64,
     image_at: u32,
-    kind: u32,
+    kind: u8,
+    trust: u8,
+    unused: u16,
+    checks: [[u64; 2]; 2],
 }
 
 #[repr(C)]
@@ -79,6 +82,7 @@ struct HostTables {
     word_count: u32,
     mapping_count: u32,
     by_fp: u32,
+    changing: u32,
 }
 
 #[repr(C)]
@@ -130,6 +134,9 @@ impl HostWalk {
             bias: 0,
             image_at: 0,
             kind: 0,
+            trust: 0,
+            unused: 0,
+            checks: [[0; 2]; 2],
         });
         let count = |length: usize| u32::try_from(length).expect("test tables are small");
         let given = HostTables {
@@ -139,6 +146,7 @@ impl HostWalk {
             word_count: count(words.len()),
             mapping_count: count(mappings.len()),
             by_fp: u32::from(tables.unwind == Unwind::Fp),
+            changing: u32::from(tables.changing),
         };
         let start: Vec<u64> = [start.pc.get()].into_iter().chain(start.general).collect();
         let mut stack = HostStack {
@@ -196,13 +204,17 @@ fn host_mapping(mapping: &Mapping) -> HostMapping {
         bias,
         image_at,
         kind,
+        identity,
     } = mapping;
     HostMapping {
         start: start.get(),
         end: end.get(),
         bias: bias.get(),
         image_at,
-        kind: kind as u32,
+        kind: kind as u8,
+        trust: identity.trust as u8,
+        unused: 0,
+        checks: identity.checks.map(|check| [check.at.get(), check.word]),
     }
 }
 

@@ -52,6 +52,7 @@ struct host_tables {
 	u32 word_count;
 	u32 mapping_count;
 	u32 by_fp;
+	u32 changing;
 };
 
 struct host_stack {
@@ -81,7 +82,7 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 
 	for (u32 number = 0; number < REGISTERS; number++)
 		walk.at_probe[number] = start[1 + number];
-	walk_stack(&walk, list_number(0, 0), start[0]);
+	walk_stack(&walk, list_number(0, 0), given->changing, start[0]);
 	stack->end_pc = walk.pc;
 	stack->saves_wanted = walk.saves_wanted;
 	stack->end = walk.end;

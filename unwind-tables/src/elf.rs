@@ -22,6 +22,8 @@ pub struct Segment {
     pub offset: Range<FileOffset>,
     /// Whether code in it can run.
     pub executable: bool,
+    /// Whether the program may change it.
+    pub writable: bool,
 }
 
 impl Segment {
@@ -59,7 +61,7 @@ pub(crate) struct Section<'a> {
 pub struct ElfView<'a> {
     bytes: Bytes<'a>,
     segments: Vec<Segment>,
-    build_id: Option<&'a [u8]>,
+    build_id: Option<Range<FileOffset>>,
     eh_frame_hdr: Option<Svma>,
     sections: Vec<Section<'a>>,
 }
@@ -73,6 +75,7 @@ const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PF_X: u32 = 1;
+const PF_W: u32 = 2;
 const SHT_NOTE: u32 = 7;
 const SHF_EXECINSTR: u64 = 4;
 /// The number that stands for "see the first section header".
@@ -104,8 +107,7 @@ impl<'a> ElfView<'a> {
             .ok_or(TableError::Malformed("program headers lie outside the file"))?;
         if view.build_id.is_none() {
             let mut notes = view.sections.iter().filter(|section| section.kind == SHT_NOTE);
-            view.build_id =
-                notes.find_map(|section| find_build_id(file.at(section.offset, section.size)?, 4));
+            view.build_id = notes.find_map(|section| find_build_id(file, section.offset, section.size, 4));
         }
         Ok(view)
     }
@@ -122,12 +124,11 @@ impl<'a> ElfView<'a> {
             let (file_size, memory_size) = (headers.u64(at + 32)?, headers.u64(at + 40)?);
             match kind {
                 PT_LOAD => {
-                    let segment = self.segment(offset, svma, file_size, memory_size, flags & PF_X != 0);
+                    let segment = self.segment(offset, svma, file_size, memory_size, flags);
                     self.segments.extend(segment);
                 }
                 PT_NOTE if self.build_id.is_none() => {
-                    let notes = self.bytes.at(offset, file_size);
-                    self.build_id = notes.and_then(|notes| find_build_id(notes, headers.u64(at + 48)?));
+                    self.build_id = find_build_id(self.bytes, offset, file_size, headers.u64(at + 48)?);
                 }
                 PT_GNU_EH_FRAME => self.eh_frame_hdr = Some(Svma::new(svma)),
                 _ => {}
@@ -143,7 +144,7 @@ impl<'a> ElfView<'a> {
         svma: u64,
         file_size: u64,
         memory_size: u64,
-        executable: bool,
+        flags: u32,
     ) -> Option<Segment> {
         let start = Svma::new(svma);
         let end = start.checked_add(memory_size)?;
@@ -154,7 +155,8 @@ impl<'a> ElfView<'a> {
         Some(Segment {
             svma: start..end,
             offset: FileOffset::new(file_start)..FileOffset::new(file_end),
-            executable,
+            executable: flags & PF_X != 0,
+            writable: flags & PF_W != 0,
         })
     }
 
@@ -165,7 +167,25 @@ impl<'a> ElfView<'a> {
 
     /// The GNU build-id.
     pub fn build_id(&self) -> Option<&'a [u8]> {
-        self.build_id
+        let Range { start, end } = self.build_id.clone()?;
+        Some(self.bytes.at(start.get(), end.offset_from(start))?.0)
+    }
+
+    /// Where in the file the GNU build-id stands.
+    pub fn build_id_range(&self) -> Option<Range<FileOffset>> {
+        self.build_id.clone()
+    }
+
+    /// The word at an address, if it is loaded where the program cannot change it.
+    pub fn constant_word(&self, svma: Svma) -> Option<u64> {
+        let end = svma.checked_add(8)?;
+        let holds = |segment: &&Segment| {
+            let range = segment.file_backed();
+            !segment.writable && range.start <= svma && end <= range.end
+        };
+        let segment = self.segments.iter().find(holds)?;
+        let offset = addr::segment_offset(svma, segment.svma.start, segment.offset.start)?;
+        self.bytes.u64(offset.get())
     }
 
     /// Whether the file has usable section headers.
@@ -337,15 +357,19 @@ fn sections(file: Bytes<'_>) -> Option<Vec<Section<'_>>> {
     (0..count).map(section).collect()
 }
 
-/// The build-id among notes that are padded to `align` bytes (gABI: 4, or 8 as `p_align` says).
-fn find_build_id(notes: Bytes<'_>, align: u64) -> Option<&[u8]> {
+/// Where the build-id is among the `size` bytes of notes at `start`, which are padded to `align` bytes (gABI: 4,
+/// or 8 as `p_align` says).
+fn find_build_id(file: Bytes<'_>, start: u64, size: u64, align: u64) -> Option<Range<FileOffset>> {
+    let notes = file.at(start, size)?;
     let align = if align == 8 { 8 } else { 4 };
     let mut at: u64 = 0;
     loop {
         let (name_size, desc_size) = (u64::from(notes.u32(at)?), u64::from(notes.u32(at + 4)?));
         let desc_at = (at + 12 + name_size).next_multiple_of(align);
         if notes.u32(at + 8)? == NOTE_BUILD_ID && notes.at(at + 12, name_size)?.0 == b"GNU\0" {
-            return Some(notes.at(desc_at, desc_size)?.0).filter(|id| !id.is_empty());
+            notes.at(desc_at, desc_size).filter(|id| id.len() > 0)?;
+            let found = start + desc_at;
+            return Some(FileOffset::new(found)..FileOffset::new(found + desc_size));
         }
         at = (desc_at + desc_size).next_multiple_of(align);
     }

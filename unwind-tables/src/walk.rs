@@ -6,18 +6,19 @@
 mod program;
 mod registers;
 
-use crate::addr::{Avma, Bias};
+use crate::addr::Avma;
 use crate::image::ImageView;
+use crate::mapping;
 use crate::packed::{PackedRule, kind, stop};
 use crate::program::{FP, Opcode, REGISTERS, SP};
+
+pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
 
 /// The most frames of one walk.
 pub const MAX_FRAMES: usize = 512;
 /// The largest distance, in bytes, from a frame's stack pointer to its saved frame pointer that a
 /// frame-pointer step believes.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
-/// User addresses are below 2^47; nothing above is looked up.
-pub const ADDRESS_BITS: u32 = 47;
 
 /// Why a walk ended. Exactly one per walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,7 +40,7 @@ pub enum End {
     NoProgress = 6,
     /// More frames than a walk may have.
     DepthLimit = 7,
-    /// Code in a mapping whose table is not loaded yet.
+    /// Code in a mapping whose table is not loaded, or not any more: the mapping list is out of date.
     TableNotLoaded = 8,
     /// The return address was replaced by a return probe that is not ours.
     UretprobeTrampoline = 9,
@@ -122,37 +123,6 @@ impl FoundBy {
     }
 }
 
-/// What an executable mapping holds, as far as unwinding goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum MappingKind {
-    /// An object whose table is loaded.
-    Table = 0,
-    /// An object whose table is still being built, or could not be loaded.
-    Pending = 1,
-    /// An object that has no CFI at all.
-    NoCfi = 2,
-    /// Anonymous memory: JIT code.
-    Anonymous = 3,
-    /// The kernel's return probe trampoline.
-    Trampoline = 4,
-}
-
-/// One executable mapping of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    /// First address.
-    pub start: Avma,
-    /// First address after it.
-    pub end: Avma,
-    /// From its addresses to the object's own.
-    pub bias: Bias,
-    /// Where the object's image starts in the table words; meaningful for [`MappingKind::Table`].
-    pub image_at: u32,
-    /// What it holds.
-    pub kind: MappingKind,
-}
-
 /// What a walk finds its way by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwind {
@@ -171,6 +141,8 @@ pub struct Tables<'a> {
     pub mappings: &'a [Mapping],
     /// How to walk.
     pub unwind: Unwind,
+    /// A change of the mappings is announced that `mappings` does not have yet.
+    pub changing: bool,
 }
 
 /// The registers a walk starts from.
@@ -224,6 +196,7 @@ mod mapping_stop {
     pub(super) const NO_MAPPING: u32 = 34;
     pub(super) const TRAMPOLINE: u32 = 35;
     pub(super) const NOT_CALLED: u32 = 36;
+    pub(super) const STALE: u32 = 37;
 }
 
 /// Walks the stack from `start`. `read` gives the 8 bytes at an address, or `None` for a fault.
@@ -337,9 +310,12 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
 
     fn lookup_rule(&mut self) -> PackedRule {
         let address = self.pc.wrapping_sub(self.pc_adjust);
-        let Some(mapping) = self.find_mapping(address) else {
-            return stop_rule(mapping_stop::NO_MAPPING);
+        let Some(&mapping) = mapping::find(self.tables.mappings, address) else {
+            return stop_rule(self.without_mapping());
         };
+        if !mapping.is_current(self.tables.changing, &mut self.read) {
+            return stop_rule(mapping_stop::STALE);
+        }
         if mapping.kind == MappingKind::Trampoline {
             return stop_rule(mapping_stop::TRAMPOLINE);
         }
@@ -361,14 +337,13 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    fn find_mapping(&self, address: Avma) -> Option<Mapping> {
-        if address.get() >> ADDRESS_BITS != 0 {
-            return None;
+    /// That no mapping holds an address says something only while the list is up to date.
+    fn without_mapping(&self) -> u32 {
+        if self.tables.changing {
+            mapping_stop::STALE
+        } else {
+            mapping_stop::NO_MAPPING
         }
-        let mappings = self.tables.mappings;
-        let after = mappings.partition_point(|mapping| mapping.start <= address);
-        let mapping = mappings.get(after.checked_sub(1)?)?;
-        (address < mapping.end).then_some(*mapping)
     }
 
     fn push_frame(&mut self, rule: PackedRule) -> Step {
@@ -440,11 +415,13 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
     }
 
     /// Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline.
+    ///
+    /// Whether the mapping is there, or still there, is asked when its rule is looked up.
     fn is_return_address(&mut self, ra: Avma) -> bool {
-        match self.find_mapping(ra.wrapping_sub(1)) {
-            None => false,
+        match mapping::find(self.tables.mappings, ra.wrapping_sub(1)) {
+            None if !self.tables.changing => false,
             Some(mapping) if mapping.kind == MappingKind::Trampoline => true,
-            Some(_) => self.is_after_call(ra),
+            None | Some(_) => self.is_after_call(ra),
         }
     }
 
@@ -490,6 +467,7 @@ fn end_without_frame(rule: PackedRule) -> Option<End> {
         mapping_stop::NO_MAPPING => Some(End::NoMapping),
         mapping_stop::TRAMPOLINE => Some(End::UretprobeTrampoline),
         mapping_stop::NOT_CALLED => Some(End::FpChainEnd),
+        mapping_stop::STALE => Some(End::TableNotLoaded),
         _ => None,
     }
 }

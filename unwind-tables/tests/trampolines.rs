@@ -6,6 +6,7 @@ use common::build::cc;
 use object::{Object, ObjectSymbol};
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::image::{Image, ImageView};
+use unwind_tables::mapping::Identity;
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::saves::{self, Saved, long};
 use unwind_tables::walk::{self, ADDRESS_BITS, Mapping, MappingKind, Registers, Tables, Unwind};
@@ -86,11 +87,13 @@ fn trampolines_lead_to_the_interrupted_frame() {
         bias: Bias::default(),
         image_at: 0,
         kind: MappingKind::Table,
+        identity: Identity::SETTLED,
     }];
     let tables = Tables {
         words: image.words(),
         mappings: &mappings,
         unwind: Unwind::Dwarf,
+        changing: false,
     };
     let frame = Registers::new(Avma::new(musl.get()), Avma::new(0x7000), Avma::new(0));
     // Memory holds its own address.

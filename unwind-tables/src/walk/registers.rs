@@ -6,6 +6,7 @@
 
 use super::{End, FoundBy, MappingKind, Walk};
 use crate::addr::Avma;
+use crate::mapping;
 use crate::saves::{self, Saved, long};
 
 /// Where a frame's caller has a register.
@@ -38,10 +39,10 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             return Err(unknown);
         }
         let address = frame.pc.wrapping_sub(u64::from(!frame.exact));
-        let mapping = self
-            .find_mapping(address)
-            .filter(|mapping| mapping.kind == MappingKind::Table);
-        let mapping = mapping.ok_or(unknown)?;
+        // Its rule was used, so it has been found current.
+        let mapping = mapping::find(self.tables.mappings, address);
+        let mapping = mapping.filter(|mapping| mapping.kind == MappingKind::Table);
+        let mapping = *mapping.ok_or(unknown)?;
         let Some(saves) = self.image(mapping.image_at).saves() else {
             self.saves_wanted = Some(address);
             return Err(End::TableNotLoaded);

@@ -9,6 +9,7 @@ use object::{Object, ObjectSection};
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::build::MAX_PADDING;
 use unwind_tables::image::{Image, ImageView};
+use unwind_tables::mapping::Identity;
 use unwind_tables::rule::{self, CfaRule, FrameRule, Reason, UnwindRule};
 use unwind_tables::saves::{self, Saved};
 use unwind_tables::walk::{self, ADDRESS_BITS, End, Mapping, MappingKind, Registers, Tables, Unwind};
@@ -99,11 +100,13 @@ fn walked(image: &Image, state: State) -> Result<(Caller, bool), End> {
         bias: Bias::default(),
         image_at: 0,
         kind: MappingKind::Table,
+        identity: Identity::SETTLED,
     };
     let tables = Tables {
         words: image.words(),
         mappings: &[everything],
         unwind: Unwind::Dwarf,
+        changing: false,
     };
     let frame = Registers {
         pc: Avma::new(state.pc),

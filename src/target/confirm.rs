@@ -1,0 +1,38 @@
+//! Whether the process's memory holds the objects that its mappings were resolved to.
+//!
+//! A file is opened after the mappings were read, and not always by its inode; in between, and by another path, it
+//! can be another file. The object's fingerprint says. Reading it also brings its pages into memory, where walks,
+//! which cannot wait for a disk, compare it again.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use unwind_tables::addr::Bias;
+
+use super::mappings::{MappedCode, Mappings};
+use super::modules::{Module, ModuleId, Modules};
+
+/// The modules of which some mapping's memory holds something else.
+pub(super) fn different(mappings: &Mappings, modules: &Modules, memory: &File) -> BTreeSet<ModuleId> {
+    let entries = mappings.entries().iter();
+    let placed = entries.filter_map(|entry| match entry.code {
+        MappedCode::Module { module, bias } => Some((modules.get(module)?, bias)),
+        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+    });
+    placed
+        .filter(|&(module, bias)| differs(module, bias, memory))
+        .map(|(module, _)| module.id)
+        .collect()
+}
+
+/// Memory that cannot be read tells nothing: the mapping may be gone by now, which walks notice.
+fn differs(module: &Module, bias: Bias, memory: &File) -> bool {
+    let words = module.fingerprint.map(|fingerprint| fingerprint.words);
+    words.into_iter().flatten().any(|(svma, word)| {
+        let mut found = [0; 8];
+        memory
+            .read_exact_at(&mut found, bias.to_avma(svma).get())
+            .is_ok_and(|()| u64::from_le_bytes(found) != word)
+    })
+}

@@ -1,0 +1,98 @@
+//! Which modules a process cannot lose while its program runs: the executable, its loader, and what they need.
+//!
+//! Nothing unloads these: the loader never closes what the program itself asked for. Everything else was loaded on
+//! request and can go at any time. Names are all there is to tell by, so a name that two mapped objects go by
+//! settles neither of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use unwind_tables::addr::Bias;
+
+use super::mappings::{MappedCode, Mappings};
+use super::modules::{Module, ModuleId, Modules};
+
+/// Who goes by a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bearer {
+    One(ModuleId),
+    Several,
+}
+
+/// The settled modules among `mappings`, given the process's executable.
+pub(super) fn settled(
+    mappings: &Mappings,
+    modules: &Modules,
+    executable: Option<ModuleId>,
+) -> BTreeSet<ModuleId> {
+    let mapped = mapped_once(mappings);
+    let bearers = bearers(mapped.keys().filter_map(|&id| modules.get(id)));
+    let once = |id: &ModuleId| mapped.get(id).is_some_and(Option::is_some);
+    let mut settled: BTreeSet<_> = mapped
+        .keys()
+        .copied()
+        .filter(|&id| modules.get(id).is_some_and(Module::is_vdso))
+        .collect();
+    let mut waiting: Vec<ModuleId> = executable.into_iter().filter(once).collect();
+    while let Some(module) = waiting.pop().and_then(|id| modules.get(id)) {
+        if !settled.insert(module.id) {
+            continue;
+        }
+        let linking = module.linking();
+        for name in linking.needed.iter().chain(&linking.interpreter) {
+            if let Some(&Bearer::One(id)) = bearers.get(file_name(name))
+                && once(&id)
+            {
+                waiting.push(id);
+            }
+        }
+    }
+    settled
+}
+
+/// The mapped modules and where; `None` for one that is mapped twice, by `dlmopen` for example.
+fn mapped_once(mappings: &Mappings) -> BTreeMap<ModuleId, Option<Bias>> {
+    let mut mapped = BTreeMap::new();
+    for entry in mappings.entries() {
+        if let MappedCode::Module { module, bias } = entry.code {
+            let known = mapped.entry(module).or_insert(Some(bias));
+            if *known != Some(bias) {
+                *known = None;
+            }
+        }
+    }
+    mapped
+}
+
+/// Every name that mapped modules go by: the name in the object, and the file's.
+fn bearers<'a>(modules: impl Iterator<Item = &'a Module>) -> BTreeMap<&'a [u8], Bearer> {
+    let mut bearers = BTreeMap::new();
+    for module in modules {
+        let file = module.path.file_name().map(OsStrExt::as_bytes);
+        let names: BTreeSet<_> = module
+            .linking()
+            .soname
+            .as_deref()
+            .into_iter()
+            .chain(file)
+            .collect();
+        for name in names {
+            bearers
+                .entry(name)
+                .and_modify(|bearer| *bearer = Bearer::Several)
+                .or_insert(Bearer::One(module.id));
+        }
+    }
+    bearers
+}
+
+/// The last part of a name that may be a path.
+fn file_name(name: &[u8]) -> &[u8] {
+    Path::new(std::ffi::OsStr::from_bytes(name))
+        .file_name()
+        .map_or(name, OsStrExt::as_bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+/*
+ * Two libraries by turns at the same address, under allocation load.
+ *
+ * usage: swap LIBRARY LIBRARY ROUNDS. Each round loads one of them, allocates through it,
+ *     main -> round_of -> call_library -> outer_X -> inner_X -> malloc,
+ * and unloads it; every 51st stays for a while. Another thread allocates all the time:
+ *     thread_main -> allocate -> malloc.
+ * Says "ready", and after the rounds how many of them found the library where the first was.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include "handshake.h"
+#include "keep.h"
+
+#define BLOCKS 20
+
+static volatile int stop;
+
+NOINLINE static void allocate(void)
+{
+	void *volatile block = malloc(32);
+
+	free(block);
+}
+
+static void *thread_main(void *unused)
+{
+	while (!stop)
+		allocate();
+	return unused;
+}
+
+/* Return addresses into this are what a stack is made of if a frame's size is mistaken. */
+NOINLINE static void *decoy(void)
+{
+	void *volatile here = __builtin_extract_return_addr(__builtin_return_address(0));
+
+	return here;
+}
+
+NOINLINE static void *in_decoy(void)
+{
+	void *volatile here = decoy();
+
+	return here;
+}
+
+NOINLINE static int call_library(int (*outer)(void *), void *garbage)
+{
+	return outer(garbage) + 1;
+}
+
+static void pause_for(long milliseconds)
+{
+	struct timespec time = { 0, milliseconds * 1000000 };
+
+	nanosleep(&time, NULL);
+}
+
+NOINLINE static unsigned long round_of(const char *path, int patient)
+{
+	void *library = dlopen(path, RTLD_NOW);
+	int (**entry)(void *) = library ? dlsym(library, "entry") : NULL;
+	struct link_map *map;
+	unsigned long address;
+
+	if (!entry || dlinfo(library, RTLD_DI_LINKMAP, &map))
+		_exit(1);
+	address = map->l_addr;
+	for (int block = 0; block < BLOCKS; block++) {
+		call_library(*entry, in_decoy());
+		if (patient)
+			pause_for(10);
+	}
+	dlclose(library);
+	return address;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long first = 0;
+	long same = 0, rounds = argc > 3 ? atol(argv[3]) : 0;
+	pthread_t thread;
+	char text[64];
+
+	if (argc < 4 || pthread_create(&thread, NULL, thread_main, NULL))
+		return 1;
+	/* Whatever the loader sets up once is set up. */
+	round_of(argv[1], 0);
+	round_of(argv[2], 0);
+	rendezvous("ready");
+	for (long number = 0; number < rounds; number++) {
+		unsigned long address = round_of(argv[1 + number % 2], number % 51 == 0);
+
+		if (!first)
+			first = address;
+		same += address == first;
+	}
+	snprintf(text, sizeof text, "%ld", same);
+	rendezvous(text);
+	stop = 1;
+	pthread_join(thread, NULL);
+	return 0;
+}
