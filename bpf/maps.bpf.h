@@ -16,7 +16,7 @@ SEC(".bss.mappings") struct mapping mappings[1];
  * bits, whether its mapping must be verified, and the tag that makes the hit exact. Written by walks; cleared by user space. */
 SEC(".bss.cache") u64 rule_cache[1];
 
-/* The processes traced, by slot. Written by user space; walks set `reload_requested`. */
+/* The processes traced, by slot. Written by user space; walks and the loader's probe ask for attention. */
 SEC(".bss.processes") struct process processes[MAX_PROCESSES];
 
 /* Stacks and their totals, by index. Written by probes; read by user space in place.
@@ -82,7 +82,8 @@ struct {
 	__uint(max_entries, COUNTERS);
 } counters SEC(".maps");
 
-/* What user space must act on. Few and small: the first walk into an unknown mapping asks for a reload. */
+/* What user space must act on. Few and small: the first walk into an unknown mapping asks for a reload, and the
+ * first change of the mappings that it does not know of. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);

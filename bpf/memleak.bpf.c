@@ -18,6 +18,7 @@ struct scratch;
 #include "tables.bpf.h"
 #include "unwind.bpf.h"
 #include "state.bpf.h"
+#include "changes.bpf.h"
 #include "stacks.bpf.h"
 #include "blocks.bpf.h"
 #include "calls.bpf.h"
@@ -81,5 +82,16 @@ SEC("uprobe")
 int free_entry(struct pt_regs *ctx)
 {
 	free_call(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+/* The loader's own hook for debuggers: called before and after it maps or unmaps objects. */
+SEC("uprobe")
+int loader_hook(struct pt_regs *ctx)
+{
+	u32 process = current_process(known_thread());
+
+	if (process)
+		announce_change(process - 1);
 	return 0;
 }

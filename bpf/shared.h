@@ -116,7 +116,7 @@ struct mapping {
 	struct mapping_check checks[MAPPING_CHECKS];
 };
 
-/* A process that is traced. Written by user space, but for `reload_requested`. */
+/* A process that is traced. Written by user space, but for what is said to be the probes'. */
 struct process {
 	/*
 	 * Bit 0: which of the two mapping lists and rule caches is active. Above it: the epoch, which rises
@@ -126,6 +126,12 @@ struct process {
 	u32 generation;
 	/* Set by the first walk that meets an unknown mapping; cleared by user space. */
 	u32 reload_requested;
+	/* How often the loader announced a change of the mappings. Counted by a probe. */
+	u32 changes_announced;
+	/* That count when user space began to read what it published last. */
+	u32 changes_published;
+	/* When the last change was announced, in microseconds of CLOCK_MONOTONIC, modulo 2^32. By a probe. */
+	u32 changed_at;
 };
 
 /* What a probed function does with blocks. */
@@ -226,6 +232,8 @@ enum counter {
 enum event_kind {
 	/* A walk met an address that no mapping of the active list holds. */
 	EVENT_UNKNOWN_MAPPING = 0,
+	/* The loader announced a change of the mappings. */
+	EVENT_MAPPINGS_CHANGED = 1,
 };
 
 struct event {

@@ -49,16 +49,7 @@ static __always_inline void request_reload(u32 slot, u64 address)
 	if (process->reload_requested || __sync_lock_test_and_set(&process->reload_requested, 1))
 		return;
 
-	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
-
-	if (!event) {
-		count(COUNTER_LOST_EVENT);
-		return;
-	}
-	event->kind = EVENT_UNKNOWN_MAPPING;
-	event->process = slot;
-	event->address = address;
-	bpf_ringbuf_submit(event, 0);
+	send_event(EVENT_UNKNOWN_MAPPING, slot, address);
 }
 
 /* Where the frames of a new stack go, or the capacity when there is no room. */
@@ -120,11 +111,12 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 slot, u32 
 
 static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u32 slot, u32 function)
 {
+	bool changing = is_changing(slot);
 	u32 generation = generation_of(slot);
 	u32 epoch = generation >> 1;
 
 	save_registers(ctx, walk->at_probe);
-	walk_stack(walk, list_number(slot, generation), 0, ctx->ip);
+	walk_stack(walk, list_number(slot, generation), changing, ctx->ip);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(slot, walk->pc);
 

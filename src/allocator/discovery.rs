@@ -227,6 +227,24 @@ fn is_loader(module: &Module) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
 }
 
+/// Where to probe the function called `name`, which is none of [`FUNCTIONS`], if the probe reads no arguments.
+///
+/// # Errors
+///
+/// There is no such function in the module, or it cannot be probed.
+pub fn choose_site(module: &Module, name: &'static str) -> Result<Svma, Reason> {
+    let symbols = symbols::find(module.bytes(), &[name])?;
+    let symbol = symbols.first().ok_or(Reason::NotFound(name))?;
+    if symbol.kind == SymbolKind::Indirect {
+        return Err(Reason::Indirect(name));
+    }
+    let elf = ElfView::parse(module.bytes()).map_err(|error| Reason::Headers(Arc::new(error)))?;
+    let code =
+        function_code(module.bytes(), &elf, symbol.svma, symbol.size).ok_or(Reason::OutsideCode(name))?;
+    let choice = sites::choose(&code, []).map_err(|why| Reason::Unprobeable(name, why))?;
+    Ok(choice.svma)
+}
+
 /// The site for the code that has all of these names.
 fn site(module: &Module, elf: &ElfView, names: &[FunctionSymbol]) -> Result<ProbeSite, Reason> {
     let first = names.first().ok_or(Reason::NoAllocator)?;

@@ -10,6 +10,6 @@ pub mod probing;
 pub mod sites;
 pub mod symbols;
 
-pub use discovery::{Discovery, ProbeSite, Problem, Reason, discover};
+pub use discovery::{Discovery, ProbeSite, Problem, Reason, choose_site, discover};
 pub use functions::{AllocFunction, FUNCTIONS, ResultAt, Role, Shape, SizeAt};
 pub use probing::SiteCost;

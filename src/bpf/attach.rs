@@ -133,6 +133,50 @@ pub(super) fn attach(
     Ok(attached)
 }
 
+/// An instruction that the target's loader runs whenever it maps or unmaps objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// The loader, as the kernel can open it.
+    pub path: PathBuf,
+    /// The loader, as messages name it.
+    pub file: String,
+    /// The instruction.
+    pub offset: FileOffset,
+}
+
+/// An attached hook; dropping it detaches.
+#[derive(Debug)]
+pub struct AttachedHook {
+    _link: Link,
+}
+
+pub(super) fn attach_hook(
+    programs: &MemleakProgs<'_>,
+    path: AttachPath,
+    pid: i32,
+    hook: &Hook,
+) -> Result<AttachedHook, AttachError> {
+    let program = &programs.loader_hook;
+    let offset = position(hook.offset);
+    let link = if path == AttachPath::Perf {
+        program.attach_uprobe_with_opts(pid, &hook.path, offset, UprobeOpts::default())
+    } else {
+        let options = UprobeMultiOpts {
+            offsets: vec![offset],
+            ..Default::default()
+        };
+        program.attach_uprobe_multi_with_opts(pid, &hook.path, "", options)
+    };
+    match link {
+        Ok(link) => Ok(AttachedHook { _link: link }),
+        Err(source) => Err(AttachError {
+            names: "the loader's hook".to_owned(),
+            file: hook.file.clone(),
+            source,
+        }),
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     Entry,
@@ -170,7 +214,7 @@ fn attach_file(
             retprobe: moment == Moment::Return,
             ..Default::default()
         };
-        let link = program.attach_uprobe_with_opts(pid, &probe.path, position(probe), options);
+        let link = program.attach_uprobe_with_opts(pid, &probe.path, position(probe.offset), options);
         keep(link, &[probe], links)
     })
 }
@@ -182,7 +226,7 @@ fn attach_multi(
     probes: &[&Probe],
 ) -> Result<Link, libbpf_rs::Error> {
     let options = UprobeMultiOpts {
-        offsets: probes.iter().map(|probe| position(probe)).collect(),
+        offsets: probes.iter().map(|probe| position(probe.offset)).collect(),
         cookies: probes.iter().map(|probe| probe.cookie.bits()).collect(),
         retprobe: moment == Moment::Return,
         session: moment == Moment::Both,
@@ -191,9 +235,9 @@ fn attach_multi(
     program.attach_uprobe_multi_with_opts(pid, &probes[0].path, "", options)
 }
 
-fn position(probe: &Probe) -> usize {
+fn position(offset: FileOffset) -> usize {
     // File offsets fit: only 64-bit hosts are supported.
-    usize::try_from(probe.offset.get()).unwrap_or(usize::MAX)
+    usize::try_from(offset.get()).unwrap_or(usize::MAX)
 }
 
 fn keep(

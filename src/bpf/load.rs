@@ -169,6 +169,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
             &mut programs.allocation_entry,
             &mut programs.allocation_return,
             &mut programs.free_entry,
+            &mut programs.loader_hook,
         ] {
             program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
         }

@@ -5,6 +5,7 @@
 mod attach;
 #[cfg(test)]
 mod budget;
+mod clock;
 mod layout;
 mod load;
 mod memory;
@@ -31,10 +32,10 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 
-pub use attach::{AttachError, Attached, Cookie, Probe, ProbeRole};
+pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole};
 pub use load::{AttachPath, Capacity, LoadError, Settings, Walk};
 pub use memory::SharedWords;
-pub use publish::{Meaning, Published, Publisher};
+pub use publish::{Changes, Meaning, Published, Publisher};
 pub(crate) use skeleton::types;
 pub use tables::TableStore;
 
@@ -141,6 +142,15 @@ impl<'obj> Kernel<'obj> {
     /// The first probe that could not be attached.
     pub fn attach(&self, pid: i32, probes: &[Probe]) -> Result<Attached, AttachError> {
         attach::attach(&self.skeleton.progs, self.attach, pid, probes)
+    }
+
+    /// Attaches to the hook that process `pid`'s loader calls when mappings change.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn attach_hook(&self, pid: i32, hook: &Hook) -> Result<AttachedHook, AttachError> {
+        attach::attach_hook(&self.skeleton.progs, self.attach, pid, hook)
     }
 }
 

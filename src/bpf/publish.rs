@@ -5,11 +5,13 @@
 //! grace period is awaited, after which no walk uses the pair that was active before.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::mapping::{Identity, Mapping, MappingKind};
 
+use super::clock::monotonic_microseconds;
 use super::load::Sizes;
 use super::memory::SharedWords;
 use super::skeleton::types;
@@ -48,6 +50,10 @@ pub enum Meaning {
     Changed,
 }
 
+/// Changes of a process's mappings, as its loader announced them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changes(u32);
+
 /// What publishing did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
@@ -55,10 +61,12 @@ pub struct Published {
     pub epoch: u32,
     /// Mappings that did not fit the list; code in them is in no mapping as far as walks go.
     pub left_out: usize,
+    /// For how long the list before was out of date: since the loader announced the last change, up to an hour.
+    pub since_change: Option<Duration>,
 }
 
 impl Publisher {
-    /// Makes `mappings`, in ascending order, the list of process `slot`.
+    /// Makes `mappings`, in ascending order, the list of process `slot`. They have all of `changes`.
     ///
     /// # Errors
     ///
@@ -68,8 +76,9 @@ impl Publisher {
         slot: u32,
         mappings: &[Mapping],
         meaning: Meaning,
+        changes: Changes,
     ) -> Result<Published, libbpf_rs::Error> {
-        let [generation, reload_requested] = self.process(slot) else {
+        let [generation, reload_requested, _, changes_published, changed_at] = self.process(slot) else {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
         };
         let old = generation.load(Ordering::Relaxed);
@@ -79,15 +88,38 @@ impl Publisher {
         let left_out = self.write_list(list, mappings);
         self.clear_cache(list);
         generation.store(epoch << 1 | active_list, Ordering::SeqCst);
+        // After the list: a walk that finds no change pending must find the list that has them all.
+        changes_published.store(changes.0, Ordering::SeqCst);
+        let since = monotonic_microseconds().wrapping_sub(changed_at.load(Ordering::SeqCst));
         self.await_walks()?;
         reload_requested.store(0, Ordering::SeqCst);
-        Ok(Published { epoch, left_out })
+        Ok(Published {
+            epoch,
+            left_out,
+            since_change: (changes.0 > 0).then(|| Duration::from_micros(since.into())),
+        })
     }
 
     /// Lets walks ask for a reload again, when the last one found nothing new.
     pub fn accept_requests(&self, slot: u32) {
-        if let [_, reload_requested] = self.process(slot) {
+        if let [_, reload_requested, ..] = self.process(slot) {
             reload_requested.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// The changes of the mappings that the loader of process `slot` has announced. What is read after this has
+    /// them all, but for the last if that is still under way; its end is announced too.
+    pub fn changes(&self, slot: u32) -> Changes {
+        match self.process(slot) {
+            [_, _, announced, ..] => Changes(announced.load(Ordering::SeqCst)),
+            _ => Changes(0),
+        }
+    }
+
+    /// Says that the active list has these changes: the mappings were read again and are the same.
+    pub fn confirm(&self, slot: u32, changes: Changes) {
+        if let [_, _, _, changes_published, _] = self.process(slot) {
+            changes_published.store(changes.0, Ordering::SeqCst);
         }
     }
 

@@ -23,6 +23,11 @@ pub enum Event {
         /// The address.
         address: Avma,
     },
+    /// The loader of a process announced a change of its mappings.
+    MappingsChanged {
+        /// The process's slot.
+        process: u32,
+    },
     /// A record that this version does not know.
     Unknown,
 }
@@ -34,13 +39,15 @@ impl Event {
         };
         let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
         let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
-        if half(0) == event_kind::EVENT_UNKNOWN_MAPPING.0 {
-            return Self::UnknownMapping {
-                process: half(4),
+        let process = half(4);
+        match event_kind(half(0)) {
+            event_kind::EVENT_UNKNOWN_MAPPING => Self::UnknownMapping {
+                process,
                 address: Avma::new(whole(8)),
-            };
+            },
+            event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { process },
+            _ => Self::Unknown,
         }
-        Self::Unknown
     }
 }
 

@@ -4,9 +4,11 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use super::SLOT;
 use super::tables::{BuiltTables, ModuleTables};
-use crate::bpf::{AttachPath, Attached, Capacity, Kernel, Meaning, Probe, Settings, Storage, Walk};
+use super::{SLOT, hook};
+use crate::bpf::{
+    AttachPath, Attached, AttachedHook, Capacity, Changes, Kernel, Meaning, Probe, Settings, Storage, Walk,
+};
 use crate::collect::EventQueue;
 use crate::config::Config;
 use crate::target::{Epoch, History, Mappings, Modules, Target};
@@ -30,6 +32,7 @@ pub(super) struct Prepared {
 pub(super) struct Live<'obj> {
     // Dropped first: probes must be gone before what they use.
     attached: Attached,
+    _hook: Option<AttachedHook>,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
     pub(super) tables: ModuleTables,
@@ -86,6 +89,7 @@ impl<'obj> Live<'obj> {
         let kernel = Kernel::load(storage, &settings)?;
         let mut live = Self {
             attached: Attached::default(),
+            _hook: None,
             events: EventQueue::open(&kernel)?,
             kernel,
             tables: ModuleTables::default(),
@@ -93,12 +97,14 @@ impl<'obj> Live<'obj> {
             mappings: Mappings::default(),
             started: Instant::now(),
         };
-        live.publish(mappings.clone(), built, modules)?;
+        let changes = live.kernel.publisher.changes(SLOT);
+        live.publish(mappings.clone(), built, modules, changes)?;
         let pid = target.pid();
         live.kernel
             .add_process(pid, SLOT)
             .context("cannot name the target to the kernel side")?;
         let signed = i32::try_from(pid).context("the process id is out of range")?;
+        live._hook = live.attach_hook(signed, modules);
         live.attached = live.kernel.attach(signed, probes)?;
         live.started = Instant::now();
         tracing::info!(
@@ -108,6 +114,22 @@ impl<'obj> Live<'obj> {
             live.attached.link_count(),
         );
         Ok(live)
+    }
+
+    /// Without the hook, changes of the mappings are noticed by the walks that meet them.
+    fn attach_hook(&self, pid: i32, modules: &Modules) -> Option<AttachedHook> {
+        let hook = hook::find(&self.mappings, modules)?;
+        let attached = self.kernel.attach_hook(pid, &hook);
+        attached
+            .inspect_err(|error| tracing::debug!("no events of mapping changes: {error}"))
+            .ok()
+    }
+
+    /// Says to the kernel side that what was published last has `changes`. Returns whether these are all.
+    pub(super) fn is_up_to_date(&self, changes: Changes) -> bool {
+        let publisher = &self.kernel.publisher;
+        publisher.confirm(SLOT, changes);
+        publisher.changes(SLOT) == changes
     }
 
     /// Compiles the tables that `mappings` need and that are not known yet.
@@ -121,6 +143,7 @@ impl<'obj> Live<'obj> {
         mappings: Mappings,
         built: &BuiltTables,
         modules: &Modules,
+        changes: Changes,
     ) -> anyhow::Result<()> {
         self.tables.store(built, modules, &mut self.kernel.tables);
         let meaning = match self.history.add(&mappings) {
@@ -130,7 +153,7 @@ impl<'obj> Live<'obj> {
         let list = self.tables.kernel_mappings(&mappings, modules);
         let publisher = &self.kernel.publisher;
         let published = publisher
-            .publish(SLOT, &list, meaning)
+            .publish(SLOT, &list, meaning, changes)
             .context("cannot publish mappings")?;
         if published.left_out > 0 {
             tracing::warn!(
@@ -138,6 +161,10 @@ impl<'obj> Live<'obj> {
                 published.left_out
             );
         }
+        let late = published.since_change.map_or_else(String::new, |since| {
+            format!(", {since:.1?} after the loader announced it")
+        });
+        tracing::debug!("mappings published with {} new unwind tables{late}", built.len());
         self.mappings = mappings;
         Ok(())
     }

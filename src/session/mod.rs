@@ -4,6 +4,7 @@
 //! is taken down. Parsing, formatting and map access are elsewhere.
 
 mod describe;
+mod hook;
 mod live;
 mod probes;
 mod reload;
@@ -23,7 +24,7 @@ use unwind_tables::walk::Unwind;
 
 use crate::allocator::{self, ProbeSite, SiteCost};
 use crate::bpf::{AttachPath, Probe, Storage, Walk};
-use crate::collect::{self, Snapshot};
+use crate::collect::{self, Event, Snapshot};
 use crate::config::Config;
 use crate::preflight;
 use crate::report::{self, ModuleFacts, Report};
@@ -98,7 +99,8 @@ impl<'obj> Session<'obj> {
             target,
             modules,
             facts: HashMap::new(),
-            reloads: Reloads::default(),
+            // What was mapped while the hook was not yet attached.
+            reloads: Reloads::demanded(),
         })
     }
 
@@ -113,7 +115,13 @@ impl<'obj> Session<'obj> {
             let events = self
                 .live
                 .events
-                .wait(left.min(TICK))
+                .wait(
+                    self.reloads
+                        .rest(Instant::now())
+                        .unwrap_or(TICK)
+                        .min(left)
+                        .min(TICK),
+                )
                 .context("cannot read events")?;
             if stop.load(Ordering::Relaxed) {
                 return Ok(true);
@@ -122,8 +130,11 @@ impl<'obj> Session<'obj> {
                 tracing::info!("{} has exited", self.target.comm());
                 return Ok(true);
             }
-            if !events.is_empty() {
-                self.reloads.request();
+            for event in events {
+                match event {
+                    Event::MappingsChanged { .. } => self.reloads.demand(),
+                    Event::UnknownMapping { .. } | Event::Unknown => self.reloads.request(),
+                }
             }
             self.reload_if_due()?;
             if left.is_zero() {
@@ -137,8 +148,10 @@ impl<'obj> Session<'obj> {
         if !self.reloads.is_due(Instant::now()) {
             return Ok(());
         }
+        let began = Instant::now();
+        self.reloads.begin();
         let changed = self.reload()?;
-        self.reloads.done(Instant::now(), changed);
+        self.reloads.done(began, Instant::now(), changed);
         if !changed {
             self.live.kernel.publisher.accept_requests(SLOT);
         }
@@ -147,17 +160,23 @@ impl<'obj> Session<'obj> {
 
     /// Reads the mappings again. Returns whether they changed.
     fn reload(&mut self) -> anyhow::Result<bool> {
+        let changes = self.live.kernel.publisher.changes(SLOT);
         // A target that is gone or going has nothing to read; its exit is noticed elsewhere.
         let Ok(mappings) = self.target.read_mappings(&mut self.modules) else {
             return Ok(false);
         };
-        if mappings == self.live.mappings || mappings.entries().is_empty() {
+        if mappings.entries().is_empty() {
             return Ok(false);
         }
-        let built = self.live.build(&mappings, &self.modules, self.walk);
-        tracing::debug!("mappings changed: {} more unwind tables", built.len());
-        self.live.publish(mappings, &built, &self.modules)?;
-        Ok(true)
+        let changed = mappings != self.live.mappings;
+        if changed {
+            let built = self.live.build(&mappings, &self.modules, self.walk);
+            self.live.publish(mappings, &built, &self.modules, changes)?;
+        }
+        if !self.live.is_up_to_date(changes) {
+            self.reloads.demand();
+        }
+        Ok(changed)
     }
 
     /// Everything recorded so far.

@@ -1,49 +1,80 @@
-//! When to read the target's mappings again: at once when a walk asks for it, ever more rarely while that finds
-//! nothing new (garbage on a stack asks too, and has no mapping).
+//! When to read the target's mappings again: at once when the loader says that they change or a walk asks for it,
+//! ever more rarely while walks ask and there is nothing new (garbage on a stack asks too, and has no mapping).
 
 use std::time::{Duration, Instant};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_REST: Duration = Duration::from_millis(10);
 
 /// The state of reloading.
 #[derive(Debug)]
 pub(super) struct Reloads {
+    /// A walk met what it does not know.
     requested: bool,
+    /// The mappings have changed, or are about to.
+    demanded: bool,
+    /// After a reload that found nothing, walks wait for this long.
     pause: Duration,
+    /// When a request is heard again.
     not_before: Option<Instant>,
-}
-
-impl Default for Reloads {
-    fn default() -> Self {
-        Self {
-            requested: false,
-            pause: FIRST_PAUSE,
-            not_before: None,
-        }
-    }
+    /// When anything is: there is a rest as long as the work, up to [`LONGEST_REST`].
+    rested: Option<Instant>,
 }
 
 impl Reloads {
+    /// The state in which a reload is due.
+    pub(super) fn demanded() -> Self {
+        Self {
+            requested: false,
+            demanded: true,
+            pause: FIRST_PAUSE,
+            not_before: None,
+            rested: None,
+        }
+    }
+
     /// A walk met an unknown mapping.
     pub(super) fn request(&mut self) {
         self.requested = true;
     }
 
+    /// The loader announced a change.
+    pub(super) fn demand(&mut self) {
+        self.demanded = true;
+    }
+
     /// Whether to reload now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.requested && self.not_before.is_none_or(|not_before| now >= not_before)
+        self.rest(now).is_some_and(|rest| rest.is_zero())
+    }
+
+    /// How long until a reload is due; `None` when nothing asks for one.
+    pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
+        let until =
+            |time: Option<Instant>| time.map_or(Duration::ZERO, |time| time.saturating_duration_since(now));
+        if self.demanded {
+            Some(until(self.rested))
+        } else {
+            self.requested.then(|| until(self.not_before.max(self.rested)))
+        }
+    }
+
+    /// A reload begins: what asks for one from here on is not answered by it.
+    pub(super) fn begin(&mut self) {
+        self.requested = false;
+        self.demanded = false;
     }
 
     /// A reload was done, and found something new or not.
-    pub(super) fn done(&mut self, now: Instant, changed: bool) {
-        self.requested = false;
+    pub(super) fn done(&mut self, began: Instant, now: Instant, changed: bool) {
         self.pause = if changed {
             FIRST_PAUSE
         } else {
             (2 * self.pause).min(LONGEST_PAUSE)
         };
         self.not_before = (!changed).then(|| now + self.pause);
+        self.rested = Some(now + now.saturating_duration_since(began).min(LONGEST_REST));
     }
 }
 
@@ -51,28 +82,51 @@ impl Reloads {
 mod tests {
     use super::*;
 
+    fn reloaded(reloads: &mut Reloads, now: Instant, changed: bool) {
+        reloads.begin();
+        reloads.done(now, now, changed);
+    }
+
     /// Reloads follow requests at once while they find something, and back off while they do not.
     #[test]
     fn fruitless_reloads_back_off() {
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut reloads = Reloads::default();
-        assert!(!reloads.is_due(start));
-        reloads.request();
+        let mut reloads = Reloads::demanded();
         assert!(reloads.is_due(start));
-        reloads.done(start, true);
+        reloaded(&mut reloads, start, true);
         assert!(!reloads.is_due(after(5000)), "nothing asked for it");
         reloads.request();
         assert!(reloads.is_due(start));
-        reloads.done(start, false);
+        reloaded(&mut reloads, start, false);
         reloads.request();
         assert!(!reloads.is_due(after(39)));
         assert!(reloads.is_due(after(40)));
         for _ in 0..10 {
-            reloads.done(start, false);
+            reloaded(&mut reloads, start, false);
             reloads.request();
         }
         assert!(!reloads.is_due(after(999)));
         assert!(reloads.is_due(after(1000)));
+    }
+
+    /// What the loader announces is read at once, whatever walks asked for before in vain, but not without
+    /// rest.
+    #[test]
+    fn announced_changes_are_read_at_once() {
+        let start = Instant::now();
+        let after = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut reloads = Reloads::demanded();
+        reloaded(&mut reloads, start, false);
+        reloads.request();
+        assert!(!reloads.is_due(start));
+        reloads.demand();
+        assert!(reloads.is_due(start));
+        reloads.begin();
+        reloads.done(start, after(5), true);
+        assert_eq!(reloads.rest(after(5)), None);
+        reloads.demand();
+        assert_eq!(reloads.rest(after(5)), Some(Duration::from_millis(5)));
+        assert!(reloads.is_due(after(10)));
     }
 }

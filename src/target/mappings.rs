@@ -3,7 +3,6 @@
 //! Pure, apart from the modules that it asks for. Only executable mappings are kept: nothing else
 //! can hold a return address.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
@@ -11,6 +10,7 @@ use unwind_tables::elf::Segment;
 
 use super::maps::{MapsEntry, MapsError, MapsName};
 use super::modules::{ModuleId, Modules, Unreadable};
+use super::settled::Settled;
 
 /// What the code of a mapping is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct CodeMapping {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mappings {
     entries: Vec<CodeMapping>,
-    settled: BTreeSet<ModuleId>,
+    settled: Settled,
     malformed_lines: usize,
 }
 
@@ -76,13 +76,18 @@ impl Mappings {
     }
 
     /// The same mappings, of which these modules cannot be unloaded.
-    pub(super) fn with_settled(self, settled: BTreeSet<ModuleId>) -> Self {
+    pub(super) fn with_settled(self, settled: Settled) -> Self {
         Self { settled, ..self }
     }
 
     /// Whether a module stays mapped where it is for as long as the program runs.
     pub fn is_settled(&self, module: ModuleId) -> bool {
-        self.settled.contains(&module)
+        self.settled.modules.contains(&module)
+    }
+
+    /// The dynamic loader, if the program has one.
+    pub fn loader(&self) -> Option<ModuleId> {
+        self.settled.loader
     }
 
     /// Lines of the maps file that could not be understood, and whose code is therefore unknown.
@@ -123,7 +128,7 @@ impl FromIterator<CodeMapping> for Mappings {
         }
         Self {
             entries,
-            settled: BTreeSet::new(),
+            settled: Settled::default(),
             malformed_lines: 0,
         }
     }

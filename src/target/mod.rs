@@ -13,9 +13,10 @@ pub mod modules;
 mod settled;
 mod stat;
 
-use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,7 @@ use thiserror::Error;
 pub use history::{Epoch, History};
 pub use mappings::{CodeMapping, MappedCode, Mappings};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
+use settled::Settled;
 use stat::Stat;
 
 /// A running process that was found fit to be traced.
@@ -177,16 +179,27 @@ impl Target {
     }
 
     /// The modules that cannot be unloaded, as far as memory confirms that they are what was opened.
-    fn settled(&self, mappings: &Mappings, modules: &Modules) -> BTreeSet<ModuleId> {
+    fn settled(&self, mappings: &Mappings, modules: &Modules) -> Settled {
         let executable = fs::metadata(format!("/proc/{}/exe", self.pid))
             .ok()
             .and_then(|file| modules.of_file((file.dev(), file.ino())));
         let mut settled = settled::settled(mappings, modules, executable);
+        if settled.loader.is_none() {
+            settled.loader = self.loader_by_path(modules, executable);
+        }
         if let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) {
             let different = confirm::different(mappings, modules, &memory);
-            settled.retain(|module| !different.contains(module));
+            settled.modules.retain(|module| !different.contains(module));
         }
         settled
+    }
+
+    /// The loader where it is mapped under another name than the program asks for, as musl's is.
+    fn loader_by_path(&self, modules: &Modules, executable: Option<ModuleId>) -> Option<ModuleId> {
+        let path = modules.get(executable?)?.linking().interpreter.as_deref()?;
+        let path = Path::new(OsStr::from_bytes(path)).strip_prefix("/").ok()?;
+        let file = fs::metadata(Path::new(&format!("/proc/{}/root", self.pid)).join(path)).ok()?;
+        modules.of_file((file.dev(), file.ino()))
     }
 }
 

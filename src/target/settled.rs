@@ -20,35 +20,47 @@ enum Bearer {
     Several,
 }
 
+/// What a process cannot lose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Settled {
+    /// All of it.
+    pub(super) modules: BTreeSet<ModuleId>,
+    /// The loader, which is part of it.
+    pub(super) loader: Option<ModuleId>,
+}
+
 /// The settled modules among `mappings`, given the process's executable.
-pub(super) fn settled(
-    mappings: &Mappings,
-    modules: &Modules,
-    executable: Option<ModuleId>,
-) -> BTreeSet<ModuleId> {
+pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option<ModuleId>) -> Settled {
     let mapped = mapped_once(mappings);
     let bearers = bearers(mapped.keys().filter_map(|&id| modules.get(id)));
     let once = |id: &ModuleId| mapped.get(id).is_some_and(Option::is_some);
+    let named = |name: &[u8]| match bearers.get(file_name(name)) {
+        Some(&Bearer::One(id)) => Some(id).filter(once),
+        Some(Bearer::Several) | None => None,
+    };
+    let executable = executable.filter(once).and_then(|id| modules.get(id));
+    let interpreter = executable.and_then(|module| module.linking().interpreter.as_deref());
+    let loader = interpreter.and_then(named);
     let mut settled: BTreeSet<_> = mapped
         .keys()
         .copied()
         .filter(|&id| modules.get(id).is_some_and(Module::is_vdso))
         .collect();
-    let mut waiting: Vec<ModuleId> = executable.into_iter().filter(once).collect();
+    let mut waiting: Vec<ModuleId> = executable
+        .map(|module| module.id)
+        .into_iter()
+        .chain(loader)
+        .collect();
     while let Some(module) = waiting.pop().and_then(|id| modules.get(id)) {
-        if !settled.insert(module.id) {
-            continue;
-        }
-        let linking = module.linking();
-        for name in linking.needed.iter().chain(&linking.interpreter) {
-            if let Some(&Bearer::One(id)) = bearers.get(file_name(name))
-                && once(&id)
-            {
-                waiting.push(id);
-            }
+        if settled.insert(module.id) {
+            let needed = module.linking().needed.iter();
+            waiting.extend(needed.filter_map(|name| named(name)));
         }
     }
-    settled
+    Settled {
+        modules: settled,
+        loader,
+    }
 }
 
 /// The mapped modules and where; `None` for one that is mapped twice, by `dlmopen` for example.

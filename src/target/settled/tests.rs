@@ -29,14 +29,23 @@ fn modules() -> (Modules, [ModuleId; 4]) {
     (modules, ids)
 }
 
+fn modules_settled(
+    mappings: &Mappings,
+    modules: &Modules,
+    executable: Option<ModuleId>,
+) -> BTreeSet<ModuleId> {
+    settled(mappings, modules, executable).modules
+}
+
 /// The executable, its loader and what it needs are settled; what was loaded besides is not.
 #[test]
 fn closure_of_the_executable() {
     let (modules, [program, libc, loader, other]) = modules();
     let mapped = mappings(&[(program, 1), (libc, 2), (loader, 3), (other, 4)]);
-    let found = settled(&mapped, &modules, Some(program));
+    let found = modules_settled(&mapped, &modules, Some(program));
     assert_eq!(found, BTreeSet::from([program, libc, loader]));
-    assert_eq!(settled(&mapped, &modules, None), BTreeSet::new());
+    assert_eq!(settled(&mapped, &modules, None), Settled::default());
+    assert_eq!(settled(&mapped, &modules, Some(program)).loader, Some(loader));
 }
 
 /// A library that is mapped twice can lose one of its places, and so settles nothing.
@@ -44,7 +53,7 @@ fn closure_of_the_executable() {
 fn mapped_twice() {
     let (modules, [program, libc, loader, _]) = modules();
     let mapped = mappings(&[(program, 1), (libc, 2), (loader, 3), (libc, 5)]);
-    let found = settled(&mapped, &modules, Some(program));
+    let found = modules_settled(&mapped, &modules, Some(program));
     assert_eq!(found, BTreeSet::from([program, loader]));
 }
 
@@ -60,6 +69,6 @@ fn two_of_a_name() {
     std::fs::remove_dir_all(&directory).expect("it was made here");
     let copy = copy.expect("it is an ELF file");
     let mapped = mappings(&[(program, 1), (libc, 2), (loader, 3), (copy, 4)]);
-    let found = settled(&mapped, &modules, Some(program));
+    let found = modules_settled(&mapped, &modules, Some(program));
     assert_eq!(found, BTreeSet::from([program, loader]));
 }
