@@ -23,7 +23,7 @@ function rendezvous(line) {
   fs.readSync(0, Buffer.alloc(1));
 }
 
-rendezvous(`warm ${work(3000)}`);
+work(3000);
 rendezvous('ready');
 work(500);
 rendezvous('done');
