@@ -1,4 +1,5 @@
-//! Programs whose code is not all compiled ahead, or not by the usual compilers: stacks through code without CFI.
+//! Programs whose code is not all compiled ahead, or not by the usual compilers: stacks through code without CFI, or
+//! with CFI that is not true.
 //! The truth is in the blocks: their size says how deep the calls were. Needs root, and the programs.
 
 mod common;
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use common::memleak::Memleak;
-use common::program::{Program, source, stock};
+use common::program::{Program, directory, run_tool, source, stock};
 use common::report::{Report, Stack};
 
 /// Traces a program from its "ready" to its "done".
@@ -74,4 +75,39 @@ fn node() {
 /// Whether a frame is of code that was made at run time.
 fn is_compiled(frame: &common::report::Frame) -> bool {
     frame.module.is_none() && frame.found_by == "fp"
+}
+
+/// What a goroutine calls in C has its frames to where Go's runtime changed stacks, and says that the walk ended
+/// there. What older calls left on C's stack is not taken for callers.
+#[test]
+fn cgo() {
+    let directory = directory("torture_runtimes-cgo");
+    let path = directory.join("cgo");
+    run_tool(
+        Command::new(stock("/usr/bin/go", "golang-go"))
+            .args(["build", "-o"])
+            .arg(&path)
+            .arg(source("torture/cgo.go"))
+            .env("GOCACHE", directory.join("cache"))
+            .env("GO111MODULE", "off")
+            .env("CGO_CFLAGS", "-O2 -fno-optimize-sibling-calls"),
+    );
+    let mut program = Program::start(&path, &[]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let report = memleak.finish();
+    report.check_sums();
+    let stack = report.only_through("in_c");
+    stack.check_names(&["in_c", "leak", "leak", "leak", "*", "runtime.asmcgocall*"]);
+    assert_eq!(stack.end, "unsupported_rule", "{stack}");
+    assert_eq!(stack.allocated.blocks, 50 * 20, "{stack}");
+    // Threads that the runtime starts meanwhile.
+    for stack in &report.stacks {
+        let last = stack.frames.last().map_or("", |frame| frame.name());
+        assert!(
+            stack.end == "complete" || last.starts_with("runtime.asmcgocall"),
+            "{stack}"
+        );
+    }
 }
