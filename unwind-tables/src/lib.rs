@@ -53,6 +53,7 @@ mod ranges;
 pub mod rule;
 pub mod saves;
 mod sections;
+mod switches;
 pub mod table;
 mod trampoline;
 mod translate;
