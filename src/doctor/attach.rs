@@ -59,13 +59,13 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
     let settings = Settings {
         walk: Walk::Dwarf,
         attach: path,
+        follow_fork: false,
         capacity: SMALL,
     };
     let kernel = Kernel::load(&mut storage, &settings)?;
     let offset = entry_point()?;
     let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
-    let own_pid = i32::try_from(std::process::id()).context("the process id is out of range")?;
-    kernel.attach(own_pid, &probes)?;
+    kernel.attach(Some(std::process::id()), &probes)?;
     Ok(())
 }
 

@@ -54,8 +54,8 @@ pub struct EndAt<M> {
 /// One allocator function called by one stack of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site<M> {
-    /// Slot of the process.
-    pub process: u32,
+    /// The instance that allocated; 0 for all together.
+    pub instance: u32,
     /// Index into the table of allocator functions.
     pub function: u8,
     /// Frames, innermost first.
@@ -86,7 +86,7 @@ impl<M> Site<M> {
 /// What two stacks of a site have in common.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct SiteKey<M> {
-    process: u32,
+    instance: u32,
     function: u8,
     frames: Vec<(CodeKey<M>, FoundBy)>,
     end: End,
@@ -116,12 +116,15 @@ pub trait Meaning<M> {
 
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `meaning` says what an address was in an epoch. Sites are ranked by outstanding bytes, then
+/// `meaning` says what an address was in an epoch of an instance. Sites are ranked by outstanding bytes, then
 /// outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank equally.
-pub fn group<M: Copy + Ord + Hash>(snapshot: &Snapshot, meaning: &impl Meaning<M>) -> Vec<Site<M>> {
+pub fn group<'a, M: Copy + Ord + Hash, N: Meaning<M> + 'a>(
+    snapshot: &Snapshot,
+    meaning: impl Fn(u32) -> &'a N,
+) -> Vec<Site<M>> {
     let mut sites: HashMap<SiteKey<M>, (u32, Site<M>)> = HashMap::new();
     for stack in &snapshot.stacks {
-        let site = resolved(stack, meaning);
+        let site = resolved(stack, meaning(stack.instance));
         match sites.entry(key_of(&site)) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
                 vacant.insert((stack.epoch, site));
@@ -150,7 +153,7 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
     };
     let (end, end_at) = end_of(stack, meaning, place);
     Site {
-        process: stack.process,
+        instance: stack.instance,
         function: stack.function,
         frames: stack.frames.iter().map(frame).collect(),
         end,
@@ -210,7 +213,7 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
         (code, frame.found_by)
     };
     SiteKey {
-        process: site.process,
+        instance: site.instance,
         function: site.function,
         frames: site.frames.iter().map(frame).collect(),
         end: site.end,

@@ -34,7 +34,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         exact: false,
     };
     StackTotals {
-        process: 0,
+        instance: 1,
         epoch,
         function: 0,
         frames: pcs.iter().map(frame).collect(),
@@ -50,7 +50,7 @@ fn sites(stacks: Vec<StackTotals>) -> Vec<Site<u32>> {
         stacks,
         ..Snapshot::default()
     };
-    group(&snapshot, &Layout)
+    group(&snapshot, |_| &Layout)
 }
 
 /// The same code at other addresses in a later epoch is one site, shown at the later addresses.
@@ -80,7 +80,7 @@ fn equal_addresses_of_other_epochs_stay_apart() {
     assert_eq!(apart.len(), 2);
 }
 
-/// Function, process, end and the way a frame was found each tell sites apart.
+/// Function, instance, end and the way a frame was found each tell sites apart.
 #[test]
 fn each_part_of_the_key_tells_sites_apart() {
     let plain = || stack(0, &[0x1010], amount(1, 1));
@@ -96,7 +96,7 @@ fn each_part_of_the_key_tells_sites_apart() {
             ..plain()
         },
         StackTotals {
-            process: 1,
+            instance: 2,
             ..plain()
         },
         StackTotals {

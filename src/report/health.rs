@@ -11,6 +11,10 @@ use super::Report;
 use super::ends::explain;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
+use crate::bpf::InstanceEnd;
+
+/// Lines for processes.
+const MAX_PROCESSES: usize = 10;
 
 /// Writes the block.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -46,14 +50,30 @@ fn lines(out: &mut dyn Write, label: &str, texts: Vec<String>) -> io::Result<()>
 }
 
 fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    for (index, target) in report.targets.iter().enumerate() {
+    // Those that run first: many may have come and gone.
+    let (running, ended): (Vec<_>, Vec<_>) = report.targets.iter().partition(|target| target.ended.is_none());
+    let shown = running.iter().chain(&ended).take(MAX_PROCESSES);
+    for (index, target) in shown.enumerate() {
         let label = if index == 0 { "Process" } else { "" };
         let exe = target.exe.as_ref().map(|exe| exe.to_string_lossy());
         let exe = exe.as_deref().unwrap_or("executable unknown");
-        let text = format!("{} {} ({})", target.pid, Printable(&target.comm), Printable(exe));
+        let end = match target.ended {
+            None => "",
+            Some(InstanceEnd::Exited) => ", exited",
+            Some(InstanceEnd::Execed) => ", replaced by exec",
+        };
+        let text = format!(
+            "{} {} ({}){end}",
+            target.pid,
+            Printable(&target.comm),
+            Printable(exe)
+        );
         line(out, label, text)?;
     }
-    Ok(())
+    match report.targets.len().saturating_sub(MAX_PROCESSES) {
+        0 => Ok(()),
+        more => line(out, "", format!("and {more} more ({} ended in all)", ended.len())),
+    }
 }
 
 fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -129,6 +149,16 @@ fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let losses = &report.losses;
+    if losses.processes > 0 {
+        let text = format!(
+            "{} not traced: too many at once; what they allocated is not in this report",
+            match losses.processes {
+                1 => "1 process".to_owned(),
+                more => format!("{more} processes"),
+            }
+        );
+        line(out, "Lost", text)?;
+    }
     if losses.blocks == 0 && losses.bytes == 0 && losses.causes.values().all(|&blocks| blocks == 0) {
         return line(out, "Lost", "nothing");
     }

@@ -12,6 +12,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::bpf::InstanceEnd;
 use crate::collect::Amount;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
@@ -42,6 +43,9 @@ struct TargetJson {
     pid: u32,
     comm: String,
     exe: Option<String>,
+    instance: u32,
+    parent: Option<u32>,
+    ended: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -56,6 +60,7 @@ struct EventsJson {
 struct LostJson {
     blocks: u64,
     bytes: u64,
+    processes: u64,
     causes: BTreeMap<&'static str, u64>,
 }
 
@@ -103,6 +108,8 @@ struct FramesJson {
 #[derive(Serialize)]
 struct StackJson {
     pid: u32,
+    instance: u32,
+    ended: Option<&'static str>,
     allocator: &'static str,
     outstanding: AmountJson,
     allocated: AmountJson,
@@ -166,6 +173,7 @@ impl From<&Report> for ReportJson {
             lost: LostJson {
                 blocks: losses.blocks,
                 bytes: losses.bytes,
+                processes: losses.processes,
                 causes: losses.causes.clone(),
             },
             unwinding: UnwindingJson {
@@ -233,6 +241,9 @@ impl From<&TargetFacts> for TargetJson {
             pid: target.pid,
             comm: target.comm.clone(),
             exe: target.exe.as_ref().map(|exe| exe.to_string_lossy().into_owned()),
+            instance: target.instance,
+            parent: target.parent,
+            ended: target.ended.map(InstanceEnd::name),
         }
     }
 }
@@ -241,6 +252,8 @@ impl From<&Stack> for StackJson {
     fn from(stack: &Stack) -> Self {
         Self {
             pid: stack.pid,
+            instance: stack.instance,
+            ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator,
             outstanding: stack.outstanding.into(),
             allocated: stack.allocated.into(),

@@ -22,6 +22,7 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
+use crate::bpf::InstanceEnd;
 use crate::collect::{Amount, Events, Losses};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
@@ -71,22 +72,32 @@ impl fmt::Display for TimeOfDay {
     }
 }
 
-/// A process that was traced.
+/// What ran in a traced process between two execs: an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetFacts {
     /// Process id.
     pub pid: u32,
+    /// Its number, which no other instance of the trace has.
+    pub instance: u32,
+    /// The instance that it was forked from, or that it replaced in its process.
+    pub parent: Option<u32>,
     /// Its name.
     pub comm: String,
     /// Its executable.
     pub exe: Option<PathBuf>,
+    /// How it ended, if it has.
+    pub ended: Option<InstanceEnd>,
 }
 
 /// One allocator function called by one stack.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    /// Process id.
+    /// Process id; 0 where the stack is not known and stands for those of several processes.
     pub pid: u32,
+    /// The instance, or 0 likewise.
+    pub instance: u32,
+    /// How the instance ended, if it has: then what is outstanding is what it held at its end.
+    pub ended: Option<InstanceEnd>,
     /// The allocator function; it is not one of the frames.
     pub allocator: &'static str,
     /// Allocated and not freed.

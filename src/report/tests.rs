@@ -54,6 +54,8 @@ fn frame(at: Location, found_by: FoundBy, names: Symbolized) -> Frame {
 fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Frame>) -> Stack {
     Stack {
         pid: 4242,
+        instance: 1,
+        ended: None,
         allocator: "malloc",
         outstanding,
         allocated: Amount {
@@ -78,6 +80,9 @@ fn report(stacks: Vec<Stack>) -> Report {
         top: 10,
         targets: vec![TargetFacts {
             pid: 4242,
+            instance: 1,
+            parent: None,
+            ended: None,
             comm: "leaker".to_owned(),
             exe: Some("/opt/leaker".into()),
         }],
@@ -160,6 +165,7 @@ fn full() -> Report {
     report.events.unknown_frees = 3;
     report.events.failed = 1;
     report.losses = Losses {
+        processes: 0,
         blocks: 9,
         bytes: 1_600_000,
         causes: BTreeMap::from([("block_table_full", 9), ("stack_table_full", 0)]),
@@ -324,7 +330,7 @@ fn json_of_a_full_report() {
     assert_eq!(
         value["lost"],
         json!({"blocks": 9, "bytes": 1_600_000,
-        "causes": {"block_table_full": 9, "stack_table_full": 0}})
+        "processes": 0, "causes": {"block_table_full": 9, "stack_table_full": 0}})
     );
     assert_eq!(
         value["unwinding"],
@@ -377,7 +383,7 @@ fn cut_stack_json() -> Value {
     evil["symbol"] = json!("evil\u{1b}[2J\n");
     evil["offset"] = json!(0x10);
     json!({
-        "pid": 4242, "allocator": "malloc",
+        "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc",
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
         "end": "no_cfi", "end_at": {"module": "/opt/libplugin.so", "address": "0x2000"},
         "frames": [
@@ -395,9 +401,9 @@ fn json_of_an_empty_report() {
         r#"{"schema_version":1,"memleak":""#,
         env!("CARGO_PKG_VERSION"),
         r#"","unwind":"dwarf","duration_ns":12345000000,"#,
-        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker"}],"#,
+        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null}],"#,
         r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0},"#,
-        r#""lost":{"blocks":0,"bytes":0,"causes":{}},"#,
+        r#""lost":{"blocks":0,"bytes":0,"processes":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
         r#""stacks":[]}"#,
         "\n",

@@ -1,26 +1,26 @@
 //! From a snapshot to a report: groups, resolves and names what the kernel recorded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::Timelike;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::Unwind;
 
+use super::process::Process;
+use super::tables::ModuleTables;
 use crate::allocator::FUNCTIONS;
 use crate::collect::Snapshot;
 use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, by_module, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
 use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
-use crate::target::{History, ModuleId, Modules, Target};
-
-use super::tables::ModuleTables;
+use crate::target::{History, ModuleId, Modules};
 
 /// What names are found with.
 pub(super) struct Describer<'a> {
-    pub(super) target: &'a Target,
+    /// By instance.
+    pub(super) processes: &'a BTreeMap<u32, Process>,
     pub(super) modules: &'a Modules,
-    pub(super) history: &'a History,
     pub(super) tables: &'a ModuleTables,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
@@ -28,17 +28,25 @@ pub(super) struct Describer<'a> {
 
 /// The report of `snapshot`.
 pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
-    let sites = group(&snapshot, names.history);
+    let (processes, unknown) = (names.processes, History::default());
+    let history = |instance| {
+        processes
+            .get(&instance)
+            .map_or(&unknown, |process| &process.history)
+    };
+    let sites = group(&snapshot, history);
     let completeness = Completeness::of(&sites);
     let ends = names.ends(&sites);
     let steps = names.steps(&sites);
-    let stacks = sites.into_iter().map(|site| names.stack(site)).collect();
+    let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site)).collect();
+    // What ended programs held is no longer anybody's to free: it comes last. The order is kept otherwise.
+    stacks.sort_by_key(|stack| stack.ended.is_some());
     Report {
         time: time_of_day(),
         elapsed: snapshot.elapsed,
         unwind,
         top,
-        targets: vec![names.target_facts()],
+        targets: processes.values().map(|process| process.facts.clone()).collect(),
         stacks,
         events: snapshot.events,
         losses: snapshot.losses,
@@ -69,17 +77,22 @@ fn time_of_day() -> TimeOfDay {
 }
 
 impl Describer<'_> {
-    fn target_facts(&self) -> TargetFacts {
-        TargetFacts {
-            pid: self.target.pid(),
-            comm: self.target.comm().to_owned(),
-            exe: Some(self.target.exe().to_owned()),
-        }
+    /// The process that a stack belongs to. One that stands for all belongs to the only one, if there is no other.
+    fn process(&self, instance: u32) -> Option<&TargetFacts> {
+        let all = self.processes;
+        let process = match all.len() {
+            1 => all.values().next(),
+            _ => all.get(&instance),
+        };
+        process.map(|process| &process.facts)
     }
 
     fn stack(&mut self, site: Site<ModuleId>) -> Stack {
+        let process = self.process(site.instance);
         Stack {
-            pid: self.target.pid(),
+            pid: process.map_or(0, |process| process.pid),
+            instance: process.map_or(0, |process| process.instance),
+            ended: process.and_then(|process| process.ended),
             allocator: FUNCTIONS
                 .get(usize::from(site.function))
                 .map_or("?", |function| function.name),

@@ -58,11 +58,13 @@ impl BuiltTables {
 
 impl ModuleTables {
     /// Compiles the modules of `mappings` that have not been, on all cores.
-    pub(super) fn build(&self, mappings: &Mappings, modules: &Modules, walk: Walk) -> BuiltTables {
+    pub(super) fn build(&self, mappings: &[Mappings], modules: &Modules, walk: Walk) -> BuiltTables {
         if walk != Walk::Dwarf {
             return BuiltTables::default();
         }
-        let mut wanted: Vec<&Module> = module_ids(mappings)
+        let mut wanted: Vec<&Module> = mappings
+            .iter()
+            .flat_map(Mappings::module_ids)
             .filter(|id| !self.states.contains_key(id))
             .filter_map(|id| modules.get(id))
             .collect();
@@ -171,13 +173,6 @@ fn by_words(fingerprint: Fingerprint, bias: Bias) -> Identity {
 fn facts(compiled: &Compiled) -> TableFacts {
     let table_bytes = compiled.image.as_ref().map_or(0, Image::byte_len);
     TableFacts::of(&compiled.coverage, table_bytes as u64)
-}
-
-fn module_ids(mappings: &Mappings) -> impl Iterator<Item = ModuleId> {
-    mappings.entries().iter().filter_map(|entry| match entry.code {
-        MappedCode::Module { module, .. } => Some(module),
-        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
-    })
 }
 
 /// Compiles `queue`, its last element first.

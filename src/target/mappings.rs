@@ -109,6 +109,14 @@ impl Mappings {
         self.malformed_lines
     }
 
+    /// The modules in it, each as often as it is mapped.
+    pub fn module_ids(&self) -> impl Iterator<Item = ModuleId> {
+        self.entries.iter().filter_map(|entry| match entry.code {
+            MappedCode::Module { module, .. } => Some(module),
+            MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+        })
+    }
+
     /// The mapping that holds an address.
     pub fn find(&self, address: Avma) -> Option<&CodeMapping> {
         let after = self.entries.partition_point(|entry| entry.range.start <= address);

@@ -98,7 +98,9 @@ fn rows<T: Translate>(
     ];
     let described = fill_gaps(pieces(&sections[0]), pieces(&sections[1]));
     let covered = described.iter().map(|piece| &piece.range);
-    let trampolines = trampoline::find(ranges::without(&code, covered), view.code_bytes());
+    // Segments that hold code often hold as much data.
+    let gaps = ranges::without(&ranges::merge(view.code_ranges()), covered);
+    let trampolines = trampoline::find(gaps, view.code_bytes());
     let found = match trampolines.as_slice() {
         [] => Cfi::default(),
         found => trampoline::describe(found, of_trampoline(rules)),

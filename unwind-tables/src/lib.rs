@@ -57,6 +57,7 @@ mod switches;
 pub mod table;
 mod trampoline;
 mod translate;
+pub mod verify;
 pub mod walk;
 
 pub use coverage::Coverage;
