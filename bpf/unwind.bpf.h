@@ -183,7 +183,6 @@ static __always_inline enum end_cause push_frame(struct walk *walk, u32 rule)
 	return END_NONE;
 }
 
-/* The caller's registers: its stack pointer is the CFA, the others are in slots (0: fp is the same). */
 static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp)
 {
 	walk->pc = pc;
@@ -193,6 +192,7 @@ static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp)
 	walk->found_by = FOUND_BY_CFI;
 }
 
+/* The caller's registers: its stack pointer is the CFA, the others are in slots (0: fp is the same). */
 static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot)
 {
 	u64 ra, fp = walk->fp;

@@ -1,7 +1,10 @@
 //! Calls in machine code: the places that a stack's return addresses can come from. Pure: bytes in, addresses out.
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
-use unwind_tables::addr::Svma;
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use unwind_tables::addr::{Svma, contains};
+use unwind_tables::elf::Segment;
 
 /// The addresses behind the calls in `code`, whose first instruction is at `start`.
 ///
@@ -12,16 +15,25 @@ pub fn return_addresses(code: &[u8], start: Svma) -> impl Iterator<Item = Svma> 
     std::iter::from_fn(move || {
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
-            if matches!(
-                instruction.flow_control(),
-                FlowControl::Call | FlowControl::IndirectCall
-            ) && !instruction.is_invalid()
-            {
+            // Not by the flow of control: a system call would count too.
+            if instruction.is_call_near() || instruction.is_call_near_indirect() {
                 return Some(Svma::new(instruction.next_ip()));
             }
         }
         None
     })
+}
+
+/// The bytes of the code in `range`, as far as the segment goes that its start is in; empty where none is.
+pub fn code_at<'a>(elf: &'a [u8], segments: &[Segment], range: &Range<Svma>) -> &'a [u8] {
+    let holds = |segment: &&Segment| segment.executable && contains(&segment.file_backed(), range.start);
+    let code = segments.iter().find(holds).and_then(|segment| {
+        let into = range.start.offset_from(segment.svma.start);
+        let length = range.end.min(segment.file_backed().end).offset_from(range.start);
+        let from = usize::try_from(segment.offset.start.get().checked_add(into)?).ok()?;
+        elf.get(from..from.checked_add(usize::try_from(length).ok()?)?)
+    });
+    code.unwrap_or_default()
 }
 
 #[cfg(test)]

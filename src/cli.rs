@@ -26,7 +26,7 @@ use crate::report::Format;
         memleak --format json -p 4711 60 1 > leaks.json\n  \
         memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
         memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
-        Exit status: 0 done, 2 wrong usage or an error."
+        Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace."
 )]
 pub struct Cli {
     /// What to do instead of tracing.
@@ -42,7 +42,11 @@ pub struct Cli {
 pub enum Command {
     /// Show what the unwind tables of ELF files hold: rows, bytes, rules, gaps.
     Table {
-        /// ELF files.
+        /// Compare every table with an independent evaluation of the file's CFI; directories are searched. Status 1
+        /// if any rule is wrong.
+        #[arg(long)]
+        verify: bool,
+        /// ELF files; with --verify also directories.
         #[arg(required = true, value_name = "ELF")]
         files: Vec<PathBuf>,
     },

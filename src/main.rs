@@ -17,6 +17,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+/// What was to be checked is wrong.
+const WRONG: u8 = 1;
 /// Wrong usage, or an error of the tool.
 const FAILED: u8 = 2;
 
@@ -36,7 +38,11 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     match cli.command {
-        Some(Command::Table { files }) => inspect::tables(&files, &mut out)?,
+        Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut out)?,
+        Some(Command::Table { files, verify: true }) => {
+            let right = inspect::verify(&files, &mut out)?;
+            return Ok(ExitCode::from(if right { 0 } else { WRONG }));
+        }
         Some(Command::Doctor(args)) => {
             let can_trace = doctor::run(args.try_into()?, &mut out)?;
             return Ok(ExitCode::from(if can_trace { 0 } else { FAILED }));

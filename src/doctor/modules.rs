@@ -5,11 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use unwind_tables::addr::{Svma, contains};
-use unwind_tables::elf::Segment;
 use unwind_tables::rule::{Reason, UnwindRule};
-use unwind_tables::table::{Row, UnwindTable};
-use unwind_tables::{Coverage, ElfView, TableError, build, encode};
+use unwind_tables::{Compiled, ElfView, TableError, build, compile};
 
 use super::{Finding, Level};
 use crate::calls;
@@ -76,48 +73,35 @@ fn examine_one(module: &Module) -> ModuleFinding {
 }
 
 fn table(bytes: &[u8]) -> Result<TableFinding, TableError> {
-    let view = ElfView::parse(bytes)?;
-    let (table, coverage): (UnwindTable, Coverage) = build::build(&view)?;
-    let table_bytes = match table.rows() {
-        [] => 0,
-        _ => encode::encode(&table)?.byte_len(),
+    let Compiled { image, coverage } = compile(bytes)?;
+    let table_bytes = image.map_or(0, |image| image.byte_len());
+    let facts = TableFacts::of(&coverage, table_bytes as u64);
+    let unsupported_calls = match facts.unsupported_rows {
+        0 => BTreeMap::new(),
+        _ => unsupported_calls(bytes)?,
     };
     Ok(TableFinding {
-        facts: TableFacts::of(&coverage, table_bytes as u64),
-        unsupported_calls: unsupported_calls(bytes, &view, &table),
+        facts,
+        unsupported_calls,
     })
 }
 
 /// Rows start between instructions, so each can be decoded by itself.
-fn unsupported_calls(bytes: &[u8], view: &ElfView<'_>, table: &UnwindTable) -> BTreeMap<&'static str, u64> {
+fn unsupported_calls(bytes: &[u8]) -> Result<BTreeMap<&'static str, u64>, TableError> {
+    let view = ElfView::parse(bytes)?;
+    let (table, _) = build::build(&view)?;
     let mut calls: BTreeMap<&'static str, u64> = BTreeMap::new();
     for pair in table.rows().windows(2) {
         let [row, next] = pair else { continue };
         if let UnwindRule::Unsupported(reason) = row.rule {
-            let count = calls_within(bytes, view, row, next.start);
+            let code = calls::code_at(bytes, view.segments(), &(row.start..next.start));
+            let count = calls::return_addresses(code, row.start).count() as u64;
             if count > 0 {
                 *calls.entry(Reason::name(reason)).or_default() += count;
             }
         }
     }
-    calls
-}
-
-fn calls_within(bytes: &[u8], view: &ElfView<'_>, row: &Row, end: Svma) -> u64 {
-    let code = code_at(bytes, view.segments(), row.start, end);
-    calls::return_addresses(code, row.start).count() as u64
-}
-
-/// The bytes of the code from `start` on, up to `end` or as far as its segment goes.
-fn code_at<'a>(bytes: &'a [u8], segments: &[Segment], start: Svma, end: Svma) -> &'a [u8] {
-    let holds = |segment: &&Segment| segment.executable && contains(&segment.file_backed(), start);
-    let code = segments.iter().find(holds).and_then(|segment| {
-        let into = start.offset_from(segment.svma.start);
-        let length = end.min(segment.file_backed().end).offset_from(start);
-        let from = usize::try_from(segment.offset.start.get().checked_add(into)?).ok()?;
-        bytes.get(from..from.checked_add(usize::try_from(length).ok()?)?)
-    });
-    code.unwrap_or_default()
+    Ok(calls)
 }
 
 impl ModuleFinding {

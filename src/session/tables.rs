@@ -144,7 +144,11 @@ fn identity(code: &MappedCode, mappings: &Mappings, modules: &Modules) -> Identi
     match *code {
         MappedCode::Module { module, .. } if mappings.is_settled(module) => Identity::SETTLED,
         MappedCode::Module { module, bias } => {
-            let fingerprint = modules.get(module).and_then(|module| module.fingerprint);
+            // The words of a part that was mapped elsewhere are not where the part's bias says.
+            let module = modules
+                .get(module)
+                .filter(|module| mappings.is_loaded(module, bias));
+            let fingerprint = module.and_then(|module| module.fingerprint);
             fingerprint.map_or(Identity::UNCHANGED, |words| by_words(words, bias))
         }
         MappedCode::Trampoline => Identity::SETTLED,

@@ -17,8 +17,8 @@ pub(super) struct MappedFile(Mmap);
 impl MappedFile {
     /// Maps the whole of `file`, which the caller has found to be a regular file.
     ///
-    /// Shared, not private: into private mappings the kernel puts the breakpoints of uprobes that are for all
-    /// processes, ours or another tool's, and the file would read as if it held them (`valid_vma`).
+    /// Shared: into a private mapping of code, the kernel writes the breakpoints of probes that other tools have on
+    /// every process (`valid_vma` in Linux, `kernel/events/uprobes.c`), and the file would seem to hold them.
     ///
     /// The risk that remains: who truncates the file in place makes the next read of a page past
     /// its new end raise SIGBUS, which ends this process, and who overwrites it changes bytes
@@ -33,8 +33,8 @@ impl MappedFile {
     ///   changed bytes give wrong rows of that file at worst.
     pub(super) fn map(file: &File) -> io::Result<Self> {
         let options = MmapOptions::new();
-        // SAFETY: the mapping is read-only, lives as long as this value, and is only handed out as a
-        // slice borrowed from it. That no one else modifies the file cannot be
+        // SAFETY: the mapping is read-only, lives as long as this value, and is only
+        // handed out as a slice borrowed from it. That no one else modifies the file cannot be
         // guaranteed for any file mapping; the consequences are bounded as described above, and
         // every user of the slice treats it as untrusted input.
         unsafe { options.map(file) }.map(Self)

@@ -9,7 +9,7 @@ use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
 use unwind_tables::elf::Segment;
 
 use super::maps::{MapsEntry, MapsError, MapsName};
-use super::modules::{ModuleId, Modules, Unreadable};
+use super::modules::{Module, ModuleId, Modules, Unreadable};
 use super::settled::Settled;
 
 /// What the code of a mapping is.
@@ -83,6 +83,20 @@ impl Mappings {
     /// Whether a module stays mapped where it is for as long as the program runs.
     pub fn is_settled(&self, module: ModuleId) -> bool {
         self.settled.modules.contains(&module)
+    }
+
+    /// Whether a module is mapped at `bias` as loaders do it, from the start of its code. A part that the program mapped
+    /// elsewhere by itself, as V8 does with its builtins, has nothing else of the module around it.
+    pub fn is_loaded(&self, module: &Module, bias: Bias) -> bool {
+        let code = MappedCode::Module {
+            module: module.id,
+            bias,
+        };
+        let mut segments = module.segments().iter().filter(|segment| segment.executable);
+        segments.any(|segment| {
+            let start = bias.to_avma(segment.svma.start);
+            self.find(start).is_some_and(|entry| entry.code == code)
+        })
     }
 
     /// The dynamic loader, if the program has one.

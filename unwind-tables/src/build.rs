@@ -2,7 +2,8 @@
 //!
 //! Overlap: at each address the function with the greatest start at or below it counts, and none if that one
 //! has ended, because this is what the search table of `.eh_frame_hdr` leads the program's own unwinder to. Of
-//! several with the same start, the first in the section counts. What no section describes may be a signal trampoline.
+//! several with the same start, the first in the section counts. What no section describes may be a signal trampoline;
+//! some code is not where its section says (`switches`).
 
 use std::ops::Range;
 
@@ -16,11 +17,10 @@ use crate::program::Programs;
 use crate::ranges;
 use crate::rule::UnwindRule;
 use crate::saves::{LongSaves, SavesRule};
+use crate::switches;
 use crate::table::{Row, RowRule, Rows, UnwindTable};
 use crate::trampoline;
 
-/// Bytes between two functions that are padding, not code without CFI: functions are aligned to 16.
-pub const MAX_PADDING: u64 = 15;
 /// Code may span this many times the file's size: the index grows with the span, and a file of one page must
 /// not ask for megabytes.
 const MAX_SPAN_PER_BYTE: u64 = 16;
@@ -33,11 +33,13 @@ const MAX_SPAN_FLOOR: u64 = 16 << 20;
 /// [`TableError::Image`] when there are more rows, or lying further apart, than an image can hold.
 pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> {
     let mut programs = Programs::default();
-    let (sections, rows) = rows(view, &mut programs, trampoline::rule)?;
+    let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
+    let code = ranges::merge(view.code_ranges());
+    switches::mark(&mut rows, &switches::find(view, &code));
     let [eh_frame, debug_frame] = &sections;
     let table = UnwindTable::with_programs(rows, programs);
     let table = table.ok_or(TableError::Malformed("rows out of order"))?;
-    let mut coverage = Coverage::of_table(&table, &ranges::merge(view.code_ranges()));
+    let mut coverage = Coverage::of_table(&table, &code);
     coverage.source = match (eh_frame.functions.is_empty(), debug_frame.functions.is_empty()) {
         (true, true) => CfiSource::None,
         (false, true) => CfiSource::EhFrame,
@@ -96,7 +98,9 @@ fn rows<T: Translate>(
     ];
     let described = fill_gaps(pieces(&sections[0]), pieces(&sections[1]));
     let covered = described.iter().map(|piece| &piece.range);
-    let trampolines = trampoline::find(ranges::without(&code, covered), view.code_bytes());
+    // Segments that hold code often hold as much data.
+    let gaps = ranges::without(&ranges::merge(view.code_ranges()), covered);
+    let trampolines = trampoline::find(gaps, view.code_bytes());
     let found = match trampolines.as_slice() {
         [] => Cfi::default(),
         found => trampoline::describe(found, of_trampoline(rules)),
@@ -179,14 +183,16 @@ fn fill_gaps<'a, R>(first: Vec<Piece<'a, R>>, second: Vec<Piece<'a, R>>) -> Vec<
     filled
 }
 
-/// Writes the rows of all pieces one after the other, with a gap row wherever CFI is missing.
+/// Writes the rows of all pieces one after the other, with a gap row wherever CFI is missing. In the padding between
+/// functions, too: nothing runs there, but a stack that a program made by hand can begin with the address of a
+/// function that nobody called, which is looked up one byte lower.
 fn lay_out<R: RowRule>(pieces: &[Piece<'_, R>]) -> Vec<Row<R>> {
     let row_count: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
     let mut rows: Vec<Row<R>> = Vec::with_capacity(row_count + row_count / 8 + 1);
     let mut covered_to = None;
     for piece in pieces {
         if let Some(end) = covered_to
-            && !is_padding(&rows, end, piece.range.start)
+            && end != piece.range.start
         {
             rows.push(Row {
                 start: end,
@@ -216,15 +222,6 @@ fn lay_out<R: RowRule>(pieces: &[Piece<'_, R>]) -> Vec<Row<R>> {
         });
     }
     rows
-}
-
-/// Whether what lies between `end` and `start` may be answered by the row before it.
-///
-/// Nothing runs in padding. It is swallowed to save rows.
-fn is_padding<R: RowRule>(rows: &[Row<R>], end: Svma, start: Svma) -> bool {
-    let before = rows.last().map(|row| row.rule);
-    let distance = start.offset_from(end);
-    distance == 0 || (distance <= MAX_PADDING && before.is_some_and(R::covers_padding))
 }
 
 #[cfg(test)]
@@ -294,30 +291,13 @@ mod tests {
         (address < function.range.end).then_some(row.rule)
     }
 
-    /// The same for both sections and every address, with padding.
+    /// The same for both sections and every address.
     fn expected(eh_frame: &Cfi, debug_frame: &Cfi) -> Vec<UnwindRule> {
-        let said = |address| {
-            let address = Svma::new(address);
-            said(eh_frame, address).or_else(|| said(debug_frame, address))
-        };
-        let said: Vec<_> = (0..SPACE).map(said).collect();
-        let mut rules = Vec::new();
-        for (rule, at) in said.iter().zip(0..) {
-            let before = said[..at].iter().rposition(Option::is_some);
-            let after = said[at..]
-                .iter()
-                .position(Option::is_some)
-                .map(|distance| at + distance);
-            rules.push(match (rule, before, after) {
-                (Some(rule), _, _) => *rule,
-                (None, Some(before), Some(after)) if (after - before - 1) as u64 <= MAX_PADDING => said
-                    [before]
-                    .filter(|rule| matches!(rule, UnwindRule::Frame(_)))
-                    .unwrap_or(UnwindRule::Gap),
-                (None, _, _) => UnwindRule::Gap,
-            });
-        }
-        rules
+        let said = |address| said(eh_frame, address).or_else(|| said(debug_frame, address));
+        let addresses = (0..SPACE).map(Svma::new);
+        addresses
+            .map(|address| said(address).unwrap_or(UnwindRule::Gap))
+            .collect()
     }
 
     fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
