@@ -286,10 +286,14 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
     };
     let relative = path.strip_prefix("/").unwrap_or(path);
     let opened = open_regular(&PathBuf::from(format!("/proc/{pid}/root")).join(relative));
-    let opened = opened.map_err(|error| match error {
-        _ if gone => Unreadable::Gone,
-        error if error == absent => Unreadable::Replaced,
-        error => error,
+    let opened = opened.map_err(|error| {
+        if gone {
+            Unreadable::Gone
+        } else if error == absent {
+            Unreadable::Replaced
+        } else {
+            error
+        }
     })?;
     let metadata = opened
         .file
