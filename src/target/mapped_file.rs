@@ -17,9 +17,8 @@ pub(super) struct MappedFile(Mmap);
 impl MappedFile {
     /// Maps the whole of `file`, which the caller has found to be a regular file.
     ///
-    /// Shared, though nothing is ever written: into private mappings the kernel puts the breakpoints of uprobes,
-    /// executable or not (`valid_vma` in `kernel/events/uprobes.c`), and whoever probes all processes would change the
-    /// code that is read here.
+    /// Shared: into a private mapping of code, the kernel writes the breakpoints of probes that other tools have on
+    /// every process (`valid_vma` in Linux, `kernel/events/uprobes.c`), and the file would seem to hold them.
     ///
     /// The risk that remains: who truncates the file in place makes the next read of a page past
     /// its new end raise SIGBUS, which ends this process, and who overwrites it changes bytes

@@ -3,8 +3,8 @@
 //! A check of `translate`, `build`, `encode` and `walk` together, which it shares nothing with but where the sections
 //! are and which code an executable segment holds: functions and rows are gimli's, evaluated by gimli, and what the
 //! image says is what a step of the reference walker does. Both start from the same made-up registers and memory, which
-//! are hashes, so that agreeing by accident takes a collision of 64 bits. Which function counts where several overlap,
-//! and what answers for padding, is as `build` documents it.
+//! are hashes, so that agreeing by accident takes a collision of 64 bits. Which function counts where several overlap
+//! is as `build` documents it.
 
 mod evaluate;
 
@@ -16,7 +16,6 @@ use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, LittleEnd
 use gimli::{UnwindContext, UnwindSection};
 
 use crate::addr::{Avma, Bias, Svma};
-use crate::build::MAX_PADDING;
 use crate::elf::{CfiSection, ElfView, Segment};
 use crate::error::TableError;
 use crate::image::Image;
@@ -105,8 +104,6 @@ pub struct Verified {
     pub examples: Vec<Wrong>,
     /// Places that the image cannot express, by reason.
     pub unsupported: BTreeMap<Reason, Unsupported>,
-    /// Gaps that are padding, which the row before answers for.
-    pub paddings: u64,
     /// Addresses without CFI that the image answers for by their code: signal trampolines.
     pub trampolines: u64,
     /// Entries that gimli cannot read; gaps are not compared then.
@@ -341,23 +338,14 @@ impl Comparison<'_> {
         }
     }
 
-    /// Where no function is, the image must say so, but for padding and what is known by its code.
+    /// Where no function is, the image must say so, but for what is known by its code.
     fn compare_gaps(&mut self, code: &[Range<Svma>]) {
         if self.found.malformed > 0 {
             return;
         }
         let functions = ranges::merge(self.found.functions.iter().cloned());
         let everything = Svma::new(0)..Svma::new(1 << ADDRESS_BITS);
-        let mut gap_start = None;
         for gap in ranges::without(std::slice::from_ref(&everything), functions.iter()) {
-            let is_between = gap_start.replace(gap.end).is_some() && gap.end < everything.end;
-            let length = gap.end.offset_from(gap.start);
-            let before = self.rule_at(gap.start.wrapping_sub(1));
-            let may_answer = matches!(before, UnwindRule::Frame(_)) && length <= MAX_PADDING;
-            if is_between && may_answer && self.rule_at(gap.start) == before {
-                self.found.paddings += 1;
-                continue;
-            }
             for at in gap_probes(&gap, code) {
                 let rule = self.rule_at(at);
                 match rule {
