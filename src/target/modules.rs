@@ -10,6 +10,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -130,6 +131,9 @@ pub enum Unreadable {
         "the file was replaced or deleted, and opening the mapped one needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; try sudo"
     )]
     Replaced,
+    /// It was unmapped after the maps were read, and its path leads elsewhere.
+    #[error("it was unmapped before it could be opened")]
+    Gone,
     /// A device or the like, which is not opened because that may have effects.
     #[error("it is not a regular file")]
     NotRegular,
@@ -204,7 +208,9 @@ impl Modules {
             return known.clone();
         }
         let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path));
-        self.seen.insert(key, module.clone());
+        if module != Err(Unreadable::Gone) {
+            self.seen.insert(key, module.clone());
+        }
         module
     }
 
@@ -269,32 +275,50 @@ impl Modules {
 /// Opens the file behind a mapping: the very inode where we may, else what its path leads to.
 fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unreadable> {
     let (start, end) = (entry.range.start, entry.range.end);
-    match open_regular(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
-        Ok(opened) => return Ok(opened),
+    let absent = Unreadable::CannotOpen(io::ErrorKind::NotFound);
+    let gone = match open_regular(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
+        Ok(opened) if is_called(&opened.file, path) => return Ok(opened),
+        // Another file's mapping has its place by now.
+        Ok(_) => true,
         Err(Unreadable::NotRegular) => return Err(Unreadable::NotRegular),
         // Not permitted, or the mapping went away since the maps were read.
-        Err(_) => {}
-    }
+        Err(error) => error == absent,
+    };
     let relative = path.strip_prefix("/").unwrap_or(path);
-    let opened =
-        open_regular(&PathBuf::from(format!("/proc/{pid}/root")).join(relative)).map_err(|error| {
-            if error == Unreadable::CannotOpen(io::ErrorKind::NotFound) {
-                Unreadable::Replaced
-            } else {
-                error
-            }
-        })?;
+    let opened = open_regular(&PathBuf::from(format!("/proc/{pid}/root")).join(relative));
+    let opened = opened.map_err(|error| match error {
+        _ if gone => Unreadable::Gone,
+        error if error == absent => Unreadable::Replaced,
+        error => error,
+    })?;
     let metadata = opened
         .file
         .metadata()
         .map_err(|error| Unreadable::CannotOpen(error.kind()))?;
     if metadata.ino() != entry.inode {
-        return Err(Unreadable::Replaced);
+        return Err(if gone {
+            Unreadable::Gone
+        } else {
+            Unreadable::Replaced
+        });
     }
     let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
     Ok(Opened {
         device_unconfirmed: device != entry.device,
         ..opened
+    })
+}
+
+/// Whether an opened file goes by `path`, as the kernel names it in the maps: an inode number would do on most file
+/// systems, but not on all. A file that is deleted has a word behind its path.
+fn is_called(file: &File, path: &Path) -> bool {
+    let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    name.is_ok_and(|name| {
+        let after = name
+            .as_os_str()
+            .as_bytes()
+            .strip_prefix(path.as_os_str().as_bytes());
+        after.is_some_and(|after| matches!(after, b"" | b" (deleted)"))
     })
 }
 
