@@ -170,24 +170,22 @@ fn end_of<M>(
     let pc = stack.end_pc;
     // Where the last frame is what the walk could not get past, it is exact or not as that frame is.
     let last = stack.frames.last().filter(|last| last.pc == pc);
-    match stack.end {
-        End::Complete => (End::Complete, None),
-        End::NoMapping | End::TableNotLoaded if last.is_none() => {
-            let lookup = lookup_address(pc, false);
-            let found = meaning.since(stack.epoch, lookup);
-            let end = if found.is_some() {
-                End::TableNotLoaded
-            } else {
-                stack.end
-            };
-            let place = found.flatten().map(|found| place_at(pc, lookup, found));
-            (end, Some(EndAt { pc, place }))
-        }
-        end => {
-            let place = place(pc, last.is_some_and(|last| last.exact));
-            (end, Some(EndAt { pc, place }))
-        }
+    if stack.end == End::Complete {
+        return (End::Complete, None);
     }
+    if last.is_some() || !matches!(stack.end, End::NoMapping | End::TableNotLoaded) {
+        let place = place(pc, last.is_some_and(|last| last.exact));
+        return (stack.end, Some(EndAt { pc, place }));
+    }
+    let lookup = lookup_address(pc, false);
+    let found = meaning.since(stack.epoch, lookup);
+    let end = if found.is_some() {
+        End::TableNotLoaded
+    } else {
+        stack.end
+    };
+    let place = found.flatten().map(|found| place_at(pc, lookup, found));
+    (end, Some(EndAt { pc, place }))
 }
 
 /// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
