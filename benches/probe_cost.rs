@@ -239,7 +239,8 @@ fn measure_tracing(
 
 fn config(pid: u32, walk: Walk) -> Config {
     Config {
-        pid,
+        pids: vec![pid],
+        follow_fork: false,
         walk,
         format: Format::Text,
         top: 0,

@@ -8,9 +8,9 @@
  */
 #pragma once
 
-static __always_inline struct block_key block_key(u32 slot, u64 address)
+static __always_inline struct block_key block_key(u32 instance, u64 address)
 {
-	return (struct block_key){ .address = address, .process = slot };
+	return (struct block_key){ .address = address, .instance = instance };
 }
 
 static __always_inline void add_allocated(u32 stack, u64 bytes)
@@ -38,9 +38,9 @@ static __always_inline void add_freed(struct block *block)
 }
 
 /* Takes a block out of the table. Exactly one of several that try at once succeeds. */
-static __always_inline bool take_block(u32 slot, u64 address, struct block *taken)
+static __always_inline bool take_block(u32 instance, u64 address, struct block *taken)
 {
-	struct block_key key = block_key(slot, address);
+	struct block_key key = block_key(instance, address);
 	struct block *block = bpf_map_lookup_elem(&blocks, &key);
 
 	if (!block)
@@ -49,27 +49,27 @@ static __always_inline bool take_block(u32 slot, u64 address, struct block *take
 	return bpf_map_delete_elem(&blocks, &key) == 0;
 }
 
-static __always_inline void free_block(u32 slot, u64 address)
+static __always_inline void free_block(u32 instance, u64 address)
 {
 	struct block block;
 
-	if (take_block(slot, address, &block))
+	if (take_block(instance, address, &block))
 		add_freed(&block);
 	else
 		count(COUNTER_UNKNOWN_FREE);
 }
 
 /* Enters a block whose bytes are in its stack's totals. */
-static __always_inline void insert_block(u32 slot, u64 address, struct block *block)
+static __always_inline void insert_block(u32 instance, u64 address, struct block *block)
 {
-	struct block_key key = block_key(slot, address);
+	struct block_key key = block_key(instance, address);
 	long error = bpf_map_update_elem(&blocks, &key, block, BPF_NOEXIST);
 
 	if (error == -EEXIST) {
 		struct block missed;
 
 		count(COUNTER_MISSED_FREE);
-		if (take_block(slot, address, &missed))
+		if (take_block(instance, address, &missed))
 			add_freed(&missed);
 		error = bpf_map_update_elem(&blocks, &key, block, BPF_NOEXIST);
 	}
@@ -79,10 +79,10 @@ static __always_inline void insert_block(u32 slot, u64 address, struct block *bl
 	}
 }
 
-static __always_inline void record_block(u32 slot, u64 address, u64 size, u32 stack)
+static __always_inline void record_block(u32 instance, u64 address, u64 size, u32 stack)
 {
 	struct block block = { .size = size, .allocated_at = bpf_ktime_get_ns(), .stack = stack };
 
 	add_allocated(stack, size);
-	insert_block(slot, address, &block);
+	insert_block(instance, address, &block);
 }

@@ -18,23 +18,20 @@ static __always_inline struct thread *known_thread(void)
 	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 }
 
-/* The slot of the current process plus 1, or 0 when it is not traced: probes can fire elsewhere too. */
-static __always_inline u32 current_process(struct thread *thread)
+/* The owner of what the current thread allocates, or 0 when it is not traced: probes can fire elsewhere too. */
+static __always_inline u64 current_owner(struct thread *thread)
 {
-	if (thread && thread->process)
-		return thread->process;
-
-	u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	u32 *slot = bpf_map_lookup_elem(&process_slots, &tgid);
-
-	return slot ? *slot + 1 : 0;
+	if (thread && owner_is_current(thread->owner))
+		return thread->owner;
+	return owner_of_process(bpf_get_current_pid_tgid() >> 32);
 }
 
 /*
  * Whether the call that the thread is known to be in is still going on, given a new call's return slot.
  *
  * A call above the new one on the stack is, if its return slot still holds the return probe's trampoline
- * and not an address of code. (At the same slot: the outer function jumped to the new one.)
+ * and not an address of code. (At the same slot: the outer function jumped to the new one.) While no mappings
+ * are known, it is taken to be.
  */
 static __always_inline bool is_nested(struct thread *thread, u64 slot)
 {
@@ -44,11 +41,10 @@ static __always_inline bool is_nested(struct thread *thread, u64 slot)
 	if (!outer)
 		return false;
 	if (slot <= outer && bpf_probe_read_user(&return_address, 8, (void *)outer) == 0) {
-		u32 process = thread->process - 1;
-		u32 list = list_number(process, generation_of(process));
+		u32 list = list_of(view_of(thread->owner));
 		struct mapping *mapping = find_mapping(list, return_address);
 
-		if (!mapping || mapping->kind == MAPPING_TRAMPOLINE)
+		if (list == NO_LIST || !mapping || mapping->kind == MAPPING_TRAMPOLINE)
 			return true;
 	}
 	count(COUNTER_ABANDONED_CALL);
@@ -78,9 +74,9 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 {
 	u64 size = requested_size(ctx, cookie);
 	struct thread *thread = known_thread();
-	u32 process = current_process(thread);
+	u64 owner = current_owner(thread);
 
-	if (!process)
+	if (!owner)
 		return false;
 	if (!thread) {
 		thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0,
@@ -89,8 +85,8 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 			count_lost(COUNTER_LOST_THREAD_STATE, size);
 			return false;
 		}
-		thread->process = process;
 	}
+	thread->owner = owner;
 	count(COUNTER_PROBE_HITS);
 	if (is_nested(thread, return_slot(ctx)))
 		return false;
@@ -105,20 +101,20 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->role = cookie_field(cookie, COOKIE_ROLE);
 	/* The old block leaves now: once it is freed inside, its address may be another thread's new block. */
 	if (call->role == ROLE_RESIZE && call->old_address)
-		call->old_known = take_block(thread->process - 1, call->old_address, &call->old);
+		call->old_known = take_block(instance_of(owner), call->old_address, &call->old);
 	call->return_slot = return_slot(ctx);
 	return true;
 }
 
 /* What a resize did to the old block: gone, or, if the call failed, back in the table. */
-static __always_inline void finish_resize(u32 slot, struct call *call, u64 address)
+static __always_inline void finish_resize(u32 instance, struct call *call, u64 address)
 {
 	if (!call->old_address)
 		return;
 	/* Size 0 is a request to free: null is then no failure. */
 	if (!address && call->size) {
 		if (call->old_known)
-			insert_block(slot, call->old_address, &call->old);
+			insert_block(instance, call->old_address, &call->old);
 		return;
 	}
 	if (call->old_known)
@@ -150,7 +146,7 @@ static __always_inline void finish_call(struct pt_regs *ctx)
 		return;
 
 	struct call *call = &thread->call;
-	u32 slot = thread->process - 1;
+	u32 instance = instance_of(thread->owner);
 	u64 address;
 
 	call->return_slot = 0;
@@ -159,9 +155,9 @@ static __always_inline void finish_call(struct pt_regs *ctx)
 		return;
 	}
 	if (call->role == ROLE_RESIZE)
-		finish_resize(slot, call, address);
+		finish_resize(instance, call, address);
 	if (address)
-		record_block(slot, address, call->size, current_stack(ctx, slot, call->function));
+		record_block(instance, address, call->size, current_stack(ctx, thread->owner, call->function));
 	else if (call->role != ROLE_RESIZE || call->size)
 		count(COUNTER_FAILED);
 }
@@ -175,9 +171,9 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 		return;
 
 	struct thread *thread = known_thread();
-	u32 process = current_process(thread);
+	u64 owner = current_owner(thread);
 
-	if (!process || (thread && is_nested(thread, return_slot(ctx))))
+	if (!owner || (thread && is_nested(thread, return_slot(ctx))))
 		return;
-	free_block(process - 1, address);
+	free_block(instance_of(owner), address);
 }

@@ -9,7 +9,7 @@
 #pragma once
 
 /* Tells user space what it must act on. */
-static __always_inline void send_event(enum event_kind kind, u32 slot, u64 address)
+static __always_inline void send_event(enum event_kind kind, u32 instance, u64 address)
 {
 	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
@@ -18,7 +18,7 @@ static __always_inline void send_event(enum event_kind kind, u32 slot, u64 addre
 		return;
 	}
 	event->kind = kind;
-	event->process = slot;
+	event->instance = instance;
 	event->address = address;
 	bpf_ringbuf_submit(event, 0);
 }
@@ -26,19 +26,19 @@ static __always_inline void send_event(enum event_kind kind, u32 slot, u64 addre
 /* Whether a change is announced that the mapping list does not have yet. To be asked before the list is chosen. */
 static __always_inline bool is_changing(u32 slot)
 {
-	struct process *process = &processes[slot & (MAX_PROCESSES - 1)];
-	u32 published = *(volatile u32 *)&process->changes_published;
+	struct process *process = process_at(slot);
+	u64 published = *(volatile u64 *)&process->changes_published;
 
-	return *(volatile u32 *)&process->changes_announced != published;
+	return *(volatile u64 *)&process->changes_announced != published;
 }
 
 /* Counts a change. User space is woken by the first after what it knows of; it looks for others by itself. */
-static __always_inline void announce_change(u32 slot)
+static __always_inline void announce_change(u64 owner)
 {
-	struct process *process = &processes[slot & (MAX_PROCESSES - 1)];
+	struct process *process = process_at(slot_of(owner));
 
-	*(volatile u32 *)&process->changed_at = bpf_ktime_get_ns() / 1000;
+	*(volatile u64 *)&process->changed_at = (u32)(bpf_ktime_get_ns() / 1000);
 	if (__sync_fetch_and_add(&process->changes_announced, 1) ==
-	    *(volatile u32 *)&process->changes_published)
-		send_event(EVENT_MAPPINGS_CHANGED, slot, 0);
+	    *(volatile u64 *)&process->changes_published)
+		send_event(EVENT_MAPPINGS_CHANGED, instance_of(owner), 0);
 }

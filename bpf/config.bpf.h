@@ -9,6 +9,10 @@
 const volatile bool unwind_by_fp = false;
 /* Do not walk at all: every stack is "not walked". For benchmarks. */
 const volatile bool unwind_off = false;
+/* Trace the children of traced processes too (--follow-fork). */
+const volatile bool follow_fork = false;
+/* Process slots in use, slot 0 included. */
+const volatile u32 slot_count = 1;
 /* Words of the table store. */
 const volatile u32 table_mask = 63;
 /* Entries of one mapping list, as a power of two. */

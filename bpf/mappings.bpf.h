@@ -3,9 +3,9 @@
 #pragma once
 
 /* Which of the lists in `mappings`, and of the caches in `rule_cache`, a walk uses throughout. */
-static __always_inline u32 list_number(u32 process, u32 generation)
+static __always_inline u32 list_number(u32 slot, u32 generation)
 {
-	return 2 * process + (generation & 1);
+	return 2 * slot + (generation & 1);
 }
 
 static __always_inline struct mapping *mapping_of(u32 list, u32 number)

@@ -16,8 +16,17 @@ SEC(".bss.mappings") struct mapping mappings[1];
  * bits, whether its mapping must be verified, and the tag that makes the hit exact. Written by walks; cleared by user space. */
 SEC(".bss.cache") u64 rule_cache[1];
 
-/* The processes traced, by slot. Written by user space; walks and the loader's probe ask for attention. */
+/* The processes traced, by slot. Instances begin and end here; walks and the loader's probe ask for attention;
+ * user space publishes mapping lists and frees slots. */
 SEC(".bss.processes") struct process processes[MAX_PROCESSES];
+
+/* What is known of each instance, by its number. Written when it begins and ends; read by user space. */
+SEC(".bss.instances") struct instance instances[MAX_INSTANCES];
+
+/* The next instance's number. Taken by both sides, hence a word of its own. */
+SEC(".bss.numbers") struct numbers {
+	u64 next_instance;
+} numbers;
 
 /* Stacks and their totals, by index. Written by probes; read by user space in place.
  * Size: --stack-storage-size; beyond it, blocks are charged to the "not stored" record. */
@@ -32,13 +41,14 @@ SEC(".bss.usage") struct usage {
 	u64 frames;
 } usage;
 
-/* Process id (tgid) to slot in `processes`. Written by user space; read by probes. */
+/* Process id (tgid) to owner, see processes.bpf.h. Written when instances begin and end; read by probes.
+ * Size: a process for each slot, and those that share a process's memory until they exec. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, u32);
-	__type(value, u32);
-	__uint(max_entries, MAX_PROCESSES);
-} process_slots SEC(".maps");
+	__type(value, u64);
+	__uint(max_entries, MAX_PROCESSES + MAX_SHARERS);
+} owners SEC(".maps");
 
 /* Stack id to index in `stacks`. Written and read by probes. Size: as `stacks`. */
 struct {

@@ -15,6 +15,7 @@ struct scratch;
 #include "counters.bpf.h"
 #include "regs.bpf.h"
 #include "mappings.bpf.h"
+#include "processes.bpf.h"
 #include "tables.bpf.h"
 #include "unwind.bpf.h"
 #include "state.bpf.h"
@@ -22,6 +23,7 @@ struct scratch;
 #include "stacks.bpf.h"
 #include "blocks.bpf.h"
 #include "calls.bpf.h"
+#include "lifecycle.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -34,6 +36,9 @@ struct compared {
 	enum cookie_shift cookie_shift;
 	enum counter counter;
 	enum event_kind event_kind;
+	enum slot_state slot_state;
+	enum instance_origin instance_origin;
+	enum instance_end instance_end;
 	enum end_cause end_cause;
 	enum mapping_kind mapping_kind;
 	enum mapping_trust mapping_trust;
@@ -89,9 +94,43 @@ int free_entry(struct pt_regs *ctx)
 SEC("uprobe")
 int loader_hook(struct pt_regs *ctx)
 {
-	u32 process = current_process(known_thread());
+	u64 owner = current_owner(known_thread());
 
-	if (process)
-		announce_change(process - 1);
+	if (owner)
+		announce_change(owner);
+	return 0;
+}
+
+/* Runs in the process, with its new program in place and no thread but the caller. */
+SEC("tp_btf/sched_process_exec")
+int process_exec(u64 *ctx)
+{
+	struct task_struct___read *task = (void *)ctx[0];
+	u32 old_pid = ctx[1];
+
+	process_executes(old_pid != (u32)task->pid);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int process_exit(u64 *ctx)
+{
+	thread_exits();
+	return 0;
+}
+
+/* Runs in the parent, before the child does. */
+SEC("tp_btf/sched_process_fork")
+int process_fork(u64 *ctx)
+{
+	process_forks((void *)ctx[0], (void *)ctx[1]);
+	return 0;
+}
+
+/* Takes the blocks of ended instances out of the table. Run by user space. */
+SEC("syscall")
+int forget_blocks(void *ctx)
+{
+	bpf_for_each_map_elem(&blocks, forget_ended, NULL, 0);
 	return 0;
 }

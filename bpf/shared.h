@@ -22,8 +22,12 @@ enum limits {
 	MAX_FP_DISTANCE = 1 << 20,
 	/* User addresses are below 2^47; nothing above is looked up. */
 	ADDRESS_BITS = 47,
-	/* Processes traced at once. */
+	/* Process slots, the first of which is no process's, see struct process. */
 	MAX_PROCESSES = 64,
+	/* Instances that can be told apart in one trace; processes beyond are not traced and counted as lost. */
+	MAX_INSTANCES = 1 << 16,
+	/* Processes that can share another's memory (vfork) besides those that have a slot. */
+	MAX_SHARERS = 960,
 	/* Entries of the user side's function table. */
 	MAX_FUNCTIONS = 64,
 	/* The stack records before this one have fixed meanings, see struct stack_record. */
@@ -118,22 +122,87 @@ struct mapping {
 	struct mapping_check checks[MAPPING_CHECKS];
 };
 
-/* A process that is traced. Written by user space, but for what is said to be the probes'. */
+/*
+ * An instance is what runs in a process between two execs. Its number is never used again; 0 is none. A slot
+ * is what the kernel side keeps for one instance at a time: two mapping lists and two rule caches.
+ *
+ * A slot's state is one word, so that a walk never takes the lists of one instance for another's:
+ *
+ *    bit 32..63   the instance; 0 while the slot has none
+ *    bit 0..31    the generation: how often its mappings were published. 0: not yet. Bit 0 is the active one
+ *                 of the two lists. Without an instance: enum slot_state.
+ *
+ * Only the kernel side ends an instance that runs, and only user space frees its slot, after every walk in it
+ * has ended. Both change the state by an exchange that fails if the other was first.
+ */
+enum slot_state {
+	SLOT_FREE = 0,
+	/* Its instance has ended; user space must free it. */
+	SLOT_CLOSED = 1,
+	/* About to get an instance. */
+	SLOT_TAKEN = 2,
+};
+
+/* Slot 0 is no process's. Its first list is one mapping of everything whose table is not loaded. */
 struct process {
+	u64 state;
 	/*
-	 * Bit 0: which of the two mapping lists and rule caches is active. Above it: the epoch, which rises
-	 * when an address starts to mean other code; stacks of two epochs are not the same stack. In one
-	 * word, so that a walk never takes one of them without the other.
+	 * The state of the slot whose lists are right for this one until it has its own: a child of fork has its
+	 * parent's mappings as they were then. They are so while that slot's state is just this. 0: none.
 	 */
-	u32 generation;
+	u64 borrowed;
+	/*
+	 * The epoch of each list. It rises when an address starts to mean other code; stacks of two epochs are
+	 * not the same stack. 0 while lists are borrowed or there are none.
+	 */
+	u32 epochs[2];
+	/* The slot that `borrowed` is of. */
+	u32 lender;
+	/* The process id (tgid). */
+	u32 tgid;
 	/* Set by the first walk that meets an unknown mapping; cleared by user space. */
-	u32 reload_requested;
+	u64 reload_requested;
 	/* How often the loader announced a change of the mappings. Counted by a probe. */
-	u32 changes_announced;
+	u64 changes_announced;
 	/* That count when user space began to read what it published last. */
-	u32 changes_published;
+	u64 changes_published;
 	/* When the last change was announced, in microseconds of CLOCK_MONOTONIC, modulo 2^32. By a probe. */
-	u32 changed_at;
+	u64 changed_at;
+};
+
+/* How an instance began. */
+enum instance_origin {
+	ORIGIN_ATTACHED = 0,
+	ORIGIN_FORKED = 1,
+	ORIGIN_EXECED = 2,
+};
+
+/* How an instance ended. */
+enum instance_end {
+	INSTANCE_RUNS = 0,
+	INSTANCE_EXITED = 1,
+	INSTANCE_EXECED = 2,
+};
+
+/* What is known of an instance, by its number. Written when it begins, but for its end. */
+struct instance {
+	/* The process id (tgid). Written last: 0 until the rest is there. */
+	u32 tgid;
+	u32 slot;
+	/* The instance that it was forked from, or that it replaced in its process; 0 for none. */
+	u32 parent;
+	/* For a forked one: its parent's epoch at that time. */
+	u32 parent_epoch;
+	/* enum instance_origin. */
+	u8 origin;
+	/* enum instance_end. */
+	u8 end;
+	/* Another thread than the first called exec: probes for the process alone do not follow it. */
+	u8 by_other_thread;
+	u8 unused;
+	u32 unused_too;
+	/* The name that its first thread had then. */
+	char comm[16];
 };
 
 /* What a probed function does with blocks. */
@@ -165,7 +234,7 @@ enum cookie_shift {
 /* Key of the block table. */
 struct block_key {
 	u64 address;
-	u32 process;
+	u32 instance;
 	u32 unused;
 };
 
@@ -184,7 +253,7 @@ struct block {
  * before the record's index is known to anybody else.
  *
  * The first MAX_FUNCTIONS records stand for "walked but not stored", the next as many for "not walked",
- * one per function.
+ * one per function, of all instances together.
  */
 struct stack_record {
 	u64 allocated_bytes;
@@ -202,7 +271,7 @@ struct stack_record {
 	/* Index into the user side's function table. */
 	u8 function;
 	u32 epoch;
-	u32 process;
+	u32 instance;
 };
 
 /* Per-CPU event counts. All but those of bytes count events. */
@@ -228,6 +297,8 @@ enum counter {
 	COUNTER_LOST_EVENT = 10,
 	/* Probe hits of allocation functions, nested calls included. */
 	COUNTER_PROBE_HITS = 11,
+	/* A process not traced though it should be: no slot, or no instance number, was left for it. */
+	COUNTER_LOST_PROCESS = 12,
 	COUNTERS,
 };
 
@@ -236,13 +307,17 @@ enum event_kind {
 	EVENT_UNKNOWN_MAPPING = 0,
 	/* The loader announced a change of the mappings. */
 	EVENT_MAPPINGS_CHANGED = 1,
+	/* An instance began or ended: `instances` says which. */
+	EVENT_LIFECYCLE = 2,
 };
 
 struct event {
 	enum event_kind kind;
-	u32 process;
+	u32 instance;
 	u64 address;
 };
 
 _Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
+_Static_assert(sizeof(struct process) == 64, "user space reads it as eight words");
+_Static_assert(sizeof(struct instance) == 40, "user space reads it as five words");
 _Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");

@@ -15,11 +15,6 @@ static __always_inline struct stack_record *record_at(u32 index)
 	return &all[index & stack_mask];
 }
 
-static __always_inline u32 generation_of(u32 slot)
-{
-	return *(volatile u32 *)&processes[slot & (MAX_PROCESSES - 1)].generation;
-}
-
 /* A free scratch of this CPU, marked as taken, or NULL. */
 static __always_inline struct scratch *take_scratch(void)
 {
@@ -42,14 +37,13 @@ static __always_inline void release_scratch(struct scratch *scratch)
 }
 
 /* Asks user space, once per mapping list, to read the process's mappings again. */
-static __always_inline void request_reload(u32 slot, u64 address)
+static __always_inline void request_reload(u64 owner, u64 address)
 {
-	struct process *process = &processes[slot & (MAX_PROCESSES - 1)];
+	struct process *process = process_at(slot_of(owner));
 
 	if (process->reload_requested || __sync_lock_test_and_set(&process->reload_requested, 1))
 		return;
-
-	send_event(EVENT_UNKNOWN_MAPPING, slot, address);
+	send_event(EVENT_UNKNOWN_MAPPING, instance_of(owner), address);
 }
 
 /* Where the frames of a new stack go, or the capacity when there is no room. */
@@ -71,7 +65,7 @@ static __always_inline u64 reserve_record(void)
 }
 
 /* Stores the stack of a finished walk; returns its index, or the function's "not stored" record. */
-static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 slot, u32 epoch, u32 function)
+static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, u32 epoch, u32 function)
 {
 	u64 frame_count = walk->frame_count;
 	u64 frames_at = reserve_frames(frame_count);
@@ -98,7 +92,7 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 slot, u32 
 	record->end = walk->end;
 	record->function = function;
 	record->epoch = epoch;
-	record->process = slot;
+	record->instance = instance;
 
 	if (bpf_map_update_elem(&stack_ids, &id, &index, BPF_NOEXIST) == 0)
 		return index;
@@ -109,26 +103,29 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 slot, u32 
 	return stored ? *stored : function;
 }
 
-static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u32 slot, u32 function)
+static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u64 owner, u32 function)
 {
-	bool changing = is_changing(slot);
-	u32 generation = generation_of(slot);
-	u32 epoch = generation >> 1;
+	u32 instance = instance_of(owner);
+	/* Asked before the list is chosen: a list with a change is published before the change is. */
+	bool changing = is_changing(slot_of(owner));
+	u64 view = view_of(owner);
 
 	save_registers(ctx, walk->at_probe);
-	walk_stack(walk, list_number(slot, generation), changing, ctx->ip);
+	walk_stack(walk, list_of(view), changing, ctx->ip);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
-		request_reload(slot, walk->pc);
+		request_reload(owner, walk->pc);
 
-	u64 owner = (u64)epoch << 32 | slot << 16 | function << 8 | walk->end;
-	u64 id = mix(walk->hash, owner);
+	u64 id = mix(walk->hash, (u64)epoch_of(view) << 32 | instance);
+
+	id = mix(id, function << 8 | walk->end);
+
 	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
 
-	return stored ? *stored : store_stack(walk, id, slot, epoch, function);
+	return stored ? *stored : store_stack(walk, id, instance, epoch_of(view), function);
 }
 
 /* The index of the record of the stack at a probe, `function` having been called from it. */
-static __always_inline u32 current_stack(struct pt_regs *ctx, u32 slot, u32 function)
+static __always_inline u32 current_stack(struct pt_regs *ctx, u64 owner, u32 function)
 {
 	u32 not_walked = MAX_FUNCTIONS + function;
 	struct scratch *scratch;
@@ -139,7 +136,7 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, u32 slot, u32 func
 	scratch = take_scratch();
 	if (!scratch)
 		return not_walked;
-	index = walk_to_record(&scratch->walk, ctx, slot, function);
+	index = walk_to_record(&scratch->walk, ctx, owner, function);
 	release_scratch(scratch);
 	return index;
 }

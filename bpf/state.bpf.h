@@ -19,8 +19,8 @@ struct call {
 
 struct thread {
 	struct call call;
-	/* Slot of the thread's process, plus 1; 0 when it is not known yet. */
-	u32 process;
+	/* What the thread runs in, see processes.bpf.h; 0 when it is not known yet. */
+	u64 owner;
 };
 
 struct scratch {

@@ -181,7 +181,6 @@ static __always_inline enum end_cause push_frame(struct walk *walk, u32 rule)
 	return END_NONE;
 }
 
-/* The caller's registers: its stack pointer is the CFA, the others are in slots (0: fp is the same). */
 static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp)
 {
 	walk->pc = pc;
@@ -191,6 +190,7 @@ static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp)
 	walk->found_by = FOUND_BY_CFI;
 }
 
+/* The caller's registers: its stack pointer is the CFA, the others are in slots (0: fp is the same). */
 static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot)
 {
 	u64 ra, fp = walk->fp;
@@ -278,7 +278,8 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 	case RULE_DRAP:
 		return apply_drap(walk, rule);
 	case RULE_WIDE:
-		return apply_program(walk, rule >> RULE_KIND_BITS);
+		/* Without tables there are no programs: the verifier need not look at them. */
+		return unwind_by_fp ? END_UNSUPPORTED_RULE : apply_program(walk, rule >> RULE_KIND_BITS);
 	case RULE_CHAIN:
 		return apply_fp(walk, END_FP_CHAIN_END);
 	default:
@@ -289,10 +290,7 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 /* One frame: look up its rule, record it, go to its caller. */
 static __always_inline enum end_cause step(struct walk *walk)
 {
-	/* Through memory, or the verifier follows each way to a rule by itself. */
-	*(volatile u32 *)&walk->rule = lookup_rule(walk);
-
-	u32 rule = *(volatile u32 *)&walk->rule;
+	u32 rule = lookup_rule(walk);
 	enum end_cause end = end_without_frame(rule);
 
 	if (end == END_NONE)

@@ -32,8 +32,6 @@ struct walk {
 	u64 pc_adjust;
 	/* Mapping list and rule cache in use. */
 	u32 list;
-	/* The rule for the frame at `pc`. */
-	u32 rule;
 	struct list_state list_state;
 	enum found_by found_by;
 	enum end_cause end;

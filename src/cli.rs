@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bpf::{AttachPath, Walk};
-use crate::config::{Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid};
+use crate::config::{Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid, parse_pids};
+use crate::doctor;
 use crate::report::Format;
 
 /// Says which call stacks of a running process hold memory that was never freed.
@@ -18,12 +19,13 @@ use crate::report::Format;
     name = "memleak",
     version,
     args_conflicts_with_subcommands = true,
-    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       memleak table ELF…",
+    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       memleak table ELF…\n       memleak doctor [-p PID]",
     after_help = "Examples:\n  \
         memleak -p 4711              report every 5 seconds until Ctrl-C\n  \
         memleak -p 4711 10 3         report three times, 10 seconds apart\n  \
         memleak --format json -p 4711 60 1 > leaks.json\n  \
-        memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n\n\
+        memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
+        memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
         Exit status: 0 done, 2 wrong usage or an error."
 )]
 pub struct Cli {
@@ -40,18 +42,41 @@ pub struct Cli {
 pub enum Command {
     /// Show what the unwind tables of ELF files hold: rows, bytes, rules, gaps.
     Table {
-        /// ELF files.
+        /// Compare every table with an independent evaluation of the file's CFI; directories are searched. Status 1
+        /// if any rule is wrong.
+        #[arg(long)]
+        verify: bool,
+        /// ELF files; with --verify also directories.
         #[arg(required = true, value_name = "ELF")]
         files: Vec<PathBuf>,
     },
+    /// Say what is in the way of a trace, and how complete its stacks would be. Traces nothing.
+    Doctor(DoctorArgs),
+}
+
+/// Flags of `memleak doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// A process to look at.
+    #[arg(short = 'p', long = "pid", value_name = "PID")]
+    pub pid: Option<String>,
+    /// Form of the findings.
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub format: FormatArg,
 }
 
 /// Flags and arguments of a trace.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Process to trace.
-    #[arg(short = 'p', long = "pid", value_name = "PID")]
-    pub pid: Option<String>,
+    /// Process to trace; several are separated by commas, or given one by one.
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_delimiter = ',')]
+    pub pid: Vec<String>,
+    /// Trace the children that they make too, by fork, vfork or posix_spawn, before and after exec.
+    ///
+    /// Every process on the machine that allocates by the same files then runs into the probes and takes the time
+    /// of a trap for each call.
+    #[arg(long)]
+    pub follow_fork: bool,
     /// How to walk stacks.
     #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
     pub unwind: UnwindArg,
@@ -113,26 +138,43 @@ pub enum AttachArg {
     Perf,
 }
 
+impl From<FormatArg> for Format {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Text => Self::Text,
+            FormatArg::Json => Self::Json,
+        }
+    }
+}
+
+impl TryFrom<DoctorArgs> for doctor::Options {
+    type Error = ConfigError;
+
+    fn try_from(args: DoctorArgs) -> Result<Self, ConfigError> {
+        Ok(Self {
+            pid: args.pid.as_deref().map(parse_pid).transpose()?,
+            format: args.format.into(),
+        })
+    }
+}
+
 impl TryFrom<TraceArgs> for Config {
     type Error = ConfigError;
 
     fn try_from(args: TraceArgs) -> Result<Self, ConfigError> {
-        let pid = match (args.pid, args.program.is_empty()) {
-            (Some(_), false) => return Err(ConfigError::TwoTargets),
-            (None, false) => return Err(ConfigError::Program),
-            (None, true) => return Err(ConfigError::NoTarget),
-            (Some(pid), true) => parse_pid(&pid)?,
-        };
+        match (args.pid.is_empty(), args.program.is_empty()) {
+            (false, false) => return Err(ConfigError::TwoTargets),
+            (true, false) => return Err(ConfigError::Program),
+            (_, true) => {}
+        }
         Ok(Self {
-            pid,
+            pids: parse_pids(&args.pid)?,
+            follow_fork: args.follow_fork,
             walk: match args.unwind {
                 UnwindArg::Dwarf => Walk::Dwarf,
                 UnwindArg::Fp => Walk::Fp,
             },
-            format: match args.format {
-                FormatArg::Text => Format::Text,
-                FormatArg::Json => Format::Json,
-            },
+            format: args.format.into(),
             top: args.top,
             max_blocks: non_zero("--max-blocks", args.max_blocks)?,
             max_stacks: non_zero("--stack-storage-size", args.stack_storage_size)?,
@@ -171,7 +213,24 @@ mod tests {
         let config = config("-p 17 0.25 3").expect("it makes sense");
         assert_eq!(config.interval, Duration::from_millis(250));
         assert_eq!(config.count, NonZeroU64::new(3));
-        assert_eq!((config.pid, config.walk, config.top), (17, Walk::Dwarf, 10));
+        assert_eq!((config.walk, config.top), (Walk::Dwarf, 10));
+        assert_eq!(config.pids, [17]);
+    }
+
+    /// Processes are given by commas, one by one, or both, and keep their order.
+    #[test]
+    fn several_processes() {
+        for arguments in ["-p 3,1,2", "-p 3 -p 1 -p 2", "-p 3,1 --pid 2"] {
+            assert_eq!(
+                config(arguments).map(|config| config.pids),
+                Ok(vec![3, 1, 2]),
+                "{arguments}"
+            );
+        }
+        let many = |count: u32| (1..=count).map(|pid| format!("-p {pid} ")).collect::<String>();
+        assert!(config(&many(63)).is_ok());
+        let too_many = ConfigError::TooManyPids { count: 64, most: 63 };
+        assert_eq!(config(&many(64)), Err(too_many));
     }
 
     /// Every command line that makes no sense is refused with its own reason.
@@ -184,6 +243,8 @@ mod tests {
             ("-- ls", ConfigError::Program),
             ("-p redis-server", ConfigError::NotAPid(bad("redis-server"))),
             ("-p 0", ConfigError::PidRange(0)),
+            ("-p 1,", ConfigError::NotAPid(bad(""))),
+            ("-p 5,7 -p 5", ConfigError::SamePid(5)),
             ("-p 4294967296", ConfigError::PidRange(1 << 32)),
             ("-p 2147483648", ConfigError::PidRange(1 << 31)),
             ("-p 1 0", ConfigError::Interval(bad("0"))),

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::bpf::{AttachPath, Walk};
+use crate::bpf::{AttachPath, Capacity, Walk};
 use crate::report::Format;
 
 /// A trace that can be attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The process.
-    pub pid: u32,
+    /// The processes, each once.
+    pub pids: Vec<u32>,
+    /// Whether their children are traced too.
+    pub follow_fork: bool,
     /// How stacks are walked.
     pub walk: Walk,
     /// Form of the reports.
@@ -50,6 +52,17 @@ pub enum ConfigError {
     /// A process id that no process has.
     #[error("{0} is not a process id: they start at 1")]
     PidRange(u64),
+    /// The same process more than once.
+    #[error("process {0} is given twice: give each once")]
+    SamePid(u32),
+    /// More processes than there can be.
+    #[error("{count} processes are too many: at most {most} can be traced at once")]
+    TooManyPids {
+        /// How many were given.
+        count: usize,
+        /// How many there can be.
+        most: u32,
+    },
     /// Not an interval.
     #[error("interval `{0}` is not a number of seconds above 0")]
     Interval(String),
@@ -68,6 +81,27 @@ pub(crate) fn parse_pid(text: &str) -> Result<u32, ConfigError> {
     match u32::try_from(number) {
         Ok(pid) if (1..=u32::MAX / 2).contains(&pid) => Ok(pid),
         _ => Err(ConfigError::PidRange(number)),
+    }
+}
+
+/// The processes to trace.
+pub(crate) fn parse_pids(texts: &[String]) -> Result<Vec<u32>, ConfigError> {
+    let mut pids = Vec::with_capacity(texts.len());
+    for text in texts {
+        let pid = parse_pid(text)?;
+        if pids.contains(&pid) {
+            return Err(ConfigError::SamePid(pid));
+        }
+        pids.push(pid);
+    }
+    let most = Capacity::MAX_PROCESSES;
+    match u32::try_from(pids.len()) {
+        Ok(0) => Err(ConfigError::NoTarget),
+        Ok(count) if count <= most => Ok(pids),
+        _ => Err(ConfigError::TooManyPids {
+            count: pids.len(),
+            most,
+        }),
     }
 }
 

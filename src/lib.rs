@@ -18,8 +18,9 @@
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
 //!
-//! Modules import only those before them in this list: `preflight`, `target`, `allocator`, `bpf`, `collect`,
-//! `symbolize`, `leak`, `report`, `config`, `session`, `inspect`, `cli`. `tests/tidy.rs` holds them to it.
+//! Modules import only those before them in this list: `preflight`, `calls`, `target`, `allocator`, `bpf`,
+//! `collect`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
+//! them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
 //! # What happens at an allocation
 //!
@@ -27,7 +28,9 @@
 //! calls within is ignored. At the return, if it succeeded, the program in `bpf/calls.bpf.h` walks the stack from
 //! the caller's registers (`bpf/unwind.bpf.h`): for each frame it finds the mapping, the object's table, the row,
 //! and computes the caller's registers; a cache from address to rule and one 2 KiB read of the stack make that
-//! cheap. The frames are hashed; a new stack is stored once, with how each frame was found and why the walk ended
+//! cheap. Nearly every rule is 31 bits; the rest are small programs (`bpf/program.bpf.h`), and where one starts from a
+//! register other than rsp and rbp, the walk looks back through its frames for the one that saved it
+//! (`bpf/registers.bpf.h`). The frames are hashed; a new stack is stored once, with how each frame was found and why the walk ended
 //! (`bpf/stacks.bpf.h`). The block enters the block table, its bytes the stack's totals (`bpf/blocks.bpf.h`). A
 //! free takes both back.
 //!
@@ -66,9 +69,11 @@
 
 pub mod allocator;
 pub mod bpf;
+pub mod calls;
 pub mod cli;
 pub mod collect;
 pub mod config;
+pub mod doctor;
 pub mod inspect;
 pub mod leak;
 pub mod preflight;

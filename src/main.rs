@@ -10,13 +10,15 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use memleak::cli::{Cli, Command};
 use memleak::config::Config;
-use memleak::{inspect, session};
+use memleak::{doctor, inspect, session};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+/// What was to be checked is wrong.
+const WRONG: u8 = 1;
 /// Wrong usage, or an error of the tool.
 const FAILED: u8 = 2;
 
@@ -27,20 +29,31 @@ fn main() -> ExitCode {
     };
     log_to_stderr(cli.trace.verbose);
     match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) if session::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => fail(&format!("{error:#}")),
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
-    if let Some(Command::Table { files }) = cli.command {
-        return inspect::tables(&files, &mut out);
+    match cli.command {
+        Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut out)?,
+        Some(Command::Table { files, verify: true }) => {
+            let right = inspect::verify(&files, &mut out)?;
+            return Ok(ExitCode::from(if right { 0 } else { WRONG }));
+        }
+        Some(Command::Doctor(args)) => {
+            let can_trace = doctor::run(args.try_into()?, &mut out)?;
+            return Ok(ExitCode::from(if can_trace { 0 } else { FAILED }));
+        }
+        None => {
+            let config = Config::try_from(cli.trace)?;
+            let stop = stop_on_signals()?;
+            session::run(&config, &stop, &mut out)?;
+        }
     }
-    let config = Config::try_from(cli.trace)?;
-    let stop = stop_on_signals()?;
-    session::run(&config, &stop, &mut out)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Set when the user wants an end: the last report is still made.

@@ -23,10 +23,48 @@ pub enum PreflightError {
     },
 }
 
-/// `CAP_SYS_ADMIN` implies the others, as it did before Linux 5.8 split them off.
+/// A capability that makes a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// Its name.
+    pub name: &'static str,
+    /// Its number in `include/uapi/linux/capability.h`.
+    pub number: u32,
+    /// What it is used to do, as a verb phrase.
+    pub purpose: &'static str,
+    /// Whether nothing can be traced without it.
+    pub needed: bool,
+}
+
+/// `CAP_SYS_ADMIN` implies those that Linux 5.8 and 5.9 split off it.
 const CAP_SYS_ADMIN: u32 = 21;
-/// What tracing needs: name and number.
-const NEEDED: [(&str, u32); 3] = [("CAP_BPF", 39), ("CAP_PERFMON", 38), ("CAP_SYS_PTRACE", 19)];
+const CAP_SYS_PTRACE: u32 = 19;
+const CAPABILITIES: [Capability; 4] = [
+    capability("CAP_BPF", 39, "load programs", true),
+    capability("CAP_PERFMON", 38, "attach probes", true),
+    capability(
+        "CAP_SYS_PTRACE",
+        CAP_SYS_PTRACE,
+        "read other users' processes",
+        true,
+    ),
+    capability(
+        "CAP_CHECKPOINT_RESTORE",
+        40,
+        "open mapped files that were deleted or replaced",
+        false,
+    ),
+];
+
+const fn capability(name: &'static str, number: u32, purpose: &'static str, needed: bool) -> Capability {
+    Capability {
+        name,
+        number,
+        purpose,
+        needed,
+    }
+}
+
 const UPROBES: &str = "/sys/bus/event_source/devices/uprobe";
 
 /// Checks this process and kernel.
@@ -35,21 +73,46 @@ const UPROBES: &str = "/sys/bus/event_source/devices/uprobe";
 ///
 /// The first thing that is missing, with the remedy.
 pub fn check() -> Result<(), PreflightError> {
-    let status = Process::myself().and_then(|process| process.status());
-    check_capabilities(status.map_or(0, |status| status.capeff))?;
+    check_capabilities(effective())?;
+    check_uprobes()
+}
+
+/// Checks that the kernel has uprobes.
+///
+/// # Errors
+///
+/// [`PreflightError::NoUprobes`].
+pub fn check_uprobes() -> Result<(), PreflightError> {
     if !fs::exists(UPROBES).unwrap_or(false) {
         return Err(PreflightError::NoUprobes { path: UPROBES });
     }
     Ok(())
 }
 
-fn check_capabilities(effective: u64) -> Result<(), PreflightError> {
+/// Every capability that makes a difference, and whether this process has it.
+pub fn capabilities() -> Vec<(Capability, bool)> {
+    let effective = effective();
+    let with_presence = |capability: Capability| (capability, has(effective, &capability));
+    CAPABILITIES.into_iter().map(with_presence).collect()
+}
+
+/// The effective set; empty when it cannot be read.
+fn effective() -> u64 {
+    let status = Process::myself().and_then(|process| process.status());
+    status.map_or(0, |status| status.capeff)
+}
+
+fn has(effective: u64, capability: &Capability) -> bool {
     let has = |number: u32| effective >> number & 1 == 1;
-    let implied = |number: u32| number != 19 && has(CAP_SYS_ADMIN);
-    let missing: Vec<_> = NEEDED
-        .iter()
-        .filter(|&&(_, number)| !has(number) && !implied(number))
-        .map(|&(name, _)| name)
+    let implied = capability.number != CAP_SYS_PTRACE && has(CAP_SYS_ADMIN);
+    implied || has(capability.number)
+}
+
+fn check_capabilities(effective: u64) -> Result<(), PreflightError> {
+    let needed = CAPABILITIES.iter().filter(|capability| capability.needed);
+    let missing: Vec<_> = needed
+        .filter(|capability| !has(effective, capability))
+        .map(|capability| capability.name)
         .collect();
     if missing.is_empty() {
         return Ok(());

@@ -58,6 +58,11 @@ fn nonsense_is_refused() {
         ),
         (&["-p", "1", "--nonsense"], &["--nonsense", "--help"]),
         (&["table"], &["<ELF>"]),
+        (
+            &["doctor", "-p", "bash"],
+            &["`bash` is not a process id", "pidof"],
+        ),
+        (&["doctor", "--format", "xml"], &["xml", "text, json"]),
     ] {
         check_refused(&memleak(arguments), parts);
     }
@@ -90,6 +95,39 @@ fn table_of_a_library() {
     for word in ["rows", "bytes per row", "EhFrame", "without CFI"] {
         assert!(text.contains(word), "no {word:?} in {text}");
     }
+}
+
+/// Every table below some paths is compared with the CFI, each file once, whatever its names; what is not ELF is left
+/// out, links are not followed, and other machines' files are skipped with the reason.
+#[test]
+fn table_verify() {
+    let directory = directory("cli-table_verify");
+    let library = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+    let inner = directory.join("inner");
+    fs::create_dir(&inner).expect("our own directory");
+    fs::copy(library, inner.join("one")).expect("room for a copy");
+    fs::hard_link(inner.join("one"), directory.join("two")).expect("our own directory");
+    std::os::unix::fs::symlink(library, directory.join("link")).expect("our own directory");
+    fs::write(directory.join("text"), "no ELF").expect("our own directory");
+    let mut other = fs::read(library).expect("readable");
+    other[18] = 0xb7; // e_machine: AArch64
+    fs::write(directory.join("other"), other).expect("our own directory");
+    let path = directory.to_str().expect("UTF-8");
+    let output = memleak(&["table", "--verify", path]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for part in [
+        "1 ELF file: ",
+        "wrong: 0\n",
+        "unsupported: 0 rows; 0 of ",
+        "skipped: 1 file: ",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    check_refused(
+        &memleak(&["table", "--verify", "/nonexistent"]),
+        &["/nonexistent", "No such file"],
+    );
 }
 
 /// A pid that no process has. One above the largest that the kernel gives is none for sure.

@@ -105,6 +105,7 @@ fn start_remap(test: &str, mode: &str) -> Program {
 
 /// A program that replaces code without its loader: what was there, and then what is there.
 #[track_caller]
+#[allow(clippy::print_stderr, reason = "what the test found")]
 fn check_replaced(test: &str, mode: &str, after: &[&str], symbol: &str) {
     let mut program = start_remap(test, mode);
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.1"]);
@@ -173,6 +174,7 @@ fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64)
 /// Two libraries alternate at the same address while they and another thread allocate: no stack is walked by the
 /// table of the other, and those that last are complete.
 #[track_caller]
+#[allow(clippy::print_stderr, reason = "what the test found")]
 fn check_swaps(test: &str, rounds: u64, more: &[&str], flags: &[&str]) {
     let (report, in_libraries) = swap(test, rounds, more, flags);
     let shares = possible_swaps().check(&report);

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use common::memleak::Memleak;
 use common::program::{Program, compile, compile_as, directory, run_tool};
-use common::report::{Report, Stack};
+use common::report::{Frames, Report, Stack};
 
 /// As distributions build: no frame pointers. Recursion stays recursion.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
@@ -355,6 +355,38 @@ fn without_cfi() {
     ]));
     check_found_by(stack, &["probe", "cfi", "fp", "fp", "cfi"]);
     assert_eq!(report.unwinding.frames.fp, 2, "{report}");
+    let program = report.module("no_cfi");
+    assert_eq!(program.frames, Frames { cfi: 2, fp: 2 }, "{report}");
+    assert!(program.covered_bytes < program.code_bytes, "{report}");
+    assert_eq!(report.module("libc.so.6").frames.fp, 0, "{report}");
+}
+
+/// Functions with neither CFI nor a frame pointer end the stack: the report names the module, the cause, how much
+/// ended there, and the address.
+#[test]
+fn without_cfi_and_frame_pointer() {
+    let directory = directory("live_unwind-no_cfi_no_fp");
+    let object = directory.join("part.o");
+    let part = ["-fno-asynchronous-unwind-tables", "-DPART", "-c"];
+    compile_as(&object, "no_cfi.c", &flags(&part));
+    let path = compile(
+        &directory,
+        "no_cfi.c",
+        &flags(&[object.to_str().expect("UTF-8"), "-fno-optimize-sibling-calls"]),
+    );
+    let report = trace(&mut Program::start(&path, &[]), &[]);
+    let stack = report.only_through("leak");
+    assert_eq!(stack.end, "no_cfi", "{report}");
+    let [end] = &report.unwinding.ends[..] else {
+        panic!("one end:\n{report}");
+    };
+    assert_eq!(end.module.as_deref(), path.to_str());
+    assert_eq!(
+        (end.cause.as_str(), end.stacks, end.allocations),
+        ("no_cfi", 1, 1)
+    );
+    let at = stack.end_at.as_ref().expect("it says where");
+    assert_eq!(end.addresses, [at.address.as_str()]);
 }
 
 /// A library that is loaded while its program is traced: the first stacks through it may end there, which they

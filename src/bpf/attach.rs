@@ -99,14 +99,22 @@ impl Attached {
     pub fn link_count(&self) -> usize {
         self.allocations.len() + self.frees.len()
     }
+
+    /// Adds those of `more`.
+    pub fn add(&mut self, more: Self) {
+        let Self { allocations, frees } = more;
+        self.allocations.extend(allocations);
+        self.frees.extend(frees);
+    }
 }
 
 pub(super) fn attach(
     programs: &MemleakProgs<'_>,
     path: AttachPath,
-    pid: i32,
+    pid: Option<u32>,
     probes: &[Probe],
 ) -> Result<Attached, AttachError> {
+    let pid = kernel_pid(pid);
     let (frees, allocations): (Vec<_>, Vec<_>) = probes.iter().partition(|probe| probe.frees);
     let mut attached = Attached::default();
     let each = |programs: &[(&ProgramMut<'_>, Moment)], probes: &[&Probe], links: &mut Vec<Link>| {
@@ -153,9 +161,10 @@ pub struct AttachedHook {
 pub(super) fn attach_hook(
     programs: &MemleakProgs<'_>,
     path: AttachPath,
-    pid: i32,
+    pid: Option<u32>,
     hook: &Hook,
 ) -> Result<AttachedHook, AttachError> {
+    let pid = kernel_pid(pid);
     let program = &programs.loader_hook;
     let offset = position(hook.offset);
     let link = if path == AttachPath::Perf {
@@ -175,6 +184,11 @@ pub(super) fn attach_hook(
             source,
         }),
     }
+}
+
+/// To the kernel, -1 is all processes. No process id is above `i32::MAX`.
+fn kernel_pid(pid: Option<u32>) -> i32 {
+    pid.map_or(-1, |pid| i32::try_from(pid).unwrap_or(i32::MAX))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

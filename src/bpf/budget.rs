@@ -17,13 +17,17 @@ type Row = (&'static str, AttachPath, Walk, u64);
 const MORE: u64 = 15;
 
 const MEASURED: &[Row] = &[
-    ("allocation_session", AttachPath::Session, Walk::Dwarf, 29_404),
+    ("allocation_session", AttachPath::Session, Walk::Dwarf, 49_805),
     ("allocation_session", AttachPath::Session, Walk::Fp, 5_046),
-    ("allocation_entry", AttachPath::Multi, Walk::Dwarf, 778),
-    ("allocation_entry", AttachPath::Multi, Walk::Fp, 778),
-    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 28_655),
+    ("allocation_entry", AttachPath::Multi, Walk::Dwarf, 915),
+    ("allocation_entry", AttachPath::Multi, Walk::Fp, 915),
+    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 49_051),
     ("allocation_return", AttachPath::Multi, Walk::Fp, 4_297),
-    ("free_entry", AttachPath::Session, Walk::Dwarf, 492),
+    ("free_entry", AttachPath::Session, Walk::Dwarf, 559),
+    ("process_exec", AttachPath::Session, Walk::Dwarf, 545),
+    ("process_exit", AttachPath::Session, Walk::Dwarf, 167),
+    ("process_fork", AttachPath::Session, Walk::Dwarf, 253),
+    ("forget_blocks", AttachPath::Session, Walk::Dwarf, 27),
 ];
 
 /// Instructions processed, by program.
@@ -31,6 +35,7 @@ fn verified(attach: AttachPath, walk: Walk) -> BTreeMap<String, u64> {
     let settings = Settings {
         walk,
         attach,
+        follow_fork: true,
         capacity: Capacity {
             table_words: 1 << 20,
             mappings: 1 << 10,
@@ -47,6 +52,10 @@ fn verified(attach: AttachPath, walk: Walk) -> BTreeMap<String, u64> {
         &programs.allocation_entry,
         &programs.allocation_return,
         &programs.free_entry,
+        &programs.process_exec,
+        &programs.process_exit,
+        &programs.process_fork,
+        &programs.forget_blocks,
     ];
     let loaded = all.into_iter().filter(|program| program.autoload());
     loaded

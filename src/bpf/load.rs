@@ -43,12 +43,17 @@ pub struct Capacity {
     pub table_words: u32,
     /// Executable mappings of one process; rounded up to a power of two.
     pub mappings: u32,
-    /// Processes traced at once.
+    /// Processes traced at once, at most [`Capacity::MAX_PROCESSES`].
     pub processes: u32,
     /// Distinct stacks.
     pub stacks: u32,
     /// Blocks live at once.
     pub blocks: u32,
+}
+
+impl Capacity {
+    /// The most processes that can be traced at once.
+    pub const MAX_PROCESSES: u32 = limits::MAX_PROCESSES.0 - 1;
 }
 
 /// Everything that is fixed when the object is loaded.
@@ -58,6 +63,8 @@ pub struct Settings {
     pub walk: Walk,
     /// How probes are attached.
     pub attach: AttachPath,
+    /// Whether the children of traced processes are traced too.
+    pub follow_fork: bool,
     /// How much the kernel side can hold.
     pub capacity: Capacity,
 }
@@ -104,7 +111,9 @@ pub(super) struct Sizes {
     pub(super) table_words: u32,
     /// Mappings per list.
     pub(super) mappings: u32,
-    /// Mapping lists, two per process.
+    /// Process slots, slot 0 included; not a power of two.
+    pub(super) slots: u32,
+    /// Mapping lists, two per slot.
     pub(super) lists: u32,
     pub(super) stacks: u32,
     /// Stacks that may be used, the fixed ones included; not a power of two.
@@ -121,10 +130,12 @@ impl Sizes {
             .stacks
             .saturating_mul(FRAMES_PER_STACK)
             .clamp(1, MAX_FRAME_ENTRIES);
+        let slots = capacity.processes.saturating_add(1);
         Ok(Self {
             table_words: power_of_two("table memory", capacity.table_words.max(64), MAX_TABLE_WORDS)?,
             mappings: power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?,
-            lists: 2 * power_of_two("number of processes", capacity.processes, limits::MAX_PROCESSES.0)?,
+            slots,
+            lists: 2 * power_of_two("number of processes", slots, limits::MAX_PROCESSES.0)?,
             stacks: power_of_two("number of stacks", stack_capacity, MAX_STACKS)?,
             stack_capacity,
             frames: power_of_two("number of frames", frame_capacity, MAX_FRAME_ENTRIES)?,
@@ -149,7 +160,7 @@ pub(super) fn load<'obj>(
     let sizes = Sizes::new(&settings.capacity)?;
     let mut object = MemleakSkelBuilder::default().open(storage)?;
     choose_programs(&mut object, settings.attach);
-    set_knobs(&mut object, settings.walk, &sizes)?;
+    set_knobs(&mut object, settings, &sizes)?;
     set_array_sizes(&mut object, &sizes)?;
     set_table_sizes(&mut object, &settings.capacity)?;
     Ok(Loaded {
@@ -176,11 +187,13 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
     }
 }
 
-fn set_knobs(object: &mut OpenMemleakSkel<'_>, walk: Walk, sizes: &Sizes) -> Result<(), LoadError> {
+fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Sizes) -> Result<(), LoadError> {
     let missing = || libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
     let knobs = object.maps.rodata_data.as_deref_mut().ok_or_else(missing)?;
-    knobs.unwind_by_fp = walk == Walk::Fp;
-    knobs.unwind_off = walk == Walk::Off;
+    knobs.unwind_by_fp = settings.walk == Walk::Fp;
+    knobs.unwind_off = settings.walk == Walk::Off;
+    knobs.follow_fork = settings.follow_fork;
+    knobs.slot_count = sizes.slots;
     knobs.table_mask = sizes.table_words - 1;
     knobs.mapping_bits = sizes.mappings.trailing_zeros();
     knobs.mapping_mask = sizes.lists * sizes.mappings - 1;

@@ -9,6 +9,7 @@ mod clock;
 mod layout;
 mod load;
 mod memory;
+mod processes;
 mod publish;
 mod tables;
 
@@ -30,12 +31,13 @@ mod skeleton {
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU64;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
+use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
 pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole};
 pub use load::{AttachPath, Capacity, LoadError, Settings, Walk};
 pub use memory::SharedWords;
-pub use publish::{Changes, Meaning, Published, Publisher};
+pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
+pub use publish::{Published, Publisher, Reading};
 pub(crate) use skeleton::types;
 pub use tables::TableStore;
 
@@ -50,6 +52,8 @@ pub struct Kernel<'obj> {
     pub tables: TableStore,
     /// Mapping lists.
     pub publisher: Publisher,
+    /// Process slots and instances.
+    pub processes: Processes,
     /// What probes recorded, in place.
     pub(crate) recorded: Recorded,
 }
@@ -82,6 +86,15 @@ impl<'obj> Kernel<'obj> {
             grace: MapHandle::try_from(&maps.grace)?,
             sizes,
         };
+        publisher.reset();
+        let processes = Processes {
+            processes: map_words(&maps.bss_processes)?,
+            instances: map_words(&maps.bss_instances)?,
+            numbers: map_words(&maps.bss_numbers)?,
+            owners: MapHandle::try_from(&maps.owners)?,
+            slot_count: sizes.slots,
+        };
+        processes.reset();
         let recorded = Recorded {
             stacks: map_words(&maps.bss_stacks)?,
             frames: map_words(&maps.bss_frames)?,
@@ -96,6 +109,7 @@ impl<'obj> Kernel<'obj> {
             attach: settings.attach,
             tables,
             publisher,
+            processes,
             recorded,
         };
         kernel.reserve_fixed_stacks();
@@ -115,6 +129,7 @@ impl<'obj> Kernel<'obj> {
     /// Marks all room for walks as taken, or as free.
     #[cfg(test)]
     pub(crate) fn mark_scratches(&self, taken: bool) {
+        use libbpf_rs::MapFlags;
         let scratches = &self.skeleton.maps.scratches;
         let mut value = vec![0; scratches.value_size() as usize];
         value[..8].copy_from_slice(&u64::from(taken).to_ne_bytes());
@@ -125,34 +140,52 @@ impl<'obj> Kernel<'obj> {
         }
     }
 
-    /// Makes process `pid` (its id in the initial pid namespace) process `slot`.
+    /// Begins to follow what fork, exec and exit do to the processes that are traced.
     ///
     /// # Errors
     ///
     /// What the kernel says.
-    pub fn add_process(&self, pid: u32, slot: u32) -> Result<(), libbpf_rs::Error> {
-        let slots = &self.skeleton.maps.process_slots;
-        slots.update(&pid.to_ne_bytes(), &slot.to_ne_bytes(), MapFlags::ANY)
+    pub fn watch(&self) -> Result<Watch, libbpf_rs::Error> {
+        let programs = &self.skeleton.progs;
+        let links = [
+            programs.process_exit.attach()?,
+            programs.process_exec.attach()?,
+            programs.process_fork.attach()?,
+        ];
+        Ok(Watch(links))
     }
 
-    /// Attaches all `probes` to process `pid`: all or none.
+    /// Takes the blocks of ended instances out of the block table. The totals of their stacks keep them.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn forget_ended(&self) -> Result<(), libbpf_rs::Error> {
+        let program = &self.skeleton.progs.forget_blocks;
+        program.test_run(ProgramInput::default()).map(drop)
+    }
+
+    /// Attaches all `probes` to process `pid`, or to all processes: all probes or none.
     ///
     /// # Errors
     ///
     /// The first probe that could not be attached.
-    pub fn attach(&self, pid: i32, probes: &[Probe]) -> Result<Attached, AttachError> {
+    pub fn attach(&self, pid: Option<u32>, probes: &[Probe]) -> Result<Attached, AttachError> {
         attach::attach(&self.skeleton.progs, self.attach, pid, probes)
     }
 
-    /// Attaches to the hook that process `pid`'s loader calls when mappings change.
+    /// Attaches to the hook that the loader of process `pid`, or of all processes, calls when mappings change.
     ///
     /// # Errors
     ///
     /// What the kernel says.
-    pub fn attach_hook(&self, pid: i32, hook: &Hook) -> Result<AttachedHook, AttachError> {
+    pub fn attach_hook(&self, pid: Option<u32>, hook: &Hook) -> Result<AttachedHook, AttachError> {
         attach::attach_hook(&self.skeleton.progs, self.attach, pid, hook)
     }
 }
+
+/// The programs that follow processes; dropping it ends that.
+pub struct Watch(#[allow(dead_code, reason = "held for its drop")] [Link; 3]);
 
 fn map_words<W: memory::Word>(map: &libbpf_rs::MapMut<'_>) -> Result<SharedWords<W>, LoadError> {
     let words = map.value_size() as usize / size_of::<W>();

@@ -4,7 +4,7 @@
 //! Each process has two lists and two rule caches. The inactive pair is rewritten, then made active, then a
 //! grace period is awaited, after which no walk uses the pair that was active before.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -14,13 +14,12 @@ use unwind_tables::mapping::{Identity, Mapping, MappingKind};
 use super::clock::monotonic_microseconds;
 use super::load::Sizes;
 use super::memory::SharedWords;
+use super::processes::{PROCESS_WORDS, SlotState, nth_record};
 use super::skeleton::types;
 use super::skeleton::types::limits;
 
 /// Words of one mapping in the kernel's list.
 const MAPPING_WORDS: usize = size_of::<types::mapping>() / size_of::<u64>();
-/// Words of one process record.
-const PROCESS_WORDS: usize = size_of::<types::process>() / size_of::<u32>();
 /// Starts beyond every address, so that a search never takes it.
 const UNUSED: Mapping = Mapping {
     start: Avma::new(u64::MAX >> 1),
@@ -30,43 +29,79 @@ const UNUSED: Mapping = Mapping {
     kind: MappingKind::Pending,
     identity: Identity::SETTLED,
 };
+/// Every address, of which nothing is known yet: the list of processes that have none.
+const NOTHING_KNOWN: Mapping = Mapping {
+    start: Avma::new(0),
+    end: Avma::new(1 << limits::ADDRESS_BITS.0),
+    ..UNUSED
+};
 
 /// The mapping lists, rule caches and process records in the kernel.
 #[derive(Debug)]
 pub struct Publisher {
     pub(super) mappings: SharedWords<AtomicU64>,
     pub(super) caches: SharedWords<AtomicU64>,
-    pub(super) processes: SharedWords<AtomicU32>,
+    pub(super) processes: SharedWords<AtomicU64>,
     pub(super) grace: MapHandle,
     pub(super) sizes: Sizes,
 }
 
-/// How a new mapping list relates to the one before.
+/// What is known before mappings are read: then what is read is not published for another instance, nor as if it
+/// had later changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    /// Every address that meant some code still means it.
-    Kept,
-    /// Some address now means other code: stacks walked from here on are of a new epoch.
-    Changed,
+pub struct Reading {
+    state: SlotState,
+    /// How many changes of the mappings the loader had announced. What is read has them all, but for the last if
+    /// that is still under way; its end is announced too.
+    changes: u64,
 }
 
-/// Changes of a process's mappings, as its loader announced them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Changes(u32);
+impl Reading {
+    /// The instance whose mappings are read; 0 for none.
+    pub fn instance(self) -> u32 {
+        self.state.instance()
+    }
+}
 
 /// What publishing did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Published {
-    /// The epoch of stacks walked from here on.
-    pub epoch: u32,
-    /// Mappings that did not fit the list; code in them is in no mapping as far as walks go.
-    pub left_out: usize,
-    /// For how long the list before was out of date: since the loader announced the last change, up to an hour.
-    pub since_change: Option<Duration>,
+pub enum Published {
+    /// The list is in use.
+    Active {
+        /// Mappings that did not fit it; code in them is in no mapping as far as walks go.
+        left_out: usize,
+        /// For how long the list before was out of date: since the loader announced the last change, up to an
+        /// hour.
+        since_change: Option<Duration>,
+    },
+    /// The instance whose mappings they were has ended: nothing uses the list.
+    Superseded,
 }
 
 impl Publisher {
-    /// Makes `mappings`, in ascending order, the list of process `slot`. They have all of `changes`.
+    /// Fills the list of those who have none.
+    pub(super) fn reset(&self) {
+        self.write_list(0, &[NOTHING_KNOWN]);
+    }
+
+    /// To be called before the mappings of the process in `slot` are read.
+    pub fn begin_reading(&self, slot: u32) -> Reading {
+        match self.process(slot) {
+            // In this order: an instance that began in between has another state by then.
+            [state, _, _, _, _, announced, ..] => Reading {
+                state: SlotState(state.load(Ordering::SeqCst)),
+                changes: announced.load(Ordering::SeqCst),
+            },
+            _ => Reading {
+                state: SlotState(0),
+                changes: 0,
+            },
+        }
+    }
+
+    /// Makes `mappings`, in ascending order, the list of the instance that `slot` held when reading them began.
+    ///
+    /// Stacks walked by the list are of `epoch`.
     ///
     /// # Errors
     ///
@@ -74,61 +109,69 @@ impl Publisher {
     pub fn publish(
         &self,
         slot: u32,
+        reading: Reading,
         mappings: &[Mapping],
-        meaning: Meaning,
-        changes: Changes,
+        epoch: u32,
     ) -> Result<Published, libbpf_rs::Error> {
-        let [generation, reload_requested, _, changes_published, changed_at] = self.process(slot) else {
+        let [state, _, epochs, _, reload_requested, _, published, changed_at] = self.process(slot) else {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
         };
-        let old = generation.load(Ordering::Relaxed);
-        let active_list = (old & 1) ^ 1;
-        let epoch = (old >> 1) + u32::from(meaning == Meaning::Changed);
-        let list = (2 * slot + active_list) as usize;
+        let seen = reading.state;
+        if seen.instance() == 0 || state.load(Ordering::SeqCst) != seen.0 {
+            return Ok(Published::Superseded);
+        }
+        let generation = next_generation(seen.0);
+        let active_list = usize::from(generation & 1 == 1);
+        let list = 2 * slot as usize + active_list;
+        let is_first = seen == SlotState::begun(seen.instance());
+        if is_first {
+            // Whoever shared the memory of the instance before may still walk by one of its lists.
+            self.await_walks()?;
+        }
         let left_out = self.write_list(list, mappings);
         self.clear_cache(list);
-        generation.store(epoch << 1 | active_list, Ordering::SeqCst);
+        write_epoch(epochs, active_list, epoch);
+        let next = seen.0 >> 32 << 32 | generation;
+        let exchanged = state.compare_exchange(seen.0, next, Ordering::SeqCst, Ordering::SeqCst);
+        if exchanged.is_err() {
+            return Ok(Published::Superseded);
+        }
         // After the list: a walk that finds no change pending must find the list that has them all.
-        changes_published.store(changes.0, Ordering::SeqCst);
-        let since = monotonic_microseconds().wrapping_sub(changed_at.load(Ordering::SeqCst));
-        self.await_walks()?;
+        published.store(reading.changes, Ordering::SeqCst);
+        let changed_at = u32::try_from(changed_at.load(Ordering::SeqCst)).unwrap_or_default();
+        let since = monotonic_microseconds().wrapping_sub(changed_at);
+        if !is_first {
+            self.await_walks()?;
+        }
         reload_requested.store(0, Ordering::SeqCst);
-        Ok(Published {
-            epoch,
+        Ok(Published::Active {
             left_out,
-            since_change: (changes.0 > 0).then(|| Duration::from_micros(since.into())),
+            since_change: (changed_at > 0).then(|| Duration::from_micros(since.into())),
         })
     }
 
     /// Lets walks ask for a reload again, when the last one found nothing new.
     pub fn accept_requests(&self, slot: u32) {
-        if let [_, reload_requested, ..] = self.process(slot) {
+        if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
             reload_requested.store(0, Ordering::SeqCst);
         }
     }
 
-    /// The changes of the mappings that the loader of process `slot` has announced. What is read after this has
-    /// them all, but for the last if that is still under way; its end is announced too.
-    pub fn changes(&self, slot: u32) -> Changes {
-        match self.process(slot) {
-            [_, _, announced, ..] => Changes(announced.load(Ordering::SeqCst)),
-            _ => Changes(0),
+    /// Says that the active list is what was just read, whether or not it was published for that. Returns whether
+    /// it still is: no more changes have been announced.
+    pub fn confirm(&self, slot: u32, reading: Reading) -> bool {
+        let [state, _, _, _, _, announced, published, _] = self.process(slot) else {
+            return true;
+        };
+        if SlotState(state.load(Ordering::SeqCst)).instance() != reading.instance() {
+            return true;
         }
+        published.store(reading.changes, Ordering::SeqCst);
+        announced.load(Ordering::SeqCst) == reading.changes
     }
 
-    /// Says that the active list has these changes: the mappings were read again and are the same.
-    pub fn confirm(&self, slot: u32, changes: Changes) {
-        if let [_, _, _, changes_published, _] = self.process(slot) {
-            changes_published.store(changes.0, Ordering::SeqCst);
-        }
-    }
-
-    fn process(&self, slot: u32) -> &[AtomicU32] {
-        self.processes
-            .words()
-            .chunks(PROCESS_WORDS)
-            .nth(slot as usize)
-            .unwrap_or_default()
+    fn process(&self, slot: u32) -> &[AtomicU64] {
+        nth_record(&self.processes, PROCESS_WORDS, slot)
     }
 
     fn write_list(&self, list: usize, mappings: &[Mapping]) -> usize {
@@ -158,7 +201,11 @@ impl Publisher {
     /// Waits until every walk that may have begun before has ended.
     ///
     /// An update of a map of maps returns only then (Linux commit 1ae80cf31938, `maybe_wait_bpf_programs`).
-    fn await_walks(&self) -> Result<(), libbpf_rs::Error> {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn await_walks(&self) -> Result<(), libbpf_rs::Error> {
         let inner = MapHandle::create(
             MapType::Array,
             None::<&str>,
@@ -173,6 +220,25 @@ impl Publisher {
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&inner));
         self.grace
             .update(&0_u32.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
+    }
+}
+
+/// Writes one of two epochs that are in one word.
+fn write_epoch(epochs: &AtomicU64, list: usize, epoch: u32) {
+    let (kept, shift) = if list == 0 {
+        (0xffff_ffff << 32, 0)
+    } else {
+        (0xffff_ffff, 32)
+    };
+    let other = epochs.load(Ordering::SeqCst) & kept;
+    epochs.store(other | u64::from(epoch) << shift, Ordering::SeqCst);
+}
+
+/// The generation after a state's: never 0, which is "not published", and always of the other list.
+fn next_generation(state: u64) -> u64 {
+    match (state + 1) & 0xffff_ffff {
+        0 => 2,
+        next => next,
     }
 }
 
@@ -193,4 +259,24 @@ fn mapping_words(mapping: &Mapping) -> [u64; MAPPING_WORDS] {
         second.at.get(),
         second.word,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lists alternate, and no generation but the first is "not published".
+    #[test]
+    fn generations_alternate() {
+        for (generation, next) in [
+            (0, 1),
+            (1, 2),
+            (2, 3),
+            (0xffff_fffe, 0xffff_ffff),
+            (0xffff_ffff, 2),
+        ] {
+            assert_eq!(next_generation(7 << 32 | generation), next);
+            assert_ne!(next & 1, generation & 1);
+        }
+    }
 }

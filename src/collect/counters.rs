@@ -23,6 +23,7 @@ pub enum Counter {
     LostResultFaultBytes = 9,
     LostEvent = 10,
     ProbeHits = 11,
+    LostProcess = 12,
 }
 
 macro_rules! same_number {
@@ -49,6 +50,7 @@ same_number! {
     COUNTER_LOST_RESULT_FAULT_BYTES => LostResultFaultBytes,
     COUNTER_LOST_EVENT => LostEvent,
     COUNTER_PROBE_HITS => ProbeHits,
+    COUNTER_LOST_PROCESS => LostProcess,
 }
 
 /// A reading of all counters, summed over CPUs.

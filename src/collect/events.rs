@@ -18,16 +18,18 @@ const EVENT_BYTES: usize = size_of::<crate::bpf::types::event>();
 pub enum Event {
     /// A walk met an address in no known mapping, or in one whose table is not loaded.
     UnknownMapping {
-        /// The process's slot.
-        process: u32,
+        /// The instance that walked.
+        instance: u32,
         /// The address.
         address: Avma,
     },
     /// The loader of a process announced a change of its mappings.
     MappingsChanged {
-        /// The process's slot.
-        process: u32,
+        /// The instance.
+        instance: u32,
     },
+    /// An instance began or ended; the kernel side's own record of them says which.
+    Lifecycle,
     /// A record that this version does not know.
     Unknown,
 }
@@ -39,13 +41,14 @@ impl Event {
         };
         let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
         let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
-        let process = half(4);
+        let instance = half(4);
         match event_kind(half(0)) {
             event_kind::EVENT_UNKNOWN_MAPPING => Self::UnknownMapping {
-                process,
+                instance,
                 address: Avma::new(whole(8)),
             },
-            event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { process },
+            event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
+            event_kind::EVENT_LIFECYCLE => Self::Lifecycle,
             _ => Self::Unknown,
         }
     }

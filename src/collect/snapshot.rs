@@ -30,8 +30,8 @@ pub struct Amount {
 /// One stack and what was allocated from it since tracing began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackTotals {
-    /// Slot of the process.
-    pub process: u32,
+    /// The instance that allocated; 0 for all together, where the stack is not known.
+    pub instance: u32,
     /// Within one epoch, an address means the same code.
     pub epoch: u32,
     /// Index into the function table.
@@ -74,6 +74,8 @@ pub struct Losses {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Processes that were not traced though they should have been.
+    pub processes: u64,
     /// Blocks by cause; causes that did not occur are left out.
     pub causes: BTreeMap<&'static str, u64>,
 }
@@ -139,7 +141,10 @@ const LOSS_CAUSES: [(&str, Counter, Counter); 3] = [
 ];
 
 fn losses(counters: &Counters) -> Losses {
-    let mut losses = Losses::default();
+    let mut losses = Losses {
+        processes: counters.get(Counter::LostProcess),
+        ..Losses::default()
+    };
     for (name, blocks, bytes) in LOSS_CAUSES {
         let blocks = counters.get(blocks);
         losses.blocks += blocks;
@@ -210,7 +215,7 @@ fn read_stack(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<
     let count = usize::from(u16::from_le_bytes([count_low, count_high]));
     let frames = frames.get(first..)?.get(..count)?;
     Some(StackTotals {
-        process: u32::from_le_bytes([i, j, k, l]),
+        instance: u32::from_le_bytes([i, j, k, l]),
         epoch: u32::from_le_bytes([e, f, g, h]),
         function,
         frames: frames.iter().map(|frame| decode_frame(read(frame))).collect(),
@@ -229,7 +234,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         End::ScratchBusy
     };
     Some(StackTotals {
-        process: 0,
+        instance: 0,
         epoch: 0,
         function: u8::try_from(index % functions).ok()?,
         frames: Vec::new(),

@@ -4,6 +4,7 @@
 //! addresses; the same code has other addresses after the process's mappings changed, so totals are merged by
 //! where the addresses lie in their modules.
 
+pub mod by_module;
 pub mod completeness;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use unwind_tables::walk::{End, FoundBy, Frame};
 
 use crate::collect::{Amount, Snapshot, StackTotals};
 
+pub use by_module::{EndGroup, ModuleSteps};
 pub use completeness::Completeness;
 
 /// A byte of a module, in the module's own space.
@@ -52,8 +54,8 @@ pub struct EndAt<M> {
 /// One allocator function called by one stack of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site<M> {
-    /// Slot of the process.
-    pub process: u32,
+    /// The instance that allocated; 0 for all together.
+    pub instance: u32,
     /// Index into the table of allocator functions.
     pub function: u8,
     /// Frames, innermost first.
@@ -84,7 +86,7 @@ impl<M> Site<M> {
 /// What two stacks of a site have in common.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct SiteKey<M> {
-    process: u32,
+    instance: u32,
     function: u8,
     frames: Vec<(CodeKey<M>, FoundBy)>,
     end: End,
@@ -114,12 +116,15 @@ pub trait Meaning<M> {
 
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `meaning` says what an address was in an epoch. Sites are ranked by outstanding bytes, then
+/// `meaning` says what an address was in an epoch of an instance. Sites are ranked by outstanding bytes, then
 /// outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank equally.
-pub fn group<M: Copy + Ord + Hash>(snapshot: &Snapshot, meaning: &impl Meaning<M>) -> Vec<Site<M>> {
+pub fn group<'a, M: Copy + Ord + Hash, N: Meaning<M> + 'a>(
+    snapshot: &Snapshot,
+    meaning: impl Fn(u32) -> &'a N,
+) -> Vec<Site<M>> {
     let mut sites: HashMap<SiteKey<M>, (u32, Site<M>)> = HashMap::new();
     for stack in &snapshot.stacks {
-        let site = resolved(stack, meaning);
+        let site = resolved(stack, meaning(stack.instance));
         match sites.entry(key_of(&site)) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
                 vacant.insert((stack.epoch, site));
@@ -148,7 +153,7 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
     };
     let (end, end_at) = end_of(stack, meaning, place);
     Site {
-        process: stack.process,
+        instance: stack.instance,
         function: stack.function,
         frames: stack.frames.iter().map(frame).collect(),
         end,
@@ -173,19 +178,19 @@ fn end_of<M>(
     if stack.end == End::Complete {
         return (End::Complete, None);
     }
-    if last.is_some() || !matches!(stack.end, End::NoMapping | End::TableNotLoaded) {
-        let place = place(pc, last.is_some_and(|last| last.exact));
-        return (stack.end, Some(EndAt { pc, place }));
+    if matches!(stack.end, End::NoMapping | End::TableNotLoaded) && last.is_none() {
+        let lookup = lookup_address(pc, false);
+        let found = meaning.since(stack.epoch, lookup);
+        let end = if found.is_some() {
+            End::TableNotLoaded
+        } else {
+            stack.end
+        };
+        let place = found.flatten().map(|found| place_at(pc, lookup, found));
+        return (end, Some(EndAt { pc, place }));
     }
-    let lookup = lookup_address(pc, false);
-    let found = meaning.since(stack.epoch, lookup);
-    let end = if found.is_some() {
-        End::TableNotLoaded
-    } else {
-        stack.end
-    };
-    let place = found.flatten().map(|found| place_at(pc, lookup, found));
-    (end, Some(EndAt { pc, place }))
+    let place = place(pc, last.is_some_and(|last| last.exact));
+    (stack.end, Some(EndAt { pc, place }))
 }
 
 /// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
@@ -208,7 +213,7 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
         (code, frame.found_by)
     };
     SiteKey {
-        process: site.process,
+        instance: site.instance,
         function: site.function,
         frames: site.frames.iter().map(frame).collect(),
         end: site.end,

@@ -34,7 +34,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         exact: false,
     };
     StackTotals {
-        process: 0,
+        instance: 1,
         epoch,
         function: 0,
         frames: pcs.iter().map(frame).collect(),
@@ -50,7 +50,7 @@ fn sites(stacks: Vec<StackTotals>) -> Vec<Site<u32>> {
         stacks,
         ..Snapshot::default()
     };
-    group(&snapshot, &Layout)
+    group(&snapshot, |_| &Layout)
 }
 
 /// The same code at other addresses in a later epoch is one site, shown at the later addresses.
@@ -80,7 +80,7 @@ fn equal_addresses_of_other_epochs_stay_apart() {
     assert_eq!(apart.len(), 2);
 }
 
-/// Function, process, end and the way a frame was found each tell sites apart.
+/// Function, instance, end and the way a frame was found each tell sites apart.
 #[test]
 fn each_part_of_the_key_tells_sites_apart() {
     let plain = || stack(0, &[0x1010], amount(1, 1));
@@ -96,7 +96,7 @@ fn each_part_of_the_key_tells_sites_apart() {
             ..plain()
         },
         StackTotals {
-            process: 1,
+            instance: 2,
             ..plain()
         },
         StackTotals {
@@ -228,4 +228,52 @@ fn ends_in_code_that_was_new() {
         assert_eq!(site.end, end);
         assert_eq!(site.end_at.and_then(|end_at| end_at.place), at);
     }
+}
+
+/// Ends are grouped by module and cause, most allocations first, each with the addresses most walks ended at.
+#[test]
+fn ends_are_ranked_by_module_and_cause() {
+    let ending = |end, end_pc: u64, blocks| StackTotals {
+        end,
+        end_pc: Avma::new(end_pc),
+        ..stack(0, &[0x1010], amount(blocks, blocks))
+    };
+    let mut stacks: Vec<_> = (1..=10).map(|at| ending(End::NoCfi, 0x1100 + at, at)).collect();
+    stacks.push(ending(End::ReadFault, 0x1200, 60));
+    stacks.push(ending(End::NoMapping, 0xdead_0000, 2));
+    stacks.push(ending(End::ScratchBusy, 0, 1));
+    stacks.push(stack(0, &[0x1010], amount(9, 9)));
+    let group = |module, end, stacks, allocations, addresses: Vec<u64>| EndGroup {
+        module,
+        end,
+        stacks,
+        allocations,
+        addresses,
+    };
+    let expected = [
+        group(Some(1), End::ReadFault, 1, 60, vec![0x200]),
+        group(Some(1), End::NoCfi, 10, 55, (0x103..=0x10a).rev().collect()),
+        group(None, End::NoMapping, 1, 2, vec![0xdead_0000]),
+        group(None, End::ScratchBusy, 1, 1, vec![]),
+    ];
+    assert_eq!(by_module::ends(&sites(stacks)), expected);
+}
+
+/// A step counts for the module that was left, once per walk; the steps of all modules are all frames but the first.
+#[test]
+fn steps_count_for_the_module_that_was_left() {
+    let mut by_fp = stack(0, &[0x1010, 0x9000_0000, 0x1030, 0x1040], amount(5, 5));
+    by_fp.frames[0].found_by = FoundBy::Probe;
+    by_fp.frames[2].found_by = FoundBy::Fp;
+    let steps = |module, cfi, fp| ModuleSteps { module, cfi, fp };
+    let sites = sites(vec![by_fp]);
+    assert_eq!(
+        by_module::steps(&sites),
+        [steps(Some(1), 10, 0), steps(None, 0, 5)]
+    );
+    let sums = Completeness::of(&sites);
+    assert_eq!(
+        (sums.frames_by(FoundBy::Cfi), sums.frames_by(FoundBy::Fp)),
+        (10, 5)
+    );
 }

@@ -9,7 +9,12 @@ use unwind_tables::walk::{End, FoundBy};
 
 use super::Report;
 use super::ends::explain;
+use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
+use crate::bpf::InstanceEnd;
+
+/// Lines for processes.
+const MAX_PROCESSES: usize = 10;
 
 /// Writes the block.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -20,7 +25,9 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         true => line(out, "Stacks", "none: no allocation was accounted")?,
         false => {
             render_stacks(report, out)?;
+            lines(out, "Ends", end_lines(report))?;
             render_frames(report, out)?;
+            lines(out, "", fp_lines(report))?;
         }
     }
     render_losses(report, out)
@@ -34,15 +41,39 @@ fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<()> 
     writeln!(out, "  {label:<10} {text}")
 }
 
+/// The first line has the label.
+fn lines(out: &mut dyn Write, label: &str, texts: Vec<String>) -> io::Result<()> {
+    let labels = std::iter::once(label).chain(std::iter::repeat(""));
+    labels
+        .zip(texts)
+        .try_for_each(|(label, text)| line(out, label, text))
+}
+
 fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    for (index, target) in report.targets.iter().enumerate() {
+    // Those that run first: many may have come and gone.
+    let (running, ended): (Vec<_>, Vec<_>) = report.targets.iter().partition(|target| target.ended.is_none());
+    let shown = running.iter().chain(&ended).take(MAX_PROCESSES);
+    for (index, target) in shown.enumerate() {
         let label = if index == 0 { "Process" } else { "" };
         let exe = target.exe.as_ref().map(|exe| exe.to_string_lossy());
         let exe = exe.as_deref().unwrap_or("executable unknown");
-        let text = format!("{} {} ({})", target.pid, Printable(&target.comm), Printable(exe));
+        let end = match target.ended {
+            None => "",
+            Some(InstanceEnd::Exited) => ", exited",
+            Some(InstanceEnd::Execed) => ", replaced by exec",
+        };
+        let text = format!(
+            "{} {} ({}){end}",
+            target.pid,
+            Printable(&target.comm),
+            Printable(exe)
+        );
         line(out, label, text)?;
     }
-    Ok(())
+    match report.targets.len().saturating_sub(MAX_PROCESSES) {
+        0 => Ok(()),
+        more => line(out, "", format!("and {more} more ({} ended in all)", ended.len())),
+    }
 }
 
 fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -118,6 +149,16 @@ fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let losses = &report.losses;
+    if losses.processes > 0 {
+        let text = format!(
+            "{} not traced: too many at once; what they allocated is not in this report",
+            match losses.processes {
+                1 => "1 process".to_owned(),
+                more => format!("{more} processes"),
+            }
+        );
+        line(out, "Lost", text)?;
+    }
     if losses.blocks == 0 && losses.bytes == 0 && losses.causes.values().all(|&blocks| blocks == 0) {
         return line(out, "Lost", "nothing");
     }
@@ -134,13 +175,13 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// `count` and the noun, in its plural unless it is one.
-fn counted(count: u64, noun: &str) -> String {
+pub(crate) fn counted(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
 
 /// `part` of `whole` as a percentage that is 100 or 0 only if it is exactly that.
-pub(super) fn percent(part: u64, whole: u64) -> String {
+pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "0%".to_owned();
     }
@@ -154,7 +195,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// A size in the largest binary unit that leaves at least one, with the exact number beside it.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
         return format!("{bytes} B");

@@ -5,13 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use super::{Frame, Location, Report, Stack, TargetFacts};
+use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::bpf::InstanceEnd;
 use crate::collect::Amount;
+use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
 
 const SCHEMA_VERSION: u32 = 1;
@@ -40,6 +43,9 @@ struct TargetJson {
     pid: u32,
     comm: String,
     exe: Option<String>,
+    instance: u32,
+    parent: Option<u32>,
+    ended: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -54,6 +60,7 @@ struct EventsJson {
 struct LostJson {
     blocks: u64,
     bytes: u64,
+    processes: u64,
     causes: BTreeMap<&'static str, u64>,
 }
 
@@ -62,6 +69,34 @@ struct UnwindingJson {
     stacks: BTreeMap<&'static str, u64>,
     allocations: BTreeMap<&'static str, u64>,
     frames: FramesJson,
+    ends: Vec<EndGroupJson>,
+    modules: Vec<ModuleJson>,
+}
+
+/// Stacks that ended in one module for one cause, most allocations first.
+#[derive(Serialize)]
+struct EndGroupJson {
+    module: Option<String>,
+    build_id: Option<String>,
+    cause: &'static str,
+    stacks: u64,
+    allocations: u64,
+    /// In the module's own space; in the process where there is no module.
+    addresses: Vec<String>,
+}
+
+/// A module that walks came through. What comes from its unwind table is null where there is none.
+#[derive(Serialize)]
+struct ModuleJson {
+    module: Option<String>,
+    build_id: Option<String>,
+    /// How the callers of its frames were found.
+    frames: FramesJson,
+    code_bytes: Option<u64>,
+    covered_bytes: Option<u64>,
+    rows: Option<u64>,
+    unsupported_rows: Option<u64>,
+    table_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -73,6 +108,8 @@ struct FramesJson {
 #[derive(Serialize)]
 struct StackJson {
     pid: u32,
+    instance: u32,
+    ended: Option<&'static str>,
     allocator: &'static str,
     outstanding: AmountJson,
     allocated: AmountJson,
@@ -136,6 +173,7 @@ impl From<&Report> for ReportJson {
             lost: LostJson {
                 blocks: losses.blocks,
                 bytes: losses.bytes,
+                processes: losses.processes,
                 causes: losses.causes.clone(),
             },
             unwinding: UnwindingJson {
@@ -145,6 +183,8 @@ impl From<&Report> for ReportJson {
                     cfi: completeness.frames_by(FoundBy::Cfi),
                     fp: completeness.frames_by(FoundBy::Fp),
                 },
+                ends: report.ends.iter().map(EndGroupJson::from).collect(),
+                modules: report.steps.iter().map(ModuleJson::from).collect(),
             },
             stacks: report.stacks.iter().map(StackJson::from).collect(),
         }
@@ -158,12 +198,52 @@ fn by_end(counts: &BTreeMap<End, u64>) -> BTreeMap<&'static str, u64> {
     named
 }
 
+impl From<&EndGroup<Arc<ModuleFacts>>> for EndGroupJson {
+    fn from(group: &EndGroup<Arc<ModuleFacts>>) -> Self {
+        Self {
+            module: group.module.as_deref().map(path_text),
+            build_id: group.module.as_ref().and_then(|module| module.build_id.clone()),
+            cause: group.end.name(),
+            stacks: group.stacks,
+            allocations: group.allocations,
+            addresses: group.addresses.iter().map(|at| format!("{at:#x}")).collect(),
+        }
+    }
+}
+
+impl From<&ModuleSteps<Arc<ModuleFacts>>> for ModuleJson {
+    fn from(steps: &ModuleSteps<Arc<ModuleFacts>>) -> Self {
+        let module = steps.module.as_deref();
+        let table = module.and_then(|module| module.table);
+        Self {
+            module: module.map(path_text),
+            build_id: module.and_then(|module| module.build_id.clone()),
+            frames: FramesJson {
+                cfi: steps.cfi,
+                fp: steps.fp,
+            },
+            code_bytes: table.map(|table| table.code_bytes),
+            covered_bytes: table.map(|table| table.covered_bytes),
+            rows: table.map(|table| table.rows),
+            unsupported_rows: table.map(|table| table.unsupported_rows),
+            table_bytes: table.map(|table| table.table_bytes),
+        }
+    }
+}
+
+fn path_text(module: &ModuleFacts) -> String {
+    module.path.to_string_lossy().into_owned()
+}
+
 impl From<&TargetFacts> for TargetJson {
     fn from(target: &TargetFacts) -> Self {
         Self {
             pid: target.pid,
             comm: target.comm.clone(),
             exe: target.exe.as_ref().map(|exe| exe.to_string_lossy().into_owned()),
+            instance: target.instance,
+            parent: target.parent,
+            ended: target.ended.map(InstanceEnd::name),
         }
     }
 }
@@ -172,6 +252,8 @@ impl From<&Stack> for StackJson {
     fn from(stack: &Stack) -> Self {
         Self {
             pid: stack.pid,
+            instance: stack.instance,
+            ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator,
             outstanding: stack.outstanding.into(),
             allocated: stack.allocated.into(),
@@ -231,7 +313,7 @@ impl From<&InlinedFrame> for InlinedJson {
 
 fn module_path(at: &Location) -> Option<String> {
     let (module, _) = at.place.as_ref()?;
-    Some(module.path.to_string_lossy().into_owned())
+    Some(path_text(module))
 }
 
 fn own_address(at: &Location) -> Option<String> {

@@ -6,6 +6,7 @@
 mod ends;
 mod health;
 mod json;
+mod modules;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -16,12 +17,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use unwind_tables::Coverage;
 use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
+use crate::bpf::InstanceEnd;
 use crate::collect::{Amount, Events, Losses};
-use crate::leak::Completeness;
+use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
+pub(crate) use health::{counted, percent, size};
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -44,6 +49,10 @@ pub struct Report {
     pub losses: Losses,
     /// How far the stacks can be trusted.
     pub completeness: Completeness,
+    /// Where incomplete stacks ended, most allocations first.
+    pub ends: Vec<EndGroup<Arc<ModuleFacts>>>,
+    /// How walks went on from the modules that they came through, most steps first.
+    pub steps: Vec<ModuleSteps<Arc<ModuleFacts>>>,
 }
 
 /// A time of day.
@@ -63,22 +72,32 @@ impl fmt::Display for TimeOfDay {
     }
 }
 
-/// A process that was traced.
+/// What ran in a traced process between two execs: an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetFacts {
     /// Process id.
     pub pid: u32,
+    /// Its number, which no other instance of the trace has.
+    pub instance: u32,
+    /// The instance that it was forked from, or that it replaced in its process.
+    pub parent: Option<u32>,
     /// Its name.
     pub comm: String,
     /// Its executable.
     pub exe: Option<PathBuf>,
+    /// How it ended, if it has.
+    pub ended: Option<InstanceEnd>,
 }
 
 /// One allocator function called by one stack.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    /// Process id.
+    /// Process id; 0 where the stack is not known and stands for those of several processes.
     pub pid: u32,
+    /// The instance, or 0 likewise.
+    pub instance: u32,
+    /// How the instance ended, if it has: then what is outstanding is what it held at its end.
+    pub ended: Option<InstanceEnd>,
     /// The allocator function; it is not one of the frames.
     pub allocator: &'static str,
     /// Allocated and not freed.
@@ -120,6 +139,36 @@ pub struct ModuleFacts {
     pub path: PathBuf,
     /// Its build-id in hexadecimal digits.
     pub build_id: Option<String>,
+    /// Its unwind table, if one was built.
+    pub table: Option<TableFacts>,
+}
+
+/// What a report says of a module's unwind table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableFacts {
+    /// Bytes of the module's code.
+    pub code_bytes: u64,
+    /// Those of them that CFI covers.
+    pub covered_bytes: u64,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Rows that the table cannot express.
+    pub unsupported_rows: u64,
+    /// Bytes that the table takes.
+    pub table_bytes: u64,
+}
+
+impl TableFacts {
+    /// The facts of a table of `table_bytes`.
+    pub fn of(coverage: &Coverage, table_bytes: u64) -> Self {
+        Self {
+            code_bytes: coverage.code_bytes,
+            covered_bytes: coverage.code_bytes.saturating_sub(coverage.gap_bytes),
+            rows: coverage.rows,
+            unsupported_rows: coverage.of_kind(RuleKind::Unsupported).rows,
+            table_bytes,
+        }
+    }
 }
 
 impl ModuleFacts {
@@ -128,6 +177,11 @@ impl ModuleFacts {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.to_string_lossy().trim_matches(['[', ']']).to_owned()
     }
+}
+
+/// `text` with its control characters escaped, as far as it comes from a process or its files.
+pub(crate) fn printable(text: &str) -> String {
+    text::Printable(text).to_string()
 }
 
 /// A way to write a report.

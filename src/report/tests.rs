@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::{InlinedFrame, Symbol};
 
 const KNOWN: u64 = 0x7f00_0000_0000;
@@ -21,6 +22,7 @@ fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
     Arc::new(ModuleFacts {
         path: path.into(),
         build_id: build_id.map(str::to_owned),
+        table: None,
     })
 }
 
@@ -52,6 +54,8 @@ fn frame(at: Location, found_by: FoundBy, names: Symbolized) -> Frame {
 fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Frame>) -> Stack {
     Stack {
         pid: 4242,
+        instance: 1,
+        ended: None,
         allocator: "malloc",
         outstanding,
         allocated: Amount {
@@ -76,6 +80,9 @@ fn report(stacks: Vec<Stack>) -> Report {
         top: 10,
         targets: vec![TargetFacts {
             pid: 4242,
+            instance: 1,
+            parent: None,
+            ended: None,
             comm: "leaker".to_owned(),
             exe: Some("/opt/leaker".into()),
         }],
@@ -88,6 +95,8 @@ fn report(stacks: Vec<Stack>) -> Report {
         },
         losses: Losses::default(),
         completeness: Completeness::default(),
+        ends: Vec::new(),
+        steps: Vec::new(),
     }
 }
 
@@ -96,7 +105,17 @@ fn report(stacks: Vec<Stack>) -> Report {
 fn full() -> Report {
     let libstdcxx = module("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30", Some("0a1b"));
     let leaker = module("/opt/leaker", None);
-    let plugin = module("/opt/libplugin.so", None);
+    let plugin = Arc::new(ModuleFacts {
+        path: "/opt/libplugin.so".into(),
+        build_id: Some("77".to_owned()),
+        table: Some(TableFacts {
+            code_bytes: 1000,
+            covered_bytes: 120,
+            rows: 9,
+            unsupported_rows: 1,
+            table_bytes: 128,
+        }),
+    });
     let inlined = Symbolized {
         file: Some("/src/leaker.cpp".to_owned()),
         line: Some(30),
@@ -146,6 +165,7 @@ fn full() -> Report {
     report.events.unknown_frees = 3;
     report.events.failed = 1;
     report.losses = Losses {
+        processes: 0,
         blocks: 9,
         bytes: 1_600_000,
         causes: BTreeMap::from([("block_table_full", 9), ("stack_table_full", 0)]),
@@ -155,6 +175,19 @@ fn full() -> Report {
         allocations: BTreeMap::from([(End::Complete, 28), (End::NoCfi, 2)]),
         frames: BTreeMap::from([(FoundBy::Probe, 30), (FoundBy::Cfi, 28), (FoundBy::Fp, 4)]),
     };
+    report.ends = vec![EndGroup {
+        module: Some(plugin.clone()),
+        end: End::NoCfi,
+        stacks: 1,
+        allocations: 2,
+        addresses: vec![0x2000, 0x2040, 0x2080],
+    }];
+    let steps = |module, cfi, fp| ModuleSteps { module, cfi, fp };
+    report.steps = vec![
+        steps(Some(libstdcxx), 28, 0),
+        steps(None, 0, 1),
+        steps(Some(plugin), 0, 3),
+    ];
     report
 }
 
@@ -183,7 +216,10 @@ fn text_of_a_full_report() {
   Stacks:    2 of 3 complete (93.3% of allocations)
              1 no_cfi (6.6% of allocations): code without CFI, frame pointer not plausible
                Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
+  Ends:      libplugin.so: 2 allocations in 1 stack ended here: code without CFI, frame pointer not plausible (at 0x2000, 0x2040, …)
   Frames:    28 by CFI, 4 by frame pointer (6.4%)
+             libplugin.so: left 3 times by frame pointer (100%); CFI covers 12.0% of its code
+             outside all modules: left 1 time by frame pointer (100%)
   Lost:      9 blocks, 1.5 MiB (1600000 B): not in the amounts above
              9 block_table_full
 ");
@@ -200,6 +236,17 @@ fn text_of_an_empty_report() {
   Stacks:    none: no allocation was accounted
   Lost:      nothing
 ");
+}
+
+/// However many modules there are, the block stays short, and says what it left out.
+#[test]
+fn text_of_many_ends_is_bounded() {
+    let mut report = full();
+    let end = report.ends[0].clone();
+    report.ends = vec![end; 13];
+    let text = rendered(&report, Format::Text);
+    assert_eq!(text.matches("ended here").count(), 10, "{text}");
+    assert!(text.contains("             … and 3 more\n"), "{text}");
 }
 
 /// Losses are shown even where nothing else is.
@@ -283,7 +330,7 @@ fn json_of_a_full_report() {
     assert_eq!(
         value["lost"],
         json!({"blocks": 9, "bytes": 1_600_000,
-        "causes": {"block_table_full": 9, "stack_table_full": 0}})
+        "processes": 0, "causes": {"block_table_full": 9, "stack_table_full": 0}})
     );
     assert_eq!(
         value["unwinding"],
@@ -291,8 +338,30 @@ fn json_of_a_full_report() {
             "stacks": {"complete": 2, "no_cfi": 1},
             "allocations": {"complete": 28, "no_cfi": 2},
             "frames": {"cfi": 28, "fp": 4},
+            "ends": [{"module": "/opt/libplugin.so", "build_id": "77", "cause": "no_cfi", "stacks": 1,
+                      "allocations": 2, "addresses": ["0x2000", "0x2040", "0x2080"]}],
+            "modules": [
+                module_json(Some("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30"), Some("0a1b"), [28, 0], [None; 5]),
+                module_json(None, None, [0, 1], [None; 5]),
+                module_json(
+                    Some("/opt/libplugin.so"), Some("77"), [0, 3],
+                    [Some(1000), Some(120), Some(9), Some(1), Some(128)],
+                ),
+            ],
         })
     );
+}
+
+fn module_json(
+    module: Option<&str>,
+    build_id: Option<&str>,
+    [cfi, fp]: [u64; 2],
+    [code, covered, rows, unsupported, table]: [Option<u64>; 5],
+) -> Value {
+    json!({
+        "module": module, "build_id": build_id, "frames": {"cfi": cfi, "fp": fp}, "code_bytes": code,
+        "covered_bytes": covered, "rows": rows, "unsupported_rows": unsupported, "table_bytes": table,
+    })
 }
 
 fn inlined_frame_json() -> Value {
@@ -306,7 +375,7 @@ fn inlined_frame_json() -> Value {
 fn cut_stack_json() -> Value {
     let unnamed = |pc: &str, module: Option<&str>, address: Option<&str>, found_by: &str| {
         json!({
-            "pc": pc, "module": module, "build_id": null, "address": address, "found_by": found_by,
+            "pc": pc, "module": module, "build_id": module.filter(|path| path.contains("plugin")).map(|_| "77"), "address": address, "found_by": found_by,
             "symbol": null, "offset": null, "file": null, "line": null, "inlined": [],
         })
     };
@@ -314,7 +383,7 @@ fn cut_stack_json() -> Value {
     evil["symbol"] = json!("evil\u{1b}[2J\n");
     evil["offset"] = json!(0x10);
     json!({
-        "pid": 4242, "allocator": "malloc",
+        "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc",
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
         "end": "no_cfi", "end_at": {"module": "/opt/libplugin.so", "address": "0x2000"},
         "frames": [
@@ -332,10 +401,10 @@ fn json_of_an_empty_report() {
         r#"{"schema_version":1,"memleak":""#,
         env!("CARGO_PKG_VERSION"),
         r#"","unwind":"dwarf","duration_ns":12345000000,"#,
-        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker"}],"#,
+        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null}],"#,
         r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0},"#,
-        r#""lost":{"blocks":0,"bytes":0,"causes":{}},"#,
-        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0}},"#,
+        r#""lost":{"blocks":0,"bytes":0,"processes":0,"causes":{}},"#,
+        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
         r#""stacks":[]}"#,
         "\n",
     );

@@ -13,6 +13,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::ends::explain;
 use super::{Frame, Location, ModuleFacts, Report, Stack, health};
+use crate::bpf::InstanceEnd;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
 /// The address column of lines that have no address.
@@ -42,7 +43,7 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
         amount.bytes, amount.blocks
     )?;
     match report.targets.len() > 1 {
-        true => writeln!(out, "\t\tvia {} in process {}", stack.allocator, stack.pid)?,
+        true => writeln!(out, "\t\tvia {} in {}", stack.allocator, Owner(stack))?,
         false => writeln!(out, "\t\tvia {}", stack.allocator)?,
     }
     for frame in &stack.frames {
@@ -74,6 +75,24 @@ fn render_frame(frame: &Frame, unwind: Unwind, out: &mut dyn Write) -> io::Resul
         FrameName(frame),
         InModule(module, file, *line)
     )
+}
+
+/// The process that a stack belongs to, among several.
+struct Owner<'a>(&'a Stack);
+
+impl fmt::Display for Owner<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stack { pid, ended, .. } = self.0;
+        if *pid == 0 {
+            return f.write_str("several processes");
+        }
+        write!(f, "process {pid}")?;
+        match ended {
+            None => Ok(()),
+            Some(InstanceEnd::Exited) => f.write_str(", held when it exited"),
+            Some(InstanceEnd::Execed) => f.write_str(", held when its program was replaced by exec"),
+        }
+    }
 }
 
 /// `function+0xoffset`, or the place where there is no name.

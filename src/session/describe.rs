@@ -1,43 +1,58 @@
 //! From a snapshot to a report: groups, resolves and names what the kernel recorded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::Timelike;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::Unwind;
 
+use super::process::Process;
+use super::tables::ModuleTables;
 use crate::allocator::FUNCTIONS;
 use crate::collect::Snapshot;
-use crate::leak::{Completeness, Meaning, Place, Site, group};
+use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, by_module, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
 use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
-use crate::target::{History, ModuleId, Modules, Target};
+use crate::target::{History, ModuleId, Modules};
 
 /// What names are found with.
 pub(super) struct Describer<'a> {
-    pub(super) target: &'a Target,
+    /// By instance.
+    pub(super) processes: &'a BTreeMap<u32, Process>,
     pub(super) modules: &'a Modules,
-    pub(super) history: &'a History,
+    pub(super) tables: &'a ModuleTables,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
 }
 
 /// The report of `snapshot`.
 pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
-    let sites = group(&snapshot, names.history);
+    let (processes, unknown) = (names.processes, History::default());
+    let history = |instance| {
+        processes
+            .get(&instance)
+            .map_or(&unknown, |process| &process.history)
+    };
+    let sites = group(&snapshot, history);
     let completeness = Completeness::of(&sites);
-    let stacks = sites.into_iter().map(|site| names.stack(site)).collect();
+    let ends = names.ends(&sites);
+    let steps = names.steps(&sites);
+    let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site)).collect();
+    // What ended programs held is no longer anybody's to free: it comes last. The order is kept otherwise.
+    stacks.sort_by_key(|stack| stack.ended.is_some());
     Report {
         time: time_of_day(),
         elapsed: snapshot.elapsed,
         unwind,
         top,
-        targets: vec![names.target_facts()],
+        targets: processes.values().map(|process| process.facts.clone()).collect(),
         stacks,
         events: snapshot.events,
         losses: snapshot.losses,
         completeness,
+        ends,
+        steps,
     }
 }
 
@@ -62,17 +77,22 @@ fn time_of_day() -> TimeOfDay {
 }
 
 impl Describer<'_> {
-    fn target_facts(&self) -> TargetFacts {
-        TargetFacts {
-            pid: self.target.pid(),
-            comm: self.target.comm().to_owned(),
-            exe: Some(self.target.exe().to_owned()),
-        }
+    /// The process that a stack belongs to. One that stands for all belongs to the only one, if there is no other.
+    fn process(&self, instance: u32) -> Option<&TargetFacts> {
+        let all = self.processes;
+        let process = match all.len() {
+            1 => all.values().next(),
+            _ => all.get(&instance),
+        };
+        process.map(|process| &process.facts)
     }
 
     fn stack(&mut self, site: Site<ModuleId>) -> Stack {
+        let process = self.process(site.instance);
         Stack {
-            pid: self.target.pid(),
+            pid: process.map_or(0, |process| process.pid),
+            instance: process.map_or(0, |process| process.instance),
+            ended: process.and_then(|process| process.ended),
             allocator: FUNCTIONS
                 .get(usize::from(site.function))
                 .map_or("?", |function| function.name),
@@ -92,6 +112,26 @@ impl Describer<'_> {
         }
     }
 
+    fn ends(&mut self, sites: &[Site<ModuleId>]) -> Vec<EndGroup<Arc<ModuleFacts>>> {
+        let named = |group: EndGroup<ModuleId>| EndGroup {
+            module: group.module.and_then(|module| self.module(module)),
+            end: group.end,
+            stacks: group.stacks,
+            allocations: group.allocations,
+            addresses: group.addresses,
+        };
+        by_module::ends(sites).into_iter().map(named).collect()
+    }
+
+    fn steps(&mut self, sites: &[Site<ModuleId>]) -> Vec<ModuleSteps<Arc<ModuleFacts>>> {
+        let named = |steps: ModuleSteps<ModuleId>| ModuleSteps {
+            module: steps.module.and_then(|module| self.module(module)),
+            cfi: steps.cfi,
+            fp: steps.fp,
+        };
+        by_module::steps(sites).into_iter().map(named).collect()
+    }
+
     fn location(&mut self, pc: Avma, place: Option<Place<ModuleId>>) -> Location {
         Location {
             pc,
@@ -108,6 +148,7 @@ impl Describer<'_> {
         let facts = Arc::new(ModuleFacts {
             path: module.path.clone(),
             build_id,
+            table: self.tables.facts(id),
         });
         self.facts.insert(id, Arc::clone(&facts));
         Some(facts)

@@ -1,17 +1,20 @@
-//! The half of a session that faces the kernel: a loaded object with tables, mappings and probes in it.
+//! The half of a session that faces the kernel: a loaded object with tables, processes and probes in it.
+//!
+//! How processes begin and end while it goes on is in `lifecycle`.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 
+use super::attachments::Attachments;
+use super::probes::AllocatorProbes;
+use super::process::Process;
 use super::tables::{BuiltTables, ModuleTables};
-use super::{SLOT, hook};
-use crate::bpf::{
-    AttachPath, Attached, AttachedHook, Capacity, Changes, Kernel, Meaning, Probe, Settings, Storage, Walk,
-};
+use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
-use crate::target::{Epoch, History, Mappings, Modules, Target};
+use crate::target::{History, Mappings, Modules, Target};
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
 const MAPPINGS_HEADROOM: usize = 4;
@@ -21,24 +24,30 @@ const MIN_TABLE_WORDS: usize = 1 << 20;
 
 /// What a trace starts with, however it is attached.
 pub(super) struct Prepared {
-    pub(super) target: Target,
+    pub(super) targets: Vec<Target>,
     pub(super) modules: Modules,
-    pub(super) mappings: Mappings,
     pub(super) built: BuiltTables,
-    pub(super) probes: Vec<Probe>,
+    pub(super) probes: AllocatorProbes,
+    /// Mappings of the process that has most.
+    pub(super) most_mappings: usize,
 }
 
 /// A trace that goes on. Dropping it detaches.
 pub(super) struct Live<'obj> {
     // Dropped first: probes must be gone before what they use.
-    attached: Attached,
-    _hook: Option<AttachedHook>,
+    /// What is attached for all processes; only with `follow_fork`.
+    pub(super) attached: Attachments,
+    /// Instances by number, those that have ended too.
+    pub(super) processes: BTreeMap<u32, Process>,
+    _watch: Watch,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
+    pub(super) walk: Walk,
+    pub(super) follow_fork: bool,
     pub(super) tables: ModuleTables,
-    pub(super) history: History,
-    /// The mappings that were published last.
-    pub(super) mappings: Mappings,
+    pub(super) modules: Modules,
+    pub(super) probes: AllocatorProbes,
+    pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// When the last probe was attached.
     pub(super) started: Instant,
 }
@@ -48,11 +57,11 @@ impl<'obj> Live<'obj> {
     pub(super) fn start(
         storages: &'obj mut [Storage],
         config: &Config,
-        prepared: &Prepared,
+        mut prepared: Prepared,
     ) -> anyhow::Result<Self> {
         let mut refused = None;
         for (storage, &path) in storages.iter_mut().zip(&config.attach) {
-            match Self::attempt(storage, path, config, prepared) {
+            match Self::attempt(storage, path, config, &mut prepared) {
                 Ok(live) => return Ok(live),
                 Err(error) => {
                     tracing::debug!("{path:?} probes: {error:#}");
@@ -60,124 +69,197 @@ impl<'obj> Live<'obj> {
                 }
             }
         }
-        let pid = prepared.target.pid();
+        // Of the last way, which every kernel has.
         match refused {
-            // Of the last way, which every kernel has.
-            Some(error) => Err(error).with_context(|| format!("cannot trace process {pid}")),
-            None => bail!("cannot trace process {pid}: no way to attach was given"),
+            Some(error) => Err(error),
+            None => bail!("cannot trace: no way to attach was given"),
         }
     }
 
+    /// Takes out of `prepared` what it needs once nothing can be refused any more.
     fn attempt(
         storage: &'obj mut Storage,
         path: AttachPath,
         config: &Config,
-        prepared: &Prepared,
+        prepared: &mut Prepared,
     ) -> anyhow::Result<Self> {
-        let Prepared {
-            target,
-            modules,
-            mappings,
-            built,
-            probes,
-        } = prepared;
         let settings = Settings {
             walk: config.walk,
             attach: path,
+            follow_fork: config.follow_fork,
             capacity: capacity(config, prepared),
         };
-        let kernel = Kernel::load(storage, &settings)?;
+        let pids: Vec<_> = prepared
+            .targets
+            .iter()
+            .map(|target| target.pid().to_string())
+            .collect();
+        let kernel = Kernel::load(storage, &settings)
+            .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
         let mut live = Self {
-            attached: Attached::default(),
-            _hook: None,
+            attached: Attachments::default(),
+            processes: BTreeMap::new(),
+            _watch: kernel.watch().context("cannot follow processes")?,
             events: EventQueue::open(&kernel)?,
             kernel,
+            walk: config.walk,
+            follow_fork: config.follow_fork,
             tables: ModuleTables::default(),
-            history: History::default(),
-            mappings: Mappings::default(),
+            modules: std::mem::take(&mut prepared.modules),
+            probes: std::mem::take(&mut prepared.probes),
+            lifecycle: super::lifecycle::Lifecycle::default(),
             started: Instant::now(),
         };
-        let changes = live.kernel.publisher.changes(SLOT);
-        live.publish(mappings.clone(), built, modules, changes)?;
-        let pid = target.pid();
-        live.kernel
-            .add_process(pid, SLOT)
-            .context("cannot name the target to the kernel side")?;
-        let signed = i32::try_from(pid).context("the process id is out of range")?;
-        live._hook = live.attach_hook(signed, modules);
-        live.attached = live.kernel.attach(signed, probes)?;
+        let added = live.add_targets(prepared);
+        if added.is_err() {
+            prepared.modules = std::mem::take(&mut live.modules);
+            prepared.probes = std::mem::take(&mut live.probes);
+        }
+        added?;
         live.started = Instant::now();
-        tracing::info!(
-            "tracing {} ({pid}): {} probes by {} {path:?} links; Ctrl-C ends it with a last report",
-            target.comm(),
-            probes.len(),
-            live.attached.link_count(),
-        );
+        live.say_started(path);
         Ok(live)
     }
 
-    /// Without the hook, changes of the mappings are noticed by the walks that meet them.
-    fn attach_hook(&self, pid: i32, modules: &Modules) -> Option<AttachedHook> {
-        let hook = hook::find(&self.mappings, modules)?;
-        let attached = self.kernel.attach_hook(pid, &hook);
-        attached
-            .inspect_err(|error| tracing::debug!("no events of mapping changes: {error}"))
-            .ok()
-    }
-
-    /// Says to the kernel side that what was published last has `changes`. Returns whether these are all.
-    pub(super) fn is_up_to_date(&self, changes: Changes) -> bool {
-        let publisher = &self.kernel.publisher;
-        publisher.confirm(SLOT, changes);
-        publisher.changes(SLOT) == changes
-    }
-
-    /// Compiles the tables that `mappings` need and that are not known yet.
-    pub(super) fn build(&self, mappings: &Mappings, modules: &Modules, walk: Walk) -> BuiltTables {
-        self.tables.build(mappings, modules, walk)
-    }
-
-    /// Makes `mappings` and the tables in `built` known to the kernel.
-    pub(super) fn publish(
-        &mut self,
-        mappings: Mappings,
-        built: &BuiltTables,
-        modules: &Modules,
-        changes: Changes,
-    ) -> anyhow::Result<()> {
-        self.tables.store(built, modules, &mut self.kernel.tables);
-        let meaning = match self.history.add(&mappings) {
-            Epoch::Same => Meaning::Kept,
-            Epoch::New => Meaning::Changed,
-        };
-        let list = self.tables.kernel_mappings(&mappings, modules);
-        let publisher = &self.kernel.publisher;
-        let published = publisher
-            .publish(SLOT, &list, meaning, changes)
-            .context("cannot publish mappings")?;
-        if published.left_out > 0 {
-            tracing::warn!(
-                "{} executable mappings do not fit: stacks end there",
-                published.left_out
-            );
+    fn add_targets(&mut self, prepared: &Prepared) -> anyhow::Result<()> {
+        self.tables
+            .store(&prepared.built, &self.modules, &mut self.kernel.tables);
+        for target in &prepared.targets {
+            let pid = target.pid();
+            self.add_target(pid)
+                .with_context(|| format!("cannot trace process {pid}"))?;
         }
-        let late = published.since_change.map_or_else(String::new, |since| {
+        Ok(())
+    }
+
+    /// Begins to trace a process that runs: its mappings are published, then its probes attached.
+    fn add_target(&mut self, pid: u32) -> anyhow::Result<()> {
+        let target = Target::open(pid)?;
+        let begun = self.kernel.processes.begin(pid);
+        let instance = begun
+            .context("cannot name it to the kernel side")?
+            .context("there is no room for more processes")?;
+        let number = instance.number;
+        let process = Process::new(instance, Some(target), History::default());
+        self.processes.insert(number, process);
+        self.reload(number)?;
+        self.attach_new(number)
+    }
+
+    fn say_started(&self, path: AttachPath) {
+        let traced: Vec<_> = self
+            .processes
+            .values()
+            .map(|process| format!("{} ({})", process.facts.comm, process.facts.pid))
+            .collect();
+        let own = self
+            .processes
+            .values()
+            .map(|process| process.attached.link_count());
+        let links = self.attached.link_count() + own.sum::<usize>();
+        let children = if self.follow_fork {
+            " and their children, at probes that all processes with the same files run into"
+        } else {
+            ""
+        };
+        tracing::info!(
+            "tracing {}{children}: {} probes by {links} {path:?} links; Ctrl-C ends it with a last report",
+            traced.join(", "),
+            self.probes.count(),
+        );
+    }
+
+    /// Reads an instance's mappings again and publishes them with what tables they need. Returns whether they
+    /// changed.
+    pub(super) fn reload(&mut self, number: u32) -> anyhow::Result<bool> {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return Ok(false);
+        };
+        let slot = process.instance.slot;
+        let reading = self.kernel.publisher.begin_reading(slot);
+        let target = process.target.as_ref();
+        // A process that is gone or going has nothing to read; its exit is noticed elsewhere.
+        let Some(Ok(mappings)) = target.map(|target| target.read_mappings(&mut self.modules)) else {
+            return Ok(false);
+        };
+        if reading.instance() != number || mappings.entries().is_empty() {
+            return Ok(false);
+        }
+        let changed = mappings != process.mappings;
+        if changed {
+            self.publish(number, reading, mappings)?;
+        }
+        if !self.kernel.publisher.confirm(slot, reading)
+            && let Some(process) = self.processes.get_mut(&number)
+        {
+            process.reloads.demand();
+        }
+        Ok(changed)
+    }
+
+    /// Makes the mappings of an instance and the tables that they need known to the kernel.
+    fn publish(&mut self, number: u32, reading: Reading, mappings: Mappings) -> anyhow::Result<()> {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return Ok(());
+        };
+        let built = self
+            .tables
+            .build(std::slice::from_ref(&mappings), &self.modules, self.walk);
+        self.tables.store(&built, &self.modules, &mut self.kernel.tables);
+        process.history.add(&mappings);
+        let list = self.tables.kernel_mappings(&mappings, &self.modules);
+        let (slot, epoch) = (process.instance.slot, process.history.current());
+        let published = self.kernel.publisher.publish(slot, reading, &list, epoch);
+        let Published::Active {
+            left_out,
+            since_change,
+        } = published.context("cannot publish mappings")?
+        else {
+            return Ok(());
+        };
+        if left_out > 0 {
+            tracing::warn!("{left_out} executable mappings do not fit: stacks end there");
+        }
+        let late = since_change.map_or_else(String::new, |since| {
             format!(", {since:.1?} after the loader announced it")
         });
-        tracing::debug!("mappings published with {} new unwind tables{late}", built.len());
-        self.mappings = mappings;
+        tracing::debug!(
+            "{}: mappings published with {} new unwind tables{late}",
+            process.facts.pid,
+            built.len()
+        );
+        process.mappings = mappings;
+        Ok(())
+    }
+
+    /// Attaches to what an instance has mapped and what has nothing attached for it yet.
+    pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return Ok(());
+        };
+        let (pid, attached) = if self.follow_fork {
+            (None, &mut self.attached)
+        } else {
+            (Some(process.facts.pid), &mut process.attached)
+        };
+        let (mappings, modules) = (&process.mappings, &self.modules);
+        attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;
         Ok(())
     }
 }
 
 fn capacity(config: &Config, prepared: &Prepared) -> Capacity {
     let fit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let mappings = prepared.mappings.entries().len() * MAPPINGS_HEADROOM;
+    let mappings = prepared.most_mappings * MAPPINGS_HEADROOM;
     let table_words = prepared.built.words() * TABLES_HEADROOM;
     Capacity {
         table_words: fit(table_words.max(MIN_TABLE_WORDS)),
         mappings: fit(mappings.max(MIN_MAPPINGS)),
-        processes: 1,
+        processes: if config.follow_fork {
+            Capacity::MAX_PROCESSES
+        } else {
+            fit(prepared.targets.len())
+        },
         stacks: config.max_stacks,
         blocks: config.max_blocks,
     }

@@ -3,17 +3,22 @@
 //! Tables are built and published before the first probe is attached; probes are detached before anything else
 //! is taken down. Parsing, formatting and map access are elsewhere.
 
+mod attachments;
 mod describe;
 mod hook;
+mod lifecycle;
 mod live;
 mod probes;
+mod process;
 mod reload;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,16 +27,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use unwind_tables::walk::Unwind;
 
-use crate::allocator::{self, ProbeSite, SiteCost};
-use crate::bpf::{AttachPath, Probe, Storage, Walk};
-use crate::collect::{self, Event, Snapshot};
+use crate::bpf::{AttachPath, Storage, Walk};
+use crate::collect::{self, Snapshot};
 use crate::config::Config;
 use crate::preflight;
 use crate::report::{self, ModuleFacts, Report};
 use crate::symbolize::Symbolizer;
 use crate::target::{Mappings, ModuleId, Modules, Target};
 use live::{Live, Prepared};
-use reload::Reloads;
+use probes::AllocatorProbes;
 use tables::ModuleTables;
 
 /// Storage for each way to attach that may have to be tried.
@@ -42,10 +46,9 @@ pub fn storages() -> Storages {
     [const { Storage::uninit() }; AttachPath::ALL.len()]
 }
 
-/// The one process that is traced so far.
-const SLOT: u32 = 0;
 /// How long the session sleeps at most before it looks at the target and at signals again.
 const TICK: Duration = Duration::from_millis(100);
+
 /// Traces as `config` says and writes reports to `out`, until all are made, `stop` is set, or the target ends.
 ///
 /// # Errors
@@ -71,112 +74,57 @@ pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::R
     }
 }
 
-/// A process that is being traced. Dropping it detaches.
+/// Processes that are being traced. Dropping it detaches.
 pub struct Session<'obj> {
     live: Live<'obj>,
-    walk: Walk,
-    target: Target,
-    modules: Modules,
     symbolizer: Symbolizer,
     facts: HashMap<ModuleId, Arc<ModuleFacts>>,
-    reloads: Reloads,
 }
 
 impl<'obj> Session<'obj> {
-    /// Opens the target, builds and publishes its tables, attaches.
+    /// Opens the targets, builds and publishes their tables, attaches.
     ///
     /// # Errors
     ///
     /// As [`run`].
     pub fn start(storages: &'obj mut Storages, config: &Config) -> anyhow::Result<Self> {
         let prepared = prepare(config)?;
-        let live = Live::start(storages, config, &prepared)?;
-        let Prepared { target, modules, .. } = prepared;
+        let symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
         Ok(Self {
-            live,
-            walk: config.walk,
-            symbolizer: Symbolizer::new(debug_roots(&target)),
-            target,
-            modules,
+            live: Live::start(storages, config, prepared)?,
+            symbolizer,
             facts: HashMap::new(),
-            // What was mapped while the hook was not yet attached.
-            reloads: Reloads::demanded(),
         })
     }
 
-    /// Follows the target until `deadline`. Returns whether the end came before: it exited, or `stop` was set.
+    /// Follows the processes until `deadline`. Returns whether the end came before: all have ended, or `stop` was
+    /// set.
     ///
     /// # Errors
     ///
     /// The kernel side cannot be read or written any more.
     pub fn follow(&mut self, deadline: Instant, stop: &AtomicBool) -> anyhow::Result<bool> {
+        let live = &mut self.live;
+        let mut next_reload: Option<Duration> = None;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let events = self
-                .live
+            let events = live
                 .events
-                .wait(
-                    self.reloads
-                        .rest(Instant::now())
-                        .unwrap_or(TICK)
-                        .min(left)
-                        .min(TICK),
-                )
+                .wait(left.min(TICK).min(next_reload.unwrap_or(TICK)))
                 .context("cannot read events")?;
             if stop.load(Ordering::Relaxed) {
                 return Ok(true);
             }
-            if self.target.has_exited() {
-                tracing::info!("{} has exited", self.target.comm());
+            live.observe()?;
+            live.react(&events);
+            if !live.is_anything_live() {
                 return Ok(true);
             }
-            for event in events {
-                match event {
-                    Event::MappingsChanged { .. } => self.reloads.demand(),
-                    Event::UnknownMapping { .. } | Event::Unknown => self.reloads.request(),
-                }
-            }
-            self.reload_if_due()?;
+            next_reload = live.reload_due()?;
             if left.is_zero() {
                 return Ok(false);
             }
         }
-    }
-
-    /// Reads the mappings again if a walk asked for it, not too often if there is never anything new.
-    fn reload_if_due(&mut self) -> anyhow::Result<()> {
-        if !self.reloads.is_due(Instant::now()) {
-            return Ok(());
-        }
-        let began = Instant::now();
-        self.reloads.begin();
-        let changed = self.reload()?;
-        self.reloads.done(began, Instant::now(), changed);
-        if !changed {
-            self.live.kernel.publisher.accept_requests(SLOT);
-        }
-        Ok(())
-    }
-
-    /// Reads the mappings again. Returns whether they changed.
-    fn reload(&mut self) -> anyhow::Result<bool> {
-        let changes = self.live.kernel.publisher.changes(SLOT);
-        // A target that is gone or going has nothing to read; its exit is noticed elsewhere.
-        let Ok(mappings) = self.target.read_mappings(&mut self.modules) else {
-            return Ok(false);
-        };
-        if mappings.entries().is_empty() {
-            return Ok(false);
-        }
-        let changed = mappings != self.live.mappings;
-        if changed {
-            let built = self.live.build(&mappings, &self.modules, self.walk);
-            self.live.publish(mappings, &built, &self.modules, changes)?;
-        }
-        if !self.live.is_up_to_date(changes) {
-            self.reloads.demand();
-        }
-        Ok(changed)
     }
 
     /// Everything recorded so far.
@@ -195,20 +143,22 @@ impl<'obj> Session<'obj> {
     /// The kernel side cannot be read or written.
     pub fn report(&mut self, top: usize) -> anyhow::Result<Report> {
         let snapshot = self.snapshot()?;
-        self.reload()?;
+        // Stacks may be of instances that began, and in mappings that came, since they were looked at.
+        self.live.observe()?;
+        self.live.reload_all()?;
         if snapshot.events.probe_hits == 0 {
             tracing::warn!(
                 "no call of a probed allocator function was seen: the target is idle or allocates otherwise"
             );
         }
         let names = describe::Describer {
-            target: &self.target,
-            modules: &self.modules,
-            history: &self.live.history,
+            processes: &self.live.processes,
+            modules: &self.live.modules,
+            tables: &self.live.tables,
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
         };
-        let unwind = match self.walk {
+        let unwind = match self.live.walk {
             Walk::Fp => Unwind::Fp,
             // Without a walk there are no stacks for the word to be about.
             Walk::Dwarf | Walk::Off => Unwind::Dwarf,
@@ -219,17 +169,38 @@ impl<'obj> Session<'obj> {
 
 /// Everything that can be made ready before anything is loaded.
 fn prepare(config: &Config) -> anyhow::Result<Prepared> {
-    let target = Target::open(config.pid)?;
     let mut modules = Modules::new();
     let began = Instant::now();
-    let mappings = read_mappings(&target, &mut modules)?;
+    let targets = config
+        .pids
+        .iter()
+        .map(|&pid| Ok(Target::open(pid)?))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mappings = targets
+        .iter()
+        .map(|target| read_mappings(target, &mut modules))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let built = ModuleTables::default().build(&mappings, &modules, config.walk);
     tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
-    let probes = discover(&modules)?;
+    let mut probes = AllocatorProbes::default();
+    let problems = probes.look_at(modules.iter(), &modules);
+    for (target, mappings) in targets.iter().zip(&mappings) {
+        if !probes.any(mappings.module_ids()) {
+            bail!(
+                "nothing to probe in process {}: {}",
+                target.pid(),
+                problems.join("; ")
+            );
+        }
+    }
     Ok(Prepared {
-        target,
+        most_mappings: mappings
+            .iter()
+            .map(|mappings| mappings.entries().len())
+            .max()
+            .unwrap_or(0),
+        targets,
         modules,
-        mappings,
         built,
         probes,
     })
@@ -251,45 +222,20 @@ fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappi
     Ok(mappings)
 }
 
-/// Separate debug files are sought as the target sees the file system, then as we do.
-fn debug_roots(target: &Target) -> Vec<PathBuf> {
-    vec![
-        PathBuf::from(format!("/proc/{}/root", target.pid())),
-        PathBuf::from("/"),
-    ]
-}
-
-/// The probes for all allocators among `modules`.
-fn discover(modules: &Modules) -> anyhow::Result<Vec<Probe>> {
-    let discovery = allocator::discover(modules.iter());
-    for problem in &discovery.problems {
-        tracing::debug!("{problem}");
+/// Separate debug files are sought as the targets see the file system, then as we do.
+fn debug_roots(targets: &[Target]) -> Vec<PathBuf> {
+    let mut roots = Vec::new();
+    let mut seen = HashSet::new();
+    for target in targets {
+        let root = PathBuf::from(format!("/proc/{}/root", target.pid()));
+        // Of targets with the same root, the first's leads there for as long as that one runs.
+        let identity = fs::metadata(&root).map(|metadata| (metadata.dev(), metadata.ino()));
+        if identity.map_or(true, |identity| seen.insert(identity)) {
+            roots.push(root);
+        }
     }
-    let probes: Vec<_> = discovery
-        .sites
-        .iter()
-        .filter_map(|site| probes::probe(site, modules))
-        .collect();
-    if probes.is_empty() {
-        let reasons: Vec<_> = discovery.problems.iter().map(ToString::to_string).collect();
-        bail!("nothing to probe: {}", reasons.join("; "));
-    }
-    say_where(&discovery.sites);
-    Ok(probes)
-}
-
-/// Says where each probe sits, and which of them the kernel has to single-step.
-fn say_where(sites: &[ProbeSite]) {
-    let place = |site: &ProbeSite| format!("{}+{:#x}", site.symbol, site.svma.offset_from(site.entry));
-    let list = |cost| {
-        let sites = sites.iter().filter(|site| site.cost == cost);
-        sites.map(place).collect::<Vec<_>>().join(", ")
-    };
-    tracing::info!("probes at {}", list(SiteCost::Emulated));
-    let slow = list(SiteCost::SingleStepped);
-    if !slow.is_empty() {
-        tracing::info!("slow probes, whose instruction the kernel must single-step, at {slow}");
-    }
+    roots.push(PathBuf::from("/"));
+    roots
 }
 
 /// Whether an error means that the reader of our output is gone, which is no failure.

@@ -1,11 +1,84 @@
 //! From the probe sites that discovery chose to the probes that the kernel side attaches.
 
-use crate::allocator::{FUNCTIONS, ProbeSite, ResultAt, Role, Shape, SizeAt};
+use std::collections::{HashMap, HashSet};
+
+use crate::allocator::{self, Discovery, FUNCTIONS, ProbeSite, ResultAt, Role, Shape, SiteCost, SizeAt};
 use crate::bpf::{Cookie, Probe, ProbeRole};
-use crate::target::Modules;
+use crate::target::{Module, ModuleId, Modules};
+
+/// The probes of every module that was looked at; most have none.
+#[derive(Debug, Default)]
+pub(super) struct AllocatorProbes {
+    by_module: HashMap<ModuleId, Vec<Probe>>,
+}
+
+impl AllocatorProbes {
+    /// The probes of `wanted`, some of which may not have been looked at before.
+    pub(super) fn of(&mut self, wanted: &[ModuleId], modules: &Modules) -> Vec<Probe> {
+        let new: HashSet<_> = wanted
+            .iter()
+            .filter(|module| !self.by_module.contains_key(module))
+            .collect();
+        if !new.is_empty() {
+            self.look_at(new.into_iter().filter_map(|&module| modules.get(module)), modules);
+        }
+        let known = wanted.iter().filter_map(|module| self.by_module.get(module));
+        known.flatten().cloned().collect()
+    }
+
+    /// Looks at `new` modules. What is wrong with them is returned as text.
+    pub(super) fn look_at<'a>(
+        &mut self,
+        new: impl Iterator<Item = &'a Module>,
+        modules: &Modules,
+    ) -> Vec<String> {
+        let new: Vec<_> = new.collect();
+        let discovery = allocator::discover(new.iter().copied());
+        for module in new {
+            self.by_module.insert(module.id, Vec::new());
+        }
+        for site in &discovery.sites {
+            let probes = self.by_module.entry(site.module).or_default();
+            probes.extend(probe(site, modules));
+        }
+        say(&discovery);
+        discovery.problems.iter().map(ToString::to_string).collect()
+    }
+
+    /// Whether there is anything to probe in some of `modules`.
+    pub(super) fn any(&self, modules: impl Iterator<Item = ModuleId>) -> bool {
+        modules
+            .filter_map(|module| self.by_module.get(&module))
+            .any(|probes| !probes.is_empty())
+    }
+
+    /// Probes in all modules together.
+    pub(super) fn count(&self) -> usize {
+        self.by_module.values().map(Vec::len).sum()
+    }
+}
+
+/// Says where each probe sits, and which of them the kernel has to single-step.
+fn say(discovery: &Discovery) {
+    for problem in &discovery.problems {
+        tracing::debug!("{problem}");
+    }
+    let place = |site: &ProbeSite| format!("{}+{:#x}", site.symbol, site.svma.offset_from(site.entry));
+    let list = |cost| {
+        let sites = discovery.sites.iter().filter(|site| site.cost == cost);
+        sites.map(place).collect::<Vec<_>>().join(", ")
+    };
+    let [emulated, slow] = [SiteCost::Emulated, SiteCost::SingleStepped].map(list);
+    if !emulated.is_empty() {
+        tracing::info!("probes at {emulated}");
+    }
+    if !slow.is_empty() {
+        tracing::info!("slow probes, whose instruction the kernel must single-step, at {slow}");
+    }
+}
 
 /// The probe at `site`; `None` when its module has no file to probe.
-pub(super) fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
+fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
     let function = FUNCTIONS.get(site.function)?;
     let module = modules.get(site.module)?;
     let cookie = cookie(u8::try_from(site.function).ok()?, function.role, function.shape);

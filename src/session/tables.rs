@@ -5,12 +5,13 @@ use std::sync::Mutex;
 use std::thread;
 
 use unwind_tables::addr::Bias;
-use unwind_tables::compile;
 use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
+use unwind_tables::{Compiled, compile};
 
 use crate::bpf::{TableStore, Walk};
+use crate::report::TableFacts;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
 
 /// What became of a module's table.
@@ -25,12 +26,13 @@ enum State {
 }
 
 /// The result of compiling one module.
-type Built = Result<Option<Image>, String>;
+type Built = Result<Compiled, String>;
 
 /// The tables of all modules seen.
 #[derive(Debug, Default)]
 pub(super) struct ModuleTables {
     states: HashMap<ModuleId, State>,
+    facts: HashMap<ModuleId, TableFacts>,
 }
 
 /// Tables that were built but not yet stored.
@@ -43,7 +45,7 @@ impl BuiltTables {
         let images = self
             .0
             .iter()
-            .filter_map(|(_, built)| built.as_ref().ok()?.as_ref());
+            .filter_map(|(_, built)| built.as_ref().ok()?.image.as_ref());
         images
             .map(|image| image.words().len() + TableStore::ALIGNMENT)
             .sum()
@@ -56,11 +58,13 @@ impl BuiltTables {
 
 impl ModuleTables {
     /// Compiles the modules of `mappings` that have not been, on all cores.
-    pub(super) fn build(&self, mappings: &Mappings, modules: &Modules, walk: Walk) -> BuiltTables {
+    pub(super) fn build(&self, mappings: &[Mappings], modules: &Modules, walk: Walk) -> BuiltTables {
         if walk != Walk::Dwarf {
             return BuiltTables::default();
         }
-        let mut wanted: Vec<&Module> = module_ids(mappings)
+        let mut wanted: Vec<&Module> = mappings
+            .iter()
+            .flat_map(Mappings::module_ids)
             .filter(|id| !self.states.contains_key(id))
             .filter_map(|id| modules.get(id))
             .collect();
@@ -78,7 +82,10 @@ impl ModuleTables {
                     .map(|module| module.path.display().to_string())
                     .unwrap_or_default()
             };
-            let state = match built {
+            if let Ok(compiled) = built {
+                self.facts.insert(id, facts(compiled));
+            }
+            let state = match built.as_ref().map(|compiled| &compiled.image) {
                 Ok(None) => State::NoCfi,
                 Ok(Some(image)) => store.store(id, image).map_or_else(
                     || {
@@ -94,6 +101,11 @@ impl ModuleTables {
             };
             self.states.insert(id, state);
         }
+    }
+
+    /// What the table of a module holds; `None` without one.
+    pub(super) fn facts(&self, id: ModuleId) -> Option<TableFacts> {
+        self.facts.get(&id).copied()
     }
 
     /// The mapping list for the kernel.
@@ -132,7 +144,11 @@ fn identity(code: &MappedCode, mappings: &Mappings, modules: &Modules) -> Identi
     match *code {
         MappedCode::Module { module, .. } if mappings.is_settled(module) => Identity::SETTLED,
         MappedCode::Module { module, bias } => {
-            let fingerprint = modules.get(module).and_then(|module| module.fingerprint);
+            // The words of a part that was mapped elsewhere are not where the part's bias says.
+            let module = modules
+                .get(module)
+                .filter(|module| mappings.is_loaded(module, bias));
+            let fingerprint = module.and_then(|module| module.fingerprint);
             fingerprint.map_or(Identity::UNCHANGED, |words| by_words(words, bias))
         }
         MappedCode::Trampoline => Identity::SETTLED,
@@ -154,11 +170,9 @@ fn by_words(fingerprint: Fingerprint, bias: Bias) -> Identity {
     }
 }
 
-fn module_ids(mappings: &Mappings) -> impl Iterator<Item = ModuleId> {
-    mappings.entries().iter().filter_map(|entry| match entry.code {
-        MappedCode::Module { module, .. } => Some(module),
-        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
-    })
+fn facts(compiled: &Compiled) -> TableFacts {
+    let table_bytes = compiled.image.as_ref().map_or(0, Image::byte_len);
+    TableFacts::of(&compiled.coverage, table_bytes as u64)
 }
 
 /// Compiles `queue`, its last element first.
@@ -177,9 +191,7 @@ fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(module) = next() {
-                    let result = compile(module.bytes())
-                        .map(|compiled| compiled.image)
-                        .map_err(|error| error.to_string());
+                    let result = compile(module.bytes()).map_err(|error| error.to_string());
                     built
                         .lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)

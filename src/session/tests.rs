@@ -48,7 +48,8 @@ impl Drop for Python {
 
 fn config(pid: u32) -> Config {
     Config {
-        pid,
+        pids: vec![pid],
+        follow_fork: false,
         walk: Walk::Dwarf,
         format: Format::Text,
         top: 10,

@@ -21,6 +21,7 @@ pub(super) fn different(mappings: &Mappings, modules: &Modules, memory: &File) -
         MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     });
     placed
+        .filter(|&(module, bias)| mappings.is_loaded(module, bias))
         .filter(|&(module, bias)| differs(module, bias, memory))
         .map(|(module, _)| module.id)
         .collect()

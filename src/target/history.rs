@@ -46,6 +46,21 @@ impl History {
         Epoch::Same
     }
 
+    /// The epoch of what is walked now.
+    pub fn current(&self) -> u32 {
+        u32::try_from(self.epochs.len().saturating_sub(1)).unwrap_or(u32::MAX)
+    }
+
+    /// The history of a process that was forked in `epoch` of this one: its addresses mean the same at first.
+    pub fn forked(&self, epoch: u32) -> Self {
+        let then = usize::try_from(epoch)
+            .ok()
+            .and_then(|epoch| self.epochs.get(epoch));
+        Self {
+            epochs: vec![then.cloned().unwrap_or_default()],
+        }
+    }
+
     /// The module and its byte that `address` was in an epoch; `None` when it was none.
     pub fn resolve(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
         let mappings = self.epochs.get(usize::try_from(epoch).ok()?)?;
@@ -123,6 +138,25 @@ mod tests {
         assert_eq!(found(0x1010), Some((ModuleId::new(1), Svma::new(0x10))));
         assert_eq!(found(0x3020), Some((ModuleId::new(2), Svma::new(0x20))));
         assert_eq!(found(0x2000), None);
+    }
+
+    /// A forked process begins with what addresses meant in its parent's epoch, whatever they mean there later.
+    #[test]
+    fn forks_begin_with_their_parents_epoch() {
+        let mut parent = History::default();
+        parent.add(&mappings(&[module(0x1000, 0x2000, 1)]));
+        parent.add(&mappings(&[module(0x1000, 0x2000, 2)]));
+        assert_eq!(parent.current(), 1);
+        let mut child = parent.forked(0);
+        assert_eq!(child.add(&mappings(&[module(0x1000, 0x2000, 1)])), Epoch::Same);
+        let meant = |history: &History, epoch| {
+            history
+                .resolve(epoch, Avma::new(0x1000))
+                .map(|(module, _)| module)
+        };
+        assert_eq!(meant(&child, 0), Some(ModuleId::new(1)));
+        assert_eq!(meant(&parent, 1), Some(ModuleId::new(2)));
+        assert_eq!(meant(&parent.forked(7), 0), None);
     }
 
     /// Another module at an address that was used begins an epoch; the old one still resolves as it did.

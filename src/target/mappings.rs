@@ -9,7 +9,7 @@ use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
 use unwind_tables::elf::Segment;
 
 use super::maps::{MapsEntry, MapsError, MapsName};
-use super::modules::{ModuleId, Modules, Unreadable};
+use super::modules::{Module, ModuleId, Modules, Unreadable};
 use super::settled::Settled;
 
 /// What the code of a mapping is.
@@ -85,6 +85,20 @@ impl Mappings {
         self.settled.modules.contains(&module)
     }
 
+    /// Whether a module is mapped at `bias` as loaders do it, from the start of its code. A part that the program mapped
+    /// elsewhere by itself, as V8 does with its builtins, has nothing else of the module around it.
+    pub fn is_loaded(&self, module: &Module, bias: Bias) -> bool {
+        let code = MappedCode::Module {
+            module: module.id,
+            bias,
+        };
+        let mut segments = module.segments().iter().filter(|segment| segment.executable);
+        segments.any(|segment| {
+            let start = bias.to_avma(segment.svma.start);
+            self.find(start).is_some_and(|entry| entry.code == code)
+        })
+    }
+
     /// The dynamic loader, if the program has one.
     pub fn loader(&self) -> Option<ModuleId> {
         self.settled.loader
@@ -93,6 +107,14 @@ impl Mappings {
     /// Lines of the maps file that could not be understood, and whose code is therefore unknown.
     pub fn malformed_lines(&self) -> usize {
         self.malformed_lines
+    }
+
+    /// The modules in it, each as often as it is mapped.
+    pub fn module_ids(&self) -> impl Iterator<Item = ModuleId> {
+        self.entries.iter().filter_map(|entry| match entry.code {
+            MappedCode::Module { module, .. } => Some(module),
+            MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+        })
     }
 
     /// The mapping that holds an address.

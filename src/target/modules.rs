@@ -10,6 +10,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -151,7 +152,7 @@ type Seen = ((u32, u32), u64, PathBuf);
 #[derive(Debug, Default)]
 pub struct Modules {
     modules: Vec<Module>,
-    seen: HashMap<Seen, Result<ModuleId, Unreadable>>,
+    seen: HashMap<Seen, ModuleId>,
     // As `stat` names them. Every module's file stays open, so that no inode number is reused.
     by_file: HashMap<(u64, u64), ModuleId>,
 }
@@ -201,11 +202,12 @@ impl Modules {
         };
         let key = (entry.device, entry.inode, path.clone());
         if let Some(known) = self.seen.get(&key) {
-            return known.clone();
+            return Ok(*known);
         }
-        let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path));
-        self.seen.insert(key, module.clone());
-        module
+        let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path))?;
+        // A failure is not kept: it can be that the mapping has just gone.
+        self.seen.insert(key, module);
+        Ok(module)
     }
 
     /// The vDSO of process `pid`. All processes of one kernel share one or two.
@@ -270,10 +272,10 @@ impl Modules {
 fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unreadable> {
     let (start, end) = (entry.range.start, entry.range.end);
     match open_regular(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
-        Ok(opened) => return Ok(opened),
+        Ok(opened) if is_still(entry, path, &opened.file) => return Ok(opened),
         Err(Unreadable::NotRegular) => return Err(Unreadable::NotRegular),
-        // Not permitted, or the mapping went away since the maps were read.
-        Err(_) => {}
+        // Not permitted, or the mapping went away since the maps were read, or another took its place.
+        Ok(_) | Err(_) => {}
     }
     let relative = path.strip_prefix("/").unwrap_or(path);
     let opened =
@@ -296,6 +298,23 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
         device_unconfirmed: device != entry.device,
         ..opened
     })
+}
+
+/// Whether the file that is mapped now is the one that the maps named.
+///
+/// Some file systems have one inode number for `stat` and another for maps; their paths must do.
+fn is_still(entry: &MapsEntry, path: &Path, file: &File) -> bool {
+    let same_inode = file
+        .metadata()
+        .is_ok_and(|metadata| metadata.ino() == entry.inode);
+    let opened_path = || fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+    same_inode || without_deleted(&opened_path()) == path.as_os_str().as_bytes()
+}
+
+/// A path as the kernel writes it, without its mark of deleted files.
+fn without_deleted(path: &Path) -> &[u8] {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)
 }
 
 /// Opens a file for reading, if it is a regular one: opening a device or a pipe may have effects.

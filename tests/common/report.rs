@@ -44,12 +44,36 @@ pub struct Unwinding {
     pub stacks: BTreeMap<String, u64>,
     pub allocations: BTreeMap<String, u64>,
     pub frames: Frames,
+    pub ends: Vec<EndGroup>,
+    pub modules: Vec<ModuleUse>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub struct Frames {
     pub cfi: u64,
     pub fp: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct EndGroup {
+    pub module: Option<String>,
+    pub build_id: Option<String>,
+    pub cause: String,
+    pub stacks: u64,
+    pub allocations: u64,
+    pub addresses: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct ModuleUse {
+    pub module: Option<String>,
+    pub build_id: Option<String>,
+    pub frames: Frames,
+    pub code_bytes: Option<u64>,
+    pub covered_bytes: Option<u64>,
+    pub rows: Option<u64>,
+    pub unsupported_rows: Option<u64>,
+    pub table_bytes: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -153,6 +177,37 @@ impl Report {
             self.stacks.len() as u64
         );
         assert_eq!(self.unwinding.allocations.values().sum::<u64>(), allocated.blocks);
+        self.check_ends_and_modules();
+    }
+
+    /// What is said by module adds up to what is said of all.
+    #[track_caller]
+    fn check_ends_and_modules(&self) {
+        let Unwinding {
+            stacks,
+            allocations,
+            frames,
+            ends,
+            modules,
+        } = &self.unwinding;
+        let incomplete = |sums: &BTreeMap<String, u64>| sums.values().sum::<u64>() - sums["complete"];
+        let of_ends = |sum: fn(&EndGroup) -> u64| ends.iter().map(sum).sum::<u64>();
+        assert_eq!(of_ends(|end| end.stacks), incomplete(stacks), "{self}");
+        assert_eq!(of_ends(|end| end.allocations), incomplete(allocations), "{self}");
+        let of_modules = |sum: fn(&ModuleUse) -> u64| modules.iter().map(sum).sum::<u64>();
+        let (cfi, fp) = (
+            of_modules(|module| module.frames.cfi),
+            of_modules(|module| module.frames.fp),
+        );
+        assert_eq!(Frames { cfi, fp }, *frames, "{self}");
+    }
+
+    /// What is said of the module whose path ends so.
+    #[track_caller]
+    pub fn module(&self, ending: &str) -> &ModuleUse {
+        let ends_so = |module: &&ModuleUse| module.module.as_ref().is_some_and(|path| path.ends_with(ending));
+        let module = self.unwinding.modules.iter().find(ends_so);
+        module.unwrap_or_else(|| panic!("no module {ending}:\n{self}"))
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Overlap: at each address the function with the greatest start at or below it counts, and none if that one
 //! has ended, because this is what the search table of `.eh_frame_hdr` leads the program's own unwinder to. Of
-//! several with the same start, the first in the section counts. What no section describes may be a signal trampoline.
+//! several with the same start, the first in the section counts. What no section describes may be a signal trampoline;
+//! some code is not where its section says (`switches`).
 
 use std::ops::Range;
 
@@ -16,6 +17,7 @@ use crate::program::Programs;
 use crate::ranges;
 use crate::rule::UnwindRule;
 use crate::saves::{LongSaves, SavesRule};
+use crate::switches;
 use crate::table::{Row, RowRule, Rows, UnwindTable};
 use crate::trampoline;
 
@@ -33,11 +35,13 @@ const MAX_SPAN_FLOOR: u64 = 16 << 20;
 /// [`TableError::Image`] when there are more rows, or lying further apart, than an image can hold.
 pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> {
     let mut programs = Programs::default();
-    let (sections, rows) = rows(view, &mut programs, trampoline::rule)?;
+    let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
+    let code = ranges::merge(view.code_ranges());
+    switches::mark(&mut rows, &switches::find(view, &code));
     let [eh_frame, debug_frame] = &sections;
     let table = UnwindTable::with_programs(rows, programs);
     let table = table.ok_or(TableError::Malformed("rows out of order"))?;
-    let mut coverage = Coverage::of_table(&table, &ranges::merge(view.code_ranges()));
+    let mut coverage = Coverage::of_table(&table, &code);
     coverage.source = match (eh_frame.functions.is_empty(), debug_frame.functions.is_empty()) {
         (true, true) => CfiSource::None,
         (false, true) => CfiSource::EhFrame,
@@ -96,7 +100,9 @@ fn rows<T: Translate>(
     ];
     let described = fill_gaps(pieces(&sections[0]), pieces(&sections[1]));
     let covered = described.iter().map(|piece| &piece.range);
-    let trampolines = trampoline::find(ranges::without(&code, covered), view.code_bytes());
+    // Segments that hold code often hold as much data.
+    let gaps = ranges::without(&ranges::merge(view.code_ranges()), covered);
+    let trampolines = trampoline::find(gaps, view.code_bytes());
     let found = match trampolines.as_slice() {
         [] => Cfi::default(),
         found => trampoline::describe(found, of_trampoline(rules)),

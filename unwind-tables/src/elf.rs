@@ -293,6 +293,11 @@ impl<'a> ElfView<'a> {
         })
     }
 
+    /// Whether there is a section of this name.
+    pub(crate) fn has_section(&self, name: &[u8]) -> bool {
+        self.section(name).is_some()
+    }
+
     fn section(&self, name: &[u8]) -> Option<&Section<'a>> {
         self.sections.iter().find(|section| section.name == name)
     }

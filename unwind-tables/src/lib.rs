@@ -53,9 +53,11 @@ mod ranges;
 pub mod rule;
 pub mod saves;
 mod sections;
+mod switches;
 pub mod table;
 mod trampoline;
 mod translate;
+pub mod verify;
 pub mod walk;
 
 pub use coverage::Coverage;

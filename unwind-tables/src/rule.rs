@@ -112,11 +112,13 @@ pub enum Reason {
     OffsetRange = 8,
     /// The FDE's instructions are malformed from here on.
     Malformed = 9,
+    /// The code has gone to another stack, of which its CFI says nothing.
+    StackSwitch = 10,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::CfaRegister,
         Self::CfaExpression,
         Self::RaRegister,
@@ -126,6 +128,7 @@ impl Reason {
         Self::ValueRule,
         Self::OffsetRange,
         Self::Malformed,
+        Self::StackSwitch,
     ];
 
     /// The reason with this number.
@@ -145,6 +148,7 @@ impl Reason {
             Self::ValueRule => "value_rule",
             Self::OffsetRange => "offset_range",
             Self::Malformed => "malformed",
+            Self::StackSwitch => "stack_switch",
         }
     }
 }

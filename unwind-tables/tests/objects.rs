@@ -11,6 +11,7 @@ use unwind_tables::program::{Op, Opcode, PC, Programs, SP};
 use unwind_tables::rule::Reason::{CfaExpression, FpRegister, Malformed, OffsetRange, RaRegister};
 use unwind_tables::rule::Register::{Fp, Sp};
 use unwind_tables::rule::{CfaRule, FrameRule, Saved, UnwindRule};
+use unwind_tables::verify::verify;
 use unwind_tables::{Compiled, compile};
 
 const RA: Saved = Saved::AtCfa(-8);
@@ -320,6 +321,8 @@ fn directives_source(sections: &str) -> String {
 
 fn check_directives(elf: &[u8], source: CfiSource) {
     let Compiled { image, coverage } = compile(elf).expect("an ELF file");
+    let verified = verify(elf, image.as_ref()).expect("an ELF file");
+    assert_eq!(verified.examples, [], "{verified:?}");
     assert_eq!(coverage.source, source);
     assert_eq!((coverage.malformed_fdes, coverage.outside_fdes), (1, 0));
     let image = image.expect("CFI");
@@ -401,6 +404,8 @@ fn debug_frame_fills_gaps_of_eh_frame() {
         &["-nostdlib", "-static", "-no-pie", "-Wl,-e,both"],
     );
     let compiled = compile(&elf).expect("an ELF file");
+    let verified = verify(&elf, compiled.image.as_ref()).expect("an ELF file");
+    assert_eq!(verified.examples, [], "{verified:?}");
     assert_eq!(compiled.coverage.source, CfiSource::Both);
     let image = compiled.image.expect("CFI");
     let both = symbol(&elf, "both");

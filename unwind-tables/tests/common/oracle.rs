@@ -414,6 +414,6 @@ fn explains(reason: Reason, row: &GimliRow) -> bool {
         Reason::FpRegister => row.register(RBP) == Some(RegisterRule::Undefined),
         Reason::FpExpression => has_expression(row.register(RBP)),
         Reason::ValueRule => row.register(RSP).is_some(),
-        Reason::OffsetRange | Reason::Malformed => false,
+        Reason::OffsetRange | Reason::Malformed | Reason::StackSwitch => false,
     }
 }

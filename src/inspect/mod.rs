@@ -1,16 +1,17 @@
 //! `memleak table`: what the unwind tables of ELF files hold. Touches no process and no kernel.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+mod files;
+mod verify;
+
+use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use unwind_tables::coverage::{Coverage, RuleKind};
 use unwind_tables::rule::Reason;
 use unwind_tables::{Compiled, compile};
 
-/// No file that holds code is larger.
-const MAX_BYTES: u64 = 4 << 30;
+pub use verify::verify;
 
 /// Writes a paragraph for each of `files` to `out`.
 ///
@@ -19,25 +20,11 @@ const MAX_BYTES: u64 = 4 << 30;
 /// The first file that cannot be read or is no ELF file that can be unwound here.
 pub fn tables(files: &[impl AsRef<Path>], out: &mut dyn Write) -> anyhow::Result<()> {
     for path in files.iter().map(AsRef::as_ref) {
-        let bytes = read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let bytes = files::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let compiled = compile(&bytes).with_context(|| format!("no unwind table for {}", path.display()))?;
         describe(path, &compiled, out)?;
     }
     Ok(())
-}
-
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        bail!("it is not a regular file");
-    }
-    if metadata.len() > MAX_BYTES {
-        bail!("it is larger than {MAX_BYTES} bytes");
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn describe(path: &Path, compiled: &Compiled, out: &mut dyn Write) -> io::Result<()> {

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Instances begin and end: what fork, exec and exit do to slots. Each runs in the process that it is about, at a
+ * time when no probe of the old instance can: at exec all other threads are gone, at exit the last one is.
+ *
+ * A process that shares another's memory (vfork, posix_spawn) is owned by that one's instance until it execs:
+ * their blocks are the same blocks.
+ */
+#pragma once
+
+/* What is read of the kernel's own structures; offsets are those of the running kernel. */
+struct mm_struct___read;
+
+struct signal_struct___read {
+	struct {
+		int counter;
+	} live;
+} __attribute__((preserve_access_index));
+
+struct task_struct___read {
+	int pid;
+	int tgid;
+	struct mm_struct___read *mm;
+	struct signal_struct___read *signal;
+} __attribute__((preserve_access_index));
+
+/* How an instance is to begin. */
+struct beginning {
+	u32 tgid;
+	enum instance_origin origin;
+	u32 parent;
+	u32 parent_epoch;
+	/* See struct process. */
+	u64 borrowed;
+	u32 lender;
+	/* A change of what is borrowed was announced that it does not have. */
+	bool changing;
+	bool by_other_thread;
+};
+
+static __always_inline struct instance *record_of(u32 instance)
+{
+	return &instances[instance & (MAX_INSTANCES - 1)];
+}
+
+/* A number that was never used, or 0 when there is none left. */
+static __always_inline u32 new_instance(void)
+{
+	if (numbers.next_instance >= MAX_INSTANCES)
+		return 0;
+
+	u64 number = __sync_fetch_and_add(&numbers.next_instance, 1);
+
+	return number < MAX_INSTANCES ? number : 0;
+}
+
+static __always_inline void end_instance(u32 instance, enum instance_end end)
+{
+	*(volatile u8 *)&record_of(instance)->end = end;
+}
+
+static __always_inline void record_instance(u32 instance, u32 slot, struct beginning *beginning)
+{
+	struct instance *record = record_of(instance);
+
+	record->slot = slot;
+	record->parent = beginning->parent;
+	record->parent_epoch = beginning->parent_epoch;
+	record->origin = beginning->origin;
+	record->by_other_thread = beginning->by_other_thread;
+	bpf_get_current_comm(record->comm, sizeof(record->comm));
+	/* Full exchange: whoever sees the process id sees the rest. */
+	__sync_lock_test_and_set(&record->tgid, beginning->tgid);
+}
+
+/* Begins an instance in a slot that is this caller's alone. False when no number is left. */
+static __always_inline bool begin_in_slot(u32 slot, struct beginning *beginning)
+{
+	struct process *process = process_at(slot);
+	u32 instance = new_instance();
+	u32 tgid = beginning->tgid;
+	u64 owner = make_owner(instance, slot);
+
+	if (!instance)
+		return false;
+	process->borrowed = beginning->borrowed;
+	process->lender = beginning->lender;
+	process->tgid = tgid;
+	process->reload_requested = 0;
+	process->changes_announced = beginning->changing;
+	process->changes_published = 0;
+	process->changed_at = 0;
+	record_instance(instance, slot, beginning);
+	__sync_lock_test_and_set(&process->state, (u64)instance << 32);
+	if (bpf_map_update_elem(&owners, &tgid, &owner, BPF_ANY)) {
+		end_instance(instance, INSTANCE_EXITED);
+		return false;
+	}
+	send_event(EVENT_LIFECYCLE, instance, 0);
+	return true;
+}
+
+static __always_inline void close_slot(u32 slot)
+{
+	__sync_lock_test_and_set(&process_at(slot)->state, SLOT_CLOSED);
+	send_event(EVENT_LIFECYCLE, 0, 0);
+}
+
+/* Begins an instance in a free slot, if there is one. */
+static __always_inline void begin_in_free_slot(struct beginning *beginning)
+{
+	for (u32 slot = 1; slot < MAX_PROCESSES; slot++) {
+		u64 *state = &processes[slot].state;
+
+		if (slot >= slot_count)
+			break;
+		if (*(volatile u64 *)state != SLOT_FREE ||
+		    __sync_val_compare_and_swap(state, SLOT_FREE, SLOT_TAKEN) != SLOT_FREE)
+			continue;
+		if (begin_in_slot(slot, beginning))
+			return;
+		close_slot(slot);
+		break;
+	}
+	count(COUNTER_LOST_PROCESS);
+}
+
+/* The current thread's call, if it is in one, has no return: the thread ends, or its program does. */
+static __always_inline void abandon_call(void)
+{
+	struct thread *thread = known_thread();
+
+	if (!thread)
+		return;
+	if (thread->call.return_slot)
+		count(COUNTER_ABANDONED_CALL);
+	thread->call.return_slot = 0;
+	thread->owner = 0;
+}
+
+/* The current process runs another program from now on. */
+static __always_inline void process_executes(bool by_other_thread)
+{
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	u64 owner = owner_of_process(tgid);
+	u32 slot = slot_of(owner);
+	struct beginning beginning = {
+		.tgid = tgid,
+		.origin = ORIGIN_EXECED,
+		.parent = instance_of(owner),
+		.by_other_thread = by_other_thread,
+	};
+
+	abandon_call();
+	if (!owner) {
+		bpf_map_delete_elem(&owners, &tgid);
+		return;
+	}
+	if (process_at(slot)->tgid != tgid) {
+		/* It shared its parent's memory; now it has its own. */
+		bpf_map_delete_elem(&owners, &tgid);
+		if (follow_fork)
+			begin_in_free_slot(&beginning);
+		return;
+	}
+	if (!begin_in_slot(slot, &beginning)) {
+		count(COUNTER_LOST_PROCESS);
+		bpf_map_delete_elem(&owners, &tgid);
+		close_slot(slot);
+	}
+	/* Last: who sees this end sees what came after it. */
+	end_instance(instance_of(owner), INSTANCE_EXECED);
+}
+
+/* The current thread ends; with the last one, its process. */
+static __always_inline void thread_exits(void)
+{
+	struct task_struct___read *task = (void *)bpf_get_current_task_btf();
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	u64 owner = owner_of_process(tgid);
+	u32 slot = slot_of(owner);
+
+	abandon_call();
+	if (task->signal->live.counter != 0)
+		return;
+	bpf_map_delete_elem(&owners, &tgid);
+	if (!owner || process_at(slot)->tgid != tgid)
+		return;
+	end_instance(instance_of(owner), INSTANCE_EXITED);
+	close_slot(slot);
+}
+
+/* What a child of fork may use until its own mappings are published: what its parent uses now. */
+static __always_inline void borrow_lists(struct beginning *beginning, u64 owner)
+{
+	struct process *parent = process_at(slot_of(owner));
+	u64 state = state_of(slot_of(owner));
+	bool published = (u32)state != 0;
+
+	beginning->changing = is_changing(slot_of(owner));
+	beginning->borrowed = published ? state : parent->borrowed;
+	beginning->lender = published ? slot_of(owner) : parent->lender;
+	beginning->parent_epoch = published ? parent->epochs[state & 1] : 0;
+}
+
+/* The current process has made another one, or a thread. */
+static __always_inline void process_forks(struct task_struct___read *parent, struct task_struct___read *child)
+{
+	u32 tgid = child->tgid;
+	u64 owner;
+
+	if (!follow_fork || tgid == (u32)parent->tgid)
+		return;
+	owner = owner_of_process(parent->tgid);
+	if (!owner)
+		return;
+	if (child->mm == parent->mm) {
+		if (bpf_map_update_elem(&owners, &tgid, &owner, BPF_ANY))
+			count(COUNTER_LOST_PROCESS);
+		return;
+	}
+
+	struct beginning beginning = {
+		.tgid = tgid,
+		.origin = ORIGIN_FORKED,
+		.parent = instance_of(owner),
+	};
+
+	borrow_lists(&beginning, owner);
+	begin_in_free_slot(&beginning);
+}
+
+/* Whether a block's instance has ended; then the block leaves the table. Its stack's totals keep it. */
+static long forget_ended(void *map, struct block_key *key, struct block *block, void *context)
+{
+	struct block_key copy = *key;
+
+	if (*(volatile u8 *)&record_of(copy.instance)->end != INSTANCE_RUNS)
+		bpf_map_delete_elem(&blocks, &copy);
+	return 0;
+}

@@ -1,0 +1,59 @@
+//! Calls in machine code: the places that a stack's return addresses can come from. Pure: bytes in, addresses out.
+
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use unwind_tables::addr::{Svma, contains};
+use unwind_tables::elf::Segment;
+
+/// The addresses behind the calls in `code`, whose first instruction is at `start`.
+///
+/// Bytes that are no instruction are skipped one by one; data between functions can hide a call or feign one.
+pub fn return_addresses(code: &[u8], start: Svma) -> impl Iterator<Item = Svma> + '_ {
+    let mut decoder = Decoder::with_ip(64, code, start.get(), DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    std::iter::from_fn(move || {
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            // Not by the flow of control: a system call would count too.
+            if instruction.is_call_near() || instruction.is_call_near_indirect() {
+                return Some(Svma::new(instruction.next_ip()));
+            }
+        }
+        None
+    })
+}
+
+/// The bytes of the code in `range`, as far as the segment goes that its start is in; empty where none is.
+pub fn code_at<'a>(elf: &'a [u8], segments: &[Segment], range: &Range<Svma>) -> &'a [u8] {
+    let holds = |segment: &&Segment| segment.executable && contains(&segment.file_backed(), range.start);
+    let code = segments.iter().find(holds).and_then(|segment| {
+        let into = range.start.offset_from(segment.svma.start);
+        let length = range.end.min(segment.file_backed().end).offset_from(range.start);
+        let from = usize::try_from(segment.offset.start.get().checked_add(into)?).ok()?;
+        elf.get(from..from.checked_add(usize::try_from(length).ok()?)?)
+    });
+    code.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Direct and indirect calls are found, whatever stands between them; jumps and system calls are none.
+    #[test]
+    fn calls_are_found() {
+        let code = [
+            0xe8, 1, 0, 0, 0, // call rel32, up to 0x1005
+            0xeb, 0, // jmp
+            0x0f, 0x05, // syscall
+            0xff, 0xd0, // call *%rax, up to 0x100b
+            0x06, // no instruction
+            0x41, 0xff, 0x54, 0x24, 0x08, // call *8(%r12), up to 0x1011
+            0xff, 0xe0, // jmp *%rax
+            0xe8, 1, // cut short
+        ];
+        let found: Vec<_> = return_addresses(&code, Svma::new(0x1000)).collect();
+        assert_eq!(found, [0x1005, 0x100b, 0x1011].map(Svma::new));
+    }
+}

@@ -1,0 +1,105 @@
+//! Ways to attach, each tried: the programs are loaded and a probe is put on this process itself, where it is never
+//! hit. It is gone before the next is tried.
+
+use anyhow::Context;
+use unwind_tables::addr::{FileOffset, Svma};
+use unwind_tables::elf::ElfView;
+
+use super::Finding;
+use crate::allocator::{FUNCTIONS, Role};
+use crate::bpf::{AttachPath, Capacity, Cookie, Kernel, Probe, ProbeRole, Settings, Storage, Walk};
+
+/// The path of this program's own file, for the kernel.
+const OWN_FILE: &str = "/proc/self/exe";
+
+/// The least that the programs can be loaded with.
+const SMALL: Capacity = Capacity {
+    table_words: 64,
+    mappings: 16,
+    processes: 1,
+    stacks: 16,
+    blocks: 16,
+};
+
+/// One finding per way to attach; a fatal one if none works.
+pub(super) fn findings() -> Vec<Finding> {
+    let tried = AttachPath::ALL.map(|path| (path, attempt(path)));
+    let none_works = tried.iter().all(|(_, outcome)| outcome.is_err());
+    let mut findings: Vec<_> = tried
+        .iter()
+        .map(|(path, outcome)| finding(*path, outcome))
+        .collect();
+    if none_works {
+        let fatal = Finding::fatal("attach", "no way to attach works");
+        findings.push(fatal.with_remedy("run as root (sudo memleak doctor), on Linux 6.1 or newer"));
+    }
+    findings
+}
+
+fn finding(path: AttachPath, outcome: &anyhow::Result<()>) -> Finding {
+    let (topic, what, since) = match path {
+        AttachPath::Session => ("attach_session", "session probes", "Linux 6.13"),
+        AttachPath::Multi => ("attach_multi", "multi-probe links", "Linux 6.6"),
+        AttachPath::Perf => (
+            "attach_perf",
+            "a perf event per probe",
+            "every kernel with uprobes",
+        ),
+    };
+    match outcome {
+        Ok(()) => Finding::fine(topic, format!("{what}: tried, works")),
+        Err(error) => Finding::note(topic, format!("{what}: tried, does not work: {error:#}"))
+            .with_remedy(format!("not needed if another way works; {since} has it")),
+    }
+}
+
+/// Loads the programs for `path` and attaches one of each kind to this process.
+fn attempt(path: AttachPath) -> anyhow::Result<()> {
+    let mut storage = Storage::uninit();
+    let settings = Settings {
+        walk: Walk::Dwarf,
+        attach: path,
+        follow_fork: false,
+        capacity: SMALL,
+    };
+    let kernel = Kernel::load(&mut storage, &settings)?;
+    let offset = entry_point()?;
+    let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
+    kernel.attach(Some(std::process::id()), &probes)?;
+    Ok(())
+}
+
+fn probe(role: Role, offset: FileOffset) -> Probe {
+    let function = FUNCTIONS.iter().position(|function| function.role == role);
+    Probe {
+        path: OWN_FILE.into(),
+        file: OWN_FILE.to_owned(),
+        offset,
+        cookie: Cookie {
+            function: function.and_then(|number| u8::try_from(number).ok()).unwrap_or(0),
+            role: if role == Role::Free {
+                ProbeRole::Free
+            } else {
+                ProbeRole::Allocate
+            },
+            size: None,
+            count: None,
+            block: None,
+            result: None,
+        },
+        frees: role == Role::Free,
+        name: "_start".to_owned(),
+    }
+}
+
+/// Where this program starts: code that runs once, and has run.
+fn entry_point() -> anyhow::Result<FileOffset> {
+    // Bytes of the ELF header before the field, and behind it (gABI, figure 4-3).
+    const ENTRY: std::ops::Range<usize> = 24..32;
+    let bytes = std::fs::read(OWN_FILE).context("cannot read our own file")?;
+    let view = ElfView::parse(&bytes).context("our own file")?;
+    let field = bytes.get(ENTRY).and_then(|field| field.try_into().ok());
+    let entry = Svma::new(u64::from_le_bytes(field.context("our own file has no header")?));
+    view.offset_of(entry)
+        .context("our own entry point is not in the file")
+}

@@ -1,0 +1,122 @@
+//! Where walks ended and how they went on, by module: what a reader needs to know which module to mend.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use unwind_tables::walk::{End, FoundBy};
+
+use super::{EndAt, Site};
+
+/// The most addresses that an [`EndGroup`] names.
+pub const MAX_ADDRESSES: usize = 8;
+
+/// The stacks that ended in one module for one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndGroup<M> {
+    /// The module; `None` outside all modules, and for walks that ended nowhere in particular.
+    pub module: Option<M>,
+    /// The reason; never [`End::Complete`].
+    pub end: End,
+    /// Distinct sites.
+    pub stacks: u64,
+    /// Blocks that they allocated.
+    pub allocations: u64,
+    /// Where, in the module's own space (in the process, where there is no module): those with most
+    /// allocations, at most [`MAX_ADDRESSES`].
+    pub addresses: Vec<u64>,
+}
+
+/// How the callers of a module's frames were found, over all walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleSteps<M> {
+    /// The module; `None` outside all modules.
+    pub module: Option<M>,
+    /// By its CFI.
+    pub cfi: u64,
+    /// By the frame pointer, since it has no CFI there.
+    pub fp: u64,
+}
+
+/// Sites that ended in one way, and allocations by the address at which they did.
+#[derive(Default)]
+struct Ended {
+    stacks: u64,
+    by_address: HashMap<u64, u64>,
+}
+
+/// The ends of `sites` other than [`End::Complete`], most allocations first.
+pub fn ends<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<EndGroup<M>> {
+    let mut groups: HashMap<(Option<M>, End), Ended> = HashMap::new();
+    for site in sites.iter().filter(|site| site.end != End::Complete) {
+        let at = site.end_at.as_ref();
+        let module = at.and_then(|at| at.place).map(|place| place.module);
+        let ended = groups.entry((module, site.end)).or_default();
+        ended.stacks += 1;
+        let allocations = ended.by_address.entry(at.map_or(0, address)).or_default();
+        *allocations = allocations.saturating_add(site.allocated.blocks);
+    }
+    let mut groups: Vec<_> = groups
+        .into_iter()
+        .map(|((module, end), Ended { stacks, by_address })| EndGroup {
+            module,
+            end,
+            stacks,
+            allocations: by_address.values().copied().fold(0, u64::saturating_add),
+            addresses: most_frequent(by_address),
+        })
+        .collect();
+    groups.sort_by_key(|group| {
+        let most_first = std::cmp::Reverse((group.allocations, group.stacks));
+        (most_first, group.end, group.module)
+    });
+    groups
+}
+
+fn address<M>(at: &EndAt<M>) -> u64 {
+    at.place.as_ref().map_or(at.pc.get(), |place| place.svma.get())
+}
+
+/// Address 0 stands for "nowhere in particular": no code lies there.
+fn most_frequent(addresses: HashMap<u64, u64>) -> Vec<u64> {
+    let mut addresses: Vec<_> = addresses
+        .into_iter()
+        .filter(|&(address, _)| address != 0)
+        .collect();
+    addresses.sort_by_key(|&(address, allocations)| (std::cmp::Reverse(allocations), address));
+    addresses
+        .into_iter()
+        .take(MAX_ADDRESSES)
+        .map(|(address, _)| address)
+        .collect()
+}
+
+/// How walks of `sites` left each module that they came through, most steps first; a module that all walks ended
+/// in is there with none.
+pub fn steps<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<ModuleSteps<M>> {
+    let mut modules: HashMap<Option<M>, (u64, u64)> = HashMap::new();
+    for site in sites {
+        let walks = site.allocated.blocks;
+        let modules_of = site
+            .frames
+            .iter()
+            .map(|frame| frame.place.map(|place| place.module));
+        let found_callers = site.frames.iter().skip(1).map(|caller| Some(caller.found_by));
+        for (module, caller) in modules_of.zip(found_callers.chain([None])) {
+            let (cfi, fp) = modules.entry(module).or_default();
+            match caller {
+                Some(FoundBy::Cfi) => *cfi = cfi.saturating_add(walks),
+                Some(FoundBy::Fp) => *fp = fp.saturating_add(walks),
+                Some(FoundBy::Probe) | None => {}
+            }
+        }
+    }
+    let mut steps: Vec<_> = modules
+        .into_iter()
+        .map(|(module, (cfi, fp))| ModuleSteps { module, cfi, fp })
+        .collect();
+    steps.sort_by_key(|steps| {
+        let all = steps.cfi.saturating_add(steps.fp);
+        (std::cmp::Reverse(all), steps.module)
+    });
+    steps
+}

@@ -1,0 +1,96 @@
+//! The lines of the closing block that name modules: where stacks ended, and where the frame pointer stood in for CFI.
+//!
+//! As in the whole block, the word "byte" must not occur (see `text`).
+
+use std::fmt;
+
+use super::ends::explain;
+use super::health::{counted, percent};
+use super::text::Printable;
+use super::{ModuleFacts, Report};
+use crate::leak::{EndGroup, ModuleSteps};
+
+/// The most lines of one kind.
+const MAX_LINES: usize = 10;
+
+/// One line for each end by module and cause, most allocations first; the last line says how many were left out.
+pub(super) fn end_lines(report: &Report) -> Vec<String> {
+    let describe = |group: &EndGroup<_>| {
+        let EndGroup {
+            module,
+            end,
+            stacks,
+            allocations,
+            addresses,
+        } = group;
+        format!(
+            "{}: {} in {} ended here: {}{}",
+            Name(module.as_deref()),
+            counted(*allocations, "allocation"),
+            counted(*stacks, "stack"),
+            explain(*end).meaning,
+            At(addresses),
+        )
+    };
+    bounded(report.ends.iter().map(describe).collect())
+}
+
+/// One line for each module that walks left by the frame pointer.
+pub(super) fn fp_lines(report: &Report) -> Vec<String> {
+    let describe = |steps: &ModuleSteps<_>| {
+        let module: Option<&ModuleFacts> = steps.module.as_deref();
+        let share = percent(steps.fp, steps.fp.saturating_add(steps.cfi));
+        let table = module.and_then(|module| module.table);
+        let covered = table.map(|table| percent(table.covered_bytes, table.code_bytes));
+        let covered = covered.map_or(String::new(), |covered| {
+            format!("; CFI covers {covered} of its code")
+        });
+        format!(
+            "{}: left {} by frame pointer ({share}){covered}",
+            Name(module),
+            counted(steps.fp, "time")
+        )
+    };
+    let mut by_fp: Vec<_> = report.steps.iter().filter(|steps| steps.fp > 0).collect();
+    // Most first; those with equally many stay in the order of all steps.
+    by_fp.sort_by_key(|steps| std::cmp::Reverse(steps.fp));
+    bounded(by_fp.into_iter().map(describe).collect())
+}
+
+fn bounded(mut lines: Vec<String>) -> Vec<String> {
+    let more = lines.len().saturating_sub(MAX_LINES);
+    if more > 0 {
+        lines.truncate(MAX_LINES);
+        lines.push(format!("… and {more} more"));
+    }
+    lines
+}
+
+struct Name<'a>(Option<&'a ModuleFacts>);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(module) => Printable(&module.basename()).fmt(f),
+            None => f.write_str("outside all modules"),
+        }
+    }
+}
+
+/// ` (at 0x1234, 0x1240, …)`.
+struct At<'a>(&'a [u64]);
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, rest @ ..] = self.0 else {
+            return Ok(());
+        };
+        write!(f, " (at {first:#x}")?;
+        match rest {
+            [] => {}
+            [second] => write!(f, ", {second:#x}")?,
+            [second, ..] => write!(f, ", {second:#x}, …")?,
+        }
+        f.write_str(")")
+    }
+}

@@ -1,0 +1,222 @@
+//! Processes begin and end while they are traced: fork, exec, exit.
+//!
+//! The kernel side acts first, in the process itself: a new instance has a number and a slot before its code runs,
+//! an ended one's slot is closed. Here that is caught up with. What happened is read from the kernel side's record
+//! of all instances; events only say that it is time to.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::live::Live;
+use super::process::Process;
+use super::reload::Reloads;
+use crate::bpf::{Instance, InstanceEnd, Origin};
+use crate::collect::Event;
+use crate::target::{History, Target};
+
+/// The block table is cleared of ended instances this rarely at most, and with this share of the time at most.
+const MIN_PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_PER_WORK: u32 = 20;
+
+/// How far the record of instances was followed.
+#[derive(Debug, Default)]
+pub(super) struct Lifecycle {
+    /// Instances below this number are known.
+    next: u32,
+    /// Some instance has ended since the block table was cleared.
+    to_forget: bool,
+    forget_not_before: Option<Instant>,
+}
+
+impl Live<'_> {
+    /// Catches up with what processes did.
+    pub(super) fn observe(&mut self) -> anyhow::Result<()> {
+        // Ends are looked for first: the last thing that a process did may have been to begin another.
+        let ended = self.observe_ends();
+        if self.observe_beginnings() {
+            for (number, end) in ended {
+                self.end(number, end);
+            }
+        }
+        self.free_slots()?;
+        self.forget_ended()
+    }
+
+    /// Whether anything is still traced.
+    pub(super) fn is_anything_live(&self) -> bool {
+        self.processes.values().any(Process::is_live)
+    }
+
+    fn observe_ends(&self) -> Vec<(u32, InstanceEnd)> {
+        let kernel = &self.kernel.processes;
+        let live = self.processes.iter().filter(|(_, process)| process.is_live());
+        live.filter_map(|(&number, process)| {
+            if kernel.ended(number).is_none() && process.target.as_ref().is_some_and(Target::has_exited) {
+                kernel.end(&process.instance);
+            }
+            Some((number, kernel.ended(number)?))
+        })
+        .collect()
+    }
+
+    /// Returns whether all have been seen: one may have taken its number and not yet written its record.
+    fn observe_beginnings(&mut self) -> bool {
+        let end = self.kernel.processes.next();
+        self.lifecycle.next = self.lifecycle.next.max(1);
+        while self.lifecycle.next < end {
+            let number = self.lifecycle.next;
+            if !self.processes.contains_key(&number) {
+                let Some(instance) = self.kernel.processes.instance(number) else {
+                    return false;
+                };
+                self.begin(instance);
+            }
+            self.lifecycle.next += 1;
+        }
+        true
+    }
+
+    fn begin(&mut self, instance: Instance) {
+        let (number, origin, by_other_thread) = (instance.number, instance.origin, instance.by_other_thread);
+        let target = match self.kernel.processes.ended(number) {
+            Some(_) => None,
+            None => Target::open(instance.pid)
+                .inspect_err(|error| tracing::debug!("{error}"))
+                .ok(),
+        };
+        let parent = instance.parent.and_then(|parent| self.processes.get_mut(&parent));
+        let mut process = Process::new(instance, target, History::default());
+        match (origin, parent) {
+            (Origin::Forked, Some(parent)) => {
+                process.history = parent.history.forked(process.instance.parent_epoch);
+                process.facts.exe = process.facts.exe.or_else(|| parent.facts.exe.clone());
+            }
+            // Its probes stay, if what they were attached to does.
+            (Origin::Execed, Some(parent)) if parent.facts.pid == process.facts.pid => {
+                let attached = std::mem::take(&mut parent.attached);
+                if !by_other_thread {
+                    process.attached = attached;
+                }
+                tracing::info!("{} now runs {}", process.facts.pid, process.facts.comm);
+            }
+            _ => {}
+        }
+        tracing::debug!("instance {number}: {:?}", process.instance);
+        if origin == Origin::Execed {
+            process.reloads = Reloads::settling(Instant::now());
+        }
+        self.processes.insert(number, process);
+    }
+
+    fn end(&mut self, number: u32, end: InstanceEnd) {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        let (comm, pid) = (&process.facts.comm, process.facts.pid);
+        match (end, process.instance.origin) {
+            (InstanceEnd::Exited, Origin::Attached | Origin::Execed) => {
+                tracing::info!("{comm} ({pid}) has exited");
+            }
+            _ => tracing::debug!("{comm} ({pid}) has ended: {end:?}"),
+        }
+        process.end(end);
+        self.lifecycle.to_forget = true;
+    }
+
+    /// Notes what walks ask for.
+    pub(super) fn react(&mut self, events: &[Event]) {
+        for event in events {
+            let (instance, demanded) = match *event {
+                Event::MappingsChanged { instance } => (instance, true),
+                Event::UnknownMapping { instance, .. } => (instance, false),
+                Event::Lifecycle | Event::Unknown => continue,
+            };
+            let Some(process) = self.processes.get_mut(&instance) else {
+                continue;
+            };
+            if demanded {
+                process.reloads.demand();
+            } else {
+                process.reloads.request();
+            }
+        }
+    }
+
+    /// Reads again the mappings of all processes.
+    pub(super) fn reload_all(&mut self) -> anyhow::Result<()> {
+        let live = self.processes.iter().filter(|(_, process)| process.is_live());
+        for number in live.map(|(&number, _)| number).collect::<Vec<_>>() {
+            if self.reload(number)? {
+                self.attach_later(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads again the mappings of those processes for which it is time. Returns how long until the next is due.
+    pub(super) fn reload_due(&mut self) -> anyhow::Result<Option<Duration>> {
+        let now = Instant::now();
+        let due: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.is_live() && process.reloads.is_due(now))
+            .map(|(&number, _)| number)
+            .collect();
+        for number in due {
+            let began = Instant::now();
+            if let Some(process) = self.processes.get_mut(&number) {
+                process.reloads.begin();
+            }
+            let changed = self.reload(number)?;
+            if changed {
+                self.attach_later(number);
+            }
+            if let Some(process) = self.processes.get_mut(&number) {
+                process.reloads.done(began, Instant::now(), changed);
+                if !changed {
+                    self.kernel.publisher.accept_requests(process.instance.slot);
+                }
+            }
+        }
+        let now = Instant::now();
+        let live = self.processes.values().filter(|process| process.is_live());
+        Ok(live.filter_map(|process| process.reloads.rest(now)).min())
+    }
+
+    /// As [`Live::attach_new`]; what cannot be attached while tracing goes on is said.
+    pub(super) fn attach_later(&mut self, number: u32) {
+        if let Err(error) = self.attach_new(number) {
+            tracing::warn!("{error:#}: what is allocated there is not seen");
+        }
+    }
+
+    /// Frees the slots of ended instances once no walk is in them.
+    fn free_slots(&self) -> anyhow::Result<()> {
+        let closed = self.kernel.processes.closed();
+        if !closed.is_empty() {
+            self.kernel
+                .publisher
+                .await_walks()
+                .context("cannot wait for walks to end")?;
+            self.kernel.processes.free(&closed);
+        }
+        Ok(())
+    }
+
+    /// Takes the blocks of ended instances out of the block table, not too often.
+    fn forget_ended(&mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let early = |&not_before: &Instant| began < not_before;
+        if !self.lifecycle.to_forget || self.lifecycle.forget_not_before.as_ref().is_some_and(early) {
+            return Ok(());
+        }
+        self.kernel
+            .forget_ended()
+            .context("cannot clear the block table of ended processes")?;
+        let pause = (PAUSE_PER_WORK * began.elapsed()).max(MIN_PAUSE);
+        self.lifecycle.to_forget = false;
+        self.lifecycle.forget_not_before = Some(Instant::now() + pause);
+        Ok(())
+    }
+}

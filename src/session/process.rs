@@ -1,0 +1,63 @@
+//! What a session knows of one instance: a process between two execs.
+
+use super::attachments::Attachments;
+use super::reload::Reloads;
+use crate::bpf::{Instance, InstanceEnd};
+use crate::report::TargetFacts;
+use crate::target::{History, Mappings, Target};
+
+/// One instance. It is kept after its end, for its stacks to be named.
+pub(super) struct Process {
+    /// What is attached for it alone; nothing with probes for all processes.
+    pub(super) attached: Attachments,
+    pub(super) instance: Instance,
+    /// `None` when it has ended, or could not be looked at.
+    pub(super) target: Option<Target>,
+    pub(super) facts: TargetFacts,
+    pub(super) history: History,
+    /// The mappings that were published last; none after its end.
+    pub(super) mappings: Mappings,
+    pub(super) reloads: Reloads,
+    pub(super) ended: Option<InstanceEnd>,
+}
+
+impl Process {
+    /// An instance that has just begun, with the mappings that its addresses have until its own are read.
+    pub(super) fn new(instance: Instance, target: Option<Target>, history: History) -> Self {
+        let facts = facts(&instance, target.as_ref());
+        Self {
+            attached: Attachments::default(),
+            instance,
+            target,
+            facts,
+            history,
+            mappings: Mappings::default(),
+            reloads: Reloads::demanded(),
+            ended: None,
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// Lets go of what only a running process needs.
+    pub(super) fn end(&mut self, end: InstanceEnd) {
+        self.ended = Some(end);
+        self.facts.ended = Some(end);
+        self.target = None;
+        self.mappings = Mappings::default();
+        self.attached = Attachments::default();
+    }
+}
+
+fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
+    TargetFacts {
+        pid: instance.pid,
+        instance: instance.number,
+        parent: instance.parent,
+        comm: target.map_or_else(|| instance.comm.clone(), |target| target.comm().to_owned()),
+        exe: target.map(|target| target.exe().to_owned()),
+        ended: None,
+    }
+}

@@ -1,0 +1,113 @@
+//! Programs whose code is not all compiled ahead, or not by the usual compilers: stacks through code without CFI, or
+//! with CFI that is not true.
+//! The truth is in the blocks: their size says how deep the calls were. Needs root, and the programs.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use common::memleak::Memleak;
+use common::program::{Program, directory, run_tool, source, stock};
+use common::report::{Report, Stack};
+
+/// Traces a program from its "ready" to its "done".
+#[track_caller]
+fn trace(program: &mut Program) -> Report {
+    program.await_reading();
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    program.await_reading();
+    let report = memleak.finish();
+    report.check_sums();
+    assert_eq!(report.lost.blocks, 0, "{:?}", report.lost);
+    report
+}
+
+/// What blocks have besides the depth, in `frames.js`, and the greatest depth.
+const JS_SIZE: u64 = 70_000;
+const JS_DEPTH: u64 = 6;
+/// Blocks of each depth.
+const JS_BLOCKS: u64 = 500;
+
+/// The depth of the calls whose blocks these are.
+fn js_depth(stack: &Stack) -> Option<u64> {
+    let depth = (stack.allocated.bytes / stack.allocated.blocks).checked_sub(JS_SIZE)?;
+    (1..=JS_DEPTH).contains(&depth).then_some(depth)
+}
+
+/// Compiled JavaScript keeps frame pointers: through it and node's own interpreter, which has no CFI either, each
+/// stack is walked to its end, with one frame more for each call more.
+#[test]
+fn node() {
+    let mut node = Program::spawn(
+        Command::new(stock("/usr/bin/node", "nodejs"))
+            .args(["--single-threaded", "--no-turbo-inlining"])
+            .arg(source("torture/frames.js")),
+    );
+    node.expect("ready");
+    let report = trace(&mut node);
+    let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut callers: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for stack in &report.stacks {
+        let Some(depth) = js_depth(stack) else { continue };
+        *blocks.entry(depth).or_default() += stack.allocated.blocks;
+        assert_eq!(stack.end, "complete", "{stack}");
+        let compiled = |frame: &&_| is_compiled(frame);
+        let frames = stack.frames.iter().filter(compiled).count();
+        assert!(frames as u64 > depth, "compiled functions have frames:\n{stack}");
+        callers.entry(depth).or_default().push(stack.frames.len());
+    }
+    let expected: BTreeMap<u64, u64> = (1..=JS_DEPTH).map(|depth| (depth, JS_BLOCKS)).collect();
+    assert_eq!(blocks, expected);
+    let base = callers[&1][0] - 1;
+    for (&depth, lengths) in &callers {
+        for &length in lengths {
+            assert_eq!(
+                length as u64,
+                base as u64 + depth,
+                "a frame for each call: {callers:?}"
+            );
+        }
+    }
+}
+
+/// Whether a frame is of code that was made at run time.
+fn is_compiled(frame: &common::report::Frame) -> bool {
+    frame.module.is_none() && frame.found_by == "fp"
+}
+
+/// What a goroutine calls in C has its frames to where Go's runtime changed stacks, and says that the walk ended
+/// there. What older calls left on C's stack is not taken for callers.
+#[test]
+fn cgo() {
+    let directory = directory("torture_runtimes-cgo");
+    let path = directory.join("cgo");
+    run_tool(
+        Command::new(stock("/usr/bin/go", "golang-go"))
+            .args(["build", "-o"])
+            .arg(&path)
+            .arg(source("torture/cgo.go"))
+            .env("GOCACHE", directory.join("cache"))
+            .env("GO111MODULE", "off")
+            .env("CGO_CFLAGS", "-O2 -fno-optimize-sibling-calls"),
+    );
+    let mut program = Program::start(&path, &[]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let report = memleak.finish();
+    report.check_sums();
+    let stack = report.only_through("in_c");
+    stack.check_names(&["in_c", "leak", "leak", "leak", "*", "runtime.asmcgocall*"]);
+    assert_eq!(stack.end, "unsupported_rule", "{stack}");
+    assert_eq!(stack.allocated.blocks, 50 * 20, "{stack}");
+    // Threads that the runtime starts meanwhile.
+    for stack in &report.stacks {
+        let last = stack.frames.last().map_or("", |frame| frame.name());
+        assert!(
+            stack.end == "complete" || last.starts_with("runtime.asmcgocall"),
+            "{stack}"
+        );
+    }
+}

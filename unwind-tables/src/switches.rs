@@ -1,0 +1,121 @@
+//! Calls for which code leaves its stack without its CFI saying so, known by the code.
+//!
+//! Go calls C on another stack, by one function of its runtime, `asmcgocall`. Its CFI describes the stack that it left:
+//! below the call, it would lead into what older calls left on the other one.
+
+use std::ops::Range;
+
+use crate::addr::Svma;
+use crate::elf::ElfView;
+use crate::rule::{Reason, UnwindRule};
+use crate::table::Row;
+
+/// What Go's linker makes a section for in every program.
+const GO: &[u8] = b".go.buildinfo";
+/// The call, and how the stack is found again.
+const CODES: [&[u8]; 2] = [
+    // From the goroutine's description: the stack's upper end (at 8), less how deep it was.
+    &[
+        0xff, 0xd0, // call *%rax
+        0x48, 0x8b, 0x7c, 0x24, 0x30, // mov 0x30(%rsp), %rdi
+        0x48, 0x8b, 0x77, 0x08, // mov 0x8(%rdi), %rsi
+        0x48, 0x2b, 0x74, 0x24, 0x28, // sub 0x28(%rsp), %rsi
+    ],
+    // If it was the right one already: where it was before it was aligned.
+    &[
+        0xff, 0xd0, // call *%rax
+        0x48, 0x8b, 0x74, 0x24, 0x28, // mov 0x28(%rsp), %rsi
+        0x48, 0x89, 0xf4, // mov %rsi, %rsp
+    ],
+];
+const CALL_BYTES: usize = 2;
+
+/// The last byte of each such call, where its return address is looked up.
+pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Svma> {
+    if !view.has_section(GO) {
+        return Vec::new();
+    }
+    let mut bytes_of = view.code_bytes();
+    let mut found = Vec::new();
+    for range in code {
+        let Some(bytes) = bytes_of(range) else { continue };
+        let is_call = |at: &usize| CODES.iter().any(|code| bytes[*at..].starts_with(code));
+        let calls = (0..bytes.len()).filter(is_call);
+        found.extend(calls.map(|at| range.start.wrapping_add((at + CALL_BYTES - 1) as u64)));
+    }
+    found
+}
+
+/// Makes `rows`, which ascend, say of each of the ascending `calls` that it is not supported.
+pub(crate) fn mark(rows: &mut Vec<Row>, calls: &[Svma]) {
+    for &call in calls {
+        let behind = call.wrapping_add(1);
+        let at = rows.partition_point(|row| row.start < call);
+        let end = rows.partition_point(|row| row.start <= behind);
+        let Some(rule_behind) = end.checked_sub(1).map(|last| rows[last].rule) else {
+            continue;
+        };
+        let row = |start, rule| Row { start, rule };
+        let marked = [
+            row(call, UnwindRule::Unsupported(Reason::StackSwitch)),
+            row(behind, rule_behind),
+        ];
+        rows.splice(at..end, marked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(start: u64, rule: UnwindRule) -> Row {
+        Row {
+            start: Svma::new(start),
+            rule,
+        }
+    }
+
+    /// What rows say of an address.
+    fn rule_at(rows: &[Row], address: u64) -> UnwindRule {
+        let after = rows.partition_point(|row| row.start.get() <= address);
+        after
+            .checked_sub(1)
+            .map_or(UnwindRule::Gap, |last| rows[last].rule)
+    }
+
+    /// Marked rows ascend, say what they said but of the calls, and begin nowhere else.
+    #[test]
+    fn marks_change_nothing_else() {
+        let rows = [
+            row(10, UnwindRule::EndOfStack),
+            row(20, UnwindRule::Unsupported(Reason::Malformed)),
+            row(30, UnwindRule::Gap),
+        ];
+        for calls in [
+            &[15_u64][..],
+            &[10],
+            &[19],
+            &[20],
+            &[29],
+            &[15, 16, 25],
+            &[5],
+            &[],
+        ] {
+            let mut marked = rows.to_vec();
+            mark(
+                &mut marked,
+                &calls.iter().copied().map(Svma::new).collect::<Vec<_>>(),
+            );
+            assert!(marked.windows(2).all(|pair| pair[0].start < pair[1].start));
+            for address in 0..40 {
+                let covered = address >= 10 && calls.contains(&address);
+                let expected = if covered {
+                    UnwindRule::Unsupported(Reason::StackSwitch)
+                } else {
+                    rule_at(&rows, address)
+                };
+                assert_eq!(rule_at(&marked, address), expected, "{address} of {calls:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What a row of CFI gives for a made-up machine state, by gimli's evaluation alone.
+
+use gimli::{
+    CfaRule, EndianSlice, Evaluation, EvaluationResult, FrameDescriptionEntry, LittleEndian, Location,
+};
+use gimli::{
+    Encoding, Format, Piece, Register, RegisterRule, UnwindExpression, UnwindSection, UnwindTableRow, Value,
+};
+
+use super::Outcome;
+use crate::addr::{Avma, Svma};
+use crate::walk::Caller;
+
+/// Bytes of a section.
+pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
+/// A function.
+pub(super) type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
+/// A row.
+pub(super) type Row = UnwindTableRow<usize>;
+
+const RBP: Register = gimli::X86_64::RBP;
+const RSP: Register = gimli::X86_64::RSP;
+/// General registers, which are the first in DWARF's numbering.
+const GENERAL: usize = 16;
+/// Expressions of call frame information are some ten operations long; a loop in one never ends.
+const MAX_ITERATIONS: u32 = 10_000;
+
+/// Registers and memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct State {
+    /// By their DWARF numbers.
+    pub(super) general: [u64; GENERAL],
+    pc: u64,
+    seed: u64,
+}
+
+impl State {
+    /// A state at `pc` whose registers and memory have nothing to do with those of other seeds.
+    ///
+    /// The stack pointer is low, so that callers are above it.
+    pub(super) fn new(seed: u64, pc: Svma) -> Self {
+        let mut general = std::array::from_fn(|number| hash(seed << 32 | number as u64));
+        general[usize::from(RSP.0)] >>= 30;
+        Self {
+            general,
+            pc: pc.get(),
+            seed,
+        }
+    }
+
+    /// The 8 bytes at an address.
+    pub(super) fn memory(&self, address: u64) -> u64 {
+        hash(address ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// The stack pointer.
+    pub(super) fn sp(&self) -> u64 {
+        self.general[usize::from(RSP.0)]
+    }
+
+    fn register(&self, register: Register, return_address: Register) -> Option<u64> {
+        if register == return_address {
+            return Some(self.pc);
+        }
+        self.general.get(usize::from(register.0)).copied()
+    }
+}
+
+/// The finaliser of SplitMix64, behind a step of its sequence.
+fn hash(value: u64) -> u64 {
+    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// Evaluates rows of one function.
+pub(super) struct Evaluator<'s, 'a, S> {
+    pub(super) section: &'s S,
+    pub(super) fde: &'s Fde<'a>,
+}
+
+impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
+    /// What `row` gives for `state`.
+    pub(super) fn outcome(&self, row: &Row, state: State) -> Outcome {
+        let cie = self.fde.cie();
+        if row.register(cie.return_address_register()) == Some(RegisterRule::Undefined) {
+            return Outcome::EndOfStack;
+        }
+        let Some([pc, sp, fp]) = self.caller(row, state) else {
+            return Outcome::Nothing;
+        };
+        Outcome::Caller(Caller {
+            pc: Avma::new(pc),
+            sp: Avma::new(sp),
+            fp: Avma::new(fp),
+            interrupted: cie.is_signal_trampoline(),
+        })
+    }
+
+    fn caller(&self, row: &Row, state: State) -> Option<[u64; 3]> {
+        let return_address = self.fde.cie().return_address_register();
+        let cfa = match *row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                self.register(register, state)?.wrapping_add_signed(offset)
+            }
+            CfaRule::Expression(expression) => self.evaluate(expression, state, None)?,
+        };
+        // Unmentioned, a callee-saved register keeps its value, and the stack pointer is the CFA (x86-64 psABI). A
+        // return address that is not saved anywhere is none.
+        let pc = self.value(row.register(return_address)?, cfa, state)?;
+        let sp = match row.register(RSP) {
+            None => cfa,
+            Some(RegisterRule::SameValue) => state.sp(),
+            Some(rule) => self.value(rule, cfa, state)?,
+        };
+        let fp = match row.register(RBP) {
+            None | Some(RegisterRule::SameValue) => self.register(RBP, state)?,
+            Some(rule) => self.value(rule, cfa, state)?,
+        };
+        Some([pc, sp, fp])
+    }
+
+    fn register(&self, register: Register, state: State) -> Option<u64> {
+        state.register(register, self.fde.cie().return_address_register())
+    }
+
+    fn value(&self, rule: RegisterRule<usize>, cfa: u64, state: State) -> Option<u64> {
+        match rule {
+            RegisterRule::Offset(offset) => Some(state.memory(cfa.wrapping_add_signed(offset))),
+            RegisterRule::ValOffset(offset) => Some(cfa.wrapping_add_signed(offset)),
+            RegisterRule::Register(register) => self.register(register, state),
+            RegisterRule::Expression(slot) => Some(state.memory(self.evaluate(slot, state, Some(cfa))?)),
+            RegisterRule::ValExpression(value) => self.evaluate(value, state, Some(cfa)),
+            RegisterRule::Undefined
+            | RegisterRule::SameValue
+            | RegisterRule::Architectural
+            | RegisterRule::Constant(_) => None,
+        }
+    }
+
+    fn evaluate(
+        &self,
+        expression: UnwindExpression<usize>,
+        state: State,
+        initial: Option<u64>,
+    ) -> Option<u64> {
+        let encoding = Encoding {
+            address_size: 8,
+            format: Format::Dwarf32,
+            version: self.fde.cie().version().into(),
+        };
+        let mut evaluation = expression.get(self.section).ok()?.evaluation(encoding);
+        evaluation.set_max_iterations(MAX_ITERATIONS);
+        if let Some(initial) = initial {
+            evaluation.set_initial_value(initial);
+        }
+        let mut result = evaluation.evaluate().ok()?;
+        while let Some(next) = self.resume(&mut evaluation, result, state)? {
+            result = next;
+        }
+        match evaluation.as_result() {
+            [
+                Piece {
+                    location: Location::Address { address },
+                    ..
+                },
+            ] => Some(*address),
+            _ => None,
+        }
+    }
+
+    /// Gives an evaluation what it asks for; the inner `None` says that it is complete, the outer that it asks for what
+    /// call frame information has none of.
+    #[allow(clippy::wildcard_enum_match_arm, clippy::type_complexity)]
+    fn resume(
+        &self,
+        evaluation: &mut Evaluation<Slice<'a>>,
+        result: EvaluationResult<Slice<'a>>,
+        state: State,
+    ) -> Option<Option<EvaluationResult<Slice<'a>>>> {
+        match result {
+            EvaluationResult::Complete => Some(None),
+            EvaluationResult::RequiresMemory {
+                address,
+                size,
+                space: None,
+                ..
+            } => {
+                let unread = 64_u32.checked_sub(8 * u32::from(size))?;
+                let value = state.memory(address).checked_shl(unread)? >> unread;
+                evaluation
+                    .resume_with_memory(Value::Generic(value))
+                    .ok()
+                    .map(Some)
+            }
+            EvaluationResult::RequiresRegister { register, .. } => {
+                let value = self.register(register, state)?;
+                evaluation
+                    .resume_with_register(Value::Generic(value))
+                    .ok()
+                    .map(Some)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Claims: tables of real objects say what gimli's evaluation of their CFI says, at every row; and the comparison that
+//! shows it notices every way in which an image can be wrong.
+
+mod common;
+
+use common::{libc, read_first, vdso, without_section_headers};
+use unwind_tables::image::{Image, header};
+use unwind_tables::packed::{KIND_BITS, PackedRule, kind};
+use unwind_tables::verify::{Outcome, Verified, verify};
+use unwind_tables::{compile, compile_as};
+
+/// Compares one object, which must agree, and says how much was compared.
+#[track_caller]
+fn check(elf: &[u8], rows_at_least: u64) -> Verified {
+    let compiled = compile(elf).expect("an object of this machine");
+    let verified = verify(elf, compiled.image.as_ref()).expect("an object of this machine");
+    assert_eq!((verified.wrong, &verified.examples[..]), (0, &[][..]));
+    assert_eq!(verified.malformed, 0);
+    assert!(
+        verified.rows >= rows_at_least && verified.addresses >= verified.rows,
+        "{verified:?}"
+    );
+    verified
+}
+
+/// Objects that every program on this machine is made of, and this test itself: no rule is wrong, none is missing.
+#[test]
+fn real_objects_agree() {
+    let library = |name: &str| {
+        read_first(&[
+            &format!("/usr/lib/x86_64-linux-gnu/{name}"),
+            &format!("/usr/lib64/{name}"),
+        ])
+    };
+    let this_test = std::env::current_exe().expect("this executable's path");
+    for (elf, rows) in [
+        (libc(), 20_000),
+        (read_first(&["/lib64/ld-linux-x86-64.so.2"]), 2000),
+        (library("libstdc++.so.6"), 15_000),
+        (vdso(), 20),
+        (std::fs::read(this_test).expect("this executable"), 10_000),
+    ] {
+        assert_eq!(check(&elf, rows).unsupported.len(), 0);
+    }
+}
+
+/// Hand-written assembly with CFAs in many registers, where there is any on this machine.
+#[test]
+fn assembly_agrees() {
+    for name in ["libcrypto.so.3", "libgmp.so.10"] {
+        let path = format!("/usr/lib/x86_64-linux-gnu/{name}");
+        if let Ok(elf) = std::fs::read(path) {
+            assert_eq!(check(&elf, 1000).unsupported.len(), 0);
+        }
+    }
+}
+
+/// Without section headers, and with an image that says more than is asked for.
+#[test]
+fn other_ways_to_the_same_table_agree() {
+    let elf = without_section_headers(libc());
+    let image = compile_as(&elf, unwind_tables::Saves::Always)
+        .expect("libc")
+        .image;
+    let verified = verify(&elf, image.as_ref()).expect("libc");
+    assert_eq!(verified.examples, []);
+    assert_eq!(verified.rows, check(&libc(), 20_000).rows);
+}
+
+/// Without an image, each row is missing.
+#[test]
+fn a_missing_image_is_noticed() {
+    let verified = verify(&vdso(), None).expect("the vDSO");
+    assert_eq!(verified.wrong, verified.addresses);
+    assert!(verified.examples.iter().all(|wrong| wrong.image == Outcome::Gap));
+}
+
+/// The vDSO's image with one word changed; `None` if that is no image.
+fn changed(image: &Image, at: usize, change: impl Fn(u32) -> u32) -> Option<Image> {
+    let mut words = image.words().to_vec();
+    words[at] = change(words[at]);
+    Image::from_words(words).ok()
+}
+
+fn header_word(image: &Image, number: usize) -> usize {
+    usize::try_from(image.words()[number]).expect("a small image")
+}
+
+/// Each rule of an image that says where the CFA is, changed by the least there is (eight bytes), is noticed.
+#[test]
+fn every_wrong_rule_is_noticed() {
+    let elf = read_first(&["/lib64/ld-linux-x86-64.so.2"]);
+    let image = compile(&elf).expect("the dynamic linker").image.expect("CFI");
+    let rules = header_word(&image, header::RULES_AT);
+    let mut noticed = 0;
+    for rule in rules..rules + header_word(&image, header::RULE_COUNT) {
+        if ![kind::SP, kind::FP].contains(&PackedRule::from_bits(image.words()[rule]).kind()) {
+            continue;
+        }
+        let changed = changed(&image, rule, |rule| rule + (1 << KIND_BITS)).expect("still an image");
+        let verified = verify(&elf, Some(&changed)).expect("the dynamic linker");
+        assert!(verified.wrong > 0, "rule {rule}");
+        noticed += 1;
+    }
+    assert!(noticed > 20, "only {noticed} rules were changed");
+}
+
+/// Each row that starts a byte too late is noticed.
+#[test]
+fn every_misplaced_row_is_noticed() {
+    let elf = vdso();
+    let image = compile(&elf).expect("the vDSO").image.expect("CFI");
+    let rows = header_word(&image, header::ROWS_AT);
+    let mut noticed = 0;
+    // Row 0 stands before the first block.
+    for row in 1..header_word(&image, header::ROW_COUNT) {
+        let half = 16 * (row % 2);
+        let changed = changed(&image, rows + row / 2, |words| {
+            let late = (words >> half & 0xff).wrapping_add(1) & 0xff;
+            words & !(0xff << half) | late << half
+        });
+        if let Some(changed) = changed {
+            let verified = verify(&elf, Some(&changed)).expect("the vDSO");
+            assert!(verified.wrong > 0, "row {row}");
+            noticed += 1;
+        }
+    }
+    assert!(noticed > 10, "only {noticed} rows were moved");
+}
