@@ -26,7 +26,7 @@ use crate::report::Format;
         memleak --format json -p 4711 60 1 > leaks.json\n  \
         memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
         memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
-        Exit status: 0 done, 2 wrong usage or an error."
+        Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace."
 )]
 pub struct Cli {
     /// What to do instead of tracing.

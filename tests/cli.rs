@@ -119,7 +119,7 @@ fn table_verify() {
     for part in [
         "1 ELF file: ",
         "wrong: 0\n",
-        "unsupported: 0 rows; 0 of ",
+        "unsupported: 0 places; 0 of ",
         "skipped: 1 file: ",
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");

@@ -384,3 +384,24 @@ fn stack_table_full() {
     );
     assert_eq!(report.unwinding.allocations["stack_table_full"], 50, "{report}");
 }
+
+/// Probes that another tool has on every process change nothing of what is read of files, and so nothing of where
+/// memleak probes.
+#[test]
+fn others_probe_every_process() {
+    let directory = directory("live_leaks-others");
+    let path = compile(&directory, "plain.c", &["-O2", "-fomit-frame-pointer"]);
+    let start = || {
+        let program = Program::start(&path, &["50"]);
+        program.expect("ready");
+        program
+    };
+    let (first, mut second) = (start(), start());
+    let _everywhere = Memleak::attach(first.pid(), &["--follow-fork"]);
+    let memleak = Memleak::attach(second.pid(), &[]);
+    second.step("done");
+    let report = memleak.finish();
+    let by_malloc = report.stacks.iter().filter(|stack| stack.allocator == "malloc");
+    let blocks: u64 = by_malloc.map(|stack| stack.allocated.blocks).sum();
+    assert!(blocks >= 50, "{report}");
+}

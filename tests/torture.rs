@@ -164,3 +164,11 @@ fn depth_limit() {
         assert_eq!(accounts.report.stacks[0].end, "depth_limit");
     }
 }
+
+/// A stack that begins with the address of a function that nobody called: what lies above is not taken for callers.
+#[test]
+fn hand_made_stack() {
+    let accounts = watch("start", "start.c", &[], &[]);
+    accounts.check_equal();
+    assert_eq!(accounts.reported.len(), 1);
+}

@@ -43,7 +43,7 @@ struct Sums {
     addresses: u64,
     wrong: u64,
     calls: u64,
-    unsupported_rows: u64,
+    unsupported_places: u64,
     unsupported_calls: u64,
     skipped: BTreeMap<String, u64>,
 }
@@ -171,12 +171,12 @@ fn describe(path: &Path, result: &FileResult, out: &mut dyn Write) -> io::Result
     if more > 0 {
         writeln!(out, "{path}: {more} more wrong")?;
     }
-    for (reason, verify::Unsupported { rows, first }) in unsupported {
+    for (reason, verify::Unsupported { places, first }) in unsupported {
         let calls = result.unsupported_calls.get(reason).copied().unwrap_or(0);
-        let (rows, calls) = (counted(*rows, "row"), counted(calls, "call"));
+        let (places, calls) = (counted(*places, "place"), counted(calls, "call"));
         writeln!(
             out,
-            "{path}: unsupported: {reason}: {rows}, the first at {first:#x}, {calls}"
+            "{path}: unsupported: {reason}: {places}, the first at {first:#x}, {calls}"
         )?;
     }
     if *malformed > 0 {
@@ -196,14 +196,14 @@ impl Sums {
         self.addresses += result.verified.addresses;
         self.wrong += result.verified.wrong;
         self.calls += result.calls;
-        self.unsupported_rows += unsupported.values().map(|found| found.rows).sum::<u64>();
+        self.unsupported_places += unsupported.values().map(|found| found.places).sum::<u64>();
         self.unsupported_calls += result.unsupported_calls.values().sum::<u64>();
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "{}: {} rows compared at {} addresses",
+            "{}: {} rows compared at all of their {} addresses",
             counted(self.files, "ELF file"),
             self.rows,
             self.addresses
@@ -212,8 +212,8 @@ impl Sums {
         let per_million = self.unsupported_calls as f64 * 1e6 / self.calls.max(1) as f64;
         writeln!(
             out,
-            "unsupported: {} rows; {} of {} calls, {per_million:.2} per million",
-            self.unsupported_rows, self.unsupported_calls, self.calls
+            "unsupported: {} places; {} of {} calls, {per_million:.2} per million",
+            self.unsupported_places, self.unsupported_calls, self.calls
         )?;
         for (why, files) in &self.skipped {
             writeln!(out, "skipped: {}: {why}", counted(*files, "file"))?;

@@ -17,6 +17,9 @@ pub(super) struct MappedFile(Mmap);
 impl MappedFile {
     /// Maps the whole of `file`, which the caller has found to be a regular file.
     ///
+    /// Shared: into a private mapping of code, the kernel writes the breakpoints of probes that other tools have on
+    /// every process (`valid_vma` in Linux, `kernel/events/uprobes.c`), and the file would seem to hold them.
+    ///
     /// The risk that remains: who truncates the file in place makes the next read of a page past
     /// its new end raise SIGBUS, which ends this process, and who overwrites it changes bytes
     /// under a parser. Both are accepted, because of what they are bounded to:
@@ -30,11 +33,11 @@ impl MappedFile {
     ///   changed bytes give wrong rows of that file at worst.
     pub(super) fn map(file: &File) -> io::Result<Self> {
         let options = MmapOptions::new();
-        // SAFETY: the mapping is read-only and private, lives as long as this value, and is only
+        // SAFETY: the mapping is read-only, lives as long as this value, and is only
         // handed out as a slice borrowed from it. That no one else modifies the file cannot be
         // guaranteed for any file mapping; the consequences are bounded as described above, and
         // every user of the slice treats it as untrusted input.
-        unsafe { options.map_copy_read_only(file) }.map(Self)
+        unsafe { options.map(file) }.map(Self)
     }
 
     /// The file's bytes.

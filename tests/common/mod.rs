@@ -10,5 +10,6 @@ pub mod host;
 pub mod memleak;
 pub mod program;
 pub mod random;
+pub mod recorded;
 pub mod report;
 pub mod witness;

@@ -21,8 +21,6 @@ use crate::switches;
 use crate::table::{Row, RowRule, Rows, UnwindTable};
 use crate::trampoline;
 
-/// Bytes between two functions that are padding, not code without CFI: functions are aligned to 16.
-pub const MAX_PADDING: u64 = 15;
 /// Code may span this many times the file's size: the index grows with the span, and a file of one page must
 /// not ask for megabytes.
 const MAX_SPAN_PER_BYTE: u64 = 16;
@@ -185,14 +183,16 @@ fn fill_gaps<'a, R>(first: Vec<Piece<'a, R>>, second: Vec<Piece<'a, R>>) -> Vec<
     filled
 }
 
-/// Writes the rows of all pieces one after the other, with a gap row wherever CFI is missing.
+/// Writes the rows of all pieces one after the other, with a gap row wherever CFI is missing. In the padding between
+/// functions, too: nothing runs there, but a stack that a program made by hand can begin with the address of a
+/// function that nobody called, which is looked up one byte lower.
 fn lay_out<R: RowRule>(pieces: &[Piece<'_, R>]) -> Vec<Row<R>> {
     let row_count: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
     let mut rows: Vec<Row<R>> = Vec::with_capacity(row_count + row_count / 8 + 1);
     let mut covered_to = None;
     for piece in pieces {
         if let Some(end) = covered_to
-            && !is_padding(&rows, end, piece.range.start)
+            && end != piece.range.start
         {
             rows.push(Row {
                 start: end,
@@ -222,15 +222,6 @@ fn lay_out<R: RowRule>(pieces: &[Piece<'_, R>]) -> Vec<Row<R>> {
         });
     }
     rows
-}
-
-/// Whether what lies between `end` and `start` may be answered by the row before it.
-///
-/// Nothing runs in padding. It is swallowed to save rows.
-fn is_padding<R: RowRule>(rows: &[Row<R>], end: Svma, start: Svma) -> bool {
-    let before = rows.last().map(|row| row.rule);
-    let distance = start.offset_from(end);
-    distance == 0 || (distance <= MAX_PADDING && before.is_some_and(R::covers_padding))
 }
 
 #[cfg(test)]
@@ -300,30 +291,13 @@ mod tests {
         (address < function.range.end).then_some(row.rule)
     }
 
-    /// The same for both sections and every address, with padding.
+    /// The same for both sections and every address.
     fn expected(eh_frame: &Cfi, debug_frame: &Cfi) -> Vec<UnwindRule> {
-        let said = |address| {
-            let address = Svma::new(address);
-            said(eh_frame, address).or_else(|| said(debug_frame, address))
-        };
-        let said: Vec<_> = (0..SPACE).map(said).collect();
-        let mut rules = Vec::new();
-        for (rule, at) in said.iter().zip(0..) {
-            let before = said[..at].iter().rposition(Option::is_some);
-            let after = said[at..]
-                .iter()
-                .position(Option::is_some)
-                .map(|distance| at + distance);
-            rules.push(match (rule, before, after) {
-                (Some(rule), _, _) => *rule,
-                (None, Some(before), Some(after)) if (after - before - 1) as u64 <= MAX_PADDING => said
-                    [before]
-                    .filter(|rule| matches!(rule, UnwindRule::Frame(_)))
-                    .unwrap_or(UnwindRule::Gap),
-                (None, _, _) => UnwindRule::Gap,
-            });
-        }
-        rules
+        let said = |address| said(eh_frame, address).or_else(|| said(debug_frame, address));
+        let addresses = (0..SPACE).map(Svma::new);
+        addresses
+            .map(|address| said(address).unwrap_or(UnwindRule::Gap))
+            .collect()
     }
 
     fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {

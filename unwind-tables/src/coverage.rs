@@ -97,12 +97,15 @@ impl RuleKind {
     }
 }
 
+/// Bytes between two functions that are padding, not code without CFI: functions are aligned to 16.
+pub const MAX_PADDING: u64 = 15;
+
 /// Rows, and bytes of code that they answer for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Rows.
     pub rows: u64,
-    /// Bytes of code, with the padding behind functions.
+    /// Bytes of code.
     pub bytes: u64,
 }
 
@@ -142,7 +145,7 @@ impl Coverage {
         for pair in table.rows().windows(2) {
             let (row, range) = (pair[0], pair[0].start..pair[1].start);
             coverage.count(RuleKind::of(row.rule, table.programs()), row.rule, length(&range));
-            if row.rule != UnwindRule::Gap {
+            if row.rule != UnwindRule::Gap || length(&range) <= MAX_PADDING {
                 covered_code += overlap(&mut code, &range);
             }
         }
@@ -207,7 +210,8 @@ mod tests {
         Svma::new(start)..Svma::new(end)
     }
 
-    /// Bytes are counted by rule; a gap only where code lies, also before the first row and after the last.
+    /// Bytes are counted by rule; a gap only where code lies, also before the first row and
+    /// after the last, and if it is more than padding.
     #[test]
     fn bytes_are_counted_by_rule() {
         let unsupported = UnwindRule::Unsupported(Reason::CfaRegister);
@@ -216,6 +220,8 @@ mod tests {
             (0x110, unsupported),
             (0x118, UnwindRule::Gap),
             (0x200, UnwindRule::EndOfStack),
+            (0x204, UnwindRule::Gap),
+            (0x208, UnwindRule::EndOfStack),
             (0x220, UnwindRule::Gap),
         ];
         let rows = rows.map(|(start, rule)| Row {
@@ -228,13 +234,13 @@ mod tests {
             &[range(0xf0, 0x120), range(0x1f0, 0x210), range(0x300, 0x301)],
         );
         let count = |rows, bytes| Count { rows, bytes };
-        assert_eq!(coverage.of_kind(RuleKind::EndOfStack), count(2, 0x30));
+        assert_eq!(coverage.of_kind(RuleKind::EndOfStack), count(3, 0x2c));
         assert_eq!(coverage.of_kind(RuleKind::Unsupported), count(1, 8));
         assert_eq!(coverage.unsupported(Reason::CfaRegister), count(1, 8));
         assert_eq!(coverage.unsupported(Reason::Malformed), count(0, 0));
-        assert_eq!(coverage.of_kind(RuleKind::Gap), count(2, 0x200 - 0x118));
+        assert_eq!(coverage.of_kind(RuleKind::Gap), count(3, 0x200 - 0x118 + 4));
         assert_eq!(coverage.code_bytes, 0x30 + 0x20 + 1);
         assert_eq!(coverage.gap_bytes, 0x10 + 8 + 0x10 + 1);
-        assert_eq!(coverage.rows, 5);
+        assert_eq!(coverage.rows, 7);
     }
 }

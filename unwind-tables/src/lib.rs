@@ -12,6 +12,8 @@
 //!                                            mappings, registers, memory ──► walk ──► Stack
 //! ```
 //!
+//! `verify` compares an image with gimli's own evaluation of the same CFI, at every address.
+//!
 //! What is deliberately absent: opening files, `/proc`, BPF, and any rule for what the CFI does not say. A row
 //! that no rule expresses exactly is [`rule::UnwindRule::Unsupported`] with a reason, and code without CFI is
 //! [`rule::UnwindRule::Gap`]; both are counted in [`Coverage`], and a walk that meets them says so.

@@ -130,10 +130,6 @@ impl RowRule for SavesRule {
     fn pack(self) -> Option<PackedRule> {
         Some(self.0)
     }
-
-    fn covers_padding(self) -> bool {
-        self != Self::GAP
-    }
 }
 
 /// The long entries of one image, each once.

@@ -12,9 +12,6 @@ pub trait RowRule: Copy + Eq {
 
     /// In 31 bits; `None` for a rule that does not fit, which no table has.
     fn pack(self) -> Option<PackedRule>;
-
-    /// Whether it may also answer for the padding behind a function.
-    fn covers_padding(self) -> bool;
 }
 
 impl RowRule for UnwindRule {
@@ -22,12 +19,6 @@ impl RowRule for UnwindRule {
 
     fn pack(self) -> Option<PackedRule> {
         PackedRule::pack(self)
-    }
-
-    /// The end of a stack, a signal frame, and what is unsupported are never claimed for an address that the file does not
-    /// claim them for.
-    fn covers_padding(self) -> bool {
-        matches!(self, Self::Frame(_))
     }
 }
 

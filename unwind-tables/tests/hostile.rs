@@ -9,12 +9,12 @@ use common::elf::{COMPRESSED, HandMade, cie, fde, words};
 use unwind_tables::addr::Svma;
 use unwind_tables::error::ImageError;
 use unwind_tables::rule::UnwindRule;
-use unwind_tables::{Compiled, TableError, compile};
+use unwind_tables::{Compiled, ElfView, TableError, compile, verify};
 
 /// For files of a few ten kilobytes, whose compile takes less than a millisecond.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// Compiles, and checks time, memory and that the image can be asked anything.
+/// Compiles and compares, and checks time, memory and that the image can be asked anything.
 fn check(elf: &[u8]) -> Result<Compiled, TableError> {
     let start = Instant::now();
     let compiled = compile(elf);
@@ -42,6 +42,14 @@ fn check(elf: &[u8]) -> Result<Compiled, TableError> {
             let _: UnwindRule = image.rule_at(Svma::new(address));
         }
     }
+    let start = Instant::now();
+    let image = compiled
+        .as_ref()
+        .ok()
+        .and_then(|compiled| compiled.image.as_ref());
+    let verified = verify::verify(elf, image);
+    assert!(start.elapsed() < TIME_LIMIT, "compared in {:?}", start.elapsed());
+    assert_eq!(verified.is_ok(), ElfView::parse(elf).is_ok());
     compiled
 }
 

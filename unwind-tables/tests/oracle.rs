@@ -1,5 +1,5 @@
 //! Claim: at every address around every row boundary of real objects, the image says what gimli's own
-//! evaluation of the CFI says, and deviates exactly in the padding between functions.
+//! evaluation of the CFI says; in the padding between functions, nothing.
 
 mod common;
 

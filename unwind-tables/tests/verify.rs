@@ -71,7 +71,7 @@ fn other_ways_to_the_same_table_agree() {
 #[test]
 fn a_missing_image_is_noticed() {
     let verified = verify(&vdso(), None).expect("the vDSO");
-    assert_eq!(verified.wrong, verified.addresses);
+    assert_eq!(verified.wrong, verified.rows);
     assert!(verified.examples.iter().all(|wrong| wrong.image == Outcome::Gap));
 }
 

@@ -1,11 +1,8 @@
 //! What a row of CFI gives for a made-up machine state, by gimli's evaluation alone.
 
-use gimli::{
-    CfaRule, EndianSlice, Evaluation, EvaluationResult, FrameDescriptionEntry, LittleEndian, Location,
-};
-use gimli::{
-    Encoding, Format, Piece, Register, RegisterRule, UnwindExpression, UnwindSection, UnwindTableRow, Value,
-};
+use gimli::{CfaRule, CommonInformationEntry, Encoding, EndianSlice, Evaluation, EvaluationResult};
+use gimli::{Format, FrameDescriptionEntry, LittleEndian, Location, Piece, Register, RegisterRule};
+use gimli::{UnwindExpression, UnwindSection, UnwindTableRow, Value};
 
 use super::Outcome;
 use crate::addr::{Avma, Svma};
@@ -13,6 +10,8 @@ use crate::walk::Caller;
 
 /// Bytes of a section.
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
+/// What functions have in common.
+pub(super) type Cie<'a> = CommonInformationEntry<Slice<'a>>;
 /// A function.
 pub(super) type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
 /// A row.
@@ -23,7 +22,7 @@ const RSP: Register = gimli::X86_64::RSP;
 /// General registers, which are the first in DWARF's numbering.
 const GENERAL: usize = 16;
 /// Expressions of call frame information are some ten operations long; a loop in one never ends.
-const MAX_ITERATIONS: u32 = 10_000;
+const MAX_ITERATIONS: u32 = 1000;
 
 /// Registers and memory.
 #[derive(Clone, Copy, Debug)]

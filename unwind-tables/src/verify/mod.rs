@@ -1,14 +1,14 @@
-//! Compares an image with gimli's evaluation of the same CFI, at every row of every function.
+//! Compares an image with gimli's evaluation of the same CFI, at every address of every function.
 //!
 //! A check of `translate`, `build`, `encode` and `walk` together, which it shares nothing with but where the sections
 //! are and which code an executable segment holds: functions and rows are gimli's, evaluated by gimli, and what the
 //! image says is what a step of the reference walker does. Both start from the same made-up registers and memory, which
-//! are hashes, so that agreeing by accident takes a collision of 64 bits. Which function counts where several overlap,
-//! and what answers for padding, is as `build` documents it.
+//! are hashes, so that agreeing by accident takes a collision of 64 bits. Which function counts where several overlap
+//! is as `build` documents it.
 
 mod evaluate;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 
@@ -16,20 +16,22 @@ use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, LittleEnd
 use gimli::{UnwindContext, UnwindSection};
 
 use crate::addr::{Avma, Bias, Svma};
-use crate::build::MAX_PADDING;
 use crate::elf::{CfiSection, ElfView, Segment};
 use crate::error::TableError;
-use crate::image::{BLOCK_SHIFT, Image};
+use crate::image::Image;
 use crate::mapping::{Identity, Mapping, MappingKind};
 use crate::ranges;
-use crate::rule::{Reason, UnwindRule};
+use crate::rule::{CfaRule, Reason, UnwindRule};
 use crate::walk::{self, ADDRESS_BITS, End, Registers, Tables, Unwind};
-use evaluate::{Evaluator, Fde, Row, State};
+use evaluate::{Cie, Evaluator, Fde, Row, State};
 
 /// The most differences that are kept in full; all are counted.
 pub const MAX_EXAMPLES: usize = 16;
 /// Made-up machine states that each address is tried with.
 const SEEDS: [u64; 2] = [1, 2];
+/// As in `cfi`: linkers share one CIE of 24 bytes among FDEs of about 40.
+const CIE_BUDGET_PER_BYTE: u64 = 8;
+const CIE_BUDGET_FLOOR: u64 = 1 << 16;
 /// The most addresses of a gap that are asked for.
 const MAX_GAP_PROBES: u64 = 4096;
 
@@ -80,11 +82,11 @@ pub struct Wrong {
     pub cfi: Outcome,
 }
 
-/// Rows that cannot be expressed, for one reason.
+/// Places that cannot be expressed, for one reason: addresses in a row, as far as they are of one function's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     /// How many.
-    pub rows: u64,
+    pub places: u64,
     /// Where the first of them starts.
     pub first: Svma,
 }
@@ -94,16 +96,14 @@ pub struct Unsupported {
 pub struct Verified {
     /// Rows of gimli's.
     pub rows: u64,
-    /// Addresses compared, each with every machine state.
+    /// Addresses compared.
     pub addresses: u64,
-    /// Addresses at which the two sides differ.
+    /// Places at which the two sides differ: addresses in a row, as far as the image has one rule for them.
     pub wrong: u64,
     /// The first of them.
     pub examples: Vec<Wrong>,
-    /// Rows that the image cannot express, by reason.
+    /// Places that the image cannot express, by reason.
     pub unsupported: BTreeMap<Reason, Unsupported>,
-    /// Gaps that are padding, which the row before answers for.
-    pub paddings: u64,
     /// Addresses without CFI that the image answers for by their code: signal trampolines.
     pub trampolines: u64,
     /// Entries that gimli cannot read; gaps are not compared then.
@@ -137,6 +137,30 @@ pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError>
     Ok(comparison.found)
 }
 
+/// Bytes of CIEs that may still be gone through: each function repeats its CIE's instructions.
+struct Budget(u64);
+
+impl Budget {
+    fn of(source: &CfiSection<'_>) -> Self {
+        let bytes = source.data.len() as u64;
+        Self(bytes.saturating_mul(CIE_BUDGET_PER_BYTE).max(CIE_BUDGET_FLOOR))
+    }
+
+    fn spend(&mut self, bytes: u64) -> gimli::Result<()> {
+        self.0 = self.0.checked_sub(bytes).ok_or(gimli::Error::TooManyIterations)?;
+        Ok(())
+    }
+}
+
+/// Length of the entry at `offset`, as far as time is concerned.
+fn length_at(section: &[u8], offset: usize) -> u64 {
+    let rest = section.get(offset..).unwrap_or_default();
+    let length = rest
+        .first_chunk()
+        .map_or(u32::MAX, |bytes| u32::from_le_bytes(*bytes));
+    u64::from(length).min(rest.len() as u64)
+}
+
 struct Comparison<'a> {
     image: Option<&'a Image>,
     found: Verified,
@@ -152,17 +176,21 @@ impl Comparison<'_> {
     ) {
         let bases = BaseAddresses::default().set_eh_frame(source.svma.get());
         let mut context = UnwindContext::new();
+        let mut budget = Budget::of(source);
         let described = std::mem::take(&mut self.found.functions);
-        let functions = self.functions(&section, &bases, code);
+        let functions = self.functions(&section, &bases, code, &mut budget);
         for (range, fde) in &functions {
             let overlapping = described.partition_point(|before| before.end <= range.start);
             let taken = described[overlapping..]
                 .iter()
                 .take_while(|before| before.start < range.end);
-            for left in ranges::without(std::slice::from_ref(range), taken) {
-                self.found.functions.push(left.clone());
-                self.compare_function(&section, &bases, &mut context, fde, &left);
+            let left = ranges::without(std::slice::from_ref(range), taken);
+            self.found.functions.extend_from_slice(&left);
+            if budget.spend(fde.cie().entry_len() as u64).is_err() {
+                self.found.malformed += 1;
+                break;
             }
+            self.compare_function(&section, &bases, &mut context, fde, &left);
         }
         self.found.functions.extend(described);
         self.found.functions.sort_by_key(|range| range.start);
@@ -174,8 +202,10 @@ impl Comparison<'_> {
         section: &S,
         bases: &BaseAddresses,
         code: &[Range<Svma>],
+        budget: &mut Budget,
     ) -> Vec<(Range<Svma>, Fde<'a>)> {
         let mut functions = Vec::new();
+        let mut cies: HashMap<usize, Option<Cie<'a>>> = HashMap::new();
         let mut entries = section.entries(bases);
         loop {
             let partial = match entries.next() {
@@ -187,7 +217,17 @@ impl Comparison<'_> {
                     break;
                 }
             };
-            match partial.parse(S::cie_from_offset) {
+            let fde = partial.parse(|section, bases, offset| {
+                let number = gimli::UnwindOffset::into(offset);
+                if let Some(cie) = cies.get(&number) {
+                    return cie.clone().ok_or(gimli::Error::NotCieId(0));
+                }
+                budget.spend(length_at(section.section(), number))?;
+                let cie = section.cie_from_offset(bases, offset);
+                cies.insert(number, cie.as_ref().ok().cloned());
+                cie
+            });
+            match fde {
                 Ok(fde) => functions.extend(code_of(&fde, code).map(|range| (range, fde))),
                 Err(_) => self.found.malformed += 1,
             }
@@ -202,56 +242,63 @@ impl Comparison<'_> {
         functions
     }
 
+    /// Compares a function in those of its `ranges` that no other describes. They ascend.
     fn compare_function<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         section: &S,
         bases: &BaseAddresses,
         context: &mut UnwindContext<usize>,
         fde: &Fde<'a>,
-        range: &Range<Svma>,
+        ranges: &[Range<Svma>],
     ) {
         let evaluator = Evaluator { section, fde };
-        let mut covered = range.start;
-        let Ok(mut rows) = fde.rows(section, bases, context) else {
-            return self.compare_malformed(range.clone());
+        let Some(end) = ranges.last().map(|range| range.end) else {
+            return;
         };
-        while covered < range.end {
-            match rows.next_row() {
-                Ok(Some(row)) => {
-                    let start = Svma::new(row.start_address()).max(range.start);
-                    let end = Svma::new(row.end_address()).min(range.end);
-                    covered = covered.max(Svma::new(row.end_address()));
-                    if start < end {
-                        self.compare_row(&evaluator, row, &(start..end));
-                    }
-                }
+        let mut covered = Svma::new(fde.initial_address());
+        let Ok(mut rows) = fde.rows(section, bases, context) else {
+            return self.compare_malformed(covered, ranges);
+        };
+        let mut ranges = ranges;
+        while covered < end {
+            let row = match rows.next_row() {
+                Ok(Some(row)) => row,
                 Ok(None) => return,
-                Err(_) => return self.compare_malformed(covered..range.end),
+                Err(_) => return self.compare_malformed(covered, ranges),
+            };
+            let (start, row_end) = (Svma::new(row.start_address()), Svma::new(row.end_address()));
+            covered = covered.max(row_end);
+            let behind = ranges.partition_point(|range| range.end <= start);
+            ranges = &ranges[behind..];
+            for range in ranges.iter().take_while(|range| range.start < row_end) {
+                let part = start.max(range.start)..row_end.min(range.end);
+                self.compare_row(&evaluator, row, &part);
             }
         }
     }
 
-    /// What gimli cannot read, the image must not answer for.
-    fn compare_malformed(&mut self, range: Range<Svma>) {
+    /// What gimli cannot read from `from` on, the image must not answer for.
+    fn compare_malformed(&mut self, from: Svma, ranges: &[Range<Svma>]) {
         self.found.rows += 1;
-        for at in [range.start, range.end.wrapping_sub(1)] {
-            let rule = self.rule_at(at);
-            if rule != UnwindRule::Unsupported(Reason::Malformed) {
-                self.differ(
-                    at,
-                    self.outcome(rule, at, State::new(SEEDS[0], at)),
-                    Outcome::Nothing,
-                );
+        for range in ranges.iter().filter(|range| range.end > from) {
+            let start = range.start.max(from);
+            for at in [start, range.end.wrapping_sub(1)] {
+                let rule = self.rule_at(at);
+                if rule != UnwindRule::Unsupported(Reason::Malformed) {
+                    let image = self.outcome(rule, at, State::new(SEEDS[0], at));
+                    self.differ(at, image, Outcome::Nothing);
+                }
             }
+            self.count_unsupported(Reason::Malformed, start);
         }
-        self.count_unsupported(Reason::Malformed, range.start);
     }
 
     fn count_unsupported(&mut self, reason: Reason, first: Svma) {
-        let none = Unsupported { rows: 0, first };
-        self.found.unsupported.entry(reason).or_insert(none).rows += 1;
+        let none = Unsupported { places: 0, first };
+        self.found.unsupported.entry(reason).or_insert(none).places += 1;
     }
 
+    /// Asks for each address; a rule that is the one before is not evaluated again, unless it can depend on the address.
     fn compare_row<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         evaluator: &Evaluator<'_, 'a, S>,
@@ -259,43 +306,46 @@ impl Comparison<'_> {
         range: &Range<Svma>,
     ) {
         self.found.rows += 1;
-        if let UnwindRule::Unsupported(reason) = self.rule_at(range.start) {
-            self.count_unsupported(reason, range.start);
-        }
-        for at in addresses_of(range) {
+        let mut evaluated = None;
+        for at in addresses(range) {
             self.found.addresses += 1;
             let rule = self.rule_at(at);
-            if matches!(rule, UnwindRule::Unsupported(_)) {
+            if evaluated == Some(rule) && !depends_on_address(rule) {
                 continue;
             }
-            for seed in SEEDS {
-                let state = State::new(seed, at);
-                let (image, cfi) = (self.outcome(rule, at, state), evaluator.outcome(row, state));
-                if !agree(image, cfi, state) {
-                    self.differ(at, image, cfi);
-                    break;
-                }
+            if let UnwindRule::Unsupported(reason) = rule {
+                self.count_unsupported(reason, at);
+            } else {
+                self.compare_address(evaluator, row, rule, at);
+            }
+            evaluated = Some(rule);
+        }
+    }
+
+    fn compare_address<'a, S: UnwindSection<evaluate::Slice<'a>>>(
+        &mut self,
+        evaluator: &Evaluator<'_, 'a, S>,
+        row: &Row,
+        rule: UnwindRule,
+        at: Svma,
+    ) {
+        for seed in SEEDS {
+            let state = State::new(seed, at);
+            let (image, cfi) = (self.outcome(rule, at, state), evaluator.outcome(row, state));
+            if !agree(image, cfi, state) {
+                return self.differ(at, image, cfi);
             }
         }
     }
 
-    /// Where no function is, the image must say so, but for padding and what is known by its code.
+    /// Where no function is, the image must say so, but for what is known by its code.
     fn compare_gaps(&mut self, code: &[Range<Svma>]) {
         if self.found.malformed > 0 {
             return;
         }
         let functions = ranges::merge(self.found.functions.iter().cloned());
         let everything = Svma::new(0)..Svma::new(1 << ADDRESS_BITS);
-        let mut gap_start = None;
         for gap in ranges::without(std::slice::from_ref(&everything), functions.iter()) {
-            let is_between = gap_start.replace(gap.end).is_some() && gap.end < everything.end;
-            let length = gap.end.offset_from(gap.start);
-            let before = self.rule_at(gap.start.wrapping_sub(1));
-            let may_answer = matches!(before, UnwindRule::Frame(_)) && length <= MAX_PADDING;
-            if is_between && may_answer && self.rule_at(gap.start) == before {
-                self.found.paddings += 1;
-                continue;
-            }
             for at in gap_probes(&gap, code) {
                 let rule = self.rule_at(at);
                 match rule {
@@ -376,25 +426,28 @@ fn code_of(fde: &Fde<'_>, code: &[Range<Svma>]) -> Option<Range<Svma>> {
     (range.start < range.end).then_some(range)
 }
 
-/// The first and the last byte of a row, and where the image's index has an entry in it.
-fn addresses_of(range: &Range<Svma>) -> impl Iterator<Item = Svma> {
-    let (start, last) = (range.start, range.end.wrapping_sub(1));
-    let blocks = (start.get() >> BLOCK_SHIFT) + 1..=last.get() >> BLOCK_SHIFT;
-    let blocks = blocks.map(|block| Svma::new(block << BLOCK_SHIFT));
-    let last = (last > start).then_some(last);
-    [start].into_iter().chain(blocks).chain(last)
+fn addresses(range: &Range<Svma>) -> impl Iterator<Item = Svma> {
+    (range.start.get()..range.end.get()).map(Svma::new)
+}
+
+/// Entries of procedure linkage tables differ half-way, and a program can start from the program counter.
+fn depends_on_address(rule: UnwindRule) -> bool {
+    match rule {
+        UnwindRule::Frame(frame) => matches!(frame.cfa, CfaRule::Plt { .. }),
+        UnwindRule::Program(_) => true,
+        UnwindRule::EndOfStack | UnwindRule::Gap | UnwindRule::Unsupported(_) => false,
+    }
 }
 
 /// Addresses all over the parts of a gap that are code, and its first and last.
 fn gap_probes(gap: &Range<Svma>, code: &[Range<Svma>]) -> Vec<Svma> {
     let mut probes = vec![gap.start, gap.end.wrapping_sub(1)];
-    for range in code {
+    let first = code.partition_point(|range| range.end <= gap.start);
+    for range in code[first..].iter().take_while(|range| range.start < gap.end) {
         let (start, end) = (range.start.max(gap.start), range.end.min(gap.end));
-        if start < end {
-            let length = end.offset_from(start);
-            let stride = length.div_ceil(MAX_GAP_PROBES);
-            probes.extend((0..length.div_ceil(stride)).map(|number| start.wrapping_add(number * stride)));
-        }
+        let length = end.offset_from(start);
+        let stride = length.div_ceil(MAX_GAP_PROBES).max(1);
+        probes.extend((0..length.div_ceil(stride)).map(|number| start.wrapping_add(number * stride)));
     }
     probes
 }

@@ -1,0 +1,142 @@
+//! A process recorded while it stands still: registers, memory, and the tables that a session would publish.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use memleak::target::{MappedCode, Mappings, ModuleId, Modules};
+use unwind_tables::addr::Avma;
+use unwind_tables::compile;
+use unwind_tables::mapping::{ADDRESS_BITS, Identity, Mapping, MappingKind};
+use unwind_tables::walk::Registers;
+
+use super::host::Memory;
+
+/// A program that stands still with the stack to walk, and is ended with the test.
+pub struct Recorded {
+    child: Child,
+    pub start: Registers,
+}
+
+impl Recorded {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+pub fn compile_program(flags: &[&str]) -> PathBuf {
+    let name = format!("recorded{}", flags.concat());
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let status = Command::new("gcc")
+        .args([
+            "-O2",
+            "-mavx2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "tests/programs/recorded_stack.c",
+            "-o",
+        ])
+        .arg(&program)
+        .args(flags)
+        .status()
+        .expect("gcc runs (apt-get install gcc)");
+    assert!(status.success(), "the program compiles with {flags:?}");
+    program
+}
+
+pub fn start(program: &Path) -> Recorded {
+    let mut command = Command::new(program);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let output = child.stdout.take().expect("it was piped");
+    BufReader::new(output)
+        .read_line(&mut line)
+        .expect("the program prints its registers");
+    let numbers: Vec<_> = line
+        .split_whitespace()
+        .map(|number| Avma::new(u64::from_str_radix(number, 16).expect("a number")))
+        .collect();
+    let &[pc, sp, fp] = numbers.as_slice() else {
+        panic!("three registers in {line:?}")
+    };
+    Recorded {
+        child,
+        start: Registers::new(pc, sp, fp),
+    }
+}
+
+/// All memory of a process that can be read.
+pub fn record_memory(pid: u32) -> Memory {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).expect("its maps can be read");
+    let source = File::open(format!("/proc/{pid}/mem")).expect("its memory can be read");
+    let mut memory = Memory::default();
+    for entry in memleak::target::maps::parse(&maps).map(|entry| entry.expect("a well-formed line")) {
+        let length = entry.range.end.offset_from(entry.range.start);
+        let mut bytes = vec![0; usize::try_from(length).expect("it is mapped")];
+        // Some mappings cannot be read; none that a stack needs.
+        if entry.readable && source.read_exact_at(&mut bytes, entry.range.start.get()).is_ok() {
+            memory.add(entry.range.start, bytes);
+        }
+    }
+    memory
+}
+
+/// The tables of a process as the session would store and publish them.
+pub struct Published {
+    pub words: Vec<u32>,
+    pub mappings: Vec<Mapping>,
+}
+
+pub fn publish(mappings: &Mappings, modules: &Modules) -> Published {
+    let mut words = Vec::new();
+    let mut stored: BTreeMap<ModuleId, Option<u32>> = BTreeMap::new();
+    let mut list = Vec::new();
+    for entry in mappings.entries() {
+        let (kind, bias, image_at) = match entry.code {
+            MappedCode::Module { module, bias } => {
+                let at = *stored.entry(module).or_insert_with(|| {
+                    let bytes = modules.get(module).expect("it is known").bytes();
+                    let image = compile(bytes).expect("it is an ELF file").image?;
+                    let at = u32::try_from(words.len()).expect("it is small");
+                    words.extend_from_slice(image.words());
+                    Some(at)
+                });
+                match at {
+                    Some(at) => (MappingKind::Table, bias, at),
+                    None => (MappingKind::NoCfi, bias, 0),
+                }
+            }
+            MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
+            MappedCode::Trampoline | MappedCode::Unreadable { .. } => continue,
+        };
+        if entry.range.end.get() >> ADDRESS_BITS == 0 {
+            list.push(Mapping {
+                start: entry.range.start,
+                end: entry.range.end,
+                bias,
+                image_at,
+                kind,
+                identity: Identity::SETTLED,
+            });
+        }
+    }
+    Published {
+        words,
+        mappings: list,
+    }
+}
