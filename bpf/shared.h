@@ -85,17 +85,19 @@ enum mapping_kind {
 	MAPPING_TRAMPOLINE = 4,
 };
 
-/* How long an entry of the mapping list is true. */
+/* What it takes for an entry of the mapping list to be true: bits, none for as long as the program runs. */
 enum mapping_trust {
-	/* As long as the program runs: nothing unloads it. */
+	/* Nothing unloads it. */
 	TRUST_SETTLED = 0,
-	/* While the process's memory holds the words of its checks. */
+	/* The process's memory holds the words of its checks. */
 	TRUST_CHECKED = 1,
-	/* While its checks hold, which say too little alone, and no change of the mappings is announced. */
+	/* No change of the mappings is announced. */
 	TRUST_UNCHANGED = 2,
+	/* Both: its checks say too little alone. */
+	TRUST_CHECKED_UNCHANGED = 3,
 };
 
-/* A word that stands in the process's memory while the mapping is what the list says; `at` 0 for none. */
+/* A word that stands in the process's memory while the mapping is what the list says. */
 struct mapping_check {
 	u64 at;
 	u64 word;

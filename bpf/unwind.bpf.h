@@ -115,9 +115,9 @@ static __always_inline u32 lookup_rule(struct walk *walk)
 	u64 entry = *(volatile u64 *)&cache[slot];
 	u32 rule = entry & 0x7fffffff;
 	u64 unsettled = entry >> 31 & 1;
-	bool cached = entry >> 32 == tag && rule && !(address >> ADDRESS_BITS);
+	u64 misses = (entry >> 32 ^ tag) | address >> ADDRESS_BITS;
 
-	if (cached && (!unsettled || is_verified(&walk->list_state, address)))
+	if (!misses && rule && (!unsettled || is_verified(&walk->list_state, address)))
 		return rule;
 
 	struct mapping *mapping = find_mapping(walk->list, address);
@@ -126,8 +126,6 @@ static __always_inline u32 lookup_rule(struct walk *walk)
 		return rule_without_mapping(walk);
 	if (!is_current(&walk->list_state, mapping))
 		return RULE(RULE_STOP, STOP_STALE);
-	if (cached)
-		return rule;
 	rule = find_rule(walk, mapping, address);
 	unsettled = mapping->trust != TRUST_SETTLED;
 	if (rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING)

@@ -39,9 +39,12 @@
 //! * **No frame is invented.** Every stored frame lies in an executable mapping and was reached by CFI or by a
 //!   frame pointer that leads to an address behind a call. What cannot be known ends the walk with one of
 //!   [`End`](unwind_tables::walk::End)'s causes; only an undefined return address is "complete".
-//! * **No stale table is used knowingly.** A walk uses one mapping list and one rule cache throughout; both are
-//!   replaced whole, and reused only after every walk that could hold them has ended ([`bpf::Publisher`]). What
-//!   is not noticed at once: code that is unmapped and replaced at the same address, until the next reload.
+//! * **No stale table is used.** A walk uses one mapping list and one rule cache throughout; both are replaced
+//!   whole, and reused only after every walk that could hold them has ended ([`bpf::Publisher`]). The list is as old
+//!   as its last publication, so what can be unloaded is verified: before a walk uses anything of such a mapping, it
+//!   compares the object's build-id with the process's memory, once per run of frames ([`unwind_tables::mapping`]).
+//!   Exempt is what nothing unloads: the executable, its loader, and what they need. A mapping that fails, and
+//!   anything that cannot be verified while the loader changes mappings, ends the walk with `table_not_loaded`.
 //! * **One walk, two languages.** `bpf/unwind.bpf.h` does what [`unwind_tables::walk`] specifies;
 //!   `tests/unwind_host.rs` and `tests/unwind_recorded.rs` run both over the same tables and memory.
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
@@ -53,6 +56,16 @@
 //!
 //! Deliberately absent: `perf_event` stack dumps (they truncate), the kernel's stack map (it loses colliding
 //! stacks), polling for mapping changes, and any knowledge of BPF types outside [`bpf`] and [`collect`].
+//!
+//! # How changes of the mappings are known
+//!
+//! By the loader's own hook for debuggers, `_dl_debug_state`, which glibc and musl call before and after they map
+//! or unmap objects. Its probe runs in the thread that calls `dlopen` or `dlclose`, so that a change is announced
+//! before any code of it can run, and before any is gone; user space, woken at once, publishes the new list one to
+//! three milliseconds later on an idle machine. The kernel's own records of `mmap` (perf events) come too late for
+//! that, after the fact and through a buffer per CPU, and there is none for `munmap`. What the hook does not see is
+//! code mapped by other means: a JIT's, a static program's, an object's mapped by hand. A walk that meets an address
+//! in no known mapping asks for a reading too, and verification needs no event at all.
 //!
 //! # Words
 //!

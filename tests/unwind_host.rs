@@ -226,22 +226,28 @@ fn random_code(random: &mut Random, bytes: u64) -> Vec<u8> {
 
 /// Mostly of an object that is there; sometimes of one that is not any more, or whose memory is gone.
 fn random_identity(random: &mut Random) -> Identity {
-    let check = match random.below(12) {
-        0 => (IDENTITY, !IDENTITY_WORD),
-        1 => (IDENTITY + 8, IDENTITY_WORD),
-        _ => (IDENTITY, IDENTITY_WORD),
+    let trusts = [
+        Trust::Settled,
+        Trust::Checked,
+        Trust::Unchanged,
+        Trust::CheckedUnchanged,
+    ];
+    let mut check = || {
+        let (at, word) = match random.below(24) {
+            0 => (IDENTITY, !IDENTITY_WORD),
+            1 => (IDENTITY + 8, IDENTITY_WORD),
+            _ => (IDENTITY, IDENTITY_WORD),
+        };
+        Check {
+            at: Avma::new(at),
+            word,
+        }
     };
-    let made = Check {
-        at: Avma::new(check.0),
-        word: check.1,
-    };
-    let trust = [Trust::Settled, Trust::Checked, Trust::Checked, Trust::Unchanged][random.index(4)];
-    let checks = match random.below(3) {
-        0 => [made, Check::default()],
-        1 => [Check::default(), made],
-        _ => [made, made],
-    };
-    Identity { trust, checks }
+    let checks = [check(), check()];
+    Identity {
+        trust: trusts[random.index(trusts.len())],
+        checks,
+    }
 }
 
 fn random_start(random: &mut Random, code_bytes: u64) -> Registers {

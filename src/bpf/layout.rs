@@ -54,6 +54,7 @@ equal! {
     c::mapping_trust::TRUST_SETTLED => Trust::Settled,
     c::mapping_trust::TRUST_CHECKED => Trust::Checked,
     c::mapping_trust::TRUST_UNCHANGED => Trust::Unchanged,
+    c::mapping_trust::TRUST_CHECKED_UNCHANGED => Trust::CheckedUnchanged,
 }
 
 equal! {

@@ -221,7 +221,7 @@ fn by_words(fingerprint: Fingerprint, bias: Bias) -> Identity {
         trust: if fingerprint.unique {
             Trust::Checked
         } else {
-            Trust::Unchanged
+            Trust::CheckedUnchanged
         },
         checks: fingerprint.words.map(|(svma, word)| Check {
             at: bias.to_avma(svma),

@@ -155,7 +155,7 @@ type Seen = ((u32, u32), u64, PathBuf);
 #[derive(Debug, Default)]
 pub struct Modules {
     modules: Vec<Module>,
-    seen: HashMap<Seen, Result<ModuleId, Unreadable>>,
+    seen: HashMap<Seen, ModuleId>,
     // As `stat` names them. Every module's file stays open, so that no inode number is reused.
     by_file: HashMap<(u64, u64), ModuleId>,
 }
@@ -205,13 +205,12 @@ impl Modules {
         };
         let key = (entry.device, entry.inode, path.clone());
         if let Some(known) = self.seen.get(&key) {
-            return known.clone();
+            return Ok(*known);
         }
-        let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path));
-        if module != Err(Unreadable::Gone) {
-            self.seen.insert(key, module.clone());
-        }
-        module
+        let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path))?;
+        // A failure is not kept: it can be that the mapping has just gone.
+        self.seen.insert(key, module);
+        Ok(module)
     }
 
     /// The vDSO of process `pid`. All processes of one kernel share one or two.
@@ -277,7 +276,7 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
     let (start, end) = (entry.range.start, entry.range.end);
     let absent = Unreadable::CannotOpen(io::ErrorKind::NotFound);
     let gone = match open_regular(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
-        Ok(opened) if is_called(&opened.file, path) => return Ok(opened),
+        Ok(opened) if is_still(entry, path, &opened.file) => return Ok(opened),
         // Another file's mapping has its place by now.
         Ok(_) => true,
         Err(Unreadable::NotRegular) => return Err(Unreadable::NotRegular),
@@ -313,17 +312,21 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
     })
 }
 
-/// Whether an opened file goes by `path`, as the kernel names it in the maps: an inode number would do on most file
-/// systems, but not on all. A file that is deleted has a word behind its path.
-fn is_called(file: &File, path: &Path) -> bool {
-    let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    name.is_ok_and(|name| {
-        let after = name
-            .as_os_str()
-            .as_bytes()
-            .strip_prefix(path.as_os_str().as_bytes());
-        after.is_some_and(|after| matches!(after, b"" | b" (deleted)"))
-    })
+/// Whether the file that is mapped now is the one that the maps named.
+///
+/// Some file systems have one inode number for `stat` and another for maps; their paths must do.
+fn is_still(entry: &MapsEntry, path: &Path, file: &File) -> bool {
+    let same_inode = file
+        .metadata()
+        .is_ok_and(|metadata| metadata.ino() == entry.inode);
+    let opened_path = || fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+    same_inode || without_deleted(&opened_path()) == path.as_os_str().as_bytes()
+}
+
+/// A path as the kernel writes it, without its mark of deleted files.
+fn without_deleted(path: &Path) -> &[u8] {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)
 }
 
 /// Opens a file for reading, if it is a regular one: opening a device or a pipe may have effects.

@@ -27,23 +27,25 @@ pub enum MappingKind {
     Trampoline = 4,
 }
 
-/// How long an entry of the list is true.
+/// What it takes for an entry of the list to be true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Trust {
-    /// As long as the program runs: nothing unloads it.
+    /// Nothing: as long as the program runs, nothing unloads it.
     #[default]
     Settled = 0,
-    /// While the process's memory holds the words of its checks.
+    /// The process's memory holds the words of its checks.
     Checked = 1,
-    /// While its checks hold, which say too little alone, and no change of the mappings is announced.
+    /// No change of the mappings is announced.
     Unchanged = 2,
+    /// Both: its checks say too little alone.
+    CheckedUnchanged = 3,
 }
 
 /// A word that stands in the process's memory while the mapping is what the list says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Check {
-    /// Where; 0 for a check that is not made.
+    /// Where.
     pub at: Avma,
     /// What.
     pub word: u64,
@@ -107,11 +109,10 @@ impl Mapping {
     /// Whether it still holds what the list says. `changing`: a change of the mappings is announced that the
     /// list does not have yet.
     pub fn is_current(&self, changing: bool, mut read: impl FnMut(Avma) -> Option<u64>) -> bool {
-        let mut holds = |check: &Check| check.at == Avma::new(0) || read(check.at) == Some(check.word);
-        match self.identity.trust {
-            Trust::Settled => true,
-            Trust::Checked => self.identity.checks.iter().all(&mut holds),
-            Trust::Unchanged => !changing && self.identity.checks.iter().all(&mut holds),
-        }
+        let trust = self.identity.trust;
+        let checked = matches!(trust, Trust::Checked | Trust::CheckedUnchanged);
+        let unchanged = matches!(trust, Trust::Unchanged | Trust::CheckedUnchanged);
+        let mut holds = |check: &Check| read(check.at) == Some(check.word);
+        !(unchanged && changing) && (!checked || self.identity.checks.iter().all(&mut holds))
     }
 }
