@@ -9,7 +9,9 @@
 #pragma once
 
 /* What is read of the kernel's own structures; offsets are those of the running kernel. */
-struct mm_struct___read;
+struct mm_struct___read {
+	int map_count;
+} __attribute__((preserve_access_index));
 
 struct signal_struct___read {
 	struct {
@@ -138,6 +140,26 @@ static __always_inline void abandon_call(void)
 	thread->owner = 0;
 }
 
+/*
+ * A task has a new name. If it has one because it executes, its memory is new and holds nothing but a stack: from now
+ * on what can be read of its mappings is not of the old program, though that one's instance goes on until the new
+ * one has begun.
+ */
+static __always_inline void task_renamed(struct task_struct___read *task)
+{
+	u64 current = bpf_get_current_pid_tgid();
+	u32 tgid = current >> 32;
+	u64 owner;
+
+	if ((u32)task->pid != (u32)current || !task->mm || task->mm->map_count != 1)
+		return;
+	owner = owner_of_process(tgid);
+	if (!owner || process_at(slot_of(owner))->tgid != tgid)
+		return;
+	__sync_lock_test_and_set(&process_at(slot_of(owner))->state,
+				 (u64)instance_of(owner) << 32 | GENERATION_ENDING);
+}
+
 /* The current process runs another program from now on. */
 static __always_inline void process_executes(bool by_other_thread)
 {
@@ -195,12 +217,19 @@ static __always_inline void borrow_lists(struct beginning *beginning, u64 owner)
 {
 	struct process *parent = process_at(slot_of(owner));
 	u64 state = state_of(slot_of(owner));
-	bool published = (u32)state != 0;
+	u32 generation = state;
 
 	beginning->changing = is_changing(slot_of(owner));
-	beginning->borrowed = published ? state : parent->borrowed;
-	beginning->lender = published ? slot_of(owner) : parent->lender;
-	beginning->parent_epoch = published ? parent->epochs[state & 1] : 0;
+	if (generation == GENERATION_ENDING)
+		return;
+	if (generation == GENERATION_NONE) {
+		beginning->borrowed = parent->borrowed;
+		beginning->lender = parent->lender;
+		return;
+	}
+	beginning->borrowed = state;
+	beginning->lender = slot_of(owner);
+	beginning->parent_epoch = parent->epochs[generation & 1];
 }
 
 /* The current process has made another one, or a thread. */

@@ -37,6 +37,7 @@ struct compared {
 	enum counter counter;
 	enum event_kind event_kind;
 	enum slot_state slot_state;
+	enum generation generation;
 	enum instance_origin instance_origin;
 	enum instance_end instance_end;
 	enum end_cause end_cause;
@@ -98,6 +99,14 @@ int loader_hook(struct pt_regs *ctx)
 
 	if (owner)
 		announce_change(owner);
+	return 0;
+}
+
+/* Runs, among others, in a process that executes, when its old memory is gone and nothing of the new is mapped. */
+SEC("tp_btf/task_rename")
+int process_rename(u64 *ctx)
+{
+	task_renamed((void *)ctx[0]);
 	return 0;
 }
 

@@ -74,9 +74,9 @@ __noinline u64 view_of(u64 owner)
 	u32 generation = state;
 	u64 borrowed = process->borrowed;
 
-	if (instance_of(state) != instance_of(owner))
+	if (instance_of(state) != instance_of(owner) || generation == GENERATION_ENDING)
 		return make_view(NO_LIST, 0);
-	if (generation)
+	if (generation != GENERATION_NONE)
 		return make_view(list_number(slot, generation), process->epochs[generation & 1]);
 	if (borrowed && instance_of(state_of(process->lender)) == instance_of(borrowed))
 		return make_view(list_number(process->lender, borrowed), 0);

@@ -129,12 +129,18 @@ struct mapping {
  * A slot's state is one word, so that a walk never takes the lists of one instance for another's:
  *
  *    bit 32..63   the instance; 0 while the slot has none
- *    bit 0..31    the generation: how often its mappings were published. 0: not yet. Bit 0 is the active one
- *                 of the two lists. Without an instance: enum slot_state.
+ *    bit 0..31    the generation: how often its mappings were published. 0: not yet. GENERATION_ENDING: it
+ *                 executes another program, whose mappings are not its own. Bit 0 is the active one of the two
+ *                 lists. Without an instance: enum slot_state.
  *
  * Only the kernel side ends an instance that runs, and only user space frees its slot, after every walk in it
  * has ended. Both change the state by an exchange that fails if the other was first.
  */
+enum generation {
+	GENERATION_NONE = 0,
+	GENERATION_ENDING = 0xffffffff,
+};
+
 enum slot_state {
 	SLOT_FREE = 0,
 	/* Its instance has ended; user space must free it. */

@@ -24,9 +24,10 @@ const MEASURED: &[Row] = &[
     ("allocation_return", AttachPath::Multi, Walk::Dwarf, 49_051),
     ("allocation_return", AttachPath::Multi, Walk::Fp, 4_297),
     ("free_entry", AttachPath::Session, Walk::Dwarf, 559),
+    ("process_rename", AttachPath::Session, Walk::Dwarf, 44),
     ("process_exec", AttachPath::Session, Walk::Dwarf, 545),
     ("process_exit", AttachPath::Session, Walk::Dwarf, 167),
-    ("process_fork", AttachPath::Session, Walk::Dwarf, 253),
+    ("process_fork", AttachPath::Session, Walk::Dwarf, 262),
     ("forget_blocks", AttachPath::Session, Walk::Dwarf, 27),
 ];
 
@@ -53,6 +54,7 @@ fn verified(attach: AttachPath, walk: Walk) -> BTreeMap<String, u64> {
         &programs.allocation_return,
         &programs.free_entry,
         &programs.process_exec,
+        &programs.process_rename,
         &programs.process_exit,
         &programs.process_fork,
         &programs.forget_blocks,

@@ -151,6 +151,7 @@ impl<'obj> Kernel<'obj> {
         let links = [
             programs.process_exit.attach()?,
             programs.process_exec.attach()?,
+            programs.process_rename.attach()?,
             programs.process_fork.attach()?,
         ];
         Ok(Watch(links))
@@ -186,7 +187,7 @@ impl<'obj> Kernel<'obj> {
 }
 
 /// The programs that follow processes; dropping it ends that.
-pub struct Watch(#[allow(dead_code, reason = "held for its drop")] [Link; 3]);
+pub struct Watch(#[allow(dead_code, reason = "held for its drop")] [Link; 4]);
 
 fn map_words<W: memory::Word>(map: &libbpf_rs::MapMut<'_>) -> Result<SharedWords<W>, LoadError> {
     let words = map.value_size() as usize / size_of::<W>();

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::memory::SharedWords;
-use super::skeleton::types::{instance, instance_end, instance_origin, limits, process, slot_state};
+use super::skeleton::types::{
+    generation, instance, instance_end, instance_origin, limits, process, slot_state,
+};
 
 /// Words of one process record.
 pub(super) const PROCESS_WORDS: usize = size_of::<process>() / size_of::<u64>();
@@ -33,6 +35,11 @@ impl SlotState {
     /// A slot whose instance has just begun: nothing of it is published.
     pub(super) fn begun(instance: u32) -> Self {
         Self(u64::from(instance) << 32)
+    }
+
+    /// Whether there is an instance whose process has mapped what is its own.
+    pub(super) fn has_mappings(self) -> bool {
+        self.instance() != 0 && self.0 & 0xffff_ffff != u64::from(generation::GENERATION_ENDING.0)
     }
 
     /// The instance in it; 0 for none.

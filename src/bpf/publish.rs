@@ -16,7 +16,7 @@ use super::load::Sizes;
 use super::memory::SharedWords;
 use super::processes::{PROCESS_WORDS, SlotState, nth_record};
 use super::skeleton::types;
-use super::skeleton::types::limits;
+use super::skeleton::types::{generation as fixed, limits};
 
 /// Words of one mapping in the kernel's list.
 const MAPPING_WORDS: usize = size_of::<types::mapping>() / size_of::<u64>();
@@ -57,9 +57,13 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// The instance whose mappings are read; 0 for none.
+    /// The instance whose mappings are read; 0 for none: there is none, or what is mapped is not its own any more.
     pub fn instance(self) -> u32 {
-        self.state.instance()
+        if self.state.has_mappings() {
+            self.state.instance()
+        } else {
+            0
+        }
     }
 }
 
@@ -117,7 +121,7 @@ impl Publisher {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
         };
         let seen = reading.state;
-        if seen.instance() == 0 || state.load(Ordering::SeqCst) != seen.0 {
+        if !seen.has_mappings() || state.load(Ordering::SeqCst) != seen.0 {
             return Ok(Published::Superseded);
         }
         let generation = next_generation(seen.0);
@@ -278,11 +282,13 @@ fn write_epoch(epochs: &AtomicU64, list: usize, epoch: u32) {
     epochs.store(other | u64::from(epoch) << shift, Ordering::SeqCst);
 }
 
-/// The generation after a state's: never 0, which is "not published", and always of the other list.
+/// The generation after a state's: never one that has another meaning, and always of the other list.
 fn next_generation(state: u64) -> u64 {
-    match (state + 1) & 0xffff_ffff {
-        0 => 2,
-        next => next,
+    let next = (state & 0xffff_ffff) + 1;
+    if next == u64::from(fixed::GENERATION_ENDING.0) {
+        1
+    } else {
+        next
     }
 }
 
@@ -309,15 +315,15 @@ fn mapping_words(mapping: &Mapping) -> [u64; MAPPING_WORDS] {
 mod tests {
     use super::*;
 
-    /// Lists alternate, and no generation but the first is "not published".
+    /// Lists alternate, and no generation is one of those with another meaning.
     #[test]
     fn generations_alternate() {
         for (generation, next) in [
             (0, 1),
             (1, 2),
             (2, 3),
-            (0xffff_fffe, 0xffff_ffff),
-            (0xffff_ffff, 2),
+            (0xffff_fffd, 0xffff_fffe),
+            (0xffff_fffe, 1),
         ] {
             assert_eq!(next_generation(7 << 32 | generation), next);
             assert_ne!(next & 1, generation & 1);

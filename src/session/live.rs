@@ -213,9 +213,11 @@ impl<'obj> Live<'obj> {
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
         };
-        process.history.add(&mappings);
+        // Kept only if it is published: else it may be another instance's.
+        let mut history = process.history.clone();
+        history.add(&mappings);
         let list = self.tables.kernel_mappings(&mappings, &self.modules);
-        let (slot, epoch) = (process.instance.slot, process.history.current());
+        let (slot, epoch) = (process.instance.slot, history.current());
         let published = self.kernel.publisher.publish(slot, reading, &list, epoch);
         let Published::Active {
             left_out,
@@ -235,6 +237,7 @@ impl<'obj> Live<'obj> {
             process.facts.pid,
             new_tables
         );
+        process.history = history;
         process.mappings = mappings;
         Ok(())
     }

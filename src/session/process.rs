@@ -2,7 +2,7 @@
 
 use super::attachments::Attachments;
 use super::reload::Reloads;
-use crate::bpf::{Instance, InstanceEnd};
+use crate::bpf::{Instance, InstanceEnd, Origin};
 use crate::report::TargetFacts;
 use crate::target::{History, Mappings, Target};
 
@@ -52,12 +52,25 @@ impl Process {
 }
 
 fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
+    let comm = match (instance.origin, target) {
+        (Origin::Attached, Some(target)) => target.comm().to_owned(),
+        _ => instance.comm.clone(),
+    };
+    let exe = target.filter(|target| is_of_instance(target, &comm));
     TargetFacts {
         pid: instance.pid,
         instance: instance.number,
         parent: instance.parent,
-        comm: target.map_or_else(|| instance.comm.clone(), |target| target.comm().to_owned()),
-        exe: target.map(|target| target.exe().to_owned()),
+        comm,
+        exe: exe.map(|target| target.exe().to_owned()),
         ended: None,
     }
+}
+
+/// Whether a process that was looked at is still the instance whose first thread had the name `comm`: it can have
+/// executed another program by then. That is named by its file; a script's interpreter keeps the script's name.
+fn is_of_instance(target: &Target, comm: &str) -> bool {
+    let file = target.exe().file_name().map(|name| name.to_string_lossy());
+    let short = |name: &str| name.chars().take(15).collect::<String>();
+    target.comm() == comm || file.is_some_and(|file| short(&file) == comm)
 }
