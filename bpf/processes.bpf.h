@@ -78,7 +78,7 @@ __noinline u64 view_of(u64 owner)
 		return make_view(NO_LIST, 0);
 	if (generation)
 		return make_view(list_number(slot, generation), process->epochs[generation & 1]);
-	if (borrowed && state_of(process->lender) == borrowed)
+	if (borrowed && instance_of(state_of(process->lender)) == instance_of(borrowed))
 		return make_view(list_number(process->lender, borrowed), 0);
 	return make_view(NO_LIST, 0);
 }

@@ -149,8 +149,9 @@ enum slot_state {
 struct process {
 	u64 state;
 	/*
-	 * The state of the slot whose lists are right for this one until it has its own: a child of fork has its
-	 * parent's mappings as they were then. They are so while that slot's state is just this. 0: none.
+	 * The state of the slot whose active list is right for this one until it has its own: a child of fork has
+	 * its parent's mappings as they were then. It is so while that slot has the same instance: user space takes
+	 * back what is borrowed before it rewrites a list. 0: none.
 	 */
 	u64 borrowed;
 	/*

@@ -132,6 +132,7 @@ fn follow_until_complete(
     possible: &Possible<'_>,
     symbol: &str,
 ) -> u64 {
+    let mut last = None;
     for asked in 1..200 {
         program.tell("");
         program.expect("done");
@@ -140,8 +141,10 @@ fn follow_until_complete(
         if report.through(symbol).iter().any(|stack| stack.end == "complete") {
             return asked;
         }
+        last = Some(report);
     }
-    panic!("never complete through {symbol}");
+    let report = last.expect("it was asked");
+    panic!("never complete through {symbol}:\n{report}");
 }
 
 /// Runs `swap.c` over `rounds` rounds, then until each library has had its complete stack. Returns the last report

@@ -65,7 +65,7 @@ fn coroutines() {
     assert_eq!(report.through("coroutine").len(), report.stacks.len(), "{report}");
     assert_eq!(report.allocated().blocks, 23, "{report}");
     for stack in &report.stacks {
-        assert_eq!(stack.end, "no_mapping", "{stack}");
+        assert_eq!(stack.end, "no_cfi", "{stack}");
         let [.., coroutine, start] = &stack.frames[..] else {
             panic!("two frames at least:\n{stack}")
         };

@@ -128,6 +128,10 @@ impl Publisher {
             // Whoever shared the memory of the instance before may still walk by one of its lists.
             self.await_walks()?;
         }
+        // A child can have borrowed from a child in the meantime, hence again.
+        while self.take_back(slot, generation) {
+            self.await_walks()?;
+        }
         let left_out = self.write_list(list, mappings);
         self.clear_cache(list);
         write_epoch(epochs, active_list, epoch);
@@ -168,6 +172,23 @@ impl Publisher {
         }
         published.store(reading.changes, Ordering::SeqCst);
         announced.load(Ordering::SeqCst) == reading.changes
+    }
+
+    /// Takes the list that a generation of `slot` uses from those who have borrowed it. Returns whether any had.
+    fn take_back(&self, slot: u32, generation: u64) -> bool {
+        let mut any = false;
+        for process in self.processes.words().chunks_exact(PROCESS_WORDS) {
+            let [_, borrowed, _, lender_and_pid, ..] = process else {
+                continue;
+            };
+            let lender = lender_and_pid.load(Ordering::SeqCst) & 0xffff_ffff;
+            let list = borrowed.load(Ordering::SeqCst);
+            if list != 0 && lender == u64::from(slot) && list & 1 == generation & 1 {
+                borrowed.store(0, Ordering::SeqCst);
+                any = true;
+            }
+        }
+        any
     }
 
     fn process(&self, slot: u32) -> &[AtomicU64] {

@@ -32,15 +32,23 @@ pub(super) struct Lifecycle {
 impl Live<'_> {
     /// Catches up with what processes did.
     pub(super) fn observe(&mut self) -> anyhow::Result<()> {
+        // What is new now may have ended in the meantime.
+        while self.observe_once() {}
+        self.free_slots()?;
+        self.forget_sometimes()
+    }
+
+    /// Returns whether there was anything new.
+    fn observe_once(&mut self) -> bool {
         // Ends are looked for first: the last thing that a process did may have been to begin another.
         let ended = self.observe_ends();
+        let first = self.lifecycle.next;
         if self.observe_beginnings() {
             for (number, end) in ended {
                 self.end(number, end);
             }
         }
-        self.free_slots()?;
-        self.forget_ended()
+        self.lifecycle.next != first
     }
 
     /// Whether anything is still traced.
@@ -204,13 +212,21 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Takes the blocks of ended instances out of the block table, not too often.
-    fn forget_ended(&mut self) -> anyhow::Result<()> {
-        let began = Instant::now();
-        let early = |&not_before: &Instant| began < not_before;
-        if !self.lifecycle.to_forget || self.lifecycle.forget_not_before.as_ref().is_some_and(early) {
+    /// As [`Live::forget_ended`], not too often.
+    fn forget_sometimes(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        match self.lifecycle.forget_not_before {
+            Some(not_before) if now < not_before => Ok(()),
+            _ => self.forget_ended(),
+        }
+    }
+
+    /// Takes the blocks of ended instances out of the block table.
+    pub(super) fn forget_ended(&mut self) -> anyhow::Result<()> {
+        if !self.lifecycle.to_forget {
             return Ok(());
         }
+        let began = Instant::now();
         self.kernel
             .forget_ended()
             .context("cannot clear the block table of ended processes")?;

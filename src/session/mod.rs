@@ -146,6 +146,7 @@ impl<'obj> Session<'obj> {
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
         self.live.reload_all()?;
+        self.live.forget_ended()?;
         if snapshot.events.probe_hits == 0 {
             tracing::warn!(
                 "no call of a probed allocator function was seen: the target is idle or allocates otherwise"

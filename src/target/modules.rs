@@ -131,6 +131,9 @@ pub enum Unreadable {
         "the file was replaced or deleted, and opening the mapped one needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; try sudo"
     )]
     Replaced,
+    /// It was unmapped after the maps were read, and its path leads elsewhere.
+    #[error("it was unmapped before it could be opened")]
+    Gone,
     /// A device or the like, which is not opened because that may have effects.
     #[error("it is not a regular file")]
     NotRegular,
@@ -271,27 +274,36 @@ impl Modules {
 /// Opens the file behind a mapping: the very inode where we may, else what its path leads to.
 fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unreadable> {
     let (start, end) = (entry.range.start, entry.range.end);
-    match open_regular(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
+    let absent = Unreadable::CannotOpen(io::ErrorKind::NotFound);
+    let gone = match open_regular(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
         Ok(opened) if is_still(entry, path, &opened.file) => return Ok(opened),
+        // Another file's mapping has its place by now.
+        Ok(_) => true,
         Err(Unreadable::NotRegular) => return Err(Unreadable::NotRegular),
-        // Not permitted, or the mapping went away since the maps were read, or another took its place.
-        Ok(_) | Err(_) => {}
-    }
+        // Not permitted, or the mapping went away since the maps were read.
+        Err(error) => error == absent,
+    };
     let relative = path.strip_prefix("/").unwrap_or(path);
-    let opened =
-        open_regular(&PathBuf::from(format!("/proc/{pid}/root")).join(relative)).map_err(|error| {
-            if error == Unreadable::CannotOpen(io::ErrorKind::NotFound) {
-                Unreadable::Replaced
-            } else {
-                error
-            }
-        })?;
+    let opened = open_regular(&PathBuf::from(format!("/proc/{pid}/root")).join(relative));
+    let opened = opened.map_err(|error| {
+        if gone {
+            Unreadable::Gone
+        } else if error == absent {
+            Unreadable::Replaced
+        } else {
+            error
+        }
+    })?;
     let metadata = opened
         .file
         .metadata()
         .map_err(|error| Unreadable::CannotOpen(error.kind()))?;
     if metadata.ino() != entry.inode {
-        return Err(Unreadable::Replaced);
+        return Err(if gone {
+            Unreadable::Gone
+        } else {
+            Unreadable::Replaced
+        });
     }
     let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
     Ok(Opened {

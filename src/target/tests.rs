@@ -2,6 +2,7 @@ use std::process::{Child, Command, Stdio};
 
 use unwind_tables::addr::Avma;
 
+use super::maps::MapsName;
 use super::*;
 
 /// A child that is killed and reaped when the test ends, however it ends.
@@ -147,6 +148,37 @@ fn deleted_program() {
         Some(module) => assert!(module.bytes() == original && !refused),
         None => assert!(refused, "{mappings:?}"),
     }
+}
+
+/// Between the reading of the maps and the opening of a file another can be mapped in its place. It is not taken for
+/// the one that was read, and what could not be opened for that reason is looked for again.
+#[test]
+fn another_file_in_the_place_of_one() {
+    let running = Running::start(&sleep());
+    let target = Target::open(running.pid()).expect("it runs");
+    let text = read_maps(target.pid()).expect("it runs");
+    let code = maps::parse(&text)
+        .filter_map(Result::ok)
+        .find(|entry| entry.executable && matches!(entry.name, MapsName::File { .. }));
+    let there = code.expect("it has code");
+    let read_as = |path: &Path, inode| maps::MapsEntry {
+        name: MapsName::File {
+            path: path.to_owned(),
+            deleted: false,
+        },
+        inode,
+        ..there.clone()
+    };
+    let mut modules = Modules::new();
+    let own = std::env::current_exe().expect("this test");
+    let inode = fs::metadata(&own).expect("this test").ino();
+    let module = modules
+        .of_mapping(target.pid(), &read_as(&own, inode))
+        .expect("by its path");
+    assert_eq!(modules.get(module).expect("just added").path, own);
+    let absent = Path::new("/nowhere");
+    let unmapped = modules.of_mapping(target.pid(), &read_as(absent, 1));
+    assert_eq!(unmapped, Err(Unreadable::Gone));
 }
 
 /// A target has exited once it is dead, reaped or not, and not before.

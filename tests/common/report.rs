@@ -22,6 +22,9 @@ pub struct Target {
     pub pid: u32,
     pub comm: String,
     pub exe: Option<String>,
+    pub instance: u32,
+    pub parent: Option<u32>,
+    pub ended: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -36,6 +39,7 @@ pub struct Events {
 pub struct Lost {
     pub blocks: u64,
     pub bytes: u64,
+    pub processes: u64,
     pub causes: BTreeMap<String, u64>,
 }
 
@@ -79,6 +83,8 @@ pub struct ModuleUse {
 #[derive(Debug, Deserialize)]
 pub struct Stack {
     pub pid: u32,
+    pub instance: u32,
+    pub ended: Option<String>,
     pub allocator: String,
     pub outstanding: Amount,
     pub allocated: Amount,
@@ -286,6 +292,9 @@ impl Frame {
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{:?}\n{:?}\n{:?}", self.events, self.lost, self.unwinding)?;
+        self.targets
+            .iter()
+            .try_for_each(|target| writeln!(f, "{target:?}"))?;
         self.stacks.iter().try_for_each(|stack| write!(f, "{stack}"))
     }
 }
@@ -295,8 +304,14 @@ impl std::fmt::Display for Stack {
         let (outstanding, allocated) = (self.outstanding, self.allocated);
         writeln!(
             f,
-            "{}: {} of {} bytes, {} of {} blocks",
-            self.allocator, outstanding.bytes, allocated.bytes, outstanding.blocks, allocated.blocks
+            "{} in {} ({}): {} of {} bytes, {} of {} blocks",
+            self.allocator,
+            self.pid,
+            self.instance,
+            outstanding.bytes,
+            allocated.bytes,
+            outstanding.blocks,
+            allocated.blocks
         )?;
         for frame in &self.frames {
             writeln!(
