@@ -138,7 +138,7 @@ fn children_inside_a_pid_namespace() {
 }
 
 /// Without the right to open mapped files by their inode, a file that was replaced is not taken for the mapped one:
-/// stacks end there and say so.
+/// it is named, stacks end there and say so.
 #[test]
 fn replaced_and_out_of_reach() {
     let base = prepare("out-of-reach");
@@ -149,6 +149,8 @@ fn replaced_and_out_of_reach() {
         merged.display()
     ));
     let memleak = Memleak::attach_without(&["sys_admin", "checkpoint_restore"], container.pid);
+    let named = |line: &String| line.contains("merged/liblazy.so") && line.contains("replaced or deleted");
+    assert!(memleak.said.iter().any(named), "{:#?}", memleak.said);
     container.program.step("done");
     let report = memleak.finish();
     report.check_sums();

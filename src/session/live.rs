@@ -11,6 +11,7 @@ use super::attachments::Attachments;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::tables::{BuiltTables, ModuleTables};
+use super::unreadable::Said;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
@@ -47,6 +48,7 @@ pub(super) struct Live<'obj> {
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
+    said: Said,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// When the last probe was attached.
     pub(super) started: Instant,
@@ -107,6 +109,7 @@ impl<'obj> Live<'obj> {
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
+            said: Said::default(),
             lifecycle: super::lifecycle::Lifecycle::default(),
             started: Instant::now(),
         };
@@ -228,6 +231,7 @@ impl<'obj> Live<'obj> {
             process.facts.pid,
             built.len()
         );
+        self.said.say(&mappings, &self.modules);
         process.mappings = mappings;
         Ok(())
     }

@@ -10,6 +10,8 @@ pub struct Memleak {
     child: Child,
     reports: Lines,
     messages: Lines,
+    /// What it said before it began to trace.
+    pub said: Vec<String>,
 }
 
 /// Longer than any test: such a trace reports when it is told to end.
@@ -65,10 +67,11 @@ impl Memleak {
             .expect("memleak was built");
         let reports = Lines::of(child.stdout.take().expect("a pipe"), "memleak");
         let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
-        let memleak = Self {
+        let mut memleak = Self {
             child,
             reports,
             messages,
+            said: Vec::new(),
         };
         memleak.await_attached();
         memleak
@@ -76,15 +79,14 @@ impl Memleak {
 
     /// It says that it is tracing once everything is attached.
     #[track_caller]
-    fn await_attached(&self) {
-        let mut said = Vec::new();
+    fn await_attached(&mut self) {
         while let Some(line) = self.messages.next() {
             if line.contains("tracing ") {
                 return;
             }
-            said.push(line);
+            self.said.push(line);
         }
-        panic!("memleak did not attach: {said:#?}");
+        panic!("memleak did not attach: {:#?}", self.said);
     }
 
     /// The next report that it makes by itself.
