@@ -10,6 +10,8 @@ pub struct Memleak {
     child: Child,
     reports: Lines,
     messages: Lines,
+    /// Messages up to the one that says that all is attached.
+    said: Vec<String>,
 }
 
 /// Longer than any test: such a trace reports when it is told to end.
@@ -37,10 +39,11 @@ impl Memleak {
             .expect("memleak was built");
         let reports = Lines::of(child.stdout.take().expect("a pipe"), "memleak");
         let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
-        let memleak = Self {
+        let mut memleak = Self {
             child,
             reports,
             messages,
+            said: Vec::new(),
         };
         memleak.await_attached();
         memleak
@@ -48,15 +51,14 @@ impl Memleak {
 
     /// It says that it is tracing once everything is attached.
     #[track_caller]
-    fn await_attached(&self) {
-        let mut said = Vec::new();
+    fn await_attached(&mut self) {
         while let Some(line) = self.messages.next() {
             if line.contains("tracing ") {
                 return;
             }
-            said.push(line);
+            self.said.push(line);
         }
-        panic!("memleak did not attach: {said:#?}");
+        panic!("memleak did not attach: {:#?}", self.said);
     }
 
     /// The next report that it makes by itself.
@@ -70,6 +72,18 @@ impl Memleak {
     pub fn finish(self) -> Report {
         signal(self.child.id(), "INT");
         self.last_report()
+    }
+
+    /// As [`Memleak::finish`], with all that it said.
+    #[track_caller]
+    pub fn finish_with_messages(mut self) -> (Report, Vec<String>) {
+        signal(self.child.id(), "INT");
+        let reports = self.reports.rest();
+        let mut messages = std::mem::take(&mut self.said);
+        messages.extend(self.messages.rest());
+        let status = self.child.wait().expect("a child of ours");
+        assert!(status.success(), "{status}: {messages:#?}");
+        (Report::parse(reports.last().expect("a report")), messages)
     }
 
     /// Waits for an end that has its own cause and returns the last report.
