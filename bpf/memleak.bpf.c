@@ -17,6 +17,7 @@ struct scratch;
 #include "mappings.bpf.h"
 #include "processes.bpf.h"
 #include "tables.bpf.h"
+#include "return_probes.bpf.h"
 #include "unwind.bpf.h"
 #include "state.bpf.h"
 #include "changes.bpf.h"

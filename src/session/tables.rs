@@ -181,8 +181,10 @@ impl ModuleTables {
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
                 MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
             };
+            // What returns to a trampoline returns to its first byte, and is looked up one byte lower.
+            let below = u64::from(kind == MappingKind::Trampoline);
             Mapping {
-                start: entry.range.start,
+                start: entry.range.start.wrapping_sub(below),
                 end: entry.range.end,
                 bias,
                 image_at,

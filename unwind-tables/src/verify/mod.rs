@@ -22,7 +22,7 @@ use crate::image::Image;
 use crate::mapping::{Identity, Mapping, MappingKind};
 use crate::ranges;
 use crate::rule::{CfaRule, Reason, UnwindRule};
-use crate::walk::{self, ADDRESS_BITS, End, Registers, Tables, Unwind};
+use crate::walk::{self, ADDRESS_BITS, End, Registers, ReturnProbes, Tables, Unwind};
 use evaluate::{Cie, Evaluator, Fde, Row, State};
 
 /// The most differences that are kept in full; all are counted.
@@ -399,6 +399,7 @@ fn step(image: &Image, at: Svma, state: State) -> Outcome {
         mappings: &[everything],
         unwind: Unwind::Dwarf,
         changing: false,
+        return_probes: ReturnProbes::default(),
     };
     let frame = Registers {
         pc: Avma::new(at.get()),

@@ -12,7 +12,9 @@ use unwind_tables::image::{Image, ImageView};
 use unwind_tables::mapping::Identity;
 use unwind_tables::rule::{self, CfaRule, FrameRule, Reason, UnwindRule};
 use unwind_tables::saves::{self, Saved};
-use unwind_tables::walk::{self, ADDRESS_BITS, End, Mapping, MappingKind, Registers, Tables, Unwind};
+use unwind_tables::walk::{
+    self, ADDRESS_BITS, End, Mapping, MappingKind, Registers, ReturnProbes, Tables, Unwind,
+};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 type GimliRow = gimli::UnwindTableRow<usize>;
@@ -107,6 +109,7 @@ fn walked(image: &Image, state: State) -> Result<(Caller, bool), End> {
         mappings: &[everything],
         unwind: Unwind::Dwarf,
         changing: false,
+        return_probes: ReturnProbes::default(),
     };
     let frame = Registers {
         pc: Avma::new(state.pc),
