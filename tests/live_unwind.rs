@@ -505,22 +505,26 @@ fn register_saved_by_a_library() {
     program.expect("ready");
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
     let mut steps = 0;
-    let complete = loop {
+    loop {
         program.step("ready");
         steps += 1;
         let report = memleak.report();
         let stacks = report.through("leak_in_library");
-        let complete: Vec<_> = stacks.iter().filter(|stack| stack.end == "complete").copied().cloned().collect();
+        let complete: Vec<_> = stacks.iter().filter(|stack| stack.end == "complete").collect();
+        for stack in &complete {
+            stack.check(&from_main(&["leak_in_library", "by_rbx", "main"]));
+        }
         if complete.len() == 2 {
-            break complete;
+            break;
         }
         assert!(steps < 100, "{report}");
-    };
-    for stack in complete {
-        stack.check(&from_main(&["leak_in_library", "by_rbx", "main"]));
     }
     let report = memleak.finish();
-    let rest: Vec<_> = report.stacks.iter().filter(|stack| stack.end != "complete").collect();
+    let rest: Vec<_> = report
+        .stacks
+        .iter()
+        .filter(|stack| stack.end != "complete")
+        .collect();
     for stack in &rest {
         assert_eq!(stack.end, "table_not_loaded", "{stack}");
         assert_eq!(stack.frames.last().expect("a frame").name(), "by_rbx", "{stack}");

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use unwind_tables::addr::Avma;
 
 use super::attachments::Attachments;
 use super::probes::AllocatorProbes;
@@ -14,7 +15,7 @@ use super::tables::{BuiltTables, ModuleTables};
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
-use crate::target::{History, Mappings, Modules, Target};
+use crate::target::{History, MappedCode, Mappings, Modules, Target};
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
 const MAPPINGS_HEADROOM: usize = 4;
@@ -247,6 +248,27 @@ impl<'obj> Live<'obj> {
         let stored = self.tables.store(&built, &self.modules, &used, &mut self.kernel);
         stored.context("cannot store unwind tables")?;
         Ok(built.len())
+    }
+
+    /// Gives walks of an instance what they asked for at `address`: where the code there saves registers.
+    pub(super) fn provide_saves(&mut self, number: u32, address: Avma) -> anyhow::Result<()> {
+        let Some(process) = self.processes.get(&number) else {
+            return Ok(());
+        };
+        let slot = process.instance.slot;
+        if let Some(MappedCode::Module { module, .. }) =
+            process.mappings.find(address).map(|entry| &entry.code)
+        {
+            let module = *module;
+            let live = self.processes.values().map(|process| &process.mappings);
+            let used = self.tables.used(live, &self.modules);
+            let provided = self
+                .tables
+                .provide_saves(module, &self.modules, &used, &mut self.kernel);
+            provided.context("cannot store unwind tables")?;
+        }
+        self.kernel.publisher.accept_requests(slot);
+        Ok(())
     }
 
     /// Attaches to what an instance has mapped and what has nothing attached for it yet.

@@ -117,7 +117,7 @@ impl<'obj> Session<'obj> {
                 return Ok(true);
             }
             live.observe()?;
-            live.react(&events);
+            live.react(&events)?;
             if !live.is_anything_live() {
                 return Ok(true);
             }
