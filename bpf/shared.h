@@ -314,6 +314,8 @@ enum event_kind {
 	EVENT_MAPPINGS_CHANGED = 1,
 	/* An instance began or ended: `instances` says which. */
 	EVENT_LIFECYCLE = 2,
+	/* A walk must know where the object at an address saves registers, and its table does not say it. */
+	EVENT_SAVES_WANTED = 3,
 };
 
 struct event {

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bpf::{AttachPath, Walk};
-use crate::config::{Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid, parse_pids};
+use crate::config::{
+    Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid, parse_pids, parse_table_memory,
+};
 use crate::doctor;
 use crate::report::Format;
 
@@ -92,6 +94,12 @@ pub struct TraceArgs {
     /// Distinct stacks that can be stored; blocks of more are counted without their stack.
     #[arg(long, default_value_t = 1 << 16, value_name = "N")]
     pub stack_storage_size: u32,
+    /// Memory in the kernel for unwind tables, in bytes or with K, M, G; rounded down to a power of two.
+    ///
+    /// Without it, as much as the processes need, with headroom, up to 256M. Tables that no process needs any more
+    /// make room for others; if there is none, stacks end in the module with table_not_loaded.
+    #[arg(long, value_name = "BYTES")]
+    pub table_memory: Option<String>,
     /// Say more about what is done, on standard error; twice for everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -178,6 +186,7 @@ impl TryFrom<TraceArgs> for Config {
             top: args.top,
             max_blocks: non_zero("--max-blocks", args.max_blocks)?,
             max_stacks: non_zero("--stack-storage-size", args.stack_storage_size)?,
+            table_memory: args.table_memory.as_deref().map(parse_table_memory).transpose()?,
             attach: match args.attach {
                 None => AttachPath::ALL.to_vec(),
                 Some(AttachArg::Session) => vec![AttachPath::Session],
@@ -233,6 +242,21 @@ mod tests {
         assert_eq!(config(&many(64)), Err(too_many));
     }
 
+    /// Table memory is given in bytes or larger units.
+    #[test]
+    fn table_memory() {
+        let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| config.table_memory);
+        for (text, bytes) in [
+            ("65536", 65536),
+            ("64K", 65536),
+            ("3m", 3 << 20),
+            ("256M", 256 << 20),
+        ] {
+            assert_eq!(of(&format!("--table-memory {text}")), Ok(Some(bytes)), "{text}");
+        }
+        assert_eq!(of(""), Ok(None));
+    }
+
     /// Every command line that makes no sense is refused with its own reason.
     #[test]
     fn nonsense_is_refused() {
@@ -253,6 +277,10 @@ mod tests {
             ("-p 1 5 0", ConfigError::Count(bad("0"))),
             ("-p 1 5 x", ConfigError::Count(bad("x"))),
             ("-p 1 --max-blocks 0", ConfigError::Zero("--max-blocks")),
+            ("-p 1 --table-memory 63K", ConfigError::TableMemory(bad("63K"))),
+            ("-p 1 --table-memory 1G", ConfigError::TableMemory(bad("1G"))),
+            ("-p 1 --table-memory 1T", ConfigError::TableMemory(bad("1T"))),
+            ("-p 1 --table-memory M", ConfigError::TableMemory(bad("M"))),
         ] {
             assert_eq!(config(arguments), Err(error), "{arguments}");
         }

@@ -25,12 +25,21 @@ pub struct Config {
     pub max_blocks: u32,
     /// Distinct stacks that can be stored.
     pub max_stacks: u32,
+    /// Bytes of unwind tables in the kernel, all together; without it, what the processes need with headroom.
+    pub table_memory: Option<u32>,
     /// Ways to attach, to be tried in this order.
     pub attach: Vec<AttachPath>,
     /// Time between reports.
     pub interval: Duration,
     /// Reports to make, or as many as there is time for.
     pub count: Option<NonZeroU64>,
+}
+
+impl Config {
+    /// The most bytes of unwind tables in the kernel; also the most that are taken without being asked for.
+    pub const MOST_TABLE_MEMORY: u32 = 256 << 20;
+    /// The least that can be asked for.
+    pub const LEAST_TABLE_MEMORY: u32 = 64 << 10;
 }
 
 /// The command line does not say what can be done.
@@ -69,6 +78,9 @@ pub enum ConfigError {
     /// Not a count.
     #[error("count `{0}` is not a number above 0: leave it out to report until Ctrl-C")]
     Count(String),
+    /// Not an amount of memory for tables.
+    #[error("--table-memory `{0}` is not an amount of memory from 64K to 256M: give bytes, or K, M or G")]
+    TableMemory(String),
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),
@@ -119,6 +131,26 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, ConfigError> {
 /// The number of reports.
 pub(crate) fn parse_count(text: &str) -> Result<NonZeroU64, ConfigError> {
     text.parse().map_err(|_| ConfigError::Count(text.to_owned()))
+}
+
+/// Memory for tables: bytes, or a number with K, M or G for powers of 1024.
+pub(crate) fn parse_table_memory(text: &str) -> Result<u32, ConfigError> {
+    let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
+    let shift = match text.get(digits.len()..) {
+        Some("") => Some(0),
+        Some("K" | "k") => Some(10),
+        Some("M" | "m") => Some(20),
+        Some("G" | "g") => Some(30),
+        _ => None,
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let bytes = number
+        .zip(shift)
+        .and_then(|(number, shift)| number.checked_mul(1 << shift));
+    bytes
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .filter(|bytes| (Config::LEAST_TABLE_MEMORY..=Config::MOST_TABLE_MEMORY).contains(bytes))
+        .ok_or_else(|| ConfigError::TableMemory(text.to_owned()))
 }
 
 /// A capacity.

@@ -113,8 +113,12 @@ struct Images {
 
 impl Images {
     fn build(test: &str) -> Self {
+        Self::build_with(test, &[])
+    }
+
+    fn build_with(test: &str, more: &[&'static str]) -> Self {
         let directory = directory(&format!("live_processes-{test}"));
-        let flags = |first: &'static str| [&RELEASE[..], &[first]].concat();
+        let flags = |first: &'static str| [&RELEASE[..], &[first], more].concat();
         Self {
             first: compile_as(&directory.join("first"), "images.c", &flags("-DFIRST")),
             second: compile_as(&directory.join("second"), "images.c", &flags("-DSECOND")),
@@ -265,6 +269,113 @@ fn exec_by_another_thread() {
         let all = by(&report, "second_inner", |stack| stack.end == "complete");
         assert_eq!(all, (amount(500, 24), amount(500, 24)), "{attach}: {report}");
         assert!(program.end().success());
+    }
+}
+
+/// Starts the first program of `images`, which executes the second and that the first again, each when asked.
+/// `rounds` is the number of programs. Every stack of every program must be complete. Returns what memleak says.
+#[track_caller]
+fn exec_asked(images: &Images, rounds: usize, flags: &[&str]) -> Vec<String> {
+    let paths = [&images.first, &images.second].map(|path| path.to_str().expect("UTF-8"));
+    let mut arguments = Vec::new();
+    for number in 0..rounds {
+        arguments.extend([paths[number % 2], "10", "asked", "leader"]);
+    }
+    let mut program = Program::start(&images.first, &arguments[1..]);
+    program.expect("ready");
+    let memleak = Memleak::attach_reporting(program.pid(), flags, &["0.2"]);
+    for number in 1..=rounds {
+        if number > 1 {
+            program.expect("ready");
+            // What is reported of is attached to.
+            while memleak.report().targets.len() < number {}
+        }
+        program.step("done");
+        if number < rounds {
+            program.tell("");
+        }
+    }
+    let (report, messages) = memleak.finish_with_messages();
+    report.check_sums();
+    assert_eq!(report.targets.len(), rounds, "{report}");
+    for (target, name) in report.targets.iter().zip(["first", "second"].iter().cycle()) {
+        let inner = format!("{name}_inner");
+        let through = report.through(&inner).into_iter();
+        let stacks: Vec<_> = through
+            .filter(|stack| stack.instance == target.instance)
+            .collect();
+        let all: Amount = stacks.iter().map(|stack| stack.outstanding).sum();
+        assert_eq!(all, amount(10, 24), "{report}");
+        assert!(stacks.iter().all(|stack| stack.end == "complete"), "{report}");
+    }
+    messages
+}
+
+/// Static programs bring an allocator and a table of their own. With room for one of two tables at a time, the one
+/// that is not in use makes room for the other, again and again, and every stack is complete.
+#[test]
+fn tables_make_room() {
+    let images = Images::build_with("room", &["-static"]);
+    let messages = exec_asked(&images, 5, &["-v", "--table-memory", "64K"]);
+    let made_room = messages.iter().filter(|line| line.contains("makes room"));
+    assert_eq!(made_room.count(), 4, "{messages:#?}");
+}
+
+/// Without room for the C library's table, stacks end there and say so; the program's own table has its room.
+#[test]
+fn too_little_table_memory() {
+    let path = build("little", "plain.c");
+    let mut program = start(&path, &["10"]);
+    let memleak = Memleak::attach(program.pid(), &["--table-memory", "64K"]);
+    program.step("done");
+    let (report, messages) = memleak.finish_with_messages();
+    report.check_sums();
+    let warning = messages.iter().find(|line| line.contains("libc.so.6"));
+    let warning = warning.unwrap_or_else(|| panic!("{messages:#?}"));
+    assert!(
+        warning.contains("--table-memory") && warning.contains("65536"),
+        "{warning}"
+    );
+    for site in ["even", "odd"] {
+        let stack = report.only_through(site);
+        assert_eq!(stack.names()[..3], ["leak", site, "main"], "{report}");
+        assert_eq!(
+            (stack.end.as_str(), stack.frames.len()),
+            ("table_not_loaded", 4),
+            "{report}"
+        );
+        assert_eq!(stack.outstanding, amount(5, 24), "{report}");
+    }
+    assert!(program.end().success());
+}
+
+/// Two processes of two copies of a program: their stacks are complete by one table between them.
+#[test]
+fn copies_share_a_table() {
+    let directory = directory("live_processes-copies");
+    let path = compile(&directory, "plain.c", &RELEASE);
+    let copy = directory.join("copy");
+    std::fs::copy(&path, &copy).expect("a copy");
+    let mut programs = [&path, &copy].map(|path| start(path, &["10"]));
+    let [first, second] = programs.each_ref().map(Program::pid);
+    let memleak = Memleak::attach(first, &["-v", "-p", &second.to_string()]);
+    for program in &mut programs {
+        program.step("done");
+    }
+    let (report, messages) = memleak.finish_with_messages();
+    report.check_sums();
+    assert!(
+        messages.iter().any(|line| line.contains("is a copy of")),
+        "{messages:#?}"
+    );
+    for (pid, path) in [(first, &path), (second, &copy)] {
+        let through = report.through("leak").into_iter();
+        let own: Vec<_> = through.filter(|stack| stack.pid == pid).collect();
+        assert_eq!(own.len(), 2, "{report}");
+        for stack in own {
+            assert_eq!(stack.end, "complete", "{report}");
+            assert_eq!(stack.frames[0].module.as_deref(), path.to_str(), "{report}");
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod clock;
 mod layout;
 mod load;
 mod memory;
+mod placement;
 mod processes;
 mod publish;
 mod tables;
@@ -39,7 +40,7 @@ pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
 pub(crate) use skeleton::types;
-pub use tables::TableStore;
+pub use tables::{Stored, TableStore};
 
 /// Where libbpf keeps its object: made by the caller, outlives the [`Kernel`].
 pub type Storage = MaybeUninit<OpenObject>;

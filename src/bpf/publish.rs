@@ -129,7 +129,8 @@ impl Publisher {
             self.await_walks()?;
         }
         // A child can have borrowed from a child in the meantime, hence again.
-        while self.take_back(slot, generation) {
+        let rewritten = |lender, list| lender == u64::from(slot) && list & 1 == generation & 1;
+        while self.take_back(rewritten) {
             self.await_walks()?;
         }
         let left_out = self.write_list(list, mappings);
@@ -174,8 +175,30 @@ impl Publisher {
         announced.load(Ordering::SeqCst) == reading.changes
     }
 
-    /// Takes the list that a generation of `slot` uses from those who have borrowed it. Returns whether any had.
-    fn take_back(&self, slot: u32, generation: u64) -> bool {
+    /// Waits until no walk uses a list that is not active: none that was replaced, and none that is borrowed.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub(super) fn await_inactive_lists(&self) -> Result<(), libbpf_rs::Error> {
+        // Once at least, and until none was borrowed in the meantime.
+        let is_inactive = |lender: u64, list| {
+            let slot = u32::try_from(lender).unwrap_or_default();
+            let state = self.process(slot).first();
+            state.is_none_or(|state| state.load(Ordering::SeqCst) != list)
+        };
+        loop {
+            let any = self.take_back(is_inactive);
+            self.await_walks()?;
+            if !any {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes back the lists that are `wanted`, given their lender and the state it had, from those who have borrowed
+    /// them. Returns whether any had.
+    fn take_back(&self, wanted: impl Fn(u64, u64) -> bool) -> bool {
         let mut any = false;
         for process in self.processes.words().chunks_exact(PROCESS_WORDS) {
             let [_, borrowed, _, lender_and_pid, ..] = process else {
@@ -183,7 +206,7 @@ impl Publisher {
             };
             let lender = lender_and_pid.load(Ordering::SeqCst) & 0xffff_ffff;
             let list = borrowed.load(Ordering::SeqCst);
-            if list != 0 && lender == u64::from(slot) && list & 1 == generation & 1 {
+            if list != 0 && wanted(lender, list) {
                 borrowed.store(0, Ordering::SeqCst);
                 any = true;
             }

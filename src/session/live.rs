@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use unwind_tables::addr::Avma;
 
 use super::attachments::Attachments;
 use super::probes::AllocatorProbes;
@@ -15,13 +16,16 @@ use super::unreadable::Said;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
-use crate::target::{History, Mappings, Modules, Target};
+use crate::target::{History, MappedCode, Mappings, Modules, Target};
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
 const MAPPINGS_HEADROOM: usize = 4;
 const TABLES_HEADROOM: usize = 2;
 const MIN_MAPPINGS: usize = 1 << 10;
 const MIN_TABLE_WORDS: usize = 1 << 20;
+/// The same where children bring other programs.
+const FOLLOWED_TABLES_HEADROOM: usize = 4;
+const MIN_FOLLOWED_TABLE_WORDS: usize = 1 << 23;
 
 /// What a trace starts with, however it is attached.
 pub(super) struct Prepared {
@@ -29,8 +33,8 @@ pub(super) struct Prepared {
     pub(super) modules: Modules,
     pub(super) built: BuiltTables,
     pub(super) probes: AllocatorProbes,
-    /// Mappings of the process that has most.
-    pub(super) most_mappings: usize,
+    /// What each of them has mapped.
+    pub(super) mappings: Vec<Mappings>,
 }
 
 /// A trace that goes on. Dropping it detaches.
@@ -125,8 +129,11 @@ impl<'obj> Live<'obj> {
     }
 
     fn add_targets(&mut self, prepared: &Prepared) -> anyhow::Result<()> {
-        self.tables
-            .store(&prepared.built, &self.modules, &mut self.kernel.tables);
+        // Asked in the order in which they were built, so that of copies the same one stands for all.
+        let (built, all) = (&prepared.built, &prepared.mappings);
+        let used = self.tables.used(all, &self.modules);
+        let stored = self.tables.store(built, &self.modules, &used, &mut self.kernel);
+        stored.context("cannot store unwind tables")?;
         for target in &prepared.targets {
             let pid = target.pid();
             self.add_target(pid)
@@ -202,13 +209,10 @@ impl<'obj> Live<'obj> {
 
     /// Makes the mappings of an instance and the tables that they need known to the kernel.
     fn publish(&mut self, number: u32, reading: Reading, mappings: Mappings) -> anyhow::Result<()> {
+        let new_tables = self.provide_tables(&mappings)?;
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
         };
-        let built = self
-            .tables
-            .build(std::slice::from_ref(&mappings), &self.modules, self.walk);
-        self.tables.store(&built, &self.modules, &mut self.kernel.tables);
         process.history.add(&mappings);
         let list = self.tables.kernel_mappings(&mappings, &self.modules);
         let (slot, epoch) = (process.instance.slot, process.history.current());
@@ -229,10 +233,45 @@ impl<'obj> Live<'obj> {
         tracing::debug!(
             "{}: mappings published with {} new unwind tables{late}",
             process.facts.pid,
-            built.len()
+            new_tables
         );
         self.said.say(&mappings, &self.modules);
         process.mappings = mappings;
+        Ok(())
+    }
+
+    /// Builds and stores the tables that `mappings` need and that there are not. Returns how many were built.
+    fn provide_tables(&mut self, mappings: &Mappings) -> anyhow::Result<usize> {
+        let live = self.processes.values().map(|process| &process.mappings);
+        let used = self.tables.used(live.chain([mappings]), &self.modules);
+        let is_used = |module| used.contains(&module);
+        self.kernel.tables.touch(is_used);
+        let store = &self.kernel.tables;
+        let has_room = |words| store.has_room(words, is_used);
+        let built = self.tables.build([mappings], &self.modules, self.walk, has_room);
+        let stored = self.tables.store(&built, &self.modules, &used, &mut self.kernel);
+        stored.context("cannot store unwind tables")?;
+        Ok(built.len())
+    }
+
+    /// Gives walks of an instance what they asked for at `address`: where the code there saves registers.
+    pub(super) fn provide_saves(&mut self, number: u32, address: Avma) -> anyhow::Result<()> {
+        let Some(process) = self.processes.get(&number) else {
+            return Ok(());
+        };
+        let slot = process.instance.slot;
+        if let Some(MappedCode::Module { module, .. }) =
+            process.mappings.find(address).map(|entry| &entry.code)
+        {
+            let module = *module;
+            let live = self.processes.values().map(|process| &process.mappings);
+            let used = self.tables.used(live, &self.modules);
+            let provided = self
+                .tables
+                .provide_saves(module, &self.modules, &used, &mut self.kernel);
+            provided.context("cannot store unwind tables")?;
+        }
+        self.kernel.publisher.accept_requests(slot);
         Ok(())
     }
 
@@ -254,10 +293,10 @@ impl<'obj> Live<'obj> {
 
 fn capacity(config: &Config, prepared: &Prepared) -> Capacity {
     let fit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let mappings = prepared.most_mappings * MAPPINGS_HEADROOM;
-    let table_words = prepared.built.words() * TABLES_HEADROOM;
+    let most = prepared.mappings.iter().map(|mappings| mappings.entries().len());
+    let mappings = most.max().unwrap_or(0) * MAPPINGS_HEADROOM;
     Capacity {
-        table_words: fit(table_words.max(MIN_TABLE_WORDS)),
+        table_words: fit(table_words(config, prepared.built.words())),
         mappings: fit(mappings.max(MIN_MAPPINGS)),
         processes: if config.follow_fork {
             Capacity::MAX_PROCESSES
@@ -266,5 +305,21 @@ fn capacity(config: &Config, prepared: &Prepared) -> Capacity {
         },
         stacks: config.max_stacks,
         blocks: config.max_blocks,
+    }
+}
+
+/// Words of the table store, a power of two: all that was asked for, or what the processes need now with headroom.
+fn table_words(config: &Config, needed: usize) -> usize {
+    let most = |bytes: u32| 1 << (bytes as usize / size_of::<u32>()).max(1).ilog2();
+    match config.table_memory {
+        Some(bytes) => most(bytes),
+        None => {
+            let (least, headroom) = match config.follow_fork {
+                true => (MIN_FOLLOWED_TABLE_WORDS, FOLLOWED_TABLES_HEADROOM),
+                false => (MIN_TABLE_WORDS, TABLES_HEADROOM),
+            };
+            let words = (needed * headroom).max(least).next_power_of_two();
+            words.min(most(Config::MOST_TABLE_MEMORY))
+        }
     }
 }

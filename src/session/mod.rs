@@ -4,6 +4,7 @@
 //! is taken down. Parsing, formatting and map access are elsewhere.
 
 mod attachments;
+mod copies;
 mod describe;
 mod hook;
 mod lifecycle;
@@ -117,7 +118,7 @@ impl<'obj> Session<'obj> {
                 return Ok(true);
             }
             live.observe()?;
-            live.react(&events);
+            live.react(&events)?;
             if !live.is_anything_live() {
                 return Ok(true);
             }
@@ -182,7 +183,7 @@ fn prepare(config: &Config) -> anyhow::Result<Prepared> {
         .iter()
         .map(|target| read_mappings(target, &mut modules))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let built = ModuleTables::default().build(&mappings, &modules, config.walk);
+    let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
     tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
     let mut probes = AllocatorProbes::default();
     let problems = probes.look_at(modules.iter(), &modules);
@@ -196,11 +197,7 @@ fn prepare(config: &Config) -> anyhow::Result<Prepared> {
         }
     }
     Ok(Prepared {
-        most_mappings: mappings
-            .iter()
-            .map(|mappings| mappings.entries().len())
-            .max()
-            .unwrap_or(0),
+        mappings,
         targets,
         modules,
         built,

@@ -1,6 +1,6 @@
 //! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its mappings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::thread;
 
@@ -8,9 +8,10 @@ use unwind_tables::addr::Bias;
 use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
-use unwind_tables::{Compiled, compile};
+use unwind_tables::{Compiled, compile, compile_saves};
 
-use crate::bpf::{TableStore, Walk};
+use super::copies::Copies;
+use crate::bpf::{Kernel, Stored, TableStore, Walk};
 use crate::report::TableFacts;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
 
@@ -23,6 +24,8 @@ enum State {
     NoCfi,
     /// There is none; why was said when it was found out.
     Missing,
+    /// There was no room for it, which would take so many words.
+    NoRoom(usize),
 }
 
 /// The result of compiling one module.
@@ -31,24 +34,23 @@ type Built = Result<Compiled, String>;
 /// The tables of all modules seen.
 #[derive(Debug, Default)]
 pub(super) struct ModuleTables {
+    /// By the module that stands for all copies of a file.
     states: HashMap<ModuleId, State>,
     facts: HashMap<ModuleId, TableFacts>,
+    copies: Copies,
+    /// Those that were asked where they save registers; the answer is in the kernel, or was not to be had.
+    saves: HashSet<ModuleId>,
 }
 
-/// Tables that were built but not yet stored.
+/// Tables that were built but not yet stored, the smallest first.
 #[derive(Debug, Default)]
 pub(super) struct BuiltTables(Vec<(ModuleId, Built)>);
 
 impl BuiltTables {
     /// Words that the images take in the store, with room for their alignment.
     pub(super) fn words(&self) -> usize {
-        let images = self
-            .0
-            .iter()
-            .filter_map(|(_, built)| built.as_ref().ok()?.image.as_ref());
-        images
-            .map(|image| image.words().len() + TableStore::ALIGNMENT)
-            .sum()
+        let sizes = self.0.iter().map(|(_, built)| words(built));
+        sizes.map(|words| words + TableStore::ALIGNMENT).sum()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -56,67 +58,175 @@ impl BuiltTables {
     }
 }
 
+/// Words of the image, if there is one.
+fn words(built: &Built) -> usize {
+    let image = built.as_ref().ok().and_then(|compiled| compiled.image.as_ref());
+    image.map_or(0, |image| image.words().len())
+}
+
 impl ModuleTables {
-    /// Compiles the modules of `mappings` that have not been, on all cores.
-    pub(super) fn build(&self, mappings: &[Mappings], modules: &Modules, walk: Walk) -> BuiltTables {
+    /// Compiles the modules of `mappings` that have no table and could have one, on all cores.
+    ///
+    /// `has_room` says whether a table of so many words would find room, for those that found none before.
+    pub(super) fn build<'a>(
+        &mut self,
+        mappings: impl IntoIterator<Item = &'a Mappings>,
+        modules: &Modules,
+        walk: Walk,
+        has_room: impl Fn(usize) -> bool,
+    ) -> BuiltTables {
         if walk != Walk::Dwarf {
             return BuiltTables::default();
         }
-        let mut wanted: Vec<&Module> = mappings
-            .iter()
-            .flat_map(Mappings::module_ids)
-            .filter(|id| !self.states.contains_key(id))
-            .filter_map(|id| modules.get(id))
+        let ids = mappings.into_iter().flat_map(Mappings::module_ids);
+        let mut wanted: Vec<&Module> = ids
+            .filter_map(|id| modules.get(self.copies.original(id, modules)))
+            .filter(|module| match self.states.get(&module.id) {
+                None => true,
+                Some(&State::NoRoom(words)) => has_room(words),
+                Some(State::Stored(_) | State::NoCfi | State::Missing) => false,
+            })
             .collect();
         wanted.sort_unstable_by_key(|module| (module.bytes().len(), module.id));
         wanted.dedup_by_key(|module| module.id);
-        BuiltTables(build_in_parallel(wanted))
+        let mut built = build_in_parallel(wanted);
+        built.sort_by_key(|(id, built)| (words(built), *id));
+        BuiltTables(built)
     }
 
-    /// Stores what was built.
-    pub(super) fn store(&mut self, built: &BuiltTables, modules: &Modules, store: &mut TableStore) {
+    /// Stores what was built. What `used` modules need stays; other tables make room if there is not enough.
+    ///
+    /// # Errors
+    ///
+    /// Walks that may still use what makes room could not be awaited.
+    pub(super) fn store(
+        &mut self,
+        built: &BuiltTables,
+        modules: &Modules,
+        used: &HashSet<ModuleId>,
+        kernel: &mut Kernel<'_>,
+    ) -> Result<(), libbpf_rs::Error> {
         for &(id, ref built) in &built.0 {
-            let path = || {
-                modules
-                    .get(id)
-                    .map(|module| module.path.display().to_string())
-                    .unwrap_or_default()
-            };
+            let path = modules.get(id).map(|module| module.path.display().to_string());
+            let path = path.unwrap_or_default();
             if let Ok(compiled) = built {
                 self.facts.insert(id, facts(compiled));
             }
             let state = match built.as_ref().map(|compiled| &compiled.image) {
                 Ok(None) => State::NoCfi,
-                Ok(Some(image)) => store.store(id, image).map_or_else(
-                    || {
-                        tracing::warn!("no room for the unwind table of {}: stacks end there", path());
-                        State::Missing
-                    },
-                    State::Stored,
-                ),
+                Ok(Some(image)) => self.store_image(id, &path, image, used, kernel)?,
                 Err(error) => {
-                    tracing::warn!("no unwind table for {}: {error}: stacks end there", path());
+                    tracing::warn!("no unwind table for {path}: {error}: stacks end there");
                     State::Missing
                 }
             };
             self.states.insert(id, state);
         }
+        Ok(())
+    }
+
+    fn store_image(
+        &mut self,
+        id: ModuleId,
+        path: &str,
+        image: &Image,
+        used: &HashSet<ModuleId>,
+        kernel: &mut Kernel<'_>,
+    ) -> Result<State, libbpf_rs::Error> {
+        let is_used = |module| used.contains(&module);
+        let stored = kernel.tables.store(id, image, is_used, &kernel.publisher)?;
+        if let Some(stored) = stored {
+            self.forget(&stored, path);
+            return Ok(State::Stored(stored.at));
+        }
+        if !self.states.contains_key(&id) {
+            let (taken, all) = kernel.tables.usage();
+            tracing::warn!(
+                "no room for the unwind table of {path}, {} bytes, with {taken} of {all} in use: stacks end there; \
+                 give more with --table-memory",
+                image.byte_len()
+            );
+        }
+        Ok(State::NoRoom(image.words().len()))
+    }
+
+    /// Builds and stores where the functions of a module save registers, once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::store`].
+    pub(super) fn provide_saves(
+        &mut self,
+        module: ModuleId,
+        modules: &Modules,
+        used: &HashSet<ModuleId>,
+        kernel: &mut Kernel<'_>,
+    ) -> Result<(), libbpf_rs::Error> {
+        let original = self.copies.known_original(module);
+        let Some(module) = modules.get(original).filter(|_| self.saves.insert(original)) else {
+            return Ok(());
+        };
+        let path = module.path.display();
+        let Ok(Some(image)) = compile_saves(module.bytes()) else {
+            return Ok(());
+        };
+        let is_used = |module| used.contains(&module);
+        match kernel
+            .tables
+            .store_saves(original, &image, is_used, &kernel.publisher)?
+        {
+            Some(stored) => {
+                tracing::debug!(
+                    "{path}: where it saves registers takes {} bytes",
+                    image.byte_len()
+                );
+                self.forget(&stored, &path.to_string());
+            }
+            None => tracing::warn!(
+                "no room for where {path} saves registers, {} bytes: stacks end where it is needed; give more with \
+                 --table-memory",
+                image.byte_len()
+            ),
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, stored: &Stored, path: &str) {
+        for module in &stored.evicted {
+            tracing::debug!("the table of module {} makes room for {path}", module.index());
+            self.states.remove(module);
+        }
+        for module in &stored.evicted_saves {
+            self.saves.remove(module);
+        }
+    }
+
+    /// The modules whose tables are needed for `mappings`.
+    pub(super) fn used<'a>(
+        &mut self,
+        mappings: impl IntoIterator<Item = &'a Mappings>,
+        modules: &Modules,
+    ) -> HashSet<ModuleId> {
+        let ids = mappings.into_iter().flat_map(Mappings::module_ids);
+        ids.map(|id| self.copies.original(id, modules)).collect()
     }
 
     /// What the table of a module holds; `None` without one.
     pub(super) fn facts(&self, id: ModuleId) -> Option<TableFacts> {
-        self.facts.get(&id).copied()
+        self.facts.get(&self.copies.known_original(id)).copied()
     }
 
     /// The mapping list for the kernel.
     pub(super) fn kernel_mappings(&self, mappings: &Mappings, modules: &Modules) -> Vec<Mapping> {
         let kernel_mapping = |entry: &crate::target::CodeMapping| {
             let (kind, bias, image_at) = match entry.code {
-                MappedCode::Module { module, bias } => match self.states.get(&module) {
-                    Some(&State::Stored(image_at)) => (MappingKind::Table, bias, image_at),
-                    Some(State::NoCfi) => (MappingKind::NoCfi, bias, 0),
-                    Some(State::Missing) | None => (MappingKind::Pending, bias, 0),
-                },
+                MappedCode::Module { module, bias } => {
+                    match self.states.get(&self.copies.known_original(module)) {
+                        Some(&State::Stored(image_at)) => (MappingKind::Table, bias, image_at),
+                        Some(State::NoCfi) => (MappingKind::NoCfi, bias, 0),
+                        Some(State::Missing | State::NoRoom(_)) | None => (MappingKind::Pending, bias, 0),
+                    }
+                }
                 MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
                 MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),

@@ -10,8 +10,8 @@ pub struct Memleak {
     child: Child,
     reports: Lines,
     messages: Lines,
-    /// What it said before it began to trace.
-    pub said: Vec<String>,
+    /// Messages up to the one that says that all is attached.
+    said: Vec<String>,
 }
 
 /// Longer than any test: such a trace reports when it is told to end.
@@ -101,6 +101,18 @@ impl Memleak {
         // Into another pid namespace it is started by a process that stays.
         signal(child_of(self.child.id()).unwrap_or(self.child.id()), "INT");
         self.last_report()
+    }
+
+    /// As [`Memleak::finish`], with all that it said.
+    #[track_caller]
+    pub fn finish_with_messages(mut self) -> (Report, Vec<String>) {
+        signal(self.child.id(), "INT");
+        let reports = self.reports.rest();
+        let mut messages = std::mem::take(&mut self.said);
+        messages.extend(self.messages.rest());
+        let status = self.child.wait().expect("a child of ours");
+        assert!(status.success(), "{status}: {messages:#?}");
+        (Report::parse(reports.last().expect("a report")), messages)
     }
 
     /// Waits for an end that has its own cause and returns the last report.
