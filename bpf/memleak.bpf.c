@@ -15,6 +15,7 @@ struct scratch;
 #include "counters.bpf.h"
 #include "regs.bpf.h"
 #include "mappings.bpf.h"
+#include "pids.bpf.h"
 #include "processes.bpf.h"
 #include "tables.bpf.h"
 #include "return_probes.bpf.h"

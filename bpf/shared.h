@@ -34,6 +34,8 @@ enum limits {
 	FIRST_STACK = 2 * MAX_FUNCTIONS,
 	/* Slots of one rule cache, as a power of two: with a 32-bit tag this covers all ADDRESS_BITS. */
 	CACHE_BITS = 15,
+	/* Nested pid namespaces, the initial one included (MAX_PID_NS_LEVEL). */
+	MAX_PID_LEVELS = 33,
 	/* Return probes of one thread at once; the kernel makes no more (MAX_URETPROBE_DEPTH). */
 	MAX_RETURN_PROBES = 64,
 	/* Words that tell one object from every other. */

@@ -12,6 +12,7 @@ use super::attachments::Attachments;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::tables::{BuiltTables, ModuleTables};
+use super::unreadable::Said;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
@@ -51,6 +52,7 @@ pub(super) struct Live<'obj> {
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
+    said: Said,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// When the last probe was attached.
     pub(super) started: Instant,
@@ -111,6 +113,7 @@ impl<'obj> Live<'obj> {
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
+            said: Said::default(),
             lifecycle: super::lifecycle::Lifecycle::default(),
             started: Instant::now(),
         };
@@ -236,6 +239,7 @@ impl<'obj> Live<'obj> {
             process.facts.pid,
             new_tables
         );
+        self.said.say(&mappings, &self.modules);
         process.mappings = mappings;
         Ok(())
     }

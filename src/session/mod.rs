@@ -15,6 +15,7 @@ mod reload;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
