@@ -12,6 +12,7 @@
 //!   3  allocator      symbols ─► ProbeSite {module, FileOffset, function}, the cheapest instruction that will do
 //!   4  bpf            load ─ store images ─ publish mappings ─ attach            ─────► kernel (bpf/)
 //!   5  collect        events: "a walk met an unknown mapping" ─► back to 1       ◄─────   probes ─► walk ─►
+//!                     instances that began or ended by fork, exec, exit          ◄─────   (bpf/lifecycle.bpf.h)
 //!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals, blocks
 //!   6  leak           snapshot ─► sites, ranked            (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
@@ -46,6 +47,11 @@
 //!   compares the object's build-id with the process's memory, once per run of frames ([`unwind_tables::mapping`]).
 //!   Exempt is what nothing unloads: the executable, its loader, and what they need. A mapping that fails, and
 //!   anything that cannot be verified while the loader changes mappings, ends the walk with `table_not_loaded`.
+//! * **What is one program's is never another's.** A process between two execs is an instance, with a number that is
+//!   never used again; blocks, stacks, mapping lists and caches belong to instances. The kernel side ends one and
+//!   begins the next while no code of either can run; a list is published for the instance of which it was read, or
+//!   not at all ([`bpf::Processes`], `bpf/processes.bpf.h`). A child of fork uses its parent's list of that moment
+//!   until it has its own.
 //! * **One walk, two languages.** `bpf/unwind.bpf.h` does what [`unwind_tables::walk`] specifies;
 //!   `tests/unwind_host.rs` and `tests/unwind_recorded.rs` run both over the same tables and memory.
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
@@ -78,6 +84,7 @@
 //! | row, rule | an address and what holds from there on; how to get from a frame to its caller |
 //! | gap | code that no CFI covers; not the end of a stack |
 //! | block | what an allocation returned; outstanding until it is freed |
+//! | instance | what runs in a process between two execs |
 //! | epoch | time in which an address means at most one thing |
 //! | site | one allocator function called by one stack of code |
 

@@ -379,6 +379,33 @@ fn copies_share_a_table() {
     }
 }
 
+/// A thread that ends in the middle of a call leaves nothing behind but a count, and what others do is seen.
+#[test]
+fn threads_end_in_calls() {
+    const THREADS: u64 = 20;
+    for attach in WAYS {
+        let path = build(&format!("threads-{attach}"), "dying_threads.c");
+        let mut program = start(&path, &[&THREADS.to_string()]);
+        let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
+        program.step("done");
+        let report = memleak.finish();
+        report.check_sums();
+        // They spend their time in calls, nearly all of it in the probes'.
+        let abandoned = report.events.abandoned;
+        assert!(
+            (1..=THREADS).contains(&abandoned),
+            "{attach}: {abandoned}: {report}"
+        );
+        let stack = report.only_through("after_threads");
+        assert_eq!(
+            (stack.end.as_str(), stack.outstanding.blocks),
+            ("complete", 1),
+            "{report}"
+        );
+        assert!(program.end().success());
+    }
+}
+
 /// With --follow-fork a child is traced from its first instruction: what it allocates is its own, and its frees
 /// of copies of its parent's blocks are nobody's.
 #[test]

@@ -92,7 +92,7 @@ fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         (
             events.unknown_frees,
             "free",
-            "of blocks that are not known: older than the attach, lost, or given back twice",
+            "of blocks that are not known: older than the attach, a parent's, lost, or given back twice",
         ),
         (events.failed, "call", "failed and allocated nothing"),
         (

@@ -54,6 +54,7 @@ struct EventsJson {
     frees: u64,
     unknown_frees: u64,
     failed: u64,
+    abandoned: u64,
 }
 
 #[derive(Serialize)]
@@ -169,6 +170,7 @@ impl From<&Report> for ReportJson {
                 frees: events.frees,
                 unknown_frees: events.unknown_frees,
                 failed: events.failed,
+                abandoned: events.abandoned_calls,
             },
             lost: LostJson {
                 blocks: losses.blocks,

@@ -211,7 +211,7 @@ fn text_of_a_full_report() {
 
   Process:   4242 leaker (/opt/leaker)
   Calls:     30 allocations, 8 frees in 12.3 s
-             3 frees of blocks that are not known: older than the attach, lost, or given back twice
+             3 frees of blocks that are not known: older than the attach, a parent's, lost, or given back twice
              1 call failed and allocated nothing
   Stacks:    2 of 3 complete (93.3% of allocations)
              1 no_cfi (6.6% of allocations): code without CFI, frame pointer not plausible
@@ -402,7 +402,7 @@ fn json_of_an_empty_report() {
         env!("CARGO_PKG_VERSION"),
         r#"","unwind":"dwarf","duration_ns":12345000000,"#,
         r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null}],"#,
-        r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0},"#,
+        r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0,"abandoned":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"processes":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
         r#""stacks":[]}"#,

@@ -136,15 +136,19 @@ impl<'obj> Live<'obj> {
         stored.context("cannot store unwind tables")?;
         for target in &prepared.targets {
             let pid = target.pid();
-            self.add_target(pid)
+            self.add_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
         Ok(())
     }
 
     /// Begins to trace a process that runs: its mappings are published, then its probes attached.
-    fn add_target(&mut self, pid: u32) -> anyhow::Result<()> {
+    fn add_target(&mut self, found: &Target) -> anyhow::Result<()> {
+        let pid = found.pid();
         let target = Target::open(pid)?;
+        if target.start_time() != found.start_time() {
+            bail!("it has exited, and another process has its pid now");
+        }
         let begun = self.kernel.processes.begin(pid);
         let instance = begun
             .context("cannot name it to the kernel side")?

@@ -4,6 +4,8 @@
 //! within each of which an address means at most one thing; a new epoch begins when an address starts to mean
 //! something else.
 
+use std::sync::Arc;
+
 use unwind_tables::addr::{Avma, Svma, contains};
 
 use super::mappings::{CodeMapping, MappedCode, Mappings};
@@ -12,7 +14,8 @@ use super::modules::ModuleId;
 /// All code that was mapped, by epoch.
 #[derive(Clone, Debug)]
 pub struct History {
-    epochs: Vec<Mappings>,
+    // Shared with the processes that were forked in an epoch, for as long as nothing is added to it.
+    epochs: Vec<Arc<Mappings>>,
 }
 
 /// Whether a reading of the mappings began an epoch.
@@ -27,7 +30,7 @@ pub enum Epoch {
 impl Default for History {
     fn default() -> Self {
         Self {
-            epochs: vec![Mappings::default()],
+            epochs: vec![Arc::default()],
         }
     }
 }
@@ -37,11 +40,14 @@ impl History {
     pub fn add(&mut self, now: &Mappings) -> Epoch {
         let conflict = self.epochs.last().is_none_or(|current| conflicts(current, now));
         if conflict {
-            self.epochs.push(now.clone());
+            self.epochs.push(Arc::new(now.clone()));
             return Epoch::New;
         }
         if let Some(current) = self.epochs.last_mut() {
-            *current = current.entries().iter().chain(now.entries()).cloned().collect();
+            let all: Mappings = current.entries().iter().chain(now.entries()).cloned().collect();
+            if all.entries() != current.entries() {
+                *current = Arc::new(all);
+            }
         }
         Epoch::Same
     }

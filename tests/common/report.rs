@@ -33,6 +33,7 @@ pub struct Events {
     pub frees: u64,
     pub unknown_frees: u64,
     pub failed: u64,
+    pub abandoned: u64,
 }
 
 #[derive(Debug, Deserialize)]
