@@ -150,6 +150,7 @@ fn follow_until_complete(
 /// Runs `swap.c` over `rounds` rounds, then until each library has had its complete stack. Returns the last report
 /// and how many blocks were allocated in the libraries.
 #[track_caller]
+#[allow(clippy::print_stderr, reason = "what the test measured")]
 fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64) {
     let directory = directory(&format!("live_mappings-{test}"));
     let libraries = [("a", 20), ("b", 50)].map(|(name, slots)| swap_library(&directory, name, slots, more));
