@@ -11,7 +11,7 @@ use unwind_tables::image::Image;
 use unwind_tables::mapping::Identity;
 use unwind_tables::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
 use unwind_tables::table::{Row, UnwindTable};
-use unwind_tables::walk::{End, Mapping, MappingKind, Registers, Tables, Unwind, walk};
+use unwind_tables::walk::{End, Mapping, MappingKind, Registers, ReturnProbes, Tables, Unwind, walk};
 
 const CODE: u64 = 0x5555_0000_0000;
 const STACK: u64 = 0x7fff_0000_0000;
@@ -91,6 +91,7 @@ fn walk_frames(criterion: &mut Criterion) {
         mappings: &mappings,
         unwind: Unwind::Dwarf,
         changing: false,
+        return_probes: ReturnProbes::default(),
     };
     let mut group = criterion.benchmark_group("walk");
     for depth in [10, 40, 200] {

@@ -23,7 +23,7 @@ static __always_inline u64 current_owner(struct thread *thread)
 {
 	if (thread && owner_is_current(thread->owner))
 		return thread->owner;
-	return owner_of_process(bpf_get_current_pid_tgid() >> 32);
+	return owner_of_process(current_tgid());
 }
 
 /*

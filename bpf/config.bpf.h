@@ -29,3 +29,5 @@ const volatile u32 stack_mask = 0;
 const volatile u32 frame_capacity = 0;
 /* Frames are reached through this mask; MAX_FRAMES more are allocated behind it. */
 const volatile u32 frame_mask = 0;
+/* The pid namespace in which user space names processes; 0 for the initial one. */
+const volatile u32 pid_namespace = 0;

@@ -147,11 +147,10 @@ static __always_inline void abandon_call(void)
  */
 static __always_inline void task_renamed(struct task_struct___read *task)
 {
-	u64 current = bpf_get_current_pid_tgid();
-	u32 tgid = current >> 32;
+	u32 tgid = current_tgid();
 	u64 owner;
 
-	if ((u32)task->pid != (u32)current || !task->mm || task->mm->map_count != 1)
+	if ((u32)task->pid != (u32)bpf_get_current_pid_tgid() || !task->mm || task->mm->map_count != 1)
 		return;
 	owner = owner_of_process(tgid);
 	if (!owner || process_at(slot_of(owner))->tgid != tgid)
@@ -163,7 +162,7 @@ static __always_inline void task_renamed(struct task_struct___read *task)
 /* The current process runs another program from now on. */
 static __always_inline void process_executes(bool by_other_thread)
 {
-	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	u32 tgid = current_tgid();
 	u64 owner = owner_of_process(tgid);
 	u32 slot = slot_of(owner);
 	struct beginning beginning = {
@@ -198,7 +197,7 @@ static __always_inline void process_executes(bool by_other_thread)
 static __always_inline void thread_exits(void)
 {
 	struct task_struct___read *task = (void *)bpf_get_current_task_btf();
-	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	u32 tgid = current_tgid();
 	u64 owner = owner_of_process(tgid);
 	u32 slot = slot_of(owner);
 
@@ -235,14 +234,15 @@ static __always_inline void borrow_lists(struct beginning *beginning, u64 owner)
 /* The current process has made another one, or a thread. */
 static __always_inline void process_forks(struct task_struct___read *parent, struct task_struct___read *child)
 {
-	u32 tgid = child->tgid;
 	u64 owner;
+	u32 tgid;
 
-	if (!follow_fork || tgid == (u32)parent->tgid)
+	if (!follow_fork || child->tgid == parent->tgid)
 		return;
-	owner = owner_of_process(parent->tgid);
+	owner = owner_of_process(visible_tgid(parent, parent->tgid));
 	if (!owner)
 		return;
+	tgid = visible_tgid(child, child->tgid);
 	if (child->mm == parent->mm) {
 		if (bpf_map_update_elem(&owners, &tgid, &owner, BPF_ANY))
 			count(COUNTER_LOST_PROCESS);

@@ -34,6 +34,10 @@ enum limits {
 	FIRST_STACK = 2 * MAX_FUNCTIONS,
 	/* Slots of one rule cache, as a power of two: with a 32-bit tag this covers all ADDRESS_BITS. */
 	CACHE_BITS = 15,
+	/* Nested pid namespaces, the initial one included (MAX_PID_NS_LEVEL). */
+	MAX_PID_LEVELS = 33,
+	/* Return probes of one thread at once; the kernel makes no more (MAX_URETPROBE_DEPTH). */
+	MAX_RETURN_PROBES = 64,
 	/* Words that tell one object from every other. */
 	MAPPING_CHECKS = 2,
 	/* Walks that can preempt one another on one CPU before one is not done. */
@@ -316,6 +320,8 @@ enum event_kind {
 	EVENT_MAPPINGS_CHANGED = 1,
 	/* An instance began or ended: `instances` says which. */
 	EVENT_LIFECYCLE = 2,
+	/* A walk must know where the object at an address saves registers, and its table does not say it. */
+	EVENT_SAVES_WANTED = 3,
 };
 
 struct event {

@@ -36,14 +36,17 @@ static __always_inline void release_scratch(struct scratch *scratch)
 	*(volatile u64 *)&scratch->taken = 0;
 }
 
-/* Asks user space, once per mapping list, to read the process's mappings again. */
-static __always_inline void request_reload(u64 owner, u64 address)
+/* Asks user space, once per mapping list, for what the walk did not have. */
+static __always_inline void request_reload(u64 owner, struct walk *walk)
 {
 	struct process *process = process_at(slot_of(owner));
 
 	if (process->reload_requested || __sync_lock_test_and_set(&process->reload_requested, 1))
 		return;
-	send_event(EVENT_UNKNOWN_MAPPING, instance_of(owner), address);
+	if (walk->saves_wanted)
+		send_event(EVENT_SAVES_WANTED, instance_of(owner), walk->saves_wanted);
+	else
+		send_event(EVENT_UNKNOWN_MAPPING, instance_of(owner), walk->pc);
 }
 
 /* Where the frames of a new stack go, or the capacity when there is no room. */
@@ -113,7 +116,7 @@ static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx
 	save_registers(ctx, walk->at_probe);
 	walk_stack(walk, list_of(view), changing, ctx->ip);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
-		request_reload(owner, walk->pc);
+		request_reload(owner, walk);
 
 	u64 id = mix(walk->hash, (u64)epoch_of(view) << 32 | instance);
 

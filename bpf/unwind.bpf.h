@@ -4,7 +4,7 @@
  *
  * Mirrors unwind-tables/src/walk.rs function by function; what is here and not there are the rule cache and
  * the stack window, which change nothing but the time. Compiles for the host too (tests/host_bpf): the only
- * helpers are bpf_probe_read_user and bpf_loop.
+ * helpers are bpf_probe_read_user and bpf_loop, and what return_probes.bpf.h knows is given there.
  */
 #pragma once
 
@@ -64,8 +64,8 @@ static __always_inline bool is_return_address(struct walk *walk, u64 ra)
 	struct mapping *mapping = find_mapping(walk->list, ra - 1);
 
 	if (!mapping && !walk->list_state.changing)
-		return false;
-	return (mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra);
+		return is_trampoline(ra);
+	return (mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra) || is_trampoline(ra);
 }
 
 /* The rule for `address`, from its mapping. */
@@ -287,12 +287,28 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 	}
 }
 
+/*
+ * Puts back a return address that was replaced by a return probe's trampoline. Where it was pushed, below the
+ * frame's stack pointer, is what the kernel knows it by.
+ */
+static __always_inline enum end_cause put_back_return_address(struct walk *walk)
+{
+	u64 address = replaced_return_address(walk->sp - 8);
+
+	if (!address || address == walk->pc)
+		return END_URETPROBE_TRAMPOLINE;
+	walk->pc = address;
+	return END_NONE;
+}
+
 /* One frame: look up its rule, record it, go to its caller. */
 static __always_inline enum end_cause step(struct walk *walk)
 {
 	u32 rule = lookup_rule(walk);
 	enum end_cause end = end_without_frame(rule);
 
+	if (end != END_NONE && is_trampoline(walk->pc))
+		return put_back_return_address(walk);
 	if (end == END_NONE)
 		end = push_frame(walk, rule);
 	if (end == END_NONE)
@@ -332,6 +348,6 @@ static __always_inline void walk_stack(struct walk *walk, u32 list, u64 changing
 	walk->window_bytes = 0;
 	walk->saves_wanted = 0;
 	walk->end = END_DEPTH_LIMIT;
-	/* One more step than frames: the one that finds the stack to be deeper. */
-	bpf_loop(MAX_FRAMES + 1, step_until_end, &walk, 0);
+	/* A step more for each frame to put its return address back, and one that finds the stack to be deeper. */
+	bpf_loop(2 * MAX_FRAMES + 2, step_until_end, &walk, 0);
 }

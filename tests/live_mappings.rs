@@ -150,6 +150,7 @@ fn follow_until_complete(
 /// Runs `swap.c` over `rounds` rounds, then until each library has had its complete stack. Returns the last report
 /// and how many blocks were allocated in the libraries.
 #[track_caller]
+#[allow(clippy::print_stderr, reason = "what the test measured")]
 fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64) {
     let directory = directory(&format!("live_mappings-{test}"));
     let libraries = [("a", 20), ("b", 50)].map(|(name, slots)| swap_library(&directory, name, slots, more));
@@ -157,7 +158,7 @@ fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64)
     let [first, second] = libraries.each_ref().map(|path| path.to_str().expect("UTF-8"));
     let mut program = Program::start(&path, &[first, second, &rounds.to_string()]);
     program.expect("ready");
-    let memleak = Memleak::attach_reporting(program.pid(), &[&ROOM, flags].concat(), &["0.5"]);
+    let memleak = Memleak::attach_reporting(program.pid(), &[&ROOM[..], &["-v"], flags].concat(), &["0.5"]);
     program.tell("");
     // Every library was where the first was.
     program.expect(&rounds.to_string());
@@ -169,7 +170,11 @@ fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64)
         program.tell("next");
     }
     program.expect("done");
-    let report = memleak.finish();
+    let (report, messages) = memleak.finish_with_messages();
+    let announced = messages
+        .iter()
+        .filter(|line| line.contains("after the loader announced it"));
+    eprintln!("{test}: {:#?}", announced.collect::<Vec<_>>());
     report.check_sums();
     (report, blocks)
 }

@@ -490,3 +490,44 @@ fn walks_at_once() {
         "no foreign stack:\n{report}"
     );
 }
+
+/// A frame whose CFA is in `rbx`, which a library saved that has no such frame itself: the first stack says that a
+/// table was not loaded, and the table is loaded for the next ones.
+#[test]
+fn register_saved_by_a_library() {
+    let directory = directory("live_unwind-aligned");
+    let library = directory.join("libaligned.so");
+    compile_as(&library, "aligned_library.c", &flags(&["-shared", "-fPIC"]));
+    let rpath = format!("-Wl,-rpath,{}", directory.display());
+    let library = library.to_str().expect("UTF-8");
+    let path = compile(&directory, "aligned_caller.c", &flags(&[&rpath, library]));
+    let mut program = Program::start(&path, &[]);
+    program.expect("ready");
+    let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
+    let mut steps = 0;
+    loop {
+        program.step("ready");
+        steps += 1;
+        let report = memleak.report();
+        let stacks = report.through("leak_in_library");
+        let complete: Vec<_> = stacks.iter().filter(|stack| stack.end == "complete").collect();
+        for stack in &complete {
+            stack.check(&from_main(&["leak_in_library", "by_rbx", "main"]));
+        }
+        if complete.len() == 2 {
+            break;
+        }
+        assert!(steps < 100, "{report}");
+    }
+    let report = memleak.finish();
+    let rest: Vec<_> = report
+        .stacks
+        .iter()
+        .filter(|stack| stack.end != "complete")
+        .collect();
+    for stack in &rest {
+        assert_eq!(stack.end, "table_not_loaded", "{stack}");
+        assert_eq!(stack.frames.last().expect("a frame").name(), "by_rbx", "{stack}");
+    }
+    assert_eq!(report.allocated().blocks, 2 * steps);
+}

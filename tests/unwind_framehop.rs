@@ -20,7 +20,7 @@ use unwind_tables::mapping::{self, ADDRESS_BITS, Identity, Mapping, MappingKind}
 use unwind_tables::packed::kind;
 use unwind_tables::program::{FP, Opcode, SP};
 use unwind_tables::rule::UnwindRule;
-use unwind_tables::walk::{self, End, Registers, Tables, Unwind, walk};
+use unwind_tables::walk::{self, End, Registers, ReturnProbes, Tables, Unwind, walk};
 use unwind_tables::{compile, verify};
 
 /// An object for framehop, mapped at `range` with `bias`.
@@ -161,6 +161,7 @@ fn compare(elf: &[u8]) -> (u64, u64) {
         mappings: &[mapping],
         unwind: Unwind::Dwarf,
         changing: false,
+        return_probes: ReturnProbes::default(),
     };
     let mut framehop = Stepper::new([framehop_module(elf, mapping.start..mapping.end, mapping.bias)]);
     let (mut same, mut different) = (0, 0);
@@ -256,6 +257,7 @@ fn callers_in_recorded_stacks() {
             mappings: &published.mappings,
             unwind: Unwind::Dwarf,
             changing: false,
+            return_probes: ReturnProbes::default(),
         };
         let of_framehop = mappings.entries().iter().filter_map(|entry| {
             let MappedCode::Module { module, bias } = entry.code else {

@@ -17,7 +17,7 @@ use unwind_tables::program::{Op, Opcode, Programs, SP};
 use unwind_tables::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 use unwind_tables::saves::{LongSaves, Saved as SavedRegister, SavesRule, long};
 use unwind_tables::table::{Row, RowRule, Rows, UnwindTable};
-use unwind_tables::walk::{End, Mapping, MappingKind, Registers, Stack, Tables, Unwind, walk};
+use unwind_tables::walk::{End, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind, walk};
 
 const CODE: u64 = 0x5555_0000_0000;
 const STACK: u64 = 0x7fff_ff00_0000;
@@ -250,6 +250,35 @@ fn random_identity(random: &mut Random) -> Identity {
     }
 }
 
+/// A trampoline in a mapping or outside all, that some of the stack's words are replaced by.
+fn random_trampoline(random: &mut Random, stack_words: &mut [u64], code_bytes: u64) -> Avma {
+    let trampoline = [CODE + code_bytes * 7 / 8, CODE + code_bytes][random.index(2)];
+    for word in stack_words {
+        if random.below(8) == 0 {
+            *word = trampoline;
+        }
+    }
+    Avma::new(trampoline)
+}
+
+/// Most of the slots that hold the trampoline, with what was there before: mostly code.
+fn random_replaced(
+    random: &mut Random,
+    stack_words: &[u64],
+    trampoline: Avma,
+    code_bytes: u64,
+) -> Vec<(Avma, Avma)> {
+    let slots = (STACK..).step_by(8).map(Avma::new).zip(stack_words);
+    slots
+        .filter(|&(_, &word)| word == trampoline.get())
+        .filter_map(|(slot, _)| match random.below(8) {
+            0 => None,
+            1 => Some((slot, trampoline)),
+            _ => Some((slot, Avma::new(CODE + random.below(code_bytes)))),
+        })
+        .collect()
+}
+
 fn random_start(random: &mut Random, code_bytes: u64) -> Registers {
     let pc = Avma::new(CODE + random.below(code_bytes));
     let mut general = std::array::from_fn(|_| STACK + 8 * random.below(1024));
@@ -285,7 +314,7 @@ fn random_walks_are_equal() {
     let mut host = HostWalk::build();
     let mut random = Random::new(20);
     let mut ends = HashSet::new();
-    let (mut longest, mut saves_wanted) = (0, 0);
+    let (mut longest, mut saves_wanted, mut put_back) = (0, 0, 0);
     for round in 0..300 {
         let code_bytes = 0x1000 << random.below(4);
         let distinct = if round % 4 == 0 { 600 } else { 20 };
@@ -328,20 +357,33 @@ fn random_walks_are_equal() {
             },
         ];
         let unwind = if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf };
+        let mut stack_words = random_stack(&mut random, code_bytes);
+        let trampoline = random_trampoline(&mut random, &mut stack_words, code_bytes);
+        let replaced = random_replaced(&mut random, &stack_words, trampoline, code_bytes);
         let tables = Tables {
             words: image.words(),
             mappings: &mappings,
             unwind,
             changing: random.below(8) == 0,
+            return_probes: ReturnProbes {
+                trampoline,
+                replaced: &replaced,
+            },
         };
         let mut memory = Memory::default();
         memory.add(Avma::new(CODE), random_code(&mut random, code_bytes));
         memory.add_words(Avma::new(IDENTITY), &[IDENTITY_WORD]);
-        memory.add_words(Avma::new(STACK), &random_stack(&mut random, code_bytes));
+        memory.add_words(Avma::new(STACK), &stack_words);
         for _ in 0..40 {
             let start = random_start(&mut random, code_bytes);
             let stack = check(&mut host, tables, start, &memory);
             ends.insert(stack.end);
+            let without = Tables {
+                return_probes: ReturnProbes::default(),
+                ..tables
+            };
+            let without = walk(without, start, |address| memory.word(address));
+            put_back += u32::from(without.frames.len() < stack.frames.len());
             saves_wanted += u32::from(stack.saves_wanted.is_some());
             longest = longest.max(stack.frames.len());
             for slot in slots_read(tables, start, &memory) {
@@ -369,6 +411,10 @@ fn random_walks_are_equal() {
     assert!(
         saves_wanted > 20,
         "{saves_wanted} walks needed saves that there were not"
+    );
+    assert!(
+        put_back > 100,
+        "{put_back} walks went on where a return address was put back"
     );
     assert!(longest > 20, "the longest stack had {longest} frames");
 }
@@ -415,6 +461,7 @@ fn depth_limit_is_equal() {
         mappings: &mappings,
         unwind: Unwind::Dwarf,
         changing: false,
+        return_probes: ReturnProbes::default(),
     };
     for (frames_below, end) in [(510, End::Complete), (511, End::Complete), (512, End::DepthLimit)] {
         let mut words = vec![CODE + 0x80; 2 * frames_below];

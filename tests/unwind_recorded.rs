@@ -8,7 +8,7 @@ use std::process::Command;
 use common::host::HostWalk;
 use common::recorded::{compile_program, publish, record_memory, start};
 use memleak::target::{MappedCode, Mappings, Modules, Target};
-use unwind_tables::walk::{End, FoundBy, Stack, Tables, Unwind, walk};
+use unwind_tables::walk::{End, FoundBy, ReturnProbes, Stack, Tables, Unwind, walk};
 
 /// Names of the frames' functions, from the module's own symbol table by an independent reader.
 fn functions(stack: &Stack, mappings: &Mappings, modules: &Modules) -> Vec<String> {
@@ -54,6 +54,7 @@ fn recorded_walks_are_equal_and_complete() {
             mappings: &published.mappings,
             unwind: Unwind::Dwarf,
             changing: false,
+            return_probes: ReturnProbes::default(),
         };
 
         let mut slots = Vec::new();

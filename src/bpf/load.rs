@@ -1,6 +1,7 @@
 //! Opening, sizing and loading the BPF object. It knows capacities and knobs, nothing about processes.
 
 use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{OpenObject, ProgramAttachType};
@@ -187,12 +188,24 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
     }
 }
 
+/// The pid namespace that our process ids are of; 0 for the initial one, in which the kernel counts by itself.
+fn pid_namespace() -> u32 {
+    /// `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
+    const INITIAL: u64 = 0xEFFF_FFFC;
+    let inode = std::fs::metadata("/proc/self/ns/pid").map_or(INITIAL, |namespace| namespace.ino());
+    let inode = Some(inode).filter(|&inode| inode != INITIAL);
+    inode
+        .and_then(|inode| u32::try_from(inode).ok())
+        .unwrap_or_default()
+}
+
 fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Sizes) -> Result<(), LoadError> {
     let missing = || libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
     let knobs = object.maps.rodata_data.as_deref_mut().ok_or_else(missing)?;
     knobs.unwind_by_fp = settings.walk == Walk::Fp;
     knobs.unwind_off = settings.walk == Walk::Off;
     knobs.follow_fork = settings.follow_fork;
+    knobs.pid_namespace = pid_namespace();
     knobs.slot_count = sizes.slots;
     knobs.table_mask = sizes.table_words - 1;
     knobs.mapping_bits = sizes.mappings.trailing_zeros();

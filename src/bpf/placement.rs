@@ -5,12 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::target::ModuleId;
-
 /// An image in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
-    module: ModuleId,
+struct Held<K> {
+    key: K,
     words: usize,
     /// When it was last in use, by the count of such moments.
     used: u64,
@@ -18,21 +16,21 @@ struct Held {
 
 /// The images in a store of so many words, by where they start.
 #[derive(Debug)]
-pub(super) struct Placement {
+pub(super) struct Placement<K> {
     room: usize,
     alignment: usize,
-    held: BTreeMap<usize, Held>,
+    held: BTreeMap<usize, Held<K>>,
     now: u64,
 }
 
 /// Where an image goes, and what goes for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Placed {
+pub(super) struct Placed<K> {
     pub(super) start: usize,
-    pub(super) evicted: Vec<ModuleId>,
+    pub(super) evicted: Vec<K>,
 }
 
-impl Placement {
+impl<K: Copy + PartialEq> Placement<K> {
     /// An empty store; images start at multiples of `alignment`.
     pub(super) fn new(room: usize, alignment: usize) -> Self {
         Self {
@@ -48,28 +46,29 @@ impl Placement {
         self.held.values().map(|held| held.words).sum()
     }
 
+    /// Where an image starts.
+    pub(super) fn start_of(&self, key: K) -> Option<usize> {
+        let held = self.held.iter().find(|(_, held)| held.key == key);
+        held.map(|(&start, _)| start)
+    }
+
     /// Notes that these are in use now.
-    pub(super) fn touch(&mut self, is_used: impl Fn(ModuleId) -> bool) {
+    pub(super) fn touch(&mut self, is_used: impl Fn(K) -> bool) {
         self.now += 1;
-        for held in self.held.values_mut().filter(|held| is_used(held.module)) {
+        for held in self.held.values_mut().filter(|held| is_used(held.key)) {
             held.used = self.now;
         }
     }
 
     /// Whether an image of so many words finds room if all that is not in use goes.
-    pub(super) fn could_place(&self, words: usize, is_used: impl Fn(ModuleId) -> bool) -> bool {
-        let staying = self.held.iter().filter(|(_, held)| is_used(held.module));
+    pub(super) fn could_place(&self, words: usize, is_used: impl Fn(K) -> bool) -> bool {
+        let staying = self.held.iter().filter(|(_, held)| is_used(held.key));
         self.gap(words, staying.map(|(&start, held)| (start, held.words)))
             .is_some()
     }
 
-    /// Finds room for the image of `module`; `None`, and nothing is evicted, if there cannot be enough.
-    pub(super) fn place(
-        &mut self,
-        module: ModuleId,
-        words: usize,
-        is_used: impl Fn(ModuleId) -> bool,
-    ) -> Option<Placed> {
+    /// Finds room for the image of this key, which has none yet; `None`, and nothing is evicted, if there cannot be enough.
+    pub(super) fn place(&mut self, key: K, words: usize, is_used: impl Fn(K) -> bool) -> Option<Placed<K>> {
         let mut evicted = Vec::new();
         if !self.could_place(words, &is_used) {
             return None;
@@ -79,7 +78,7 @@ impl Placement {
             if let Some(start) = self.gap(words, all) {
                 self.now += 1;
                 let used = self.now;
-                self.held.insert(start, Held { module, words, used });
+                self.held.insert(start, Held { key, words, used });
                 return Some(Placed { start, evicted });
             }
             evicted.push(self.evict_one(&is_used)?);
@@ -87,10 +86,10 @@ impl Placement {
     }
 
     /// Takes out what has been out of use for longest.
-    fn evict_one(&mut self, is_used: impl Fn(ModuleId) -> bool) -> Option<ModuleId> {
-        let unused = self.held.iter().filter(|(_, held)| !is_used(held.module));
+    fn evict_one(&mut self, is_used: impl Fn(K) -> bool) -> Option<K> {
+        let unused = self.held.iter().filter(|(_, held)| !is_used(held.key));
         let (&start, _) = unused.min_by_key(|(_, held)| held.used)?;
-        self.held.remove(&start).map(|held| held.module)
+        self.held.remove(&start).map(|held| held.key)
     }
 
     /// The first gap of so many words between images that are given in ascending order.
@@ -109,6 +108,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::ModuleId;
 
     const A: ModuleId = ModuleId::new(0);
     const B: ModuleId = ModuleId::new(1);
@@ -119,7 +119,7 @@ mod tests {
         false
     }
 
-    fn placed(start: usize, evicted: &[ModuleId]) -> Option<Placed> {
+    fn placed(start: usize, evicted: &[ModuleId]) -> Option<Placed<ModuleId>> {
         let evicted = evicted.to_vec();
         Some(Placed { start, evicted })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use unwind_tables::image::Image;
+use unwind_tables::image::{Image, header};
 
 use super::memory::SharedWords;
 use super::placement::Placement;
@@ -13,7 +13,18 @@ use crate::target::ModuleId;
 #[derive(Debug)]
 pub struct TableStore {
     memory: SharedWords<AtomicU32>,
-    placement: Placement,
+    placement: Placement<Key>,
+}
+
+/// A module, and what an image says of it.
+type Key = (ModuleId, Part);
+
+/// What an image says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Rules,
+    /// Where registers are saved; the image of the rules refers to it.
+    Saves,
 }
 
 /// An image that was stored.
@@ -23,6 +34,8 @@ pub struct Stored {
     pub at: u32,
     /// The modules whose images made room for it, and which have none any more.
     pub evicted: Vec<ModuleId>,
+    /// The same of images that say where registers are saved.
+    pub evicted_saves: Vec<ModuleId>,
 }
 
 impl TableStore {
@@ -36,12 +49,12 @@ impl TableStore {
 
     /// Notes which images are in use now: the others go first when there is no room.
     pub fn touch(&mut self, is_used: impl Fn(ModuleId) -> bool) {
-        self.placement.touch(is_used);
+        self.placement.touch(|(module, _)| is_used(module));
     }
 
     /// Whether an image of so many words finds room, if need be that of images that are not in use.
     pub fn has_room(&self, words: usize, is_used: impl Fn(ModuleId) -> bool) -> bool {
-        self.placement.could_place(words, is_used)
+        self.placement.could_place(words, |(module, _)| is_used(module))
     }
 
     /// Stores the image of `module`, which has none yet. `None` when there is no room for it.
@@ -61,21 +74,86 @@ impl TableStore {
         is_used: impl Fn(ModuleId) -> bool,
         publisher: &Publisher,
     ) -> Result<Option<Stored>, libbpf_rs::Error> {
+        let stored = self.place((module, Part::Rules), image, is_used, publisher)?;
+        if let (Some(rules), Some(saves)) = (&stored, self.placement.start_of((module, Part::Saves))) {
+            self.refer_to_saves(rules.at as usize, saves);
+        }
+        Ok(stored)
+    }
+
+    /// Stores where the functions of `module` save registers, for walks to find from the image of its rules, which is
+    /// stored. As [`Self::store`] otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::store`].
+    pub fn store_saves(
+        &mut self,
+        module: ModuleId,
+        image: &Image,
+        is_used: impl Fn(ModuleId) -> bool,
+        publisher: &Publisher,
+    ) -> Result<Option<Stored>, libbpf_rs::Error> {
+        let stored = self.place((module, Part::Saves), image, is_used, publisher)?;
+        if let (Some(saves), Some(rules)) = (&stored, self.placement.start_of((module, Part::Rules))) {
+            self.refer_to_saves(rules, saves.at as usize);
+        }
+        Ok(stored)
+    }
+
+    fn place(
+        &mut self,
+        key: Key,
+        image: &Image,
+        is_used: impl Fn(ModuleId) -> bool,
+        publisher: &Publisher,
+    ) -> Result<Option<Stored>, libbpf_rs::Error> {
         let words = image.words();
-        let Some(placed) = self.placement.place(module, words.len(), is_used) else {
+        let Some(placed) = self
+            .placement
+            .place(key, words.len(), |(module, _)| is_used(module))
+        else {
             return Ok(None);
         };
         if !placed.evicted.is_empty() {
             publisher.await_inactive_lists()?;
         }
-        let room = self.memory.words().get(placed.start..).unwrap_or_default();
-        for (word, &value) in room.iter().zip(words) {
-            word.store(value, Ordering::Relaxed);
+        let (mut evicted, mut evicted_saves) = (Vec::new(), Vec::new());
+        for (module, part) in placed.evicted {
+            match part {
+                Part::Rules => evicted.push(module),
+                Part::Saves => evicted_saves.push(module),
+            }
         }
-        Ok(u32::try_from(placed.start).ok().map(|at| Stored {
+        for &module in &evicted_saves {
+            // No walk looks: the module is not in use.
+            if let Some(rules) = self.placement.start_of((module, Part::Rules)) {
+                self.write(rules + header::SAVES_AT, 0);
+            }
+        }
+        for (at, &word) in (placed.start..).zip(words) {
+            self.write(at, word);
+        }
+        let at = u32::try_from(placed.start).ok();
+        Ok(at.map(|at| Stored {
             at,
-            evicted: placed.evicted,
+            evicted,
+            evicted_saves,
         }))
+    }
+
+    /// Makes the image of rules at one word refer to the image of saves at another, wherever the two are.
+    fn refer_to_saves(&self, rules: usize, saves: usize) {
+        // Walks add it to where the image starts, modulo 2^32; the store is smaller.
+        #[allow(clippy::cast_possible_truncation)]
+        let distance = saves.wrapping_sub(rules) as u32;
+        self.write(rules + header::SAVES_AT, distance);
+    }
+
+    fn write(&self, at: usize, word: u32) {
+        if let Some(place) = self.memory.words().get(at) {
+            place.store(word, Ordering::Release);
+        }
     }
 
     /// Bytes in use and bytes there are.

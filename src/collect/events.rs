@@ -28,6 +28,13 @@ pub enum Event {
         /// The instance.
         instance: u32,
     },
+    /// A walk must know where the object at an address saves registers, and its table does not say it.
+    SavesWanted {
+        /// The instance that walked.
+        instance: u32,
+        /// The address.
+        address: Avma,
+    },
     /// An instance began or ended; the kernel side's own record of them says which.
     Lifecycle,
     /// A record that this version does not know.
@@ -48,6 +55,10 @@ impl Event {
                 address: Avma::new(whole(8)),
             },
             event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
+            event_kind::EVENT_SAVES_WANTED => Self::SavesWanted {
+                instance,
+                address: Avma::new(whole(8)),
+            },
             event_kind::EVENT_LIFECYCLE => Self::Lifecycle,
             _ => Self::Unknown,
         }

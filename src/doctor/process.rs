@@ -127,8 +127,9 @@ fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
             MappedCode::Trampoline => trampoline = true,
             MappedCode::Unreadable {
                 why: Unreadable::KernelPage,
+                ..
             } => {}
-            MappedCode::Unreadable { why } => *unreadable.entry(why.to_string()).or_default() += 1,
+            MappedCode::Unreadable { why, .. } => *unreadable.entry(why.to_string()).or_default() += 1,
         }
     }
     let mut findings = vec![anonymous_finding(anonymous)];

@@ -132,12 +132,16 @@ impl Live<'_> {
         self.lifecycle.to_forget = true;
     }
 
-    /// Notes what walks ask for.
-    pub(super) fn react(&mut self, events: &[Event]) {
+    /// Notes what walks ask for, or gives it to them.
+    pub(super) fn react(&mut self, events: &[Event]) -> anyhow::Result<()> {
         for event in events {
             let (instance, demanded) = match *event {
                 Event::MappingsChanged { instance } => (instance, true),
                 Event::UnknownMapping { instance, .. } => (instance, false),
+                Event::SavesWanted { instance, address } => {
+                    self.provide_saves(instance, address)?;
+                    continue;
+                }
                 Event::Lifecycle | Event::Unknown => continue,
             };
             let Some(process) = self.processes.get_mut(&instance) else {
@@ -149,6 +153,7 @@ impl Live<'_> {
                 process.reloads.request();
             }
         }
+        Ok(())
     }
 
     /// Reads again the mappings of all processes.

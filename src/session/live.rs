@@ -6,15 +6,17 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use unwind_tables::addr::Avma;
 
 use super::attachments::Attachments;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::tables::{BuiltTables, ModuleTables};
+use super::unreadable::Said;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
-use crate::target::{History, Mappings, Modules, Target};
+use crate::target::{History, MappedCode, Mappings, Modules, Target};
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
 const MAPPINGS_HEADROOM: usize = 4;
@@ -50,6 +52,7 @@ pub(super) struct Live<'obj> {
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
+    said: Said,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// When the last probe was attached.
     pub(super) started: Instant,
@@ -110,6 +113,7 @@ impl<'obj> Live<'obj> {
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
+            said: Said::default(),
             lifecycle: super::lifecycle::Lifecycle::default(),
             started: Instant::now(),
         };
@@ -237,6 +241,7 @@ impl<'obj> Live<'obj> {
             process.facts.pid,
             new_tables
         );
+        self.said.say(&mappings, &self.modules);
         process.history = history;
         process.mappings = mappings;
         Ok(())
@@ -254,6 +259,27 @@ impl<'obj> Live<'obj> {
         let stored = self.tables.store(&built, &self.modules, &used, &mut self.kernel);
         stored.context("cannot store unwind tables")?;
         Ok(built.len())
+    }
+
+    /// Gives walks of an instance what they asked for at `address`: where the code there saves registers.
+    pub(super) fn provide_saves(&mut self, number: u32, address: Avma) -> anyhow::Result<()> {
+        let Some(process) = self.processes.get(&number) else {
+            return Ok(());
+        };
+        let slot = process.instance.slot;
+        if let Some(MappedCode::Module { module, .. }) =
+            process.mappings.find(address).map(|entry| &entry.code)
+        {
+            let module = *module;
+            let live = self.processes.values().map(|process| &process.mappings);
+            let used = self.tables.used(live, &self.modules);
+            let provided = self
+                .tables
+                .provide_saves(module, &self.modules, &used, &mut self.kernel);
+            provided.context("cannot store unwind tables")?;
+        }
+        self.kernel.publisher.accept_requests(slot);
+        Ok(())
     }
 
     /// Attaches to what an instance has mapped and what has nothing attached for it yet.

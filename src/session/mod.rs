@@ -15,6 +15,7 @@ mod reload;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -117,7 +118,7 @@ impl<'obj> Session<'obj> {
                 return Ok(true);
             }
             live.observe()?;
-            live.react(&events);
+            live.react(&events)?;
             if !live.is_anything_live() {
                 return Ok(true);
             }

@@ -8,10 +8,10 @@ use unwind_tables::addr::Bias;
 use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
-use unwind_tables::{Compiled, compile};
+use unwind_tables::{Compiled, compile, compile_saves};
 
 use super::copies::Copies;
-use crate::bpf::{Kernel, TableStore, Walk};
+use crate::bpf::{Kernel, Stored, TableStore, Walk};
 use crate::report::TableFacts;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
 
@@ -38,6 +38,8 @@ pub(super) struct ModuleTables {
     states: HashMap<ModuleId, State>,
     facts: HashMap<ModuleId, TableFacts>,
     copies: Copies,
+    /// Those that were asked where they save registers; the answer is in the kernel, or was not to be had.
+    saves: HashSet<ModuleId>,
 }
 
 /// Tables that were built but not yet stored, the smallest first.
@@ -134,10 +136,7 @@ impl ModuleTables {
         let is_used = |module| used.contains(&module);
         let stored = kernel.tables.store(id, image, is_used, &kernel.publisher)?;
         if let Some(stored) = stored {
-            for evicted in stored.evicted {
-                tracing::debug!("the table of module {} makes room for {path}", evicted.index());
-                self.states.remove(&evicted);
-            }
+            self.forget(&stored, path);
             return Ok(State::Stored(stored.at));
         }
         if !self.states.contains_key(&id) {
@@ -149,6 +148,57 @@ impl ModuleTables {
             );
         }
         Ok(State::NoRoom(image.words().len()))
+    }
+
+    /// Builds and stores where the functions of a module save registers, once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::store`].
+    pub(super) fn provide_saves(
+        &mut self,
+        module: ModuleId,
+        modules: &Modules,
+        used: &HashSet<ModuleId>,
+        kernel: &mut Kernel<'_>,
+    ) -> Result<(), libbpf_rs::Error> {
+        let original = self.copies.known_original(module);
+        let Some(module) = modules.get(original).filter(|_| self.saves.insert(original)) else {
+            return Ok(());
+        };
+        let path = module.path.display();
+        let Ok(Some(image)) = compile_saves(module.bytes()) else {
+            return Ok(());
+        };
+        let is_used = |module| used.contains(&module);
+        match kernel
+            .tables
+            .store_saves(original, &image, is_used, &kernel.publisher)?
+        {
+            Some(stored) => {
+                tracing::debug!(
+                    "{path}: where it saves registers takes {} bytes",
+                    image.byte_len()
+                );
+                self.forget(&stored, &path.to_string());
+            }
+            None => tracing::warn!(
+                "no room for where {path} saves registers, {} bytes: stacks end where it is needed; give more with \
+                 --table-memory",
+                image.byte_len()
+            ),
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, stored: &Stored, path: &str) {
+        for module in &stored.evicted {
+            tracing::debug!("the table of module {} makes room for {path}", module.index());
+            self.states.remove(module);
+        }
+        for module in &stored.evicted_saves {
+            self.saves.remove(module);
+        }
     }
 
     /// The modules whose tables are needed for `mappings`.
@@ -181,8 +231,10 @@ impl ModuleTables {
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
                 MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
             };
+            // What returns to a trampoline returns to its first byte, and is looked up one byte lower.
+            let below = u64::from(kind == MappingKind::Trampoline);
             Mapping {
-                start: entry.range.start,
+                start: entry.range.start.wrapping_sub(below),
                 end: entry.range.end,
                 bias,
                 image_at,

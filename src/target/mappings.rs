@@ -4,6 +4,7 @@
 //! can hold a return address.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
 use unwind_tables::elf::Segment;
@@ -28,6 +29,8 @@ pub enum MappedCode {
     Trampoline,
     /// There is a name behind it, but no ELF file that could be read.
     Unreadable {
+        /// The name.
+        path: PathBuf,
         /// Why not.
         why: Unreadable,
     },
@@ -97,6 +100,11 @@ impl Mappings {
             let start = bias.to_avma(segment.svma.start);
             self.find(start).is_some_and(|entry| entry.code == code)
         })
+    }
+
+    /// Whether a module's memory was not what its file holds, when the mappings were read.
+    pub fn is_different(&self, module: ModuleId) -> bool {
+        self.settled.different.contains(&module)
     }
 
     /// The dynamic loader, if the program has one.
@@ -175,7 +183,14 @@ fn code_of(pid: u32, entry: &MapsEntry, modules: &mut Modules) -> MappedCode {
             bias: Bias::between(entry.range.start, svma),
         })
     });
-    placed.unwrap_or_else(|why| MappedCode::Unreadable { why })
+    placed.unwrap_or_else(|why| MappedCode::Unreadable {
+        path: match &entry.name {
+            MapsName::File { path, .. } => path.clone(),
+            MapsName::Special(name) => PathBuf::from(name),
+            MapsName::Anonymous => PathBuf::new(),
+        },
+        why,
+    })
 }
 
 /// The address, in the file's own space, of a mapping that starts at `offset`.

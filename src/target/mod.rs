@@ -188,8 +188,10 @@ impl Target {
             settled.loader = self.loader_by_path(modules, executable);
         }
         if let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) {
-            let different = confirm::different(mappings, modules, &memory);
-            settled.modules.retain(|module| !different.contains(module));
+            settled.different = confirm::different(mappings, modules, &memory);
+            settled
+                .modules
+                .retain(|module| !settled.different.contains(module));
         }
         settled
     }

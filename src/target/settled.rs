@@ -27,6 +27,8 @@ pub(super) struct Settled {
     pub(super) modules: BTreeSet<ModuleId>,
     /// The loader, which is part of it.
     pub(super) loader: Option<ModuleId>,
+    /// What it has not got, though its mappings say so: memory holds something else.
+    pub(super) different: BTreeSet<ModuleId>,
 }
 
 /// The settled modules among `mappings`, given the process's executable.
@@ -60,6 +62,7 @@ pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option
     Settled {
         modules: settled,
         loader,
+        different: BTreeSet::new(),
     }
 }
 

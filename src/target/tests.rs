@@ -141,6 +141,7 @@ fn deleted_program() {
     let refused = mappings.entries().iter().any(|entry| {
         entry.code
             == MappedCode::Unreadable {
+                path: path.clone(),
                 why: Unreadable::Replaced,
             }
     });

@@ -83,6 +83,9 @@ struct HostTables {
     mapping_count: u32,
     by_fp: u32,
     changing: u32,
+    trampoline: u64,
+    replaced: *const [u64; 2],
+    replaced_count: u32,
 }
 
 #[repr(C)]
@@ -139,6 +142,12 @@ impl HostWalk {
             checks: [[0; 2]; 2],
         });
         let count = |length: usize| u32::try_from(length).expect("test tables are small");
+        let replaced: Vec<_> = tables
+            .return_probes
+            .replaced
+            .iter()
+            .map(|&(slot, address)| [slot.get(), address.get()])
+            .collect();
         let given = HostTables {
             words: words.as_ptr(),
             mappings: mappings.as_ptr(),
@@ -147,6 +156,9 @@ impl HostWalk {
             mapping_count: count(mappings.len()),
             by_fp: u32::from(tables.unwind == Unwind::Fp),
             changing: u32::from(tables.changing),
+            trampoline: tables.return_probes.trampoline.get(),
+            replaced: replaced.as_ptr(),
+            replaced_count: count(replaced.len()),
         };
         let start: Vec<u64> = [start.pc.get()].into_iter().chain(start.general).collect();
         let mut stack = HostStack {

@@ -27,8 +27,36 @@ impl Memleak {
     /// As [`Memleak::attach`], with reports as `interval` (and count) says.
     #[track_caller]
     pub fn attach_reporting(pid: u32, flags: &[&str], interval: &[&str]) -> Self {
+        Self::start(Command::new(env!("CARGO_BIN_EXE_memleak")), pid, flags, interval)
+    }
+
+    /// In the pid and mount namespaces of process `host_pid`, where the process to trace is `pid`.
+    #[track_caller]
+    pub fn attach_inside(host_pid: u32, pid: u32, flags: &[&str]) -> Self {
+        let mut command = Command::new("nsenter");
+        let host_pid = host_pid.to_string();
+        command.args(["--target", &host_pid, "--pid", "--mount"]);
+        command.arg(env!("CARGO_BIN_EXE_memleak"));
+        Self::start(command, pid, flags, &[NO_INTERVAL])
+    }
+
+    /// Without these capabilities.
+    #[track_caller]
+    pub fn attach_without(capabilities: &[&str], pid: u32) -> Self {
+        let mut command = Command::new("setpriv");
+        let dropped: Vec<_> = capabilities
+            .iter()
+            .map(|capability| format!("-{capability}"))
+            .collect();
+        command.args(["--bounding-set", &dropped.join(",")]);
+        command.arg(env!("CARGO_BIN_EXE_memleak"));
+        Self::start(command, pid, &[], &[NO_INTERVAL])
+    }
+
+    #[track_caller]
+    fn start(mut command: Command, pid: u32, flags: &[&str], interval: &[&str]) -> Self {
         require_root();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        let mut child = command
             .args(["--format", "json", "-p", &pid.to_string()])
             .args(flags)
             .args(interval)
@@ -70,7 +98,8 @@ impl Memleak {
     /// Asks for an end and returns the last report.
     #[track_caller]
     pub fn finish(self) -> Report {
-        signal(self.child.id(), "INT");
+        // Into another pid namespace it is started by a process that stays.
+        signal(child_of(self.child.id()).unwrap_or(self.child.id()), "INT");
         self.last_report()
     }
 
@@ -103,6 +132,12 @@ impl Memleak {
         let report = reports.last().unwrap_or_else(|| panic!("no report: {messages}"));
         (Report::parse(report), status)
     }
+}
+
+/// The child of a process that has one.
+pub fn child_of(pid: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
 }
 
 impl Drop for Memleak {

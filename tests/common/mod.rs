@@ -12,4 +12,5 @@ pub mod program;
 pub mod random;
 pub mod recorded;
 pub mod report;
+pub mod tracefs;
 pub mod witness;

@@ -40,6 +40,24 @@ static u32 *tables;
 static struct mapping *mappings;
 static u64 *rule_cache;
 
+/* What return_probes.bpf.h reads: the trampoline; slots, and the return addresses that were in them. */
+static u64 trampoline;
+static const u64 (*replaced)[2];
+static u32 replaced_count;
+
+static bool is_trampoline(u64 address)
+{
+	return address && address == trampoline;
+}
+
+static u64 replaced_return_address(u64 slot)
+{
+	for (u32 number = 0; number < replaced_count; number++)
+		if (replaced[number][0] == slot)
+			return replaced[number][1];
+	return 0;
+}
+
 #include "mappings.bpf.h"
 #include "tables.bpf.h"
 #include "unwind.bpf.h"
@@ -53,6 +71,9 @@ struct host_tables {
 	u32 mapping_count;
 	u32 by_fp;
 	u32 changing;
+	u64 trampoline;
+	const u64 (*replaced)[2];
+	u32 replaced_count;
 };
 
 struct host_stack {
@@ -75,6 +96,9 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 	tables = given->words;
 	mappings = given->mappings;
 	rule_cache = given->cache;
+	trampoline = given->trampoline;
+	replaced = given->replaced;
+	replaced_count = given->replaced_count;
 	table_mask = given->word_count - 1;
 	mapping_bits = __builtin_ctz(given->mapping_count);
 	mapping_mask = given->mapping_count - 1;

@@ -27,12 +27,26 @@ pub fn encode(table: &UnwindTable) -> Result<Image, ImageError> {
 /// As [`encode`], of either table.
 pub fn encode_with_saves(table: &UnwindTable, saves: &SavesTable) -> Result<Image, ImageError> {
     let mut words = lay_out_rules(table)?;
-    let mut saves = lay_out(&saves.rows, saves.long.words())?;
-    saves[header::MAGIC] = SAVES_MAGIC;
+    let saves = lay_out_saves(saves)?;
     words[header::SAVES_AT] = to_u32(words.len())?;
     words.extend(saves);
     words[header::TOTAL_WORDS] = to_u32(words.len())?;
     Ok(Image::from_checked(words))
+}
+
+/// Lays out where registers are saved as an image by itself, for [`header::SAVES_AT`] of an image of rules to refer to.
+///
+/// # Errors
+///
+/// As [`encode`].
+pub fn encode_saves(saves: &SavesTable) -> Result<Image, ImageError> {
+    Ok(Image::from_checked(lay_out_saves(saves)?))
+}
+
+fn lay_out_saves(saves: &SavesTable) -> Result<Vec<u32>, ImageError> {
+    let mut words = lay_out(&saves.rows, saves.long.words())?;
+    words[header::MAGIC] = SAVES_MAGIC;
+    Ok(words)
 }
 
 fn lay_out_rules(table: &UnwindTable) -> Result<Vec<u32>, ImageError> {

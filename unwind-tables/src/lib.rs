@@ -113,3 +113,17 @@ pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
     };
     Ok(Compiled { image, coverage })
 }
+
+/// Compiles only where an ELF file's functions save registers: what a walk asks for that comes through it to a frame
+/// whose rule starts from such a register. `None` without any CFI.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn compile_saves(elf: &[u8]) -> Result<Option<Image>, TableError> {
+    let saves = build::build_saves(&ElfView::parse(elf)?)?;
+    if saves.rows.as_slice().is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(encode::encode_saves(&saves)?))
+}

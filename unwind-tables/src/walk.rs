@@ -143,6 +143,17 @@ pub struct Tables<'a> {
     pub unwind: Unwind,
     /// A change of the mappings is announced that `mappings` does not have yet.
     pub changing: bool,
+    /// What return probes have done to the stack.
+    pub return_probes: ReturnProbes<'a>,
+}
+
+/// What the kernel knows of return addresses that it has replaced.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReturnProbes<'a> {
+    /// What it has replaced them by; 0 for no probes.
+    pub trampoline: Avma,
+    /// Where they were, and what they were.
+    pub replaced: &'a [(Avma, Avma)],
 }
 
 /// The registers a walk starts from.
@@ -294,8 +305,10 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
     /// One frame: look up its rule, record it, go to its caller.
     fn step(&mut self) -> Step {
         let rule = self.lookup_rule();
-        if let Some(end) = end_without_frame(rule) {
-            return Err(end);
+        match end_without_frame(rule) {
+            Some(_) if self.is_trampoline(self.pc) => return self.put_back_return_address(),
+            Some(end) => return Err(end),
+            None => {}
         }
         self.push_frame(rule)?;
         match rule.kind() {
@@ -306,6 +319,26 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             kind::CHAIN => self.apply_fp(End::FpChainEnd),
             _ => self.apply_stop(rule),
         }
+    }
+
+    /// Puts back a return address that was replaced by a return probe's trampoline. Where it was pushed, below the
+    /// frame's stack pointer, is what it is known by.
+    fn put_back_return_address(&mut self) -> Step {
+        let slot = self.sp.wrapping_sub(8);
+        let mut replaced = self.tables.return_probes.replaced.iter();
+        let known = replaced.find(|&&(known, _)| known == slot);
+        let address = known
+            .map(|&(_, address)| address)
+            .filter(|&address| address != self.pc);
+        self.pc = address
+            .filter(|&address| address != Avma::new(0))
+            .ok_or(End::UretprobeTrampoline)?;
+        Ok(())
+    }
+
+    /// Whether functions with return probes return to `address`. The trampoline may be newer than the mappings.
+    fn is_trampoline(&self, address: Avma) -> bool {
+        address != Avma::new(0) && address == self.tables.return_probes.trampoline
     }
 
     fn lookup_rule(&mut self) -> PackedRule {
@@ -419,9 +452,9 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
     /// Whether the mapping is there, or still there, is asked when its rule is looked up.
     fn is_return_address(&mut self, ra: Avma) -> bool {
         match mapping::find(self.tables.mappings, ra.wrapping_sub(1)) {
-            None if !self.tables.changing => false,
+            None if !self.tables.changing => self.is_trampoline(ra),
             Some(mapping) if mapping.kind == MappingKind::Trampoline => true,
-            None | Some(_) => self.is_after_call(ra),
+            None | Some(_) => self.is_after_call(ra) || self.is_trampoline(ra),
         }
     }
 

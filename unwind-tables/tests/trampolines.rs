@@ -9,7 +9,9 @@ use unwind_tables::image::{Image, ImageView};
 use unwind_tables::mapping::Identity;
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::saves::{self, Saved, long};
-use unwind_tables::walk::{self, ADDRESS_BITS, Mapping, MappingKind, Registers, Tables, Unwind};
+use unwind_tables::walk::{
+    self, ADDRESS_BITS, Mapping, MappingKind, Registers, ReturnProbes, Tables, Unwind,
+};
 use unwind_tables::{Saves, compile_as};
 
 /// Functions with CFI around code without: musl's trampoline behind its `nop`, one of a compiler's, and calls of other
@@ -94,6 +96,7 @@ fn trampolines_lead_to_the_interrupted_frame() {
         mappings: &mappings,
         unwind: Unwind::Dwarf,
         changing: false,
+        return_probes: ReturnProbes::default(),
     };
     let frame = Registers::new(Avma::new(musl.get()), Avma::new(0x7000), Avma::new(0));
     // Memory holds its own address.

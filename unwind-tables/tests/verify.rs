@@ -4,20 +4,27 @@
 mod common;
 
 use common::{libc, read_first, vdso, without_section_headers};
+use unwind_tables::addr::Svma;
+use unwind_tables::build::build;
+use unwind_tables::coverage::CfiSource;
 use unwind_tables::image::{Image, header};
 use unwind_tables::packed::{KIND_BITS, PackedRule, kind};
+use unwind_tables::rule::UnwindRule;
 use unwind_tables::verify::{Outcome, Verified, verify};
-use unwind_tables::{compile, compile_as};
+use unwind_tables::{ElfView, Saves, compile, compile_as};
 
 /// Compares one object, which must agree, and says how much was compared.
 #[track_caller]
 fn check(elf: &[u8], rows_at_least: u64) -> Verified {
-    let compiled = compile(elf).expect("an object of this machine");
+    let compiled = compile_as(elf, Saves::Always).expect("an object of this machine");
+    assert_eq!(compiled.coverage.source, CfiSource::EhFrame);
     let verified = verify(elf, compiled.image.as_ref()).expect("an object of this machine");
     assert_eq!((verified.wrong, &verified.examples[..]), (0, &[][..]));
     assert_eq!(verified.malformed, 0);
     assert!(
-        verified.rows >= rows_at_least && verified.addresses >= verified.rows,
+        verified.rows >= rows_at_least
+            && verified.addresses >= verified.rows
+            && verified.saved > verified.rows,
         "{verified:?}"
     );
     verified
@@ -55,16 +62,50 @@ fn assembly_agrees() {
     }
 }
 
-/// Without section headers, and with an image that says more than is asked for.
+/// Without section headers, the table is found through `PT_GNU_EH_FRAME` and says the same everywhere.
 #[test]
-fn other_ways_to_the_same_table_agree() {
+fn tables_without_section_headers_agree() {
     let elf = without_section_headers(libc());
-    let image = compile_as(&elf, unwind_tables::Saves::Always)
-        .expect("libc")
-        .image;
-    let verified = verify(&elf, image.as_ref()).expect("libc");
-    assert_eq!(verified.examples, []);
-    assert_eq!(verified.rows, check(&libc(), 20_000).rows);
+    assert!(!ElfView::parse(&elf).expect("headers").has_section_headers());
+    assert_eq!(check(&elf, 20_000).rows, check(&libc(), 20_000).rows);
+}
+
+/// The stack ends in glibc where a thread starts, and nowhere else.
+#[test]
+fn stacks_end_where_the_return_address_is_undefined() {
+    let elf = libc();
+    let view = ElfView::parse(&elf).expect("libc");
+    let (table, _) = build(&view).expect("libc");
+    let ends = table
+        .rows()
+        .iter()
+        .filter(|row| row.rule == UnwindRule::EndOfStack);
+    // `clone` and, since 2.34, `clone3`.
+    assert!((1..=3).contains(&ends.count()));
+    assert_eq!(table.rule_at(Svma::new(0)), UnwindRule::Gap);
+}
+
+/// A register that is said to be saved a slot from where it is, is noticed.
+#[test]
+fn a_wrong_slot_is_noticed() {
+    let elf = read_first(&["/lib64/ld-linux-x86-64.so.2"]);
+    let image = compile(&elf).expect("the dynamic linker").image.expect("CFI");
+    let saves = header_word(&image, header::SAVES_AT);
+    let rules = saves + header_word(&image, saves + header::RULES_AT);
+    let mut noticed = 0;
+    for rule in rules..rules + header_word(&image, saves + header::RULE_COUNT) {
+        // Short, and rbx is saved.
+        let bits = image.words()[rule];
+        if bits & 7 == kind::SP && bits >> KIND_BITS & 31 != 0 {
+            let changed = changed(&image, rule, |rule| rule ^ 1 << KIND_BITS).expect("still an image");
+            assert!(
+                verify(&elf, Some(&changed)).expect("the dynamic linker").wrong > 0,
+                "rule {rule}"
+            );
+            noticed += 1;
+        }
+    }
+    assert!(noticed > 5, "only {noticed} rules were changed");
 }
 
 /// Without an image, each row is missing.

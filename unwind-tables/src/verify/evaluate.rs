@@ -6,6 +6,7 @@ use gimli::{UnwindExpression, UnwindSection, UnwindTableRow, Value};
 
 use super::Outcome;
 use crate::addr::{Avma, Svma};
+use crate::saves::PRESERVED;
 use crate::walk::Caller;
 
 /// Bytes of a section.
@@ -97,14 +98,29 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
         })
     }
 
+    /// The CFA that `row` gives for `state`.
+    pub(super) fn cfa(&self, row: &Row, state: State) -> Option<u64> {
+        match *row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                Some(self.register(register, state)?.wrapping_add_signed(offset))
+            }
+            CfaRule::Expression(expression) => self.evaluate(expression, state, None),
+        }
+    }
+
+    /// The caller's value of a general register, as far as `row` and the psABI say it.
+    pub(super) fn saved(&self, row: &Row, number: u8, state: State) -> Option<u64> {
+        let register = Register(number.into());
+        match row.register(register) {
+            None if !PRESERVED.contains(&number) => None,
+            None | Some(RegisterRule::SameValue) => self.register(register, state),
+            Some(rule) => self.value(rule, self.cfa(row, state)?, state),
+        }
+    }
+
     fn caller(&self, row: &Row, state: State) -> Option<[u64; 3]> {
         let return_address = self.fde.cie().return_address_register();
-        let cfa = match *row.cfa() {
-            CfaRule::RegisterAndOffset { register, offset } => {
-                self.register(register, state)?.wrapping_add_signed(offset)
-            }
-            CfaRule::Expression(expression) => self.evaluate(expression, state, None)?,
-        };
+        let cfa = self.cfa(row, state)?;
         // Unmentioned, a callee-saved register keeps its value, and the stack pointer is the CFA (x86-64 psABI). A
         // return address that is not saved anywhere is none.
         let pc = self.value(row.register(return_address)?, cfa, state)?;

@@ -7,6 +7,7 @@
 //! is as `build` documents it.
 
 mod evaluate;
+mod saves;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -22,7 +23,7 @@ use crate::image::Image;
 use crate::mapping::{Identity, Mapping, MappingKind};
 use crate::ranges;
 use crate::rule::{CfaRule, Reason, UnwindRule};
-use crate::walk::{self, ADDRESS_BITS, End, Registers, Tables, Unwind};
+use crate::walk::{self, ADDRESS_BITS, End, Registers, ReturnProbes, Tables, Unwind};
 use evaluate::{Cie, Evaluator, Fde, Row, State};
 
 /// The most differences that are kept in full; all are counted.
@@ -44,6 +45,13 @@ pub enum Outcome {
     EndOfStack,
     /// No function here.
     Gap,
+    /// The caller's value of a register; `None` when nothing is said of it.
+    Register {
+        /// By its DWARF number.
+        number: u8,
+        /// The value.
+        value: Option<u64>,
+    },
     /// Something that is no caller: malformed, or it cannot be computed.
     Nothing,
     /// A step of the walker that ended.
@@ -65,6 +73,7 @@ impl fmt::Display for Outcome {
             }
             Self::EndOfStack => f.write_str("end of stack"),
             Self::Gap => f.write_str("no CFI"),
+            Self::Register { number, value } => write!(f, "register {number} {value:x?}"),
             Self::Nothing => f.write_str("nothing that can be evaluated"),
             Self::Stopped(end) => write!(f, "a walk that ends with {}", end.name()),
         }
@@ -104,6 +113,8 @@ pub struct Verified {
     pub examples: Vec<Wrong>,
     /// Places that the image cannot express, by reason.
     pub unsupported: BTreeMap<Reason, Unsupported>,
+    /// Registers of which the image says where they are saved, at all places.
+    pub saved: u64,
     /// Addresses without CFI that the image answers for by their code: signal trampolines.
     pub trampolines: u64,
     /// Entries that gimli cannot read; gaps are not compared then.
@@ -306,6 +317,8 @@ impl Comparison<'_> {
         range: &Range<Svma>,
     ) {
         self.found.rows += 1;
+        self.compare_saves(evaluator, row, range.start);
+        self.compare_saves(evaluator, row, range.end.wrapping_sub(1));
         let mut evaluated = None;
         for at in addresses(range) {
             self.found.addresses += 1;
@@ -399,6 +412,7 @@ fn step(image: &Image, at: Svma, state: State) -> Outcome {
         mappings: &[everything],
         unwind: Unwind::Dwarf,
         changing: false,
+        return_probes: ReturnProbes::default(),
     };
     let frame = Registers {
         pc: Avma::new(at.get()),

@@ -1,9 +1,8 @@
-//! What the integration tests share: files of this machine, objects built on the spot, and the oracle.
+//! What the integration tests share: files of this machine, and objects built on the spot.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod build;
 pub mod elf;
-pub mod oracle;
 
 use std::path::PathBuf;
 

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Process ids as user space sees them: in its own pid namespace, which need not be the initial one that the kernel's
+ * helpers count in. A process has an id in each namespace from the initial one to its own.
+ */
+#pragma once
+
+#include <bpf/bpf_core_read.h>
+
+/* As the kernel's include/linux/pid.h and pid_namespace.h, but for what is not needed here. */
+struct pid_namespace___read {
+	struct {
+		unsigned int inum;
+	} ns;
+} __attribute__((preserve_access_index));
+
+struct upid___read {
+	int nr;
+	struct pid_namespace___read *ns;
+} __attribute__((preserve_access_index));
+
+struct pid___read {
+	unsigned int level;
+	struct upid___read numbers[1];
+} __attribute__((preserve_access_index));
+
+/* As its include/linux/sched/signal.h: by type of id, of which the second is the thread group's. */
+struct signal_struct___pids {
+	struct pid___read *pids[4];
+} __attribute__((preserve_access_index));
+
+struct task_struct___pids {
+	struct signal_struct___pids *signal;
+} __attribute__((preserve_access_index));
+
+/* The id of a task's process in user space's namespace; `global` is the one in the initial namespace. 0: none. */
+static __always_inline u32 visible_tgid(void *task, u32 global)
+{
+	if (!pid_namespace)
+		return global;
+
+	struct pid___read *pid = BPF_CORE_READ((struct task_struct___pids *)task, signal, pids[1]);
+	u64 numbers = (u64)pid + bpf_core_field_offset(pid->numbers);
+
+	for (u32 level = 0; level < MAX_PID_LEVELS; level++) {
+		struct upid___read *number = (void *)(numbers + level * bpf_core_type_size(struct upid___read));
+
+		if (level > BPF_CORE_READ(pid, level))
+			break;
+		if (BPF_CORE_READ(number, ns, ns.inum) == pid_namespace)
+			return BPF_CORE_READ(number, nr);
+	}
+	return 0;
+}
+
+static __always_inline u32 current_tgid(void)
+{
+	return visible_tgid(bpf_get_current_task_btf(), bpf_get_current_pid_tgid() >> 32);
+}

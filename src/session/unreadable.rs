@@ -1,0 +1,42 @@
+//! Says which mapped files have no table because they could not be read: each once.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use crate::target::{MappedCode, Mappings, Modules, Unreadable};
+
+/// The files that were named.
+#[derive(Debug, Default)]
+pub(super) struct Said(HashSet<PathBuf>);
+
+impl Said {
+    /// Names those of `mappings` that were not.
+    pub(super) fn say(&mut self, mappings: &Mappings, modules: &Modules) {
+        for entry in mappings.entries() {
+            match &entry.code {
+                MappedCode::Unreadable {
+                    // Neither is a file that stays without: the next reading of the mappings has another.
+                    why: Unreadable::KernelPage | Unreadable::Gone,
+                    ..
+                } => {}
+                MappedCode::Unreadable { path, why } => self.say_once(path, &why.to_string()),
+                MappedCode::Module { module, .. } if mappings.is_different(*module) => {
+                    if let Some(module) = modules.get(*module) {
+                        // Not once: it may have been unmapped just when it was looked at.
+                        tracing::debug!(
+                            "another file than {} is mapped in its place",
+                            module.path.display()
+                        );
+                    }
+                }
+                MappedCode::Module { .. } | MappedCode::Anonymous | MappedCode::Trampoline => {}
+            }
+        }
+    }
+
+    fn say_once(&mut self, path: &Path, why: &str) {
+        if self.0.insert(path.to_owned()) {
+            tracing::warn!("no unwind table for {}: {why}: stacks end there", path.display());
+        }
+    }
+}
