@@ -24,10 +24,10 @@ const MEASURED: &[Row] = &[
     ("allocation_return", AttachPath::Multi, Walk::Dwarf, 49_051),
     ("allocation_return", AttachPath::Multi, Walk::Fp, 4_297),
     ("free_entry", AttachPath::Session, Walk::Dwarf, 559),
-    ("process_rename", AttachPath::Session, Walk::Dwarf, 44),
-    ("process_exec", AttachPath::Session, Walk::Dwarf, 545),
-    ("process_exit", AttachPath::Session, Walk::Dwarf, 167),
-    ("process_fork", AttachPath::Session, Walk::Dwarf, 262),
+    ("process_rename", AttachPath::Session, Walk::Dwarf, 53),
+    ("process_exec", AttachPath::Session, Walk::Dwarf, 488),
+    ("process_exit", AttachPath::Session, Walk::Dwarf, 176),
+    ("process_fork", AttachPath::Session, Walk::Dwarf, 285),
     ("forget_blocks", AttachPath::Session, Walk::Dwarf, 27),
 ];
 
