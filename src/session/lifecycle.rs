@@ -106,7 +106,10 @@ impl Live<'_> {
                 if !by_other_thread {
                     process.attached = attached;
                 }
-                tracing::info!("{} now runs {}", process.facts.pid, process.facts.comm);
+                process.is_given = parent.is_given;
+                if process.is_given {
+                    tracing::info!("{} now runs {}", process.facts.pid, process.facts.comm);
+                }
             }
             _ => {}
         }
@@ -122,11 +125,10 @@ impl Live<'_> {
             return;
         };
         let (comm, pid) = (&process.facts.comm, process.facts.pid);
-        match (end, process.instance.origin) {
-            (InstanceEnd::Exited, Origin::Attached | Origin::Execed) => {
-                tracing::info!("{comm} ({pid}) has exited");
-            }
-            _ => tracing::debug!("{comm} ({pid}) has ended: {end:?}"),
+        if process.is_given && end == InstanceEnd::Exited {
+            tracing::info!("{comm} ({pid}) has exited");
+        } else {
+            tracing::debug!("{comm} ({pid}) has ended: {end:?}");
         }
         process.end(end);
         self.lifecycle.to_forget = true;
@@ -235,6 +237,7 @@ impl Live<'_> {
         self.kernel
             .forget_ended()
             .context("cannot clear the block table of ended processes")?;
+        tracing::debug!("blocks of ended processes forgotten in {:.1?}", began.elapsed());
         let pause = (PAUSE_PER_WORK * began.elapsed()).max(MIN_PAUSE);
         self.lifecycle.to_forget = false;
         self.lifecycle.forget_not_before = Some(Instant::now() + pause);

@@ -18,6 +18,8 @@ pub(super) struct Process {
     /// The mappings that were published last; none after its end.
     pub(super) mappings: Mappings,
     pub(super) reloads: Reloads,
+    /// The user gave the process, as this program or as one that this one replaced.
+    pub(super) is_given: bool,
     pub(super) ended: Option<InstanceEnd>,
 }
 
@@ -25,6 +27,7 @@ impl Process {
     /// An instance that has just begun, with the mappings that its addresses have until its own are read.
     pub(super) fn new(instance: Instance, target: Option<Target>, history: History) -> Self {
         let facts = facts(&instance, target.as_ref());
+        let is_given = instance.origin == Origin::Attached;
         Self {
             attached: Attachments::default(),
             instance,
@@ -33,6 +36,7 @@ impl Process {
             history,
             mappings: Mappings::default(),
             reloads: Reloads::demanded(),
+            is_given,
             ended: None,
         }
     }
