@@ -92,6 +92,8 @@ test)
     check_toolchain test
     # shellcheck disable=SC2086
     install_missing $build_packages $test_packages
+    # Python's own tests are a package for each version.
+    install_missing "$(/usr/bin/python3 -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])')"
     ;;
 *) die "usage: tests/setup.sh build|test" ;;
 esac
