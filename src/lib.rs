@@ -31,10 +31,10 @@
 //! and computes the caller's registers; a cache from address to rule and one 2 KiB read of the stack make that
 //! cheap. Nearly every rule is 31 bits; the rest are small programs (`bpf/program.bpf.h`), and where one starts from a
 //! register other than rsp and rbp, the walk looks back through its frames for the one that saved it
-//! (`bpf/registers.bpf.h`). A return address that the kernel replaced for a return probe is put back
-//! (`bpf/return_probes.bpf.h`). The frames are hashed; a new stack is stored once, with how each frame was found and why the walk ended
-//! (`bpf/stacks.bpf.h`). The block enters the block table, its bytes the stack's totals (`bpf/blocks.bpf.h`). A
-//! free takes both back.
+//! (`bpf/registers.bpf.h`), by an image that is loaded when a walk first asks for it. A return address that the kernel
+//! replaced for a return probe is put back (`bpf/return_probes.bpf.h`). The frames are hashed; a new stack is stored
+//! once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The block enters the block table,
+//! its bytes the stack's totals (`bpf/blocks.bpf.h`). A free takes both back.
 //!
 //! # Invariants
 //!
