@@ -17,13 +17,13 @@ type Row = (&'static str, AttachPath, Walk, u64);
 const MORE: u64 = 15;
 
 const MEASURED: &[Row] = &[
-    ("allocation_session", AttachPath::Session, Walk::Dwarf, 49_805),
-    ("allocation_session", AttachPath::Session, Walk::Fp, 5_046),
-    ("allocation_entry", AttachPath::Multi, Walk::Dwarf, 915),
-    ("allocation_entry", AttachPath::Multi, Walk::Fp, 915),
-    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 49_051),
-    ("allocation_return", AttachPath::Multi, Walk::Fp, 4_297),
-    ("free_entry", AttachPath::Session, Walk::Dwarf, 559),
+    ("allocation_session", AttachPath::Session, Walk::Dwarf, 51_806),
+    ("allocation_session", AttachPath::Session, Walk::Fp, 4_806),
+    ("allocation_entry", AttachPath::Multi, Walk::Dwarf, 936),
+    ("allocation_entry", AttachPath::Multi, Walk::Fp, 936),
+    ("allocation_return", AttachPath::Multi, Walk::Dwarf, 50_932),
+    ("allocation_return", AttachPath::Multi, Walk::Fp, 3_951),
+    ("free_entry", AttachPath::Session, Walk::Dwarf, 578),
     ("process_rename", AttachPath::Session, Walk::Dwarf, 53),
     ("process_exec", AttachPath::Session, Walk::Dwarf, 488),
     ("process_exit", AttachPath::Session, Walk::Dwarf, 176),
