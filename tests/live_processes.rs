@@ -47,6 +47,19 @@ fn by(report: &Report, symbol: &str, is_wanted: impl Fn(&Stack) -> bool) -> (Amo
     )
 }
 
+/// Waits for a report that is as `wanted`; the last one is shown if there is none.
+#[track_caller]
+fn await_report(memleak: &Memleak, wanted: impl Fn(&Report) -> bool) {
+    let mut report = memleak.report();
+    for _ in 0..500 {
+        if wanted(&report) {
+            return;
+        }
+        report = memleak.report();
+    }
+    panic!("not as wanted:\n{report}");
+}
+
 /// Two processes of one program and one of another, traced together: each has its own stacks and its own amounts.
 #[test]
 fn several_targets() {
@@ -263,7 +276,7 @@ fn exec_by_another_thread() {
         program.step("done");
         program.step("ready");
         // What is reported of is attached to.
-        while memleak.report().targets.len() < 2 {}
+        await_report(&memleak, |report| report.targets.len() == 2);
         program.step("done");
         let report = memleak.finish();
         let all = by(&report, "second_inner", |stack| stack.end == "complete");
@@ -288,7 +301,7 @@ fn exec_asked(images: &Images, rounds: usize, flags: &[&str]) -> Vec<String> {
         if number > 1 {
             program.expect("ready");
             // What is reported of is attached to.
-            while memleak.report().targets.len() < number {}
+            await_report(&memleak, |report| report.targets.len() == number);
         }
         program.step("done");
         if number < rounds {
@@ -449,13 +462,10 @@ fn make_children(program: &mut Program, memleak: &Memleak, batches: usize, child
     for batch in 1..=batches {
         program.step("done");
         let ended = |report: &Report| {
-            report
-                .targets
-                .iter()
-                .filter(|target| target.ended.is_some())
-                .count()
+            let targets = report.targets.iter();
+            targets.filter(|target| target.ended.is_some()).count()
         };
-        while ended(&memleak.report()) < batch * children {}
+        await_report(memleak, |report| ended(report) == batch * children);
         // What ended before a report has left the block table after the next.
         memleak.report();
     }
