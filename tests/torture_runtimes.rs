@@ -37,16 +37,17 @@ fn js_depth(stack: &Stack) -> Option<u64> {
 }
 
 /// Compiled JavaScript keeps frame pointers: through it and node's own interpreter, which has no CFI either, each
-/// stack is walked to its end, with one frame more for each call more.
+/// stack is walked to its end, with one frame more for each call more. Functions are named as node names them for perf.
 #[test]
 fn node() {
     let mut node = Program::spawn(
         Command::new(stock("/usr/bin/node", "nodejs"))
-            .args(["--single-threaded", "--no-turbo-inlining"])
+            .args(["--single-threaded", "--no-turbo-inlining", "--perf-basic-prof"])
             .arg(source("torture/frames.js")),
     );
     node.expect("ready");
     let report = trace(&mut node);
+    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", node.pid()));
     let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
     let mut callers: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for stack in &report.stacks {
@@ -56,6 +57,19 @@ fn node() {
         let compiled = |frame: &&_| is_compiled(frame);
         let frames = stack.frames.iter().filter(compiled).count();
         assert!(frames as u64 > depth, "compiled functions have frames:\n{stack}");
+        let recursions = stack
+            .frames
+            .iter()
+            .filter(|frame| is_function(frame, "recurse"))
+            .count();
+        assert_eq!(
+            recursions as u64, depth,
+            "node says what they are called:\n{stack}"
+        );
+        assert!(
+            stack.frames.iter().any(|frame| is_function(frame, "work")),
+            "{stack}"
+        );
         callers.entry(depth).or_default().push(stack.frames.len());
     }
     let expected: BTreeMap<u64, u64> = (1..=JS_DEPTH).map(|depth| (depth, JS_BLOCKS)).collect();
@@ -70,6 +84,18 @@ fn node() {
             );
         }
     }
+}
+
+/// Whether a frame is of a function of `frames.js`, compiled in whatever way: `JS:*recurse /path/frames.js:8:17`.
+fn is_function(frame: &common::report::Frame, function: &str) -> bool {
+    let name = frame.symbol.as_deref().unwrap_or_default();
+    let called = name.split(' ').next().unwrap_or_default();
+    name.contains("frames.js")
+        && called
+            .trim_start_matches("LazyCompile:")
+            .trim_start_matches("JS:")
+            .trim_start_matches(['*', '~', '^', '+'])
+            == function
 }
 
 /// Whether a frame is of code that was made at run time.

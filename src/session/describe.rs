@@ -11,9 +11,9 @@ use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::FUNCTIONS;
 use crate::collect::Snapshot;
-use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, by_module, group};
+use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
-use crate::symbolize::{CodeObject, Symbolized, Symbolizer, outside_modules};
+use crate::symbolize::{CodeObject, PerfMap, Symbolized, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
 
 /// What names are found with.
@@ -24,6 +24,8 @@ pub(super) struct Describer<'a> {
     pub(super) tables: &'a ModuleTables,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
+    /// What programs call the code that they generated, by instance.
+    pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
 }
 
 /// The report of `snapshot`.
@@ -106,7 +108,7 @@ impl Describer<'_> {
                 .map(|frame| Frame {
                     at: self.location(frame.pc, frame.place),
                     found_by: frame.found_by,
-                    names: self.names(frame.place, frame.exact),
+                    names: self.names(site.instance, frame),
                 })
                 .collect(),
         }
@@ -154,16 +156,17 @@ impl Describer<'_> {
         Some(facts)
     }
 
-    fn names(&mut self, place: Option<Place<ModuleId>>, exact: bool) -> Arc<Symbolized> {
+    fn names(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> Arc<Symbolized> {
+        let place = frame.place;
         let module = place.and_then(|Place { module, svma }| Some((self.modules.get(module)?, svma)));
         let Some((module, svma)) = module else {
-            return outside_modules();
+            return outside_modules(self.perf_maps.get(&instance), frame.pc, frame.exact);
         };
         let object = CodeObject {
             key: module.id.index(),
             path: &module.path,
             bytes: module.bytes(),
         };
-        self.symbolizer.symbolize(object, svma, exact)
+        self.symbolizer.symbolize(object, svma, frame.exact)
     }
 }

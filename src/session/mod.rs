@@ -34,8 +34,8 @@ use crate::collect::{self, Snapshot};
 use crate::config::Config;
 use crate::preflight;
 use crate::report::{self, ModuleFacts, Report};
-use crate::symbolize::Symbolizer;
-use crate::target::{Mappings, ModuleId, Modules, Target};
+use crate::symbolize::{PerfMap, Symbolizer};
+use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use live::{Live, Prepared};
 use probes::AllocatorProbes;
 use tables::ModuleTables;
@@ -81,6 +81,8 @@ pub struct Session<'obj> {
     live: Live<'obj>,
     symbolizer: Symbolizer,
     facts: HashMap<ModuleId, Arc<ModuleFacts>>,
+    /// What programs call the code that they generated, by instance, as of the last report.
+    perf_maps: HashMap<u32, PerfMap>,
 }
 
 impl<'obj> Session<'obj> {
@@ -96,6 +98,7 @@ impl<'obj> Session<'obj> {
             live: Live::start(storages, config, prepared)?,
             symbolizer,
             facts: HashMap::new(),
+            perf_maps: HashMap::new(),
         })
     }
 
@@ -138,6 +141,26 @@ impl<'obj> Session<'obj> {
         collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")
     }
 
+    /// Reads what programs say of the code that they generated; what an ended one said last stays.
+    fn read_perf_maps(&mut self) {
+        let generates = |mappings: &Mappings| {
+            let mut entries = mappings.entries().iter();
+            entries.any(|entry| entry.code == MappedCode::Anonymous)
+        };
+        for (&number, process) in &self.live.processes {
+            let Some(target) = process.target.as_ref().filter(|_| generates(&process.mappings)) else {
+                continue;
+            };
+            let root = PathBuf::from(format!("/proc/{}/root", target.pid()));
+            let map = target
+                .user()
+                .and_then(|user| PerfMap::read(&root, target.own_pid(), user));
+            if let Ok(map) = map {
+                self.perf_maps.insert(number, map);
+            }
+        }
+    }
+
     /// A report of everything recorded so far.
     ///
     /// # Errors
@@ -154,12 +177,14 @@ impl<'obj> Session<'obj> {
                 "no call of a probed allocator function was seen: the target is idle or allocates otherwise"
             );
         }
+        self.read_perf_maps();
         let names = describe::Describer {
             processes: &self.live.processes,
             modules: &self.live.modules,
             tables: &self.live.tables,
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
+            perf_maps: &self.perf_maps,
         };
         let unwind = match self.live.walk {
             Walk::Fp => Unwind::Fp,

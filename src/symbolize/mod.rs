@@ -3,13 +3,14 @@
 //! A function's name comes from a symbol table where one holds the address, since a symbol says where it
 //! starts, and from DWARF otherwise; lines and inlined functions come from DWARF. Both are sought in the
 //! module's own file and in its separate debug file. What cannot be found is `None` with a reason, never a
-//! guess from the nearest symbol.
+//! guess from the nearest symbol. Code outside all modules has the name that the program gave it, if it did.
 
 mod debug_file;
 mod demangle;
 pub mod frame;
 mod lines;
 mod object;
+mod perf_map;
 mod root;
 mod symbols;
 
@@ -18,10 +19,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lru::LruCache;
-use unwind_tables::addr::Svma;
+use unwind_tables::addr::{Avma, Svma};
 
 use self::object::LoadedObject;
 pub use frame::{Gap, InlinedFrame, Symbol, Symbolized};
+pub use perf_map::PerfMap;
 
 /// How many objects are held at once.
 const MAX_OBJECTS: usize = 64;
@@ -111,10 +113,16 @@ impl Symbolizer {
     }
 }
 
-/// Names for an address outside all modules.
-pub fn outside_modules() -> Arc<Symbolized> {
+/// Names for an address outside all modules: those that the program gave to code that it generated, if it did.
+pub fn outside_modules(map: Option<&PerfMap>, pc: Avma, exact: bool) -> Arc<Symbolized> {
+    let code = if exact { pc } else { pc.wrapping_sub(1) };
+    let symbol = map.and_then(|map| map.find(code)).map(|(name, start)| Symbol {
+        name: name.to_owned(),
+        offset: Some(pc.offset_from(start)),
+    });
     Arc::new(Symbolized {
-        gap: Some(Gap::NoModule),
+        gap: symbol.is_none().then_some(Gap::NoModule),
+        symbol,
         ..Symbolized::default()
     })
 }

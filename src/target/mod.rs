@@ -137,6 +137,19 @@ impl Target {
         self.pid
     }
 
+    /// Its pid in its own pid namespace: what it calls itself.
+    pub fn own_pid(&self) -> u32 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let innermost = line.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+        innermost.unwrap_or(self.pid)
+    }
+
+    /// The user that it runs as.
+    pub fn user(&self) -> io::Result<u32> {
+        fs::metadata(format!("/proc/{}", self.pid)).map(|metadata| metadata.uid())
+    }
+
     /// The command name when it was opened, at most 15 bytes.
     pub fn comm(&self) -> &str {
         &self.comm

@@ -1,0 +1,143 @@
+//! Names of code that was generated at run time, as the program itself writes them for `perf`: `/tmp/perf-PID.map`, a
+//! line `START SIZE NAME` for each piece of code, in hexadecimal (Linux, `tools/perf/Documentation/jit-interface.txt`).
+//!
+//! What is said later counts: a compiler that runs with the program uses memory again. The file is anybody's guess:
+//! lines that say nothing are left out, and it is read only if it is the process's user's or root's own.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use unwind_tables::addr::Avma;
+
+use super::root;
+
+/// Nothing of a longer file is read beyond.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// The pieces of code that are named.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct PerfMap {
+    /// By where they start; they do not overlap.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Piece {
+    end: u64,
+    name: String,
+}
+
+impl PerfMap {
+    /// Reads the map of a process that has this root and this pid in its own view, and belongs to `user`.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it is not to be trusted.
+    pub fn read(root: &Path, pid: u32, user: u32) -> io::Result<Self> {
+        let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
+        let file = root::open_regular(root, &path)?;
+        if ![user, 0].contains(&file.metadata()?.uid()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let mut text = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut text)?;
+        Ok(Self::parse(&text))
+    }
+
+    fn parse(text: &[u8]) -> Self {
+        let mut map = Self::default();
+        // The last line may still be being written.
+        let whole = text.iter().rposition(|&byte| byte == b'\n').unwrap_or(0);
+        for line in text[..whole].split(|&byte| byte == b'\n') {
+            if let Some((start, piece)) = parse_line(line) {
+                map.add(start, piece);
+            }
+        }
+        map
+    }
+
+    /// Adds a piece, in place of what was there before.
+    fn add(&mut self, start: u64, piece: Piece) {
+        let before = self.pieces.range(..start).next_back();
+        let overlapping = before.filter(|(_, before)| before.end > start);
+        let first = overlapping.map_or(start, |(&first, _)| first);
+        let gone: Vec<u64> = self
+            .pieces
+            .range(first..piece.end)
+            .map(|(&start, _)| start)
+            .collect();
+        for start in gone {
+            self.pieces.remove(&start);
+        }
+        self.pieces.insert(start, piece);
+    }
+
+    /// The name of the code at `address`, and where it starts.
+    pub fn find(&self, address: Avma) -> Option<(&str, Avma)> {
+        let (&start, piece) = self.pieces.range(..=address.get()).next_back()?;
+        (address.get() < piece.end).then_some((piece.name.as_str(), Avma::new(start)))
+    }
+}
+
+fn parse_line(line: &[u8]) -> Option<(u64, Piece)> {
+    let line = String::from_utf8_lossy(line);
+    let (start, rest) = line.split_once(' ')?;
+    let (size, name) = rest.split_once(' ')?;
+    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let start = number(start)?;
+    let end = start.checked_add(number(size)?)?;
+    let name: String = name.chars().filter(|character| !character.is_control()).collect();
+    (start < end && !name.is_empty()).then_some((start, Piece { end, name }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last line that names an address counts; what is not whole or makes no sense names nothing.
+    #[test]
+    fn the_last_name_counts() {
+        let map = PerfMap::parse(
+            b"1000 100 first\n2000 10 gone\n1080 20 LazyCompile:~f a.js:1\n0x3000 0x10 hex\n1ff8 20 over both\n\
+              nonsense\n4000 zz no size\n5000 0 empty\nffffffffffffffff 2 beyond\n6000 10 unfinished",
+        );
+        let found = |address| {
+            map.find(Avma::new(address))
+                .map(|(name, start)| (name, start.get()))
+        };
+        for (address, expected) in [
+            (0xfff, None),
+            (0x1000, None),
+            (0x107f, None),
+            (0x1080, Some(("LazyCompile:~f a.js:1", 0x1080))),
+            (0x109f, Some(("LazyCompile:~f a.js:1", 0x1080))),
+            (0x10a0, None),
+            (0x1ff8, Some(("over both", 0x1ff8))),
+            (0x2017, Some(("over both", 0x1ff8))),
+            (0x2018, None),
+            (0x300f, Some(("hex", 0x3000))),
+            (0x5000, None),
+            (0x6000, None),
+        ] {
+            assert_eq!(found(address), expected, "{address:#x}");
+        }
+    }
+
+    /// A file of another user's is not read.
+    #[test]
+    fn only_the_users_own() {
+        let directory = std::env::temp_dir().join(format!("memleak-perf_map-{}", std::process::id()));
+        std::fs::create_dir_all(directory.join("tmp")).expect("a directory");
+        std::fs::write(directory.join("tmp/perf-7.map"), "10 10 f\n").expect("a file");
+        let user = std::fs::metadata(&directory).expect("it is there").uid();
+        let read = |pid, user| PerfMap::read(&directory, pid, user).map(|map| map.pieces.len());
+        assert_eq!(read(7, user).ok(), Some(1));
+        if user != 0 {
+            assert!(read(7, user + 1).is_err());
+        }
+        assert!(read(8, user).is_err());
+        std::fs::remove_dir_all(directory).expect("it is ours");
+    }
+}
