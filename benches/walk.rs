@@ -72,7 +72,7 @@ fn stack(depth: u64) -> (Vec<u64>, Registers) {
         words.extend((1..slots).map(|_| 0));
         words.push(body(frame + 1));
     }
-    let start = Registers::new(Avma::new(CODE), Avma::new(STACK), Avma::new(0));
+    let start = Registers::new(Avma::new(body(0)), Avma::new(STACK), Avma::new(0));
     (words, start)
 }
 
