@@ -40,8 +40,11 @@ fn js_depth(stack: &Stack) -> Option<u64> {
 /// stack is walked to its end, with one frame more for each call more. Functions are named as node names them for perf.
 #[test]
 fn node() {
+    // It writes a log of its own where it runs.
+    let directory = directory("torture_runtimes-node");
     let mut node = Program::spawn(
         Command::new(stock("/usr/bin/node", "nodejs"))
+            .current_dir(directory)
             .args(["--single-threaded", "--no-turbo-inlining", "--perf-basic-prof"])
             .arg(source("torture/frames.js")),
     );
