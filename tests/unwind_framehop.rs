@@ -16,7 +16,7 @@ use object::{Object, ObjectSection};
 use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::elf::ElfView;
 use unwind_tables::image::ImageView;
-use unwind_tables::mapping::{self, ADDRESS_BITS, Identity, Mapping, MappingKind};
+use unwind_tables::mapping::{self, Mapping};
 use unwind_tables::packed::kind;
 use unwind_tables::program::{FP, Opcode, SP};
 use unwind_tables::rule::UnwindRule;
@@ -107,18 +107,6 @@ fn by_frame_pointer(frame: Registers) -> Caller {
     [memory(fp + 8), fp + 16, memory(fp)]
 }
 
-/// An object's image, mapped everywhere, for single steps.
-fn everywhere() -> Mapping {
-    Mapping {
-        start: Avma::new(0),
-        end: Avma::new(1 << ADDRESS_BITS),
-        bias: Bias::default(),
-        image_at: 0,
-        kind: MappingKind::Table,
-        identity: Identity::SETTLED,
-    }
-}
-
 /// A frame's address for framehop: where it was interrupted, or behind the call that it is in.
 fn address_of(pc: u64, exact: bool) -> FrameAddress {
     match exact {
@@ -155,7 +143,7 @@ fn compare(elf: &[u8]) -> (u64, u64) {
     let view = ElfView::parse(elf).expect("an ELF file");
     let verified = verify::verify(elf, Some(&image)).expect("an ELF file");
     assert_eq!(verified.examples, []);
-    let mapping = everywhere();
+    let mapping = Mapping::everywhere();
     let tables = Tables {
         words: image.words(),
         mappings: &[mapping],

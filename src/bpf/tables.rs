@@ -75,9 +75,7 @@ impl TableStore {
         publisher: &Publisher,
     ) -> Result<Option<Stored>, libbpf_rs::Error> {
         let stored = self.place((module, Part::Rules), image, is_used, publisher)?;
-        if let (Some(rules), Some(saves)) = (&stored, self.placement.start_of((module, Part::Saves))) {
-            self.refer_to_saves(rules.at as usize, saves);
-        }
+        self.refer_to_saves(module);
         Ok(stored)
     }
 
@@ -95,9 +93,7 @@ impl TableStore {
         publisher: &Publisher,
     ) -> Result<Option<Stored>, libbpf_rs::Error> {
         let stored = self.place((module, Part::Saves), image, is_used, publisher)?;
-        if let (Some(saves), Some(rules)) = (&stored, self.placement.start_of((module, Part::Rules))) {
-            self.refer_to_saves(rules, saves.at as usize);
-        }
+        self.refer_to_saves(module);
         Ok(stored)
     }
 
@@ -142,12 +138,15 @@ impl TableStore {
         }))
     }
 
-    /// Makes the image of rules at one word refer to the image of saves at another, wherever the two are.
-    fn refer_to_saves(&self, rules: usize, saves: usize) {
-        // Walks add it to where the image starts, modulo 2^32; the store is smaller.
-        #[allow(clippy::cast_possible_truncation)]
-        let distance = saves.wrapping_sub(rules) as u32;
-        self.write(rules + header::SAVES_AT, distance);
+    /// Makes the image of a module's rules refer to the one of its saves, if both are there, wherever they are.
+    fn refer_to_saves(&self, module: ModuleId) {
+        let start = |part| self.placement.start_of((module, part));
+        if let (Some(rules), Some(saves)) = (start(Part::Rules), start(Part::Saves)) {
+            // Walks add it to where the image starts, modulo 2^32; the store is smaller.
+            #[allow(clippy::cast_possible_truncation)]
+            let distance = saves.wrapping_sub(rules) as u32;
+            self.write(rules + header::SAVES_AT, distance);
+        }
     }
 
     fn write(&self, at: usize, word: u32) {

@@ -79,8 +79,7 @@ pub struct SavesTable {
 /// What a file's sections say, `.eh_frame` and `.debug_frame`, and what they say together.
 type Read<R> = ([Cfi<R>; 2], Vec<Row<R>>);
 
-/// Reads the rows of a file. `of_trampoline` says what a signal trampoline without
-/// CFI gets.
+/// Reads the rows of a file. `of_trampoline` says what a signal trampoline without CFI gets.
 fn rows<T: Translate>(
     view: &ElfView<'_>,
     rules: &mut T,

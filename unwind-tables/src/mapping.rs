@@ -106,6 +106,18 @@ pub fn find(mappings: &[Mapping], address: Avma) -> Option<&Mapping> {
 }
 
 impl Mapping {
+    /// The object of the first image, at its own addresses: for single steps that no process is needed for.
+    pub const fn everywhere() -> Self {
+        Self {
+            start: Avma::new(0),
+            end: Avma::new(1 << ADDRESS_BITS),
+            bias: Bias::from_raw(0),
+            image_at: 0,
+            kind: MappingKind::Table,
+            identity: Identity::SETTLED,
+        }
+    }
+
     /// Whether it still holds what the list says. `changing`: a change of the mappings is announced that the
     /// list does not have yet.
     pub fn is_current(&self, changing: bool, mut read: impl FnMut(Avma) -> Option<u64>) -> bool {

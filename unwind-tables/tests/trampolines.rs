@@ -4,14 +4,12 @@ mod common;
 
 use common::build::cc;
 use object::{Object, ObjectSymbol};
-use unwind_tables::addr::{Avma, Bias, Svma};
+use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::image::{Image, ImageView};
-use unwind_tables::mapping::Identity;
+use unwind_tables::mapping::Mapping;
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::saves::{self, Saved, long};
-use unwind_tables::walk::{
-    self, ADDRESS_BITS, Mapping, MappingKind, Registers, ReturnProbes, Tables, Unwind,
-};
+use unwind_tables::walk::{self, Registers, ReturnProbes, Tables, Unwind};
 use unwind_tables::{Saves, compile_as};
 
 /// Functions with CFI around code without: musl's trampoline behind its `nop`, one of a compiler's, and calls of other
@@ -83,17 +81,9 @@ fn trampolines_are_found_by_their_code() {
 fn trampolines_lead_to_the_interrupted_frame() {
     let (elf, image) = object();
     let musl = symbol(&elf, "musl");
-    let mappings = [Mapping {
-        start: Avma::new(0),
-        end: Avma::new(1 << ADDRESS_BITS),
-        bias: Bias::default(),
-        image_at: 0,
-        kind: MappingKind::Table,
-        identity: Identity::SETTLED,
-    }];
     let tables = Tables {
         words: image.words(),
-        mappings: &mappings,
+        mappings: &[Mapping::everywhere()],
         unwind: Unwind::Dwarf,
         changing: false,
         return_probes: ReturnProbes::default(),

@@ -16,11 +16,11 @@ use std::ops::Range;
 use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, LittleEndian};
 use gimli::{UnwindContext, UnwindSection};
 
-use crate::addr::{Avma, Bias, Svma};
+use crate::addr::{Avma, Svma};
 use crate::elf::{CfiSection, ElfView, Segment};
 use crate::error::TableError;
 use crate::image::Image;
-use crate::mapping::{Identity, Mapping, MappingKind};
+use crate::mapping::Mapping;
 use crate::ranges;
 use crate::rule::{CfaRule, Reason, UnwindRule};
 use crate::walk::{self, ADDRESS_BITS, End, Registers, ReturnProbes, Tables, Unwind};
@@ -399,17 +399,9 @@ impl Comparison<'_> {
 
 /// One step of the reference walker, the image being mapped over all addresses without bias.
 fn step(image: &Image, at: Svma, state: State) -> Outcome {
-    let everything = Mapping {
-        start: Avma::new(0),
-        end: Avma::new(1 << ADDRESS_BITS),
-        bias: Bias::default(),
-        image_at: 0,
-        kind: MappingKind::Table,
-        identity: Identity::SETTLED,
-    };
     let tables = Tables {
         words: image.words(),
-        mappings: &[everything],
+        mappings: &[Mapping::everywhere()],
         unwind: Unwind::Dwarf,
         changing: false,
         return_probes: ReturnProbes::default(),
