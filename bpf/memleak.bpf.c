@@ -26,6 +26,7 @@ struct scratch;
 #include "blocks.bpf.h"
 #include "calls.bpf.h"
 #include "lifecycle.bpf.h"
+#include "kernel_memory.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -56,6 +57,7 @@ struct compared {
 	enum saved_kind saved_kind;
 	enum saves_shape saves_shape;
 	struct event event;
+	enum kernel_allocator kernel_allocator;
 };
 const volatile struct compared compared = {};
 
@@ -143,5 +145,70 @@ SEC("syscall")
 int forget_blocks(void *ctx)
 {
 	bpf_for_each_map_elem(&blocks, forget_ended, NULL, 0);
+	return 0;
+}
+
+/*
+ * Kernel mode, loaded only then. The two programs of an event; see kernel_memory.bpf.h. `seen` counts what the
+ * second one took.
+ */
+#define KERNEL_EVENT(name, event, tracepoint, seen, record)                                                            \
+	SEC("?raw_tp/" tracepoint) int name(u64 *ctx)                                                                  \
+	{                                                                                                              \
+		mark_running(event, 1);                                                                                \
+		record;                                                                                                \
+		mark_running(event, 0);                                                                                \
+		return 0;                                                                                              \
+	}                                                                                                              \
+	SEC("?raw_tp/" tracepoint) int name##_nested(u64 *ctx)                                                         \
+	{                                                                                                              \
+		if (!is_running(event))                                                                                \
+			return 0;                                                                                      \
+		count(seen);                                                                                           \
+		record;                                                                                                \
+		return 0;                                                                                              \
+	}
+
+KERNEL_EVENT(kernel_kmalloc, EVENT_KMALLOC, "kmalloc", COUNTER_NESTED_ALLOCATION,
+	     slab_allocated(ctx, kmalloc_size_at, KERNEL_KMALLOC))
+KERNEL_EVENT(kernel_kmalloc_node, EVENT_KMALLOC_NODE, "kmalloc_node", COUNTER_NESTED_ALLOCATION,
+	     slab_allocated(ctx, kmalloc_node_size_at, KERNEL_KMALLOC))
+KERNEL_EVENT(kernel_cache_alloc, EVENT_CACHE_ALLOC, "kmem_cache_alloc", COUNTER_NESTED_ALLOCATION,
+	     slab_allocated(ctx, cache_size_at, KERNEL_CACHE))
+KERNEL_EVENT(kernel_cache_alloc_node, EVENT_CACHE_ALLOC_NODE, "kmem_cache_alloc_node", COUNTER_NESTED_ALLOCATION,
+	     slab_allocated(ctx, cache_node_size_at, KERNEL_CACHE))
+KERNEL_EVENT(kernel_kfree, EVENT_KFREE, "kfree", COUNTER_NESTED_FREE, kernel_freed(SPACE_SLAB, RAW_ARGUMENT(ctx, 1)))
+KERNEL_EVENT(kernel_cache_free, EVENT_CACHE_FREE, "kmem_cache_free", COUNTER_NESTED_FREE,
+	     kernel_freed(SPACE_SLAB, RAW_ARGUMENT(ctx, 1)))
+KERNEL_EVENT(kernel_page_alloc, EVENT_PAGE_ALLOC, "mm_page_alloc", COUNTER_NESTED_ALLOCATION, pages_allocated(ctx))
+KERNEL_EVENT(kernel_page_free, EVENT_PAGE_FREE, "mm_page_free", COUNTER_NESTED_FREE,
+	     pages_freed(RAW_ARGUMENT(ctx, 0), (u32)RAW_ARGUMENT(ctx, 1)))
+KERNEL_EVENT(kernel_percpu_alloc, EVENT_PERCPU_ALLOC, "percpu_alloc_percpu", COUNTER_NESTED_ALLOCATION,
+	     percpu_allocated(ctx))
+KERNEL_EVENT(kernel_percpu_free, EVENT_PERCPU_FREE, "percpu_free_percpu", COUNTER_NESTED_FREE,
+	     kernel_freed(SPACE_PERCPU, RAW_ARGUMENT(ctx, 2)))
+
+/* Objects allocated together have no event, nor have those freed together, which are what waited for RCU. */
+SEC("?fexit/kmem_cache_alloc_bulk")
+int kernel_bulk_alloc(u64 *ctx)
+{
+	if ((s32)ctx[4] > 0)
+		objects_allocated(ctx, (void *)ctx[0], (u64 *)ctx[3], ctx[4]);
+	return 0;
+}
+
+SEC("?fentry/kmem_cache_free_bulk")
+int kernel_bulk_free(u64 *ctx)
+{
+	objects_freed(ctx[1], (u64 *)ctx[2]);
+	return 0;
+}
+
+/* Takes an object that waits for RCU into a sheaf, which is freed as a whole; says whether it did. */
+SEC("?fexit/__kfree_rcu_sheaf")
+int kernel_sheaf_free(u64 *ctx)
+{
+	if ((u8)ctx[2])
+		kernel_freed(SPACE_SLAB, ctx[1]);
 	return 0;
 }

@@ -59,6 +59,7 @@ enum end_cause {
 	END_FP_CHAIN_END = 10,
 	END_SCRATCH_BUSY = 11,
 	END_STACK_TABLE_FULL = 12,
+	END_KERNEL_UNWINDER = 13,
 	END_CAUSES,
 	/* Not a cause: the walk goes on. */
 	END_NONE = 255,
@@ -69,6 +70,7 @@ enum found_by {
 	FOUND_BY_PROBE = 0,
 	FOUND_BY_CFI = 1,
 	FOUND_BY_FP = 2,
+	FOUND_BY_KERNEL = 3,
 };
 
 /*
@@ -242,9 +244,52 @@ enum cookie_shift {
 	COOKIE_RESULT = 24,
 };
 
+/* Kernel mode: what a block is from; the user side's table has the same order. */
+enum kernel_allocator {
+	KERNEL_KMALLOC = 0,
+	KERNEL_CACHE = 1,
+	KERNEL_PAGES = 2,
+	KERNEL_PERCPU = 3,
+};
+
+/* Kernel mode: events that have two programs each, see kernel_memory.bpf.h. */
+enum kernel_event {
+	EVENT_KMALLOC,
+	EVENT_KMALLOC_NODE,
+	EVENT_CACHE_ALLOC,
+	EVENT_CACHE_ALLOC_NODE,
+	EVENT_KFREE,
+	EVENT_CACHE_FREE,
+	EVENT_PAGE_ALLOC,
+	EVENT_PAGE_FREE,
+	EVENT_PERCPU_ALLOC,
+	EVENT_PERCPU_FREE,
+	KERNEL_EVENTS,
+};
+
+/* Kernel mode: what the address in a block's key is of. The same number can be an address in each. */
+enum kernel_space {
+	/* What kmalloc and the caches return. */
+	SPACE_SLAB = 1,
+	/* The descriptor of a block's first page. */
+	SPACE_PAGE = 2,
+	/* What the per-CPU allocator returns. */
+	SPACE_PERCPU = 3,
+};
+
+/* Kernel mode. */
+enum kernel_limits {
+	/* What kmalloc returns for 0 bytes (ZERO_SIZE_PTR). */
+	ZERO_SIZE_BLOCK = 16,
+	/* The largest block of pages is 2^10 of them. */
+	MAX_PAGE_ORDER = 10,
+	PAGE_SHIFT = 12,
+};
+
 /* Key of the block table. */
 struct block_key {
 	u64 address;
+	/* In kernel mode: enum kernel_space. */
 	u32 instance;
 	u32 unused;
 };
@@ -310,6 +355,9 @@ enum counter {
 	COUNTER_PROBE_HITS = 11,
 	/* A process not traced though it should be: no slot, or no instance number, was left for it. */
 	COUNTER_LOST_PROCESS = 12,
+	/* Kernel mode: an event taken by its second program, since the first was running on that CPU. */
+	COUNTER_NESTED_ALLOCATION = 13,
+	COUNTER_NESTED_FREE = 14,
 	COUNTERS,
 };
 

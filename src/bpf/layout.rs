@@ -10,6 +10,7 @@ use unwind_tables::program::{self, Opcode};
 use unwind_tables::saves::{self, long};
 use unwind_tables::walk::{self, End, FoundBy};
 
+use super::kernel_trace::KernelAllocator;
 use super::skeleton::types as c;
 
 macro_rules! equal {
@@ -39,6 +40,7 @@ equal! {
     c::end_cause::END_FP_CHAIN_END => End::FpChainEnd,
     c::end_cause::END_SCRATCH_BUSY => End::ScratchBusy,
     c::end_cause::END_STACK_TABLE_FULL => End::StackTableFull,
+    c::end_cause::END_KERNEL_UNWINDER => End::KernelUnwinder,
     c::end_cause::END_CAUSES => End::ALL.len(),
 }
 
@@ -46,6 +48,7 @@ equal! {
     c::found_by::FOUND_BY_PROBE => FoundBy::Probe,
     c::found_by::FOUND_BY_CFI => FoundBy::Cfi,
     c::found_by::FOUND_BY_FP => FoundBy::Fp,
+    c::found_by::FOUND_BY_KERNEL => FoundBy::Kernel,
     c::mapping_kind::MAPPING_TABLE => MappingKind::Table,
     c::mapping_kind::MAPPING_PENDING => MappingKind::Pending,
     c::mapping_kind::MAPPING_NO_CFI => MappingKind::NoCfi,
@@ -55,6 +58,13 @@ equal! {
     c::mapping_trust::TRUST_CHECKED => Trust::Checked,
     c::mapping_trust::TRUST_UNCHANGED => Trust::Unchanged,
     c::mapping_trust::TRUST_CHECKED_UNCHANGED => Trust::CheckedUnchanged,
+}
+
+equal! {
+    c::kernel_allocator::KERNEL_KMALLOC => KernelAllocator::Kmalloc,
+    c::kernel_allocator::KERNEL_CACHE => KernelAllocator::Cache,
+    c::kernel_allocator::KERNEL_PAGES => KernelAllocator::Pages,
+    c::kernel_allocator::KERNEL_PERCPU => KernelAllocator::Percpu,
 }
 
 equal! {

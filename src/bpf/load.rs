@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{OpenObject, ProgramAttachType};
+use libbpf_rs::{OpenMapMut, OpenObject, ProgramAttachType};
 use thiserror::Error;
 
 use super::skeleton::types::limits;
@@ -125,7 +125,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    fn new(capacity: &Capacity) -> Result<Self, LoadError> {
+    pub(super) fn new(capacity: &Capacity) -> Result<Self, LoadError> {
         let stack_capacity = capacity.stacks.saturating_add(limits::FIRST_STACK.0);
         let frame_capacity = capacity
             .stacks
@@ -142,6 +142,16 @@ impl Sizes {
             frames: power_of_two("number of frames", frame_capacity, MAX_FRAME_ENTRIES)?,
             frame_capacity,
         })
+    }
+
+    /// Sizes of the arrays that hold stacks.
+    pub(super) fn set_stack_arrays(&self, object: &mut OpenMemleakSkel<'_>) -> Result<(), LoadError> {
+        let maps = &mut object.maps;
+        let record_bytes = size_of::<types::stack_record>();
+        set_array_size(&mut maps.bss_stacks, self.stacks, record_bytes)?;
+        // A stack's frames are copied in one piece that may start at the last entry.
+        let frames = self.frames + limits::MAX_FRAMES.0;
+        set_array_size(&mut maps.bss_frames, frames, size_of::<u64>())
     }
 
     pub(super) fn cache_slots(&self) -> u32 {
@@ -229,26 +239,20 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
             size_of::<types::mapping>(),
         ),
         (&mut maps.bss_cache, sizes.cache_slots(), size_of::<u64>()),
-        (
-            &mut maps.bss_stacks,
-            sizes.stacks,
-            size_of::<types::stack_record>(),
-        ),
-        // A stack's frames are copied in one piece that may start at the last entry.
-        (
-            &mut maps.bss_frames,
-            sizes.frames + limits::MAX_FRAMES.0,
-            size_of::<u64>(),
-        ),
     ];
     for (map, entries, entry_bytes) in arrays {
-        let bytes = entries as usize * entry_bytes;
-        map.set_value_size(u32::try_from(bytes).map_err(|_| LoadError::Capacity {
-            what: "array",
-            value: bytes as u64,
-            most: u32::MAX.into(),
-        })?)?;
+        set_array_size(map, entries, entry_bytes)?;
     }
+    sizes.set_stack_arrays(object)
+}
+
+fn set_array_size(map: &mut OpenMapMut<'_>, entries: u32, entry_bytes: usize) -> Result<(), LoadError> {
+    let bytes = entries as usize * entry_bytes;
+    map.set_value_size(u32::try_from(bytes).map_err(|_| LoadError::Capacity {
+        what: "array",
+        value: bytes as u64,
+        most: u32::MAX.into(),
+    })?)?;
     Ok(())
 }
 

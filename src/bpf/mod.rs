@@ -6,6 +6,7 @@ mod attach;
 #[cfg(test)]
 mod budget;
 mod clock;
+mod kernel_trace;
 mod layout;
 mod load;
 mod memory;
@@ -13,6 +14,7 @@ mod placement;
 mod processes;
 mod publish;
 mod tables;
+mod tracepoints;
 
 #[allow(
     missing_docs,
@@ -35,12 +37,14 @@ use std::sync::atomic::AtomicU64;
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
 pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole};
+pub use kernel_trace::{KernelAllocator, KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, LoadError, Settings, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
 pub(crate) use skeleton::types;
 pub use tables::{Stored, TableStore};
+pub use tracepoints::{KernelEvents, TracepointError};
 
 /// Where libbpf keeps its object: made by the caller, outlives the [`Kernel`].
 pub type Storage = MaybeUninit<OpenObject>;
@@ -69,6 +73,18 @@ pub(crate) struct Recorded {
     pub(crate) stack_capacity: u32,
     pub(crate) counters: MapHandle,
     pub(crate) events: MapHandle,
+}
+
+impl Recorded {
+    /// The stack records with fixed meanings are in use from the start.
+    fn reserve_fixed_stacks(&self) {
+        if let Some(usage) = self.usage.words().first() {
+            usage.store(
+                types::limits::FIRST_STACK.0.into(),
+                std::sync::atomic::Ordering::SeqCst,
+            );
+        }
+    }
 }
 
 impl<'obj> Kernel<'obj> {
@@ -113,18 +129,8 @@ impl<'obj> Kernel<'obj> {
             processes,
             recorded,
         };
-        kernel.reserve_fixed_stacks();
+        kernel.recorded.reserve_fixed_stacks();
         Ok(kernel)
-    }
-
-    /// The stack records with fixed meanings are in use from the start.
-    fn reserve_fixed_stacks(&self) {
-        if let Some(usage) = self.recorded.usage.words().first() {
-            usage.store(
-                types::limits::FIRST_STACK.0.into(),
-                std::sync::atomic::Ordering::SeqCst,
-            );
-        }
     }
 
     /// Marks all room for walks as taken, or as free.

@@ -59,6 +59,7 @@ pub(super) fn explain(end: End) -> Explained {
             "walked, but there was no room to store the stack",
             "Raise --stack-storage-size.",
         ),
+        End::KernelUnwinder => ("the kernel's own unwinder went no further", ""),
     };
     Explained { meaning, advice }
 }

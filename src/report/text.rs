@@ -66,7 +66,7 @@ fn render_frame(frame: &Frame, unwind: Unwind, out: &mut dyn Write) -> io::Resul
     // Where the user asked for frame pointers, the mark would be on each frame.
     let mark = match (frame.found_by, unwind) {
         (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
-        (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi, _) => "",
+        (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
     };
     let pc = frame.at.pc;
     writeln!(

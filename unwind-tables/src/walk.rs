@@ -50,11 +50,13 @@ pub enum End {
     ScratchBusy = 11,
     /// Walked, but the stack could not be stored.
     StackTableFull = 12,
+    /// A kernel stack, on which the kernel's own unwinder went no further.
+    KernelUnwinder = 13,
 }
 
 impl End {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Complete,
         Self::NoMapping,
         Self::AnonymousCode,
@@ -68,6 +70,7 @@ impl End {
         Self::FpChainEnd,
         Self::ScratchBusy,
         Self::StackTableFull,
+        Self::KernelUnwinder,
     ];
 
     /// The cause with this number.
@@ -91,6 +94,7 @@ impl End {
             Self::FpChainEnd => "fp_chain_end",
             Self::ScratchBusy => "scratch_busy",
             Self::StackTableFull => "stack_table_full",
+            Self::KernelUnwinder => "kernel_unwinder",
         }
     }
 }
@@ -105,12 +109,16 @@ pub enum FoundBy {
     Cfi = 1,
     /// By the frame pointer of the frame below it.
     Fp = 2,
+    /// By the kernel, on its own stack.
+    Kernel = 3,
 }
 
 impl FoundBy {
     /// The way with this number.
     pub fn from_number(number: u32) -> Option<Self> {
-        [Self::Probe, Self::Cfi, Self::Fp].get(number as usize).copied()
+        [Self::Probe, Self::Cfi, Self::Fp, Self::Kernel]
+            .get(number as usize)
+            .copied()
     }
 
     /// The stable name used in reports.
@@ -119,6 +127,7 @@ impl FoundBy {
             Self::Probe => "probe",
             Self::Cfi => "cfi",
             Self::Fp => "fp",
+            Self::Kernel => "kernel",
         }
     }
 }

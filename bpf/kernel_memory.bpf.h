@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Kernel mode: what the kernel's own allocators give out and take back, from their tracepoints. One event says
+ * everything, so there is no state of a call; stacks are the kernel's own word.
+ *
+ * The kernel does not run a program on an event that comes while the same program runs on the same CPU: an interrupt
+ * that frees memory while an allocation is recorded would go unseen. Hence there are two programs for each event.
+ * The first marks the CPU while it runs; the second does nothing but where it finds that mark, which is where the
+ * first was left out. What is left out of both the kernel counts, and user space reports it.
+ *
+ * Nothing here takes memory: all tables are made with all their elements.
+ */
+#pragma once
+
+/* What stacks hold of the frames of one walk; the kernel gives no more (kernel.perf_event_max_stack). */
+const volatile u32 kernel_stack_limit = 127;
+/* Where in the events' arguments the requested size is; 0: it is the object size of the cache in argument 2. */
+const volatile u32 kmalloc_size_at = 2;
+const volatile u32 kmalloc_node_size_at = 2;
+const volatile u32 cache_size_at = 0;
+const volatile u32 cache_node_size_at = 0;
+/* Whether the per-CPU allocator's event begins with the caller's address. */
+const volatile bool percpu_has_caller = true;
+/* Bytes of the kernel's descriptor of a page, if they are a power of two; else 0, and blocks of several pages can
+ * be freed in one piece only. */
+const volatile u32 page_descriptor_bytes = 0;
+/* The code where interrupts begin: what lies above it on the stack has nothing to do with the allocation. */
+const volatile u64 interrupt_entries_start = 0;
+const volatile u64 interrupt_entries_end = 0;
+
+/* Whether the first program for an event runs on this CPU, by enum kernel_event. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, u32);
+	__type(value, u32);
+	__uint(max_entries, KERNEL_EVENTS);
+} running SEC(".maps");
+
+/* Bit n is set once a block of 2^n pages was seen. Written and read by probes. */
+SEC(".bss.orders") struct page_orders {
+	u64 seen;
+} page_orders;
+
+struct kmem_cache___read {
+	unsigned int object_size;
+} __attribute__((preserve_access_index));
+
+static __always_inline u32 *running_mark(u32 event)
+{
+	return bpf_map_lookup_elem(&running, &event);
+}
+
+static __always_inline void mark_running(u32 event, u32 value)
+{
+	u32 *mark = running_mark(event);
+
+	if (mark)
+		*(volatile u32 *)mark = value;
+}
+
+static __always_inline bool is_running(u32 event)
+{
+	u32 *mark = running_mark(event);
+
+	return mark && *(volatile u32 *)mark;
+}
+
+/* An argument of a raw tracepoint. The verifier wants the offset in the instruction. */
+#define RAW_ARGUMENT(ctx, number)                                                                                      \
+	({                                                                                                             \
+		u64 value_;                                                                                            \
+		asm volatile("%0 = *(u64 *)(%1 + %2)" : "=r"(value_) : "r"(ctx), "i"(8 * (number)));                   \
+		value_;                                                                                                \
+	})
+
+/* Tags a frame and adds it to the stack's hash, up to the entry of an interrupt. */
+static long add_kernel_frame(u64 number, struct walk **at)
+{
+	struct walk *walk = *at;
+
+	OPAQUE(number);
+	if (number >= MAX_FRAMES)
+		return 1;
+
+	u64 pc = walk->frames[number];
+	u64 frame = (pc & ((1ULL << FRAME_FOUND_BY_SHIFT) - 1)) | (u64)FOUND_BY_KERNEL << FRAME_FOUND_BY_SHIFT;
+
+	walk->frames[number] = frame;
+	walk->hash = mix(walk->hash, frame);
+	if (pc - interrupt_entries_start >= interrupt_entries_end - interrupt_entries_start)
+		return 0;
+	walk->frame_count = number + 1;
+	walk->end = END_KERNEL_UNWINDER;
+	return 1;
+}
+
+/* The index of the record of the stack that walk->frames holds `bytes` of. */
+static __always_inline u32 kernel_record(struct walk *walk, u32 bytes, u32 allocator)
+{
+	walk->frame_count = bytes / 8;
+	walk->hash = 0;
+	walk->pc = 0;
+	walk->end = walk->frame_count >= kernel_stack_limit ? END_DEPTH_LIMIT : END_KERNEL_UNWINDER;
+	bpf_loop(walk->frame_count, add_kernel_frame, &walk, 0);
+
+	u64 id = mix(walk->hash, allocator << 8 | walk->end);
+	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
+
+	return stored ? *stored : store_stack(walk, id, 0, 0, allocator);
+}
+
+/* The index of the record of the kernel stack at an event. */
+static __always_inline u32 kernel_stack(void *ctx, u32 allocator)
+{
+	u32 index = MAX_FUNCTIONS + allocator;
+	struct scratch *scratch = take_scratch();
+
+	if (!scratch)
+		return index;
+
+	long bytes = bpf_get_stack(ctx, scratch->walk.frames, 8 * kernel_stack_limit, 0);
+
+	if (bytes > 0)
+		index = kernel_record(&scratch->walk, bytes, allocator);
+	release_scratch(scratch);
+	return index;
+}
+
+/* A block at an address of one of the spaces of enum kernel_space. The lowest addresses stand for "nothing". */
+static __always_inline void kernel_allocated(void *ctx, u32 space, u64 address, u64 size, u32 allocator)
+{
+	count(COUNTER_PROBE_HITS);
+	if (!address)
+		count(COUNTER_FAILED);
+	else if (address > ZERO_SIZE_BLOCK)
+		record_block(space, address, size, kernel_stack(ctx, allocator));
+}
+
+static __always_inline void kernel_freed(u32 space, u64 address)
+{
+	if (address > ZERO_SIZE_BLOCK)
+		free_block(space, address);
+}
+
+/* What was asked for, or what a cache's objects have. */
+static __always_inline u64 slab_size(void *ctx, u32 size_at)
+{
+	struct kmem_cache___read *cache;
+	unsigned int size = 0;
+
+	if (size_at == 2)
+		return RAW_ARGUMENT(ctx, 2);
+	if (size_at == 3)
+		return RAW_ARGUMENT(ctx, 3);
+	cache = (void *)RAW_ARGUMENT(ctx, 2);
+	bpf_probe_read_kernel(&size, sizeof(size), &cache->object_size);
+	return size;
+}
+
+static __always_inline void slab_allocated(void *ctx, u32 size_at, u32 allocator)
+{
+	kernel_allocated(ctx, SPACE_SLAB, RAW_ARGUMENT(ctx, 1), slab_size(ctx, size_at), allocator);
+}
+
+static __always_inline void pages_allocated(void *ctx)
+{
+	u64 order = RAW_ARGUMENT(ctx, 1) & 63;
+	u64 bit = 1ULL << order;
+
+	if (!(*(volatile u64 *)&page_orders.seen & bit))
+		__sync_fetch_and_or(&page_orders.seen, bit);
+	kernel_allocated(ctx, SPACE_PAGE, RAW_ARGUMENT(ctx, 0), (u64)PAGE_BYTES << order, KERNEL_PAGES);
+}
+
+/* Pages that are freed, and the block that they are looked for in. */
+struct page_search {
+	u64 page;
+	u64 order;
+	u64 block_order;
+	struct block block;
+};
+
+/* Descriptors of pages lie in a row, at a multiple of every block's size: this is the first of the block's. */
+static __always_inline u64 first_page(u64 page, u64 order)
+{
+	return page & -((u64)page_descriptor_bytes << order);
+}
+
+/* Whether the block of 2^order pages that holds the page was recorded; takes it if so. */
+static long take_larger(u64 number, struct page_search *search)
+{
+	u64 order = search->order + 1 + number;
+
+	if (order > MAX_PAGE_ORDER)
+		return 1;
+	if (!(*(volatile u64 *)&page_orders.seen >> order & 1))
+		return 0;
+
+	struct block_key key = block_key(SPACE_PAGE, first_page(search->page, order));
+	struct block *block = bpf_map_lookup_elem(&blocks, &key);
+
+	if (!block || block->size != (u64)PAGE_BYTES << order)
+		return 0;
+	if (take_block(SPACE_PAGE, key.address, &search->block))
+		search->block_order = order;
+	return 1;
+}
+
+/* Puts back the half that is not freed of what is left of a block. */
+static long put_back_half(u64 number, struct page_search *search)
+{
+	u64 order = search->order + number;
+
+	if (order >= search->block_order || order > MAX_PAGE_ORDER)
+		return 1;
+
+	struct block half = search->block;
+
+	half.size = (u64)PAGE_BYTES << order;
+	insert_block(SPACE_PAGE, first_page(search->page, order) ^ (u64)page_descriptor_bytes << order, &half);
+	return 0;
+}
+
+/* Frees a part of a block of 2^block_order pages. From then on, its parts are blocks of their own. */
+static __always_inline void free_part(struct page_search *search)
+{
+	struct stack_record *record = record_at(search->block.stack);
+
+	__sync_fetch_and_add(&record->allocated_blocks, search->block_order - search->order);
+	bpf_loop(MAX_PAGE_ORDER, put_back_half, search, 0);
+	search->block.size = (u64)PAGE_BYTES << search->order;
+	add_freed(&search->block);
+}
+
+static __always_inline u64 order_of(u64 bytes)
+{
+	u64 order = 0;
+
+	for (u32 step = 32; step; step /= 2)
+		if (bytes >> step) {
+			order += step;
+			bytes >>= step;
+		}
+	return order - PAGE_SHIFT;
+}
+
+/* Pages are freed as they were allocated, or, after a block was split, in smaller pieces. */
+static __always_inline void pages_freed(u64 page, u64 order)
+{
+	struct page_search search = { .page = page, .order = order };
+
+	if (take_block(SPACE_PAGE, page, &search.block)) {
+		if (search.block.size <= (u64)PAGE_BYTES << order || !page_descriptor_bytes) {
+			add_freed(&search.block);
+			return;
+		}
+		search.block_order = order_of(search.block.size);
+	} else if (page_descriptor_bytes) {
+		bpf_loop(MAX_PAGE_ORDER, take_larger, &search, 0);
+	}
+	if (search.block_order)
+		free_part(&search);
+	else
+		count(COUNTER_UNKNOWN_FREE);
+}
+
+static __always_inline void percpu_allocated(void *ctx)
+{
+	if (percpu_has_caller)
+		kernel_allocated(ctx, SPACE_PERCPU, RAW_ARGUMENT(ctx, 7), RAW_ARGUMENT(ctx, 3), KERNEL_PERCPU);
+	else
+		kernel_allocated(ctx, SPACE_PERCPU, RAW_ARGUMENT(ctx, 6), RAW_ARGUMENT(ctx, 2), KERNEL_PERCPU);
+}
+
+/* Objects that are allocated or freed together: no event, but an array of addresses. */
+struct bulk {
+	u64 *objects;
+	u64 size;
+	u32 stack;
+};
+
+static __always_inline u64 object_of(struct bulk *bulk, u64 number)
+{
+	u64 object = 0;
+
+	bpf_probe_read_kernel(&object, sizeof(object), &bulk->objects[number]);
+	return object;
+}
+
+static long free_object(u64 number, struct bulk *bulk)
+{
+	kernel_freed(SPACE_SLAB, object_of(bulk, number));
+	return 0;
+}
+
+static long record_object(u64 number, struct bulk *bulk)
+{
+	u64 object = object_of(bulk, number);
+
+	if (object)
+		record_block(SPACE_SLAB, object, bulk->size, bulk->stack);
+	return 0;
+}
+
+static __always_inline void objects_freed(u64 count, u64 *objects)
+{
+	struct bulk bulk = { .objects = objects };
+
+	bpf_loop(count, free_object, &bulk, 0);
+}
+
+static __always_inline void objects_allocated(void *ctx, void *cache, u64 *objects, u32 number)
+{
+	struct bulk bulk = { .objects = objects };
+	struct kmem_cache___read *read = cache;
+	unsigned int size = 0;
+
+	count(COUNTER_PROBE_HITS);
+	bpf_probe_read_kernel(&size, sizeof(size), &read->object_size);
+	bulk.size = size;
+	bulk.stack = kernel_stack(ctx, KERNEL_CACHE);
+	bpf_loop(number, record_object, &bulk, 0);
+}
