@@ -69,10 +69,27 @@ static __always_inline u64 requested_size(struct pt_regs *ctx, u64 cookie)
 	return number > most ? ~0ULL : size * number;
 }
 
+static __always_inline bool is_filtered(u64 size)
+{
+	return filter_sizes && (size < min_size || size > max_size);
+}
+
+/* The weight of what a call will allocate; 0 if it is not to be recorded. */
+static __always_inline u32 weight_of(struct thread *thread, u64 size)
+{
+	if (is_filtered(size)) {
+		count(COUNTER_FILTERED);
+		count_by(COUNTER_FILTERED_BYTES, size);
+		return 0;
+	}
+	return chosen_weight(&thread->sampler, size);
+}
+
 /* Entry of a function that allocates or resizes. Returns whether its return is of interest. */
 static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 {
 	u64 size = requested_size(ctx, cookie);
+	u32 function = (cookie >> COOKIE_FUNCTION) & (MAX_FUNCTIONS - 1);
 	struct thread *thread = known_thread();
 	u64 owner = current_owner(thread);
 
@@ -82,7 +99,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 		thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0,
 					      BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!thread) {
-			count_lost(COUNTER_LOST_THREAD_STATE, size);
+			lose_call(COUNTER_LOST_THREAD_STATE, size, WEIGHT_ONE, function);
 			return false;
 		}
 	}
@@ -94,16 +111,18 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	struct call *call = &thread->call;
 
 	call->size = size;
+	call->weight = weight_of(thread, size);
 	call->result_at = argument(ctx, cookie_field(cookie, COOKIE_RESULT));
 	call->old_address = argument(ctx, cookie_field(cookie, COOKIE_POINTER));
 	call->old_known = false;
-	call->function = (cookie >> COOKIE_FUNCTION) & (MAX_FUNCTIONS - 1);
+	call->function = function;
 	call->role = cookie_field(cookie, COOKIE_ROLE);
 	/* The old block leaves now: once it is freed inside, its address may be another thread's new block. */
 	if (call->role == ROLE_RESIZE && call->old_address)
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old);
 	call->return_slot = return_slot(ctx);
-	return true;
+	/* What became of an old block is to be seen, whatever the new one counts. */
+	return call->weight || call->old_known;
 }
 
 /* What a resize did to the old block: gone, or, if the call failed, back in the table. */
@@ -114,13 +133,13 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 	/* Size 0 is a request to free: null is then no failure. */
 	if (!address && call->size) {
 		if (call->old_known)
-			insert_block(instance, call->old_address, &call->old);
+			return_block(instance, call->old_address, &call->old);
 		return;
 	}
 	if (call->old_known)
 		add_freed(&call->old);
 	else
-		count(COUNTER_UNKNOWN_FREE);
+		count_unknown_free();
 }
 
 /* The address of the new block, 0 if the call failed. Returns whether it could be read. */
@@ -151,15 +170,20 @@ static __always_inline void finish_call(struct pt_regs *ctx)
 
 	call->return_slot = 0;
 	if (!read_result(ctx, call, &address)) {
-		count_lost(COUNTER_LOST_RESULT_FAULT, call->size);
+		if (call->weight)
+			lose_call(COUNTER_LOST_RESULT_FAULT, call->size, call->weight, call->function);
 		return;
 	}
 	if (call->role == ROLE_RESIZE)
 		finish_resize(instance, call, address);
-	if (address)
-		record_block(instance, address, call->size, current_stack(ctx, thread->owner, call->function));
-	else if (call->role != ROLE_RESIZE || call->size)
+	if (address && call->weight) {
+		struct block block = { .size = call->size, .weight = call->weight };
+
+		block.stack = current_stack(ctx, thread->owner, call->function);
+		record_block(instance, address, &block);
+	} else if (!address && (call->role != ROLE_RESIZE || call->size)) {
 		count(COUNTER_FAILED);
+	}
 }
 
 /* Entry of a function that frees. */

@@ -7,6 +7,8 @@ struct call {
 	/* Where the call's return address is: names the call. */
 	u64 return_slot;
 	u64 size;
+	/* How many blocks its block stands for, as `struct block` has it; 0 if it is not to be recorded. */
+	u32 weight;
 	/* Where the result is stored, for functions that do not return it. */
 	u64 result_at;
 	/* The block to resize: its address, and its record if it was known. */
@@ -17,8 +19,18 @@ struct call {
 	u8 role;
 };
 
+/* What lies between a thread and the next call that it records. */
+struct sampler {
+	/* Calls or bytes, see enum sampling. */
+	u64 until_next;
+	/* Calls behind the next one until another is chosen from as many. */
+	u64 behind_next;
+	bool begun;
+};
+
 struct thread {
 	struct call call;
+	struct sampler sampler;
 	/* What the thread runs in, see processes.bpf.h; 0 when it is not known yet. */
 	u64 owner;
 };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::{AttachPath, Capacity, Kernel, Settings, Storage, Walk};
+use super::{AttachPath, Capacity, Kernel, Sampling, Settings, Storage, Walk};
 
 /// A program, how it is attached, how it walks, and how many instructions the verifier of Linux 6.18 processed for
 /// it when this was written.
@@ -37,6 +37,8 @@ fn verified(attach: AttachPath, walk: Walk) -> BTreeMap<String, u64> {
         walk,
         attach,
         follow_fork: true,
+        sizes: None,
+        sampling: Sampling::All,
         capacity: Capacity {
             table_words: 1 << 20,
             mappings: 1 << 10,
