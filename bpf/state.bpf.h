@@ -2,10 +2,24 @@
 /* Values of maps that only the BPF side sees. */
 #pragma once
 
+/* How it is known that a call has ended. */
+enum call_end {
+	/* By a return probe, which leaves the trampoline's address in the return slot until then. */
+	SEEN_BY_RETURN_PROBE = 0,
+	/* By a probe on each `ret` instruction. */
+	SEEN_BY_RET = 1,
+	/* Not at all: what the call does is of no interest, but what is called within it is its own affair. */
+	END_UNSEEN = 2,
+};
+
 /* The allocator call that a thread is in, if `return_slot` is not 0. */
 struct call {
 	/* Where the call's return address is: names the call. */
 	u64 return_slot;
+	/* What was there when the call began. */
+	u64 return_address;
+	/* Where the call was probed: names the function, and its module. */
+	u64 probed_at;
 	u64 size;
 	/* Where the result is stored, for functions that do not return it. */
 	u64 result_at;
@@ -13,12 +27,18 @@ struct call {
 	u64 old_address;
 	struct block old;
 	bool old_known;
+	/* enum call_end. */
+	u8 end;
 	u8 function;
 	u8 role;
 };
 
 struct thread {
 	struct call call;
+	/* The block that the thread freed last, the function's return slot then, and where it was probed. */
+	u64 freed;
+	u64 freed_slot;
+	u64 freed_at;
 	/* What the thread runs in, see processes.bpf.h; 0 when it is not known yet. */
 	u64 owner;
 };
