@@ -29,7 +29,7 @@ enum limits {
 	/* Processes that can share another's memory (vfork) besides those that have a slot. */
 	MAX_SHARERS = 960,
 	/* Entries of the user side's function table. */
-	MAX_FUNCTIONS = 64,
+	MAX_FUNCTIONS = 256,
 	/* The stack records before this one have fixed meanings, see struct stack_record. */
 	FIRST_STACK = 2 * MAX_FUNCTIONS,
 	/* Slots of one rule cache, as a power of two: with a 32-bit tag this covers all ADDRESS_BITS. */
@@ -227,11 +227,12 @@ enum role {
  * The attach cookie of a probe says what the function's arguments mean. Argument fields are 1-based,
  * 0 for none.
  *
- *    bit 0..7       8..11   12..15      16..19        20..23         24..27
- *    function       role    size arg    count arg     pointer arg    result arg
+ *    bit 0..7       8..11   12..15      16..19        20..23         24..27        28                       29
+ *    function       role    size arg    count arg     pointer arg    result arg    returns seen by `ret`    leaf
  *
  * The size is the product of size and count; the pointer is the block to free or resize; the result
- * argument points to where the block's address is stored on success (status 0), if it is not returned.
+ * argument points to where the block's address is stored on success (status 0), if it is not returned. A leaf calls no
+ * other probed function of its module: its return need not be seen for what it calls to be told from what follows.
  */
 enum cookie_shift {
 	COOKIE_FUNCTION = 0,
@@ -240,6 +241,8 @@ enum cookie_shift {
 	COOKIE_COUNT = 16,
 	COOKIE_POINTER = 20,
 	COOKIE_RESULT = 24,
+	COOKIE_BY_RET = 28,
+	COOKIE_LEAF = 29,
 };
 
 /* Key of the block table. */

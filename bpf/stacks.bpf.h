@@ -122,7 +122,14 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 	return stored ? *stored : function;
 }
 
-static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u64 owner, u32 function)
+/* Where a walk starts: the function that called the allocator. */
+struct caller {
+	u64 pc;
+	u64 sp;
+};
+
+static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, struct caller caller, u64 owner,
+					  u32 function)
 {
 	u32 instance = instance_of(owner);
 	/* Asked before the list is chosen: a list with a change is published before the change is. */
@@ -130,7 +137,8 @@ static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx
 	u64 view = view_of(owner);
 
 	save_registers(ctx, walk->at_probe);
-	walk_stack(walk, list_of(view), changing, ctx->ip);
+	walk->at_probe[REGISTER_SP] = caller.sp;
+	walk_stack(walk, list_of(view), changing, caller.pc);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(owner, walk);
 
@@ -143,8 +151,8 @@ static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx
 	return stored ? *stored : store_stack(walk, id, instance, epoch_of(view), function);
 }
 
-/* The index of the record of the stack at a probe, `function` having been called from it. */
-static __always_inline u32 current_stack(struct pt_regs *ctx, u64 owner, u32 function)
+/* The index of the record of the stack from `caller` on, which called `function`. */
+static __always_inline u32 current_stack(struct pt_regs *ctx, struct caller caller, u64 owner, u32 function)
 {
 	u32 not_walked = MAX_FUNCTIONS + function;
 	struct scratch *scratch;
@@ -155,7 +163,7 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, u64 owner, u32 fun
 	scratch = take_scratch();
 	if (!scratch)
 		return not_walked;
-	index = walk_to_record(&scratch->walk, ctx, owner, function);
+	index = walk_to_record(&scratch->walk, ctx, caller, owner, function);
 	release_scratch(scratch);
 	return index;
 }

@@ -54,6 +54,7 @@ fn verified(attach: AttachPath, walk: Walk) -> BTreeMap<String, u64> {
         &programs.allocation_session,
         &programs.allocation_entry,
         &programs.allocation_return,
+        &programs.allocation_ret,
         &programs.free_entry,
         &programs.process_exec,
         &programs.process_rename,

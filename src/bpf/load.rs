@@ -210,12 +210,12 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
     let programs = &mut object.progs;
     let session = attach == AttachPath::Session;
     programs.allocation_session.set_autoload(session);
-    programs.allocation_entry.set_autoload(!session);
     programs.allocation_return.set_autoload(!session);
     if attach != AttachPath::Perf {
         for program in [
             &mut programs.allocation_entry,
             &mut programs.allocation_return,
+            &mut programs.allocation_ret,
             &mut programs.free_entry,
             &mut programs.loader_hook,
         ] {

@@ -88,6 +88,7 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
             count: None,
             block: None,
             result: None,
+            leaf: false,
         },
         frees: role == Role::Free,
         name: "_start".to_owned(),
