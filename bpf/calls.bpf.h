@@ -189,10 +189,6 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 		block.stack = current_stack(ctx, caller, thread->owner, call->function);
 		record_block(instance, address, &block);
 	} else if (!address && (call->role != ROLE_RESIZE || call->size)) {
-	if (address)
-		record_block(instance, address, call->size,
-			     current_stack(ctx, caller, thread->owner, call->function));
-	else if (call->role != ROLE_RESIZE || call->size)
 		count(COUNTER_FAILED);
 	}
 }
