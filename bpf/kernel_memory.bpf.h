@@ -36,6 +36,14 @@ struct {
 	__uint(max_entries, KERNEL_EVENTS);
 } running SEC(".maps");
 
+/* What chooses the allocations that are recorded, for each CPU by itself. Written and read by probes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, u32);
+	__type(value, struct sampler);
+	__uint(max_entries, 1);
+} kernel_samplers SEC(".maps");
+
 /* Bit n is set once a block of 2^n pages was seen. Written and read by probes. */
 SEC(".bss.orders") struct page_orders {
 	u64 seen;
@@ -126,14 +134,44 @@ static __always_inline u32 kernel_stack(void *ctx, u32 allocator)
 	return index;
 }
 
+/* The weight of an allocation, or 0 if it is not to be recorded. */
+static __always_inline u32 kernel_weight(u64 size)
+{
+	u32 key = 0;
+
+	if (is_filtered(size)) {
+		count(COUNTER_FILTERED);
+		count_by(COUNTER_FILTERED_BYTES, size);
+		return 0;
+	}
+	if (sampling == SAMPLE_ALL)
+		return WEIGHT_ONE;
+
+	struct sampler *sampler = bpf_map_lookup_elem(&kernel_samplers, &key);
+
+	return sampler ? chosen_weight(sampler, size) : 0;
+}
+
+static __always_inline void record_kernel_block(u32 space, u64 address, u64 size, u32 weight, u32 stack)
+{
+	struct block block = { .size = size, .weight = weight, .stack = stack };
+
+	record_block(space, address, &block);
+}
+
 /* A block at an address of one of the spaces of enum kernel_space. The lowest addresses stand for "nothing". */
 static __always_inline void kernel_allocated(void *ctx, u32 space, u64 address, u64 size, u32 allocator)
 {
 	count(COUNTER_PROBE_HITS);
 	if (!address)
 		count(COUNTER_FAILED);
-	else if (address > ZERO_SIZE_BLOCK)
-		record_block(space, address, size, kernel_stack(ctx, allocator));
+	if (address <= ZERO_SIZE_BLOCK)
+		return;
+
+	u32 weight = kernel_weight(size);
+
+	if (weight)
+		record_kernel_block(space, address, size, weight, kernel_stack(ctx, allocator));
 }
 
 static __always_inline void kernel_freed(u32 space, u64 address)
@@ -206,8 +244,8 @@ static long take_larger(u64 number, struct page_search *search)
 	return 1;
 }
 
-/* Puts back the half that is not freed of what is left of a block. */
-static long put_back_half(u64 number, struct page_search *search)
+/* Makes a block of the half that is not freed of what is left of a block. */
+static long keep_half(u64 number, struct page_search *search)
 {
 	u64 order = search->order + number;
 
@@ -217,19 +255,25 @@ static long put_back_half(u64 number, struct page_search *search)
 	struct block half = search->block;
 
 	half.size = (u64)PAGE_BYTES << order;
-	insert_block(SPACE_PAGE, first_page(search->page, order) ^ (u64)page_descriptor_bytes << order, &half);
+	add_allocated(&half);
+	return_block(SPACE_PAGE, first_page(search->page, order) ^ (u64)page_descriptor_bytes << order, &half);
 	return 0;
 }
 
-/* Frees a part of a block of 2^block_order pages. From then on, its parts are blocks of their own. */
+/*
+ * Frees a part of a block of 2^block_order pages. From then on, it counts as the parts that it fell into, as if they
+ * had been allocated one by one. While this goes on, the other parts are not in the table: one that is freed by
+ * another CPU in that moment stays, until its first page is allocated again.
+ */
 static __always_inline void free_part(struct page_search *search)
 {
-	struct stack_record *record = record_at(search->block.stack);
+	struct block part = search->block;
 
-	__sync_fetch_and_add(&record->allocated_blocks, search->block_order - search->order);
-	bpf_loop(MAX_PAGE_ORDER, put_back_half, search, 0);
-	search->block.size = (u64)PAGE_BYTES << search->order;
-	add_freed(&search->block);
+	part.size = (u64)PAGE_BYTES << search->order;
+	add_allocated(&part);
+	bpf_loop(MAX_PAGE_ORDER, keep_half, search, 0);
+	take_back_allocated(&search->block);
+	add_freed(&part);
 }
 
 static __always_inline u64 order_of(u64 bytes)
@@ -261,7 +305,7 @@ static __always_inline void pages_freed(u64 page, u64 order)
 	if (search.block_order)
 		free_part(&search);
 	else
-		count(COUNTER_UNKNOWN_FREE);
+		count_unknown_free();
 }
 
 static __always_inline void percpu_allocated(void *ctx)
@@ -297,8 +341,10 @@ static long record_object(u64 number, struct bulk *bulk)
 {
 	u64 object = object_of(bulk, number);
 
-	if (object)
-		record_block(SPACE_SLAB, object, bulk->size, bulk->stack);
+	u32 weight = object ? kernel_weight(bulk->size) : 0;
+
+	if (weight)
+		record_kernel_block(SPACE_SLAB, object, bulk->size, weight, bulk->stack);
 	return 0;
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapHandle, ProgramMut};
 
-use super::load::{LoadError, Sizes};
+use super::load::{LoadError, Sampling, SizeFilter, Sizes, choose_allocations};
 use super::skeleton::types::{instance, limits};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
 use super::tracepoints::{KernelEvents, SizeAt};
@@ -49,6 +49,10 @@ pub struct KernelSettings {
     pub blocks: u32,
     /// Frames of a stack that the kernel gives.
     pub stack_limit: u32,
+    /// Sizes that are recorded, if not all are.
+    pub sizes: Option<SizeFilter>,
+    /// Which allocations of these sizes are recorded.
+    pub sampling: Sampling,
     /// Where the code is that interrupts begin with; both 0 where it is not known.
     pub interrupt_entries: (u64, u64),
 }
@@ -103,13 +107,16 @@ impl<'obj> KernelTrace<'obj> {
     ///
     /// [`LoadError`]; nothing stays loaded.
     pub fn load(storage: &'obj mut Storage, settings: &KernelSettings) -> Result<Self, LoadError> {
-        let sizes = Sizes::new(&Capacity {
-            table_words: 1,
-            mappings: 1,
-            processes: 0,
-            stacks: settings.stacks,
-            blocks: settings.blocks,
-        })?;
+        let sizes = Sizes::new(
+            &Capacity {
+                table_words: 1,
+                mappings: 1,
+                processes: 0,
+                stacks: settings.stacks,
+                blocks: settings.blocks,
+            },
+            settings.sampling,
+        )?;
         let mut object = MemleakSkelBuilder::default().open(storage)?;
         choose_programs(&mut object, settings)?;
         set_knobs(&mut object, settings, &sizes)?;
@@ -118,6 +125,9 @@ impl<'obj> KernelTrace<'obj> {
         let maps = &skeleton.maps;
         let recorded = Recorded {
             stacks: map_words(&maps.bss_stacks)?,
+            totals: map_words(&maps.bss_totals)?,
+            variances: map_words(&maps.bss_variance)?,
+            sampling: settings.sampling,
             frames: map_words(&maps.bss_frames)?,
             usage: map_words(&maps.bss_usage)?,
             stack_capacity: sizes.stack_capacity,
@@ -290,6 +300,8 @@ fn set_knobs(
     };
     knobs.kernel_stack_limit = settings.stack_limit.clamp(1, limits::MAX_FRAMES.0);
     (knobs.interrupt_entries_start, knobs.interrupt_entries_end) = settings.interrupt_entries;
+    choose_allocations(knobs, settings.sizes, settings.sampling);
+    knobs.variance_mask = sizes.variances - 1;
     knobs.stack_capacity = sizes.stack_capacity;
     knobs.stack_mask = sizes.stacks - 1;
     knobs.frame_capacity = sizes.frame_capacity;
