@@ -1,5 +1,6 @@
 //! The command line as it is written, and what it means as settings.
 
+mod kernel;
 mod selection;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use crate::config::{
 };
 use crate::doctor;
 use crate::report::Format;
+pub use kernel::KernelArgs;
 pub use selection::SelectionArgs;
 
 /// Says which call stacks of a running process hold memory that was never freed.
@@ -94,6 +96,9 @@ pub struct TraceArgs {
     /// Which allocations are recorded.
     #[command(flatten)]
     pub selection: SelectionArgs,
+    /// How the kernel's own allocations are traced.
+    #[command(flatten)]
+    pub kernel: KernelArgs,
     /// Blocks that can be live at once; more are counted as lost. Without it, as many as the processes' size suggests.
     #[arg(long, value_name = "N")]
     pub max_blocks: Option<u32>,
@@ -182,8 +187,17 @@ impl TryFrom<TraceArgs> for Config {
             (_, true) => {}
         }
         let (sampling, sizes) = args.selection.check()?;
+        let of_processes = [
+            ("--follow-fork", args.follow_fork),
+            ("--table-memory", args.table_memory.is_some()),
+        ];
+        let kernel = args.kernel.check(!args.pid.is_empty(), &of_processes)?;
         Ok(Self {
-            pids: parse_pids(&args.pid)?,
+            pids: match kernel {
+                Some(_) => Vec::new(),
+                None => parse_pids(&args.pid)?,
+            },
+            kernel,
             follow_fork: args.follow_fork,
             walk: match args.unwind {
                 UnwindArg::Dwarf => Walk::Dwarf,
@@ -297,7 +311,6 @@ mod tests {
     fn nonsense_is_refused() {
         let bad = |text: &str| text.to_owned();
         for (arguments, error) in [
-            ("", ConfigError::NoTarget),
             ("-p 1 -- ls -l", ConfigError::TwoTargets),
             ("-- ls", ConfigError::Program),
             ("-p redis-server", ConfigError::NotAPid(bad("redis-server"))),

@@ -13,6 +13,8 @@ use crate::report::Format;
 pub struct Config {
     /// The processes, each once.
     pub pids: Vec<u32>,
+    /// How the kernel's own allocations are traced, instead of processes.
+    pub kernel: Option<KernelConfig>,
     /// Whether their children are traced too.
     pub follow_fork: bool,
     /// How stacks are walked.
@@ -39,6 +41,13 @@ pub struct Config {
     pub count: Option<NonZeroU64>,
 }
 
+/// How the kernel's own allocations are traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelConfig {
+    /// Whether those of the per-CPU allocator are, too.
+    pub percpu: bool,
+}
+
 impl Config {
     /// The most bytes of unwind tables in the kernel; also the most that are taken without being asked for.
     pub const MOST_TABLE_MEMORY: u32 = 256 << 20;
@@ -53,6 +62,14 @@ pub enum ConfigError {
     /// Nothing to trace.
     #[error("nothing to trace: give the process with -p PID")]
     NoTarget,
+    /// A flag about the kernel's allocations, with a process.
+    #[error("{0} is about the kernel's own allocations, which are traced without -p: leave one of them out")]
+    KernelFlag(&'static str),
+    /// A flag about processes, without one.
+    #[error(
+        "{0} is about processes: give one with -p PID (without it, the kernel's own allocations are traced)"
+    )]
+    ProcessFlag(&'static str),
     /// Both a process and a program.
     #[error("-p traces a running process, `-- PROGRAM` would start one: give only one of them")]
     TwoTargets,

@@ -77,6 +77,15 @@ pub fn check() -> Result<(), PreflightError> {
     check_uprobes()
 }
 
+/// Checks this process for tracing the kernel's own allocations; what that needs of the kernel is found out elsewhere.
+///
+/// # Errors
+///
+/// The capabilities that are missing, with the remedy.
+pub fn check_kernel_mode() -> Result<(), PreflightError> {
+    check_capabilities_but(effective(), &["CAP_SYS_PTRACE"])
+}
+
 /// Checks that the kernel has uprobes.
 ///
 /// # Errors
@@ -109,7 +118,13 @@ fn has(effective: u64, capability: &Capability) -> bool {
 }
 
 fn check_capabilities(effective: u64) -> Result<(), PreflightError> {
-    let needed = CAPABILITIES.iter().filter(|capability| capability.needed);
+    check_capabilities_but(effective, &[])
+}
+
+fn check_capabilities_but(effective: u64, others: &[&str]) -> Result<(), PreflightError> {
+    let needed = CAPABILITIES
+        .iter()
+        .filter(|capability| capability.needed && !others.contains(&capability.name));
     let missing: Vec<_> = needed
         .filter(|capability| !has(effective, capability))
         .map(|capability| capability.name)

@@ -1,6 +1,9 @@
 //! Kernel mode's programs: loading, attaching and what they missed. It knows nothing of processes, and the programs for
 //! processes are not loaded with it.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -43,6 +46,8 @@ pub struct KernelSettings {
     pub events: KernelEvents,
     /// Whether the per-CPU allocator is traced too.
     pub percpu: bool,
+    /// Whether objects that are allocated or freed together are to be seen, which the kernel may refuse.
+    pub bulk: bool,
     /// Distinct stacks.
     pub stacks: u32,
     /// Blocks live at once; their memory is taken at once.
@@ -70,6 +75,13 @@ pub struct Tracing {
     links: Vec<Link>,
 }
 
+impl Tracing {
+    /// How many programs are attached.
+    pub fn program_count(&self) -> usize {
+        self.links.len()
+    }
+}
+
 impl Drop for Tracing {
     fn drop(&mut self) {
         // Allocations first: what is freed while it goes on is then still seen.
@@ -77,12 +89,12 @@ impl Drop for Tracing {
     }
 }
 
-/// Events that came while the same program ran on the same CPU, and were not seen by its second either.
+/// Events that came while the same program ran on the same CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelMisses {
-    /// Of allocations, those that `nested` was counted for included.
+    /// Of allocations.
     pub allocations: u64,
-    /// The same of frees.
+    /// Of frees.
     pub frees: u64,
 }
 
@@ -144,30 +156,29 @@ impl<'obj> KernelTrace<'obj> {
     ///
     /// What the kernel says; nothing stays attached.
     pub fn attach(&self) -> Result<Tracing, libbpf_rs::Error> {
-        let rows = self.rows();
-        let (frees, allocations): (Vec<_>, Vec<_>) =
-            rows.into_iter().partition(|row| row.about == About::Frees);
+        let mut rows = self.rows();
+        // Frees first; of two programs for one event, first the one that makes up for the other.
+        rows.sort_by_key(|row| (row.about == About::Allocations, !row.second));
         let mut tracing = Tracing { links: Vec::new() };
-        for row in frees.iter().chain(&allocations) {
+        for row in rows {
             tracing.links.insert(0, row.program.attach()?);
         }
         Ok(tracing)
     }
 
-    /// What the kernel counted of events at which a program was left out, without those of second programs' firsts
-    /// that the second saw: `seen` says how many those were.
-    pub fn misses(&self, seen: KernelMisses) -> KernelMisses {
+    /// What the kernel counted of events at which a program was left out. Of those with two programs, those count at
+    /// which the first was.
+    pub fn left_out(&self) -> KernelMisses {
         let of = |about| {
             let rows = self.rows().into_iter();
-            // A second program is left out where its first is: that is one event, counted by the first.
             let counted = rows.filter(|row| row.about == about && !row.second);
             counted
                 .map(|row| recursion_misses(row.program))
                 .fold(0, u64::saturating_add)
         };
         KernelMisses {
-            allocations: of(About::Allocations).saturating_sub(seen.allocations),
-            frees: of(About::Frees).saturating_sub(seen.frees),
+            allocations: of(About::Allocations),
+            frees: of(About::Frees),
         }
     }
 
@@ -272,7 +283,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &KernelSettings) 
         (events.bulk_free, &mut programs.kernel_bulk_free),
         (events.sheaf_free, &mut programs.kernel_sheaf_free),
     ] {
-        if let Some(function) = function {
+        if let Some(function) = function.filter(|_| settings.bulk) {
             program.set_attach_target(0, Some(function.to_owned()))?;
             program.set_autoload(true);
         }

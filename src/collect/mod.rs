@@ -3,10 +3,12 @@
 mod amount;
 mod counters;
 mod events;
+mod kernel;
 mod snapshot;
 mod totals;
 
 pub use amount::{Amount, Spread, StandardError};
 pub use counters::{Counter, Counters};
 pub use events::{Event, Events as EventQueue};
+pub use kernel::take_kernel;
 pub use snapshot::{Events, Losses, Snapshot, StackTotals, take};

@@ -75,6 +75,8 @@ pub struct Losses {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Frees that were not seen: what they freed is outstanding until its address is allocated again.
+    pub frees: u64,
     /// Processes that were not traced though they should have been.
     pub processes: u64,
     /// Blocks by cause; causes that did not occur are left out.

@@ -6,6 +6,7 @@
 
 pub mod by_module;
 pub mod completeness;
+pub mod kernel_frames;
 #[cfg(test)]
 mod tests;
 

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use unwind_tables::walk::{End, FoundBy};
 
 use super::ends::explain;
+use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
 use super::{Report, estimates};
@@ -21,6 +22,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     render_targets(report, out)?;
     render_calls(report, out)?;
+    lines(out, "Kinds", kind_lines(report))?;
     lines(out, "Sampling", estimates::sampling_lines(report))?;
     match report.completeness.stacks.is_empty() {
         true => line(out, "Stacks", "none: no allocation was accounted")?,
@@ -157,6 +159,13 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
                 1 => "1 process".to_owned(),
                 more => format!("{more} processes"),
             }
+        );
+        line(out, "Lost", text)?;
+    }
+    if losses.frees > 0 {
+        let text = format!(
+            "{} not seen: what they freed is among the outstanding until its address is allocated again",
+            counted(losses.frees, "free")
         );
         line(out, "Lost", text)?;
     }

@@ -15,6 +15,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use amount::{AmountJson, SamplingJson};
 
+use super::kernel::KernelJson;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::bpf::InstanceEnd;
 use crate::leak::{EndGroup, ModuleSteps};
@@ -42,6 +43,9 @@ struct ReportJson {
     allocated: AmountJson,
     lost: LostJson,
     unwinding: UnwindingJson,
+    /// Where the kernel's own allocations were traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<KernelJson>,
     stacks: Vec<StackJson>,
 }
 
@@ -72,6 +76,8 @@ struct EventsJson {
 struct LostJson {
     blocks: u64,
     bytes: u64,
+    /// That were not seen.
+    frees: u64,
     processes: u64,
     causes: BTreeMap<&'static str, u64>,
 }
@@ -166,6 +172,7 @@ impl From<&Report> for ReportJson {
             schema_version: SCHEMA_VERSION,
             memleak: env!("CARGO_PKG_VERSION"),
             unwind: match report.unwind {
+                _ if report.kernel.is_some() => "kernel",
                 Unwind::Dwarf => "dwarf",
                 Unwind::Fp => "fp",
             },
@@ -187,6 +194,7 @@ impl From<&Report> for ReportJson {
             lost: LostJson {
                 blocks: losses.blocks,
                 bytes: losses.bytes,
+                frees: losses.frees,
                 processes: losses.processes,
                 causes: losses.causes.clone(),
             },
@@ -200,6 +208,7 @@ impl From<&Report> for ReportJson {
                 ends: report.ends.iter().map(EndGroupJson::from).collect(),
                 modules: report.steps.iter().map(ModuleJson::from).collect(),
             },
+            kernel: report.kernel.as_ref().map(KernelJson::from),
             stacks: report
                 .stacks
                 .iter()

@@ -7,6 +7,7 @@ mod ends;
 mod estimates;
 mod health;
 mod json;
+mod kernel;
 mod modules;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use crate::collect::{Amount, Events, Losses, Spread};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
 pub(crate) use health::{counted, percent, size};
+pub use kernel::{KernelFacts, KindTotals};
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -56,6 +58,8 @@ pub struct Report {
     pub ends: Vec<EndGroup<Arc<ModuleFacts>>>,
     /// How walks went on from the modules that they came through, most steps first.
     pub steps: Vec<ModuleSteps<Arc<ModuleFacts>>>,
+    /// The kernel, where its own allocations were traced.
+    pub kernel: Option<KernelFacts>,
 }
 
 /// A time of day.

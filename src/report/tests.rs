@@ -169,6 +169,7 @@ fn full() -> Report {
     report.events.unknown_frees = 3;
     report.events.failed = 1;
     report.losses = Losses {
+        frees: 0,
         processes: 0,
         blocks: 9,
         bytes: 1_600_000,

@@ -56,6 +56,7 @@ pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwin
         completeness,
         ends,
         steps,
+        kernel: None,
     }
 }
 
@@ -69,7 +70,7 @@ impl Meaning<ModuleId> for History {
     }
 }
 
-fn time_of_day() -> TimeOfDay {
+pub(super) fn time_of_day() -> TimeOfDay {
     let now = chrono::Local::now();
     let part = |value: u32| u8::try_from(value).unwrap_or_default();
     TimeOfDay {

@@ -7,6 +7,8 @@ mod attachments;
 mod copies;
 mod describe;
 mod hook;
+mod kernel_mode;
+mod kernel_report;
 mod lifecycle;
 mod live;
 mod probes;
@@ -57,6 +59,9 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// What went wrong, on which object, and what to do about it. Nothing is left attached.
 pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::Result<()> {
+    if let Some(kernel) = config.kernel {
+        return kernel_mode::run(config, kernel, stop, out);
+    }
     preflight::check()?;
     let mut storages = storages();
     let mut session = Session::start(&mut storages, config)?;

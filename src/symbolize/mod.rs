@@ -8,6 +8,7 @@
 mod debug_file;
 mod demangle;
 pub mod frame;
+mod kallsyms;
 mod lines;
 mod object;
 mod perf_map;
@@ -23,6 +24,7 @@ use unwind_tables::addr::{Avma, Svma};
 
 use self::object::LoadedObject;
 pub use frame::{Gap, InlinedFrame, Symbol, Symbolized};
+pub use kallsyms::{Kallsyms, KallsymsError, KernelSymbol, readable};
 pub use perf_map::PerfMap;
 
 /// How many objects are held at once.

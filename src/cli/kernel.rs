@@ -1,0 +1,36 @@
+//! The flags of kernel mode, which is what a trace without a process is.
+
+use clap::Args;
+
+use crate::config::{ConfigError, KernelConfig};
+
+/// How the kernel's own allocations are traced.
+#[derive(Debug, Args)]
+pub struct KernelArgs {
+    /// Without a process: trace the kernel's per-CPU allocations too.
+    #[arg(short = 'P', long)]
+    pub percpu: bool,
+    /// Accepted for bcc's sake: a block whose address is allocated again is always taken as freed, and counted.
+    #[arg(short = 'F', long)]
+    pub wa_missing_free: bool,
+}
+
+impl KernelArgs {
+    /// What the flags mean; nothing where a process is traced.
+    pub(super) fn check(
+        &self,
+        is_process: bool,
+        of_processes: &[(&'static str, bool)],
+    ) -> Result<Option<KernelConfig>, ConfigError> {
+        if is_process {
+            return match self.percpu {
+                true => Err(ConfigError::KernelFlag("--percpu")),
+                false => Ok(None),
+            };
+        }
+        match of_processes.iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(ConfigError::ProcessFlag(flag)),
+            None => Ok(Some(KernelConfig { percpu: self.percpu })),
+        }
+    }
+}

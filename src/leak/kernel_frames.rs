@@ -1,0 +1,265 @@
+//! Which functions of the kernel are its allocators' own, by their names. Pure.
+//!
+//! A kernel stack begins in the program that asked for it, and leads through the tracepoint and the allocator to the
+//! caller, which is where a report's stack begins. Compilers copy functions into others differently from kernel to
+//! kernel, so the names are those that any kernel since 5.15 has.
+
+use crate::bpf::KernelAllocator;
+
+/// What allocated a block, as reports name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `kmalloc` and its relatives.
+    Kmalloc,
+    /// A slab cache.
+    Cache,
+    /// Pages.
+    Pages,
+    /// The per-CPU allocator.
+    Percpu,
+    /// Pages in which the slab allocator keeps what is counted by itself, and large blocks of `kmalloc`.
+    SlabPages,
+    /// Pages in which the per-CPU allocator keeps its blocks.
+    PercpuPages,
+}
+
+impl Kind {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::Kmalloc,
+        Self::Cache,
+        Self::Pages,
+        Self::Percpu,
+        Self::SlabPages,
+        Self::PercpuPages,
+    ];
+
+    /// The kind's place in [`Kind::ALL`].
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// The stable name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kmalloc => "kmalloc",
+            Self::Cache => "kmem_cache_alloc",
+            Self::Pages => "alloc_pages",
+            Self::Percpu => "alloc_percpu",
+            Self::SlabPages => "slab_pages",
+            Self::PercpuPages => "percpu_pages",
+        }
+    }
+
+    /// Whether blocks of this kind hold those of another, which are counted by themselves.
+    pub fn holds_others(self) -> bool {
+        matches!(self, Self::SlabPages | Self::PercpuPages)
+    }
+}
+
+impl From<KernelAllocator> for Kind {
+    fn from(allocator: KernelAllocator) -> Self {
+        match allocator {
+            KernelAllocator::Kmalloc => Self::Kmalloc,
+            KernelAllocator::Cache => Self::Cache,
+            KernelAllocator::Pages => Self::Pages,
+            KernelAllocator::Percpu => Self::Percpu,
+        }
+    }
+}
+
+/// How a stack came to be: the programs and the tracepoint.
+const TRACING: [&str; 7] = [
+    "bpf_prog_",
+    "bpf_trampoline_",
+    "bpf_trace_run",
+    "__bpf_trace_",
+    "__traceiter_",
+    "bpf_get_stack",
+    "ftrace_trampoline",
+];
+
+/// The page allocator.
+const PAGES: [&str; 12] = [
+    "__alloc_pages",
+    "alloc_pages",
+    "__alloc_frozen_pages",
+    "alloc_frozen_pages",
+    "__folio_alloc",
+    "folio_alloc",
+    "vma_alloc_folio",
+    "__get_free_pages",
+    "get_free_pages",
+    "get_zeroed_page",
+    "get_page_from_freelist",
+    "alloc_pages_bulk",
+];
+
+/// The slab allocator.
+const SLABS: [&str; 20] = [
+    "__kmalloc",
+    "___kmalloc",
+    "kmalloc_",
+    "__do_kmalloc",
+    "kmem_cache_alloc",
+    "__kmem_cache_alloc",
+    "krealloc",
+    "__do_krealloc",
+    "kvmalloc",
+    "__kvmalloc",
+    "kvrealloc",
+    "__slab_alloc",
+    "___slab_alloc",
+    "new_slab",
+    "allocate_slab",
+    "alloc_slab_page",
+    "slab_",
+    "refill_sheaf",
+    "refill_objects",
+    "kmem_cache_prefill",
+];
+
+/// The per-CPU allocator.
+const PERCPU: [&str; 3] = ["pcpu_", "__alloc_percpu", "alloc_percpu"];
+
+fn is_any(name: &str, starts: &[&str]) -> bool {
+    starts.iter().any(|start| name.starts_with(start))
+}
+
+/// Given the names of a stack's frames, innermost first: how many are not the caller's, and what allocated.
+///
+/// Pages that the slab allocator or, where it is traced, the per-CPU allocator took are told by its functions on the
+/// way to the caller.
+pub fn cut<'a>(
+    allocator: KernelAllocator,
+    names: impl IntoIterator<Item = Option<&'a str>>,
+    percpu: bool,
+) -> (usize, Kind) {
+    let (mut kind, mut cut) = (Kind::from(allocator), 0);
+    for name in names.into_iter().map_while(|name| name) {
+        let (slabs, per_cpu) = (is_any(name, &SLABS), is_any(name, &PERCPU));
+        if !(slabs || per_cpu || is_any(name, &TRACING) || is_any(name, &PAGES)) {
+            break;
+        }
+        if kind == Kind::Pages && slabs {
+            kind = Kind::SlabPages;
+        }
+        if matches!(kind, Kind::Pages | Kind::SlabPages) && per_cpu && percpu {
+            kind = Kind::PercpuPages;
+        }
+        cut += 1;
+    }
+    (cut, kind)
+}
+
+/// Where stacks of the kernel begin: system calls, exceptions and interrupts, threads, and the start of a CPU.
+const ROOTS: [&str; 9] = [
+    "entry_SYSCALL",
+    "entry_SYSENTER",
+    "entry_INT80",
+    "asm_",
+    "ret_from_fork",
+    "secondary_startup_64",
+    "common_startup_64",
+    "x86_64_start_",
+    "start_cpu0",
+];
+
+/// Whether a stack whose outermost function is this one is all there is.
+pub fn is_root(name: &str) -> bool {
+    is_any(name, &ROOTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stacks of several kernels, cut where the caller begins, and told apart by what took the pages.
+    #[test]
+    fn stacks_begin_at_the_caller() {
+        use KernelAllocator::{Cache, Kmalloc, Pages, Percpu};
+        for (allocator, names, percpu, caller, kind) in [
+            (
+                Kmalloc,
+                "bpf_prog_1 bpf_trace_run6 __traceiter_kmalloc __kmalloc_cache_noprof do_eventfd",
+                false,
+                "do_eventfd",
+                Kind::Kmalloc,
+            ),
+            (
+                Cache,
+                "bpf_prog_1 bpf_trace_run5 __bpf_trace_kmem_cache_alloc kmem_cache_alloc sock_alloc_inode alloc_inode",
+                false,
+                "sock_alloc_inode",
+                Kind::Cache,
+            ),
+            (
+                Pages,
+                "bpf_prog_1 bpf_trace_run4 __alloc_pages folio_alloc shmem_alloc_folio",
+                false,
+                "shmem_alloc_folio",
+                Kind::Pages,
+            ),
+            (
+                Pages,
+                "bpf_prog_1 __alloc_frozen_pages_noprof allocate_slab ___slab_alloc kmem_cache_alloc_noprof getname",
+                true,
+                "getname",
+                Kind::SlabPages,
+            ),
+            (
+                Pages,
+                "bpf_prog_1 __alloc_pages_noprof ___kmalloc_large_node __kmalloc_noprof user",
+                false,
+                "user",
+                Kind::SlabPages,
+            ),
+            (
+                Pages,
+                "bpf_prog_1 alloc_pages_noprof pcpu_populate_chunk pcpu_alloc_noprof user",
+                true,
+                "user",
+                Kind::PercpuPages,
+            ),
+            (
+                Pages,
+                "bpf_prog_1 alloc_pages_noprof pcpu_populate_chunk pcpu_alloc_noprof user",
+                false,
+                "user",
+                Kind::Pages,
+            ),
+            (
+                Percpu,
+                "bpf_prog_1 pcpu_alloc_noprof mm_init dup_mm kmem_cache_alloc",
+                true,
+                "mm_init",
+                Kind::Percpu,
+            ),
+        ] {
+            let names: Vec<_> = names.split(' ').collect();
+            let (cut, found) = cut(allocator, names.iter().copied().map(Some), percpu);
+            assert_eq!((names[cut], found), (caller, kind), "{names:?}");
+        }
+    }
+
+    /// What has no name is nobody's own: the caller may be behind it.
+    #[test]
+    fn unknown_functions_stay() {
+        let names = [Some("bpf_prog_1"), None, Some("__kmalloc")];
+        assert_eq!(cut(KernelAllocator::Kmalloc, names, false), (1, Kind::Kmalloc));
+    }
+
+    /// The numbers of kinds are their places.
+    #[test]
+    fn kinds_have_their_numbers() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_number(kind.number()), Some(kind));
+        }
+        assert_eq!(Kind::from_number(6), None);
+    }
+}

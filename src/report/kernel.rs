@@ -1,0 +1,99 @@
+//! What reports say of the kernel's own allocations beside their stacks.
+
+use serde::Serialize;
+
+use super::Report;
+use super::health::{counted, size};
+use crate::collect::Amount;
+
+/// The kernel that was traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelFacts {
+    /// Its version.
+    pub release: String,
+    /// What there is by allocator; of those that allocated nothing, nothing.
+    pub kinds: Vec<KindTotals>,
+}
+
+/// The totals of one of the kernel's allocators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindTotals {
+    /// Its name, as stacks have it.
+    pub allocator: &'static str,
+    /// Allocated and not freed.
+    pub outstanding: Amount,
+    /// Everything allocated.
+    pub allocated: Amount,
+    /// Whether its blocks hold those of another, which are counted by themselves.
+    pub holds_others: bool,
+}
+
+impl KernelFacts {
+    /// Whether blocks of this allocator hold those of another.
+    pub fn holds_others(&self, allocator: &str) -> bool {
+        let mut kinds = self.kinds.iter();
+        kinds.any(|kind| kind.holds_others && kind.allocator == allocator)
+    }
+}
+
+/// A line for each allocator.
+pub(super) fn kind_lines(report: &Report) -> Vec<String> {
+    let kinds = report.kernel.iter().flat_map(|kernel| &kernel.kinds);
+    kinds
+        .map(|kind| {
+            let note = match kind.holds_others {
+                true => "; they hold blocks that are counted above, and are not among the stacks shown",
+                false => "",
+            };
+            format!(
+                "{}: {} in {} outstanding{note}",
+                kind.allocator,
+                size(kind.outstanding.bytes),
+                counted(kind.outstanding.blocks, "block"),
+            )
+        })
+        .collect()
+}
+
+/// The same in JSON.
+#[derive(Serialize)]
+pub(super) struct KernelJson {
+    release: String,
+    allocators: Vec<KindJson>,
+}
+
+#[derive(Serialize)]
+struct KindJson {
+    allocator: &'static str,
+    outstanding: TotalJson,
+    allocated: TotalJson,
+    /// Its blocks hold those of another allocator, which are counted by themselves.
+    holds_others: bool,
+}
+
+#[derive(Serialize)]
+struct TotalJson {
+    bytes: u64,
+    blocks: u64,
+}
+
+impl From<Amount> for TotalJson {
+    fn from(Amount { bytes, blocks }: Amount) -> Self {
+        Self { bytes, blocks }
+    }
+}
+
+impl From<&KernelFacts> for KernelJson {
+    fn from(kernel: &KernelFacts) -> Self {
+        let kinds = kernel.kinds.iter().map(|kind| KindJson {
+            allocator: kind.allocator,
+            outstanding: kind.outstanding.into(),
+            allocated: kind.allocated.into(),
+            holds_others: kind.holds_others,
+        });
+        Self {
+            release: kernel.release.clone(),
+            allocators: kinds.collect(),
+        }
+    }
+}

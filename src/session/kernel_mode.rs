@@ -1,0 +1,162 @@
+//! A trace of the kernel's own allocations, from start to end: what `session` does for processes.
+
+use std::fs;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::kernel_report::{Facts, report};
+use super::{Storages, TICK, storages};
+use crate::bpf::{KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
+use crate::collect;
+use crate::config::{Config, KernelConfig};
+use crate::preflight;
+use crate::report;
+use crate::symbolize::Kallsyms;
+
+/// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
+const BLOCKS: u32 = 1 << 20;
+/// Frames of a stack that the kernel gives, unless it says otherwise.
+const STACK_LIMIT: u32 = 127;
+
+/// Traces as `config` says and writes reports to `out`, until all are made or `stop` is set.
+///
+/// # Errors
+///
+/// What is missing, and what to do about it. Nothing is left attached.
+pub(super) fn run(
+    config: &Config,
+    kernel: KernelConfig,
+    stop: &AtomicBool,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    preflight::check_kernel_mode()?;
+    let events = KernelEvents::read()?;
+    if kernel.percpu && !events.has_percpu() {
+        bail!("this kernel has no tracepoint percpu:percpu_alloc_percpu: leave out --percpu");
+    }
+    let facts = Facts {
+        release: kernel_release(),
+        percpu: kernel.percpu,
+        top: config.top,
+    };
+    let settings = settings(config, kernel, events)?;
+    let mut storages: Storages = storages();
+    let [first, second, ..] = &mut storages;
+    match Trace::start(first, &settings) {
+        Ok(trace) => trace.report(&facts, config, stop, out),
+        Err(error) => {
+            tracing::debug!("with functions that free many objects at once: {error:#}");
+            let settings = KernelSettings {
+                bulk: false,
+                ..settings
+            };
+            let trace = Trace::start(second, &settings)?;
+            tracing::warn!(
+                "this kernel lets nobody trace its functions (fentry): objects that are freed many at once, as by \
+                 kfree_rcu, stay outstanding"
+            );
+            trace.report(&facts, config, stop, out)
+        }
+    }
+}
+
+fn settings(config: &Config, kernel: KernelConfig, events: KernelEvents) -> anyhow::Result<KernelSettings> {
+    let entries = Kallsyms::read()?.interrupt_entries();
+    Ok(KernelSettings {
+        events,
+        percpu: kernel.percpu,
+        bulk: true,
+        stacks: config.max_stacks,
+        blocks: config.max_blocks.unwrap_or(BLOCKS),
+        stack_limit: stack_limit(),
+        sizes: config.sizes,
+        sampling: config.sampling,
+        interrupt_entries: entries.map_or((0, 0), |(start, end)| (start.get(), end.get())),
+    })
+}
+
+/// Kernel mode, attached. Dropping it detaches.
+struct Trace<'obj> {
+    // Dropped first: programs must be gone before what they use.
+    attached: Tracing,
+    loaded: KernelTrace<'obj>,
+    started: Instant,
+    percpu: bool,
+}
+
+impl<'obj> Trace<'obj> {
+    fn start(storage: &'obj mut Storage, settings: &KernelSettings) -> anyhow::Result<Self> {
+        let refused = "cannot trace the kernel's allocations";
+        let loaded = KernelTrace::load(storage, settings).context(refused)?;
+        let attached = loaded.attach().context(refused)?;
+        Ok(Self {
+            attached,
+            loaded,
+            started: Instant::now(),
+            percpu: settings.percpu,
+        })
+    }
+
+    /// Writes reports until all are made or `stop` is set.
+    fn report(
+        self,
+        facts: &Facts,
+        config: &Config,
+        stop: &AtomicBool,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        tracing::info!(
+            "tracing the kernel's allocations{}: {} programs; Ctrl-C ends it with a last report",
+            if self.percpu { ", per-CPU ones too" } else { "" },
+            self.attached.program_count(),
+        );
+        let mut made = 0;
+        let mut next = Instant::now();
+        loop {
+            next = (next + config.interval).max(Instant::now());
+            let ending = wait(next, stop);
+            made += 1;
+            let snapshot = collect::take_kernel(&self.loaded, self.started.elapsed());
+            // Modules and programs come and go: the symbols are those of now.
+            let symbols = Kallsyms::read()?;
+            let report = report(
+                snapshot.context("cannot read what was recorded")?,
+                &symbols,
+                facts,
+            );
+            report::render(&report, config.format, out)?;
+            out.flush()?;
+            if ending || config.count.is_some_and(|count| made >= count.get()) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Sleeps until `deadline`. Returns whether `stop` was set before.
+fn wait(deadline: Instant, stop: &AtomicBool) -> bool {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return true;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left == Duration::ZERO {
+            return false;
+        }
+        thread::sleep(left.min(TICK));
+    }
+}
+
+fn stack_limit() -> u32 {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_stack").unwrap_or_default();
+    text.trim().parse().unwrap_or(STACK_LIMIT)
+}
+
+fn kernel_release() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
+}

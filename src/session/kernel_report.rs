@@ -1,0 +1,214 @@
+//! From a snapshot of kernel mode to a report: cuts the allocators' own frames off, groups, names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
+
+use super::describe::time_of_day;
+use crate::bpf::KernelAllocator;
+use crate::collect::{Amount, Snapshot, StackTotals};
+use crate::leak::kernel_frames::{Kind, cut, is_root};
+use crate::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group};
+use crate::report::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::symbolize::{Gap, Kallsyms, Symbol, Symbolized, readable};
+
+/// The bits of a kernel's address that a stored frame has no room for. All are set in every address of kernel code.
+const HIGH_BITS: u64 = 0xff << 56;
+
+/// What does not change from report to report.
+pub(super) struct Facts {
+    /// The kernel's version.
+    pub(super) release: String,
+    /// Whether the per-CPU allocator is traced.
+    pub(super) percpu: bool,
+    /// Stacks to show.
+    pub(super) top: usize,
+}
+
+/// The report of `snapshot`.
+pub(super) fn report(mut snapshot: Snapshot, symbols: &Kallsyms, facts: &Facts) -> Report {
+    for stack in &mut snapshot.stacks {
+        from_the_caller_on(stack, symbols, facts.percpu);
+    }
+    let meaning = Listed(symbols);
+    let sites = group(&snapshot, |_| &meaning);
+    let completeness = Completeness::of(&sites);
+    let mut modules = Modules::new(symbols);
+    let ends = by_module::ends(&sites).into_iter();
+    let ends = ends
+        .map(|ended| EndGroup {
+            module: ended.module.and_then(|module| modules.get(module)),
+            end: ended.end,
+            stacks: ended.stacks,
+            allocations: ended.allocations,
+            addresses: ended.addresses,
+        })
+        .collect();
+    let kinds = kind_totals(&sites);
+    let mut stacks: Vec<_> = sites
+        .into_iter()
+        .map(|site| stack(site, symbols, &mut modules))
+        .collect();
+    // Pages that hold what is counted by itself are no leak of their own. The order is kept otherwise.
+    stacks.sort_by_key(|stack| {
+        kinds
+            .iter()
+            .any(|kind| kind.holds_others && kind.allocator == stack.allocator)
+    });
+    Report {
+        time: time_of_day(),
+        elapsed: snapshot.elapsed,
+        unwind: Unwind::Dwarf,
+        top: facts.top,
+        targets: vec![kernel_as_target()],
+        stacks,
+        sampling: snapshot.sampling,
+        events: snapshot.events,
+        losses: snapshot.losses,
+        completeness,
+        ends,
+        steps: Vec::new(),
+        kernel: Some(KernelFacts {
+            release: facts.release.clone(),
+            kinds,
+        }),
+    }
+}
+
+fn kernel_as_target() -> TargetFacts {
+    TargetFacts {
+        pid: 0,
+        instance: 0,
+        parent: None,
+        comm: "kernel".to_owned(),
+        exe: None,
+        ended: None,
+    }
+}
+
+/// Restores the addresses, and leaves of the frames those from the caller on.
+fn from_the_caller_on(stack: &mut StackTotals, symbols: &Kallsyms, percpu: bool) {
+    for frame in &mut stack.frames {
+        frame.pc = Avma::new(frame.pc.get() | HIGH_BITS);
+    }
+    let allocator = KernelAllocator::from_number(stack.function).unwrap_or(KernelAllocator::Kmalloc);
+    let name = |frame: &WalkFrame| symbols.find(frame.pc.wrapping_sub(1)).map(|symbol| symbol.name);
+    let (own, kind) = cut(allocator, stack.frames.iter().map(name), percpu);
+    let outermost = stack.frames.last().and_then(name);
+    if stack.end == End::KernelUnwinder && outermost.is_some_and(is_root) {
+        stack.end = End::Complete;
+    }
+    stack.end_pc = stack.frames.last().map_or(Avma::new(0), |frame| frame.pc);
+    stack.frames.drain(..own);
+    if let Some(first) = stack.frames.first_mut() {
+        first.found_by = FoundBy::Kernel;
+    }
+    stack.function = kind.number();
+}
+
+/// What the kernel's symbols say of an address.
+struct Listed<'a>(&'a Kallsyms);
+
+impl Meaning<usize> for Listed<'_> {
+    fn in_epoch(&self, _: u32, address: Avma) -> Option<(usize, Svma)> {
+        let symbol = self.0.find(address)?;
+        let (_, start) = self.0.module_at(symbol.module)?;
+        Some((symbol.module, Svma::new(address.offset_from(start))))
+    }
+
+    fn since(&self, epoch: u32, address: Avma) -> Option<Option<(usize, Svma)>> {
+        self.in_epoch(epoch, address).map(Some)
+    }
+}
+
+/// Modules as reports name them.
+struct Modules<'a> {
+    symbols: &'a Kallsyms,
+    known: BTreeMap<usize, Arc<ModuleFacts>>,
+}
+
+impl<'a> Modules<'a> {
+    fn new(symbols: &'a Kallsyms) -> Self {
+        Self {
+            symbols,
+            known: BTreeMap::new(),
+        }
+    }
+
+    fn get(&mut self, number: usize) -> Option<Arc<ModuleFacts>> {
+        let (name, _) = self.symbols.module_at(number)?;
+        let facts = self.known.entry(number).or_insert_with(|| {
+            Arc::new(ModuleFacts {
+                path: name.into(),
+                build_id: None,
+                table: None,
+            })
+        });
+        Some(Arc::clone(facts))
+    }
+
+    fn location(&mut self, pc: Avma, place: Option<Place<usize>>) -> Location {
+        Location {
+            pc,
+            place: place.and_then(|place| Some((self.get(place.module)?, place.svma))),
+        }
+    }
+}
+
+fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>) -> Stack {
+    Stack {
+        pid: 0,
+        instance: 0,
+        ended: None,
+        allocator: Kind::from_number(site.function).map_or("?", Kind::name),
+        outstanding: site.outstanding(),
+        allocated: site.allocated,
+        lost: site.lost,
+        outstanding_spread: site.outstanding_spread(),
+        allocated_spread: site.allocated_spread,
+        end: site.end,
+        end_at: site.end_at.map(|at| modules.location(at.pc, at.place)),
+        frames: site
+            .frames
+            .iter()
+            .map(|frame| Frame {
+                at: modules.location(frame.pc, frame.place),
+                found_by: frame.found_by,
+                names: Arc::new(names(symbols, frame.pc)),
+            })
+            .collect(),
+    }
+}
+
+/// The function that a return address leads into.
+fn names(symbols: &Kallsyms, pc: Avma) -> Symbolized {
+    let symbol = symbols.find(pc.wrapping_sub(1)).map(|symbol| Symbol {
+        name: readable(symbol.name),
+        offset: Some(pc.offset_from(symbol.start)),
+    });
+    Symbolized {
+        gap: symbol.is_none().then_some(Gap::NoModule),
+        symbol,
+        ..Symbolized::default()
+    }
+}
+
+/// What there is of each kind.
+fn kind_totals(sites: &[Site<usize>]) -> Vec<KindTotals> {
+    let sum = |kind: Kind, amount: fn(&Site<usize>) -> Amount| {
+        let of_kind = sites.iter().filter(|site| site.function == kind.number());
+        of_kind.map(amount).fold(Amount::default(), |sum, amount| Amount {
+            bytes: sum.bytes.saturating_add(amount.bytes),
+            blocks: sum.blocks.saturating_add(amount.blocks),
+        })
+    };
+    let totals = Kind::ALL.into_iter().map(|kind| KindTotals {
+        allocator: kind.name(),
+        outstanding: sum(kind, Site::outstanding),
+        allocated: sum(kind, |site| site.allocated),
+        holds_others: kind.holds_others(),
+    });
+    totals.filter(|totals| totals.allocated.blocks > 0).collect()
+}
