@@ -239,6 +239,7 @@ fn measure_tracing(
 
 fn config(pid: u32, walk: Walk) -> Config {
     Config {
+        kernel: None,
         pids: vec![pid],
         follow_fork: false,
         table_memory: None,

@@ -200,13 +200,17 @@ static __always_inline void slab_allocated(void *ctx, u32 size_at, u32 allocator
 	kernel_allocated(ctx, SPACE_SLAB, RAW_ARGUMENT(ctx, 1), slab_size(ctx, size_at), allocator);
 }
 
+static __always_inline void see_orders(u64 bits)
+{
+	if (bits & ~*(volatile u64 *)&page_orders.seen)
+		__sync_fetch_and_or(&page_orders.seen, bits);
+}
+
 static __always_inline void pages_allocated(void *ctx)
 {
 	u64 order = RAW_ARGUMENT(ctx, 1) & 63;
-	u64 bit = 1ULL << order;
 
-	if (!(*(volatile u64 *)&page_orders.seen & bit))
-		__sync_fetch_and_or(&page_orders.seen, bit);
+	see_orders(1ULL << order);
 	kernel_allocated(ctx, SPACE_PAGE, RAW_ARGUMENT(ctx, 0), (u64)PAGE_BYTES << order, KERNEL_PAGES);
 }
 
@@ -270,6 +274,7 @@ static __always_inline void free_part(struct page_search *search)
 	struct block part = search->block;
 
 	part.size = (u64)PAGE_BYTES << search->order;
+	see_orders((1ULL << (search->block_order & 63)) - 1);
 	add_allocated(&part);
 	bpf_loop(MAX_PAGE_ORDER, keep_half, search, 0);
 	take_back_allocated(&search->block);

@@ -53,11 +53,24 @@ impl Memleak {
         Self::start(command, pid, &[], &[NO_INTERVAL])
     }
 
+    /// Traces the kernel's own allocations.
+    #[track_caller]
+    pub fn attach_to_kernel(flags: &[&str], interval: &str) -> Self {
+        let command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+        Self::start_with(command, flags, &[interval])
+    }
+
     #[track_caller]
     fn start(mut command: Command, pid: u32, flags: &[&str], interval: &[&str]) -> Self {
+        command.args(["-p", &pid.to_string()]);
+        Self::start_with(command, flags, interval)
+    }
+
+    #[track_caller]
+    fn start_with(mut command: Command, flags: &[&str], interval: &[&str]) -> Self {
         require_root();
         let mut child = command
-            .args(["--format", "json", "-p", &pid.to_string()])
+            .args(["--format", "json"])
             .args(flags)
             .args(interval)
             .stdin(Stdio::null())

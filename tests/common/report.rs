@@ -67,6 +67,7 @@ pub struct StandardError {
 pub struct Lost {
     pub blocks: u64,
     pub bytes: u64,
+    pub frees: u64,
     pub processes: u64,
     pub causes: BTreeMap<String, u64>,
 }
