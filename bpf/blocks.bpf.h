@@ -49,14 +49,15 @@ static __always_inline bool take_block(u32 instance, u64 address, struct block *
 	return bpf_map_delete_elem(&blocks, &key) == 0;
 }
 
-static __always_inline void free_block(u32 instance, u64 address)
+/* Returns whether the block was known. */
+static __always_inline bool free_block(u32 instance, u64 address)
 {
 	struct block block;
 
-	if (take_block(instance, address, &block))
-		add_freed(&block);
-	else
-		count(COUNTER_UNKNOWN_FREE);
+	if (!take_block(instance, address, &block))
+		return false;
+	add_freed(&block);
+	return true;
 }
 
 /* Enters a block whose bytes are in its stack's totals. */

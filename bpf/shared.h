@@ -221,6 +221,10 @@ enum role {
 	ROLE_ALLOCATE = 0,
 	ROLE_RESIZE = 1,
 	ROLE_FREE = 2,
+	/* Resizes, or frees the block if that fails. */
+	ROLE_RESIZE_OR_FREE = 3,
+	/* Resizes where the block is and returns the size that it then has: too small if that fails. */
+	ROLE_RESIZE_IN_PLACE = 4,
 };
 
 /*
@@ -311,6 +315,9 @@ enum counter {
 	COUNTER_PROBE_HITS = 11,
 	/* A process not traced though it should be: no slot, or no instance number, was left for it. */
 	COUNTER_LOST_PROCESS = 12,
+	/* A block not recorded: its function's return is not seen, since the thread has all return probes it can have. */
+	COUNTER_LOST_RETURN_PROBE = 13,
+	COUNTER_LOST_RETURN_PROBE_BYTES = 14,
 	COUNTERS,
 };
 

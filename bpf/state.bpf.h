@@ -35,7 +35,7 @@ struct call {
 
 struct thread {
 	struct call call;
-	/* The block that the thread freed last, the function's return slot then, and where it was probed. */
+	/* The known block that the thread freed last, the function's return slot then, and where it was probed. */
 	u64 freed;
 	u64 freed_slot;
 	u64 freed_at;

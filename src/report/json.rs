@@ -12,6 +12,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
 use crate::collect::Amount;
 use crate::leak::{EndGroup, ModuleSteps};
@@ -111,7 +112,7 @@ struct StackJson {
     pid: u32,
     instance: u32,
     ended: Option<&'static str>,
-    allocator: &'static str,
+    allocator: Name,
     outstanding: AmountJson,
     allocated: AmountJson,
     end: &'static str,
@@ -256,7 +257,7 @@ impl From<&Stack> for StackJson {
             pid: stack.pid,
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
-            allocator: stack.allocator,
+            allocator: stack.allocator.clone(),
             outstanding: stack.outstanding.into(),
             allocated: stack.allocated.into(),
             end: stack.end.name(),
