@@ -88,3 +88,38 @@ fn what_does_not_fit_is_lost_by_stack() {
     assert_eq!(stack.outstanding, amount(1), "{report}");
     assert_eq!(report.events.unknown_frees, 49_950 - (ROOM - 1), "{report}");
 }
+
+/// Of 8192 distinct stacks not one is lost or taken for another with the default settings.
+#[test]
+fn thousands_of_stacks() {
+    const BITS: usize = 13;
+    let path = compile(&directory("live_capacity-stacks"), "paths.c", &["-O2"]);
+    let mut program = Program::start(&path, &[&BITS.to_string()]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let report = memleak.finish();
+    report.check_sums();
+    assert_eq!(report.lost.blocks, 0);
+    let mut seen = vec![false; 1 << BITS];
+    for stack in &report.stacks {
+        assert_eq!(
+            (stack.end.as_str(), stack.outstanding.blocks),
+            ("complete", 1),
+            "{stack}"
+        );
+        let path = usize::try_from(stack.outstanding.bytes - 1).expect("it is small");
+        let names = stack.names();
+        let outermost_first = names.iter().rev();
+        let turns: Vec<_> = outermost_first
+            .skip_while(|&&name| name != "main")
+            .skip(1)
+            .collect();
+        let found = turns.iter().enumerate().fold(0, |path, (bit, name)| {
+            path | usize::from(***name == *"right") << bit
+        });
+        assert_eq!((turns.len(), found), (BITS, path), "{stack}");
+        assert!(!std::mem::replace(&mut seen[path], true), "{stack}");
+    }
+    assert_eq!(seen.iter().filter(|&&seen| !seen).count(), 0);
+}
