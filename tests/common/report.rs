@@ -82,6 +82,7 @@ pub struct Lost {
     pub blocks: u64,
     pub bytes: u64,
     pub processes: u64,
+    pub events: u64,
     pub causes: BTreeMap<String, u64>,
 }
 
