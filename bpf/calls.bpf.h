@@ -35,7 +35,7 @@ static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx
 		return false;
 	if (goes_on(call, thread->owner, return_slot(ctx), ctx->ip))
 		return true;
-	if (call->end != END_UNSEEN)
+	if (call->end != END_UNSEEN && call->end != END_LOST)
 		count(COUNTER_ABANDONED_CALL);
 	call->return_slot = 0;
 	return false;
@@ -63,6 +63,30 @@ static __always_inline bool resizes(enum role role)
 	return role == ROLE_RESIZE || role == ROLE_RESIZE_OR_FREE || role == ROLE_RESIZE_IN_PLACE;
 }
 
+static __always_inline bool is_filtered(u64 size)
+{
+	return filter_sizes && (size < min_size || size > max_size);
+}
+
+/* The weight of what a call will allocate; 0 if it is not to be recorded. */
+static __always_inline u32 weight_of(struct thread *thread, u64 size)
+{
+	if (is_filtered(size)) {
+		count(COUNTER_FILTERED);
+		count_by(COUNTER_FILTERED_BYTES, size);
+		return 0;
+	}
+	return chosen_weight(&thread->sampler, size);
+}
+
+/* Nothing will be seen of the call but that it began: whatever it does with blocks is not known. */
+static __always_inline void lose_unseen_call(struct call *call)
+{
+	if (call->weight)
+		lose_call(COUNTER_LOST_RETURN_PROBE, call->size, call->weight, call->function);
+	call->end = END_LOST;
+}
+
 /*
  * Whether the return of a nested call is of interest: where a function that is seen by its `ret` instructions jumps to
  * one that has a return probe, that one's return is its own.
@@ -74,8 +98,7 @@ static __always_inline bool continues_by_jump(struct thread *thread, struct pt_r
 	if (call->end != SEEN_BY_RET || end != SEEN_BY_RETURN_PROBE || call->return_slot != return_slot(ctx))
 		return false;
 	if (return_probes_are_exhausted()) {
-		count_lost(COUNTER_LOST_RETURN_PROBE, call->size);
-		call->end = END_UNSEEN;
+		lose_unseen_call(call);
 		return false;
 	}
 	call->end = SEEN_BY_RETURN_PROBE;
@@ -86,6 +109,7 @@ static __always_inline bool continues_by_jump(struct thread *thread, struct pt_r
 static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 {
 	u64 size = requested_size(ctx, cookie);
+	u32 function = (cookie >> COOKIE_FUNCTION) & (MAX_FUNCTIONS - 1);
 	enum call_end end = cookie >> COOKIE_BY_RET & 1 ? SEEN_BY_RET : SEEN_BY_RETURN_PROBE;
 	struct thread *thread = known_thread();
 	u64 owner = current_owner(thread);
@@ -96,7 +120,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 		thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0,
 					      BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!thread) {
-			count_lost(COUNTER_LOST_THREAD_STATE, size);
+			lose_call(COUNTER_LOST_THREAD_STATE, size, WEIGHT_ONE, function);
 			return false;
 		}
 	}
@@ -108,24 +132,26 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	struct call *call = &thread->call;
 
 	call->size = size;
+	call->weight = weight_of(thread, size);
 	call->result_at = argument(ctx, cookie_field(cookie, COOKIE_RESULT));
 	call->old_address = argument(ctx, cookie_field(cookie, COOKIE_POINTER));
 	call->old_known = false;
-	call->function = (cookie >> COOKIE_FUNCTION) & (MAX_FUNCTIONS - 1);
+	call->function = function;
 	call->role = cookie_field(cookie, COOKIE_ROLE);
 	/* The old block leaves now: once it is freed inside, its address may be another thread's new block. */
 	if (resizes(call->role) && call->old_address)
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old);
 	call->end = end;
-	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted()) {
-		count_lost(COUNTER_LOST_RETURN_PROBE, size);
-		call->end = END_UNSEEN;
-	}
+	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted())
+		lose_unseen_call(call);
 	call->probed_at = ctx->ip;
 	call->return_slot = return_slot(ctx);
 	if (bpf_probe_read_user(&call->return_address, 8, (void *)call->return_slot))
 		call->return_address = 0;
-	return call->end != END_UNSEEN;
+	/* What became of an old block is to be seen, whether or not the new one is recorded. */
+	if (!call->weight && !call->old_known && end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1)
+		call->end = END_UNSEEN;
+	return call->end != END_UNSEEN && call->end != END_LOST;
 }
 
 /* What a resize did to the old block: gone, or, if the call failed, back in the table. */
@@ -136,13 +162,13 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 	/* Size 0 is a request to free: null is then no failure. */
 	if (!address && call->size && call->role != ROLE_RESIZE_OR_FREE) {
 		if (call->old_known)
-			insert_block(instance, call->old_address, &call->old);
+			return_block(instance, call->old_address, &call->old);
 		return;
 	}
 	if (call->old_known)
 		add_freed(&call->old);
 	else
-		count(COUNTER_UNKNOWN_FREE);
+		count_unknown_free();
 }
 
 /* The address of the new block, 0 if the call failed. Returns whether it could be read. */
@@ -171,19 +197,23 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	u64 address;
 
 	call->return_slot = 0;
-	if (call->end == END_UNSEEN)
+	if (call->end == END_UNSEEN || call->end == END_LOST)
 		return;
 	if (!read_result(ctx, call, &address)) {
-		count_lost(COUNTER_LOST_RESULT_FAULT, call->size);
+		if (call->weight)
+			lose_call(COUNTER_LOST_RESULT_FAULT, call->size, call->weight, call->function);
 		return;
 	}
 	if (resizes(call->role))
 		finish_resize(instance, call, address);
-	if (address)
-		record_block(instance, address, call->size,
-			     current_stack(ctx, caller, thread->owner, call->function));
-	else if (!resizes(call->role) || call->size)
+	if (address && call->weight) {
+		struct block block = { .size = call->size, .weight = call->weight };
+
+		block.stack = current_stack(ctx, caller, thread->owner, call->function);
+		record_block(instance, address, &block);
+	} else if (!address && (!resizes(call->role) || call->size)) {
 		count(COUNTER_FAILED);
+	}
 }
 
 /* Return of a function that allocates or resizes. */
@@ -248,7 +278,7 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 		return;
 	if (!free_block(instance_of(owner), address)) {
 		if (!thread || !is_freed_within(thread, ctx, address))
-			count(COUNTER_UNKNOWN_FREE);
+			count_unknown_free();
 	} else if (thread) {
 		thread->freed = address;
 		thread->freed_slot = return_slot(ctx);

@@ -22,6 +22,7 @@ struct scratch;
 #include "unwind.bpf.h"
 #include "state.bpf.h"
 #include "changes.bpf.h"
+#include "sampling.bpf.h"
 #include "stacks.bpf.h"
 #include "blocks.bpf.h"
 #include "nesting.bpf.h"
@@ -38,6 +39,11 @@ struct compared {
 	enum role role;
 	enum cookie_shift cookie_shift;
 	enum counter counter;
+	enum sampling sampling;
+	enum weight_shape weight_shape;
+	struct block block;
+	struct stack_totals totals;
+	struct stack_variance variance;
 	enum event_kind event_kind;
 	enum slot_state slot_state;
 	enum generation generation;

@@ -38,6 +38,9 @@ static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
  *  - at the same slot the new function is another one, to which the outer jumped: the same at the same slot
  *    is called once more from the same frame;
  *  - at a lower slot, the new function is called by the module of the outer, as allocators call themselves.
+ *
+ * A call whose end is not seen is of a function that calls no other of its own allocator. What it does call is
+ * another module's, as when a program's own malloc calls libc's.
  */
 static __always_inline bool goes_on(struct call *call, u64 owner, u64 slot, u64 probed_at)
 {
@@ -51,6 +54,8 @@ static __always_inline bool goes_on(struct call *call, u64 owner, u64 slot, u64 
 		return is_return_probe(owner, held);
 	/* Probes at entry and return that are not one put the trampoline there, whatever the entry wants. */
 	if (held != call->return_address && !is_trampoline(held))
+		return false;
+	if (call->end == END_UNSEEN && are_in_one_mapping(owner, probed_at, call->probed_at))
 		return false;
 	if (slot == call->return_slot)
 		return probed_at != call->probed_at;

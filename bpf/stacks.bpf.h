@@ -2,7 +2,7 @@
 /*
  * From a probe to the record of its stack: takes room for the walk, walks, finds or makes the record.
  *
- * A record is made once per distinct stack and never changes but for its totals, so user space may read it
+ * A record is made once per distinct stack and never changes but for its losses, so user space may read it
  * at any time.
  */
 #pragma once
@@ -13,6 +13,22 @@ static __always_inline struct stack_record *record_at(u32 index)
 
 	OPAQUE(all);
 	return &all[index & stack_mask];
+}
+
+static __always_inline struct stack_totals *totals_at(u32 index)
+{
+	struct stack_totals *all = totals;
+
+	OPAQUE(all);
+	return &all[index & stack_mask];
+}
+
+static __always_inline struct stack_variance *variance_at(u32 index)
+{
+	struct stack_variance *all = variances;
+
+	OPAQUE(all);
+	return &all[index & variance_mask];
 }
 
 /* A free scratch of this CPU, marked as taken, or NULL. */

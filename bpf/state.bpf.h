@@ -8,8 +8,10 @@ enum call_end {
 	SEEN_BY_RETURN_PROBE = 0,
 	/* By a probe on each `ret` instruction. */
 	SEEN_BY_RET = 1,
-	/* Not at all: what the call does is of no interest, but what is called within it is its own affair. */
+	/* Not at all: its block is not to be recorded, and neither is what is called within it. */
 	END_UNSEEN = 2,
+	/* Not at all, though it should be: the thread has all return probes that it can have. */
+	END_LOST = 3,
 };
 
 /* The allocator call that a thread is in, if `return_slot` is not 0. */
@@ -21,6 +23,8 @@ struct call {
 	/* Where the call was probed: names the function, and its module. */
 	u64 probed_at;
 	u64 size;
+	/* How many blocks its block stands for, as `struct block` has it; 0 if it is not to be recorded. */
+	u32 weight;
 	/* Where the result is stored, for functions that do not return it. */
 	u64 result_at;
 	/* The block to resize: its address, and its record if it was known. */
@@ -33,8 +37,18 @@ struct call {
 	u8 role;
 };
 
+/* What lies between a thread and the next call that it records. */
+struct sampler {
+	/* Calls or bytes, see enum sampling. */
+	u64 until_next;
+	/* Calls behind the next one until another is chosen from as many. */
+	u64 behind_next;
+	bool begun;
+};
+
 struct thread {
 	struct call call;
+	struct sampler sampler;
 	/* The known block that the thread freed last, the function's return slot then, and where it was probed. */
 	u64 freed;
 	u64 freed_slot;

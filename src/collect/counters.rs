@@ -24,8 +24,10 @@ pub enum Counter {
     LostEvent = 10,
     ProbeHits = 11,
     LostProcess = 12,
-    LostReturnProbe = 13,
-    LostReturnProbeBytes = 14,
+    Filtered = 13,
+    FilteredBytes = 14,
+    LostReturnProbe = 15,
+    LostReturnProbeBytes = 16,
 }
 
 macro_rules! same_number {
@@ -53,6 +55,8 @@ same_number! {
     COUNTER_LOST_EVENT => LostEvent,
     COUNTER_PROBE_HITS => ProbeHits,
     COUNTER_LOST_PROCESS => LostProcess,
+    COUNTER_FILTERED => Filtered,
+    COUNTER_FILTERED_BYTES => FilteredBytes,
     COUNTER_LOST_RETURN_PROBE => LostReturnProbe,
     COUNTER_LOST_RETURN_PROBE_BYTES => LostReturnProbeBytes,
 }

@@ -174,7 +174,10 @@ impl<'obj> Session<'obj> {
         self.live.forget_ended()?;
         if snapshot.events.probe_hits == 0 {
             tracing::warn!(
-                "no call of a probed allocator function was seen: the target is idle or allocates otherwise"
+                "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
+                 name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \
+                 -p PID shows what was found",
+                self.live.probes.names().join(", ")
             );
         }
         self.read_perf_maps();

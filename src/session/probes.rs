@@ -124,7 +124,8 @@ fn say(discovery: &Discovery) {
 fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
     let function = &site.function;
     let module = modules.get(site.module)?;
-    let cookie = cookie(u8::try_from(site.number).ok()?, function.role, function.shape);
+    let number = u8::try_from(site.number).ok()?;
+    let cookie = cookie(number, function.role, function.shape, function.name == "malloc");
     Some(Probe {
         path: module.probe_path()?,
         file: match &module.build_id {
@@ -175,7 +176,7 @@ pub(super) fn missing_by_request<'a>(
     })
 }
 
-fn cookie(function: u8, role: Role, shape: Shape) -> Cookie {
+fn cookie(function: u8, role: Role, shape: Shape, leaf: bool) -> Cookie {
     let (size, count) = match shape.size {
         SizeAt::Nowhere => (None, None),
         SizeAt::Argument(size) => (Some(size), None),
@@ -199,5 +200,6 @@ fn cookie(function: u8, role: Role, shape: Shape) -> Cookie {
         count,
         block: shape.block,
         result,
+        leaf,
     }
 }
