@@ -1,5 +1,6 @@
 //! The command line as it is written, and what it means as settings.
 
+mod allocators;
 mod kernel;
 mod selection;
 
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
 use crate::config::{
     Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid, parse_pids, parse_table_memory,
@@ -84,6 +86,9 @@ pub struct TraceArgs {
     /// of a trap for each call.
     #[arg(long)]
     pub follow_fork: bool,
+    /// Which allocators to probe.
+    #[command(flatten)]
+    pub allocators: AllocatorArgs,
     /// How to walk stacks.
     #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
     pub unwind: UnwindArg,
@@ -190,6 +195,9 @@ impl TryFrom<TraceArgs> for Config {
         let of_processes = [
             ("--follow-fork", args.follow_fork),
             ("--table-memory", args.table_memory.is_some()),
+            ("-O", !args.allocators.objects.is_empty()),
+            ("-S", !args.allocators.prefixes.is_empty()),
+            ("--alloc", !args.allocators.functions.is_empty()),
         ];
         let kernel = args.kernel.check(!args.pid.is_empty(), &of_processes)?;
         Ok(Self {
@@ -199,6 +207,7 @@ impl TryFrom<TraceArgs> for Config {
             },
             kernel,
             follow_fork: args.follow_fork,
+            allocators: args.allocators.try_into()?,
             walk: match args.unwind {
                 UnwindArg::Dwarf => Walk::Dwarf,
                 UnwindArg::Fp => Walk::Fp,

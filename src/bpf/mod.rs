@@ -36,7 +36,7 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
-pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole};
+pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
 pub use kernel_trace::{KernelAllocator, KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;

@@ -26,8 +26,10 @@ pub enum Counter {
     LostProcess = 12,
     Filtered = 13,
     FilteredBytes = 14,
-    NestedAllocation = 15,
-    NestedFree = 16,
+    LostReturnProbe = 15,
+    LostReturnProbeBytes = 16,
+    NestedAllocation = 17,
+    NestedFree = 18,
 }
 
 macro_rules! same_number {
@@ -57,6 +59,8 @@ same_number! {
     COUNTER_LOST_PROCESS => LostProcess,
     COUNTER_FILTERED => Filtered,
     COUNTER_FILTERED_BYTES => FilteredBytes,
+    COUNTER_LOST_RETURN_PROBE => LostReturnProbe,
+    COUNTER_LOST_RETURN_PROBE_BYTES => LostReturnProbeBytes,
     COUNTER_NESTED_ALLOCATION => NestedAllocation,
     COUNTER_NESTED_FREE => NestedFree,
 }

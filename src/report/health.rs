@@ -20,7 +20,10 @@ const MAX_PROCESSES: usize = 10;
 /// Writes the block.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
-    render_targets(report, out)?;
+    match &report.kernel {
+        Some(kernel) => line(out, "Kernel", format!("Linux {}", Printable(&kernel.release)))?,
+        None => render_targets(report, out)?,
+    }
     render_calls(report, out)?;
     lines(out, "Kinds", kind_lines(report))?;
     lines(out, "Sampling", estimates::sampling_lines(report))?;
@@ -29,7 +32,9 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         false => {
             render_stacks(report, out)?;
             lines(out, "Ends", end_lines(report))?;
-            render_frames(report, out)?;
+            if report.kernel.is_none() {
+                render_frames(report, out)?;
+            }
             lines(out, "", fp_lines(report))?;
         }
     }
@@ -166,6 +171,13 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         let text = format!(
             "{} not seen: what they freed is among the outstanding until its address is allocated again",
             counted(losses.frees, "free")
+        );
+        line(out, "Lost", text)?;
+    }
+    if losses.events > 0 {
+        let text = format!(
+            "{} of mappings: until this report, stacks through new code may have ended there",
+            counted(losses.events, "notice")
         );
         line(out, "Lost", text)?;
     }

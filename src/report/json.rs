@@ -17,6 +17,7 @@ use amount::{AmountJson, SamplingJson};
 
 use super::kernel::KernelJson;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
@@ -79,6 +80,7 @@ struct LostJson {
     /// That were not seen.
     frees: u64,
     processes: u64,
+    events: u64,
     causes: BTreeMap<&'static str, u64>,
 }
 
@@ -128,7 +130,7 @@ struct StackJson {
     pid: u32,
     instance: u32,
     ended: Option<&'static str>,
-    allocator: &'static str,
+    allocator: Name,
     outstanding: AmountJson,
     allocated: AmountJson,
     lost: AmountJson,
@@ -196,6 +198,7 @@ impl From<&Report> for ReportJson {
                 bytes: losses.bytes,
                 frees: losses.frees,
                 processes: losses.processes,
+                events: losses.events,
                 causes: losses.causes.clone(),
             },
             unwinding: UnwindingJson {
@@ -281,7 +284,7 @@ impl StackJson {
             pid: stack.pid,
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
-            allocator: stack.allocator,
+            allocator: stack.allocator.clone(),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
             lost: stack.lost.into(),

@@ -56,7 +56,7 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
         pid: 4242,
         instance: 1,
         ended: None,
-        allocator: "malloc",
+        allocator: "malloc".into(),
         outstanding,
         allocated: Amount {
             bytes: outstanding.bytes * 2,
@@ -172,6 +172,7 @@ fn full() -> Report {
     report.losses = Losses {
         frees: 0,
         processes: 0,
+        events: 0,
         blocks: 9,
         bytes: 1_600_000,
         causes: BTreeMap::from([("block_table_full", 9), ("stack_table_full", 0)]),
@@ -336,7 +337,7 @@ fn json_of_a_full_report() {
     assert_eq!(
         value["lost"],
         json!({"blocks": 9, "bytes": 1_600_000,
-        "frees": 0, "processes": 0, "causes": {"block_table_full": 9, "stack_table_full": 0}})
+        "frees": 0, "processes": 0, "events": 0, "causes": {"block_table_full": 9, "stack_table_full": 0}})
     );
     assert_eq!(
         value["unwinding"],
@@ -412,7 +413,7 @@ fn json_of_an_empty_report() {
         r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0,"abandoned":0,"missed_frees":0,"#,
         r#""filtered":0,"filtered_bytes":0},"#,
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
-        r#""lost":{"blocks":0,"bytes":0,"frees":0,"processes":0,"causes":{}},"#,
+        r#""lost":{"blocks":0,"bytes":0,"frees":0,"processes":0,"events":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
         r#""stacks":[]}"#,
         "\n",

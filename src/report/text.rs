@@ -27,7 +27,14 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         "[{}] Top {} stacks with outstanding allocations:",
         report.time, report.top
     )?;
-    let outstanding = report.stacks.iter().filter(|stack| stack.outstanding.blocks > 0);
+    let holds_others = |stack: &Stack| {
+        let kernel = report.kernel.as_ref();
+        kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator))
+    };
+    let outstanding = report
+        .stacks
+        .iter()
+        .filter(|&stack| stack.outstanding.blocks > 0 && !holds_others(stack));
     let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
     shown.reverse();
     for stack in shown {

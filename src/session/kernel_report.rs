@@ -55,7 +55,7 @@ pub(super) fn report(mut snapshot: Snapshot, symbols: &Kallsyms, facts: &Facts) 
     stacks.sort_by_key(|stack| {
         kinds
             .iter()
-            .any(|kind| kind.holds_others && kind.allocator == stack.allocator)
+            .any(|kind| kind.holds_others && stack.allocator == kind.allocator)
     });
     Report {
         time: time_of_day(),
@@ -162,7 +162,7 @@ fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>) -> St
         pid: 0,
         instance: 0,
         ended: None,
-        allocator: Kind::from_number(site.function).map_or("?", Kind::name),
+        allocator: Kind::from_number(site.function).map_or("?", Kind::name).into(),
         outstanding: site.outstanding(),
         allocated: site.allocated,
         lost: site.lost,
