@@ -27,9 +27,31 @@ pub struct Amount {
     pub blocks: u64,
 }
 
+impl Amount {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            blocks: self.blocks.saturating_add(other.blocks),
+        }
+    }
+
+    /// What is left of it without `other`, not below zero.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            blocks: self.blocks.saturating_sub(other.blocks),
+        }
+    }
+}
+
 /// One stack and what was allocated from it since tracing began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackTotals {
+    /// The number of its record, which is never another stack's.
+    pub record: u32,
     /// The instance that allocated; 0 for all together, where the stack is not known.
     pub instance: u32,
     /// Within one epoch, an address means the same code.
@@ -234,6 +256,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         End::ScratchBusy
     };
     Some(StackTotals {
+        record: index,
         instance: 0,
         epoch: 0,
         function: u8::try_from(index % functions).ok()?,

@@ -76,10 +76,7 @@ impl<M> Site<M> {
     /// The two totals are read one after the other while the process runs, so a free can be in the second
     /// whose allocation is not yet in the first.
     pub fn outstanding(&self) -> Amount {
-        Amount {
-            bytes: self.allocated.bytes.saturating_sub(self.freed.bytes),
-            blocks: self.allocated.blocks.saturating_sub(self.freed.blocks),
-        }
+        self.allocated.minus(self.freed)
     }
 }
 
@@ -223,18 +220,11 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
 
 /// Adds `site`'s amounts to `known`'s; its addresses replace the known ones where they are `newer`.
 fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
-    known.allocated = sum(known.allocated, site.allocated);
-    known.freed = sum(known.freed, site.freed);
+    known.allocated = known.allocated.plus(site.allocated);
+    known.freed = known.freed.plus(site.freed);
     if newer {
         known.frames = site.frames;
         known.end_at = site.end_at;
-    }
-}
-
-fn sum(a: Amount, b: Amount) -> Amount {
-    Amount {
-        bytes: a.bytes.saturating_add(b.bytes),
-        blocks: a.blocks.saturating_add(b.blocks),
     }
 }
 

@@ -34,6 +34,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         exact: false,
     };
     StackTotals {
+        record: 0,
         instance: 1,
         epoch,
         function: 0,
