@@ -1,5 +1,7 @@
 //! The command line as it is written, and what it means as settings.
 
+mod view;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -11,6 +13,7 @@ use crate::config::{
 };
 use crate::doctor;
 use crate::report::Format;
+pub use view::{OrderArg, ViewArgs};
 
 /// Says which call stacks of a running process hold memory that was never freed.
 ///
@@ -88,6 +91,9 @@ pub struct TraceArgs {
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
+    /// What reports show.
+    #[command(flatten)]
+    pub view: ViewArgs,
     /// Blocks that can be live at once; more are counted as lost.
     #[arg(long, default_value_t = 1 << 20, value_name = "N")]
     pub max_blocks: u32,
@@ -184,6 +190,7 @@ impl TryFrom<TraceArgs> for Config {
             },
             format: args.format.into(),
             top: args.top,
+            view: args.view.try_into()?,
             max_blocks: non_zero("--max-blocks", args.max_blocks)?,
             max_stacks: non_zero("--stack-storage-size", args.stack_storage_size)?,
             table_memory: args.table_memory.as_deref().map(parse_table_memory).transpose()?,

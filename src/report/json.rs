@@ -3,6 +3,8 @@
 //! The types here are the schema; the program's own types can change without it. Fields are only ever added.
 //! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
 
+mod recent;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use crate::bpf::InstanceEnd;
 use crate::collect::Amount;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
+
+use recent::{RecentJson, StackRecentJson};
 
 const SCHEMA_VERSION: u32 = 1;
 
@@ -35,6 +39,8 @@ struct ReportJson {
     events: EventsJson,
     lost: LostJson,
     unwinding: UnwindingJson,
+    #[serde(flatten)]
+    recent: RecentJson,
     stacks: Vec<StackJson>,
 }
 
@@ -114,6 +120,8 @@ struct StackJson {
     allocator: &'static str,
     outstanding: AmountJson,
     allocated: AmountJson,
+    #[serde(flatten)]
+    recent: StackRecentJson,
     end: &'static str,
     end_at: Option<EndAtJson>,
     frames: Vec<FrameJson>,
@@ -188,6 +196,7 @@ impl From<&Report> for ReportJson {
                 ends: report.ends.iter().map(EndGroupJson::from).collect(),
                 modules: report.steps.iter().map(ModuleJson::from).collect(),
             },
+            recent: report.into(),
             stacks: report.stacks.iter().map(StackJson::from).collect(),
         }
     }
@@ -259,6 +268,7 @@ impl From<&Stack> for StackJson {
             allocator: stack.allocator,
             outstanding: stack.outstanding.into(),
             allocated: stack.allocated.into(),
+            recent: (&stack.recent).into(),
             end: stack.end.name(),
             end_at: stack.end_at.as_ref().map(EndAtJson::from),
             frames: stack.frames.iter().map(FrameJson::from).collect(),

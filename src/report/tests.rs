@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod recent;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -62,6 +64,7 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
             bytes: outstanding.bytes * 2,
             blocks: outstanding.blocks * 2,
         },
+        recent: StackRecent::default(),
         end,
         end_at,
         frames,
@@ -78,6 +81,7 @@ fn report(stacks: Vec<Stack>) -> Report {
         elapsed: Duration::from_millis(12_345),
         unwind: Unwind::Dwarf,
         top: 10,
+        compared: Compared::default(),
         targets: vec![TargetFacts {
             pid: 4242,
             instance: 1,
@@ -385,6 +389,7 @@ fn cut_stack_json() -> Value {
     json!({
         "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc",
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
+        "young": null, "ages": null, "since_last": recent::change_json([0; 4]), "since_baseline": recent::change_json([0; 4]),
         "end": "no_cfi", "end_at": {"module": "/opt/libplugin.so", "address": "0x2000"},
         "frames": [
             unnamed("0x7f0000001234", Some("/opt/libplugin.so"), Some("0x1234"), "probe"),
@@ -405,6 +410,7 @@ fn json_of_an_empty_report() {
         r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0,"abandoned":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"processes":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
+        r#""older_than_ns":null,"since_last":{"duration_ns":0},"since_baseline":{"duration_ns":0,"marked":null},"ages":null,"#,
         r#""stacks":[]}"#,
         "\n",
     );

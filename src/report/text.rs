@@ -12,7 +12,7 @@ use unwind_tables::addr::Svma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::ends::explain;
-use super::{Frame, Location, ModuleFacts, Report, Stack, health};
+use super::{Frame, Location, ModuleFacts, Report, Stack, health, recent};
 use crate::bpf::InstanceEnd;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
@@ -26,7 +26,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         "[{}] Top {} stacks with outstanding allocations:",
         report.time, report.top
     )?;
-    let outstanding = report.stacks.iter().filter(|stack| stack.outstanding.blocks > 0);
+    let outstanding = report.stacks.iter().filter(|stack| stack.shown().blocks > 0);
     let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
     shown.reverse();
     for stack in shown {
@@ -36,7 +36,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let amount = stack.outstanding;
+    let amount = stack.shown();
     writeln!(
         out,
         "\t{} bytes in {} allocations from stack",
@@ -45,6 +45,9 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
     match report.targets.len() > 1 {
         true => writeln!(out, "\t\tvia {} in {}", stack.allocator, Owner(stack))?,
         false => writeln!(out, "\t\tvia {}", stack.allocator)?,
+    }
+    for line in recent::growth_lines(stack, &report.compared) {
+        writeln!(out, "\t\t{line}")?;
     }
     for frame in &stack.frames {
         render_frame(frame, report.unwind, out)?;

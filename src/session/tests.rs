@@ -3,6 +3,7 @@ use std::process::{Child, Command, Stdio};
 use unwind_tables::walk::End;
 
 use super::*;
+use crate::config::View;
 use crate::report::Format;
 
 /// Debian's python3, allocating and freeing without end.
@@ -54,6 +55,7 @@ fn config(pid: u32) -> Config {
         walk: Walk::Dwarf,
         format: Format::Text,
         top: 10,
+        view: View::default(),
         max_blocks: 1 << 16,
         max_stacks: 1 << 12,
         attach: AttachPath::ALL.to_vec(),
@@ -65,10 +67,7 @@ fn config(pid: u32) -> Config {
 /// Blocks whose stack was not walked for want of room, and blocks whose stack was.
 fn follow_and_count(session: &mut Session<'_>) -> (u64, u64) {
     session
-        .follow(
-            Instant::now() + Duration::from_millis(200),
-            &AtomicBool::new(false),
-        )
+        .follow(Instant::now() + Duration::from_millis(200), &Signals::default())
         .expect("the session goes on");
     let snapshot = session.snapshot().expect("it can be read");
     let blocks = |busy: bool| {
