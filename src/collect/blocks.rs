@@ -4,12 +4,14 @@
 //! A block that lives from before the walk to its end is seen just once, others once or not at all (`bpf::batch`). Nothing is
 //! kept of a block but what is summed up, so memory is bounded by the number of stacks.
 
+use std::ops::Add;
 use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 
 use super::Amount;
 use super::ages::Ages;
+use super::weight::{Weight, WeightedAmount};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, Kernel, monotonic_nanoseconds};
 
@@ -46,15 +48,14 @@ pub struct Block {
     pub allocated_at: u64,
     /// The record of its stack, as [`StackTotals::record`](super::StackTotals::record).
     pub stack: u32,
+    /// How many blocks it stands for.
+    pub weight: Weight,
 }
 
 impl Block {
     /// What its stack's totals have of it.
-    pub fn amount(&self) -> Amount {
-        Amount {
-            bytes: self.size,
-            blocks: 1,
-        }
+    pub fn amount(&self) -> WeightedAmount {
+        self.weight.of(self.size)
     }
 
     /// From the table's key and value, in the layout of `struct block_key` and `struct block`.
@@ -65,6 +66,7 @@ impl Block {
             size: whole(value, std::mem::offset_of!(block, size)),
             allocated_at: whole(value, std::mem::offset_of!(block, allocated_at)),
             stack: half(value, std::mem::offset_of!(block, stack)),
+            weight: Weight::stored(half(value, std::mem::offset_of!(block, weight))),
         }
     }
 }
@@ -97,34 +99,44 @@ pub fn visit_blocks(kernel: &Kernel<'_>, mut see: impl FnMut(Block)) -> Result<(
 
 /// The live blocks of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StackBlocks {
+pub struct StackBlocks<A = Amount> {
     /// Those that are younger than what was asked for.
-    pub young: Amount,
+    pub young: A,
     /// The others.
-    pub old: Amount,
+    pub old: A,
     /// All of them by age.
-    pub ages: Ages,
+    pub ages: Ages<A>,
 }
 
-impl StackBlocks {
-    /// The sum of both.
-    #[must_use]
-    pub fn plus(self, other: &Self) -> Self {
+impl Add for StackBlocks {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
         Self {
-            young: self.young.plus(other.young),
-            old: self.old.plus(other.old),
-            ages: self.ages.plus(&other.ages),
+            young: self.young + other.young,
+            old: self.old + other.old,
+            ages: self.ages + other.ages,
         }
     }
+}
 
-    fn add(&mut self, age: Duration, older: Duration, amount: Amount) {
+impl StackBlocks<WeightedAmount> {
+    fn count(&mut self, age: Duration, older: Duration, amount: WeightedAmount) {
         let part = if age < older {
             &mut self.young
         } else {
             &mut self.old
         };
-        *part = part.plus(amount);
-        self.ages.add(age, amount);
+        *part = *part + amount;
+        self.ages.count(age, amount);
+    }
+
+    fn rounded(&self) -> StackBlocks {
+        StackBlocks {
+            young: self.young.rounded(),
+            old: self.old.rounded(),
+            ages: self.ages.map(WeightedAmount::rounded),
+        }
     }
 }
 
@@ -132,7 +144,7 @@ impl StackBlocks {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveBlocks {
     /// By the number of the stack's record.
-    by_stack: Vec<Option<Box<StackBlocks>>>,
+    by_stack: Vec<Option<Box<StackBlocks<WeightedAmount>>>>,
 }
 
 impl LiveBlocks {
@@ -160,14 +172,14 @@ impl LiveBlocks {
             self.by_stack.resize(number + 1, None);
         }
         let stack = self.by_stack[number].get_or_insert_default();
-        stack.add(moment.age(block.allocated_at), older, block.amount());
+        stack.count(moment.age(block.allocated_at), older, block.amount());
     }
 
     /// Those of a stack.
     pub fn of(&self, record: u32) -> StackBlocks {
         let number = usize::try_from(record).unwrap_or(usize::MAX);
         let stack = self.by_stack.get(number).and_then(Option::as_deref);
-        stack.copied().unwrap_or_default()
+        stack.map(StackBlocks::rounded).unwrap_or_default()
     }
 }
 
@@ -182,6 +194,7 @@ mod tests {
             size,
             allocated_at,
             stack,
+            weight: Weight::stored(1f32.to_bits()),
         }
     }
 
@@ -212,7 +225,10 @@ mod tests {
             ],
         );
         assert_eq!((live.of(3).old, live.of(3).young), (amount(1, 1), amount(6, 2)));
-        assert_eq!(live.of(3).ages.total(), amount(7, 3));
+        assert_eq!(
+            live.of(3).ages.classes().next().map(|(_, amount)| amount),
+            Some(amount(7, 3))
+        );
         assert_eq!(live.of(9).old, amount(16, 1));
         assert_eq!(live.of(4), StackBlocks::default());
         assert_eq!(live.of(u32::MAX), StackBlocks::default());
@@ -232,9 +248,11 @@ mod tests {
         value[..8].copy_from_slice(&(5_u64 << 40).to_ne_bytes());
         value[8..16].copy_from_slice(&77_u64.to_ne_bytes());
         value[16..20].copy_from_slice(&11_u32.to_ne_bytes());
+        value[20..].copy_from_slice(&2.5f32.to_ne_bytes());
         let expected = Block {
             instance: 7,
             address: Avma::new(0x7f00_1234),
+            weight: Weight::stored(2.5f32.to_bits()),
             ..block(11, 5 << 40, 77)
         };
         assert_eq!(Block::decode(&key, &value), expected);

@@ -27,7 +27,7 @@ impl<M> Site<M> {
     pub fn young(&self, holder: Holder) -> Option<Amount> {
         let (outstanding, blocks) = (self.outstanding(), self.recent.blocks?);
         Some(match holder {
-            Holder::Running => outstanding.minus(blocks.old),
+            Holder::Running => outstanding.less(blocks.old),
             Holder::Ended => Amount::default(),
             Holder::Several => Amount {
                 bytes: blocks.young.bytes.min(outstanding.bytes),

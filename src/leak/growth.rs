@@ -5,6 +5,7 @@
 //! A site's change is the sum of its records' changes, so none is lost and none is made up when sites merge.
 
 use std::collections::HashMap;
+use std::ops::Add;
 use std::time::Duration;
 
 use crate::collect::{Amount, LiveBlocks, Snapshot, StackBlocks, StackTotals};
@@ -28,13 +29,15 @@ impl Change {
     pub fn net_blocks(&self) -> i64 {
         net(self.allocated.blocks, self.freed.blocks)
     }
+}
 
-    /// The sum of both.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
+impl Add for Change {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
         Self {
-            allocated: self.allocated.plus(other.allocated),
-            freed: self.freed.plus(other.freed),
+            allocated: self.allocated + other.allocated,
+            freed: self.freed + other.freed,
         }
     }
 }
@@ -57,16 +60,16 @@ pub struct Recent {
     pub blocks: Option<StackBlocks>,
 }
 
-impl Recent {
-    /// The sum of both.
-    #[must_use]
-    pub fn plus(self, other: &Self) -> Self {
+impl Add for Recent {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
         Self {
-            since_last: self.since_last.plus(other.since_last),
-            since_baseline: self.since_baseline.plus(other.since_baseline),
-            blocks: match (self.blocks, &other.blocks) {
-                (Some(own), Some(others)) => Some(own.plus(others)),
-                (own, others) => own.or(*others),
+            since_last: self.since_last + other.since_last,
+            since_baseline: self.since_baseline + other.since_baseline,
+            blocks: match (self.blocks, other.blocks) {
+                (Some(own), Some(others)) => Some(own + others),
+                (own, others) => own.or(others),
             },
         }
     }
@@ -93,8 +96,8 @@ impl Earlier {
         let (now, then) = (total(stack), self.totals.get(&stack.record));
         let then = then.copied().unwrap_or_default();
         Change {
-            allocated: now.allocated.minus(then.allocated),
-            freed: now.freed.minus(then.freed),
+            allocated: now.allocated.less(then.allocated),
+            freed: now.freed.less(then.freed),
         }
     }
 }
@@ -176,6 +179,7 @@ mod tests {
     use unwind_tables::walk::End;
 
     use super::*;
+    use crate::collect::Spread;
 
     fn amount(bytes: u64, blocks: u64) -> Amount {
         Amount { bytes, blocks }
@@ -192,6 +196,9 @@ mod tests {
             end_pc: Avma::new(0),
             allocated,
             freed,
+            lost: Amount::default(),
+            allocated_spread: Spread::default(),
+            freed_spread: Spread::default(),
         };
         Snapshot {
             elapsed: Duration::from_secs(seconds),
@@ -268,7 +275,7 @@ mod tests {
             since_baseline: one,
             blocks: None,
         };
-        let two = recent.plus(&recent);
+        let two = recent + recent;
         assert_eq!(two.since_last.net_bytes(), 14);
         assert_eq!(two.blocks, None);
     }

@@ -18,7 +18,7 @@ use std::hash::Hash;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use crate::collect::{Amount, Snapshot, StackTotals};
+use crate::collect::{Amount, Snapshot, Spread, StackTotals};
 
 pub use age::Holder;
 pub use by_module::{EndGroup, ModuleSteps};
@@ -76,6 +76,12 @@ pub struct Site<M> {
     pub freed: Amount,
     /// What changed, and how old its blocks are.
     pub recent: Recent,
+    /// What was allocated besides and could not be recorded.
+    pub lost: Amount,
+    /// How far `allocated` can be off, when it is estimated.
+    pub allocated_spread: Spread,
+    /// How far `freed` can be off.
+    pub freed_spread: Spread,
 }
 
 impl<M> Site<M> {
@@ -84,7 +90,12 @@ impl<M> Site<M> {
     /// The two totals are read one after the other while the process runs, so a free can be in the second
     /// whose allocation is not yet in the first.
     pub fn outstanding(&self) -> Amount {
-        self.allocated.minus(self.freed)
+        self.allocated.less(self.freed)
+    }
+
+    /// How far [`Site::outstanding`] can be off, when it is estimated.
+    pub fn outstanding_spread(&self) -> Spread {
+        self.allocated_spread.less(self.freed_spread)
     }
 }
 
@@ -170,6 +181,9 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
         allocated: stack.allocated,
         freed: stack.freed,
         recent: Recent::default(),
+        lost: stack.lost,
+        allocated_spread: stack.allocated_spread,
+        freed_spread: stack.freed_spread,
     }
 }
 
@@ -233,9 +247,12 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
 
 /// Adds `site`'s amounts to `known`'s; its addresses replace the known ones where they are `newer`.
 fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
-    known.allocated = known.allocated.plus(site.allocated);
-    known.freed = known.freed.plus(site.freed);
-    known.recent = known.recent.plus(&site.recent);
+    known.recent = known.recent + site.recent;
+    known.allocated = known.allocated + site.allocated;
+    known.freed = known.freed + site.freed;
+    known.lost = known.lost + site.lost;
+    known.allocated_spread = known.allocated_spread + site.allocated_spread;
+    known.freed_spread = known.freed_spread + site.freed_spread;
     if newer {
         known.frames = site.frames;
         known.end_at = site.end_at;

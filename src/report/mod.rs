@@ -4,6 +4,7 @@
 //! Nothing here looks anything up, reads a clock, or knows where the output goes.
 
 mod ends;
+mod estimates;
 mod health;
 mod json;
 mod modules;
@@ -23,8 +24,8 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::bpf::InstanceEnd;
-use crate::collect::{Ages, Amount, Events, Losses};
+use crate::bpf::{InstanceEnd, Sampling};
+use crate::collect::{Ages, Amount, Events, Losses, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
 pub(crate) use health::{counted, percent, size};
@@ -46,6 +47,8 @@ pub struct Report {
     pub compared: Compared,
     /// Every stack that allocated, in the order asked for; those of ended instances last.
     pub stacks: Vec<Stack>,
+    /// Which allocations were recorded; if not all, then amounts are estimates.
+    pub sampling: Sampling,
     /// Calls seen.
     pub events: Events,
     /// What could not be accounted.
@@ -137,6 +140,12 @@ pub struct Stack {
     pub allocated: Amount,
     /// Ages and changes.
     pub recent: StackRecent,
+    /// What was allocated besides and could not be recorded.
+    pub lost: Amount,
+    /// How far `outstanding` can be off, when it is estimated.
+    pub outstanding_spread: Spread,
+    /// How far `allocated` can be off.
+    pub allocated_spread: Spread,
     /// Why the walk ended.
     pub end: End,
     /// Where it ended; `None` for complete stacks.
@@ -148,7 +157,7 @@ pub struct Stack {
 impl Stack {
     /// What is outstanding and not young: what people are shown.
     pub fn shown(&self) -> Amount {
-        self.outstanding.minus(self.recent.young.unwrap_or_default())
+        self.outstanding.less(self.recent.young.unwrap_or_default())
     }
 }
 

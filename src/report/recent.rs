@@ -14,7 +14,7 @@ impl Report {
     pub(super) fn ages(&self) -> Option<Ages> {
         self.compared.older?;
         let ages = self.stacks.iter().filter_map(|stack| stack.recent.ages);
-        Some(ages.fold(Ages::default(), |sum, ages| sum.plus(&ages)))
+        Some(ages.fold(Ages::default(), |sum, ages| sum + ages))
     }
 }
 
@@ -73,7 +73,7 @@ pub(super) fn age_lines(report: &Report) -> Vec<(&'static str, String)> {
     };
     let mut lines = Vec::new();
     let young = report.stacks.iter().filter_map(|stack| stack.recent.young);
-    let young = young.fold(Amount::default(), Amount::plus);
+    let young: Amount = young.sum();
     if young.blocks > 0 {
         let text = format!(
             "{}, {}, younger than {}: hidden above (-o 0 shows all)",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::AmountJson;
-use crate::collect::Ages;
+use crate::collect::{Ages, Amount};
 use crate::leak::Change;
 use crate::report::{Report, StackRecent};
 
@@ -62,11 +62,15 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn classes(ages: &Ages) -> impl Iterator<Item = AgeJson> {
-    ages.classes().map(|(bound, amount)| AgeJson {
-        up_to_ns: bound.map(nanoseconds),
-        amount: amount.into(),
-    })
+/// The classes of an amount that `wanted` wants.
+fn classes(ages: Ages, wanted: impl Fn(Amount) -> bool) -> Vec<AgeJson> {
+    let classes = ages.classes().filter(|&(_, amount)| wanted(amount));
+    classes
+        .map(|(bound, amount)| AgeJson {
+            up_to_ns: bound.map(nanoseconds),
+            amount: amount.into(),
+        })
+        .collect()
 }
 
 impl From<&Report> for RecentJson {
@@ -81,17 +85,16 @@ impl From<&Report> for RecentJson {
                 duration_ns: nanoseconds(compared.since_baseline),
                 marked: compared.marked.map(|time| time.to_string()),
             },
-            ages: report.ages().map(|ages| classes(&ages).collect()),
+            ages: report.ages().map(|ages| classes(ages, |_| true)),
         }
     }
 }
 
 impl From<&StackRecent> for StackRecentJson {
     fn from(recent: &StackRecent) -> Self {
-        let filled = |ages: Ages| classes(&ages).filter(|class| class.amount.blocks > 0).collect();
         Self {
             young: recent.young.map(AmountJson::from),
-            ages: recent.ages.map(filled),
+            ages: recent.ages.map(|ages| classes(ages, |amount| amount.blocks > 0)),
             since_last: (&recent.since_last).into(),
             since_baseline: (&recent.since_baseline).into(),
         }

@@ -36,7 +36,8 @@ fn second() -> Report {
     };
     let recent = |young, ages: &[(Duration, Amount)], since_last, since_baseline| {
         let mut histogram = Ages::default();
-        ages.iter().for_each(|&(age, amount)| histogram.add(age, amount));
+        ages.iter()
+            .for_each(|&(age, amount)| histogram.count(age, amount));
         StackRecent {
             young: Some(young),
             ages: Some(histogram),
