@@ -10,7 +10,9 @@ use crate::leak::Order;
 /// Flags of the reports.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
-    /// Hide blocks younger than this many milliseconds from text reports; 0 shows all. [default: 500]
+    /// Hide blocks younger than this many milliseconds from text reports; 0 shows all.
+    ///
+    /// [default: 500]
     #[arg(short = 'o', long, value_name = "MS")]
     pub older: Option<String>,
     /// Report totals only, without reading the block table: no ages, and everything outstanding is shown.

@@ -23,7 +23,7 @@ impl Weight {
 
     /// What a block of `size` stands for.
     pub(super) fn of(self, size: u64) -> WeightedAmount {
-        let bytes = u128::from(size) * u128::from(self.0) >> SHIFT;
+        let bytes = (u128::from(size) * u128::from(self.0)) >> SHIFT;
         WeightedAmount(Amount {
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
             blocks: self.0,
