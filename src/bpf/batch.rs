@@ -43,6 +43,11 @@ impl HashTable {
         Self(map)
     }
 
+    /// The same table, for another thread.
+    pub(crate) fn again(&self) -> Result<Self, libbpf_rs::Error> {
+        MapHandle::try_from(&self.0).map(Self)
+    }
+
     /// Shows `visit` all elements.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use super::Amount;
 use super::ages::Ages;
 use super::weight::{Weight, WeightedAmount};
 use crate::bpf::types::{block, block_key};
-use crate::bpf::{Batch, Kernel, monotonic_nanoseconds};
+use crate::bpf::{Batch, HashTable, Kernel, monotonic_nanoseconds};
 
 /// Bytes of a key and of a value of the table.
 const KEY_BYTES: usize = size_of::<block_key>();
@@ -83,18 +83,32 @@ fn whole(bytes: &[u8], at: usize) -> u64 {
     bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Shows `see` every block in the table.
-///
-/// # Errors
-///
-/// The table could not be read.
-pub fn visit_blocks(kernel: &Kernel<'_>, mut see: impl FnMut(Block)) -> Result<(), libbpf_rs::Error> {
-    kernel.recorded.blocks.walk(|Batch { keys, values }| {
-        let (keys, values) = (keys.as_chunks().0, values.as_chunks().0);
-        for (key, value) in keys.iter().zip(values) {
-            see(Block::decode(key, value));
-        }
-    })
+/// The block table, which any thread can read, also after the rest of the kernel side is gone.
+pub struct BlockTable(HashTable);
+
+impl BlockTable {
+    /// That of `kernel`.
+    ///
+    /// # Errors
+    ///
+    /// No file descriptor is left.
+    pub fn of(kernel: &Kernel<'_>) -> Result<Self, libbpf_rs::Error> {
+        kernel.recorded.blocks.again().map(Self)
+    }
+
+    /// Shows `see` every block in the table.
+    ///
+    /// # Errors
+    ///
+    /// The table could not be read.
+    pub fn visit(&self, mut see: impl FnMut(Block)) -> Result<(), libbpf_rs::Error> {
+        self.0.walk(|Batch { keys, values }| {
+            let (keys, values) = (keys.as_chunks().0, values.as_chunks().0);
+            for (key, value) in keys.iter().zip(values) {
+                see(Block::decode(key, value));
+            }
+        })
+    }
 }
 
 /// The live blocks of a stack.
@@ -154,9 +168,9 @@ impl LiveBlocks {
     /// # Errors
     ///
     /// The table could not be read.
-    pub fn read(kernel: &Kernel<'_>, moment: Moment, older: Duration) -> Result<Self, libbpf_rs::Error> {
+    pub fn read(table: &BlockTable, moment: Moment, older: Duration) -> Result<Self, libbpf_rs::Error> {
         let mut live = Self::default();
-        visit_blocks(kernel, |block| live.add(&block, moment, older))?;
+        table.visit(|block| live.add(&block, moment, older))?;
         Ok(live)
     }
 

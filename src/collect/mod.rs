@@ -11,7 +11,7 @@ mod weight;
 
 pub use ages::{AGE_BOUNDS, Ages};
 pub use amount::{Amount, Spread, StandardError};
-pub use blocks::{Block, LiveBlocks, Moment, StackBlocks, visit_blocks};
+pub use blocks::{Block, BlockTable, LiveBlocks, Moment, StackBlocks};
 pub use counters::{Counter, Counters};
 pub use events::{Event, Events as EventQueue};
 pub use snapshot::{Events, Losses, Snapshot, StackTotals, take};

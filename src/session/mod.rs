@@ -3,6 +3,7 @@
 //! Tables are built and published before the first probe is attached; probes are detached before anything else
 //! is taken down. Parsing, formatting and map access are elsewhere.
 
+mod ages;
 mod attachments;
 mod copies;
 mod describe;
@@ -30,7 +31,7 @@ use anyhow::{Context, bail};
 use unwind_tables::walk::Unwind;
 
 use crate::bpf::{AttachPath, Storage, Walk};
-use crate::collect::{self, LiveBlocks, Moment, Snapshot};
+use crate::collect::{self, Moment, Snapshot};
 use crate::config::{Config, View};
 use crate::leak::Growth;
 use crate::preflight;
@@ -70,7 +71,7 @@ pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::R
         next = (next + config.interval).max(Instant::now());
         let ending = session.follow(next, signals)?;
         made += 1;
-        let report = session.report(&config.view, config.top)?;
+        let report = session.report(&config.view, config.top, signals)?;
         report::render(&report, config.format, out)?;
         out.flush()?;
         if ending || config.count.is_some_and(|count| made >= count.get()) {
@@ -143,15 +144,6 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// What is outstanding now is what growth is measured from.
-    fn mark(&mut self) -> anyhow::Result<()> {
-        self.growth.mark(&self.snapshot()?);
-        let time = describe::time_of_day();
-        self.marked = Some(time);
-        tracing::info!("marked at {time}: reports say what has changed since");
-        Ok(())
-    }
-
     /// Everything recorded so far.
     ///
     /// # Errors
@@ -159,19 +151,6 @@ impl<'obj> Session<'obj> {
     /// The kernel side cannot be read.
     pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
         collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")
-    }
-
-    /// The blocks of a moment by age, if ages are looked at.
-    fn blocks(&self, moment: Moment, view: &View) -> anyhow::Result<Option<LiveBlocks>> {
-        let began = Instant::now();
-        let read = |older| LiveBlocks::read(&self.live.kernel, moment, older);
-        let blocks = view
-            .older
-            .map(read)
-            .transpose()
-            .context("cannot read the block table")?;
-        tracing::debug!("block table read in {:.1?}", began.elapsed());
-        Ok(blocks)
     }
 
     /// Reads what programs say of the code that they generated; what an ended one said last stays.
@@ -194,16 +173,16 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// A report of everything recorded so far.
+    /// A report of everything recorded so far. While it is made, the processes are followed.
     ///
     /// # Errors
     ///
     /// The kernel side cannot be read or written.
-    pub fn report(&mut self, view: &View, top: usize) -> anyhow::Result<Report> {
+    pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
         // In this order: what was old at the moment is in the totals.
         let moment = Moment::now();
         let snapshot = self.snapshot()?;
-        let blocks = self.blocks(moment, view)?;
+        let blocks = self.read_blocks(moment, view, signals)?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
         self.live.reload_all()?;
