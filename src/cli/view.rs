@@ -30,7 +30,7 @@ pub enum OrderArg {
     Size,
     /// Blocks.
     Count,
-    /// Bytes that came less bytes that went since the last report.
+    /// Bytes that came less bytes that went since the mark (SIGUSR1), or without one since the last report.
     Growth,
 }
 

@@ -11,12 +11,12 @@ pub enum Order {
     Size,
     /// Blocks.
     Count,
-    /// Bytes that came less bytes that went since the last report.
+    /// Bytes that came less bytes that went.
     Growth,
 }
 
 impl Order {
-    /// What to compare of a stack, given what it holds and what changed since the last report.
+    /// What to compare of a stack, given what it holds and what changed.
     pub fn key(self, held: Amount, change: &Change) -> [i128; 2] {
         let (bytes, blocks) = (i128::from(held.bytes), i128::from(held.blocks));
         match self {

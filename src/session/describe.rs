@@ -70,7 +70,11 @@ pub(super) fn report(
     let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site, view)).collect();
     // What ended programs held is no longer anybody's to free: it comes last.
     stacks.sort_by_cached_key(|stack| {
-        let key = view.sort.key(stack.shown(), &stack.recent.since_last);
+        let grown = match recently.marked {
+            Some(_) => &stack.recent.since_baseline,
+            None => &stack.recent.since_last,
+        };
+        let key = view.sort.key(stack.shown(), grown);
         (stack.ended.is_some(), Reverse(key))
     });
     Report {

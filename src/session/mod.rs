@@ -21,7 +21,7 @@ mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::collect::{self, Moment, Snapshot};
 use crate::config::{Config, View};
 use crate::leak::Growth;
 use crate::preflight;
-use crate::report::{self, ModuleFacts, Report, TimeOfDay};
+use crate::report::{self, Format, ModuleFacts, Report, TimeOfDay};
 use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use live::{Live, Prepared};
@@ -72,12 +72,18 @@ pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::R
         let ending = session.follow(next, signals)?;
         made += 1;
         let report = session.report(&config.view, config.top, signals)?;
-        report::render(&report, config.format, out)?;
-        out.flush()?;
+        write(&report, config.format, out)?;
         if ending || config.count.is_some_and(|count| made >= count.get()) {
             return Ok(());
         }
     }
+}
+
+/// In large pieces: a report of many stacks is many megabytes of small ones.
+fn write(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    report::render(report, format, &mut out)?;
+    out.flush()
 }
 
 /// Processes that are being traced. Dropping it detaches.

@@ -5,7 +5,6 @@ use unwind_tables::walk::End;
 use super::*;
 use crate::bpf::Sampling;
 use crate::config::View;
-use crate::report::Format;
 
 /// Debian's python3, allocating and freeing without end.
 struct Python(Child);
