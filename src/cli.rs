@@ -3,6 +3,7 @@
 mod allocators;
 mod kernel;
 mod selection;
+mod view;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,8 +19,9 @@ use crate::doctor;
 use crate::report::Format;
 pub use kernel::KernelArgs;
 pub use selection::SelectionArgs;
+pub use view::{OrderArg, ViewArgs};
 
-/// Says which call stacks of a running process hold memory that was never freed.
+/// Says which call stacks of a running process, or of the kernel, hold memory that was never freed.
 ///
 /// Stacks are walked in the kernel by the DWARF unwind information that distributions ship, so they are
 /// complete through libraries and programs built without frame pointers.
@@ -28,10 +30,11 @@ pub use selection::SelectionArgs;
     name = "memleak",
     version,
     args_conflicts_with_subcommands = true,
-    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       memleak table ELF…\n       memleak doctor [-p PID]",
+    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak table ELF…\n       memleak doctor [-p PID]",
     after_help = "Examples:\n  \
         memleak -p 4711              report every 5 seconds until Ctrl-C\n  \
         memleak -p 4711 10 3         report three times, 10 seconds apart\n  \
+        memleak 10                   the same of the kernel's own allocations, every 10 seconds\n  \
         memleak --format json -p 4711 60 1 > leaks.json\n  \
         memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
         memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
@@ -98,6 +101,9 @@ pub struct TraceArgs {
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
+    /// What reports show.
+    #[command(flatten)]
+    pub view: ViewArgs,
     /// Which allocations are recorded.
     #[command(flatten)]
     pub selection: SelectionArgs,
@@ -214,6 +220,7 @@ impl TryFrom<TraceArgs> for Config {
             },
             format: args.format.into(),
             top: args.top,
+            view: args.view.try_into()?,
             sampling,
             sizes,
             max_blocks: args
@@ -278,6 +285,16 @@ mod tests {
         assert_eq!(config(&many(64)), Err(too_many));
     }
 
+    /// Without a process, the kernel's own allocations are traced; with one, they are not.
+    #[test]
+    fn no_process_is_the_kernel() {
+        let kernel = |text: &str| config(text).map(|config| (config.kernel, config.pids));
+        let traced = |percpu| Some(crate::config::KernelConfig { percpu });
+        assert_eq!(kernel(""), Ok((traced(false), Vec::new())));
+        assert_eq!(kernel("-P -F 3 2"), Ok((traced(true), Vec::new())));
+        assert_eq!(kernel("--wa-missing-free -p 5"), Ok((None, vec![5])));
+    }
+
     /// Table memory is given in bytes or larger units.
     #[test]
     fn table_memory() {
@@ -320,6 +337,9 @@ mod tests {
     fn nonsense_is_refused() {
         let bad = |text: &str| text.to_owned();
         for (arguments, error) in [
+            ("-p 1 --percpu", ConfigError::KernelFlag("--percpu")),
+            ("--follow-fork 1", ConfigError::ProcessFlag("--follow-fork")),
+            ("-O libx.so", ConfigError::ProcessFlag("-O")),
             ("-p 1 -- ls -l", ConfigError::TwoTargets),
             ("-- ls", ConfigError::Program),
             ("-p redis-server", ConfigError::NotAPid(bad("redis-server"))),

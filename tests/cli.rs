@@ -37,8 +37,10 @@ fn check_refused(output: &Output, parts: &[&str]) {
 #[test]
 fn nonsense_is_refused() {
     for (arguments, parts) in [
-        (&[][..], &["-p PID"][..]),
-        (&["-p"], &["--pid <PID>", "--help"]),
+        (&["-p"][..], &["--pid <PID>", "--help"][..]),
+        (&["-p", "1", "--percpu"], &["--percpu", "without -p"]),
+        (&["--follow-fork"], &["--follow-fork", "-p PID"]),
+        (&["--table-memory", "1M"], &["--table-memory", "-p PID"]),
         (&["-p", "bash"], &["`bash` is not a process id", "pidof"]),
         (&["-p", "0"], &["start at 1"]),
         (&["-p", "99999999999"], &["99999999999"]),
@@ -51,6 +53,15 @@ fn nonsense_is_refused() {
         (
             &["-p", "1", "--stack-storage-size", "0"],
             &["--stack-storage-size", "above 0"],
+        ),
+        (&["-p", "1", "-o", "5s"], &["--older `5s`", "milliseconds"]),
+        (
+            &["-p", "1", "-C", "-o", "500"],
+            &["--combined-only", "--older", "only one"],
+        ),
+        (
+            &["-p", "1", "--sort", "age"],
+            &["age", "size, count, growth", "--help"],
         ),
         (
             &["-p", "1", "--unwind", "magic"],

@@ -14,7 +14,7 @@ use super::load::{LoadError, Sampling, SizeFilter, Sizes, choose_allocations};
 use super::skeleton::types::{instance, limits};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
 use super::tracepoints::{KernelEvents, SizeAt};
-use super::{Capacity, Recorded, Storage, map_words};
+use super::{Capacity, HashTable, Recorded, Storage, map_words};
 
 /// The kernel's allocators; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,6 +145,7 @@ impl<'obj> KernelTrace<'obj> {
             stack_capacity: sizes.stack_capacity,
             counters: MapHandle::try_from(&maps.counters)?,
             events: MapHandle::try_from(&maps.events)?,
+            blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
         };
         recorded.reserve_fixed_stacks();
         Ok(Self { skeleton, recorded })

@@ -2,19 +2,19 @@
 
 use std::fs;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::describe::{Recently, time_of_day};
 use super::kernel_report::{Facts, report};
-use super::{Storages, TICK, storages};
+use super::{Signals, Storages, TICK, storages, write};
 use crate::bpf::{KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
-use crate::collect;
-use crate::config::{Config, KernelConfig};
+use crate::collect::{self, BlockTable, LiveBlocks, Moment, Snapshot};
+use crate::config::{Config, KernelConfig, View};
+use crate::leak::growth::Growth;
 use crate::preflight;
-use crate::report;
 use crate::symbolize::Kallsyms;
 
 /// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
@@ -22,7 +22,7 @@ const BLOCKS: u32 = 1 << 20;
 /// Frames of a stack that the kernel gives, unless it says otherwise.
 const STACK_LIMIT: u32 = 127;
 
-/// Traces as `config` says and writes reports to `out`, until all are made or `stop` is set.
+/// Traces as `config` says and writes reports to `out`, until all are made or an end is asked for.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ const STACK_LIMIT: u32 = 127;
 pub(super) fn run(
     config: &Config,
     kernel: KernelConfig,
-    stop: &AtomicBool,
+    signals: &Signals,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     preflight::check_kernel_mode()?;
@@ -42,12 +42,13 @@ pub(super) fn run(
         release: kernel_release(),
         percpu: kernel.percpu,
         top: config.top,
+        view: config.view,
     };
     let settings = settings(config, kernel, events)?;
     let mut storages: Storages = storages();
     let [first, second, ..] = &mut storages;
     match Trace::start(first, &settings) {
-        Ok(trace) => trace.report(&facts, config, stop, out),
+        Ok(trace) => trace.report(&facts, config, signals, out),
         Err(error) => {
             tracing::debug!("with functions that free many objects at once: {error:#}");
             let settings = KernelSettings {
@@ -59,7 +60,7 @@ pub(super) fn run(
                 "this kernel lets nobody trace its functions (fentry): objects that are freed many at once, as by \
                  kfree_rcu, stay outstanding"
             );
-            trace.report(&facts, config, stop, out)
+            trace.report(&facts, config, signals, out)
         }
     }
 }
@@ -101,12 +102,12 @@ impl<'obj> Trace<'obj> {
         })
     }
 
-    /// Writes reports until all are made or `stop` is set.
+    /// Writes reports until all are made or an end is asked for.
     fn report(
         self,
         facts: &Facts,
         config: &Config,
-        stop: &AtomicBool,
+        signals: &Signals,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         tracing::info!(
@@ -114,33 +115,56 @@ impl<'obj> Trace<'obj> {
             if self.percpu { ", per-CPU ones too" } else { "" },
             self.attached.program_count(),
         );
+        let (mut growth, mut marked) = (Growth::default(), None);
         let mut made = 0;
         let mut next = Instant::now();
         loop {
             next = (next + config.interval).max(Instant::now());
-            let ending = wait(next, stop);
+            let ending = wait(next, signals);
             made += 1;
-            let snapshot = collect::take_kernel(&self.loaded, self.started.elapsed());
+            // In this order: what was old at the moment is in the totals.
+            let moment = Moment::now();
+            let snapshot = self.snapshot()?;
+            let recently = Recently {
+                changes: growth.changes(&snapshot),
+                first: !growth.has_reported(),
+                marked,
+                blocks: self.live_blocks(moment, &config.view)?,
+            };
             // Modules and programs come and go: the symbols are those of now.
-            let symbols = Kallsyms::read()?;
-            let report = report(
-                snapshot.context("cannot read what was recorded")?,
-                &symbols,
-                facts,
-            );
-            report::render(&report, config.format, out)?;
-            out.flush()?;
+            let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
+            write(&report, config.format, out)?;
+            growth.reported(&snapshot);
+            if signals.take_mark() {
+                growth.mark(&snapshot);
+                marked = Some(time_of_day());
+                tracing::info!("marked: later reports say what has changed since this one");
+            }
             if ending || config.count.is_some_and(|count| made >= count.get()) {
                 return Ok(());
             }
         }
     }
+
+    fn snapshot(&self) -> anyhow::Result<Snapshot> {
+        collect::take_kernel(&self.loaded, self.started.elapsed()).context("cannot read what was recorded")
+    }
+
+    /// The blocks of a moment by age, if ages are looked at.
+    fn live_blocks(&self, moment: Moment, view: &View) -> anyhow::Result<Option<LiveBlocks>> {
+        let Some(older) = view.older else {
+            return Ok(None);
+        };
+        let table = BlockTable::of_kernel_mode(&self.loaded);
+        let blocks = table.and_then(|table| LiveBlocks::read(&table, moment, older));
+        blocks.map(Some).context("cannot read the block table")
+    }
 }
 
-/// Sleeps until `deadline`. Returns whether `stop` was set before.
-fn wait(deadline: Instant, stop: &AtomicBool) -> bool {
+/// Sleeps until `deadline`. Returns whether an end was asked for before.
+fn wait(deadline: Instant, signals: &Signals) -> bool {
     loop {
-        if stop.load(Ordering::Relaxed) {
+        if signals.wants_end() {
             return true;
         }
         let left = deadline.saturating_duration_since(Instant::now());

@@ -1,14 +1,17 @@
 //! From a snapshot of kernel mode to a report: cuts the allocators' own frames off, groups, names.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 
-use super::describe::time_of_day;
+use super::describe::{Recently, recent, time_of_day};
 use crate::bpf::KernelAllocator;
 use crate::collect::{Amount, Snapshot, StackTotals};
+use crate::config::View;
+use crate::leak::age::Holder;
 use crate::leak::kernel_frames::{Kind, cut, is_root};
 use crate::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group};
 use crate::report::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
@@ -25,15 +28,27 @@ pub(super) struct Facts {
     pub(super) percpu: bool,
     /// Stacks to show.
     pub(super) top: usize,
+    /// What they are ranked by, and which blocks are hidden.
+    pub(super) view: View,
 }
 
 /// The report of `snapshot`.
-pub(super) fn report(mut snapshot: Snapshot, symbols: &Kallsyms, facts: &Facts) -> Report {
+pub(super) fn report(
+    mut snapshot: Snapshot,
+    recently: &Recently<'_>,
+    symbols: &Kallsyms,
+    facts: &Facts,
+) -> Report {
     for stack in &mut snapshot.stacks {
         from_the_caller_on(stack, symbols, facts.percpu);
     }
     let meaning = Listed(symbols);
-    let sites = group(&snapshot, |_| &meaning);
+    let changes = &recently.changes;
+    let sites = group(
+        &snapshot,
+        |_| &meaning,
+        |stack| changes.of(stack, recently.blocks.as_ref()),
+    );
     let completeness = Completeness::of(&sites);
     let mut modules = Modules::new(symbols);
     let ends = by_module::ends(&sites).into_iter();
@@ -49,19 +64,20 @@ pub(super) fn report(mut snapshot: Snapshot, symbols: &Kallsyms, facts: &Facts) 
     let kinds = kind_totals(&sites);
     let mut stacks: Vec<_> = sites
         .into_iter()
-        .map(|site| stack(site, symbols, &mut modules))
+        .map(|site| stack(site, symbols, &mut modules, &facts.view))
         .collect();
-    // Pages that hold what is counted by itself are no leak of their own. The order is kept otherwise.
-    stacks.sort_by_key(|stack| {
-        kinds
-            .iter()
-            .any(|kind| kind.holds_others && stack.allocator == kind.allocator)
+    // Pages that hold what is counted by itself are no leak of their own: they come last.
+    stacks.sort_by_cached_key(|stack| {
+        let mut others = kinds.iter().filter(|kind| kind.holds_others);
+        let holds_others = others.any(|kind| stack.allocator == kind.allocator);
+        (holds_others, Reverse(recently.rank(stack, &facts.view)))
     });
     Report {
         time: time_of_day(),
         elapsed: snapshot.elapsed,
         unwind: Unwind::Dwarf,
         top: facts.top,
+        compared: recently.compared(&facts.view),
         targets: vec![kernel_as_target()],
         stacks,
         sampling: snapshot.sampling,
@@ -157,8 +173,9 @@ impl<'a> Modules<'a> {
     }
 }
 
-fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>) -> Stack {
+fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>, view: &View) -> Stack {
     Stack {
+        recent: recent(&site, Holder::Running, view),
         pid: 0,
         instance: 0,
         ended: None,
