@@ -321,6 +321,23 @@ static __always_inline void percpu_allocated(void *ctx)
 		kernel_allocated(ctx, SPACE_PERCPU, RAW_ARGUMENT(ctx, 6), RAW_ARGUMENT(ctx, 2), KERNEL_PERCPU);
 }
 
+/* An argument of a traced function; not all kernels let a pointer to pointers be read from the context itself. */
+static __always_inline u64 function_argument(void *ctx, u32 number)
+{
+	u64 value = 0;
+
+	bpf_get_func_arg(ctx, number, &value);
+	return value;
+}
+
+static __always_inline u64 function_result(void *ctx)
+{
+	u64 value = 0;
+
+	bpf_get_func_ret(ctx, &value);
+	return value;
+}
+
 /* Objects that are allocated or freed together: no event, but an array of addresses. */
 struct bulk {
 	u64 *objects;

@@ -207,15 +207,17 @@ KERNEL_EVENT(kernel_percpu_free, EVENT_PERCPU_FREE, "percpu_free_percpu", COUNTE
 SEC("?fexit/kmem_cache_alloc_bulk")
 int kernel_bulk_alloc(u64 *ctx)
 {
-	if ((s32)ctx[4] > 0)
-		objects_allocated(ctx, (void *)ctx[0], (u64 *)ctx[3], ctx[4]);
+	u64 number = function_result(ctx);
+
+	if ((s32)number > 0)
+		objects_allocated(ctx, (void *)function_argument(ctx, 0), (u64 *)function_argument(ctx, 3), number);
 	return 0;
 }
 
 SEC("?fentry/kmem_cache_free_bulk")
 int kernel_bulk_free(u64 *ctx)
 {
-	objects_freed(ctx[1], (u64 *)ctx[2]);
+	objects_freed(function_argument(ctx, 1), (u64 *)function_argument(ctx, 2));
 	return 0;
 }
 
@@ -223,7 +225,7 @@ int kernel_bulk_free(u64 *ctx)
 SEC("?fexit/__kfree_rcu_sheaf")
 int kernel_sheaf_free(u64 *ctx)
 {
-	if ((u8)ctx[2])
-		kernel_freed(SPACE_SLAB, ctx[1]);
+	if ((u8)function_result(ctx))
+		kernel_freed(SPACE_SLAB, function_argument(ctx, 1));
 	return 0;
 }

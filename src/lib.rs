@@ -37,6 +37,14 @@
 //! once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The block enters the block table,
 //! its bytes the stack's totals (`bpf/blocks.bpf.h`). A free takes both back.
 //!
+//! # The kernel's own allocations
+//!
+//! Without a process there is nothing to prepare: `session/kernel_mode.rs` finds out by BTF what the allocators' tracepoints
+//! look like ([`bpf::KernelEvents`]), loads the programs of `bpf/kernel_memory.bpf.h` instead of all others, and attaches
+//! them. Tables of blocks, stacks and totals are the same; an address is of one of three spaces instead of an instance.
+//! Stacks are the kernel's own word, cut where the allocator's caller begins ([`leak::kernel_frames`]) and named by
+//! `/proc/kallsyms`.
+//!
 //! # Invariants
 //!
 //! * **No frame is invented.** Every stored frame lies in an executable mapping and was reached by CFI or by a
