@@ -49,6 +49,7 @@ impl Drop for Python {
 
 fn config(pid: u32) -> Config {
     Config {
+        allocators: crate::allocator::Selection::default(),
         pids: vec![pid],
         follow_fork: false,
         table_memory: None,

@@ -183,7 +183,7 @@ fn check_site(elf: &[u8], site: &ProbeSite) {
     let mut reads = vec![Register::RSP, Register::RBX, Register::RBP];
     reads.extend([Register::R12, Register::R13, Register::R14, Register::R15]);
     for argument in site.function.shape.arguments() {
-        reads.push([Register::RDI, Register::RSI, Register::RDX][usize::from(argument)]);
+        reads.push([Register::RDI, Register::RSI, Register::RDX, Register::RCX][usize::from(argument)]);
     }
     let mut facts = InstructionInfoFactory::new();
     for instruction in Decoder::new(64, prologue, DecoderOptions::NONE) {
