@@ -126,7 +126,12 @@ fn check_rows(what: &str, report: &Report, rows: &[Row]) {
             (one, left),
             "{what}: {site}:\n{stack}"
         );
-        assert_eq!(stack.end, "complete", "{what}: {stack}");
+        // musl comes without CFI.
+        let in_musl = stack
+            .end_at
+            .iter()
+            .any(|at| at.module.iter().any(|path| path.contains("musl")));
+        assert!(stack.end == "complete" || in_musl, "{what}: {stack}");
     }
     assert_eq!(report.stacks.len(), rows.len(), "{what}: nothing else:\n{report}");
     assert_eq!(
@@ -206,7 +211,8 @@ fn operators_of_cxx() {
 #[test]
 fn operators_that_throw_under_load() {
     let path = compile(&directory("live_allocators-throw"), "allocator.cpp", &RELEASE);
-    for library in ["libtcmalloc.so.4", "libjemalloc.so.2", "libmimalloc.so.2"] {
+    // mimalloc aborts instead: as Debian builds it, in C, it cannot throw.
+    for library in ["libtcmalloc.so.4", "libjemalloc.so.2"] {
         let mut program = start(&path, &["3000"], Some(library));
         program.tell("");
         for attach in ["session", "multi", "perf", "session"] {
@@ -327,7 +333,8 @@ fn functions_of_the_collector() {
     );
 }
 
-/// Rust's allocation: by the C library's functions, and by an allocator that is the program's own.
+/// Rust's allocation: by the C library's functions, and by an allocator that is the program's own. Of the latter, an
+/// optimising compiler leaves no function that could be told from others, which is said.
 #[test]
 fn functions_of_rust() {
     let directory = directory("live_allocators-rust");
@@ -347,8 +354,13 @@ fn functions_of_rust() {
         program.step("ready");
         let memleak = Memleak::attach(program.pid(), &[]);
         program.step("done");
-        let report = memleak.finish();
+        let (report, messages) = memleak.finish_with_messages();
         assert!(program.end().success());
+        assert_eq!(
+            messages.iter().any(|line| line.contains("__rust_alloc")),
+            own,
+            "{messages:#?}"
+        );
         for &(site, bytes) in rows {
             let stack = report.only_through(&format!("allocator::{site}"));
             let one = Amount { bytes, blocks: 1 };
