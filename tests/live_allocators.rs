@@ -342,12 +342,12 @@ fn functions_of_rust() {
     for own in [false, true] {
         let output = directory.join(if own { "own" } else { "system" });
         let mut command = Command::new("rustc");
-        command
-            .args(["-O", "--edition=2024", "-Awarnings", "-o"])
-            .arg(&output);
-        if own {
-            command.args(["--cfg", "own"]);
-        }
+        command.args(["--edition=2024", "-Awarnings", "-o"]).arg(&output);
+        command.args(if own {
+            ["--cfg", "own"]
+        } else {
+            ["-C", "opt-level=3"]
+        });
         run_tool(command.arg(source("allocator.rs")));
         let mut program = Program::start(&output, &[]);
         program.expect("warm");
