@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use memleak::bpf::{AttachPath, Sampling, Walk};
 use memleak::collect::Snapshot;
-use memleak::config::Config;
+use memleak::config::{Config, View};
 use memleak::preflight;
 use memleak::report::Format;
 use memleak::session::{Session, storages};
@@ -245,6 +245,7 @@ fn config(pid: u32, walk: Walk) -> Config {
         walk,
         format: Format::Text,
         top: 0,
+        view: View::default(),
         sampling: Sampling::All,
         sizes: None,
         max_blocks: Some(1 << 20),

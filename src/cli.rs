@@ -2,6 +2,7 @@
 
 mod allocators;
 mod selection;
+mod view;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use crate::config::{
 use crate::doctor;
 use crate::report::Format;
 pub use selection::SelectionArgs;
+pub use view::{OrderArg, ViewArgs};
 
 /// Says which call stacks of a running process hold memory that was never freed.
 ///
@@ -96,6 +98,9 @@ pub struct TraceArgs {
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
+    /// What reports show.
+    #[command(flatten)]
+    pub view: ViewArgs,
     /// Which allocations are recorded.
     #[command(flatten)]
     pub selection: SelectionArgs,
@@ -197,6 +202,7 @@ impl TryFrom<TraceArgs> for Config {
             },
             format: args.format.into(),
             top: args.top,
+            view: args.view.try_into()?,
             sampling,
             sizes,
             max_blocks: args

@@ -419,3 +419,24 @@ fn functions_that_are_given() {
     let only: Vec<_> = given.iter().copied().chain(["-O", "pool"]).collect();
     check_rows("by itself", &trace(&path, None, &only), pool);
 }
+
+/// What is asked for and is not there is one error that says what is there, or what to do.
+#[test]
+fn what_is_not_there() {
+    let path = compile(&directory("live_allocators-missing"), "pool.c", &RELEASE);
+    let program = start(&path, &[], None);
+    for (flags, told) in [
+        (["-O", "libnothing.so"], "libc.so.6"),
+        (["--alloc", "pool_lost:alloc(size=0)"], "`pool_lost`"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+        command.args(["-p", &program.pid().to_string()]).args(flags);
+        let output = command.output().expect("memleak was built");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(
+            errors.lines().last().is_some_and(|line| line.contains(told)),
+            "{errors}"
+        );
+    }
+}

@@ -147,7 +147,7 @@ impl<'a> Code<'a> {
                 Step::Leaves(name) if !never_returns(name) => {
                     return Err(NoExits::LeavesTo(String::from_utf8_lossy(name).into_owned()));
                 }
-                _ => {}
+                Step::On(_) | Step::To(_) | Step::Leaves(_) | Step::Calls(_) | Step::Ends => {}
             }
             Ok(Visit::Continue)
         })?;
