@@ -272,6 +272,15 @@ fn functions_of_jemalloc() {
         .args([&global, &local]);
     run_tool(&mut localize);
     check_rows("local", &trace(&local, None, &[]), JEMALLOC);
+
+    let stripped = directory.join("stripped");
+    run_tool(Command::new("strip").args(["-o"]).args([&stripped, &global]));
+    let mut program = start(&stripped, &[], None);
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let (_, messages) = memleak.finish_with_messages();
+    let warned = |line: &String| line.contains("contains jemalloc, but no symbols of it");
+    assert!(messages.iter().any(warned), "{messages:#?}");
 }
 
 /// jemalloc with a prefix before the names that it exports.
