@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::allocator::Selection;
+use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, SizeFilter, Walk};
 use crate::leak::Order;
 use crate::report::Format;
@@ -16,6 +18,8 @@ pub struct Config {
     pub pids: Vec<u32>,
     /// Whether their children are traced too.
     pub follow_fork: bool,
+    /// Which allocators are looked for, and where.
+    pub allocators: Selection,
     /// How stacks are walked.
     pub walk: Walk,
     /// Form of the reports.
@@ -131,6 +135,15 @@ pub enum ConfigError {
         "--combined-only does not read how old blocks are, which --older asks for: give only one of them"
     )]
     AgesNotRead,
+    /// Not a description of a function.
+    #[error("--alloc: {0}")]
+    Alloc(#[from] GivenError),
+    /// The same function twice.
+    #[error("--alloc: `{0}` is described twice: give each function once")]
+    AllocTwice(String),
+    /// An empty name.
+    #[error("{0} needs a name: leave it out to look everywhere")]
+    EmptyName(&'static str),
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),

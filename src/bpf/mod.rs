@@ -35,7 +35,7 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
-pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole};
+pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
 pub(crate) use batch::{Batch, HashTable};
 pub(crate) use clock::monotonic_nanoseconds;
 pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, Walk};

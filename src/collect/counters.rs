@@ -26,6 +26,8 @@ pub enum Counter {
     LostProcess = 12,
     Filtered = 13,
     FilteredBytes = 14,
+    LostReturnProbe = 15,
+    LostReturnProbeBytes = 16,
 }
 
 macro_rules! same_number {
@@ -55,6 +57,8 @@ same_number! {
     COUNTER_LOST_PROCESS => LostProcess,
     COUNTER_FILTERED => Filtered,
     COUNTER_FILTERED_BYTES => FilteredBytes,
+    COUNTER_LOST_RETURN_PROBE => LostReturnProbe,
+    COUNTER_LOST_RETURN_PROBE_BYTES => LostReturnProbeBytes,
 }
 
 /// A reading of all counters, summed over CPUs.

@@ -17,6 +17,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use amount::{AmountJson, SamplingJson};
 
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
@@ -128,7 +129,7 @@ struct StackJson {
     pid: u32,
     instance: u32,
     ended: Option<&'static str>,
-    allocator: &'static str,
+    allocator: Name,
     outstanding: AmountJson,
     allocated: AmountJson,
     #[serde(flatten)]
@@ -282,7 +283,7 @@ impl StackJson {
             pid: stack.pid,
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
-            allocator: stack.allocator,
+            allocator: stack.allocator.clone(),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
             recent: (&stack.recent).into(),

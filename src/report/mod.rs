@@ -24,6 +24,7 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
+use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Ages, Amount, Events, Losses, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
@@ -133,7 +134,7 @@ pub struct Stack {
     /// How the instance ended, if it has: then what is outstanding is what it held at its end.
     pub ended: Option<InstanceEnd>,
     /// The allocator function; it is not one of the frames.
-    pub allocator: &'static str,
+    pub allocator: Name,
     /// Allocated and not freed.
     pub outstanding: Amount,
     /// Everything allocated since the attach.

@@ -3,6 +3,7 @@ use std::process::{Child, Command, Stdio};
 use unwind_tables::walk::End;
 
 use super::*;
+use crate::allocator::Selection;
 use crate::bpf::Sampling;
 use crate::config::View;
 
@@ -50,6 +51,7 @@ impl Drop for Python {
 fn config(pid: u32) -> Config {
     Config {
         pids: vec![pid],
+        allocators: Selection::default(),
         follow_fork: false,
         table_memory: None,
         walk: Walk::Dwarf,
