@@ -127,14 +127,6 @@ pub enum ConfigError {
     /// Not an amount of memory for tables.
     #[error("--table-memory `{0}` is not an amount of memory from 64K to 256M: give bytes, or K, M or G")]
     TableMemory(String),
-    /// Not an age.
-    #[error("--older `{0}` is not a whole number of milliseconds: give 0 to show blocks of any age")]
-    Older(String),
-    /// Ages are asked for where none are read.
-    #[error(
-        "--combined-only does not read how old blocks are, which --older asks for: give only one of them"
-    )]
-    AgesNotRead,
     /// Not a description of a function.
     #[error("--alloc: {0}")]
     Alloc(#[from] GivenError),
@@ -144,6 +136,14 @@ pub enum ConfigError {
     /// An empty name.
     #[error("{0} needs a name: leave it out to look everywhere")]
     EmptyName(&'static str),
+    /// Not an age.
+    #[error("--older `{0}` is not a whole number of milliseconds: give 0 to show blocks of any age")]
+    Older(String),
+    /// Ages are asked for where none are read.
+    #[error(
+        "--combined-only does not read how old blocks are, which --older asks for: give only one of them"
+    )]
+    AgesNotRead,
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),

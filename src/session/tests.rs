@@ -51,13 +51,13 @@ impl Drop for Python {
 fn config(pid: u32) -> Config {
     Config {
         pids: vec![pid],
-        allocators: Selection::default(),
         follow_fork: false,
         table_memory: None,
         walk: Walk::Dwarf,
         format: Format::Text,
         top: 10,
         view: View::default(),
+        allocators: Selection::default(),
         sampling: Sampling::All,
         sizes: None,
         max_blocks: Some(1 << 16),
