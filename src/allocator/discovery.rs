@@ -184,7 +184,7 @@ fn stripped_allocator(bytes: &[u8]) -> Option<&'static str> {
     found.map(|&(_, name)| name)
 }
 
-/// Where to probe the function called `name`, which is none of [`FUNCTIONS`], if the probe reads no arguments.
+/// Where to probe the function called `name`, which is no allocator's, if the probe reads no arguments.
 ///
 /// # Errors
 ///

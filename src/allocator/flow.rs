@@ -51,7 +51,7 @@ pub enum NoExits {
     /// A jump to where there is no code, or code that cannot be decoded.
     #[error("its code at {0} cannot be decoded")]
     Undecodable(Svma),
-    /// Beyond [`MAX_INSTRUCTIONS`] or [`MAX_RETS`].
+    /// More instructions, or more `ret`s, than are followed.
     #[error("its code is too large to follow")]
     TooLarge,
     /// Every way ends in a call that never returns, or goes round for ever.
