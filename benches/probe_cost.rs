@@ -15,6 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use memleak::allocator::Selection;
 use memleak::bpf::{AttachPath, Sampling, Walk};
 use memleak::collect::Snapshot;
 use memleak::config::{Config, View};
@@ -241,6 +242,7 @@ fn config(pid: u32, walk: Walk) -> Config {
     Config {
         kernel: None,
         pids: vec![pid],
+        allocators: Selection::default(),
         follow_fork: false,
         table_memory: None,
         walk,

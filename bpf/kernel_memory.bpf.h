@@ -176,8 +176,8 @@ static __always_inline void kernel_allocated(void *ctx, u32 space, u64 address, 
 
 static __always_inline void kernel_freed(u32 space, u64 address)
 {
-	if (address > ZERO_SIZE_BLOCK)
-		free_block(space, address);
+	if (address > ZERO_SIZE_BLOCK && !free_block(space, address))
+		count_unknown_free();
 }
 
 /* What was asked for, or what a cache's objects have. */

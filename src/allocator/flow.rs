@@ -11,7 +11,7 @@ use thiserror::Error;
 use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
-use super::linkage::{Linkage, code_from};
+use super::linkage::{Bound, Linkage, code_from};
 
 /// Instructions that are followed at most.
 const MAX_INSTRUCTIONS: usize = 20_000;
@@ -51,7 +51,7 @@ pub enum NoExits {
     /// A jump to where there is no code, or code that cannot be decoded.
     #[error("its code at {0} cannot be decoded")]
     Undecodable(Svma),
-    /// Beyond [`MAX_INSTRUCTIONS`] or [`MAX_RETS`].
+    /// More instructions, or more `ret`s, than are followed.
     #[error("its code is too large to follow")]
     TooLarge,
     /// Every way ends in a call that never returns, or goes round for ever.
@@ -96,6 +96,24 @@ enum Callee<'a> {
     Unknown,
 }
 
+impl<'a> Step<'a> {
+    fn jump(bound: Bound<'a>) -> Self {
+        match bound {
+            Bound::Here(target) => Self::To(target),
+            Bound::Import(name) => Self::Leaves(name),
+        }
+    }
+}
+
+impl<'a> From<Bound<'a>> for Callee<'a> {
+    fn from(bound: Bound<'a>) -> Self {
+        match bound {
+            Bound::Here(target) => Self::Here(target),
+            Bound::Import(name) => Self::Import(name),
+        }
+    }
+}
+
 /// What a visitor says of a call or jump to another function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
@@ -129,7 +147,7 @@ impl<'a> Code<'a> {
                 Step::Leaves(name) if !never_returns(name) => {
                     return Err(NoExits::LeavesTo(String::from_utf8_lossy(name).into_owned()));
                 }
-                _ => {}
+                Step::On(_) | Step::To(_) | Step::Leaves(_) | Step::Calls(_) | Step::Ends => {}
             }
             Ok(Visit::Continue)
         })?;
@@ -171,6 +189,45 @@ impl<'a> Code<'a> {
             Ok(if passes_on { Visit::Stop } else { Visit::Continue })
         });
         followed.is_ok() && forwarded && !own_way
+    }
+
+    /// Whether the function at `entry` reaches none that `known` knows, neither itself nor by a function that it calls.
+    ///
+    /// What those call in turn is not looked at: they are ways to rare ends, such as messages before an abort.
+    pub fn is_leaf(&self, entry: Svma, known: &impl Known) -> bool {
+        let mut called = BTreeSet::new();
+        let itself = self.reaches(entry, known, &mut called);
+        let by_others = || {
+            let mut further = BTreeSet::new();
+            called
+                .iter()
+                .any(|&called| self.reaches(called, known, &mut further).unwrap_or(false))
+        };
+        itself == Ok(false) && !by_others()
+    }
+
+    /// Whether the function at `entry` jumps to or calls one that `known` knows. Those of the object that it calls are
+    /// added to `called`.
+    fn reaches(&self, entry: Svma, known: &impl Known, called: &mut BTreeSet<Svma>) -> Result<bool, NoExits> {
+        let mut reached = false;
+        self.follow(entry, |_, step| {
+            let to = |target: &Svma| known.is_function(*target);
+            reached |= match step {
+                Step::To(target) | Step::On(Some(target)) => to(target),
+                Step::Calls(Callee::Here(target)) => {
+                    called.insert(*target);
+                    to(target)
+                }
+                Step::Leaves(name) | Step::Calls(Callee::Import(name)) => known.is_import(name),
+                Step::On(None)
+                | Step::Calls(Callee::Unknown)
+                | Step::Returns
+                | Step::Ends
+                | Step::Unknown => false,
+            };
+            Ok(if reached { Visit::Stop } else { Visit::Continue })
+        })?;
+        Ok(reached)
     }
 
     /// Visits every instruction that can be reached from `entry`, each once. A way that is stopped is not followed on.
@@ -224,33 +281,31 @@ impl<'a> Code<'a> {
             FlowControl::Next => Step::On(None),
             FlowControl::ConditionalBranch => Step::On(Some(target)),
             FlowControl::UnconditionalBranch => match self.plt(target) {
-                Some(name) => Step::Leaves(name),
+                Some(bound) => Step::jump(bound),
                 None => Step::To(target),
             },
-            FlowControl::IndirectBranch => match self.linkage.import_of(instruction) {
-                Some(name) => Step::Leaves(name),
-                None => Step::Unknown,
-            },
+            FlowControl::IndirectBranch => self
+                .linkage
+                .bound_of(instruction)
+                .map_or(Step::Unknown, Step::jump),
             FlowControl::Return => Step::Returns,
-            FlowControl::Call if instruction.is_call_near() => Step::Calls(match self.plt(target) {
-                Some(name) => Callee::Import(name),
-                None => Callee::Here(target),
-            }),
+            FlowControl::Call if instruction.is_call_near() => {
+                Step::Calls(self.plt(target).map_or(Callee::Here(target), Callee::from))
+            }
             // A system call.
             FlowControl::Call => Step::On(None),
-            FlowControl::IndirectCall => Step::Calls(
-                self.linkage
-                    .import_of(instruction)
-                    .map_or(Callee::Unknown, Callee::Import),
-            ),
+            FlowControl::IndirectCall => {
+                let bound = self.linkage.bound_of(instruction);
+                Step::Calls(bound.map_or(Callee::Unknown, Callee::from))
+            }
             FlowControl::Interrupt | FlowControl::Exception => Step::Ends,
             FlowControl::XbeginXabortXend => Step::Unknown,
         }
     }
 
-    fn plt(&self, target: Svma) -> Option<&'a [u8]> {
+    fn plt(&self, target: Svma) -> Option<Bound<'a>> {
         self.linkage
-            .import_behind(code_from(self.elf, self.view, target)?, target)
+            .bound_behind(code_from(self.elf, self.view, target)?, target)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::Timelike;
 use unwind_tables::addr::{Avma, Svma};
@@ -143,13 +144,13 @@ fn holder(process: Option<&TargetFacts>) -> Holder {
 
 /// A site's ages and changes.
 pub(super) fn recent<M>(site: &Site<M>, holder: Holder, view: &View) -> StackRecent {
-    let all = view.older.is_some_and(|older| older.is_zero());
+    let (young, shown_spread) = match view.older {
+        Some(Duration::ZERO) => (Some(Amount::default()), site.outstanding_spread()),
+        _ => (site.young(holder), site.shown_spread(holder)),
+    };
     StackRecent {
-        young: if all {
-            Some(Amount::default())
-        } else {
-            site.young(holder)
-        },
+        young,
+        shown_spread,
         // Blocks of what has ended leave the table some time later.
         ages: site.recent.blocks.map(|blocks| match holder {
             Holder::Ended => Ages::default(),
