@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::fs::File;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
@@ -24,10 +24,9 @@ const PAGE: (&str, &str, &str) = ("alloc_pages", "shmem_alloc_folio", "shmem_fal
 const MOST_REPORTS: usize = 150;
 
 /// One trace of the kernel at a time: another test's program calls the same functions.
-fn alone() -> File {
-    let lock = File::create("/tmp/memleak-live_kernel.lock").expect("writable");
-    lock.lock().expect("a lock");
-    lock
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is outstanding of an allocator from stacks that begin in one function and lead through another.
