@@ -26,6 +26,7 @@ struct scratch;
 #include "blocks.bpf.h"
 #include "calls.bpf.h"
 #include "lifecycle.bpf.h"
+#include "regions.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -56,6 +57,8 @@ struct compared {
 	enum saved_kind saved_kind;
 	enum saves_shape saves_shape;
 	struct event event;
+	enum region_call region_call;
+	struct region_event region_event;
 };
 const volatile struct compared compared = {};
 
@@ -145,3 +148,23 @@ int forget_blocks(void *ctx)
 	bpf_for_each_map_elem(&blocks, forget_ended, NULL, 0);
 	return 0;
 }
+
+/* Entry and end of the mapping calls. The end gets the registers too, then the result. */
+#define MAPPING_CALL(name, call)                                 \
+	SEC("fentry/__x64_sys_" #name)                           \
+	int name##_begins(u64 *ctx)                              \
+	{                                                        \
+		region_call_begins((void *)ctx[0], call);        \
+		return 0;                                        \
+	}                                                        \
+	SEC("fexit/__x64_sys_" #name)                            \
+	int name##_ends(u64 *ctx)                                \
+	{                                                        \
+		region_call_ends((void *)ctx[0], ctx[1], call);  \
+		return 0;                                        \
+	}
+
+MAPPING_CALL(mmap, CALL_MMAP)
+MAPPING_CALL(munmap, CALL_MUNMAP)
+MAPPING_CALL(mremap, CALL_MREMAP)
+MAPPING_CALL(brk, CALL_BRK)

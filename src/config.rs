@@ -15,6 +15,8 @@ pub struct Config {
     pub pids: Vec<u32>,
     /// Whether their children are traced too.
     pub follow_fork: bool,
+    /// Whether mappings are accounted, instead of what allocator functions allocate.
+    pub mmap: bool,
     /// How stacks are walked.
     pub walk: Walk,
     /// Form of the reports.

@@ -20,7 +20,7 @@
 //! ```
 //!
 //! Modules import only those before them in this list: `preflight`, `calls`, `target`, `allocator`, `bpf`,
-//! `collect`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
+//! `collect`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
 //! them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
 //! # What happens at an allocation
@@ -98,6 +98,7 @@ pub mod doctor;
 pub mod inspect;
 pub mod leak;
 pub mod preflight;
+pub mod regions;
 pub mod report;
 pub mod session;
 pub mod symbolize;

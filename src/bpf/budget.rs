@@ -37,6 +37,7 @@ fn verified(attach: AttachPath, walk: Walk) -> BTreeMap<String, u64> {
         walk,
         attach,
         follow_fork: true,
+        regions: true,
         capacity: Capacity {
             table_words: 1 << 20,
             mappings: 1 << 10,

@@ -12,6 +12,7 @@ mod memory;
 mod placement;
 mod processes;
 mod publish;
+mod regions;
 mod tables;
 
 #[allow(
@@ -39,6 +40,7 @@ pub use load::{AttachPath, Capacity, LoadError, Settings, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
+pub use regions::RegionWatch;
 pub(crate) use skeleton::types;
 pub use tables::{Stored, TableStore};
 
@@ -69,6 +71,8 @@ pub(crate) struct Recorded {
     pub(crate) stack_capacity: u32,
     pub(crate) counters: MapHandle,
     pub(crate) events: MapHandle,
+    /// Of `types::region_event`; `None` where mapping calls are not followed.
+    pub(crate) region_events: Option<MapHandle>,
 }
 
 impl<'obj> Kernel<'obj> {
@@ -103,6 +107,10 @@ impl<'obj> Kernel<'obj> {
             stack_capacity: sizes.stack_capacity,
             counters: MapHandle::try_from(&maps.counters)?,
             events: MapHandle::try_from(&maps.events)?,
+            region_events: match settings.regions {
+                true => Some(MapHandle::try_from(&maps.region_events)?),
+                false => None,
+            },
         };
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
         let kernel = Self {

@@ -24,6 +24,9 @@ pub enum Counter {
     LostEvent = 10,
     ProbeHits = 11,
     LostProcess = 12,
+    LostRegionEvent = 13,
+    LostRegion = 14,
+    LostRegionBytes = 15,
 }
 
 macro_rules! same_number {
@@ -51,6 +54,9 @@ same_number! {
     COUNTER_LOST_EVENT => LostEvent,
     COUNTER_PROBE_HITS => ProbeHits,
     COUNTER_LOST_PROCESS => LostProcess,
+    COUNTER_LOST_REGION_EVENT => LostRegionEvent,
+    COUNTER_LOST_REGION => LostRegion,
+    COUNTER_LOST_REGION_BYTES => LostRegionBytes,
 }
 
 /// A reading of all counters, summed over CPUs.

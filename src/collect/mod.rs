@@ -2,8 +2,10 @@
 
 mod counters;
 mod events;
+mod regions;
 mod snapshot;
 
 pub use counters::{Counter, Counters};
 pub use events::{Event, Events as EventQueue};
-pub use snapshot::{Amount, Events, Losses, Snapshot, StackTotals, take};
+pub use regions::{Moment, RegionCall, RegionEvent, RegionKind};
+pub use snapshot::{Amount, Events, Losses, Snapshot, StackTotals, stack_of, take};

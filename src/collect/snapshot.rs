@@ -12,6 +12,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Frame};
 
 use super::counters::{Counter, Counters};
+use super::regions::RegionKind;
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{Kernel, Recorded};
 
@@ -46,6 +47,8 @@ pub struct StackTotals {
     pub allocated: Amount,
     /// What of it was freed.
     pub freed: Amount,
+    /// What mappings of this stack are for; `None` for blocks of an allocator.
+    pub kind: Option<RegionKind>,
 }
 
 /// Counts of calls since tracing began.
@@ -122,7 +125,7 @@ pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_r
 }
 
 /// Loss causes: their name, the counter of blocks and the counter of bytes.
-const LOSS_CAUSES: [(&str, Counter, Counter); 3] = [
+const LOSS_CAUSES: [(&str, Counter, Counter); 4] = [
     (
         "thread_state",
         Counter::LostThreadState,
@@ -138,6 +141,7 @@ const LOSS_CAUSES: [(&str, Counter, Counter); 3] = [
         Counter::LostResultFault,
         Counter::LostResultFaultBytes,
     ),
+    ("region_queue_full", Counter::LostRegion, Counter::LostRegionBytes),
 ];
 
 fn losses(counters: &Counters) -> Losses {
@@ -176,17 +180,7 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
 
 /// `None` for a record that has no totals (yet): its other fields may not have been written.
 fn read_stack(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<StackTotals> {
-    let [
-        allocated_bytes,
-        allocated_blocks,
-        freed_bytes,
-        freed_blocks,
-        _,
-        end_pc,
-        shape,
-        owner,
-    ] = record
-    else {
+    let [allocated_bytes, allocated_blocks, freed_bytes, freed_blocks, ..] = record else {
         return None;
     };
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
@@ -201,11 +195,31 @@ fn read_stack(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<
     if allocated.blocks == 0 {
         return None;
     }
-    let totals = StackTotals {
+    let stack = read_shape(record, index, frames)?;
+    Some(StackTotals {
         allocated,
         freed,
-        ..fixed_stack(index)?
+        ..stack
+    })
+}
+
+/// A stack without its totals, which may be kept elsewhere.
+///
+/// `index` must have come from the kernel side: else the record may not have been written.
+pub fn stack_of(kernel: &Kernel<'_>, index: u32) -> Option<StackTotals> {
+    let recorded = &kernel.recorded;
+    let first = usize::try_from(index).ok()?.checked_mul(RECORD_WORDS)?;
+    let record = recorded.stacks.words().get(first..)?.get(..RECORD_WORDS)?;
+    read_shape(record, index, recorded.frames.words())
+}
+
+/// What of a record is written once.
+fn read_shape(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<StackTotals> {
+    let [.., end_pc, shape, owner] = record else {
+        return None;
     };
+    let read = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let totals = fixed_stack(index)?;
     if index < limits::FIRST_STACK.0 {
         return Some(totals);
     }
@@ -242,6 +256,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         end_pc: Avma::new(0),
         allocated: Amount::default(),
         freed: Amount::default(),
+        kind: None,
     })
 }
 

@@ -60,6 +60,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
         walk: Walk::Dwarf,
         attach: path,
         follow_fork: false,
+        regions: false,
         capacity: SMALL,
     };
     let kernel = Kernel::load(&mut storage, &settings)?;

@@ -13,7 +13,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::bpf::InstanceEnd;
-use crate::collect::Amount;
+use crate::collect::{Amount, RegionKind};
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
 
@@ -112,6 +112,8 @@ struct StackJson {
     instance: u32,
     ended: Option<&'static str>,
     allocator: &'static str,
+    /// With `--mmap`: what the mappings are for.
+    kind: Option<&'static str>,
     outstanding: AmountJson,
     allocated: AmountJson,
     end: &'static str,
@@ -257,6 +259,7 @@ impl From<&Stack> for StackJson {
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator,
+            kind: stack.kind.map(RegionKind::name),
             outstanding: stack.outstanding.into(),
             allocated: stack.allocated.into(),
             end: stack.end.name(),

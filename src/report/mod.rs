@@ -7,6 +7,7 @@ mod ends;
 mod health;
 mod json;
 mod modules;
+mod regions;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -23,7 +24,7 @@ use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::bpf::InstanceEnd;
-use crate::collect::{Amount, Events, Losses};
+use crate::collect::{Amount, Events, Losses, RegionKind};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
 pub(crate) use health::{counted, percent, size};
@@ -100,6 +101,8 @@ pub struct Stack {
     pub ended: Option<InstanceEnd>,
     /// The allocator function; it is not one of the frames.
     pub allocator: &'static str,
+    /// What mappings are for; `None` for blocks of an allocator.
+    pub kind: Option<RegionKind>,
     /// Allocated and not freed.
     pub outstanding: Amount,
     /// Everything allocated since the attach.

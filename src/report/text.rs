@@ -14,6 +14,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use super::ends::explain;
 use super::{Frame, Location, ModuleFacts, Report, Stack, health};
 use crate::bpf::InstanceEnd;
+use crate::collect::RegionKind;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
 /// The address column of lines that have no address.
@@ -26,7 +27,10 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         "[{}] Top {} stacks with outstanding allocations:",
         report.time, report.top
     )?;
-    let outstanding = report.stacks.iter().filter(|stack| stack.outstanding.blocks > 0);
+    let outstanding = report
+        .stacks
+        .iter()
+        .filter(|stack| stack.outstanding.blocks > 0 && stack.kind.is_none_or(RegionKind::is_suspect));
     let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
     shown.reverse();
     for stack in shown {
@@ -42,9 +46,12 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
         "\t{} bytes in {} allocations from stack",
         amount.bytes, amount.blocks
     )?;
+    let kind = stack
+        .kind
+        .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     match report.targets.len() > 1 {
-        true => writeln!(out, "\t\tvia {} in {}", stack.allocator, Owner(stack))?,
-        false => writeln!(out, "\t\tvia {}", stack.allocator)?,
+        true => writeln!(out, "\t\tvia {}{kind} in {}", stack.allocator, Owner(stack))?,
+        false => writeln!(out, "\t\tvia {}{kind}", stack.allocator)?,
     }
     for frame in &stack.frames {
         render_frame(frame, report.unwind, out)?;

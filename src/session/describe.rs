@@ -10,7 +10,7 @@ use unwind_tables::walk::Unwind;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::FUNCTIONS;
-use crate::collect::Snapshot;
+use crate::collect::{RegionCall, Snapshot};
 use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
 use crate::symbolize::{CodeObject, PerfMap, Symbolized, Symbolizer, outside_modules};
@@ -68,6 +68,13 @@ impl Meaning<ModuleId> for History {
     }
 }
 
+/// The name of an allocator function or mapping call.
+fn allocator(function: u8) -> &'static str {
+    let call = RegionCall::of_function(function).map(RegionCall::name);
+    let function = FUNCTIONS.get(usize::from(function));
+    function.map(|function| function.name).or(call).unwrap_or("?")
+}
+
 fn time_of_day() -> TimeOfDay {
     let now = chrono::Local::now();
     let part = |value: u32| u8::try_from(value).unwrap_or_default();
@@ -95,9 +102,8 @@ impl Describer<'_> {
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
             ended: process.and_then(|process| process.ended),
-            allocator: FUNCTIONS
-                .get(usize::from(site.function))
-                .map_or("?", |function| function.name),
+            allocator: allocator(site.function),
+            kind: site.kind,
             outstanding: site.outstanding(),
             allocated: site.allocated,
             end: site.end,

@@ -11,6 +11,7 @@ use unwind_tables::addr::Avma;
 use super::attachments::Attachments;
 use super::probes::AllocatorProbes;
 use super::process::Process;
+use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::Said;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
@@ -45,6 +46,8 @@ pub(super) struct Live<'obj> {
     /// Instances by number, those that have ended too.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
+    /// With `--mmap`: what is accounted instead of blocks.
+    pub(super) regions: Option<Ledger>,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
     pub(super) walk: Walk,
@@ -93,6 +96,7 @@ impl<'obj> Live<'obj> {
             walk: config.walk,
             attach: path,
             follow_fork: config.follow_fork,
+            regions: config.mmap,
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared
@@ -106,6 +110,7 @@ impl<'obj> Live<'obj> {
             attached: Attachments::default(),
             processes: BTreeMap::new(),
             _watch: kernel.watch().context("cannot follow processes")?,
+            regions: config.mmap.then(|| Ledger::new(config.max_blocks)),
             events: EventQueue::open(&kernel)?,
             kernel,
             walk: config.walk,
@@ -139,7 +144,11 @@ impl<'obj> Live<'obj> {
             self.add_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
-        Ok(())
+        match &mut self.regions {
+            // Once walks have what they need: what comes before is older than the trace.
+            Some(regions) => regions.start(&self.kernel),
+            None => Ok(()),
+        }
     }
 
     /// Begins to trace a process that runs: its mappings are published, then its probes attached.
@@ -176,6 +185,18 @@ impl<'obj> Live<'obj> {
         } else {
             ""
         };
+        if self.regions.is_some() {
+            tracing::info!(
+                "tracing {}{}: mapping calls, instead of what allocators do; Ctrl-C ends it with a last report",
+                traced.join(", "),
+                if self.follow_fork {
+                    " and their children"
+                } else {
+                    ""
+                }
+            );
+            return;
+        }
         tracing::info!(
             "tracing {}{children}: {} probes by {links} {path:?} links; Ctrl-C ends it with a last report",
             traced.join(", "),
@@ -293,6 +314,10 @@ impl<'obj> Live<'obj> {
             (Some(process.facts.pid), &mut process.attached)
         };
         let (mappings, modules) = (&process.mappings, &self.modules);
+        if self.regions.is_some() {
+            attached.add_hook(&self.kernel, pid, mappings, modules);
+            return Ok(());
+        }
         attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;
         Ok(())
     }

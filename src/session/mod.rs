@@ -11,6 +11,7 @@ mod lifecycle;
 mod live;
 mod probes;
 mod process;
+mod regions;
 mod reload;
 mod tables;
 #[cfg(test)]
@@ -122,6 +123,7 @@ impl<'obj> Session<'obj> {
             }
             live.observe()?;
             live.react(&events)?;
+            live.follow_regions()?;
             if !live.is_anything_live() {
                 return Ok(true);
             }
@@ -167,15 +169,15 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read or written.
     pub fn report(&mut self, top: usize) -> anyhow::Result<Report> {
-        let snapshot = self.snapshot()?;
+        self.live.settle_regions()?;
+        let mut snapshot = self.snapshot()?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
         self.live.reload_all()?;
         self.live.forget_ended()?;
+        self.live.add_regions(&mut snapshot, &mut self.symbolizer);
         if snapshot.events.probe_hits == 0 {
-            tracing::warn!(
-                "no call of a probed allocator function was seen: the target is idle or allocates otherwise"
-            );
+            tracing::warn!("{}", self.live.nothing_seen());
         }
         self.read_perf_maps();
         let names = describe::Describer {
@@ -213,7 +215,7 @@ fn prepare(config: &Config) -> anyhow::Result<Prepared> {
     let mut probes = AllocatorProbes::default();
     let problems = probes.look_at(modules.iter(), &modules);
     for (target, mappings) in targets.iter().zip(&mappings) {
-        if !probes.any(mappings.module_ids()) {
+        if !config.mmap && !probes.any(mappings.module_ids()) {
             bail!(
                 "nothing to probe in process {}: {}",
                 target.pid(),

@@ -50,6 +50,7 @@ fn config(pid: u32) -> Config {
     Config {
         pids: vec![pid],
         follow_fork: false,
+        mmap: false,
         table_memory: None,
         walk: Walk::Dwarf,
         format: Format::Text,

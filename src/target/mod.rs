@@ -178,6 +178,21 @@ impl Target {
     /// Lines of the maps that cannot be understood are counted. Fails with `NotFound` once the
     /// process has ended.
     pub fn read_mappings(&self, modules: &mut Modules) -> io::Result<Mappings> {
+        let text = self.maps_text()?;
+        let mappings = Mappings::resolve(self.pid, maps::parse(&text), modules);
+        let settled = self.settled(&mappings, modules);
+        Ok(mappings.with_settled(settled))
+    }
+
+    /// Reads everything that it has mapped, ascending. Lines that cannot be understood are left out.
+    ///
+    /// Fails with `NotFound` once the process has ended.
+    pub fn read_maps(&self) -> io::Result<Vec<maps::MapsEntry>> {
+        let text = self.maps_text()?;
+        Ok(maps::parse(&text).filter_map(Result::ok).collect())
+    }
+
+    fn maps_text(&self) -> io::Result<Vec<u8>> {
         let text = read_maps(self.pid)?;
         // Asked after the reading: then the text was this process's, and not a successor's.
         if self.has_exited() {
@@ -186,9 +201,7 @@ impl Target {
                 format!("process {} has exited", self.pid),
             ));
         }
-        let mappings = Mappings::resolve(self.pid, maps::parse(&text), modules);
-        let settled = self.settled(&mappings, modules);
-        Ok(mappings.with_settled(settled))
+        Ok(text)
     }
 
     /// The modules that cannot be unloaded, as far as memory confirms that they are what was opened.
