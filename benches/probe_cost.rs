@@ -241,6 +241,7 @@ fn config(pid: u32, walk: Walk) -> Config {
     Config {
         pids: vec![pid],
         follow_fork: false,
+        mmap: false,
         table_memory: None,
         walk,
         format: Format::Text,

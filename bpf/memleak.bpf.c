@@ -149,19 +149,19 @@ int forget_blocks(void *ctx)
 	return 0;
 }
 
-/* Entry and end of the mapping calls. The end gets the registers too, then the result. */
-#define MAPPING_CALL(name, call)                                 \
-	SEC("fentry/__x64_sys_" #name)                           \
-	int name##_begins(u64 *ctx)                              \
-	{                                                        \
-		region_call_begins((void *)ctx[0], call);        \
-		return 0;                                        \
-	}                                                        \
-	SEC("fexit/__x64_sys_" #name)                            \
-	int name##_ends(u64 *ctx)                                \
-	{                                                        \
-		region_call_ends((void *)ctx[0], ctx[1], call);  \
-		return 0;                                        \
+/* Entry and end of the mapping calls. Their tracepoints run with preemption disabled. */
+#define MAPPING_CALL(name, call)                        \
+	SEC("tp/syscalls/sys_enter_" #name)             \
+	int name##_begins(void *ctx)                    \
+	{                                               \
+		region_call_begins(call);               \
+		return 0;                               \
+	}                                               \
+	SEC("tp/syscalls/sys_exit_" #name)              \
+	int name##_ends(void *ctx)                      \
+	{                                               \
+		region_call_ends(call);                 \
+		return 0;                               \
 	}
 
 MAPPING_CALL(mmap, CALL_MMAP)

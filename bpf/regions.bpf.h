@@ -72,18 +72,26 @@ static __always_inline bool takes_away(struct pt_regs *regs, enum region_call ca
 	return call != CALL_MMAP || (flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED;
 }
 
+/* Those at the system call: the first frame is what made it, its address the one behind the instruction. */
+static __always_inline bool read_user_registers(struct pt_regs *regs)
+{
+	void *saved = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	return bpf_probe_read_kernel(regs, sizeof(*regs), saved) == 0;
+}
+
 static __always_inline u64 region_owner(void)
 {
 	return owner_of_process(current_tgid());
 }
 
-static __always_inline void region_call_begins(struct pt_regs *from, enum region_call call)
+static __always_inline void region_call_begins(enum region_call call)
 {
 	u64 owner = region_owner();
 	struct region_event *event;
 	struct pt_regs regs;
 
-	if (!owner || bpf_probe_read_kernel(&regs, sizeof(regs), from) || !takes_away(&regs, call))
+	if (!owner || !read_user_registers(&regs) || !takes_away(&regs, call))
 		return;
 	event = new_region_event(owner, &regs, call);
 	if (!event)
@@ -111,19 +119,22 @@ static __always_inline u64 mapped_bytes(struct pt_regs *regs, enum region_call c
 	}
 }
 
-static __always_inline void region_call_ends(struct pt_regs *from, u64 result, enum region_call call)
+static __always_inline void region_call_ends(enum region_call call)
 {
 	u64 owner = region_owner();
-	bool maps = call != CALL_MUNMAP && !is_error(result);
 	u32 function = MAX_FUNCTIONS - REGION_CALLS + call;
 	struct region_event *event;
 	struct pt_regs regs;
 	u32 stack = 0;
 
-	if (!owner || bpf_probe_read_kernel(&regs, sizeof(regs), from))
+	if (!owner || !read_user_registers(&regs))
 		return;
+
+	u64 value = result(&regs);
+	bool maps = call != CALL_MUNMAP && !is_error(value);
+
 	/* A brk that asks for no more than there is maps nothing: most ask where the break is. */
-	if (call == CALL_BRK && syscall_argument(&regs, 0) != result)
+	if (call == CALL_BRK && syscall_argument(&regs, 0) != value)
 		maps = false;
 	if (maps)
 		stack = current_stack(&regs, owner, function);
@@ -135,6 +146,6 @@ static __always_inline void region_call_ends(struct pt_regs *from, u64 result, e
 	}
 	event->ended = 1;
 	event->stack = stack;
-	event->result = result;
+	event->result = value;
 	bpf_ringbuf_submit(event, region_wakeup());
 }

@@ -57,6 +57,7 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
         instance: 1,
         ended: None,
         allocator: "malloc",
+        kind: None,
         outstanding,
         allocated: Amount {
             bytes: outstanding.bytes * 2,
