@@ -46,6 +46,18 @@ impl<T: Copy> Intervals<T> {
         (address < end).then_some(value)
     }
 
+    /// Whether all of `range` has values.
+    pub fn covers(&self, range: &Range<Avma>) -> bool {
+        let mut from = range.start;
+        while from < range.end {
+            match self.pieces.range(..=from).next_back() {
+                Some((_, &(end, _))) if end > from => from = end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Takes out all of `range`; returns the parts that were there, ascending.
     pub fn take(&mut self, range: &Range<Avma>) -> Vec<(Range<Avma>, T)> {
         if range.is_empty() {

@@ -78,6 +78,14 @@ pub(super) fn moves(event: &RegionEvent) -> Option<Avma> {
     (event.call == RegionCall::Mremap).then(|| Avma::new(event.arguments[0]))
 }
 
+/// What `mremap` moves without changing its length: such a move may span several mappings and what is between them
+/// (Linux 6.17).
+pub(super) fn moved_as_is(event: &RegionEvent) -> Option<Range<Avma>> {
+    let [old, old_length, new_length, flags, _] = event.arguments;
+    let is = event.call == RegionCall::Mremap && flags & MREMAP_FIXED != 0 && old_length == new_length;
+    is.then(|| pages(old, old_length, PAGE)).flatten()
+}
+
 /// The size of the pages that `mmap` with these flags maps; lengths are rounded up to it.
 pub(super) fn page_of(flags: u64) -> u64 {
     if flags & MAP_HUGETLB == 0 {

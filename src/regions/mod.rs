@@ -48,6 +48,8 @@ struct InProgress {
     arguments: [u64; 5],
     /// Whether there is anything that it unmaps.
     unmaps: bool,
+    /// It moves addresses that are not all known to be mapped: what is not is not mapped after the move either.
+    moves_gaps: bool,
     taken: Vec<(Range<Avma>, RegionId, Region)>,
     program_break: Option<u64>,
 }
@@ -113,8 +115,8 @@ impl Regions {
         pieces.filter_map(|(range, id)| Some((range, self.regions.get(&id)?)))
     }
 
-    /// Follows a call. Returns addresses of which a failed call may have unmapped some all the same; what is said of
-    /// them must be compared with the process's maps.
+    /// Follows a call. Returns addresses of which some may not be mapped all the same: a failed call may have unmapped
+    /// them, or a move had gaps. What is said of them must be compared with the process's maps.
     pub fn apply(&mut self, event: &RegionEvent) -> Vec<Range<Avma>> {
         match event.moment {
             Moment::Begins { program_break } => {
@@ -129,11 +131,14 @@ impl Regions {
 
     fn begin(&mut self, event: &RegionEvent, program_break: Option<u64>) -> InProgress {
         let ranges = meaning::taken(event, |address| self.page_at(address));
+        let moved = meaning::moved_as_is(event);
+        let moves_gaps = moved.is_some_and(|range| !self.live.covers(&range));
         let taken = ranges.iter().flat_map(|range| self.unmap(range)).collect();
         InProgress {
             call: event.call,
             arguments: event.arguments,
             unmaps: !ranges.is_empty(),
+            moves_gaps,
             taken,
             program_break,
         }
@@ -173,10 +178,11 @@ impl Regions {
         if counts && begun.unmaps && begun.taken.is_empty() {
             self.events.unknown += 1;
         }
-        if let Some(range) = meaning::given(event, begun.program_break, page_at) {
-            self.map(&range, Self::asked_for(event, old, stack));
-        }
-        Vec::new()
+        let Some(range) = meaning::given(event, begun.program_break, page_at) else {
+            return Vec::new();
+        };
+        self.map(&range, Self::asked_for(event, old, stack));
+        Some(range).filter(|_| begun.moves_gaps).into_iter().collect()
     }
 
     fn asked_for(event: &RegionEvent, old: Option<Region>, stack: u32) -> Region {

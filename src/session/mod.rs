@@ -21,6 +21,7 @@ mod unreadable;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
 use crate::bpf::{AttachPath, Storage, Walk};
@@ -141,6 +143,16 @@ impl<'obj> Session<'obj> {
     /// The kernel side cannot be read.
     pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
         collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")
+    }
+
+    /// With `--mmap`: all that is mapped since the attach, with the instance that it belongs to, ascending.
+    ///
+    /// # Errors
+    ///
+    /// The kernel side cannot be read.
+    pub fn regions(&mut self) -> anyhow::Result<Vec<(u32, Range<Avma>)>> {
+        self.live.settle_regions()?;
+        Ok(self.live.all_regions())
     }
 
     /// Reads what programs say of the code that they generated; what an ended one said last stays.

@@ -120,6 +120,14 @@ impl Live<'_> {
         Ok(untold)
     }
 
+    /// All that is mapped since the attach.
+    pub(super) fn all_regions(&self) -> Vec<(u32, Range<Avma>)> {
+        let ledger = self.regions.iter();
+        let all = ledger.flat_map(|ledger| &ledger.regions);
+        all.flat_map(|(&instance, regions)| regions.iter().map(move |(range, _)| (instance, range)))
+            .collect()
+    }
+
     /// What it can mean that no call was seen.
     pub(super) fn nothing_seen(&self) -> &'static str {
         match self.regions {

@@ -87,6 +87,8 @@ pub struct Stack {
     pub instance: u32,
     pub ended: Option<String>,
     pub allocator: String,
+    /// What mappings are for; `None` for blocks.
+    pub kind: Option<String>,
     pub outstanding: Amount,
     pub allocated: Amount,
     pub end: String,
