@@ -81,7 +81,7 @@ pub struct TraceArgs {
     pub follow_fork: bool,
     /// Account mappings (mmap, mremap, brk) instead of the blocks of allocator functions.
     ///
-    /// Every process on the machine takes some 0.1 µs more for each of these calls.
+    /// While it goes on, every system call on the machine takes some 50 ns more, and each of these calls some 300 ns.
     #[arg(long)]
     pub mmap: bool,
     /// How to walk stacks.

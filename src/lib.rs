@@ -36,6 +36,9 @@
 //! once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The block enters the block table,
 //! its bytes the stack's totals (`bpf/blocks.bpf.h`). A free takes both back.
 //!
+//! With `--mmap` there are no probes: tracepoints tell user space of each mapping call, with its stack, in one queue
+//! (`bpf/regions.bpf.h`), and [`regions`] keeps there what is mapped and by whom.
+//!
 //! # Invariants
 //!
 //! * **No frame is invented.** Every stored frame lies in an executable mapping and was reached by CFI or by a

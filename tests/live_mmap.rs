@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
-use common::report::{Amount, Report};
+use common::report::{Amount, Report, Stack};
 use memleak::cli::Cli;
 use memleak::config::Config;
 use memleak::session::{Session, storages};
@@ -163,6 +163,41 @@ fn mappings_beyond_the_capacity_are_counted() {
     );
     let whole = report.only_through("whole");
     assert_eq!(whole.outstanding.bytes, 4 * PAGE, "{whole}");
+}
+
+/// A child's unmapping of what it has of its parent leaves the parent's alone; its own mappings, and those of what it
+/// executes, are its own, and stay as what it held at its end.
+#[test]
+fn children_have_mappings_of_their_own() {
+    let path = compile(&directory("live_mmap-children"), "mapping_children.c", &RELEASE);
+    let mut program = Program::start(&path, &[]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &["--mmap", "--follow-fork"]);
+    program.step("done");
+    let report = memleak.finish();
+    assert!(program.end().success());
+    report.check_sums();
+    for (site, pages, ended) in [
+        ("of_parent", 4, None),
+        ("of_child", 2, Some("exec")),
+        // Its tables need not have been there yet: its size names it.
+        ("", 37, Some("exited")),
+    ] {
+        let is_it = |stack: &&Stack| match site {
+            "" => stack.outstanding.bytes == pages * PAGE,
+            site => stack.passes(site),
+        };
+        let found: Vec<_> = report.stacks.iter().filter(is_it).collect();
+        let [stack] = found[..] else {
+            panic!("one stack of {site} {pages}:\n{report}");
+        };
+        assert_eq!(stack.outstanding.bytes, pages * PAGE, "{stack}");
+        assert_eq!(stack.allocated.bytes, pages * PAGE, "{stack}");
+        assert_eq!(stack.ended.as_deref(), ended, "{stack}");
+        assert_eq!(stack.pid == program.pid(), site == "of_parent", "{stack}");
+    }
+    // The child's copy of its parent's.
+    assert!(report.events.unknown_frees >= 1, "{report}");
 }
 
 /// Ranges of addresses, ascending and joined.

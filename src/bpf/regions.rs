@@ -22,8 +22,8 @@ impl<'obj> Kernel<'obj> {
         links.collect::<Result<_, _>>().map(RegionWatch)
     }
 
-    /// Calls, of traced processes or others, that came while the same program was running on their CPU already: the
-    /// kernel leaves a program out then.
+    /// Calls, of traced processes or others, that came while another program held their CPU, preempted: the kernel
+    /// leaves a tracepoint's programs out then, and counts that since Linux 6.7.
     pub fn missed_region_calls(&self) -> u64 {
         let missed = |program: &ProgramMut<'obj>| recursion_misses(program.as_fd().as_raw_fd());
         self.region_programs().into_iter().map(missed).sum()

@@ -46,8 +46,8 @@ impl Ledger {
     /// Begins to follow.
     pub(super) fn start(&mut self, kernel: &Kernel<'_>) -> anyhow::Result<()> {
         let watch = kernel.watch_regions().context(
-            "cannot follow mapping calls: --mmap needs a kernel with CONFIG_DEBUG_INFO_BTF and \
-             CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Debian's have them)",
+            "cannot follow mapping calls: --mmap needs a kernel with CONFIG_FTRACE_SYSCALLS, and tracefs \
+             (mount -t tracefs nodev /sys/kernel/tracing)",
         )?;
         self.watch = Some(watch);
         Ok(())
