@@ -137,11 +137,11 @@ static __always_inline void region_call_ends(enum region_call call)
 	if (call == CALL_BRK && syscall_argument(&regs, 0) != value)
 		maps = false;
 	if (maps)
-		stack = current_stack(&regs, owner, function);
+		stack = current_stack(&regs, (struct caller){ .pc = regs.ip, .sp = regs.sp }, owner, function);
 	event = new_region_event(owner, &regs, call);
 	if (!event) {
 		if (maps)
-			count_lost(COUNTER_LOST_REGION, mapped_bytes(&regs, call));
+			lose_block(COUNTER_LOST_REGION, mapped_bytes(&regs, call), WEIGHT_ONE, stack);
 		return;
 	}
 	event->ended = 1;

@@ -24,9 +24,11 @@ pub enum Counter {
     LostEvent = 10,
     ProbeHits = 11,
     LostProcess = 12,
-    LostRegionEvent = 13,
-    LostRegion = 14,
-    LostRegionBytes = 15,
+    Filtered = 13,
+    FilteredBytes = 14,
+    LostRegionEvent = 15,
+    LostRegion = 16,
+    LostRegionBytes = 17,
 }
 
 macro_rules! same_number {
@@ -54,6 +56,8 @@ same_number! {
     COUNTER_LOST_EVENT => LostEvent,
     COUNTER_PROBE_HITS => ProbeHits,
     COUNTER_LOST_PROCESS => LostProcess,
+    COUNTER_FILTERED => Filtered,
+    COUNTER_FILTERED_BYTES => FilteredBytes,
     COUNTER_LOST_REGION_EVENT => LostRegionEvent,
     COUNTER_LOST_REGION => LostRegion,
     COUNTER_LOST_REGION_BYTES => LostRegionBytes,

@@ -1,11 +1,14 @@
 //! What the kernel side recorded, as plain values. Nothing here knows modules or symbols.
 
+mod amount;
 mod counters;
 mod events;
 mod regions;
 mod snapshot;
+mod totals;
 
+pub use amount::{Amount, Spread, StandardError};
 pub use counters::{Counter, Counters};
 pub use events::{Event, Events as EventQueue};
 pub use regions::{Moment, RegionCall, RegionEvent, RegionKind};
-pub use snapshot::{Amount, Events, Losses, Snapshot, StackTotals, stack_of, take};
+pub use snapshot::{Events, Losses, Snapshot, StackTotals, stack_of, take};

@@ -11,22 +11,15 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Frame};
 
+use super::amount::{Amount, Spread};
 use super::counters::{Counter, Counters};
 use super::regions::RegionKind;
+use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
-use crate::bpf::{Kernel, Recorded};
+use crate::bpf::{Kernel, Recorded, Sampling};
 
 /// Words of one record.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
-
-/// A number of blocks and the bytes that were asked for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Amount {
-    /// Bytes.
-    pub bytes: u64,
-    /// Blocks.
-    pub blocks: u64,
-}
 
 /// One stack and what was allocated from it since tracing began.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +42,12 @@ pub struct StackTotals {
     pub freed: Amount,
     /// What mappings of this stack are for; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
+    /// What was allocated besides and could not be recorded.
+    pub lost: Amount,
+    /// How far `allocated` can be off, when it is estimated.
+    pub allocated_spread: Spread,
+    /// How far `freed` can be off.
+    pub freed_spread: Spread,
 }
 
 /// Counts of calls since tracing began.
@@ -68,6 +67,8 @@ pub struct Events {
     pub abandoned_calls: u64,
     /// Probe hits of allocation functions, nested calls included.
     pub probe_hits: u64,
+    /// Calls that asked for sizes that are not recorded, and what they asked for.
+    pub filtered: Amount,
 }
 
 /// What was not recorded.
@@ -79,6 +80,9 @@ pub struct Losses {
     pub bytes: u64,
     /// Processes that were not traced though they should have been.
     pub processes: u64,
+    /// Times that user space was not told what it should act on: until the next report, mappings may have been older
+    /// than they had to be.
+    pub events: u64,
     /// Blocks by cause; causes that did not occur are left out.
     pub causes: BTreeMap<&'static str, u64>,
 }
@@ -88,6 +92,8 @@ pub struct Losses {
 pub struct Snapshot {
     /// Time since tracing began.
     pub elapsed: Duration,
+    /// Which allocations were recorded; if not all, then amounts are estimates.
+    pub sampling: Sampling,
     /// Stacks that allocated.
     pub stacks: Vec<StackTotals>,
     /// Counts of calls.
@@ -115,9 +121,14 @@ pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_r
         missed_frees: counters.get(Counter::MissedFree),
         abandoned_calls: counters.get(Counter::AbandonedCall),
         probe_hits: counters.get(Counter::ProbeHits),
+        filtered: Amount {
+            bytes: counters.get(Counter::FilteredBytes),
+            blocks: counters.get(Counter::Filtered),
+        },
     };
     Ok(Snapshot {
         elapsed,
+        sampling: recorded.sampling,
         stacks,
         events,
         losses,
@@ -147,6 +158,7 @@ const LOSS_CAUSES: [(&str, Counter, Counter); 4] = [
 fn losses(counters: &Counters) -> Losses {
     let mut losses = Losses {
         processes: counters.get(Counter::LostProcess),
+        events: counters.get(Counter::LostEvent),
         ..Losses::default()
     };
     for (name, blocks, bytes) in LOSS_CAUSES {
@@ -168,38 +180,41 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
         .map_or(0, |word| word.load(Ordering::Acquire));
     let count = reserved.min(recorded.stack_capacity.into());
     let records = recorded.stacks.words().chunks_exact(RECORD_WORDS);
-    let frames = recorded.frames.words();
     // The count fits: there is an array of as many records.
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     records
         .take(count)
         .zip(0..)
-        .filter_map(|(record, index)| read_stack(record, index, frames))
+        .filter_map(|(record, index)| read_stack(recorded, index, record))
         .collect()
 }
 
 /// `None` for a record that has no totals (yet): its other fields may not have been written.
-fn read_stack(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<StackTotals> {
-    let [allocated_bytes, allocated_blocks, freed_bytes, freed_blocks, ..] = record else {
+fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
+    let [_, _, _, _, lost_bytes, lost_blocks, ..] = record else {
         return None;
     };
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
-    let freed = Amount {
-        bytes: read(freed_bytes),
-        blocks: read(freed_blocks),
+    let Totals {
+        allocated,
+        freed,
+        allocated_spread,
+        freed_spread,
+    } = totals::read(recorded, index)?;
+    let lost = Amount {
+        bytes: read(lost_bytes),
+        blocks: read(lost_blocks),
     };
-    let allocated = Amount {
-        bytes: read(allocated_bytes),
-        blocks: read(allocated_blocks),
-    };
-    if allocated.blocks == 0 {
+    if allocated.blocks == 0 && lost.blocks == 0 {
         return None;
     }
-    let stack = read_shape(record, index, frames)?;
     Some(StackTotals {
         allocated,
         freed,
-        ..stack
+        lost,
+        allocated_spread,
+        freed_spread,
+        ..read_shape(recorded, index, record)?
     })
 }
 
@@ -210,12 +225,12 @@ pub fn stack_of(kernel: &Kernel<'_>, index: u32) -> Option<StackTotals> {
     let recorded = &kernel.recorded;
     let first = usize::try_from(index).ok()?.checked_mul(RECORD_WORDS)?;
     let record = recorded.stacks.words().get(first..)?.get(..RECORD_WORDS)?;
-    read_shape(record, index, recorded.frames.words())
+    read_shape(recorded, index, record)
 }
 
 /// What of a record is written once.
-fn read_shape(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<StackTotals> {
-    let [.., end_pc, shape, owner] = record else {
+fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
+    let [_, end_pc, shape, owner, ..] = record else {
         return None;
     };
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
@@ -227,7 +242,7 @@ fn read_shape(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<
     let [e, f, g, h, i, j, k, l] = read(owner).to_le_bytes();
     let first = u32::from_le_bytes([a, b, c, d]) as usize;
     let count = usize::from(u16::from_le_bytes([count_low, count_high]));
-    let frames = frames.get(first..)?.get(..count)?;
+    let frames = recorded.frames.words().get(first..)?.get(..count)?;
     Some(StackTotals {
         instance: u32::from_le_bytes([i, j, k, l]),
         epoch: u32::from_le_bytes([e, f, g, h]),
@@ -257,6 +272,9 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         allocated: Amount::default(),
         freed: Amount::default(),
         kind: None,
+        lost: Amount::default(),
+        allocated_spread: Spread::default(),
+        freed_spread: Spread::default(),
     })
 }
 

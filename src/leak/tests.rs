@@ -43,6 +43,9 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         allocated,
         freed: Amount::default(),
         kind: None,
+        lost: Amount::default(),
+        allocated_spread: Spread::default(),
+        freed_spread: Spread::default(),
     }
 }
 

@@ -61,6 +61,8 @@ pub struct RegionTotals {
     pub mapped: Amount,
     /// Unmapped again. A mapping that is cut counts as a block until the last of it is gone.
     pub unmapped: Amount,
+    /// Not recorded, for want of room.
+    pub lost: Amount,
 }
 
 /// Counts of calls.
@@ -72,8 +74,6 @@ pub struct RegionEvents {
     pub failed: u64,
     /// Calls that unmapped nothing that was known.
     pub unknown: u64,
-    /// Mappings that were not recorded for want of room, and their bytes.
-    pub lost: Amount,
 }
 
 /// The mappings of one process.
@@ -85,6 +85,7 @@ pub struct Regions {
     /// By thread.
     in_progress: HashMap<u32, InProgress>,
     unmapped: BTreeMap<(u32, RegionKind), Amount>,
+    lost: BTreeMap<(u32, RegionKind), Amount>,
     events: RegionEvents,
     /// Pieces that there can be.
     capacity: usize,
@@ -99,6 +100,7 @@ impl Regions {
             next: 0,
             in_progress: HashMap::new(),
             unmapped: BTreeMap::new(),
+            lost: BTreeMap::new(),
             events: RegionEvents::default(),
             capacity,
         }
@@ -216,8 +218,10 @@ impl Regions {
         self.unmap(range);
         let bytes = range.end.offset_from(range.start);
         if self.live.len() >= self.capacity {
-            self.events.lost.bytes = self.events.lost.bytes.saturating_add(bytes);
-            self.events.lost.blocks += 1;
+            add(
+                self.lost.entry((region.stack, region.kind)).or_default(),
+                Amount { bytes, blocks: 1 },
+            );
             return;
         }
         let id = self.next;
@@ -243,9 +247,10 @@ impl Regions {
             region.left = region.left.saturating_sub(bytes);
             let region = *region;
             let unmapped = self.unmapped.entry((region.stack, region.kind)).or_default();
-            unmapped.bytes = unmapped.bytes.saturating_add(bytes);
-            if region.left == 0 {
-                unmapped.blocks += 1;
+            let is_gone = region.left == 0;
+            let blocks = u64::from(is_gone);
+            add(unmapped, Amount { bytes, blocks });
+            if is_gone {
                 self.regions.remove(&id);
             }
             known.push((range, id, region));
@@ -305,11 +310,13 @@ impl Regions {
             RegionKind::Anonymous | RegionKind::Reservation if is_allocators(stack) => RegionKind::Allocator,
             kind => kind,
         };
-        for (&(stack, kind), unmapped) in &self.unmapped {
-            let kind = kind_of(stack, kind);
-            let entry = totals.entry((stack, kind)).or_default();
-            entry.unmapped.bytes = entry.unmapped.bytes.saturating_add(unmapped.bytes);
-            entry.unmapped.blocks += unmapped.blocks;
+        for (&(stack, kind), &unmapped) in &self.unmapped {
+            let entry = totals.entry((stack, kind_of(stack, kind))).or_default();
+            add(&mut entry.unmapped, unmapped);
+        }
+        for (&(stack, kind), &lost) in &self.lost {
+            let entry = totals.entry((stack, kind_of(stack, kind))).or_default();
+            add(&mut entry.lost, lost);
         }
         // A mapping that is of several kinds by now is a block of the one that it has the most of.
         let mut kinds: HashMap<RegionId, BTreeMap<RegionKind, u64>> = HashMap::new();
@@ -340,10 +347,14 @@ impl Regions {
                 let entry = totals
                     .entry((region.stack, kind_of(region.stack, kind)))
                     .or_default();
-                entry.mapped.bytes = entry.mapped.bytes.saturating_add(bytes);
-                entry.mapped.blocks += blocks;
+                add(&mut entry.mapped, Amount { bytes, blocks });
             }
         }
         totals
     }
+}
+
+fn add(sum: &mut Amount, more: Amount) {
+    sum.bytes = sum.bytes.saturating_add(more.bytes);
+    sum.blocks = sum.blocks.saturating_add(more.blocks);
 }

@@ -166,7 +166,7 @@ fn a_failed_call_leaves_nothing() {
             calls.of(stack),
             RegionTotals {
                 mapped: amount(2, 1),
-                unmapped: amount(0, 0)
+                ..RegionTotals::default()
             }
         );
     }

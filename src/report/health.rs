@@ -10,7 +10,7 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::explain;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
-use super::{Report, regions};
+use super::{Report, estimates, regions};
 use crate::bpf::InstanceEnd;
 
 /// Lines for processes.
@@ -22,6 +22,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     render_targets(report, out)?;
     render_calls(report, out)?;
     lines(out, "Mapped", regions::lines(report))?;
+    lines(out, "Sampling", estimates::sampling_lines(report))?;
     match report.completeness.stacks.is_empty() {
         true => line(out, "Stacks", "none: no allocation was accounted")?,
         false => {
@@ -157,6 +158,13 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
                 1 => "1 process".to_owned(),
                 more => format!("{more} processes"),
             }
+        );
+        line(out, "Lost", text)?;
+    }
+    if losses.events > 0 {
+        let text = format!(
+            "{} of mappings: until this report, stacks through new code may have ended there",
+            counted(losses.events, "notice")
         );
         line(out, "Lost", text)?;
     }

@@ -12,8 +12,9 @@ use unwind_tables::addr::Svma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::ends::explain;
-use super::{Frame, Location, ModuleFacts, Report, Stack, health};
-use crate::bpf::InstanceEnd;
+use super::health::{counted, size};
+use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health};
+use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::RegionKind;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
@@ -49,9 +50,17 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
     let kind = stack
         .kind
         .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
+    if report.sampling != Sampling::All {
+        writeln!(out, "\t\t{}", estimates::error(stack.outstanding_spread))?;
+    }
     match report.targets.len() > 1 {
         true => writeln!(out, "\t\tvia {}{kind} in {}", stack.allocator, Owner(stack))?,
         false => writeln!(out, "\t\tvia {}{kind}", stack.allocator)?,
+    }
+    if stack.lost.blocks > 0 {
+        let lost = stack.lost;
+        let (blocks, bytes) = (counted(lost.blocks, "block"), size(lost.bytes));
+        writeln!(out, "\t\tlost besides: {blocks}, {bytes}")?;
     }
     for frame in &stack.frames {
         render_frame(frame, report.unwind, out)?;

@@ -28,6 +28,15 @@ const MIN_TABLE_WORDS: usize = 1 << 20;
 const FOLLOWED_TABLES_HEADROOM: usize = 4;
 const MIN_FOLLOWED_TABLE_WORDS: usize = 1 << 23;
 
+/// Room in the block table when none was asked for: for a process that holds a block in so many bytes.
+const RESIDENT_BYTES_PER_BLOCK: u64 = 64;
+const MIN_BLOCKS: u32 = 1 << 20;
+const MAX_BLOCKS: u32 = 1 << 25;
+
+/// Pieces of mappings that one process can have: by default the kernel has no more than 65,530 (vm.max_map_count),
+/// but joins what is alike. Some 100 MB.
+const MOST_REGIONS: u32 = 1 << 20;
+
 /// What a trace starts with, however it is attached.
 pub(super) struct Prepared {
     pub(super) targets: Vec<Target>,
@@ -97,6 +106,8 @@ impl<'obj> Live<'obj> {
             attach: path,
             follow_fork: config.follow_fork,
             regions: config.mmap,
+            sizes: config.sizes,
+            sampling: config.sampling,
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared
@@ -110,7 +121,9 @@ impl<'obj> Live<'obj> {
             attached: Attachments::default(),
             processes: BTreeMap::new(),
             _watch: kernel.watch().context("cannot follow processes")?,
-            regions: config.mmap.then(|| Ledger::new(config.max_blocks)),
+            regions: config
+                .mmap
+                .then(|| Ledger::new(config.max_blocks.unwrap_or(MOST_REGIONS))),
             events: EventQueue::open(&kernel)?,
             kernel,
             walk: config.walk,
@@ -336,8 +349,18 @@ fn capacity(config: &Config, prepared: &Prepared) -> Capacity {
             fit(prepared.targets.len())
         },
         stacks: config.max_stacks,
-        blocks: config.max_blocks,
+        blocks: config.max_blocks.unwrap_or_else(|| blocks(&prepared.targets)),
     }
+}
+
+/// Blocks that processes of this size can be expected to hold at once. A block costs memory only once it is there, a
+/// place for it 16 bytes.
+fn blocks(targets: &[Target]) -> u32 {
+    let resident: u64 = targets.iter().filter_map(Target::resident_bytes).sum();
+    let blocks = resident / RESIDENT_BYTES_PER_BLOCK;
+    u32::try_from(blocks)
+        .unwrap_or(u32::MAX)
+        .clamp(MIN_BLOCKS, MAX_BLOCKS)
 }
 
 /// Words of the table store, a power of two: all that was asked for, or what the processes need now with headroom.

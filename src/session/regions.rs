@@ -138,12 +138,11 @@ impl Live<'_> {
         }
     }
 
-    /// Puts the totals of mappings in `snapshot`, which has none.
+    /// Puts the totals of mappings in `snapshot`, which has nothing but losses.
     pub(super) fn add_regions(&self, snapshot: &mut Snapshot, symbolizer: &mut Symbolizer) {
         let Some(ledger) = &self.regions else {
             return;
         };
-        snapshot.stacks.clear();
         for (&instance, regions) in &ledger.regions {
             let maps = maps_of(&self.processes, instance).unwrap_or_default();
             let mut known = HashMap::new();
@@ -163,13 +162,8 @@ impl Live<'_> {
             sum.probe_hits += events.calls;
             sum.failed += events.failed;
             sum.unknown_frees += events.unknown;
-            let losses = &mut snapshot.losses;
-            losses.bytes = losses.bytes.saturating_add(events.lost.bytes);
-            losses.blocks += events.lost.blocks;
-            if events.lost.blocks > 0 {
-                *losses.causes.entry("region_table_full").or_default() += events.lost.blocks;
-            }
         }
+        add_lost(snapshot);
         if ledger.untold > 0 {
             snapshot
                 .losses
@@ -229,14 +223,31 @@ impl Live<'_> {
     }
 }
 
+/// Counts among the losses what there was no room for here.
+fn add_lost(snapshot: &mut Snapshot) {
+    let of_mappings = snapshot.stacks.iter().filter(|stack| stack.kind.is_some());
+    let lost: Amount = of_mappings.map(|stack| stack.lost).sum();
+    let losses = &mut snapshot.losses;
+    losses.bytes = losses.bytes.saturating_add(lost.bytes);
+    losses.blocks = losses.blocks.saturating_add(lost.blocks);
+    if lost.blocks > 0 {
+        losses.causes.insert("region_table_full", lost.blocks);
+    }
+}
+
 fn with_totals(shape: StackTotals, kind: RegionKind, totals: RegionTotals) -> StackTotals {
-    let RegionTotals { mapped, unmapped } = totals;
+    let RegionTotals {
+        mapped,
+        unmapped,
+        lost,
+    } = totals;
     StackTotals {
         allocated: Amount {
             bytes: mapped.bytes.saturating_add(unmapped.bytes),
             blocks: mapped.blocks.saturating_add(unmapped.blocks),
         },
         freed: unmapped,
+        lost,
         kind: Some(kind),
         ..shape
     }

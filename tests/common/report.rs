@@ -10,11 +10,28 @@ pub struct Report {
     pub memleak: String,
     pub unwind: String,
     pub duration_ns: u64,
+    pub sampling: Option<Sampling>,
     pub targets: Vec<Target>,
     pub events: Events,
+    pub outstanding: Estimate,
+    pub allocated: Estimate,
     pub lost: Lost,
     pub unwinding: Unwinding,
     pub stacks: Vec<Stack>,
+    /// What is outstanding of each stack, with its error.
+    #[serde(skip)]
+    pub estimates: Vec<Estimate>,
+}
+
+/// What is read of estimates a second time.
+#[derive(Deserialize)]
+struct WithEstimates {
+    stacks: Vec<StackEstimate>,
+}
+
+#[derive(Deserialize)]
+struct StackEstimate {
+    outstanding: Estimate,
 }
 
 #[derive(Debug, Deserialize)]
@@ -34,6 +51,30 @@ pub struct Events {
     pub unknown_frees: u64,
     pub failed: u64,
     pub abandoned: u64,
+    pub missed_frees: u64,
+    pub filtered: u64,
+    pub filtered_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Sampling {
+    pub method: String,
+    pub interval: u64,
+}
+
+/// An amount over all stacks, with its error if it is estimated.
+#[derive(Debug, Deserialize)]
+pub struct Estimate {
+    pub bytes: u64,
+    pub blocks: u64,
+    pub standard_error: Option<StandardError>,
+    pub recorded_blocks: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct StandardError {
+    pub bytes: f64,
+    pub blocks: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -41,6 +82,7 @@ pub struct Lost {
     pub blocks: u64,
     pub bytes: u64,
     pub processes: u64,
+    pub events: u64,
     pub causes: BTreeMap<String, u64>,
 }
 
@@ -91,6 +133,7 @@ pub struct Stack {
     pub kind: Option<String>,
     pub outstanding: Amount,
     pub allocated: Amount,
+    pub lost: Amount,
     pub end: String,
     pub end_at: Option<EndAt>,
     pub frames: Vec<Frame>,
@@ -141,7 +184,35 @@ pub struct Inlined {
 impl Report {
     #[track_caller]
     pub fn parse(line: &str) -> Self {
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in report {line}"))
+        let wrong = |error| -> ! { panic!("{error} in report {line}") };
+        let report: Self = serde_json::from_str(line).unwrap_or_else(|error| wrong(error));
+        let with: WithEstimates = serde_json::from_str(line).unwrap_or_else(|error| wrong(error));
+        let estimates = with.stacks.into_iter().map(|stack| stack.outstanding).collect();
+        Self { estimates, ..report }
+    }
+
+    /// What is outstanding of all stacks with a frame of this name, with its error.
+    #[track_caller]
+    pub fn estimate_through(&self, symbol: &str) -> Estimate {
+        let stacks = self.stacks.iter().zip(&self.estimates);
+        let chosen = stacks.filter(|(stack, _)| stack.passes(symbol));
+        let mut sum = Estimate {
+            bytes: 0,
+            blocks: 0,
+            standard_error: None,
+            recorded_blocks: None,
+        };
+        let (mut bytes, mut blocks) = (0.0, 0.0);
+        for (_, estimate) in chosen {
+            let error = estimate.standard_error.expect("an estimate has an error");
+            sum.bytes += estimate.bytes;
+            sum.blocks += estimate.blocks;
+            bytes += error.bytes.powi(2);
+            blocks += error.blocks.powi(2);
+        }
+        let (bytes, blocks) = (f64::sqrt(bytes), f64::sqrt(blocks));
+        sum.standard_error = Some(StandardError { bytes, blocks });
+        sum
     }
 
     /// Stacks with a frame of this name.
@@ -159,6 +230,7 @@ impl Report {
         }
     }
 
+    /// The sum of what each stack allocated.
     pub fn allocated(&self) -> Amount {
         self.stacks.iter().map(|stack| stack.allocated).sum()
     }
@@ -175,6 +247,20 @@ impl Report {
             allocated.blocks + self.lost.blocks,
             self.events.allocations,
             "shown + lost = allocated:\n{self}"
+        );
+        let lost = self.stacks.iter().map(|stack| stack.lost).sum::<Amount>();
+        assert_eq!(
+            (lost.blocks, lost.bytes),
+            (self.lost.blocks, self.lost.bytes),
+            "{self}"
+        );
+        let total = |total: &Estimate| Amount {
+            bytes: total.bytes,
+            blocks: total.blocks,
+        };
+        assert_eq!(
+            (total(&self.allocated), total(&self.outstanding)),
+            (allocated, self.outstanding())
         );
         assert_eq!(
             allocated.blocks - self.outstanding().blocks,
