@@ -19,7 +19,7 @@
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
 //!
-//! Modules import only those before them in this list: `preflight`, `calls`, `target`, `allocator`, `bpf`,
+//! Modules import only those before them in this list: `preflight`, `calls`, `target`, `memory`, `allocator`, `bpf`,
 //! `collect`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
 //! them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
@@ -100,6 +100,7 @@ pub mod config;
 pub mod doctor;
 pub mod inspect;
 pub mod leak;
+pub mod memory;
 pub mod preflight;
 pub mod regions;
 pub mod report;

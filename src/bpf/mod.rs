@@ -75,6 +75,8 @@ pub(crate) struct Recorded {
     pub(crate) usage: SharedWords<AtomicU64>,
     pub(crate) stack_capacity: u32,
     pub(crate) counters: MapHandle,
+    /// Of `types::block_key` to `types::block`.
+    pub(crate) blocks: MapHandle,
     pub(crate) events: MapHandle,
     /// Of `types::region_event`; `None` where mapping calls are not followed.
     pub(crate) region_events: Option<MapHandle>,
@@ -114,6 +116,7 @@ impl<'obj> Kernel<'obj> {
             usage: map_words(&maps.bss_usage)?,
             stack_capacity: sizes.stack_capacity,
             counters: MapHandle::try_from(&maps.counters)?,
+            blocks: MapHandle::try_from(&maps.blocks)?,
             events: MapHandle::try_from(&maps.events)?,
             region_events: match settings.regions {
                 true => Some(MapHandle::try_from(&maps.region_events)?),

@@ -3,6 +3,7 @@
 mod amount;
 mod counters;
 mod events;
+mod held;
 mod regions;
 mod snapshot;
 mod totals;
@@ -10,5 +11,6 @@ mod totals;
 pub use amount::{Amount, Spread, StandardError};
 pub use counters::{Counter, Counters};
 pub use events::{Event, Events as EventQueue};
-pub use regions::{Moment, RegionCall, RegionEvent, RegionKind};
+pub use held::hold_blocks;
+pub use regions::{CallMoment, RegionCall, RegionEvent, RegionKind};
 pub use snapshot::{Events, Losses, Snapshot, StackTotals, stack_of, take};

@@ -62,12 +62,12 @@ pub struct RegionEvent {
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time: u64,
     /// Whether it is about to begin or has ended.
-    pub moment: Moment,
+    pub moment: CallMoment,
 }
 
 /// When a call is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum CallMoment {
     /// It is about to begin.
     Begins {
         /// For `brk`: the break now.
@@ -90,10 +90,10 @@ impl RegionEvent {
         let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
         let result = whole(16 + 8 * ARGUMENTS);
         let moment = match record[9] {
-            0 => Moment::Begins {
+            0 => CallMoment::Begins {
                 program_break: result,
             },
-            _ => Moment::Ended {
+            _ => CallMoment::Ended {
                 result,
                 stack: half(12),
             },

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use crate::collect::{Moment, RegionCall, RegionEvent};
+use crate::collect::{CallMoment, RegionCall, RegionEvent};
 
 /// Of x86-64, whatever is mapped with larger ones.
 pub(super) const PAGE: u64 = 4096;
@@ -33,7 +33,7 @@ pub(super) fn taken(event: &RegionEvent, page_at: impl Fn(Avma) -> u64) -> Vec<R
             let new = (fourth & MREMAP_FIXED != 0).then(|| pages(fifth, third, page));
             return [new, old].into_iter().flatten().flatten().collect();
         }
-        (RegionCall::Brk, Moment::Begins { program_break }) if (1..program_break).contains(&first) => {
+        (RegionCall::Brk, CallMoment::Begins { program_break }) if (1..program_break).contains(&first) => {
             vec![between(first, program_break)]
         }
         (RegionCall::Mmap | RegionCall::Brk, _) => Vec::new(),
@@ -48,7 +48,7 @@ pub(super) fn given(
     page_at: impl Fn(Avma) -> u64,
 ) -> Option<Range<Avma>> {
     let [first, second, third, fourth, _] = event.arguments;
-    let Moment::Ended { result, .. } = event.moment else {
+    let CallMoment::Ended { result, .. } = event.moment else {
         return None;
     };
     if has_failed(event) {
@@ -64,7 +64,7 @@ pub(super) fn given(
 
 /// Whether an ended call was refused. `brk` answers with the break, whatever was asked.
 pub(super) fn has_failed(event: &RegionEvent) -> bool {
-    let Moment::Ended { result, .. } = event.moment else {
+    let CallMoment::Ended { result, .. } = event.moment else {
         return false;
     };
     match event.call {

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use crate::collect::{Amount, Moment, RegionCall, RegionEvent, RegionKind};
+use crate::collect::{Amount, CallMoment, RegionCall, RegionEvent, RegionKind};
 use crate::target::maps::MapsEntry;
 use intervals::Intervals;
 
@@ -121,13 +121,13 @@ impl Regions {
     /// them, or a move had gaps. What is said of them must be compared with the process's maps.
     pub fn apply(&mut self, event: &RegionEvent) -> Vec<Range<Avma>> {
         match event.moment {
-            Moment::Begins { program_break } => {
+            CallMoment::Begins { program_break } => {
                 let program_break = (event.call == RegionCall::Brk).then_some(program_break);
                 let progress = self.begin(event, program_break);
                 self.in_progress.insert(event.thread, progress);
                 Vec::new()
             }
-            Moment::Ended { stack, .. } => self.end(event, stack),
+            CallMoment::Ended { stack, .. } => self.end(event, stack),
         }
     }
 

@@ -79,7 +79,7 @@ impl Calls {
         Self(Regions::new(1000))
     }
 
-    fn event(call: RegionCall, thread: u32, arguments: [u64; 5], moment: Moment) -> RegionEvent {
+    fn event(call: RegionCall, thread: u32, arguments: [u64; 5], moment: CallMoment) -> RegionEvent {
         RegionEvent {
             instance: 1,
             thread,
@@ -91,12 +91,12 @@ impl Calls {
     }
 
     fn begin(&mut self, call: RegionCall, thread: u32, arguments: [u64; 5]) {
-        let moment = Moment::Begins { program_break: 0 };
+        let moment = CallMoment::Begins { program_break: 0 };
         self.0.apply(&Self::event(call, thread, arguments, moment));
     }
 
     fn end(&mut self, call: RegionCall, thread: u32, arguments: [u64; 5], result: u64) -> Vec<Range<Avma>> {
-        let moment = Moment::Ended {
+        let moment = CallMoment::Ended {
             result,
             stack: thread,
         };
@@ -258,10 +258,10 @@ fn nonsense_is_harmless() {
             for second in numbers {
                 let arguments = [first, second, second, first, first];
                 for moment in [
-                    Moment::Begins {
+                    CallMoment::Begins {
                         program_break: second,
                     },
-                    Moment::Ended {
+                    CallMoment::Ended {
                         result: second,
                         stack: 1,
                     },

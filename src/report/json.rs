@@ -4,6 +4,7 @@
 //! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
 
 mod amount;
+mod memory;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,6 +15,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use amount::{AmountJson, SamplingJson};
+use memory::MemoryJson;
 
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::bpf::InstanceEnd;
@@ -54,6 +56,7 @@ struct TargetJson {
     instance: u32,
     parent: Option<u32>,
     ended: Option<&'static str>,
+    memory: Option<MemoryJson>,
 }
 
 #[derive(Serialize)]
@@ -267,6 +270,7 @@ impl From<&TargetFacts> for TargetJson {
             instance: target.instance,
             parent: target.parent,
             ended: target.ended.map(InstanceEnd::name),
+            memory: target.memory.map(MemoryJson::from),
         }
     }
 }

@@ -7,6 +7,7 @@ mod ends;
 mod estimates;
 mod health;
 mod json;
+mod memory;
 mod modules;
 mod regions;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Amount, Events, Losses, RegionKind, Spread};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
+use crate::memory::Parts;
 use crate::symbolize::frame::Symbolized;
 pub(crate) use health::{counted, percent, size};
 
@@ -91,6 +93,8 @@ pub struct TargetFacts {
     pub exe: Option<PathBuf>,
     /// How it ended, if it has.
     pub ended: Option<InstanceEnd>,
+    /// Where its resident memory is; `None` once it has ended, or where that could not be read.
+    pub memory: Option<Parts>,
 }
 
 /// One allocator function called by one stack.

@@ -88,6 +88,7 @@ fn report(stacks: Vec<Stack>) -> Report {
             instance: 1,
             parent: None,
             ended: None,
+            memory: None,
             comm: "leaker".to_owned(),
             exe: Some("/opt/leaker".into()),
         }],

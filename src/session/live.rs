@@ -179,7 +179,9 @@ impl<'obj> Live<'obj> {
         let process = Process::new(instance, Some(target), History::default());
         self.processes.insert(number, process);
         self.reload(number)?;
-        self.attach_new(number)
+        self.attach_new(number)?;
+        self.note_memory(number);
+        Ok(())
     }
 
     fn say_started(&self, path: AttachPath) {

@@ -9,6 +9,7 @@ mod describe;
 mod hook;
 mod lifecycle;
 mod live;
+mod memory;
 mod probes;
 mod process;
 mod regions;
@@ -188,6 +189,7 @@ impl<'obj> Session<'obj> {
         self.live.reload_all()?;
         self.live.forget_ended()?;
         self.live.add_regions(&mut snapshot, &mut self.symbolizer);
+        self.live.describe_memory(&snapshot);
         if snapshot.events.probe_hits == 0 {
             tracing::warn!("{}", self.live.nothing_seen());
         }
