@@ -47,56 +47,69 @@ pub struct Sums {
     files: u64,
     shared: u64,
     other: u64,
+    /// What is live in the mappings of each kind that the trace is about, as far as they are resident.
+    covered: u64,
+    /// All that is live in them.
+    live: u64,
 }
 
 /// What the trace accounts, and so where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tracked {
-    /// Live blocks of this many bytes.
-    Blocks(u64),
-    /// Anonymous mappings of this many bytes.
-    Mappings(u64),
+pub enum Tracks {
+    /// Blocks of an allocator.
+    Blocks,
+    /// Anonymous mappings.
+    Mappings,
+}
+
+/// What is live, as far as the trace says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Live {
+    /// In each mapping what was said of it, and nothing elsewhere.
+    ByMapping,
+    /// So many bytes in all; where they are is not known of each.
+    Total(u64),
 }
 
 impl Sums {
-    /// Sums up `mappings`. `stack_pointers` are the threads', `has_blocks` says whether a mapping holds live blocks.
+    /// Sums up `mappings`. `stack_pointers` are the threads', `live_in` says how much of a mapping is live.
     pub fn of(
         mappings: &[Resident],
         stack_pointers: &[Avma],
-        has_blocks: impl Fn(&Range<Avma>) -> bool,
+        tracks: Tracks,
+        live_in: impl Fn(&Range<Avma>) -> u64,
     ) -> Self {
         let mut sums = Self::default();
         for mapping in mappings {
-            let range = &mapping.entry.range;
-            let is_stack = || stack_pointers.iter().any(|&pointer| contains(range, pointer));
-            let sum = match &mapping.entry.name {
-                MapsName::File { path, .. } => match path.to_str() {
-                    Some(path) if mapping.shared && is_memory(path) => &mut sums.shared,
-                    _ => &mut sums.files,
-                },
-                MapsName::Special(name) if name == "[heap]" => &mut sums.allocator,
-                _ if mapping.grows_down => &mut sums.thread_stacks,
-                MapsName::Special(name) if !name.starts_with("[anon") => &mut sums.other,
-                _ if mapping.shared => &mut sums.shared,
-                MapsName::Special(name) if name.contains("malloc") => &mut sums.allocator,
-                _ if has_blocks(range) || is_arena(mapping) => &mut sums.allocator,
-                _ if is_stack() => &mut sums.thread_stacks,
-                _ => &mut sums.other,
+            let live = live_in(&mapping.entry.range);
+            let kind = kind(mapping, stack_pointers, tracks == Tracks::Blocks && live > 0);
+            let (sum, is_tracked) = match kind {
+                Kind::Allocator => (&mut sums.allocator, tracks == Tracks::Blocks),
+                Kind::ThreadStack => (&mut sums.thread_stacks, false),
+                Kind::File => (&mut sums.files, false),
+                Kind::Shared => (&mut sums.shared, false),
+                Kind::Other => (&mut sums.other, tracks == Tracks::Mappings),
             };
             *sum = sum.saturating_add(mapping.bytes);
+            // Space that is only reserved is not meant to be resident.
+            if is_tracked && (mapping.entry.readable || mapping.entry.writable) {
+                sums.live = sums.live.saturating_add(live);
+                sums.covered = sums.covered.saturating_add(live.min(mapping.bytes));
+            }
         }
         sums
     }
 
     /// The parts, given what was resident in mappings of the allocator at the attach.
-    pub fn parts(self, tracked: Tracked, allocator_at_attach: u64) -> Parts {
-        let (live, resident) = match tracked {
-            Tracked::Blocks(live) => (live, live.min(self.allocator)),
-            Tracked::Mappings(live) => (live, live.min(self.other)),
+    pub fn parts(self, tracks: Tracks, live: Live, allocator_at_attach: u64) -> Parts {
+        let (live, resident) = match (live, tracks) {
+            (Live::ByMapping, _) => (self.live, self.covered),
+            (Live::Total(live), Tracks::Blocks) => (live, live.min(self.allocator)),
+            (Live::Total(live), Tracks::Mappings) => (live, live.min(self.other)),
         };
-        let (in_allocator, in_other) = match tracked {
-            Tracked::Blocks(_) => (resident, 0),
-            Tracked::Mappings(_) => (0, resident),
+        let (in_allocator, in_other) = match tracks {
+            Tracks::Blocks => (resident, 0),
+            Tracks::Mappings => (0, resident),
         };
         let rest = self.allocator - in_allocator;
         let before = allocator_at_attach.min(rest);
@@ -118,6 +131,33 @@ impl Sums {
             unexplained: self.other - in_other,
             not_resident: live - resident,
         }
+    }
+}
+
+/// What a mapping is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Allocator,
+    ThreadStack,
+    File,
+    Shared,
+    Other,
+}
+
+fn kind(mapping: &Resident, stack_pointers: &[Avma], has_blocks: bool) -> Kind {
+    let range = &mapping.entry.range;
+    let is_stack = || stack_pointers.iter().any(|&pointer| contains(range, pointer));
+    match &mapping.entry.name {
+        MapsName::File { path, .. } if mapping.shared && path.to_str().is_some_and(is_memory) => Kind::Shared,
+        MapsName::File { .. } => Kind::File,
+        MapsName::Special(name) if name == "[heap]" => Kind::Allocator,
+        _ if mapping.grows_down => Kind::ThreadStack,
+        MapsName::Special(name) if !name.starts_with("[anon") => Kind::Other,
+        _ if mapping.shared => Kind::Shared,
+        MapsName::Special(name) if name.contains("malloc") => Kind::Allocator,
+        _ if has_blocks || is_arena(mapping) => Kind::Allocator,
+        _ if is_stack() => Kind::ThreadStack,
+        _ => Kind::Other,
     }
 }
 
@@ -178,18 +218,20 @@ VmFlags: rd ex mr mw me
 
     const KB: u64 = 1024;
 
-    fn sums() -> Sums {
+    fn sums(tracks: Tracks, live: u64) -> Sums {
         let stack = Avma::new(0x7f00_207f_f000);
-        let block = Avma::new(0x7f00_1000_0010);
-        Sums::of(&smaps::parse(TEXT.as_bytes()), &[stack], |range| {
-            contains(range, block)
-        })
+        let inside = Avma::new(match tracks {
+            Tracks::Blocks => 0x7f00_1000_0010,
+            Tracks::Mappings => 0x7f00_4000_0000,
+        });
+        let live_in = |range: &Range<Avma>| if contains(range, inside) { live } else { 0 };
+        Sums::of(&smaps::parse(TEXT.as_bytes()), &[stack], tracks, live_in)
     }
 
     /// Each mapping is in one part, and the parts add up.
     #[test]
     fn parts_add_up() {
-        let parts = sums().parts(Tracked::Blocks(900 * KB), 150 * KB);
+        let parts = sums(Tracks::Blocks, 900 * KB).parts(Tracks::Blocks, Live::ByMapping, 150 * KB);
         let expected = Parts {
             rss: 1700 * KB,
             tracked: 900 * KB,
@@ -207,20 +249,25 @@ VmFlags: rd ex mr mw me
     /// What is live and was never touched is in no sum, and no part goes below nothing.
     #[test]
     fn live_and_not_resident() {
-        let parts = sums().parts(Tracked::Blocks(u64::MAX), u64::MAX);
-        assert_eq!((parts.tracked, parts.before_attach_at_most), (1140 * KB, 0));
-        assert_eq!(parts.not_resident, u64::MAX - 1140 * KB);
+        let sums = sums(Tracks::Blocks, u64::MAX);
+        let parts = sums.parts(Tracks::Blocks, Live::ByMapping, u64::MAX);
+        // Of the mapping that holds it, no more than that has.
         assert_eq!(
-            sums().parts(Tracked::Blocks(0), u64::MAX).before_attach_at_most,
-            1140 * KB
+            (parts.tracked, parts.before_attach_at_most),
+            (1000 * KB, 140 * KB)
         );
+        assert_eq!(parts.not_resident, u64::MAX - 1000 * KB);
+        let parts = sums.parts(Tracks::Blocks, Live::Total(u64::MAX), u64::MAX);
+        assert_eq!((parts.tracked, parts.before_attach_at_most), (1140 * KB, 0));
+        let parts = sums.parts(Tracks::Blocks, Live::Total(0), u64::MAX);
+        assert_eq!(parts.before_attach_at_most, 1140 * KB);
     }
 
     /// Traced mappings explain what blocks do not.
     #[test]
     fn traced_mappings() {
-        let parts = sums().parts(Tracked::Mappings(500 * KB), 0);
-        assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 16 * KB));
-        assert_eq!(parts.slack_at_least, 1140 * KB);
+        let parts = sums(Tracks::Mappings, 500 * KB).parts(Tracks::Mappings, Live::ByMapping, 0);
+        assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 1016 * KB));
+        assert_eq!(parts.slack_at_least, 140 * KB);
     }
 }

@@ -1,5 +1,4 @@
-//! Which address ranges hold live blocks: a walk of the block table that ends as soon as all are found to, or takes
-//! too long.
+//! How much of address ranges is in live blocks: a walk of the block table, for as long as it may take.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -7,52 +6,66 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{MapCore, MapFlags};
 use unwind_tables::addr::Avma;
 
-use crate::bpf::Kernel;
-use crate::bpf::types::block_key;
+use crate::bpf::types::{block, block_key};
+use crate::bpf::{Kernel, Sampling};
 
 /// Entries read at once.
 const BATCH: u32 = 4096;
 /// Longer than for a million blocks.
 const MOST_TIME: Duration = Duration::from_millis(500);
 
-/// Whether each of `ranges` (ascending, disjoint) holds a live block of an instance, as far as was found in time.
-pub fn hold_blocks(kernel: &Kernel<'_>, instance: u32, ranges: &[Range<Avma>]) -> Vec<bool> {
-    let mut found = vec![false; ranges.len()];
-    let mut left = ranges.len();
+/// What was found in address ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of live blocks that begin in each.
+    pub bytes: Vec<u64>,
+    /// Every block was looked at, and stands for itself alone.
+    pub is_all: bool,
+}
+
+/// What each of `ranges` (ascending, disjoint) holds of the live blocks of an instance.
+pub fn held(kernel: &Kernel<'_>, instance: u32, ranges: &[Range<Avma>]) -> Held {
+    let mut held = Held {
+        bytes: vec![0; ranges.len()],
+        is_all: kernel.recorded.sampling == Sampling::All,
+    };
     let until = Instant::now() + MOST_TIME;
     let blocks = &kernel.recorded.blocks;
     let Ok(all) = blocks.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY) else {
-        return found;
+        return Held {
+            is_all: false,
+            ..held
+        };
     };
-    for (number, (key, _)) in all.enumerate() {
-        if left == 0 || (number % 4096 == 0 && Instant::now() > until) {
+    for (number, (key, value)) in all.enumerate() {
+        if number % 4096 == 0 && Instant::now() > until {
+            held.is_all = false;
             break;
         }
-        let Some((of, address)) = decode(&key).filter(|&(of, _)| of == instance) else {
+        let Some((of, address, size)) = decode(&key, &value) else {
             continue;
         };
-        debug_assert_eq!(of, instance);
         let after = ranges.partition_point(|range| range.start <= address);
-        let Some(at) = after.checked_sub(1).filter(|&at| address < ranges[at].end) else {
-            continue;
-        };
-        if !std::mem::replace(&mut found[at], true) {
-            left -= 1;
+        let at = after.checked_sub(1).filter(|&at| address < ranges[at].end);
+        if let Some(at) = at.filter(|_| of == instance) {
+            held.bytes[at] = held.bytes[at].saturating_add(size);
         }
     }
-    found
+    held
 }
 
-/// The instance and address of a key.
-fn decode(key: &[u8]) -> Option<(u32, Avma)> {
+/// The instance, the address and the size of a block.
+fn decode(key: &[u8], value: &[u8]) -> Option<(u32, Avma, u64)> {
     let address = key
         .get(std::mem::offset_of!(block_key, address)..)?
         .first_chunk()?;
     let instance = key
         .get(std::mem::offset_of!(block_key, instance)..)?
         .first_chunk()?;
+    let size = value.get(std::mem::offset_of!(block, size)..)?.first_chunk()?;
     Some((
         u32::from_ne_bytes(*instance),
         Avma::new(u64::from_ne_bytes(*address)),
+        u64::from_ne_bytes(*size),
     ))
 }

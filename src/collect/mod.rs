@@ -11,6 +11,6 @@ mod totals;
 pub use amount::{Amount, Spread, StandardError};
 pub use counters::{Counter, Counters};
 pub use events::{Event, Events as EventQueue};
-pub use held::hold_blocks;
+pub use held::{Held, held};
 pub use regions::{CallMoment, RegionCall, RegionEvent, RegionKind};
 pub use snapshot::{Events, Losses, Snapshot, StackTotals, stack_of, take};

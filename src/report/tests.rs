@@ -390,7 +390,7 @@ fn cut_stack_json() -> Value {
     evil["symbol"] = json!("evil\u{1b}[2J\n");
     evil["offset"] = json!(0x10);
     json!({
-        "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc",
+        "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc", "kind": null,
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
         "lost": {"bytes": 0, "blocks": 0},
         "end": "no_cfi", "end_at": {"module": "/opt/libplugin.so", "address": "0x2000"},
@@ -409,7 +409,7 @@ fn json_of_an_empty_report() {
         r#"{"schema_version":1,"memleak":""#,
         env!("CARGO_PKG_VERSION"),
         r#"","unwind":"dwarf","duration_ns":12345000000,"sampling":null,"#,
-        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null}],"#,
+        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null,"memory":null}],"#,
         r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0,"abandoned":0,"missed_frees":0,"#,
         r#""filtered":0,"filtered_bytes":0},"#,
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,

@@ -7,10 +7,9 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::live::Live;
-use super::process::Process;
 use crate::bpf::Origin;
-use crate::collect::{RegionKind, Snapshot, hold_blocks};
-use crate::memory::{Sums, Tracked};
+use crate::collect::{Held, Snapshot, held};
+use crate::memory::{Live as LiveBytes, Sums, Tracks};
 
 /// What is kept of a process's memory from look to look.
 #[derive(Clone, Debug, Default)]
@@ -34,16 +33,31 @@ impl Memory {
             stack_pointers: BTreeMap::new(),
         }
     }
+
+    /// A thread that runs has no stack pointer to be read; its stack is where it was.
+    fn update(&mut self, threads: Vec<(u32, Option<Avma>)>) {
+        let known = std::mem::take(&mut self.stack_pointers);
+        let known = |thread: u32| known.get(&thread).copied();
+        let pointers = threads.into_iter();
+        self.stack_pointers = pointers
+            .filter_map(|(thread, pointer)| Some((thread, pointer.or_else(|| known(thread))?)))
+            .collect();
+    }
+}
+
+/// What was found in one look.
+struct Look {
+    sums: Sums,
+    /// Where everything is that is live was seen.
+    is_all: bool,
 }
 
 impl Live<'_> {
     /// Notes what is resident when the trace of a process begins.
     pub(super) fn note_memory(&mut self, number: u32) {
-        let Some(sums) = self.resident(number) else {
-            return;
-        };
-        if let Some(process) = self.processes.get_mut(&number) {
-            process.memory.at_attach = sums.allocator;
+        let look = self.look_at_memory(number);
+        if let (Some(look), Some(process)) = (look, self.processes.get_mut(&number)) {
+            process.memory.at_attach = look.sums.allocator;
         }
     }
 
@@ -51,59 +65,57 @@ impl Live<'_> {
     pub(super) fn describe_memory(&mut self, snapshot: &Snapshot) {
         let live = self.processes.iter().filter(|(_, process)| process.is_live());
         for number in live.map(|(&number, _)| number).collect::<Vec<_>>() {
-            let tracked = self.tracked(number, snapshot);
-            let sums = self.resident(number);
+            let total = self.live_bytes(number, snapshot);
+            let (look, tracks) = (self.look_at_memory(number), self.tracks());
             if let Some(process) = self.processes.get_mut(&number) {
-                process.facts.memory = sums.map(|sums| sums.parts(tracked, process.memory.at_attach));
+                let at_attach = process.memory.at_attach;
+                process.facts.memory = look.map(|Look { sums, is_all }| {
+                    let live = match is_all {
+                        true => LiveBytes::ByMapping,
+                        false => LiveBytes::Total(total),
+                    };
+                    sums.parts(tracks, live, at_attach)
+                });
             }
         }
     }
 
-    /// What is live in an instance. What is not known to be of one is of the only one, if there is no other.
-    fn tracked(&self, number: u32, snapshot: &Snapshot) -> Tracked {
-        let is_only = self.processes.len() == 1;
-        let of_instance = snapshot
-            .stacks
-            .iter()
-            .filter(|stack| stack.instance == number || is_only);
-        let of_kind = of_instance.filter(|stack| matches!(stack.kind, None | Some(RegionKind::Anonymous)));
-        let bytes = of_kind
-            .map(|stack| stack.allocated.bytes.saturating_sub(stack.freed.bytes))
-            .fold(0, u64::saturating_add);
+    fn tracks(&self) -> Tracks {
         match self.regions {
-            Some(_) => Tracked::Mappings(bytes),
-            None => Tracked::Blocks(bytes),
+            Some(_) => Tracks::Mappings,
+            None => Tracks::Blocks,
         }
     }
 
+    /// What is live in an instance. What is not known to be of one is of the only one, if there is no other.
+    fn live_bytes(&self, number: u32, snapshot: &Snapshot) -> u64 {
+        let is_only = self.processes.len() == 1;
+        let stacks = snapshot.stacks.iter();
+        let of_instance = stacks.filter(|stack| stack.instance == number || is_only);
+        of_instance
+            .map(|stack| stack.allocated.bytes.saturating_sub(stack.freed.bytes))
+            .fold(0, u64::saturating_add)
+    }
+
     /// What is resident in a process now; `None` if it has ended.
-    fn resident(&mut self, number: u32) -> Option<Sums> {
+    fn look_at_memory(&mut self, number: u32) -> Option<Look> {
         let process = self.processes.get_mut(&number)?;
         let target = process.target.as_ref()?;
         let mappings = target.read_smaps().ok()?;
-        let waiting = target.stack_pointers();
-        let Process { memory, .. } = process;
-        // A thread that runs has no stack pointer to be read; its stack is where it was.
-        memory.stack_pointers = waiting
-            .into_iter()
-            .filter_map(|(thread, pointer)| {
-                Some((
-                    thread,
-                    pointer.or_else(|| memory.stack_pointers.get(&thread).copied())?,
-                ))
-            })
-            .collect();
-        let pointers: Vec<Avma> = memory.stack_pointers.values().copied().collect();
-        let candidates: Vec<Range<Avma>> = mappings
-            .iter()
-            .filter(|mapping| mapping.entry.inode == 0 && mapping.bytes > 0)
-            .map(|mapping| mapping.entry.range.clone())
-            .collect();
-        let held = hold_blocks(&self.kernel, number, &candidates);
-        let has_blocks = |range: &Range<Avma>| {
-            let at = candidates.binary_search_by_key(&range.start, |candidate| candidate.start);
-            at.is_ok_and(|at| held.get(at) == Some(&true))
+        process.memory.update(target.stack_pointers());
+        let pointers: Vec<Avma> = process.memory.stack_pointers.values().copied().collect();
+        // A mapping that nothing is resident of can hold live blocks all the same.
+        let anonymous = mappings.iter().filter(|mapping| mapping.entry.inode == 0);
+        let ranges: Vec<Range<Avma>> = anonymous.map(|mapping| mapping.entry.range.clone()).collect();
+        let Held { bytes, is_all } = match &self.regions {
+            Some(ledger) => ledger.held(number, &ranges),
+            None => held(&self.kernel, number, &ranges),
         };
-        Some(Sums::of(&mappings, &pointers, has_blocks))
+        let live_in = |range: &Range<Avma>| {
+            let at = ranges.binary_search_by_key(&range.start, |candidate| candidate.start);
+            at.ok().and_then(|at| bytes.get(at).copied()).unwrap_or(0)
+        };
+        let sums = Sums::of(&mappings, &pointers, self.tracks(), live_in);
+        Some(Look { sums, is_all })
     }
 }

@@ -12,7 +12,7 @@ use super::live::Live;
 use super::process::Process;
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::{Kernel, RegionWatch};
-use crate::collect::{Amount, Counter, Counters, RegionKind, Snapshot, StackTotals, stack_of};
+use crate::collect::{Amount, Counter, Counters, Held, RegionKind, Snapshot, StackTotals, stack_of};
 use crate::regions::{RegionTotals, Regions};
 use crate::symbolize::{CodeObject, Symbolizer};
 use crate::target::Module;
@@ -41,6 +41,21 @@ impl Ledger {
             untold: 0,
             watch: None,
         }
+    }
+
+    /// What each of `ranges` (ascending, disjoint) holds of an instance's mappings.
+    pub(super) fn held(&self, instance: u32, ranges: &[Range<Avma>]) -> Held {
+        let mut bytes = vec![0_u64; ranges.len()];
+        let regions = self.regions.get(&instance);
+        for (piece, _) in regions.iter().flat_map(|regions| regions.iter()) {
+            let first = ranges.partition_point(|range| range.end <= piece.start);
+            let overlapping = ranges.iter().zip(&mut bytes).skip(first);
+            for (range, sum) in overlapping.take_while(|(range, _)| range.start < piece.end) {
+                let (from, to) = (range.start.max(piece.start), range.end.min(piece.end));
+                *sum = sum.saturating_add(to.offset_from(from));
+            }
+        }
+        Held { bytes, is_all: true }
     }
 
     /// Begins to follow.
