@@ -15,9 +15,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use memleak::allocator::Selection;
 use memleak::bpf::{AttachPath, Sampling, Walk};
 use memleak::collect::Snapshot;
-use memleak::config::Config;
+use memleak::config::{Config, View};
 use memleak::preflight;
 use memleak::report::Format;
 use memleak::session::{Session, storages};
@@ -240,16 +241,19 @@ fn measure_tracing(
 fn config(pid: u32, walk: Walk) -> Config {
     Config {
         pids: vec![pid],
+        allocators: Selection::default(),
         follow_fork: false,
         mmap: false,
         table_memory: None,
         walk,
         format: Format::Text,
         top: 0,
+        view: View::default(),
         sampling: Sampling::All,
         sizes: None,
         max_blocks: Some(1 << 20),
         max_stacks: 1 << 16,
+        allocators: memleak::allocator::Selection::default(),
         attach: AttachPath::ALL.to_vec(),
         interval: Duration::from_secs(1),
         count: None,

@@ -119,14 +119,15 @@ static __always_inline void count_unknown_free(void)
 		count(COUNTER_UNKNOWN_FREE);
 }
 
-static __always_inline void free_block(u32 instance, u64 address)
+/* Returns whether the block was known. */
+static __always_inline bool free_block(u32 instance, u64 address)
 {
 	struct block block;
 
-	if (take_block(instance, address, &block))
-		add_freed(&block);
-	else
-		count_unknown_free();
+	if (!take_block(instance, address, &block))
+		return false;
+	add_freed(&block);
+	return true;
 }
 
 /* Enters a block. What is in the table under its address was freed unseen. Returns whether there was room. */

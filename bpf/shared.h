@@ -223,6 +223,10 @@ enum role {
 	ROLE_ALLOCATE = 0,
 	ROLE_RESIZE = 1,
 	ROLE_FREE = 2,
+	/* Resizes, or frees the block if that fails. */
+	ROLE_RESIZE_OR_FREE = 3,
+	/* Resizes where the block is and returns the size that it then has: too small if that fails. */
+	ROLE_RESIZE_IN_PLACE = 4,
 };
 
 /*
@@ -370,11 +374,14 @@ enum counter {
 	/* A call not recorded: a block of that size was not asked for by -z and -Z. */
 	COUNTER_FILTERED = 13,
 	COUNTER_FILTERED_BYTES = 14,
+	/* A block not recorded: its function's return is not seen, since the thread has all return probes it can have. */
+	COUNTER_LOST_RETURN_PROBE = 15,
+	COUNTER_LOST_RETURN_PROBE_BYTES = 16,
 	/* A mapping call that user space was not told of: the queue was full. */
-	COUNTER_LOST_REGION_EVENT = 15,
+	COUNTER_LOST_REGION_EVENT = 17,
 	/* Those of them that made a mapping. */
-	COUNTER_LOST_REGION = 16,
-	COUNTER_LOST_REGION_BYTES = 17,
+	COUNTER_LOST_REGION = 18,
+	COUNTER_LOST_REGION_BYTES = 19,
 	COUNTERS,
 };
 

@@ -1,19 +1,24 @@
 //! The command line as it is written, and what it means as settings.
 
+mod allocators;
 mod selection;
+mod view;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
 use crate::config::{
-    Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid, parse_pids, parse_table_memory,
+    Config, ConfigError, View, non_zero, parse_count, parse_interval, parse_pid, parse_pids,
+    parse_table_memory,
 };
 use crate::doctor;
 use crate::report::Format;
 pub use selection::SelectionArgs;
+pub use view::{OrderArg, ViewArgs};
 
 /// Says which call stacks of a running process hold memory that was never freed.
 ///
@@ -85,8 +90,11 @@ pub struct TraceArgs {
     /// Account mappings (mmap, mremap, brk) instead of the blocks of allocator functions.
     ///
     /// While it goes on, every system call on the machine takes some 50 ns more, and each of these calls some 300 ns.
-    #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "min_size", "max_size"])]
+    #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "min_size", "max_size", "older"])]
     pub mmap: bool,
+    /// Which allocators to probe.
+    #[command(flatten)]
+    pub allocators: AllocatorArgs,
     /// How to walk stacks.
     #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
     pub unwind: UnwindArg,
@@ -96,6 +104,9 @@ pub struct TraceArgs {
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
+    /// What reports show.
+    #[command(flatten)]
+    pub view: ViewArgs,
     /// Which allocations are recorded.
     #[command(flatten)]
     pub selection: SelectionArgs,
@@ -191,12 +202,18 @@ impl TryFrom<TraceArgs> for Config {
             pids: parse_pids(&args.pid)?,
             follow_fork: args.follow_fork,
             mmap: args.mmap,
+            allocators: args.allocators.try_into()?,
             walk: match args.unwind {
                 UnwindArg::Dwarf => Walk::Dwarf,
                 UnwindArg::Fp => Walk::Fp,
             },
             format: args.format.into(),
             top: args.top,
+            view: match View::try_from(args.view)? {
+                // Mappings have no ages.
+                view if args.mmap => View { older: None, ..view },
+                view => view,
+            },
             sampling,
             sizes,
             max_blocks: args

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::allocator::Selection;
+use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, SizeFilter, Walk};
+use crate::leak::Order;
 use crate::report::Format;
 
 /// A trace that can be attempted.
@@ -17,12 +20,16 @@ pub struct Config {
     pub follow_fork: bool,
     /// Whether mappings are accounted, instead of what allocator functions allocate.
     pub mmap: bool,
+    /// Which allocators are looked for, and where.
+    pub allocators: Selection,
     /// How stacks are walked.
     pub walk: Walk,
     /// Form of the reports.
     pub format: Format,
     /// Stacks in a text report.
     pub top: usize,
+    /// What reports show of what was recorded.
+    pub view: View,
     /// Which allocations are recorded.
     pub sampling: Sampling,
     /// Sizes of allocations that are recorded, if not all are.
@@ -39,6 +46,24 @@ pub struct Config {
     pub interval: Duration,
     /// Reports to make, or as many as there is time for.
     pub count: Option<NonZeroU64>,
+}
+
+/// What reports show of what was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Blocks younger than this are hidden from people. Without it, ages are not looked at.
+    pub older: Option<Duration>,
+    /// What stacks are ranked by.
+    pub sort: Order,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self {
+            older: Some(Duration::from_millis(500)),
+            sort: Order::default(),
+        }
+    }
 }
 
 impl Config {
@@ -104,6 +129,23 @@ pub enum ConfigError {
     /// Not an amount of memory for tables.
     #[error("--table-memory `{0}` is not an amount of memory from 64K to 256M: give bytes, or K, M or G")]
     TableMemory(String),
+    /// Not a description of a function.
+    #[error("--alloc: {0}")]
+    Alloc(#[from] GivenError),
+    /// The same function twice.
+    #[error("--alloc: `{0}` is described twice: give each function once")]
+    AllocTwice(String),
+    /// An empty name.
+    #[error("{0} needs a name: leave it out to look everywhere")]
+    EmptyName(&'static str),
+    /// Not an age.
+    #[error("--older `{0}` is not a whole number of milliseconds: give 0 to show blocks of any age")]
+    Older(String),
+    /// Ages are asked for where none are read.
+    #[error(
+        "--combined-only does not read how old blocks are, which --older asks for: give only one of them"
+    )]
+    AgesNotRead,
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),
@@ -149,6 +191,12 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, ConfigError> {
     seconds
         .filter(|interval| !interval.is_zero())
         .ok_or_else(|| ConfigError::Interval(text.to_owned()))
+}
+
+/// The age below which blocks are hidden.
+pub(crate) fn parse_older(text: &str) -> Result<Duration, ConfigError> {
+    let milliseconds = text.parse().map(Duration::from_millis);
+    milliseconds.map_err(|_| ConfigError::Older(text.to_owned()))
 }
 
 /// The number of reports.

@@ -13,8 +13,9 @@
 //!   4  bpf            load ─ store images ─ publish mappings ─ attach            ─────► kernel (bpf/)
 //!   5  collect        events: "a walk met an unknown mapping" ─► back to 1       ◄─────   probes ─► walk ─►
 //!                     instances that began or ended by fork, exec, exit          ◄─────   (bpf/lifecycle.bpf.h)
-//!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals, blocks
-//!   6  leak           snapshot ─► sites, ranked            (pure)
+//!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals
+//!                     ages: the block table, walked bucket by bucket             ◄─────   blocks
+//!   6  leak           snapshots ─► sites, what is young, what came and went; ranked      (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
@@ -58,6 +59,10 @@
 //! * **One walk, two languages.** `bpf/unwind.bpf.h` does what [`unwind_tables::walk`] specifies;
 //!   `tests/unwind_host.rs` and `tests/unwind_recorded.rs` run both over the same tables and memory.
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
+//! * **A report does not depend on how busy the target is.** Totals are read in place; the block table is walked once,
+//!   bucket by bucket, so that no block is seen twice, none that stays is skipped, and the walk has an end
+//!   (`src/bpf/batch.rs`). What is shown as old was found to be; growth is reckoned by stack records, which never
+//!   change their meaning, not by sites, which can merge ([`leak::growth`]).
 //! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted
 //!   with its cause. Nothing is subtracted that was not added.
 //! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is

@@ -4,7 +4,6 @@
 mod common;
 
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -13,7 +12,7 @@ use common::program::{Program, compile, directory};
 use common::report::{Amount, Report, Stack};
 use memleak::cli::Cli;
 use memleak::config::Config;
-use memleak::session::{Session, storages};
+use memleak::session::{Session, Signals, storages};
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -275,7 +274,7 @@ fn random_calls_leave_what_the_kernel_says() {
         });
         while !waiter.is_finished() {
             let soon = Instant::now() + Duration::from_millis(20);
-            session.follow(soon, &AtomicBool::new(false)).expect("it goes on");
+            session.follow(soon, &Signals::default()).expect("it goes on");
         }
         let mut program = waiter.join().expect("it says that it is done");
         let ours = session.regions().expect("it can be read");

@@ -3,6 +3,7 @@
 //! Skeleton types are named only here and in `collect`. Nothing here knows what a leak is.
 
 mod attach;
+mod batch;
 #[cfg(test)]
 mod budget;
 mod clock;
@@ -35,7 +36,9 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
-pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole};
+pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
+pub(crate) use batch::{Batch, HashTable};
+pub(crate) use clock::monotonic_nanoseconds;
 pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
@@ -75,11 +78,11 @@ pub(crate) struct Recorded {
     pub(crate) usage: SharedWords<AtomicU64>,
     pub(crate) stack_capacity: u32,
     pub(crate) counters: MapHandle,
-    /// Of `types::block_key` to `types::block`.
-    pub(crate) blocks: MapHandle,
     pub(crate) events: MapHandle,
     /// Of `types::region_event`; `None` where mapping calls are not followed.
     pub(crate) region_events: Option<MapHandle>,
+    /// From `types::block_key` to `types::block`.
+    pub(crate) blocks: HashTable,
 }
 
 impl<'obj> Kernel<'obj> {
@@ -116,12 +119,12 @@ impl<'obj> Kernel<'obj> {
             usage: map_words(&maps.bss_usage)?,
             stack_capacity: sizes.stack_capacity,
             counters: MapHandle::try_from(&maps.counters)?,
-            blocks: MapHandle::try_from(&maps.blocks)?,
             events: MapHandle::try_from(&maps.events)?,
             region_events: match settings.regions {
                 true => Some(MapHandle::try_from(&maps.region_events)?),
                 false => None,
             },
+            blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
         };
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
         let kernel = Self {

@@ -26,9 +26,11 @@ pub enum Counter {
     LostProcess = 12,
     Filtered = 13,
     FilteredBytes = 14,
-    LostRegionEvent = 15,
-    LostRegion = 16,
-    LostRegionBytes = 17,
+    LostReturnProbe = 15,
+    LostReturnProbeBytes = 16,
+    LostRegionEvent = 17,
+    LostRegion = 18,
+    LostRegionBytes = 19,
 }
 
 macro_rules! same_number {
@@ -58,6 +60,8 @@ same_number! {
     COUNTER_LOST_PROCESS => LostProcess,
     COUNTER_FILTERED => Filtered,
     COUNTER_FILTERED_BYTES => FilteredBytes,
+    COUNTER_LOST_RETURN_PROBE => LostReturnProbe,
+    COUNTER_LOST_RETURN_PROBE_BYTES => LostReturnProbeBytes,
     COUNTER_LOST_REGION_EVENT => LostRegionEvent,
     COUNTER_LOST_REGION => LostRegion,
     COUNTER_LOST_REGION_BYTES => LostRegionBytes,

@@ -1,16 +1,22 @@
 //! What the kernel side recorded, as plain values. Nothing here knows modules or symbols.
 
+mod ages;
 mod amount;
+mod blocks;
 mod counters;
 mod events;
 mod held;
 mod regions;
 mod snapshot;
 mod totals;
+mod weight;
 
+pub use ages::{AGE_BOUNDS, Ages};
 pub use amount::{Amount, Spread, StandardError};
+pub use blocks::{Block, BlockTable, LiveBlocks, Moment, StackBlocks};
 pub use counters::{Counter, Counters};
 pub use events::{Event, Events as EventQueue};
 pub use held::{Held, held};
 pub use regions::{CallMoment, RegionCall, RegionEvent, RegionKind};
 pub use snapshot::{Events, Losses, Snapshot, StackTotals, stack_of, take};
+pub use weight::{Weight, WeightedAmount};

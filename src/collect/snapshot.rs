@@ -24,6 +24,8 @@ const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
 /// One stack and what was allocated from it since tracing began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackTotals {
+    /// The number of its record, which is never another stack's.
+    pub record: u32,
     /// The instance that allocated; 0 for all together, where the stack is not known.
     pub instance: u32,
     /// Within one epoch, an address means the same code.
@@ -136,7 +138,7 @@ pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_r
 }
 
 /// Loss causes: their name, the counter of blocks and the counter of bytes.
-const LOSS_CAUSES: [(&str, Counter, Counter); 4] = [
+const LOSS_CAUSES: [(&str, Counter, Counter); 5] = [
     (
         "thread_state",
         Counter::LostThreadState,
@@ -146,6 +148,11 @@ const LOSS_CAUSES: [(&str, Counter, Counter); 4] = [
         "block_table_full",
         Counter::LostBlockTable,
         Counter::LostBlockTableBytes,
+    ),
+    (
+        "return_probe_limit",
+        Counter::LostReturnProbe,
+        Counter::LostReturnProbeBytes,
     ),
     (
         "result_fault",
@@ -263,6 +270,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         End::ScratchBusy
     };
     Some(StackTotals {
+        record: index,
         instance: 0,
         epoch: 0,
         function: u8::try_from(index % functions).ok()?,

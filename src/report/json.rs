@@ -5,6 +5,7 @@
 
 mod amount;
 mod memory;
+mod recent;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -18,10 +19,13 @@ use amount::{AmountJson, SamplingJson};
 use memory::MemoryJson;
 
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
 use crate::collect::RegionKind;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
+
+use recent::{RecentJson, StackRecentJson};
 
 const SCHEMA_VERSION: u32 = 1;
 
@@ -45,6 +49,8 @@ struct ReportJson {
     allocated: AmountJson,
     lost: LostJson,
     unwinding: UnwindingJson,
+    #[serde(flatten)]
+    recent: RecentJson,
     stacks: Vec<StackJson>,
 }
 
@@ -127,11 +133,13 @@ struct StackJson {
     pid: u32,
     instance: u32,
     ended: Option<&'static str>,
-    allocator: &'static str,
+    allocator: Name,
     /// With `--mmap`: what the mappings are for.
     kind: Option<&'static str>,
     outstanding: AmountJson,
     allocated: AmountJson,
+    #[serde(flatten)]
+    recent: StackRecentJson,
     lost: AmountJson,
     end: &'static str,
     end_at: Option<EndAtJson>,
@@ -208,6 +216,7 @@ impl From<&Report> for ReportJson {
                 ends: report.ends.iter().map(EndGroupJson::from).collect(),
                 modules: report.steps.iter().map(ModuleJson::from).collect(),
             },
+            recent: report.into(),
             stacks: report
                 .stacks
                 .iter()
@@ -281,10 +290,11 @@ impl StackJson {
             pid: stack.pid,
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
-            allocator: stack.allocator,
+            allocator: stack.allocator.clone(),
             kind: stack.kind.map(RegionKind::name),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
+            recent: (&stack.recent).into(),
             lost: stack.lost.into(),
             end: stack.end.name(),
             end_at: stack.end_at.as_ref().map(EndAtJson::from),

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod recent;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -56,13 +58,14 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
         pid: 4242,
         instance: 1,
         ended: None,
-        allocator: "malloc",
+        allocator: "malloc".into(),
         kind: None,
         outstanding,
         allocated: Amount {
             bytes: outstanding.bytes * 2,
             blocks: outstanding.blocks * 2,
         },
+        recent: StackRecent::default(),
         lost: Amount::default(),
         outstanding_spread: Spread::default(),
         allocated_spread: Spread::default(),
@@ -83,6 +86,7 @@ fn report(stacks: Vec<Stack>) -> Report {
         unwind: Unwind::Dwarf,
         sampling: Sampling::All,
         top: 10,
+        compared: Compared::default(),
         targets: vec![TargetFacts {
             pid: 4242,
             instance: 1,
@@ -392,6 +396,7 @@ fn cut_stack_json() -> Value {
     json!({
         "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc", "kind": null,
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
+        "young": null, "ages": null, "since_last": recent::change_json([0; 4]), "since_baseline": recent::change_json([0; 4]),
         "lost": {"bytes": 0, "blocks": 0},
         "end": "no_cfi", "end_at": {"module": "/opt/libplugin.so", "address": "0x2000"},
         "frames": [
@@ -415,6 +420,7 @@ fn json_of_an_empty_report() {
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"processes":0,"events":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
+        r#""older_than_ns":null,"since_last":{"duration_ns":0},"since_baseline":{"duration_ns":0,"marked":null},"ages":null,"#,
         r#""stacks":[]}"#,
         "\n",
     );

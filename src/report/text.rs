@@ -13,7 +13,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::ends::explain;
 use super::health::{counted, size};
-use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health};
+use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health, recent};
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::RegionKind;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
@@ -31,7 +31,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let outstanding = report
         .stacks
         .iter()
-        .filter(|stack| stack.outstanding.blocks > 0 && stack.kind.is_none_or(RegionKind::is_suspect));
+        .filter(|stack| stack.shown().blocks > 0 && stack.kind.is_none_or(RegionKind::is_suspect));
     let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
     shown.reverse();
     for stack in shown {
@@ -41,7 +41,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let amount = stack.outstanding;
+    let amount = stack.shown();
     writeln!(
         out,
         "\t{} bytes in {} allocations from stack",
@@ -56,6 +56,9 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
     match report.targets.len() > 1 {
         true => writeln!(out, "\t\tvia {}{kind} in {}", stack.allocator, Owner(stack))?,
         false => writeln!(out, "\t\tvia {}{kind}", stack.allocator)?,
+    }
+    for line in recent::growth_lines(stack, &report.compared) {
+        writeln!(out, "\t\t{line}")?;
     }
     if stack.lost.blocks > 0 {
         let lost = stack.lost;

@@ -1,5 +1,6 @@
 //! From a snapshot to a report: groups, resolves and names what the kernel recorded.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -9,10 +10,16 @@ use unwind_tables::walk::Unwind;
 
 use super::process::Process;
 use super::tables::ModuleTables;
-use crate::allocator::FUNCTIONS;
-use crate::collect::{RegionCall, Snapshot};
-use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group};
-use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
+use crate::allocator::{Catalog, Name};
+use crate::collect::{Ages, Amount, LiveBlocks, RegionCall, Snapshot};
+use crate::config::View;
+use crate::leak::growth::Changes;
+use crate::leak::{
+    Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group,
+};
+use crate::report::{
+    Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
+};
 use crate::symbolize::{CodeObject, PerfMap, Symbolized, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
 
@@ -22,37 +29,72 @@ pub(super) struct Describer<'a> {
     pub(super) processes: &'a BTreeMap<u32, Process>,
     pub(super) modules: &'a Modules,
     pub(super) tables: &'a ModuleTables,
+    pub(super) allocators: &'a Catalog,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
     /// What programs call the code that they generated, by instance.
     pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
 }
 
+/// What is known of stacks beyond their totals.
+pub(super) struct Recently<'a> {
+    pub(super) changes: Changes<'a>,
+    /// There was no report before.
+    pub(super) first: bool,
+    pub(super) marked: Option<TimeOfDay>,
+    /// If ages were looked at.
+    pub(super) blocks: Option<LiveBlocks>,
+}
+
 /// The report of `snapshot`.
-pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
+pub(super) fn report(
+    mut names: Describer<'_>,
+    snapshot: &Snapshot,
+    recently: &Recently<'_>,
+    view: &View,
+    unwind: Unwind,
+    top: usize,
+) -> Report {
     let (processes, unknown) = (names.processes, History::default());
     let history = |instance| {
         processes
             .get(&instance)
             .map_or(&unknown, |process| &process.history)
     };
-    let sites = group(&snapshot, history);
+    let changes = &recently.changes;
+    let sites = group(snapshot, history, |stack| {
+        changes.of(stack, recently.blocks.as_ref())
+    });
     let completeness = Completeness::of(&sites);
     let ends = names.ends(&sites);
     let steps = names.steps(&sites);
-    let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site)).collect();
-    // What ended programs held is no longer anybody's to free: it comes last. The order is kept otherwise.
-    stacks.sort_by_key(|stack| stack.ended.is_some());
+    let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site, view)).collect();
+    // What ended programs held is no longer anybody's to free: it comes last.
+    stacks.sort_by_cached_key(|stack| {
+        let grown = match recently.marked {
+            Some(_) => &stack.recent.since_baseline,
+            None => &stack.recent.since_last,
+        };
+        let key = view.sort.key(stack.shown(), grown);
+        (stack.ended.is_some(), Reverse(key))
+    });
     Report {
         time: time_of_day(),
         elapsed: snapshot.elapsed,
         unwind,
         top,
+        compared: Compared {
+            older: view.older,
+            first: recently.first,
+            since_last: changes.since_last,
+            since_baseline: changes.since_baseline,
+            marked: recently.marked,
+        },
         targets: processes.values().map(|process| process.facts.clone()).collect(),
         stacks,
         sampling: snapshot.sampling,
         events: snapshot.events,
-        losses: snapshot.losses,
+        losses: snapshot.losses.clone(),
         completeness,
         ends,
         steps,
@@ -69,20 +111,38 @@ impl Meaning<ModuleId> for History {
     }
 }
 
-/// The name of an allocator function or mapping call.
-fn allocator(function: u8) -> &'static str {
-    let call = RegionCall::of_function(function).map(RegionCall::name);
-    let function = FUNCTIONS.get(usize::from(function));
-    function.map(|function| function.name).or(call).unwrap_or("?")
-}
-
-fn time_of_day() -> TimeOfDay {
+/// The local time.
+pub(super) fn time_of_day() -> TimeOfDay {
     let now = chrono::Local::now();
     let part = |value: u32| u8::try_from(value).unwrap_or_default();
     TimeOfDay {
         hour: part(now.hour()),
         minute: part(now.minute()),
         second: part(now.second()),
+    }
+}
+
+/// A site's ages and changes; it is `process`'s if it is one's.
+fn recent(site: &Site<ModuleId>, process: Option<&TargetFacts>, view: &View) -> StackRecent {
+    let holder = match process {
+        None => Holder::Several,
+        Some(TargetFacts { ended: Some(_), .. }) => Holder::Ended,
+        Some(TargetFacts { ended: None, .. }) => Holder::Running,
+    };
+    let all = view.older.is_some_and(|older| older.is_zero());
+    StackRecent {
+        young: if all {
+            Some(Amount::default())
+        } else {
+            site.young(holder)
+        },
+        // Blocks of what has ended leave the table some time later.
+        ages: site.recent.blocks.map(|blocks| match holder {
+            Holder::Ended => Ages::default(),
+            Holder::Running | Holder::Several => blocks.ages,
+        }),
+        since_last: site.recent.since_last,
+        since_baseline: site.recent.since_baseline,
     }
 }
 
@@ -97,13 +157,24 @@ impl Describer<'_> {
         process.map(|process| &process.facts)
     }
 
-    fn stack(&mut self, site: Site<ModuleId>) -> Stack {
+    /// The name of an allocator function or mapping call.
+    fn allocator(&self, site: &Site<ModuleId>) -> Name {
+        let call = site.kind.and_then(|_| RegionCall::of_function(site.function));
+        if let Some(call) = call {
+            return Name::Borrowed(call.name());
+        }
+        let function = self.allocators.get(usize::from(site.function));
+        function.map_or(Name::Borrowed("?"), |function| function.name.clone())
+    }
+
+    fn stack(&mut self, site: Site<ModuleId>, view: &View) -> Stack {
         let process = self.process(site.instance);
         Stack {
+            recent: recent(&site, process, view),
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
             ended: process.and_then(|process| process.ended),
-            allocator: allocator(site.function),
+            allocator: self.allocator(&site),
             kind: site.kind,
             outstanding: site.outstanding(),
             allocated: site.allocated,

@@ -3,6 +3,7 @@
 //! Tables are built and published before the first probe is attached; probes are detached before anything else
 //! is taken down. Parsing, formatting and map access are elsewhere.
 
+mod ages;
 mod attachments;
 mod copies;
 mod describe;
@@ -14,6 +15,7 @@ mod probes;
 mod process;
 mod regions;
 mod reload;
+mod signals;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -21,12 +23,11 @@ mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -34,14 +35,16 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
 use crate::bpf::{AttachPath, Storage, Walk};
-use crate::collect::{self, Snapshot};
-use crate::config::Config;
+use crate::collect::{self, Moment, Snapshot};
+use crate::config::{Config, View};
+use crate::leak::Growth;
 use crate::preflight;
-use crate::report::{self, ModuleFacts, Report};
+use crate::report::{self, Format, ModuleFacts, Report, TimeOfDay};
 use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use live::{Live, Prepared};
 use probes::AllocatorProbes;
+pub use signals::Signals;
 use tables::ModuleTables;
 
 /// Storage for each way to attach that may have to be tried.
@@ -55,12 +58,13 @@ pub fn storages() -> Storages {
 /// How long the session sleeps at most before it looks at the target and at signals again.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Traces as `config` says and writes reports to `out`, until all are made, `stop` is set, or the target ends.
+/// Traces as `config` says and writes reports to `out`, until all are made, `signals` ask for an end, or
+/// the target ends.
 ///
 /// # Errors
 ///
 /// What went wrong, on which object, and what to do about it. Nothing is left attached.
-pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::Result<()> {
     preflight::check()?;
     let mut storages = storages();
     let mut session = Session::start(&mut storages, config)?;
@@ -69,15 +73,21 @@ pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::R
     loop {
         // From report to report, however long the last one took; none is made up for.
         next = (next + config.interval).max(Instant::now());
-        let ending = session.follow(next, stop)?;
+        let ending = session.follow(next, signals)?;
         made += 1;
-        let report = session.report(config.top)?;
-        report::render(&report, config.format, out)?;
-        out.flush()?;
+        let report = session.report(&config.view, config.top, signals)?;
+        write(&report, config.format, out)?;
         if ending || config.count.is_some_and(|count| made >= count.get()) {
             return Ok(());
         }
     }
+}
+
+/// In large pieces: a report of many stacks is many megabytes of small ones.
+fn write(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    report::render(report, format, &mut out)?;
+    out.flush()
 }
 
 /// Processes that are being traced. Dropping it detaches.
@@ -87,6 +97,9 @@ pub struct Session<'obj> {
     facts: HashMap<ModuleId, Arc<ModuleFacts>>,
     /// What programs call the code that they generated, by instance, as of the last report.
     perf_maps: HashMap<u32, PerfMap>,
+    growth: Growth,
+    /// When the user marked the baseline of growth.
+    marked: Option<TimeOfDay>,
 }
 
 impl<'obj> Session<'obj> {
@@ -103,25 +116,27 @@ impl<'obj> Session<'obj> {
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
+            growth: Growth::default(),
+            marked: None,
         })
     }
 
-    /// Follows the processes until `deadline`. Returns whether the end came before: all have ended, or `stop` was
-    /// set.
+    /// Follows the processes until `deadline`. Returns whether the end came before: all have ended, or it was
+    /// asked for. A mark that is asked for is made.
     ///
     /// # Errors
     ///
     /// The kernel side cannot be read or written any more.
-    pub fn follow(&mut self, deadline: Instant, stop: &AtomicBool) -> anyhow::Result<bool> {
-        let live = &mut self.live;
+    pub fn follow(&mut self, deadline: Instant, signals: &Signals) -> anyhow::Result<bool> {
         let mut next_reload: Option<Duration> = None;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
+            let live = &mut self.live;
             let events = live
                 .events
                 .wait(left.min(TICK).min(next_reload.unwrap_or(TICK)))
                 .context("cannot read events")?;
-            if stop.load(Ordering::Relaxed) {
+            if signals.wants_end() {
                 return Ok(true);
             }
             live.observe()?;
@@ -131,6 +146,9 @@ impl<'obj> Session<'obj> {
                 return Ok(true);
             }
             next_reload = live.reload_due()?;
+            if signals.take_mark() {
+                self.mark()?;
+            }
             if left.is_zero() {
                 return Ok(false);
             }
@@ -176,14 +194,17 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// A report of everything recorded so far.
+    /// A report of everything recorded so far. While it is made, the processes are followed.
     ///
     /// # Errors
     ///
     /// The kernel side cannot be read or written.
-    pub fn report(&mut self, top: usize) -> anyhow::Result<Report> {
+    pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
         self.live.settle_regions()?;
+        // In this order: what was old at the moment is in the totals.
+        let moment = Moment::now();
         let mut snapshot = self.snapshot()?;
+        let blocks = self.read_blocks(moment, view, signals)?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
         self.live.reload_all()?;
@@ -198,6 +219,7 @@ impl<'obj> Session<'obj> {
             processes: &self.live.processes,
             modules: &self.live.modules,
             tables: &self.live.tables,
+            allocators: self.live.probes.catalog(),
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
@@ -207,7 +229,15 @@ impl<'obj> Session<'obj> {
             // Without a walk there are no stacks for the word to be about.
             Walk::Dwarf | Walk::Off => Unwind::Dwarf,
         };
-        Ok(describe::report(names, snapshot, unwind, top))
+        let recent = describe::Recently {
+            changes: self.growth.changes(&snapshot),
+            first: !self.growth.has_reported(),
+            marked: self.marked,
+            blocks,
+        };
+        let report = describe::report(names, &snapshot, &recent, view, unwind, top);
+        self.growth.reported(&snapshot);
+        Ok(report)
     }
 }
 
@@ -226,8 +256,13 @@ fn prepare(config: &Config) -> anyhow::Result<Prepared> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
     tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
-    let mut probes = AllocatorProbes::default();
+    let mut probes = AllocatorProbes::new(config.allocators.clone());
     let problems = probes.look_at(modules.iter(), &modules);
+    let mapped = || modules.iter().filter(|module| !module.is_vdso());
+    if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {
+        bail!("nothing to probe: {missing}");
+    }
+    let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     for (target, mappings) in targets.iter().zip(&mappings) {
         if !config.mmap && !probes.any(mappings.module_ids()) {
             bail!(

@@ -144,12 +144,15 @@ impl Live<'_> {
     }
 
     /// What it can mean that no call was seen.
-    pub(super) fn nothing_seen(&self) -> &'static str {
+    pub(super) fn nothing_seen(&self) -> String {
         match self.regions {
-            None => {
-                "no call of a probed allocator function was seen: the target is idle or allocates otherwise"
-            }
-            Some(_) => "no mapping call was seen: the target has what it needs, or is idle",
+            None => format!(
+                "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
+                 name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \
+                 -p PID shows what was found",
+                self.probes.names().join(", ")
+            ),
+            Some(_) => "no mapping call was seen: the target has what it needs, or is idle".to_owned(),
         }
     }
 
