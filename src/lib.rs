@@ -27,7 +27,8 @@
 //! # What happens at an allocation
 //!
 //! The probe at the allocator function's entry notes what was asked for in the thread's state; what the allocator
-//! calls within is ignored. At the return, if it succeeded, the program in `bpf/calls.bpf.h` walks the stack from
+//! calls within is ignored, as long as the call is proved to go on (`bpf/nesting.bpf.h`). At the return, which is a
+//! return probe's or, of functions that can throw, one of the function's `ret` instructions, if it succeeded, the program in `bpf/calls.bpf.h` walks the stack from
 //! the caller's registers (`bpf/unwind.bpf.h`): for each frame it finds the mapping, the object's table, the row,
 //! and computes the caller's registers; a cache from address to rule and one 2 KiB read of the stack make that
 //! cheap. Nearly every rule is 31 bits; the rest are small programs (`bpf/program.bpf.h`), and where one starts from a

@@ -155,6 +155,24 @@ fn sampled_blocks_agree_with_the_totals() {
     }
 }
 
+/// The error of what people are shown, which is reckoned from the blocks that are old, is that of the totals, if all
+/// blocks are old.
+#[test]
+fn sampled_blocks_have_the_error_of_the_totals() {
+    let mut program = start("error", 5000, 0);
+    let flags = ["--sample-bytes", "100", "-o", "1", "--format", "text"];
+    let memleak = Memleak::attach(program.pid(), &flags);
+    program.step("kept");
+    sleep(Duration::from_millis(10));
+    let text = memleak.finish_text();
+    let errors: Vec<_> = text.lines().filter_map(|line| line.split_once('±')).collect();
+    let [(_, of_stack), (_, of_all)] = errors[..] else {
+        panic!("not two errors in {text}")
+    };
+    assert_eq!(of_stack, of_all, "{text}");
+    assert!(!of_stack.contains(" 0 B"), "{text}");
+}
+
 /// Blocks younger than was asked for are hidden from people, who are told so, and are marked in JSON; nothing is
 /// hidden with `-o 0`. An age of a minute is an age of a minute.
 #[test]
@@ -172,6 +190,12 @@ fn age_filter() {
         assert_eq!(report.recent.older_than_ns, Some(milliseconds * MILLISECOND));
         let stack = report.only_through("keep_block");
         assert_eq!(stack.outstanding, kept(100));
+        for age in stack.recent.ages.as_ref().expect("ages were looked at") {
+            assert!(
+                age.up_to_ns.is_none_or(|bound| bound > 1100 * MILLISECOND),
+                "{age:?}"
+            );
+        }
         assert_eq!(
             stack.recent.young,
             Some(if hidden { kept(100) } else { NOTHING }),

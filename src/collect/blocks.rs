@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 
-use super::Amount;
 use super::ages::Ages;
 use super::weight::{Weight, WeightedAmount};
+use super::{Amount, Spread};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, monotonic_nanoseconds};
 
@@ -118,6 +118,8 @@ pub struct StackBlocks<A = Amount> {
     pub young: A,
     /// The others.
     pub old: A,
+    /// How far `old` can be off, when it is estimated.
+    pub old_spread: Spread,
     /// All of them by age.
     pub ages: Ages<A>,
 }
@@ -129,19 +131,21 @@ impl Add for StackBlocks {
         Self {
             young: self.young + other.young,
             old: self.old + other.old,
+            old_spread: self.old_spread + other.old_spread,
             ages: self.ages + other.ages,
         }
     }
 }
 
 impl StackBlocks<WeightedAmount> {
-    fn count(&mut self, age: Duration, older: Duration, amount: WeightedAmount) {
-        let part = if age < older {
-            &mut self.young
+    fn count(&mut self, age: Duration, older: Duration, block: &Block) {
+        let amount = block.amount();
+        if age < older {
+            self.young = self.young + amount;
         } else {
-            &mut self.old
-        };
-        *part = *part + amount;
+            self.old = self.old + amount;
+            self.old_spread = self.old_spread + block.weight.spread(block.size);
+        }
         self.ages.count(age, amount);
     }
 
@@ -149,6 +153,7 @@ impl StackBlocks<WeightedAmount> {
         StackBlocks {
             young: self.young.rounded(),
             old: self.old.rounded(),
+            old_spread: self.old_spread,
             ages: self.ages.map(WeightedAmount::rounded),
         }
     }
@@ -186,7 +191,7 @@ impl LiveBlocks {
             self.by_stack.resize(number + 1, None);
         }
         let stack = self.by_stack[number].get_or_insert_default();
-        stack.count(moment.age(block.allocated_at), older, block.amount());
+        stack.count(moment.age(block.allocated_at), older, block);
     }
 
     /// Those of a stack.

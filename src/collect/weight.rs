@@ -1,6 +1,6 @@
 //! How many blocks a recorded one stands for, as `bpf/sampling.bpf.h` computes with it.
 
-use super::Amount;
+use super::{Amount, Spread};
 use crate::bpf::types::weight_shape;
 
 /// Bits behind the point.
@@ -31,6 +31,19 @@ impl Weight {
     }
 }
 
+impl Weight {
+    /// How far [`Weight::of`] can be off: the same estimate as that of the totals (`add_variance` in
+    /// `bpf/blocks.bpf.h`).
+    pub(super) fn spread(self, size: u64) -> Spread {
+        let (weight, bytes) = (u128::from(self.0), u128::from(self.of(size).0.bytes));
+        Spread {
+            recorded: 1,
+            bytes: bytes * bytes.saturating_sub(size.into()),
+            blocks: weight * weight.saturating_sub(1 << SHIFT),
+        }
+    }
+}
+
 /// An amount whose blocks are not rounded yet: a sum of many is rounded once, as the kernel's totals are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightedAmount(Amount);
@@ -57,6 +70,19 @@ impl WeightedAmount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a block says of the others: w(w - 1)v^2 for its bytes, w(w - 1) for its number; nothing, if it stands for
+    /// itself alone.
+    #[test]
+    fn spreads() {
+        let spread = Weight::stored(3f32.to_bits()).spread(10);
+        assert_eq!((spread.recorded, spread.bytes), (1, 600));
+        assert_eq!(spread.blocks, 6 << 32);
+        let exact = Weight::stored(1f32.to_bits()).spread(u64::MAX);
+        assert_eq!((exact.bytes, exact.blocks), (0, 0));
+        // Saturated bytes times saturated bytes still fit.
+        let _ = Weight::stored(u32::MAX).spread(u64::MAX);
+    }
 
     /// A block that stands for itself alone is what it is, whatever its size; one that stands for more is as many, and
     /// parts of blocks add up.

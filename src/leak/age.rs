@@ -5,7 +5,7 @@
 //! table any more.
 
 use super::Site;
-use crate::collect::Amount;
+use crate::collect::{Amount, Spread};
 
 /// Whose memory a site's is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,5 +34,12 @@ impl<M> Site<M> {
                 blocks: blocks.young.blocks.min(outstanding.blocks),
             },
         })
+    }
+    /// How far the outstanding less the young can be off, when it is estimated: at most as much as the outstanding.
+    pub fn shown_spread(&self, holder: Holder) -> Spread {
+        match (holder, &self.recent.blocks) {
+            (Holder::Running, Some(blocks)) => blocks.old_spread,
+            (Holder::Running | Holder::Ended | Holder::Several, _) => self.outstanding_spread(),
+        }
     }
 }

@@ -121,6 +121,8 @@ pub struct Compared {
 pub struct StackRecent {
     /// What of the outstanding is young, or was freed while the report was made; `None` if not known.
     pub young: Option<Amount>,
+    /// How far [`Stack::shown`] can be off, when it is estimated.
+    pub shown_spread: Spread,
     /// Live blocks by age; `None` if not known.
     pub ages: Option<Ages>,
     /// What came and went since the last report.

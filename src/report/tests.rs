@@ -437,6 +437,7 @@ fn estimates_carry_their_error() {
         bytes: 90_000,
         blocks: 25 << 32,
     };
+    report.stacks[0].recent.shown_spread = report.stacks[0].outstanding_spread;
     let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
     assert_eq!(value["sampling"], json!({"method": "bytes", "interval": 4096}));
     for amount in [&value["stacks"][0]["outstanding"], &value["outstanding"]] {

@@ -51,7 +51,7 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
         .kind
         .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     if report.sampling != Sampling::All {
-        writeln!(out, "\t\t{}", estimates::error(stack.outstanding_spread))?;
+        writeln!(out, "\t\t{}", estimates::error(stack.recent.shown_spread))?;
     }
     match report.targets.len() > 1 {
         true => writeln!(out, "\t\tvia {}{kind} in {}", stack.allocator, Owner(stack))?,

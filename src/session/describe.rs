@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::Timelike;
 use unwind_tables::addr::{Avma, Svma};
@@ -129,13 +130,13 @@ fn recent(site: &Site<ModuleId>, process: Option<&TargetFacts>, view: &View) -> 
         Some(TargetFacts { ended: Some(_), .. }) => Holder::Ended,
         Some(TargetFacts { ended: None, .. }) => Holder::Running,
     };
-    let all = view.older.is_some_and(|older| older.is_zero());
+    let (young, shown_spread) = match view.older {
+        Some(Duration::ZERO) => (Some(Amount::default()), site.outstanding_spread()),
+        _ => (site.young(holder), site.shown_spread(holder)),
+    };
     StackRecent {
-        young: if all {
-            Some(Amount::default())
-        } else {
-            site.young(holder)
-        },
+        young,
+        shown_spread,
         // Blocks of what has ended leave the table some time later.
         ages: site.recent.blocks.map(|blocks| match holder {
             Holder::Ended => Ages::default(),

@@ -40,6 +40,7 @@ fn second() -> Report {
             .for_each(|&(age, amount)| histogram.count(age, amount));
         StackRecent {
             young: Some(young),
+            shown_spread: Spread::default(),
             ages: Some(histogram),
             since_last,
             since_baseline,
