@@ -253,7 +253,6 @@ fn config(pid: u32, walk: Walk) -> Config {
         sizes: None,
         max_blocks: Some(1 << 20),
         max_stacks: 1 << 16,
-        allocators: memleak::allocator::Selection::default(),
         attach: AttachPath::ALL.to_vec(),
         interval: Duration::from_secs(1),
         count: None,

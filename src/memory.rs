@@ -157,7 +157,7 @@ fn kind(mapping: &Resident, stack_pointers: &[Avma], has_blocks: bool) -> Kind {
         MapsName::Special(name) if name.contains("malloc") => Kind::Allocator,
         _ if has_blocks || is_arena(mapping) => Kind::Allocator,
         _ if is_stack() => Kind::ThreadStack,
-        _ => Kind::Other,
+        MapsName::Anonymous | MapsName::Special(_) => Kind::Other,
     }
 }
 
@@ -174,7 +174,7 @@ fn is_arena(mapping: &Resident) -> bool {
     let range = &mapping.entry.range;
     let is_plain = mapping.entry.readable && mapping.entry.writable;
     let fits = range.end.offset_from(range.start) <= ARENA_BYTES;
-    is_plain && mapping.not_reserved && fits && range.start.get() % ARENA_BYTES == 0
+    is_plain && mapping.not_reserved && fits && range.start.get().is_multiple_of(ARENA_BYTES)
 }
 
 #[cfg(test)]

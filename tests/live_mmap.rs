@@ -289,3 +289,30 @@ fn random_calls_leave_what_the_kernel_says() {
         assert!(program.end().success());
     }
 }
+
+/// When calls come faster than they are taken in, those that were not seen are counted with their bytes, and what they
+/// unmapped is found out: nothing is said to be mapped that is not.
+#[test]
+fn calls_that_were_not_seen_are_counted() {
+    let path = compile(&directory("live_mmap-queue"), "random_mappings.c", &RELEASE);
+    let mut program = Program::start(&path, &["1", "60000"]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &["--mmap"]);
+    memleak.signal("STOP");
+    program.step("done");
+    let kernel: u64 = maps(program.pid())
+        .iter()
+        .map(|range| range.end - range.start)
+        .sum();
+    memleak.signal("CONT");
+    let report = memleak.finish();
+    assert!(program.end().success());
+    report.check_sums();
+    let causes = &report.lost.causes;
+    assert!(causes["region_queue_full"] > 0, "{report}");
+    assert!(
+        causes["region_calls_not_seen"] >= causes["region_queue_full"],
+        "{report}"
+    );
+    assert!(report.outstanding().bytes <= kernel, "{report}");
+}

@@ -106,7 +106,7 @@ fn replaces(flags: u64) -> bool {
 fn pages(start: u64, length: u64, page: u64) -> Option<Range<Avma>> {
     let length = length.checked_next_multiple_of(page)?;
     let end = start.checked_add(length)?;
-    (start % PAGE == 0 && length > 0).then(|| Avma::new(start)..Avma::new(end))
+    (start.is_multiple_of(PAGE) && length > 0).then(|| Avma::new(start)..Avma::new(end))
 }
 
 /// The pages that lie between two breaks.

@@ -306,9 +306,13 @@ impl Regions {
         mut is_allocators: impl FnMut(u32) -> bool,
     ) -> BTreeMap<(u32, RegionKind), RegionTotals> {
         let mut totals: BTreeMap<(u32, RegionKind), RegionTotals> = BTreeMap::new();
-        let mut kind_of = |stack, kind: RegionKind| match kind {
-            RegionKind::Anonymous | RegionKind::Reservation if is_allocators(stack) => RegionKind::Allocator,
-            kind => kind,
+        let mut kind_of = |stack, kind: RegionKind| {
+            let can_be = matches!(kind, RegionKind::Anonymous | RegionKind::Reservation);
+            if can_be && is_allocators(stack) {
+                RegionKind::Allocator
+            } else {
+                kind
+            }
         };
         for (&(stack, kind), &unmapped) in &self.unmapped {
             let entry = totals.entry((stack, kind_of(stack, kind))).or_default();
