@@ -1,5 +1,5 @@
 //! `/proc/PID/smaps` as text: what of each mapping is in memory. Pure; a mapping's first line is read by
-//! [`maps`](super::maps).
+//! [`maps`].
 
 use super::maps::{self, MapsEntry};
 
