@@ -208,12 +208,7 @@ impl<'a> Code<'a> {
 
     /// Whether the function at `entry` jumps to or calls one that `known` knows. Those of the object that it calls are
     /// added to `called`.
-    fn reaches(
-        &self,
-        entry: Svma,
-        known: &impl Known,
-        called: &mut BTreeSet<Svma>,
-    ) -> Result<bool, NoExits> {
+    fn reaches(&self, entry: Svma, known: &impl Known, called: &mut BTreeSet<Svma>) -> Result<bool, NoExits> {
         let mut reached = false;
         self.follow(entry, |_, step| {
             let to = |target: &Svma| known.is_function(*target);
@@ -224,9 +219,11 @@ impl<'a> Code<'a> {
                     to(target)
                 }
                 Step::Leaves(name) | Step::Calls(Callee::Import(name)) => known.is_import(name),
-                Step::On(None) | Step::Calls(Callee::Unknown) | Step::Returns | Step::Ends | Step::Unknown => {
-                    false
-                }
+                Step::On(None)
+                | Step::Calls(Callee::Unknown)
+                | Step::Returns
+                | Step::Ends
+                | Step::Unknown => false,
             };
             Ok(if reached { Visit::Stop } else { Visit::Continue })
         })?;
