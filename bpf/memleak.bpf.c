@@ -28,6 +28,7 @@ struct scratch;
 #include "nesting.bpf.h"
 #include "calls.bpf.h"
 #include "lifecycle.bpf.h"
+#include "regions.bpf.h"
 #include "kernel_memory.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -64,6 +65,8 @@ struct compared {
 	enum saved_kind saved_kind;
 	enum saves_shape saves_shape;
 	struct event event;
+	enum region_call region_call;
+	struct region_event region_event;
 	enum kernel_allocator kernel_allocator;
 };
 const volatile struct compared compared = {};
@@ -163,6 +166,25 @@ int forget_blocks(void *ctx)
 	return 0;
 }
 
+/* Entry and end of the mapping calls. Their tracepoints run with preemption disabled. */
+#define MAPPING_CALL(name, call)                        \
+	SEC("tp/syscalls/sys_enter_" #name)             \
+	int name##_begins(void *ctx)                    \
+	{                                               \
+		region_call_begins(call);               \
+		return 0;                               \
+	}                                               \
+	SEC("tp/syscalls/sys_exit_" #name)              \
+	int name##_ends(void *ctx)                      \
+	{                                               \
+		region_call_ends(call);                 \
+		return 0;                               \
+	}
+
+MAPPING_CALL(mmap, CALL_MMAP)
+MAPPING_CALL(munmap, CALL_MUNMAP)
+MAPPING_CALL(mremap, CALL_MREMAP)
+MAPPING_CALL(brk, CALL_BRK)
 /*
  * Kernel mode, loaded only then. The two programs of an event; see kernel_memory.bpf.h. `seen` counts what the
  * second one took.

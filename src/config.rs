@@ -20,6 +20,8 @@ pub struct Config {
     pub kernel: Option<KernelConfig>,
     /// Whether their children are traced too.
     pub follow_fork: bool,
+    /// Whether mappings are accounted, instead of what allocator functions allocate.
+    pub mmap: bool,
     /// Which allocators are looked for, and where.
     pub allocators: Selection,
     /// How stacks are walked.

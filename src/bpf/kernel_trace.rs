@@ -145,6 +145,7 @@ impl<'obj> KernelTrace<'obj> {
             stack_capacity: sizes.stack_capacity,
             counters: MapHandle::try_from(&maps.counters)?,
             events: MapHandle::try_from(&maps.events)?,
+            region_events: None,
             blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
         };
         recorded.reserve_fixed_stacks();

@@ -28,8 +28,11 @@ pub enum Counter {
     FilteredBytes = 14,
     LostReturnProbe = 15,
     LostReturnProbeBytes = 16,
-    NestedAllocation = 17,
-    NestedFree = 18,
+    LostRegionEvent = 17,
+    LostRegion = 18,
+    LostRegionBytes = 19,
+    NestedAllocation = 20,
+    NestedFree = 21,
 }
 
 macro_rules! same_number {
@@ -61,6 +64,9 @@ same_number! {
     COUNTER_FILTERED_BYTES => FilteredBytes,
     COUNTER_LOST_RETURN_PROBE => LostReturnProbe,
     COUNTER_LOST_RETURN_PROBE_BYTES => LostReturnProbeBytes,
+    COUNTER_LOST_REGION_EVENT => LostRegionEvent,
+    COUNTER_LOST_REGION => LostRegion,
+    COUNTER_LOST_REGION_BYTES => LostRegionBytes,
     COUNTER_NESTED_ALLOCATION => NestedAllocation,
     COUNTER_NESTED_FREE => NestedFree,
 }

@@ -4,6 +4,7 @@
 //! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
 
 mod amount;
+mod memory;
 mod recent;
 
 use std::collections::BTreeMap;
@@ -15,11 +16,13 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use amount::{AmountJson, SamplingJson};
+use memory::MemoryJson;
 
 use super::kernel::KernelJson;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
+use crate::collect::RegionKind;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
 
@@ -63,6 +66,7 @@ struct TargetJson {
     instance: u32,
     parent: Option<u32>,
     ended: Option<&'static str>,
+    memory: Option<MemoryJson>,
 }
 
 #[derive(Serialize)]
@@ -136,6 +140,8 @@ struct StackJson {
     instance: u32,
     ended: Option<&'static str>,
     allocator: Name,
+    /// With `--mmap`: what the mappings are for.
+    kind: Option<&'static str>,
     outstanding: AmountJson,
     allocated: AmountJson,
     #[serde(flatten)]
@@ -282,6 +288,7 @@ impl From<&TargetFacts> for TargetJson {
             instance: target.instance,
             parent: target.parent,
             ended: target.ended.map(InstanceEnd::name),
+            memory: target.memory.map(MemoryJson::from),
         }
     }
 }
@@ -293,6 +300,7 @@ impl StackJson {
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator.clone(),
+            kind: stack.kind.map(RegionKind::name),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
             recent: (&stack.recent).into(),

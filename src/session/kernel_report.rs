@@ -101,6 +101,7 @@ fn kernel_as_target() -> TargetFacts {
         comm: "kernel".to_owned(),
         exe: None,
         ended: None,
+        memory: None,
     }
 }
 
@@ -175,6 +176,7 @@ impl<'a> Modules<'a> {
 
 fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>, view: &View) -> Stack {
     Stack {
+        kind: None,
         recent: recent(&site, Holder::Running, view),
         pid: 0,
         instance: 0,

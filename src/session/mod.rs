@@ -12,8 +12,10 @@ mod kernel_mode;
 mod kernel_report;
 mod lifecycle;
 mod live;
+mod memory;
 mod probes;
 mod process;
+mod regions;
 mod reload;
 mod signals;
 mod tables;
@@ -24,12 +26,14 @@ mod unreadable;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
 use crate::bpf::{AttachPath, Storage, Walk};
@@ -142,6 +146,7 @@ impl<'obj> Session<'obj> {
             }
             live.observe()?;
             live.react(&events)?;
+            live.follow_regions()?;
             if !live.is_anything_live() {
                 return Ok(true);
             }
@@ -162,6 +167,16 @@ impl<'obj> Session<'obj> {
     /// The kernel side cannot be read.
     pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
         collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")
+    }
+
+    /// With `--mmap`: all that is mapped since the attach, with the instance that it belongs to, ascending.
+    ///
+    /// # Errors
+    ///
+    /// The kernel side cannot be read.
+    pub fn regions(&mut self) -> anyhow::Result<Vec<(u32, Range<Avma>)>> {
+        self.live.settle_regions()?;
+        Ok(self.live.all_regions())
     }
 
     /// Reads what programs say of the code that they generated; what an ended one said last stays.
@@ -190,21 +205,19 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read or written.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
+        self.live.settle_regions()?;
         // In this order: what was old at the moment is in the totals.
         let moment = Moment::now();
-        let snapshot = self.snapshot()?;
+        let mut snapshot = self.snapshot()?;
         let blocks = self.read_blocks(moment, view, signals)?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
         self.live.reload_all()?;
         self.live.forget_ended()?;
+        self.live.add_regions(&mut snapshot, &mut self.symbolizer);
+        self.live.describe_memory(&snapshot);
         if snapshot.events.probe_hits == 0 {
-            tracing::warn!(
-                "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
-                 name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \
-                 -p PID shows what was found",
-                self.live.probes.names().join(", ")
-            );
+            tracing::warn!("{}", self.live.nothing_seen());
         }
         self.read_perf_maps();
         let names = describe::Describer {
@@ -256,7 +269,7 @@ fn prepare(config: &Config) -> anyhow::Result<Prepared> {
     }
     let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     for (target, mappings) in targets.iter().zip(&mappings) {
-        if !probes.any(mappings.module_ids()) {
+        if !config.mmap && !probes.any(mappings.module_ids()) {
             bail!(
                 "nothing to probe in process {}: {}",
                 target.pid(),
