@@ -96,6 +96,7 @@ pub mod collect;
 pub mod config;
 pub mod doctor;
 pub mod inspect;
+pub mod launch;
 pub mod leak;
 pub mod preflight;
 pub mod report;
