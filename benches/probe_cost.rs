@@ -240,6 +240,7 @@ fn measure_tracing(
 fn config(pid: u32, walk: Walk) -> Config {
     Config {
         pids: vec![pid],
+        program: Vec::new(),
         follow_fork: false,
         table_memory: None,
         walk,

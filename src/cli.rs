@@ -1,6 +1,7 @@
 //! The command line as it is written, and what it means as settings.
 
-use std::ffi::OsString;
+mod program;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -11,8 +12,9 @@ use crate::config::{
 };
 use crate::doctor;
 use crate::report::Format;
+pub use program::ProgramArgs;
 
-/// Says which call stacks of a running process hold memory that was never freed.
+/// Says which call stacks of a process hold memory that was never freed.
 ///
 /// Stacks are walked in the kernel by the DWARF unwind information that distributions ship, so they are
 /// complete through libraries and programs built without frame pointers.
@@ -21,14 +23,19 @@ use crate::report::Format;
     name = "memleak",
     version,
     args_conflicts_with_subcommands = true,
-    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       memleak table ELF…\n       memleak doctor [-p PID]",
+    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
+        memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]\n       \
+        memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]\n       memleak table ELF…\n       memleak doctor [-p PID]",
     after_help = "Examples:\n  \
         memleak -p 4711              report every 5 seconds until Ctrl-C\n  \
         memleak -p 4711 10 3         report three times, 10 seconds apart\n  \
+        memleak -c './server --port 80'  start it, and report until it ends\n  \
         memleak --format json -p 4711 60 1 > leaks.json\n  \
         memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
         memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
-        Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace."
+        Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace. With a \
+        program that was started and has ended: its own, 128 + N if signal N killed it; 127 if it was not found, 126 if \
+        it cannot be executed."
 )]
 pub struct Cli {
     /// What to do instead of tracing.
@@ -112,9 +119,9 @@ pub struct TraceArgs {
     /// Reports to make; without it, until interrupted.
     #[arg(value_name = "COUNT")]
     pub count: Option<String>,
-    /// A program to start and trace.
-    #[arg(last = true, hide = true)]
-    pub program: Vec<OsString>,
+    /// What to start instead.
+    #[command(flatten)]
+    pub start: ProgramArgs,
 }
 
 /// How to walk stacks.
@@ -170,13 +177,15 @@ impl TryFrom<TraceArgs> for Config {
     type Error = ConfigError;
 
     fn try_from(args: TraceArgs) -> Result<Self, ConfigError> {
-        match (args.pid.is_empty(), args.program.is_empty()) {
+        let program = args.start.words()?;
+        let pids = match (args.pid.is_empty(), program.is_empty()) {
             (false, false) => return Err(ConfigError::TwoTargets),
-            (true, false) => return Err(ConfigError::Program),
-            (_, true) => {}
-        }
+            (true, false) => Vec::new(),
+            (_, true) => parse_pids(&args.pid)?,
+        };
         Ok(Self {
-            pids: parse_pids(&args.pid)?,
+            pids,
+            program,
             follow_fork: args.follow_fork,
             walk: match args.unwind {
                 UnwindArg::Dwarf => Walk::Dwarf,
@@ -242,6 +251,47 @@ mod tests {
         assert_eq!(config(&many(64)), Err(too_many));
     }
 
+    /// A program is given by one argument that is split, or by words that are taken as they are.
+    #[test]
+    fn programs() {
+        let program = |arguments: &[&str]| {
+            let arguments = std::iter::once("memleak").chain(arguments.iter().copied());
+            let parsed = Cli::try_parse_from(arguments).expect("the command line parses");
+            Config::try_from(parsed.trace).map(|config| (config.program, config.interval, config.pids))
+        };
+        let words = |words: &[&str]| words.iter().map(Into::into).collect::<Vec<_>>();
+        let (second, five) = (Duration::from_secs(1), Duration::from_secs(5));
+        for (arguments, expected, interval) in [
+            (
+                &["-c", "ls -l", "-T", "1", "1", "2"][..],
+                &["ls", "-l"][..],
+                second,
+            ),
+            (&["1", "2", "--", "ls", "-l", "a b"], &["ls", "-l", "a b"], second),
+            (&["--", "-p", "--", "1"], &["-p", "--", "1"], five),
+            (
+                &["--command", r#" a  'b c' "d\"e" f\ g '' "#],
+                &["a", "b c", "d\"e", "f g", ""],
+                five,
+            ),
+            (&["-c", "echo $HOME *"], &["echo", "$HOME", "*"], five),
+        ] {
+            assert_eq!(
+                program(arguments),
+                Ok((words(expected), interval, vec![])),
+                "{arguments:?}"
+            );
+        }
+        for (command, error) in [
+            ("", ConfigError::EmptyCommand),
+            (" ", ConfigError::EmptyCommand),
+            ("a \"b", ConfigError::CommandWords("a \"b".to_owned())),
+            ("a\\", ConfigError::CommandWords("a\\".to_owned())),
+        ] {
+            assert_eq!(program(&["-c", command]), Err(error), "{command}");
+        }
+    }
+
     /// Table memory is given in bytes or larger units.
     #[test]
     fn table_memory() {
@@ -264,7 +314,9 @@ mod tests {
         for (arguments, error) in [
             ("", ConfigError::NoTarget),
             ("-p 1 -- ls -l", ConfigError::TwoTargets),
-            ("-- ls", ConfigError::Program),
+            ("-p 1 -c ls", ConfigError::TwoTargets),
+            ("-c ls -- ls", ConfigError::TwoPrograms),
+            ("-c 'ls", ConfigError::CommandWords(bad("'ls"))),
             ("-p redis-server", ConfigError::NotAPid(bad("redis-server"))),
             ("-p 0", ConfigError::PidRange(0)),
             ("-p 1,", ConfigError::NotAPid(bad(""))),

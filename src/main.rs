@@ -10,6 +10,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use memleak::cli::{Cli, Command};
 use memleak::config::Config;
+use memleak::launch::LaunchError;
 use memleak::{doctor, inspect, session};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -31,7 +32,11 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(status) => status,
         Err(error) if session::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => fail(&format!("{error:#}")),
+        Err(error) => {
+            let launch: Option<&LaunchError> = error.downcast_ref();
+            let status = launch.map_or(FAILED, |launch| launch.status(FAILED));
+            fail(&format!("{error:#}"), status)
+        }
     }
 }
 
@@ -50,7 +55,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         None => {
             let config = Config::try_from(cli.trace)?;
             let stop = stop_on_signals()?;
-            session::run(&config, &stop, &mut out)?;
+            return Ok(ExitCode::from(session::run(&config, &stop, &mut out)?));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -129,11 +134,11 @@ fn refuse(error: &clap::Error) -> ExitCode {
         .collect::<Vec<_>>()
         .join(" ");
     let what = first.strip_prefix("error: ").unwrap_or(&first);
-    fail(&format!("{what} (memleak --help lists everything)"))
+    fail(&format!("{what} (memleak --help lists everything)"), FAILED)
 }
 
-fn fail(line: &str) -> ExitCode {
+fn fail(line: &str, status: u8) -> ExitCode {
     // Nothing is left to tell if standard error is gone too.
     _ = writeln!(io::stderr(), "memleak: {line}");
-    ExitCode::from(FAILED)
+    ExitCode::from(status)
 }

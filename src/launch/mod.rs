@@ -85,10 +85,13 @@ impl LaunchError {
 }
 
 fn remedy(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::NotFound => "; give its path, or a name that is found by PATH",
-        io::ErrorKind::PermissionDenied => "; is it executable (chmod +x), for this user?",
-        _ => "",
+    let kind = error.kind();
+    if kind == io::ErrorKind::NotFound {
+        "; give its path, or a name that is found by PATH"
+    } else if kind == io::ErrorKind::PermissionDenied {
+        "; is it executable (chmod +x), for this user?"
+    } else {
+        ""
     }
 }
 

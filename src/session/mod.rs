@@ -11,6 +11,7 @@ mod lifecycle;
 mod live;
 mod probes;
 mod process;
+mod program;
 mod reload;
 mod tables;
 #[cfg(test)]
@@ -29,9 +30,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use unwind_tables::walk::Unwind;
 
-use crate::bpf::{AttachPath, Storage, Walk};
+use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
 use crate::collect::{self, Snapshot};
 use crate::config::Config;
+use crate::launch::{Held, Running};
 use crate::preflight;
 use crate::report::{self, ModuleFacts, Report};
 use crate::symbolize::{PerfMap, Symbolizer};
@@ -52,11 +54,12 @@ pub fn storages() -> Storages {
 const TICK: Duration = Duration::from_millis(100);
 
 /// Traces as `config` says and writes reports to `out`, until all are made, `stop` is set, or the target ends.
+/// Returns the status of the program that it started, if that has ended and `stop` is not set; else 0.
 ///
 /// # Errors
 ///
 /// What went wrong, on which object, and what to do about it. Nothing is left attached.
-pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::Result<u8> {
     preflight::check()?;
     let mut storages = storages();
     let mut session = Session::start(&mut storages, config)?;
@@ -71,7 +74,8 @@ pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::R
         report::render(&report, config.format, out)?;
         out.flush()?;
         if ending || config.count.is_some_and(|count| made >= count.get()) {
-            return Ok(());
+            let is_stopped = stop.load(Ordering::Relaxed);
+            return Ok(if is_stopped { 0 } else { session.program_status() });
         }
     }
 }
@@ -83,19 +87,28 @@ pub struct Session<'obj> {
     facts: HashMap<ModuleId, Arc<ModuleFacts>>,
     /// What programs call the code that they generated, by instance, as of the last report.
     perf_maps: HashMap<u32, PerfMap>,
+    /// The program that was started.
+    program: Option<Running>,
 }
 
 impl<'obj> Session<'obj> {
-    /// Opens the targets, builds and publishes their tables, attaches.
+    /// Opens the targets, or starts the program that is one, builds and publishes their tables, attaches.
     ///
     /// # Errors
     ///
     /// As [`run`].
     pub fn start(storages: &'obj mut Storages, config: &Config) -> anyhow::Result<Self> {
-        let prepared = prepare(config)?;
+        // Killed if anything fails from here on.
+        let held = match &config.program[..] {
+            [] => None,
+            words => Some(program::hold(words)?),
+        };
+        let prepared = prepare(config, held.as_ref().map(Held::pid))?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
+        let live = Live::start(storages, config, prepared)?;
         Ok(Self {
-            live: Live::start(storages, config, prepared)?,
+            live,
+            program: held.map(Held::release).transpose()?,
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
@@ -128,6 +141,24 @@ impl<'obj> Session<'obj> {
             next_reload = live.reload_due()?;
             if left.is_zero() {
                 return Ok(false);
+            }
+        }
+    }
+
+    /// The status of the program that was started, as shells say it; 0 while it runs, or if there is none.
+    pub fn program_status(&self) -> u8 {
+        let Some(program) = &self.program else {
+            return 0;
+        };
+        let mut given = self.live.processes.values().filter(|process| process.is_given);
+        // Its end is seen before its parent, which is this process, is told.
+        let has_exited = given.any(|process| process.ended == Some(InstanceEnd::Exited));
+        let end = if has_exited { program.wait() } else { program.end() };
+        match end {
+            Some(end) => end.status(),
+            None => {
+                tracing::info!("the program runs on");
+                0
             }
         }
     }
@@ -196,13 +227,15 @@ impl<'obj> Session<'obj> {
 }
 
 /// Everything that can be made ready before anything is loaded.
-fn prepare(config: &Config) -> anyhow::Result<Prepared> {
+fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
     let mut modules = Modules::new();
     let began = Instant::now();
     let targets = config
         .pids
         .iter()
-        .map(|&pid| Ok(Target::open(pid)?))
+        .copied()
+        .chain(started)
+        .map(|pid| Ok(Target::open(pid)?))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mappings = targets
         .iter()

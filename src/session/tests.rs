@@ -49,6 +49,7 @@ impl Drop for Python {
 fn config(pid: u32) -> Config {
     Config {
         pids: vec![pid],
+        program: Vec::new(),
         follow_fork: false,
         table_memory: None,
         walk: Walk::Dwarf,

@@ -12,5 +12,6 @@ pub mod program;
 pub mod random;
 pub mod recorded;
 pub mod report;
+pub mod started;
 pub mod tracefs;
 pub mod witness;
