@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use memleak::bpf::{AttachPath, Walk};
+use memleak::bpf::{AttachPath, Sampling, Walk};
 use memleak::collect::Snapshot;
 use memleak::config::Config;
 use memleak::preflight;
@@ -246,7 +246,9 @@ fn config(pid: u32, walk: Walk) -> Config {
         walk,
         format: Format::Text,
         top: 0,
-        max_blocks: 1 << 20,
+        sampling: Sampling::All,
+        sizes: None,
+        max_blocks: Some(1 << 20),
         max_stacks: 1 << 16,
         attach: AttachPath::ALL.to_vec(),
         interval: Duration::from_secs(1),

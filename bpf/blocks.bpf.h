@@ -2,9 +2,9 @@
 /*
  * The block table and the totals per stack.
  *
- * Invariant: for each stack, allocated minus freed is what the block table holds of it. A block is added to
- * the totals before it enters the table and subtracted after it left, so a reader never sees more freed
- * than allocated. A table value is copied before its element is deleted, never read afterwards.
+ * Invariant: for each stack, allocated minus freed is what the block table holds of it, but for blocks that probes
+ * are at work on. A block is added to what was allocated before the target knows its address, so a reader never sees
+ * more freed than allocated. A table value is copied before its element is deleted, never read afterwards.
  */
 #pragma once
 
@@ -13,28 +13,88 @@ static __always_inline struct block_key block_key(u32 instance, u64 address)
 	return (struct block_key){ .address = address, .instance = instance };
 }
 
-static __always_inline void add_allocated(u32 stack, u64 bytes)
+static __always_inline void add(u64 *sum, u64 amount)
 {
-	struct stack_record *record = record_at(stack);
-
-	__sync_fetch_and_add(&record->allocated_bytes, bytes);
-	__sync_fetch_and_add(&record->allocated_blocks, 1);
+	__sync_fetch_and_add(sum, amount);
 }
 
-static __always_inline void take_back_allocated(u32 stack, u64 bytes)
+/* A reader may see the sum without the carry, for a moment. */
+static __always_inline void add_wide(struct wide *sum, struct wide amount)
 {
-	struct stack_record *record = record_at(stack);
+	u64 before = __sync_fetch_and_add(&sum->low, amount.low);
 
-	__sync_fetch_and_add(&record->allocated_bytes, -bytes);
-	__sync_fetch_and_add(&record->allocated_blocks, -1ULL);
+	add(&sum->high, amount.high + (before + amount.low < before));
+}
+
+/*
+ * What one block says of those that were not chosen: with v its value (bytes, or 1) and w its weight, it adds
+ * w(w - 1)v^2 to the variance of the sum of wv (Horvitz and Thompson's estimate for independent choices).
+ */
+static __always_inline void add_variance(struct variance *variance, u64 size, u64 weight)
+{
+	u64 bytes = weighted_bytes(size, weight);
+
+	add_wide(&variance->bytes, multiply(bytes, bytes > size ? bytes - size : 0));
+	add_wide(&variance->blocks, multiply(weight, weight - (1ULL << WEIGHT_SHIFT)));
+}
+
+/* Adds a block to sums, or takes it out again: `sign` is 1 or -1. */
+static __always_inline void add_sums(struct sums *sums, struct block *block, s64 sign)
+{
+	add(&sums->blocks, sign);
+	if (sampling == SAMPLE_ALL) {
+		add(&sums->bytes, sign * block->size);
+		return;
+	}
+
+	u64 weight = load_weight(block->weight);
+
+	add(&sums->bytes, sign * weighted_bytes(block->size, weight));
+	add(&sums->weight, sign * weight);
+}
+
+static __always_inline void add_allocated(struct block *block)
+{
+	if (sampling != SAMPLE_ALL)
+		add_variance(&variance_at(block->stack)->allocated, block->size, load_weight(block->weight));
+	add_sums(&totals_at(block->stack)->allocated, block, 1);
+}
+
+/* Its variance goes with what was freed, for what is outstanding is without it then. */
+static __always_inline void take_back_allocated(struct block *block)
+{
+	if (sampling != SAMPLE_ALL)
+		add_variance(&variance_at(block->stack)->freed, block->size, load_weight(block->weight));
+	add_sums(&totals_at(block->stack)->allocated, block, -1);
 }
 
 static __always_inline void add_freed(struct block *block)
 {
-	struct stack_record *record = record_at(block->stack);
+	if (sampling != SAMPLE_ALL)
+		add_variance(&variance_at(block->stack)->freed, block->size, load_weight(block->weight));
+	add_sums(&totals_at(block->stack)->freed, block, 1);
+}
 
-	__sync_fetch_and_add(&record->freed_bytes, block->size);
-	__sync_fetch_and_add(&record->freed_blocks, 1);
+/* A block that is not recorded, at the stack that it was allocated from. */
+static __always_inline void lose_block(enum counter cause, u64 size, u32 weight, u32 stack)
+{
+	struct stack_record *record = record_at(stack);
+	u64 bytes = size, blocks = 1;
+
+	if (sampling != SAMPLE_ALL) {
+		bytes = weighted_bytes(size, load_weight(weight));
+		blocks = load_weight(weight) >> WEIGHT_SHIFT;
+	}
+	add(&record->lost_bytes, bytes);
+	add(&record->lost_blocks, blocks);
+	count_by(cause, blocks);
+	count_by(cause + 1, bytes);
+}
+
+/* The same for a block whose stack is not known, having been asked of `function`. */
+static __always_inline void lose_call(enum counter cause, u64 size, u32 weight, u32 function)
+{
+	lose_block(cause, size, weight, MAX_FUNCTIONS + function);
 }
 
 /* Takes a block out of the table. Exactly one of several that try at once succeeds. */
@@ -49,6 +109,16 @@ static __always_inline bool take_block(u32 instance, u64 address, struct block *
 	return bpf_map_delete_elem(&blocks, &key) == 0;
 }
 
+/*
+ * A free of a block that is not in the table. Where not all are recorded, that says nothing: most frees are of such
+ * blocks.
+ */
+static __always_inline void count_unknown_free(void)
+{
+	if (sampling == SAMPLE_ALL && !filter_sizes)
+		count(COUNTER_UNKNOWN_FREE);
+}
+
 static __always_inline void free_block(u32 instance, u64 address)
 {
 	struct block block;
@@ -56,11 +126,11 @@ static __always_inline void free_block(u32 instance, u64 address)
 	if (take_block(instance, address, &block))
 		add_freed(&block);
 	else
-		count(COUNTER_UNKNOWN_FREE);
+		count_unknown_free();
 }
 
-/* Enters a block whose bytes are in its stack's totals. */
-static __always_inline void insert_block(u32 instance, u64 address, struct block *block)
+/* Enters a block. What is in the table under its address was freed unseen. Returns whether there was room. */
+static __always_inline bool insert_block(u32 instance, u64 address, struct block *block)
 {
 	struct block_key key = block_key(instance, address);
 	long error = bpf_map_update_elem(&blocks, &key, block, BPF_NOEXIST);
@@ -73,16 +143,24 @@ static __always_inline void insert_block(u32 instance, u64 address, struct block
 			add_freed(&missed);
 		error = bpf_map_update_elem(&blocks, &key, block, BPF_NOEXIST);
 	}
-	if (error) {
-		take_back_allocated(block->stack, block->size);
-		count_lost(COUNTER_LOST_BLOCK_TABLE, block->size);
-	}
+	return !error;
 }
 
-static __always_inline void record_block(u32 instance, u64 address, u64 size, u32 stack)
+/* Enters a block again that was taken out too early. */
+static __always_inline void return_block(u32 instance, u64 address, struct block *block)
 {
-	struct block block = { .size = size, .allocated_at = bpf_ktime_get_ns(), .stack = stack };
+	if (insert_block(instance, address, block))
+		return;
+	take_back_allocated(block);
+	lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);
+}
 
-	add_allocated(stack, size);
-	insert_block(instance, address, &block);
+/* Nobody but this thread knows the block's address yet: it cannot be freed before it is in the totals. */
+static __always_inline void record_block(u32 instance, u64 address, struct block *block)
+{
+	block->allocated_at = bpf_ktime_get_ns();
+	if (insert_block(instance, address, block))
+		add_allocated(block);
+	else
+		lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);
 }

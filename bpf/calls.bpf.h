@@ -26,29 +26,18 @@ static __always_inline u64 current_owner(struct thread *thread)
 	return owner_of_process(current_tgid());
 }
 
-/*
- * Whether the call that the thread is known to be in is still going on, given a new call's return slot.
- *
- * A call above the new one on the stack is, if its return slot still holds the return probe's trampoline
- * and not an address of code. (At the same slot: the outer function jumped to the new one.) While no mappings
- * are known, it is taken to be.
- */
-static __always_inline bool is_nested(struct thread *thread, u64 slot)
+/* Whether a function that begins is called within the call that the thread is in. If that is over, it is forgotten. */
+static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx)
 {
-	u64 outer = thread->call.return_slot;
-	u64 return_address;
+	struct call *call = &thread->call;
 
-	if (!outer)
+	if (!call->return_slot)
 		return false;
-	if (slot <= outer && bpf_probe_read_user(&return_address, 8, (void *)outer) == 0) {
-		u32 list = list_of(view_of(thread->owner));
-		struct mapping *mapping = find_mapping(list, return_address);
-
-		if (list == NO_LIST || !mapping || mapping->kind == MAPPING_TRAMPOLINE)
-			return true;
-	}
-	count(COUNTER_ABANDONED_CALL);
-	thread->call.return_slot = 0;
+	if (goes_on(call, thread->owner, return_slot(ctx), ctx->ip))
+		return true;
+	if (call->end != END_UNSEEN)
+		count(COUNTER_ABANDONED_CALL);
+	call->return_slot = 0;
 	return false;
 }
 
@@ -69,10 +58,42 @@ static __always_inline u64 requested_size(struct pt_regs *ctx, u64 cookie)
 	return number > most ? ~0ULL : size * number;
 }
 
+static __always_inline bool is_filtered(u64 size)
+{
+	return filter_sizes && (size < min_size || size > max_size);
+}
+
+/* The weight of what a call will allocate; 0 if it is not to be recorded. */
+static __always_inline u32 weight_of(struct thread *thread, u64 size)
+{
+	if (is_filtered(size)) {
+		count(COUNTER_FILTERED);
+		count_by(COUNTER_FILTERED_BYTES, size);
+		return 0;
+	}
+	return chosen_weight(&thread->sampler, size);
+}
+
+/*
+ * Whether the return of a nested call is of interest: where a function that is seen by its `ret` instructions jumps to
+ * one that has a return probe, that one's return is its own.
+ */
+static __always_inline bool continues_by_jump(struct thread *thread, struct pt_regs *ctx, enum call_end end)
+{
+	struct call *call = &thread->call;
+
+	if (call->end != SEEN_BY_RET || end != SEEN_BY_RETURN_PROBE || call->return_slot != return_slot(ctx))
+		return false;
+	call->end = SEEN_BY_RETURN_PROBE;
+	return true;
+}
+
 /* Entry of a function that allocates or resizes. Returns whether its return is of interest. */
 static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 {
 	u64 size = requested_size(ctx, cookie);
+	u32 function = (cookie >> COOKIE_FUNCTION) & (MAX_FUNCTIONS - 1);
+	enum call_end end = cookie >> COOKIE_BY_RET & 1 ? SEEN_BY_RET : SEEN_BY_RETURN_PROBE;
 	struct thread *thread = known_thread();
 	u64 owner = current_owner(thread);
 
@@ -82,28 +103,36 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 		thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0,
 					      BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!thread) {
-			count_lost(COUNTER_LOST_THREAD_STATE, size);
+			lose_call(COUNTER_LOST_THREAD_STATE, size, WEIGHT_ONE, function);
 			return false;
 		}
 	}
 	thread->owner = owner;
 	count(COUNTER_PROBE_HITS);
-	if (is_nested(thread, return_slot(ctx)))
-		return false;
+	if (is_nested(thread, ctx))
+		return continues_by_jump(thread, ctx, end);
 
 	struct call *call = &thread->call;
 
 	call->size = size;
+	call->weight = weight_of(thread, size);
 	call->result_at = argument(ctx, cookie_field(cookie, COOKIE_RESULT));
 	call->old_address = argument(ctx, cookie_field(cookie, COOKIE_POINTER));
 	call->old_known = false;
-	call->function = (cookie >> COOKIE_FUNCTION) & (MAX_FUNCTIONS - 1);
+	call->function = function;
 	call->role = cookie_field(cookie, COOKIE_ROLE);
 	/* The old block leaves now: once it is freed inside, its address may be another thread's new block. */
 	if (call->role == ROLE_RESIZE && call->old_address)
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old);
+	call->end = end;
+	call->probed_at = ctx->ip;
 	call->return_slot = return_slot(ctx);
-	return true;
+	if (bpf_probe_read_user(&call->return_address, 8, (void *)call->return_slot))
+		call->return_address = 0;
+	/* What became of an old block is to be seen, whether or not the new one is recorded. */
+	if (!call->weight && !call->old_known && end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1)
+		call->end = END_UNSEEN;
+	return call->end != END_UNSEEN;
 }
 
 /* What a resize did to the old block: gone, or, if the call failed, back in the table. */
@@ -114,13 +143,13 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 	/* Size 0 is a request to free: null is then no failure. */
 	if (!address && call->size) {
 		if (call->old_known)
-			insert_block(instance, call->old_address, &call->old);
+			return_block(instance, call->old_address, &call->old);
 		return;
 	}
 	if (call->old_known)
 		add_freed(&call->old);
 	else
-		count(COUNTER_UNKNOWN_FREE);
+		count_unknown_free();
 }
 
 /* The address of the new block, 0 if the call failed. Returns whether it could be read. */
@@ -137,29 +166,60 @@ static __always_inline bool read_result(struct pt_regs *ctx, struct call *call, 
 	return bpf_probe_read_user(address, 8, (void *)call->result_at) == 0;
 }
 
-/* Return of a function that allocates or resizes. */
-static __always_inline void finish_call(struct pt_regs *ctx)
+/* What became of the call that the thread is in. It has returned, or is about to, to `caller`. */
+static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thread, struct caller caller)
 {
-	struct thread *thread = known_thread();
-
-	if (!thread || thread->call.return_slot != returned_slot(ctx))
-		return;
-
 	struct call *call = &thread->call;
 	u32 instance = instance_of(thread->owner);
 	u64 address;
 
 	call->return_slot = 0;
+	if (call->end == END_UNSEEN)
+		return;
 	if (!read_result(ctx, call, &address)) {
-		count_lost(COUNTER_LOST_RESULT_FAULT, call->size);
+		if (call->weight)
+			lose_call(COUNTER_LOST_RESULT_FAULT, call->size, call->weight, call->function);
 		return;
 	}
 	if (call->role == ROLE_RESIZE)
 		finish_resize(instance, call, address);
-	if (address)
-		record_block(instance, address, call->size, current_stack(ctx, thread->owner, call->function));
-	else if (call->role != ROLE_RESIZE || call->size)
+	if (address && call->weight) {
+		struct block block = { .size = call->size, .weight = call->weight };
+
+		block.stack = current_stack(ctx, caller, thread->owner, call->function);
+		record_block(instance, address, &block);
+	} else if (!address && (call->role != ROLE_RESIZE || call->size)) {
 		count(COUNTER_FAILED);
+	}
+}
+
+/* Return of a function that allocates or resizes. */
+static __always_inline void finish_returned_call(struct pt_regs *ctx)
+{
+	struct thread *thread = known_thread();
+
+	if (thread && thread->call.return_slot == returned_slot(ctx))
+		finish_call(ctx, thread, (struct caller){ .pc = ctx->ip, .sp = ctx->sp });
+}
+
+/* A `ret` instruction of a function that allocates or resizes: the stack pointer is the return slot. */
+static __always_inline void finish_returning_call(struct pt_regs *ctx)
+{
+	struct thread *thread = known_thread();
+	u64 slot = return_slot(ctx);
+	struct caller caller = { .sp = slot + 8 };
+	u64 replaced;
+
+	if (!thread || thread->call.return_slot != slot)
+		return;
+	if (bpf_probe_read_user(&caller.pc, 8, (void *)slot))
+		caller.pc = thread->call.return_address;
+	if (is_trampoline(caller.pc)) {
+		replaced = replaced_return_address(slot);
+		if (replaced)
+			caller.pc = replaced;
+	}
+	finish_call(ctx, thread, caller);
 }
 
 /* Entry of a function that frees. */
@@ -173,7 +233,7 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 	struct thread *thread = known_thread();
 	u64 owner = current_owner(thread);
 
-	if (!owner || (thread && is_nested(thread, return_slot(ctx))))
+	if (!owner || (thread && is_nested(thread, ctx)))
 		return;
 	free_block(instance_of(owner), address);
 }

@@ -11,6 +11,14 @@ const volatile bool unwind_by_fp = false;
 const volatile bool unwind_off = false;
 /* Trace the children of traced processes too (--follow-fork). */
 const volatile bool follow_fork = false;
+/* Sizes that are recorded, both ends included (-z, -Z). */
+const volatile bool filter_sizes = false;
+const volatile u64 min_size = 0;
+const volatile u64 max_size = ~0ULL;
+/* Which calls of those are recorded; enum sampling. */
+const volatile u32 sampling = SAMPLE_ALL;
+/* Calls, or the mean number of bytes, of which one is chosen. */
+const volatile u64 sampling_interval = 1;
 /* Process slots in use, slot 0 included. */
 const volatile u32 slot_count = 1;
 /* Words of the table store. */
@@ -25,6 +33,8 @@ const volatile u32 cache_mask = 0;
 const volatile u32 stack_capacity = 0;
 /* Records are reached through this mask; at least stack_capacity - 1. */
 const volatile u32 stack_mask = 0;
+/* Variances are reached through this mask: as stack_mask, or 0 when there are none. */
+const volatile u32 variance_mask = 0;
 /* Frames in the frame store. */
 const volatile u32 frame_capacity = 0;
 /* Frames are reached through this mask; MAX_FRAMES more are allocated behind it. */

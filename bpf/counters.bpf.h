@@ -15,10 +15,3 @@ static __always_inline void count(enum counter counter)
 {
 	count_by(counter, 1);
 }
-
-/* A lost block: its number and its bytes are counters that follow one another. */
-static __always_inline void count_lost(enum counter blocks, u64 bytes)
-{
-	count_by(blocks, 1);
-	count_by(blocks + 1, bytes);
-}

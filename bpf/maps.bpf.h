@@ -28,9 +28,16 @@ SEC(".bss.numbers") struct numbers {
 	u64 next_instance;
 } numbers;
 
-/* Stacks and their totals, by index. Written by probes; read by user space in place.
+/* Stacks, by index. Written by probes; read by user space in place.
  * Size: --stack-storage-size; beyond it, blocks are charged to the "not stored" record. */
 SEC(".bss.stacks") struct stack_record stacks[1];
+
+/* What was allocated from each stack, by the same index. Written by probes; read by user space in place. */
+SEC(".bss.totals") struct stack_totals totals[1];
+
+/* How far totals can be off, by the same index. Written by probes; read by user space in place. Size: as `stacks` when
+ * blocks are sampled, else one entry. */
+SEC(".bss.variance") struct stack_variance variances[1];
 
 /* Frames of all stacks. Written by probes; read by user space in place. Size: 32 frames per stack. */
 SEC(".bss.frames") u64 frames[1];

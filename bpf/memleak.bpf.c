@@ -22,8 +22,10 @@ struct scratch;
 #include "unwind.bpf.h"
 #include "state.bpf.h"
 #include "changes.bpf.h"
+#include "sampling.bpf.h"
 #include "stacks.bpf.h"
 #include "blocks.bpf.h"
+#include "nesting.bpf.h"
 #include "calls.bpf.h"
 #include "lifecycle.bpf.h"
 
@@ -37,6 +39,11 @@ struct compared {
 	enum role role;
 	enum cookie_shift cookie_shift;
 	enum counter counter;
+	enum sampling sampling;
+	enum weight_shape weight_shape;
+	struct block block;
+	struct stack_totals totals;
+	struct stack_variance variance;
 	enum event_kind event_kind;
 	enum slot_state slot_state;
 	enum generation generation;
@@ -66,7 +73,7 @@ SEC("uprobe.session")
 int allocation_session(struct pt_regs *ctx)
 {
 	if (bpf_session_is_return()) {
-		finish_call(ctx);
+		finish_returned_call(ctx);
 		return 0;
 	}
 	return begin_call(ctx, bpf_get_attach_cookie(ctx)) ? 0 : 1;
@@ -82,7 +89,15 @@ int allocation_entry(struct pt_regs *ctx)
 SEC("uretprobe")
 int allocation_return(struct pt_regs *ctx)
 {
-	finish_call(ctx);
+	finish_returned_call(ctx);
+	return 0;
+}
+
+/* On each `ret` of a function that can throw, where a return probe would end the program that does. */
+SEC("uprobe")
+int allocation_ret(struct pt_regs *ctx)
+{
+	finish_returning_call(ctx);
 	return 0;
 }
 

@@ -29,7 +29,7 @@ enum limits {
 	/* Processes that can share another's memory (vfork) besides those that have a slot. */
 	MAX_SHARERS = 960,
 	/* Entries of the user side's function table. */
-	MAX_FUNCTIONS = 64,
+	MAX_FUNCTIONS = 256,
 	/* The stack records before this one have fixed meanings, see struct stack_record. */
 	FIRST_STACK = 2 * MAX_FUNCTIONS,
 	/* Slots of one rule cache, as a power of two: with a 32-bit tag this covers all ADDRESS_BITS. */
@@ -227,11 +227,12 @@ enum role {
  * The attach cookie of a probe says what the function's arguments mean. Argument fields are 1-based,
  * 0 for none.
  *
- *    bit 0..7       8..11   12..15      16..19        20..23         24..27
- *    function       role    size arg    count arg     pointer arg    result arg
+ *    bit 0..7       8..11   12..15      16..19        20..23         24..27        28                       29
+ *    function       role    size arg    count arg     pointer arg    result arg    returns seen by `ret`    leaf
  *
  * The size is the product of size and count; the pointer is the block to free or resize; the result
- * argument points to where the block's address is stored on success (status 0), if it is not returned.
+ * argument points to where the block's address is stored on success (status 0), if it is not returned. A leaf calls no
+ * other probed function of its module: its return need not be seen for what it calls to be told from what follows.
  */
 enum cookie_shift {
 	COOKIE_FUNCTION = 0,
@@ -240,6 +241,8 @@ enum cookie_shift {
 	COOKIE_COUNT = 16,
 	COOKIE_POINTER = 20,
 	COOKIE_RESULT = 24,
+	COOKIE_BY_RET = 28,
+	COOKIE_LEAF = 29,
 };
 
 /* Key of the block table. */
@@ -256,21 +259,18 @@ struct block {
 	u64 allocated_at;
 	/* Index of its stack's record. */
 	u32 stack;
-	u32 unused;
+	/* How many blocks it stands for: an IEEE 754 single, at least 1. */
+	u32 weight;
 };
 
 /*
- * A stack and what was allocated from it. Frames and the fields below the totals are written once,
- * before the record's index is known to anybody else.
+ * A stack. Frames and all fields but the losses are written once, before the record's index is known to anybody
+ * else.
  *
  * The first MAX_FUNCTIONS records stand for "walked but not stored", the next as many for "not walked",
  * one per function, of all instances together.
  */
 struct stack_record {
-	u64 allocated_bytes;
-	u64 allocated_blocks;
-	u64 freed_bytes;
-	u64 freed_blocks;
 	u64 id;
 	/* The address that the walk could not get past. */
 	u64 end_pc;
@@ -283,6 +283,61 @@ struct stack_record {
 	u8 function;
 	u32 epoch;
 	u32 instance;
+	/* Blocks that were allocated from it and are in no totals and not in the block table. */
+	u64 lost_bytes;
+	u64 lost_blocks;
+	u64 unused[2];
+};
+
+/*
+ * An amount of memory. Of a block that stands for several, bytes count as often as its weight says; blocks count
+ * once, and their weights are summed up beside them, in units of 2^-WEIGHT_SHIFT (not when all blocks are recorded).
+ */
+struct sums {
+	u64 bytes;
+	u64 blocks;
+	u64 weight;
+	u64 unused;
+};
+
+/* What was allocated from a stack and what of it was freed, by the stack's index. */
+struct stack_totals {
+	struct sums allocated;
+	struct sums freed;
+};
+
+/* A sum of 128 bits. */
+struct wide {
+	u64 low;
+	u64 high;
+};
+
+/* The variance of an estimated amount: of bytes in bytes squared, of blocks in units of 2^-(2 * WEIGHT_SHIFT). */
+struct variance {
+	struct wide bytes;
+	struct wide blocks;
+};
+
+/* As `struct stack_totals`. The variance of what is outstanding is the difference of the two. */
+struct stack_variance {
+	struct variance allocated;
+	struct variance freed;
+};
+
+/* Which calls are recorded. */
+enum sampling {
+	SAMPLE_ALL = 0,
+	/* One of each `sampling_interval` calls of a thread, at a random place among them. */
+	SAMPLE_CALLS = 1,
+	/* Those in which a byte was chosen; each byte is with a probability of 1 to `sampling_interval`. */
+	SAMPLE_BYTES = 2,
+};
+
+enum weight_shape {
+	/* Bits behind the point of a weight that is computed with. */
+	WEIGHT_SHIFT = 16,
+	/* A weight of 1 as it is stored. */
+	WEIGHT_ONE = 0x3f800000,
 };
 
 /* Per-CPU event counts. All but those of bytes count events. */
@@ -310,6 +365,9 @@ enum counter {
 	COUNTER_PROBE_HITS = 11,
 	/* A process not traced though it should be: no slot, or no instance number, was left for it. */
 	COUNTER_LOST_PROCESS = 12,
+	/* A call not recorded: a block of that size was not asked for by -z and -Z. */
+	COUNTER_FILTERED = 13,
+	COUNTER_FILTERED_BYTES = 14,
 	COUNTERS,
 };
 
@@ -334,3 +392,5 @@ _Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
 _Static_assert(sizeof(struct process) == 64, "user space reads it as eight words");
 _Static_assert(sizeof(struct instance) == 40, "user space reads it as five words");
 _Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");
+_Static_assert(sizeof(struct stack_totals) == 64, "a stack's totals are one cache line");
+_Static_assert(sizeof(struct stack_variance) == 64, "a stack's variance is one cache line");

@@ -2,7 +2,7 @@
 /*
  * From a probe to the record of its stack: takes room for the walk, walks, finds or makes the record.
  *
- * A record is made once per distinct stack and never changes but for its totals, so user space may read it
+ * A record is made once per distinct stack and never changes but for its losses, so user space may read it
  * at any time.
  */
 #pragma once
@@ -13,6 +13,22 @@ static __always_inline struct stack_record *record_at(u32 index)
 
 	OPAQUE(all);
 	return &all[index & stack_mask];
+}
+
+static __always_inline struct stack_totals *totals_at(u32 index)
+{
+	struct stack_totals *all = totals;
+
+	OPAQUE(all);
+	return &all[index & stack_mask];
+}
+
+static __always_inline struct stack_variance *variance_at(u32 index)
+{
+	struct stack_variance *all = variances;
+
+	OPAQUE(all);
+	return &all[index & variance_mask];
 }
 
 /* A free scratch of this CPU, marked as taken, or NULL. */
@@ -106,7 +122,14 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 	return stored ? *stored : function;
 }
 
-static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, u64 owner, u32 function)
+/* Where a walk starts: the function that called the allocator. */
+struct caller {
+	u64 pc;
+	u64 sp;
+};
+
+static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, struct caller caller, u64 owner,
+					  u32 function)
 {
 	u32 instance = instance_of(owner);
 	/* Asked before the list is chosen: a list with a change is published before the change is. */
@@ -114,7 +137,8 @@ static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx
 	u64 view = view_of(owner);
 
 	save_registers(ctx, walk->at_probe);
-	walk_stack(walk, list_of(view), changing, ctx->ip);
+	walk->at_probe[REGISTER_SP] = caller.sp;
+	walk_stack(walk, list_of(view), changing, caller.pc);
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(owner, walk);
 
@@ -127,8 +151,8 @@ static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx
 	return stored ? *stored : store_stack(walk, id, instance, epoch_of(view), function);
 }
 
-/* The index of the record of the stack at a probe, `function` having been called from it. */
-static __always_inline u32 current_stack(struct pt_regs *ctx, u64 owner, u32 function)
+/* The index of the record of the stack from `caller` on, which called `function`. */
+static __always_inline u32 current_stack(struct pt_regs *ctx, struct caller caller, u64 owner, u32 function)
 {
 	u32 not_walked = MAX_FUNCTIONS + function;
 	struct scratch *scratch;
@@ -139,7 +163,7 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, u64 owner, u32 fun
 	scratch = take_scratch();
 	if (!scratch)
 		return not_walked;
-	index = walk_to_record(&scratch->walk, ctx, owner, function);
+	index = walk_to_record(&scratch->walk, ctx, caller, owner, function);
 	release_scratch(scratch);
 	return index;
 }

@@ -2,23 +2,55 @@
 /* Values of maps that only the BPF side sees. */
 #pragma once
 
+/* How it is known that a call has ended. */
+enum call_end {
+	/* By a return probe, which leaves the trampoline's address in the return slot until then. */
+	SEEN_BY_RETURN_PROBE = 0,
+	/* By a probe on each `ret` instruction. */
+	SEEN_BY_RET = 1,
+	/* Not at all: its block is not to be recorded, and neither is what is called within it. */
+	END_UNSEEN = 2,
+};
+
 /* The allocator call that a thread is in, if `return_slot` is not 0. */
 struct call {
 	/* Where the call's return address is: names the call. */
 	u64 return_slot;
+	/* What was there when the call began. */
+	u64 return_address;
+	/* Where the call was probed: names the function, and its module. */
+	u64 probed_at;
 	u64 size;
+	/* How many blocks its block stands for, as `struct block` has it; 0 if it is not to be recorded. */
+	u32 weight;
 	/* Where the result is stored, for functions that do not return it. */
 	u64 result_at;
 	/* The block to resize: its address, and its record if it was known. */
 	u64 old_address;
 	struct block old;
 	bool old_known;
+	/* enum call_end. */
+	u8 end;
 	u8 function;
 	u8 role;
 };
 
+/* What lies between a thread and the next call that it records. */
+struct sampler {
+	/* Calls or bytes, see enum sampling. */
+	u64 until_next;
+	/* Calls behind the next one until another is chosen from as many. */
+	u64 behind_next;
+	bool begun;
+};
+
 struct thread {
 	struct call call;
+	struct sampler sampler;
+	/* The block that the thread freed last, the function's return slot then, and where it was probed. */
+	u64 freed;
+	u64 freed_slot;
+	u64 freed_at;
 	/* What the thread runs in, see processes.bpf.h; 0 when it is not known yet. */
 	u64 owner;
 };

@@ -1,6 +1,7 @@
 //! The command line as it is written, and what it means as settings.
 
 mod program;
+mod selection;
 
 use std::path::PathBuf;
 
@@ -13,6 +14,7 @@ use crate::config::{
 use crate::doctor;
 use crate::report::Format;
 pub use program::ProgramArgs;
+pub use selection::SelectionArgs;
 
 /// Says which call stacks of a process hold memory that was never freed.
 ///
@@ -95,9 +97,12 @@ pub struct TraceArgs {
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
-    /// Blocks that can be live at once; more are counted as lost.
-    #[arg(long, default_value_t = 1 << 20, value_name = "N")]
-    pub max_blocks: u32,
+    /// Which allocations are recorded.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
+    /// Blocks that can be live at once; more are counted as lost. Without it, as many as the processes' size suggests.
+    #[arg(long, value_name = "N")]
+    pub max_blocks: Option<u32>,
     /// Distinct stacks that can be stored; blocks of more are counted without their stack.
     #[arg(long, default_value_t = 1 << 16, value_name = "N")]
     pub stack_storage_size: u32,
@@ -183,6 +188,7 @@ impl TryFrom<TraceArgs> for Config {
             (true, false) => Vec::new(),
             (_, true) => parse_pids(&args.pid)?,
         };
+        let (sampling, sizes) = args.selection.check()?;
         Ok(Self {
             pids,
             program,
@@ -193,7 +199,12 @@ impl TryFrom<TraceArgs> for Config {
             },
             format: args.format.into(),
             top: args.top,
-            max_blocks: non_zero("--max-blocks", args.max_blocks)?,
+            sampling,
+            sizes,
+            max_blocks: args
+                .max_blocks
+                .map(|blocks| non_zero("--max-blocks", blocks))
+                .transpose()?,
             max_stacks: non_zero("--stack-storage-size", args.stack_storage_size)?,
             table_memory: args.table_memory.as_deref().map(parse_table_memory).transpose()?,
             attach: match args.attach {
@@ -216,6 +227,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::bpf::{Sampling, SizeFilter};
 
     fn config(arguments: &str) -> Result<Config, ConfigError> {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
@@ -307,6 +319,28 @@ mod tests {
         assert_eq!(of(""), Ok(None));
     }
 
+    /// Samples are of calls or of bytes; size limits are given singly or both.
+    #[test]
+    fn selection() {
+        let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| (config.sampling, config.sizes));
+        let max = u64::MAX;
+        for (text, sampling, sizes) in [
+            ("", Sampling::All, None),
+            ("-s 1", Sampling::All, None),
+            ("-s 100", Sampling::Calls(100), None),
+            ("--sample-bytes 512K", Sampling::Bytes(512 << 10), None),
+            ("-z 64", Sampling::All, Some(SizeFilter { min: 64, max })),
+            ("-Z 4K", Sampling::All, Some(SizeFilter { min: 0, max: 4096 })),
+            (
+                "-s 2 -z 8 -Z 8",
+                Sampling::Calls(2),
+                Some(SizeFilter { min: 8, max: 8 }),
+            ),
+        ] {
+            assert_eq!(of(text), Ok((sampling, sizes)), "{text}");
+        }
+    }
+
     /// Every command line that makes no sense is refused with its own reason.
     #[test]
     fn nonsense_is_refused() {
@@ -329,6 +363,17 @@ mod tests {
             ("-p 1 5 0", ConfigError::Count(bad("0"))),
             ("-p 1 5 x", ConfigError::Count(bad("x"))),
             ("-p 1 --max-blocks 0", ConfigError::Zero("--max-blocks")),
+            ("-p 1 -s 0", ConfigError::SampleRate(bad("0"))),
+            ("-p 1 -s 10%", ConfigError::SampleRate(bad("10%"))),
+            ("-p 1 -s 16777217", ConfigError::SampleRate(bad("16777217"))),
+            ("-p 1 --sample-bytes 0", ConfigError::SampleBytes(bad("0"))),
+            (
+                "-p 1 --sample-bytes 2048G",
+                ConfigError::SampleBytes(bad("2048G")),
+            ),
+            ("-p 1 -z many", ConfigError::Size("-z", bad("many"))),
+            ("-p 1 -Z -1", ConfigError::Size("-Z", bad("-1"))),
+            ("-p 1 -z 9 -Z 8", ConfigError::NoSize { min: 9, max: 8 }),
             ("-p 1 --table-memory 63K", ConfigError::TableMemory(bad("63K"))),
             ("-p 1 --table-memory 1G", ConfigError::TableMemory(bad("1G"))),
             ("-p 1 --table-memory 1T", ConfigError::TableMemory(bad("1T"))),

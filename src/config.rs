@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::bpf::{AttachPath, Capacity, Walk};
+use crate::bpf::{AttachPath, Capacity, Sampling, SizeFilter, Walk};
 use crate::report::Format;
 
 /// A trace that can be attempted.
@@ -25,8 +25,12 @@ pub struct Config {
     pub format: Format,
     /// Stacks in a text report.
     pub top: usize,
-    /// Blocks that can be live at once.
-    pub max_blocks: u32,
+    /// Which allocations are recorded.
+    pub sampling: Sampling,
+    /// Sizes of allocations that are recorded, if not all are.
+    pub sizes: Option<SizeFilter>,
+    /// Blocks that can be live at once; without it, as many as the processes' size suggests.
+    pub max_blocks: Option<u32>,
     /// Distinct stacks that can be stored.
     pub max_stacks: u32,
     /// Bytes of unwind tables in the kernel, all together; without it, what the processes need with headroom.
@@ -90,6 +94,23 @@ pub enum ConfigError {
     /// Not a count.
     #[error("count `{0}` is not a number above 0: leave it out to report until Ctrl-C")]
     Count(String),
+    /// Not a sampling rate.
+    #[error("-s `{0}` is not a number from 1 to 16777216: to record one of 100 allocations, give -s 100")]
+    SampleRate(String),
+    /// Not a sampling distance.
+    #[error("--sample-bytes `{0}` is not an amount of memory from 1 to 1024G: give bytes, or K, M or G")]
+    SampleBytes(String),
+    /// Not a size.
+    #[error("{0} `{1}` is not a size: give bytes, or K, M or G")]
+    Size(&'static str, String),
+    /// No size is between the limits.
+    #[error("no allocation is at least {min} (-z) and at most {max} (-Z) bytes large: raise -Z or lower -z")]
+    NoSize {
+        /// The least that was asked for.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
     /// Not an amount of memory for tables.
     #[error("--table-memory `{0}` is not an amount of memory from 64K to 256M: give bytes, or K, M or G")]
     TableMemory(String),
@@ -155,24 +176,61 @@ pub(crate) fn parse_count(text: &str) -> Result<NonZeroU64, ConfigError> {
     text.parse().map_err(|_| ConfigError::Count(text.to_owned()))
 }
 
-/// Memory for tables: bytes, or a number with K, M or G for powers of 1024.
-pub(crate) fn parse_table_memory(text: &str) -> Result<u32, ConfigError> {
+/// Bytes, or a number with K, M or G for powers of 1024.
+fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
-    let shift = match text.get(digits.len()..) {
-        Some("") => Some(0),
-        Some("K" | "k") => Some(10),
-        Some("M" | "m") => Some(20),
-        Some("G" | "g") => Some(30),
-        _ => None,
+    let shift = match text.get(digits.len()..)? {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        _ => return None,
     };
-    let number: Option<u64> = digits.parse().ok();
-    let bytes = number
-        .zip(shift)
-        .and_then(|(number, shift)| number.checked_mul(1 << shift));
-    bytes
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1 << shift)
+}
+
+/// Memory for tables.
+pub(crate) fn parse_table_memory(text: &str) -> Result<u32, ConfigError> {
+    parse_bytes(text)
         .and_then(|bytes| u32::try_from(bytes).ok())
         .filter(|bytes| (Config::LEAST_TABLE_MEMORY..=Config::MOST_TABLE_MEMORY).contains(bytes))
         .ok_or_else(|| ConfigError::TableMemory(text.to_owned()))
+}
+
+/// Which allocations are recorded: one of so many calls, or one for so many bytes.
+pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result<Sampling, ConfigError> {
+    if let Some(text) = bytes {
+        return parse_bytes(text)
+            .filter(|bytes| (1..=Sampling::MOST_BYTES).contains(bytes))
+            .map(Sampling::Bytes)
+            .ok_or_else(|| ConfigError::SampleBytes(text.to_owned()));
+    }
+    let Some(text) = calls else {
+        return Ok(Sampling::All);
+    };
+    match text.parse() {
+        Ok(1) => Ok(Sampling::All),
+        Ok(calls @ 2..=Sampling::MOST_CALLS) => Ok(Sampling::Calls(calls)),
+        _ => Err(ConfigError::SampleRate(text.to_owned())),
+    }
+}
+
+/// Sizes that are recorded.
+pub(crate) fn parse_sizes(min: Option<&str>, max: Option<&str>) -> Result<Option<SizeFilter>, ConfigError> {
+    let size = |flag, text: &str| parse_bytes(text).ok_or_else(|| ConfigError::Size(flag, text.to_owned()));
+    let (min, max) = (
+        min.map(|text| size("-z", text)).transpose()?,
+        max.map(|text| size("-Z", text)).transpose()?,
+    );
+    if min.is_none() && max.is_none() {
+        return Ok(None);
+    }
+    let (min, max) = (min.unwrap_or(0), max.unwrap_or(u64::MAX));
+    if min > max {
+        return Err(ConfigError::NoSize { min, max });
+    }
+    Ok(Some(SizeFilter { min, max }))
 }
 
 /// A capacity.

@@ -55,6 +55,8 @@ pub struct Cookie {
     pub block: Option<u8>,
     /// The pointer through which the new block's address is stored, if it is not returned.
     pub result: Option<u8>,
+    /// Whether the function calls no other probed function of its module.
+    pub leaf: bool,
 }
 
 impl Cookie {
@@ -68,6 +70,7 @@ impl Cookie {
             (cookie_shift::COOKIE_COUNT, argument(self.count)),
             (cookie_shift::COOKIE_POINTER, argument(self.block)),
             (cookie_shift::COOKIE_RESULT, argument(self.result)),
+            (cookie_shift::COOKIE_LEAF, self.leaf.into()),
         ]
         .into_iter()
         .fold(0, |bits, (shift, value)| bits | value << shift.0)

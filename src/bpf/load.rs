@@ -57,6 +57,34 @@ impl Capacity {
     pub const MAX_PROCESSES: u32 = limits::MAX_PROCESSES.0 - 1;
 }
 
+/// Which allocations are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sampling {
+    /// All.
+    #[default]
+    All,
+    /// One of each so many calls, at a random place among them; at most [`Sampling::MOST_CALLS`].
+    Calls(u64),
+    /// Those with a byte that was chosen, one of so many on average; at most [`Sampling::MOST_BYTES`].
+    Bytes(u64),
+}
+
+impl Sampling {
+    /// The most calls of which one is recorded.
+    pub const MOST_CALLS: u64 = 1 << 24;
+    /// The most bytes of which one is chosen.
+    pub const MOST_BYTES: u64 = 1 << 40;
+}
+
+/// Sizes of allocations that are recorded, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeFilter {
+    /// The least.
+    pub min: u64,
+    /// The most.
+    pub max: u64,
+}
+
 /// Everything that is fixed when the object is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -66,6 +94,10 @@ pub struct Settings {
     pub attach: AttachPath,
     /// Whether the children of traced processes are traced too.
     pub follow_fork: bool,
+    /// Sizes that are recorded, if not all are.
+    pub sizes: Option<SizeFilter>,
+    /// Which allocations of these sizes are recorded.
+    pub sampling: Sampling,
     /// How much the kernel side can hold.
     pub capacity: Capacity,
 }
@@ -119,26 +151,30 @@ pub(super) struct Sizes {
     pub(super) stacks: u32,
     /// Stacks that may be used, the fixed ones included; not a power of two.
     pub(super) stack_capacity: u32,
+    /// As `stacks`, or 1 when nothing is estimated.
+    pub(super) variances: u32,
     pub(super) frames: u32,
     /// Frames that may be used; not a power of two.
     pub(super) frame_capacity: u32,
 }
 
 impl Sizes {
-    fn new(capacity: &Capacity) -> Result<Self, LoadError> {
+    fn new(capacity: &Capacity, sampling: Sampling) -> Result<Self, LoadError> {
         let stack_capacity = capacity.stacks.saturating_add(limits::FIRST_STACK.0);
         let frame_capacity = capacity
             .stacks
             .saturating_mul(FRAMES_PER_STACK)
             .clamp(1, MAX_FRAME_ENTRIES);
         let slots = capacity.processes.saturating_add(1);
+        let stacks = power_of_two("number of stacks", stack_capacity, MAX_STACKS)?;
         Ok(Self {
             table_words: power_of_two("table memory", capacity.table_words.max(64), MAX_TABLE_WORDS)?,
             mappings: power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?,
             slots,
             lists: 2 * power_of_two("number of processes", slots, limits::MAX_PROCESSES.0)?,
-            stacks: power_of_two("number of stacks", stack_capacity, MAX_STACKS)?,
+            stacks,
             stack_capacity,
+            variances: if sampling == Sampling::All { 1 } else { stacks },
             frames: power_of_two("number of frames", frame_capacity, MAX_FRAME_ENTRIES)?,
             frame_capacity,
         })
@@ -158,7 +194,7 @@ pub(super) fn load<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
     settings: &Settings,
 ) -> Result<Loaded<'obj>, LoadError> {
-    let sizes = Sizes::new(&settings.capacity)?;
+    let sizes = Sizes::new(&settings.capacity, settings.sampling)?;
     let mut object = MemleakSkelBuilder::default().open(storage)?;
     choose_programs(&mut object, settings.attach);
     set_knobs(&mut object, settings, &sizes)?;
@@ -174,12 +210,12 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
     let programs = &mut object.progs;
     let session = attach == AttachPath::Session;
     programs.allocation_session.set_autoload(session);
-    programs.allocation_entry.set_autoload(!session);
     programs.allocation_return.set_autoload(!session);
     if attach != AttachPath::Perf {
         for program in [
             &mut programs.allocation_entry,
             &mut programs.allocation_return,
+            &mut programs.allocation_ret,
             &mut programs.free_entry,
             &mut programs.loader_hook,
         ] {
@@ -206,6 +242,21 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.unwind_off = settings.walk == Walk::Off;
     knobs.follow_fork = settings.follow_fork;
     knobs.pid_namespace = pid_namespace();
+    if let Some(SizeFilter { min, max }) = settings.sizes {
+        knobs.filter_sizes = true;
+        (knobs.min_size, knobs.max_size) = (min, max);
+    }
+    (knobs.sampling, knobs.sampling_interval) = match settings.sampling {
+        Sampling::All => (types::sampling::SAMPLE_ALL.0, 1),
+        Sampling::Calls(calls) => (
+            types::sampling::SAMPLE_CALLS.0,
+            calls.clamp(1, Sampling::MOST_CALLS),
+        ),
+        Sampling::Bytes(bytes) => (
+            types::sampling::SAMPLE_BYTES.0,
+            bytes.clamp(1, Sampling::MOST_BYTES),
+        ),
+    };
     knobs.slot_count = sizes.slots;
     knobs.table_mask = sizes.table_words - 1;
     knobs.mapping_bits = sizes.mappings.trailing_zeros();
@@ -213,6 +264,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.cache_mask = sizes.cache_slots() - 1;
     knobs.stack_capacity = sizes.stack_capacity;
     knobs.stack_mask = sizes.stacks - 1;
+    knobs.variance_mask = sizes.variances - 1;
     knobs.frame_capacity = sizes.frame_capacity;
     knobs.frame_mask = sizes.frames - 1;
     Ok(())
@@ -233,6 +285,16 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
             &mut maps.bss_stacks,
             sizes.stacks,
             size_of::<types::stack_record>(),
+        ),
+        (
+            &mut maps.bss_totals,
+            sizes.stacks,
+            size_of::<types::stack_totals>(),
+        ),
+        (
+            &mut maps.bss_variance,
+            sizes.variances,
+            size_of::<types::stack_variance>(),
         ),
         // A stack's frames are copied in one piece that may start at the last entry.
         (

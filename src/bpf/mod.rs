@@ -35,7 +35,7 @@ use std::sync::atomic::AtomicU64;
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
 pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole};
-pub use load::{AttachPath, Capacity, LoadError, Settings, Walk};
+pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
@@ -63,6 +63,11 @@ pub struct Kernel<'obj> {
 pub(crate) struct Recorded {
     /// Of `types::stack_record`.
     pub(crate) stacks: SharedWords<AtomicU64>,
+    /// Of `types::stack_totals`, by the same index.
+    pub(crate) totals: SharedWords<AtomicU64>,
+    /// Of `types::stack_variance`, by the same index; one of no meaning when nothing is estimated.
+    pub(crate) variances: SharedWords<AtomicU64>,
+    pub(crate) sampling: Sampling,
     pub(crate) frames: SharedWords<AtomicU64>,
     /// Of `types::usage`.
     pub(crate) usage: SharedWords<AtomicU64>,
@@ -98,6 +103,9 @@ impl<'obj> Kernel<'obj> {
         processes.reset();
         let recorded = Recorded {
             stacks: map_words(&maps.bss_stacks)?,
+            totals: map_words(&maps.bss_totals)?,
+            variances: map_words(&maps.bss_variance)?,
+            sampling: settings.sampling,
             frames: map_words(&maps.bss_frames)?,
             usage: map_words(&maps.bss_usage)?,
             stack_capacity: sizes.stack_capacity,

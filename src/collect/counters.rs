@@ -24,6 +24,8 @@ pub enum Counter {
     LostEvent = 10,
     ProbeHits = 11,
     LostProcess = 12,
+    Filtered = 13,
+    FilteredBytes = 14,
 }
 
 macro_rules! same_number {
@@ -51,6 +53,8 @@ same_number! {
     COUNTER_LOST_EVENT => LostEvent,
     COUNTER_PROBE_HITS => ProbeHits,
     COUNTER_LOST_PROCESS => LostProcess,
+    COUNTER_FILTERED => Filtered,
+    COUNTER_FILTERED_BYTES => FilteredBytes,
 }
 
 /// A reading of all counters, summed over CPUs.

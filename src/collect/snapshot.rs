@@ -11,21 +11,14 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Frame};
 
+use super::amount::{Amount, Spread};
 use super::counters::{Counter, Counters};
+use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
-use crate::bpf::{Kernel, Recorded};
+use crate::bpf::{Kernel, Recorded, Sampling};
 
 /// Words of one record.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
-
-/// A number of blocks and the bytes that were asked for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Amount {
-    /// Bytes.
-    pub bytes: u64,
-    /// Blocks.
-    pub blocks: u64,
-}
 
 /// One stack and what was allocated from it since tracing began.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +39,12 @@ pub struct StackTotals {
     pub allocated: Amount,
     /// What of it was freed.
     pub freed: Amount,
+    /// What was allocated besides and could not be recorded.
+    pub lost: Amount,
+    /// How far `allocated` can be off, when it is estimated.
+    pub allocated_spread: Spread,
+    /// How far `freed` can be off.
+    pub freed_spread: Spread,
 }
 
 /// Counts of calls since tracing began.
@@ -65,6 +64,8 @@ pub struct Events {
     pub abandoned_calls: u64,
     /// Probe hits of allocation functions, nested calls included.
     pub probe_hits: u64,
+    /// Calls that asked for sizes that are not recorded, and what they asked for.
+    pub filtered: Amount,
 }
 
 /// What was not recorded.
@@ -85,6 +86,8 @@ pub struct Losses {
 pub struct Snapshot {
     /// Time since tracing began.
     pub elapsed: Duration,
+    /// Which allocations were recorded; if not all, then amounts are estimates.
+    pub sampling: Sampling,
     /// Stacks that allocated.
     pub stacks: Vec<StackTotals>,
     /// Counts of calls.
@@ -112,9 +115,14 @@ pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_r
         missed_frees: counters.get(Counter::MissedFree),
         abandoned_calls: counters.get(Counter::AbandonedCall),
         probe_hits: counters.get(Counter::ProbeHits),
+        filtered: Amount {
+            bytes: counters.get(Counter::FilteredBytes),
+            blocks: counters.get(Counter::Filtered),
+        },
     };
     Ok(Snapshot {
         elapsed,
+        sampling: recorded.sampling,
         stacks,
         events,
         losses,
@@ -164,46 +172,40 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
         .map_or(0, |word| word.load(Ordering::Acquire));
     let count = reserved.min(recorded.stack_capacity.into());
     let records = recorded.stacks.words().chunks_exact(RECORD_WORDS);
-    let frames = recorded.frames.words();
     // The count fits: there is an array of as many records.
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     records
         .take(count)
         .zip(0..)
-        .filter_map(|(record, index)| read_stack(record, index, frames))
+        .filter_map(|(record, index)| read_stack(recorded, index, record))
         .collect()
 }
 
 /// `None` for a record that has no totals (yet): its other fields may not have been written.
-fn read_stack(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<StackTotals> {
-    let [
-        allocated_bytes,
-        allocated_blocks,
-        freed_bytes,
-        freed_blocks,
-        _,
-        end_pc,
-        shape,
-        owner,
-    ] = record
-    else {
+fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
+    let [_, end_pc, shape, owner, lost_bytes, lost_blocks, ..] = record else {
         return None;
     };
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
-    let freed = Amount {
-        bytes: read(freed_bytes),
-        blocks: read(freed_blocks),
+    let Totals {
+        allocated,
+        freed,
+        allocated_spread,
+        freed_spread,
+    } = totals::read(recorded, index)?;
+    let lost = Amount {
+        bytes: read(lost_bytes),
+        blocks: read(lost_blocks),
     };
-    let allocated = Amount {
-        bytes: read(allocated_bytes),
-        blocks: read(allocated_blocks),
-    };
-    if allocated.blocks == 0 {
+    if allocated.blocks == 0 && lost.blocks == 0 {
         return None;
     }
     let totals = StackTotals {
         allocated,
         freed,
+        lost,
+        allocated_spread,
+        freed_spread,
         ..fixed_stack(index)?
     };
     if index < limits::FIRST_STACK.0 {
@@ -213,7 +215,7 @@ fn read_stack(record: &[AtomicU64], index: u32, frames: &[AtomicU64]) -> Option<
     let [e, f, g, h, i, j, k, l] = read(owner).to_le_bytes();
     let first = u32::from_le_bytes([a, b, c, d]) as usize;
     let count = usize::from(u16::from_le_bytes([count_low, count_high]));
-    let frames = frames.get(first..)?.get(..count)?;
+    let frames = recorded.frames.words().get(first..)?.get(..count)?;
     Some(StackTotals {
         instance: u32::from_le_bytes([i, j, k, l]),
         epoch: u32::from_le_bytes([e, f, g, h]),
@@ -242,6 +244,9 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         end_pc: Avma::new(0),
         allocated: Amount::default(),
         freed: Amount::default(),
+        lost: Amount::default(),
+        allocated_spread: Spread::default(),
+        freed_spread: Spread::default(),
     })
 }
 

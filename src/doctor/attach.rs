@@ -7,7 +7,7 @@ use unwind_tables::elf::ElfView;
 
 use super::Finding;
 use crate::allocator::{FUNCTIONS, Role};
-use crate::bpf::{AttachPath, Capacity, Cookie, Kernel, Probe, ProbeRole, Settings, Storage, Walk};
+use crate::bpf::{AttachPath, Capacity, Cookie, Kernel, Probe, ProbeRole, Sampling, Settings, Storage, Walk};
 
 /// The path of this program's own file, for the kernel.
 const OWN_FILE: &str = "/proc/self/exe";
@@ -60,6 +60,8 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
         walk: Walk::Dwarf,
         attach: path,
         follow_fork: false,
+        sizes: None,
+        sampling: Sampling::All,
         capacity: SMALL,
     };
     let kernel = Kernel::load(&mut storage, &settings)?;
@@ -86,6 +88,7 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
             count: None,
             block: None,
             result: None,
+            leaf: false,
         },
         frees: role == Role::Free,
         name: "_start".to_owned(),

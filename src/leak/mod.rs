@@ -15,7 +15,7 @@ use std::hash::Hash;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use crate::collect::{Amount, Snapshot, StackTotals};
+use crate::collect::{Amount, Snapshot, Spread, StackTotals};
 
 pub use by_module::{EndGroup, ModuleSteps};
 pub use completeness::Completeness;
@@ -68,6 +68,12 @@ pub struct Site<M> {
     pub allocated: Amount,
     /// Those blocks of it that were freed.
     pub freed: Amount,
+    /// What was allocated besides and could not be recorded.
+    pub lost: Amount,
+    /// How far `allocated` can be off, when it is estimated.
+    pub allocated_spread: Spread,
+    /// How far `freed` can be off.
+    pub freed_spread: Spread,
 }
 
 impl<M> Site<M> {
@@ -76,10 +82,12 @@ impl<M> Site<M> {
     /// The two totals are read one after the other while the process runs, so a free can be in the second
     /// whose allocation is not yet in the first.
     pub fn outstanding(&self) -> Amount {
-        Amount {
-            bytes: self.allocated.bytes.saturating_sub(self.freed.bytes),
-            blocks: self.allocated.blocks.saturating_sub(self.freed.blocks),
-        }
+        self.allocated.less(self.freed)
+    }
+
+    /// How far [`Site::outstanding`] can be off, when it is estimated.
+    pub fn outstanding_spread(&self) -> Spread {
+        self.allocated_spread.less(self.freed_spread)
     }
 }
 
@@ -160,6 +168,9 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
         end_at,
         allocated: stack.allocated,
         freed: stack.freed,
+        lost: stack.lost,
+        allocated_spread: stack.allocated_spread,
+        freed_spread: stack.freed_spread,
     }
 }
 
@@ -223,18 +234,14 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
 
 /// Adds `site`'s amounts to `known`'s; its addresses replace the known ones where they are `newer`.
 fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
-    known.allocated = sum(known.allocated, site.allocated);
-    known.freed = sum(known.freed, site.freed);
+    known.allocated = known.allocated + site.allocated;
+    known.freed = known.freed + site.freed;
+    known.lost = known.lost + site.lost;
+    known.allocated_spread = known.allocated_spread + site.allocated_spread;
+    known.freed_spread = known.freed_spread + site.freed_spread;
     if newer {
         known.frames = site.frames;
         known.end_at = site.end_at;
-    }
-}
-
-fn sum(a: Amount, b: Amount) -> Amount {
-    Amount {
-        bytes: a.bytes.saturating_add(b.bytes),
-        blocks: a.blocks.saturating_add(b.blocks),
     }
 }
 

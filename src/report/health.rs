@@ -7,10 +7,10 @@ use std::io::{self, Write};
 
 use unwind_tables::walk::{End, FoundBy};
 
-use super::Report;
 use super::ends::explain;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
+use super::{Report, estimates};
 use crate::bpf::InstanceEnd;
 
 /// Lines for processes.
@@ -21,6 +21,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     render_targets(report, out)?;
     render_calls(report, out)?;
+    lines(out, "Sampling", estimates::sampling_lines(report))?;
     match report.completeness.stacks.is_empty() {
         true => line(out, "Stacks", "none: no allocation was accounted")?,
         false => {

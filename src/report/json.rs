@@ -3,6 +3,8 @@
 //! The types here are the schema; the program's own types can change without it. Fields are only ever added.
 //! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
 
+mod amount;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -11,9 +13,10 @@ use serde::Serialize;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
+use amount::{AmountJson, SamplingJson};
+
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::bpf::InstanceEnd;
-use crate::collect::Amount;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
 
@@ -31,8 +34,12 @@ struct ReportJson {
     memleak: &'static str,
     unwind: &'static str,
     duration_ns: u64,
+    sampling: Option<SamplingJson>,
     targets: Vec<TargetJson>,
     events: EventsJson,
+    /// Over all stacks.
+    outstanding: AmountJson,
+    allocated: AmountJson,
     lost: LostJson,
     unwinding: UnwindingJson,
     stacks: Vec<StackJson>,
@@ -55,6 +62,10 @@ struct EventsJson {
     unknown_frees: u64,
     failed: u64,
     abandoned: u64,
+    missed_frees: u64,
+    /// Calls that asked for a size that is not recorded.
+    filtered: u64,
+    filtered_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -114,15 +125,10 @@ struct StackJson {
     allocator: &'static str,
     outstanding: AmountJson,
     allocated: AmountJson,
+    lost: AmountJson,
     end: &'static str,
     end_at: Option<EndAtJson>,
     frames: Vec<FrameJson>,
-}
-
-#[derive(Serialize)]
-struct AmountJson {
-    bytes: u64,
-    blocks: u64,
 }
 
 #[derive(Serialize)]
@@ -164,6 +170,7 @@ impl From<&Report> for ReportJson {
                 Unwind::Fp => "fp",
             },
             duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            sampling: SamplingJson::of(report.sampling),
             targets: report.targets.iter().map(TargetJson::from).collect(),
             events: EventsJson {
                 allocations: events.allocations,
@@ -171,7 +178,12 @@ impl From<&Report> for ReportJson {
                 unknown_frees: events.unknown_frees,
                 failed: events.failed,
                 abandoned: events.abandoned_calls,
+                missed_frees: events.missed_frees,
+                filtered: events.filtered.blocks,
+                filtered_bytes: events.filtered.bytes,
             },
+            outstanding: AmountJson::total(report, |stack| (stack.outstanding, stack.outstanding_spread)),
+            allocated: AmountJson::total(report, |stack| (stack.allocated, stack.allocated_spread)),
             lost: LostJson {
                 blocks: losses.blocks,
                 bytes: losses.bytes,
@@ -188,7 +200,11 @@ impl From<&Report> for ReportJson {
                 ends: report.ends.iter().map(EndGroupJson::from).collect(),
                 modules: report.steps.iter().map(ModuleJson::from).collect(),
             },
-            stacks: report.stacks.iter().map(StackJson::from).collect(),
+            stacks: report
+                .stacks
+                .iter()
+                .map(|stack| StackJson::of(stack, report))
+                .collect(),
         }
     }
 }
@@ -250,25 +266,20 @@ impl From<&TargetFacts> for TargetJson {
     }
 }
 
-impl From<&Stack> for StackJson {
-    fn from(stack: &Stack) -> Self {
+impl StackJson {
+    fn of(stack: &Stack, report: &Report) -> Self {
         Self {
             pid: stack.pid,
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator,
-            outstanding: stack.outstanding.into(),
-            allocated: stack.allocated.into(),
+            outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
+            allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
+            lost: stack.lost.into(),
             end: stack.end.name(),
             end_at: stack.end_at.as_ref().map(EndAtJson::from),
             frames: stack.frames.iter().map(FrameJson::from).collect(),
         }
-    }
-}
-
-impl From<Amount> for AmountJson {
-    fn from(Amount { bytes, blocks }: Amount) -> Self {
-        Self { bytes, blocks }
     }
 }
 

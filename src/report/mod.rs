@@ -4,6 +4,7 @@
 //! Nothing here looks anything up, reads a clock, or knows where the output goes.
 
 mod ends;
+mod estimates;
 mod health;
 mod json;
 mod modules;
@@ -22,8 +23,8 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::bpf::InstanceEnd;
-use crate::collect::{Amount, Events, Losses};
+use crate::bpf::{InstanceEnd, Sampling};
+use crate::collect::{Amount, Events, Losses, Spread};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
 pub(crate) use health::{counted, percent, size};
@@ -43,6 +44,8 @@ pub struct Report {
     pub targets: Vec<TargetFacts>,
     /// Every stack that allocated, most outstanding bytes first.
     pub stacks: Vec<Stack>,
+    /// Which allocations were recorded; if not all, then amounts are estimates.
+    pub sampling: Sampling,
     /// Calls seen.
     pub events: Events,
     /// What could not be accounted.
@@ -104,6 +107,12 @@ pub struct Stack {
     pub outstanding: Amount,
     /// Everything allocated since the attach.
     pub allocated: Amount,
+    /// What was allocated besides and could not be recorded.
+    pub lost: Amount,
+    /// How far `outstanding` can be off, when it is estimated.
+    pub outstanding_spread: Spread,
+    /// How far `allocated` can be off.
+    pub allocated_spread: Spread,
     /// Why the walk ended.
     pub end: End,
     /// Where it ended; `None` for complete stacks.

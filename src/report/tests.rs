@@ -62,6 +62,9 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
             bytes: outstanding.bytes * 2,
             blocks: outstanding.blocks * 2,
         },
+        lost: Amount::default(),
+        outstanding_spread: Spread::default(),
+        allocated_spread: Spread::default(),
         end,
         end_at,
         frames,
@@ -77,6 +80,7 @@ fn report(stacks: Vec<Stack>) -> Report {
         },
         elapsed: Duration::from_millis(12_345),
         unwind: Unwind::Dwarf,
+        sampling: Sampling::All,
         top: 10,
         targets: vec![TargetFacts {
             pid: 4242,
@@ -385,6 +389,7 @@ fn cut_stack_json() -> Value {
     json!({
         "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc",
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
+        "lost": {"bytes": 0, "blocks": 0},
         "end": "no_cfi", "end_at": {"module": "/opt/libplugin.so", "address": "0x2000"},
         "frames": [
             unnamed("0x7f0000001234", Some("/opt/libplugin.so"), Some("0x1234"), "probe"),
@@ -400,15 +405,44 @@ fn json_of_an_empty_report() {
     let expected = concat!(
         r#"{"schema_version":1,"memleak":""#,
         env!("CARGO_PKG_VERSION"),
-        r#"","unwind":"dwarf","duration_ns":12345000000,"#,
+        r#"","unwind":"dwarf","duration_ns":12345000000,"sampling":null,"#,
         r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null}],"#,
-        r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0,"abandoned":0},"#,
+        r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0,"abandoned":0,"missed_frees":0,"#,
+        r#""filtered":0,"filtered_bytes":0},"#,
+        r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"processes":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
         r#""stacks":[]}"#,
         "\n",
     );
     assert_eq!(rendered(&report(Vec::new()), Format::Json), expected);
+}
+
+/// Estimated amounts say so, with their error, in both formats.
+#[test]
+fn estimates_carry_their_error() {
+    let mut report = full();
+    report.sampling = Sampling::Bytes(4096);
+    report.stacks[0].outstanding_spread = Spread {
+        recorded: 3,
+        bytes: 90_000,
+        blocks: 25 << 32,
+    };
+    let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
+    assert_eq!(value["sampling"], json!({"method": "bytes", "interval": 4096}));
+    for amount in [&value["stacks"][0]["outstanding"], &value["outstanding"]] {
+        assert_eq!(amount["standard_error"], json!({"bytes": 300.0, "blocks": 5.0}));
+        assert_eq!(amount["recorded_blocks"], 3);
+    }
+    let text = rendered(&report, Format::Text);
+    assert!(
+        text.contains("\t\t± 300 B and 5 blocks (standard error; from 3 blocks recorded)\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("  Sampling:  one allocation for each 4.0 KiB (4096 B) was recorded"),
+        "{text}"
+    );
 }
 
 /// Numbers beyond what a double holds are written out exactly.

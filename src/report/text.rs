@@ -12,8 +12,9 @@ use unwind_tables::addr::Svma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::ends::explain;
-use super::{Frame, Location, ModuleFacts, Report, Stack, health};
-use crate::bpf::InstanceEnd;
+use super::health::{counted, size};
+use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health};
+use crate::bpf::{InstanceEnd, Sampling};
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
 /// The address column of lines that have no address.
@@ -42,9 +43,17 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
         "\t{} bytes in {} allocations from stack",
         amount.bytes, amount.blocks
     )?;
+    if report.sampling != Sampling::All {
+        writeln!(out, "\t\t{}", estimates::error(stack.outstanding_spread))?;
+    }
     match report.targets.len() > 1 {
         true => writeln!(out, "\t\tvia {} in {}", stack.allocator, Owner(stack))?,
         false => writeln!(out, "\t\tvia {}", stack.allocator)?,
+    }
+    if stack.lost.blocks > 0 {
+        let lost = stack.lost;
+        let (blocks, bytes) = (counted(lost.blocks, "block"), size(lost.bytes));
+        writeln!(out, "\t\tlost besides: {blocks}, {bytes}")?;
     }
     for frame in &stack.frames {
         render_frame(frame, report.unwind, out)?;

@@ -50,6 +50,7 @@ pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwin
         top,
         targets: processes.values().map(|process| process.facts.clone()).collect(),
         stacks,
+        sampling: snapshot.sampling,
         events: snapshot.events,
         losses: snapshot.losses,
         completeness,
@@ -100,6 +101,9 @@ impl Describer<'_> {
                 .map_or("?", |function| function.name),
             outstanding: site.outstanding(),
             allocated: site.allocated,
+            lost: site.lost,
+            outstanding_spread: site.outstanding_spread(),
+            allocated_spread: site.allocated_spread,
             end: site.end,
             end_at: site.end_at.map(|end_at| self.location(end_at.pc, end_at.place)),
             frames: site

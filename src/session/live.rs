@@ -27,6 +27,11 @@ const MIN_TABLE_WORDS: usize = 1 << 20;
 const FOLLOWED_TABLES_HEADROOM: usize = 4;
 const MIN_FOLLOWED_TABLE_WORDS: usize = 1 << 23;
 
+/// Room in the block table when none was asked for: for a process that holds a block in so many bytes.
+const RESIDENT_BYTES_PER_BLOCK: u64 = 64;
+const MIN_BLOCKS: u32 = 1 << 20;
+const MAX_BLOCKS: u32 = 1 << 25;
+
 /// What a trace starts with, however it is attached.
 pub(super) struct Prepared {
     pub(super) targets: Vec<Target>,
@@ -93,6 +98,8 @@ impl<'obj> Live<'obj> {
             walk: config.walk,
             attach: path,
             follow_fork: config.follow_fork,
+            sizes: config.sizes,
+            sampling: config.sampling,
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared
@@ -311,8 +318,18 @@ fn capacity(config: &Config, prepared: &Prepared) -> Capacity {
             fit(prepared.targets.len())
         },
         stacks: config.max_stacks,
-        blocks: config.max_blocks,
+        blocks: config.max_blocks.unwrap_or_else(|| blocks(&prepared.targets)),
     }
+}
+
+/// Blocks that processes of this size can be expected to hold at once. A block costs memory only once it is there, a
+/// place for it 16 bytes.
+fn blocks(targets: &[Target]) -> u32 {
+    let resident: u64 = targets.iter().filter_map(Target::resident_bytes).sum();
+    let blocks = resident / RESIDENT_BYTES_PER_BLOCK;
+    u32::try_from(blocks)
+        .unwrap_or(u32::MAX)
+        .clamp(MIN_BLOCKS, MAX_BLOCKS)
 }
 
 /// Words of the table store, a power of two: all that was asked for, or what the processes need now with headroom.

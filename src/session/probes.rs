@@ -86,7 +86,8 @@ fn say(discovery: &Discovery) {
 fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
     let function = FUNCTIONS.get(site.function)?;
     let module = modules.get(site.module)?;
-    let cookie = cookie(u8::try_from(site.function).ok()?, function.role, function.shape);
+    let number = u8::try_from(site.function).ok()?;
+    let cookie = cookie(number, function.role, function.shape, function.name == "malloc");
     Some(Probe {
         path: module.probe_path()?,
         file: match &module.build_id {
@@ -100,7 +101,7 @@ fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
     })
 }
 
-fn cookie(function: u8, role: Role, shape: Shape) -> Cookie {
+fn cookie(function: u8, role: Role, shape: Shape, leaf: bool) -> Cookie {
     let (size, count) = match shape.size {
         SizeAt::Nowhere => (None, None),
         SizeAt::Argument(size) => (Some(size), None),
@@ -122,5 +123,6 @@ fn cookie(function: u8, role: Role, shape: Shape) -> Cookie {
         count,
         block: shape.block,
         result,
+        leaf,
     }
 }

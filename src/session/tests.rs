@@ -3,6 +3,7 @@ use std::process::{Child, Command, Stdio};
 use unwind_tables::walk::End;
 
 use super::*;
+use crate::bpf::Sampling;
 use crate::report::Format;
 
 /// Debian's python3, allocating and freeing without end.
@@ -55,7 +56,9 @@ fn config(pid: u32) -> Config {
         walk: Walk::Dwarf,
         format: Format::Text,
         top: 10,
-        max_blocks: 1 << 16,
+        sampling: Sampling::All,
+        sizes: None,
+        max_blocks: Some(1 << 16),
         max_stacks: 1 << 12,
         attach: AttachPath::ALL.to_vec(),
         interval: Duration::from_secs(1),

@@ -165,6 +165,13 @@ impl Target {
         self.start_time
     }
 
+    /// Bytes of memory that it has resident, or `None` if it is gone.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).ok()?;
+        let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        pages.checked_mul(procfs::page_size())
+    }
+
     /// Whether it has ended, or waits as a zombie. One small read; an `exec` is not an end.
     pub fn has_exited(&self) -> bool {
         match read_stat(&self.stat) {

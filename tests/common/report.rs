@@ -10,8 +10,11 @@ pub struct Report {
     pub memleak: String,
     pub unwind: String,
     pub duration_ns: u64,
+    pub sampling: Option<Sampling>,
     pub targets: Vec<Target>,
     pub events: Events,
+    pub outstanding: Estimate,
+    pub allocated: Estimate,
     pub lost: Lost,
     pub unwinding: Unwinding,
     pub stacks: Vec<Stack>,
@@ -34,6 +37,30 @@ pub struct Events {
     pub unknown_frees: u64,
     pub failed: u64,
     pub abandoned: u64,
+    pub missed_frees: u64,
+    pub filtered: u64,
+    pub filtered_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Sampling {
+    pub method: String,
+    pub interval: u64,
+}
+
+/// An amount over all stacks, with its error if it is estimated.
+#[derive(Debug, Deserialize)]
+pub struct Estimate {
+    pub bytes: u64,
+    pub blocks: u64,
+    pub standard_error: Option<StandardError>,
+    pub recorded_blocks: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct StandardError {
+    pub bytes: f64,
+    pub blocks: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,6 +116,7 @@ pub struct Stack {
     pub allocator: String,
     pub outstanding: Amount,
     pub allocated: Amount,
+    pub lost: Amount,
     pub end: String,
     pub end_at: Option<EndAt>,
     pub frames: Vec<Frame>,
@@ -157,6 +185,7 @@ impl Report {
         }
     }
 
+    /// The sum of what each stack allocated.
     pub fn allocated(&self) -> Amount {
         self.stacks.iter().map(|stack| stack.allocated).sum()
     }
@@ -173,6 +202,20 @@ impl Report {
             allocated.blocks + self.lost.blocks,
             self.events.allocations,
             "shown + lost = allocated:\n{self}"
+        );
+        let lost = self.stacks.iter().map(|stack| stack.lost).sum::<Amount>();
+        assert_eq!(
+            (lost.blocks, lost.bytes),
+            (self.lost.blocks, self.lost.bytes),
+            "{self}"
+        );
+        let total = |total: &Estimate| Amount {
+            bytes: total.bytes,
+            blocks: total.blocks,
+        };
+        assert_eq!(
+            (total(&self.allocated), total(&self.outstanding)),
+            (allocated, self.outstanding())
         );
         assert_eq!(
             allocated.blocks - self.outstanding().blocks,

@@ -1,0 +1,91 @@
+//! The totals of one stack, read in place. Of estimates also the variance.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::amount::{Amount, Spread};
+use crate::bpf::types::{stack_totals, stack_variance, weight_shape};
+use crate::bpf::{Recorded, Sampling};
+
+const TOTALS_WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
+const VARIANCE_WORDS: usize = size_of::<stack_variance>() / size_of::<u64>();
+/// Words of what was allocated; what was freed follows.
+const HALF: usize = TOTALS_WORDS / 2;
+
+/// What was allocated from a stack, and what of it was freed.
+pub(super) struct Totals {
+    pub(super) allocated: Amount,
+    pub(super) freed: Amount,
+    pub(super) allocated_spread: Spread,
+    pub(super) freed_spread: Spread,
+}
+
+/// The totals of stack number `index`. What was freed is read first, so that it is never the larger.
+pub(super) fn read(recorded: &Recorded, index: u32) -> Option<Totals> {
+    let at = usize::try_from(index).ok()?;
+    let (totals, _) = recorded.totals.words().as_chunks::<TOTALS_WORDS>();
+    let totals = totals.get(at)?;
+    if recorded.sampling == Sampling::All {
+        let (freed, allocated) = (exact(&totals[HALF..])?, exact(&totals[..HALF])?);
+        return Some(Totals {
+            allocated,
+            freed,
+            allocated_spread: Spread::default(),
+            freed_spread: Spread::default(),
+        });
+    }
+    let (variances, _) = recorded.variances.words().as_chunks::<VARIANCE_WORDS>();
+    let variance = variances.get(at)?;
+    let (freed, freed_spread) = estimated(&totals[HALF..], &variance[HALF..])?;
+    let (allocated, allocated_spread) = estimated(&totals[..HALF], &variance[..HALF])?;
+    Some(Totals {
+        allocated,
+        freed,
+        allocated_spread,
+        freed_spread,
+    })
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Acquire)
+}
+
+/// Of `struct sums`.
+fn exact(sums: &[AtomicU64]) -> Option<Amount> {
+    let [bytes, blocks, ..] = sums else {
+        return None;
+    };
+    Some(Amount {
+        bytes: load(bytes),
+        blocks: load(blocks),
+    })
+}
+
+/// Of `struct sums` and `struct variance`.
+fn estimated(sums: &[AtomicU64], variance: &[AtomicU64]) -> Option<(Amount, Spread)> {
+    let [bytes, recorded, weight, _] = sums else {
+        return None;
+    };
+    let [bytes_low, bytes_high, blocks_low, blocks_high] = variance else {
+        return None;
+    };
+    let amount = Amount {
+        bytes: load(bytes),
+        blocks: rounded(load(weight)),
+    };
+    let spread = Spread {
+        recorded: load(recorded),
+        bytes: wide(bytes_low, bytes_high),
+        blocks: wide(blocks_low, blocks_high),
+    };
+    Some((amount, spread))
+}
+
+/// The nearest whole number of blocks.
+fn rounded(weight: u64) -> u64 {
+    let shift = weight_shape::WEIGHT_SHIFT.0;
+    weight.saturating_add(1 << (shift - 1)) >> shift
+}
+
+fn wide(low: &AtomicU64, high: &AtomicU64) -> u128 {
+    u128::from(load(high)) << 64 | u128::from(load(low))
+}

@@ -1,0 +1,82 @@
+//! Amounts in JSON, and how far estimated ones can be off.
+
+use serde::Serialize;
+
+use super::super::{Report, Stack};
+use crate::bpf::Sampling;
+use crate::collect::{Amount, Spread, StandardError};
+
+/// An amount; of an estimate also what it rests on.
+#[derive(Serialize)]
+pub(super) struct AmountJson {
+    bytes: u64,
+    blocks: u64,
+    #[serde(flatten)]
+    estimate: Option<EstimateJson>,
+}
+
+/// Only where amounts are estimates.
+#[derive(Serialize)]
+struct EstimateJson {
+    standard_error: ErrorJson,
+    /// Blocks that were recorded and stand for all.
+    recorded_blocks: u64,
+}
+
+#[derive(Serialize)]
+struct ErrorJson {
+    bytes: f64,
+    blocks: f64,
+}
+
+impl From<Amount> for AmountJson {
+    fn from(Amount { bytes, blocks }: Amount) -> Self {
+        Self {
+            bytes,
+            blocks,
+            estimate: None,
+        }
+    }
+}
+
+impl AmountJson {
+    pub(super) fn of(report: &Report, amount: Amount, spread: Spread) -> Self {
+        let StandardError { bytes, blocks } = spread.standard_error();
+        let estimate = EstimateJson {
+            standard_error: ErrorJson { bytes, blocks },
+            recorded_blocks: spread.recorded,
+        };
+        Self {
+            estimate: (report.sampling != Sampling::All).then_some(estimate),
+            ..amount.into()
+        }
+    }
+
+    /// Over all stacks.
+    pub(super) fn total(report: &Report, of: impl Fn(&Stack) -> (Amount, Spread)) -> Self {
+        let sum = |(amount, spread), stack| {
+            let (more, wider) = of(stack);
+            (amount + more, spread + wider)
+        };
+        let (amount, spread) = report.stacks.iter().fold(Default::default(), sum);
+        Self::of(report, amount, spread)
+    }
+}
+
+/// Which allocations were recorded; null when all were.
+#[derive(Serialize)]
+pub(super) struct SamplingJson {
+    method: &'static str,
+    interval: u64,
+}
+
+impl SamplingJson {
+    pub(super) fn of(sampling: Sampling) -> Option<Self> {
+        let (method, interval) = match sampling {
+            Sampling::All => return None,
+            Sampling::Calls(calls) => ("calls", calls),
+            Sampling::Bytes(bytes) => ("bytes", bytes),
+        };
+        Some(Self { method, interval })
+    }
+}
