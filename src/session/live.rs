@@ -190,6 +190,16 @@ impl<'obj> Live<'obj> {
         );
     }
 
+    /// Takes all probes out of all processes. What was recorded stays.
+    pub(super) fn detach(&mut self) {
+        let began = Instant::now();
+        self.attached = Attachments::default();
+        for process in self.processes.values_mut() {
+            process.attached = Attachments::default();
+        }
+        tracing::debug!("detached in {:.1?}", began.elapsed());
+    }
+
     /// Reads an instance's mappings again and publishes them with what tables they need. Returns whether they
     /// changed.
     pub(super) fn reload(&mut self, number: u32) -> anyhow::Result<bool> {

@@ -68,12 +68,16 @@ pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::R
     loop {
         // From report to report, however long the last one took; none is made up for.
         next = (next + config.interval).max(Instant::now());
-        let ending = session.follow(next, stop)?;
+        let stopping = session.follow(next, stop)?;
         made += 1;
-        let report = session.report(config.top)?;
+        let ending = stopping || config.count.is_some_and(|count| made >= count.get());
+        let report = match ending {
+            true => session.last_report(config.top)?,
+            false => session.report(config.top)?,
+        };
         report::render(&report, config.format, out)?;
         out.flush()?;
-        if ending || config.count.is_some_and(|count| made >= count.get()) {
+        if ending {
             let is_stopped = stop.load(Ordering::Relaxed);
             return Ok(if is_stopped { 0 } else { session.program_status() });
         }
@@ -198,11 +202,26 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read or written.
     pub fn report(&mut self, top: usize) -> anyhow::Result<Report> {
+        self.report_and(top, |_| ())
+    }
+
+    /// The same for the last time: the target is left alone as soon as everything is read, before names are found for
+    /// it, which can take seconds. (Not earlier: allocations and frees are not detached in one moment.)
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::report`].
+    pub fn last_report(&mut self, top: usize) -> anyhow::Result<Report> {
+        self.report_and(top, Live::detach)
+    }
+
+    fn report_and(&mut self, top: usize, then: impl FnOnce(&mut Live<'_>)) -> anyhow::Result<Report> {
         let snapshot = self.snapshot()?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
         self.live.reload_all()?;
         self.live.forget_ended()?;
+        then(&mut self.live);
         if snapshot.events.probe_hits == 0 {
             tracing::warn!(
                 "no call of a probed allocator function was seen: the target is idle or allocates otherwise"
