@@ -215,7 +215,7 @@ impl<'obj> Session<'obj> {
         self.report_and(top, Live::detach)
     }
 
-    fn report_and(&mut self, top: usize, then: impl FnOnce(&mut Live<'_>)) -> anyhow::Result<Report> {
+    fn report_and(&mut self, top: usize, then: impl FnOnce(&mut Live<'obj>)) -> anyhow::Result<Report> {
         let snapshot = self.snapshot()?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;

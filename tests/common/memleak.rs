@@ -117,8 +117,14 @@ impl Memleak {
 
     /// The same with the reports that nobody has asked for yet, in their order.
     #[track_caller]
-    pub fn finish_with_all_reports(mut self) -> (Vec<Report>, Vec<String>) {
+    pub fn finish_with_all_reports(self) -> (Vec<Report>, Vec<String>) {
         self.interrupt();
+        self.rest()
+    }
+
+    /// Waits for an end that was asked for and returns all reports and messages.
+    #[track_caller]
+    pub fn rest(mut self) -> (Vec<Report>, Vec<String>) {
         let reports = self.reports.rest();
         let mut messages = std::mem::take(&mut self.said);
         messages.extend(self.messages.rest());
