@@ -77,6 +77,9 @@ pub struct Losses {
     pub bytes: u64,
     /// Processes that were not traced though they should have been.
     pub processes: u64,
+    /// Times that user space was not told what it should act on: until the next report, mappings may have been older
+    /// than they had to be.
+    pub events: u64,
     /// Blocks by cause; causes that did not occur are left out.
     pub causes: BTreeMap<&'static str, u64>,
 }
@@ -151,6 +154,7 @@ const LOSS_CAUSES: [(&str, Counter, Counter); 3] = [
 fn losses(counters: &Counters) -> Losses {
     let mut losses = Losses {
         processes: counters.get(Counter::LostProcess),
+        events: counters.get(Counter::LostEvent),
         ..Losses::default()
     };
     for (name, blocks, bytes) in LOSS_CAUSES {

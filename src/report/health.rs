@@ -160,6 +160,13 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         );
         line(out, "Lost", text)?;
     }
+    if losses.events > 0 {
+        let text = format!(
+            "{} of mappings: until this report, stacks through new code may have ended there",
+            counted(losses.events, "notice")
+        );
+        line(out, "Lost", text)?;
+    }
     if losses.blocks == 0 && losses.bytes == 0 && losses.causes.values().all(|&blocks| blocks == 0) {
         return line(out, "Lost", "nothing");
     }

@@ -73,6 +73,7 @@ struct LostJson {
     blocks: u64,
     bytes: u64,
     processes: u64,
+    events: u64,
     causes: BTreeMap<&'static str, u64>,
 }
 
@@ -188,6 +189,7 @@ impl From<&Report> for ReportJson {
                 blocks: losses.blocks,
                 bytes: losses.bytes,
                 processes: losses.processes,
+                events: losses.events,
                 causes: losses.causes.clone(),
             },
             unwinding: UnwindingJson {

@@ -170,6 +170,7 @@ fn full() -> Report {
     report.events.failed = 1;
     report.losses = Losses {
         processes: 0,
+        events: 0,
         blocks: 9,
         bytes: 1_600_000,
         causes: BTreeMap::from([("block_table_full", 9), ("stack_table_full", 0)]),
@@ -334,7 +335,7 @@ fn json_of_a_full_report() {
     assert_eq!(
         value["lost"],
         json!({"blocks": 9, "bytes": 1_600_000,
-        "processes": 0, "causes": {"block_table_full": 9, "stack_table_full": 0}})
+        "processes": 0, "events": 0, "causes": {"block_table_full": 9, "stack_table_full": 0}})
     );
     assert_eq!(
         value["unwinding"],
@@ -410,7 +411,7 @@ fn json_of_an_empty_report() {
         r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0,"abandoned":0,"missed_frees":0,"#,
         r#""filtered":0,"filtered_bytes":0},"#,
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
-        r#""lost":{"blocks":0,"bytes":0,"processes":0,"causes":{}},"#,
+        r#""lost":{"blocks":0,"bytes":0,"processes":0,"events":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
         r#""stacks":[]}"#,
         "\n",

@@ -18,6 +18,20 @@ pub struct Report {
     pub lost: Lost,
     pub unwinding: Unwinding,
     pub stacks: Vec<Stack>,
+    /// What is outstanding of each stack, with its error.
+    #[serde(skip)]
+    pub estimates: Vec<Estimate>,
+}
+
+/// What is read of estimates a second time.
+#[derive(Deserialize)]
+struct WithEstimates {
+    stacks: Vec<StackEstimate>,
+}
+
+#[derive(Deserialize)]
+struct StackEstimate {
+    outstanding: Estimate,
 }
 
 #[derive(Debug, Deserialize)]
@@ -68,6 +82,7 @@ pub struct Lost {
     pub blocks: u64,
     pub bytes: u64,
     pub processes: u64,
+    pub events: u64,
     pub causes: BTreeMap<String, u64>,
 }
 
@@ -167,7 +182,35 @@ pub struct Inlined {
 impl Report {
     #[track_caller]
     pub fn parse(line: &str) -> Self {
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in report {line}"))
+        let wrong = |error| -> ! { panic!("{error} in report {line}") };
+        let report: Self = serde_json::from_str(line).unwrap_or_else(|error| wrong(error));
+        let with: WithEstimates = serde_json::from_str(line).unwrap_or_else(|error| wrong(error));
+        let estimates = with.stacks.into_iter().map(|stack| stack.outstanding).collect();
+        Self { estimates, ..report }
+    }
+
+    /// What is outstanding of all stacks with a frame of this name, with its error.
+    #[track_caller]
+    pub fn estimate_through(&self, symbol: &str) -> Estimate {
+        let stacks = self.stacks.iter().zip(&self.estimates);
+        let chosen = stacks.filter(|(stack, _)| stack.passes(symbol));
+        let mut sum = Estimate {
+            bytes: 0,
+            blocks: 0,
+            standard_error: None,
+            recorded_blocks: None,
+        };
+        let (mut bytes, mut blocks) = (0.0, 0.0);
+        for (_, estimate) in chosen {
+            let error = estimate.standard_error.expect("an estimate has an error");
+            sum.bytes += estimate.bytes;
+            sum.blocks += estimate.blocks;
+            bytes += error.bytes.powi(2);
+            blocks += error.blocks.powi(2);
+        }
+        let (bytes, blocks) = (f64::sqrt(bytes), f64::sqrt(blocks));
+        sum.standard_error = Some(StandardError { bytes, blocks });
+        sum
     }
 
     /// Stacks with a frame of this name.

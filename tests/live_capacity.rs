@@ -1,0 +1,125 @@
+//! Many blocks at once: all are counted, and all found again. Needs root. `MEMLEAK_FULL_LOAD=1` makes it 20 million.
+
+mod common;
+
+use common::memleak::Memleak;
+use common::program::{Program, compile, directory};
+use common::report::Amount;
+
+const BLOCK_BYTES: u64 = 24;
+
+fn full_load() -> bool {
+    std::env::var_os("MEMLEAK_FULL_LOAD").is_some()
+}
+
+/// Every block of millions is counted while it lives, and its free is matched: what is left is exact, nothing is lost.
+#[test]
+fn millions_of_blocks() {
+    let blocks: u64 = if full_load() { 20_000_000 } else { 1_500_000 };
+    let path = compile(&directory("live_capacity-many"), "many_blocks.c", &["-O2"]);
+    let mut program = Program::start(&path, &[&blocks.to_string()]);
+    program.expect("ready");
+    let memleak = Memleak::attach_reporting(
+        program.pid(),
+        &["--max-blocks", &(blocks + 1).to_string()],
+        &["1"],
+    );
+    program.step("held");
+    let all = Amount {
+        bytes: blocks * BLOCK_BYTES,
+        blocks,
+    };
+    // Until a report that was begun after it had them all.
+    let held = loop {
+        let report = memleak.report();
+        assert!(report.outstanding().blocks <= blocks, "{report}");
+        if report.outstanding().blocks == blocks {
+            break report;
+        }
+    };
+    assert_eq!(held.only_through("hold").outstanding, all, "{held}");
+    assert_eq!(held.lost.blocks, 0, "{held}");
+    program.step("done");
+    let report = memleak.finish();
+    report.check_sums();
+    let left = blocks / 1000;
+    let stack = report.only_through("hold");
+    assert_eq!(
+        (stack.allocated, stack.outstanding),
+        (
+            all,
+            Amount {
+                bytes: left * BLOCK_BYTES,
+                blocks: left
+            }
+        ),
+        "{report}"
+    );
+    assert_eq!(
+        (report.lost.blocks, report.events.unknown_frees),
+        (0, 0),
+        "{report}"
+    );
+}
+
+/// When the table is full, new blocks are lost at the stack that allocated them, and old ones are as they were.
+#[test]
+fn what_does_not_fit_is_lost_by_stack() {
+    const ROOM: u64 = 1000;
+    let path = compile(&directory("live_capacity-full"), "many_blocks.c", &["-O2"]);
+    let mut program = Program::start(&path, &["50000"]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &["--max-blocks", &ROOM.to_string()]);
+    program.step("held");
+    program.step("done");
+    let report = memleak.finish();
+    report.check_sums();
+    let stack = report.only_through("hold");
+    let amount = |blocks| Amount {
+        bytes: blocks * BLOCK_BYTES,
+        blocks,
+    };
+    assert_eq!(
+        (stack.allocated, stack.lost),
+        (amount(ROOM), amount(50_000 - ROOM)),
+        "{report}"
+    );
+    // The last allocated are freed first; those that fitted are the first 1000, of which one is kept.
+    assert_eq!(stack.outstanding, amount(1), "{report}");
+    assert_eq!(report.events.unknown_frees, 49_950 - (ROOM - 1), "{report}");
+}
+
+/// Of 8192 distinct stacks not one is lost or taken for another with the default settings.
+#[test]
+fn thousands_of_stacks() {
+    const BITS: usize = 13;
+    let path = compile(&directory("live_capacity-stacks"), "paths.c", &["-O2"]);
+    let mut program = Program::start(&path, &[&BITS.to_string()]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let report = memleak.finish();
+    report.check_sums();
+    assert_eq!(report.lost.blocks, 0);
+    let mut seen = vec![false; 1 << BITS];
+    for stack in &report.stacks {
+        assert_eq!(
+            (stack.end.as_str(), stack.outstanding.blocks),
+            ("complete", 1),
+            "{stack}"
+        );
+        let path = usize::try_from(stack.outstanding.bytes - 1).expect("it is small");
+        let names = stack.names();
+        let outermost_first = names.iter().rev();
+        let turns: Vec<_> = outermost_first
+            .skip_while(|&&name| name != "main")
+            .skip(1)
+            .collect();
+        let found = turns.iter().enumerate().fold(0, |path, (bit, name)| {
+            path | usize::from(***name == *"right") << bit
+        });
+        assert_eq!((turns.len(), found), (BITS, path), "{stack}");
+        assert!(!std::mem::replace(&mut seen[path], true), "{stack}");
+    }
+    assert_eq!(seen.iter().filter(|&&seen| !seen).count(), 0);
+}
