@@ -193,10 +193,9 @@ impl<'obj> Live<'obj> {
     /// Takes all probes out of all processes. What was recorded stays.
     pub(super) fn detach(&mut self) {
         let began = Instant::now();
-        self.attached = Attachments::default();
-        for process in self.processes.values_mut() {
-            process.attached = Attachments::default();
-        }
+        let own = self.processes.values_mut();
+        let own = own.map(|process| std::mem::take(&mut process.attached));
+        Attachments::detach(own.chain([std::mem::take(&mut self.attached)]));
         tracing::debug!("detached in {:.1?}", began.elapsed());
     }
 
