@@ -109,24 +109,30 @@ static __always_inline bool take_block(u32 instance, u64 address, struct block *
 	return bpf_map_delete_elem(&blocks, &key) == 0;
 }
 
+static __always_inline bool every_block_is_recorded(void)
+{
+	return sampling == SAMPLE_ALL && !filter_sizes;
+}
+
 /*
  * A free of a block that is not in the table. Where not all are recorded, that says nothing: most frees are of such
  * blocks.
  */
 static __always_inline void count_unknown_free(void)
 {
-	if (sampling == SAMPLE_ALL && !filter_sizes)
+	if (every_block_is_recorded())
 		count(COUNTER_UNKNOWN_FREE);
 }
 
-static __always_inline void free_block(u32 instance, u64 address)
+/* Returns whether the block was known. */
+static __always_inline bool free_block(u32 instance, u64 address)
 {
 	struct block block;
 
-	if (take_block(instance, address, &block))
-		add_freed(&block);
-	else
-		count_unknown_free();
+	if (!take_block(instance, address, &block))
+		return false;
+	add_freed(&block);
+	return true;
 }
 
 /* Enters a block. What is in the table under its address was freed unseen. Returns whether there was room. */

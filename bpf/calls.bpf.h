@@ -222,6 +222,20 @@ static __always_inline void finish_returning_call(struct pt_regs *ctx)
 	finish_call(ctx, thread, caller);
 }
 
+/*
+ * Whether a function that frees is called by its own module: by the C library for blocks of its own, or, when a
+ * thread ends, for those that glibc kept for it, which the program had freed before.
+ */
+static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 owner)
+{
+	struct mapping *mapping = find_mapping(list_of(view_of(owner)), ctx->ip);
+	u64 caller;
+
+	if (!mapping || bpf_probe_read_user(&caller, 8, (void *)return_slot(ctx)))
+		return false;
+	return caller >= mapping->start && caller < mapping->end;
+}
+
 /* Entry of a function that frees. */
 static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 {
@@ -235,5 +249,9 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner || (thread && is_nested(thread, ctx)))
 		return;
-	free_block(instance_of(owner), address);
+	if (free_block(instance_of(owner), address))
+		return;
+	count_unknown_free();
+	if (every_block_is_recorded() && is_called_by_own_module(ctx, owner))
+		count(COUNTER_OWN_UNKNOWN_FREE);
 }

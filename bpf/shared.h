@@ -368,6 +368,8 @@ enum counter {
 	/* A call not recorded: a block of that size was not asked for by -z and -Z. */
 	COUNTER_FILTERED = 13,
 	COUNTER_FILTERED_BYTES = 14,
+	/* An unknown free that the allocator's own module called for. */
+	COUNTER_OWN_UNKNOWN_FREE = 15,
 	COUNTERS,
 };
 

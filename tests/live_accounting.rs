@@ -140,6 +140,49 @@ fn thirty_threads_with_mimalloc() {
     check_load(Some((library, "libmimalloc2.0")), "malloc");
 }
 
+/// glibc passes blocks that it kept for a thread to free once more when the thread ends: that is told apart from a free
+/// by the program of what is not known.
+#[test]
+fn threads_that_end() {
+    let _with_others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
+    let path = build("ends", "load_threads.cpp");
+    let mut program = start(&path, &["malloc", "4", "1000"], None);
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    program.step("joined");
+    let report = memleak.finish();
+    report.check_sums();
+    let events = &report.events;
+    assert!(events.unknown_frees > 4, "{report}");
+    assert_eq!(events.unknown_frees, events.own_unknown_frees, "{report}");
+    assert_eq!(report.outstanding(), Amount::default(), "{report}");
+    assert!(program.end().success());
+}
+
+/// A process that is killed under load: what it held is at most what its threads could hold.
+#[test]
+fn killed_under_load() {
+    let _with_others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
+    let path = build("killed", "load_threads.cpp");
+    let mut program = start(&path, &["new", &THREADS.to_string(), "100000000"], None);
+    let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
+    program.tell("");
+    let first = memleak.report();
+    program.signal("KILL");
+    let (mut reports, _) = memleak.rest();
+    reports.insert(0, first);
+    check_reports(&reports);
+    let report = reports.last().expect("a last one");
+    assert!(report.events.allocations > 1000, "{report}");
+    assert!(report.outstanding().blocks <= THREADS, "{report}");
+    assert_eq!(
+        (report.lost.blocks, report.events.unknown_frees),
+        (0, 0),
+        "{report}"
+    );
+    assert_eq!(report.targets[0].ended.as_deref(), Some("exited"));
+}
+
 /// Blocks that grow and move while other threads take their addresses, threads that are cancelled, jumps out of
 /// callers, children that free what is their parent's: nothing of it is left, and nothing was unknown but what threads
 /// passed to free a second time at their end.

@@ -26,6 +26,7 @@ pub enum Counter {
     LostProcess = 12,
     Filtered = 13,
     FilteredBytes = 14,
+    OwnUnknownFree = 15,
 }
 
 macro_rules! same_number {
@@ -55,6 +56,7 @@ same_number! {
     COUNTER_LOST_PROCESS => LostProcess,
     COUNTER_FILTERED => Filtered,
     COUNTER_FILTERED_BYTES => FilteredBytes,
+    COUNTER_OWN_UNKNOWN_FREE => OwnUnknownFree,
 }
 
 /// A reading of all counters, summed over CPUs.
