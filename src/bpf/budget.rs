@@ -73,7 +73,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        1_525,
+        1_909,
     ),
     ("free_entry", AttachPath::Session, Walk::Dwarf, SAMPLED, 2_909),
     (
