@@ -35,7 +35,7 @@ static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx
 		return false;
 	if (goes_on(call, thread->owner, return_slot(ctx), ctx->ip))
 		return true;
-	if (call->end != END_UNSEEN)
+	if (call->end != END_UNSEEN && call->end != END_LOST)
 		count(COUNTER_ABANDONED_CALL);
 	call->return_slot = 0;
 	return false;
@@ -58,6 +58,11 @@ static __always_inline u64 requested_size(struct pt_regs *ctx, u64 cookie)
 	return number > most ? ~0ULL : size * number;
 }
 
+static __always_inline bool resizes(enum role role)
+{
+	return role == ROLE_RESIZE || role == ROLE_RESIZE_OR_FREE || role == ROLE_RESIZE_IN_PLACE;
+}
+
 static __always_inline bool is_filtered(u64 size)
 {
 	return filter_sizes && (size < min_size || size > max_size);
@@ -74,6 +79,14 @@ static __always_inline u32 weight_of(struct thread *thread, u64 size)
 	return chosen_weight(&thread->sampler, size);
 }
 
+/* Nothing will be seen of the call but that it began: whatever it does with blocks is not known. */
+static __always_inline void lose_unseen_call(struct call *call)
+{
+	if (call->weight)
+		lose_call(COUNTER_LOST_RETURN_PROBE, call->size, call->weight, call->function);
+	call->end = END_LOST;
+}
+
 /*
  * Whether the return of a nested call is of interest: where a function that is seen by its `ret` instructions jumps to
  * one that has a return probe, that one's return is its own.
@@ -84,6 +97,10 @@ static __always_inline bool continues_by_jump(struct thread *thread, struct pt_r
 
 	if (call->end != SEEN_BY_RET || end != SEEN_BY_RETURN_PROBE || call->return_slot != return_slot(ctx))
 		return false;
+	if (return_probes_are_exhausted()) {
+		lose_unseen_call(call);
+		return false;
+	}
 	call->end = SEEN_BY_RETURN_PROBE;
 	return true;
 }
@@ -122,9 +139,11 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->function = function;
 	call->role = cookie_field(cookie, COOKIE_ROLE);
 	/* The old block leaves now: once it is freed inside, its address may be another thread's new block. */
-	if (call->role == ROLE_RESIZE && call->old_address)
+	if (resizes(call->role) && call->old_address)
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old);
 	call->end = end;
+	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted())
+		lose_unseen_call(call);
 	call->probed_at = ctx->ip;
 	call->return_slot = return_slot(ctx);
 	if (bpf_probe_read_user(&call->return_address, 8, (void *)call->return_slot))
@@ -132,7 +151,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	/* What became of an old block is to be seen, whether or not the new one is recorded. */
 	if (!call->weight && !call->old_known && end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1)
 		call->end = END_UNSEEN;
-	return call->end != END_UNSEEN;
+	return call->end != END_UNSEEN && call->end != END_LOST;
 }
 
 /* What a resize did to the old block: gone, or, if the call failed, back in the table. */
@@ -141,7 +160,7 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 	if (!call->old_address)
 		return;
 	/* Size 0 is a request to free: null is then no failure. */
-	if (!address && call->size) {
+	if (!address && call->size && call->role != ROLE_RESIZE_OR_FREE) {
 		if (call->old_known)
 			return_block(instance, call->old_address, &call->old);
 		return;
@@ -156,6 +175,10 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 static __always_inline bool read_result(struct pt_regs *ctx, struct call *call, u64 *address)
 {
 	*address = 0;
+	if (call->role == ROLE_RESIZE_IN_PLACE) {
+		*address = result(ctx) >= call->size ? call->old_address : 0;
+		return true;
+	}
 	if (!call->result_at) {
 		*address = result(ctx);
 		return true;
@@ -174,21 +197,21 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	u64 address;
 
 	call->return_slot = 0;
-	if (call->end == END_UNSEEN)
+	if (call->end == END_UNSEEN || call->end == END_LOST)
 		return;
 	if (!read_result(ctx, call, &address)) {
 		if (call->weight)
 			lose_call(COUNTER_LOST_RESULT_FAULT, call->size, call->weight, call->function);
 		return;
 	}
-	if (call->role == ROLE_RESIZE)
+	if (resizes(call->role))
 		finish_resize(instance, call, address);
 	if (address && call->weight) {
 		struct block block = { .size = call->size, .weight = call->weight };
 
 		block.stack = current_stack(ctx, caller, thread->owner, call->function);
 		record_block(instance, address, &block);
-	} else if (!address && (call->role != ROLE_RESIZE || call->size)) {
+	} else if (!address && (!resizes(call->role) || call->size)) {
 		count(COUNTER_FAILED);
 	}
 }
@@ -236,6 +259,24 @@ static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 own
 	return caller >= mapping->start && caller < mapping->end;
 }
 
+/*
+ * Whether a function that frees `address` is called by another that freed it, as sized forms of free call the plain one.
+ *
+ * Of no consequence but for what is counted: the block is not in the table.
+ */
+static __always_inline bool is_freed_within(struct thread *thread, struct pt_regs *ctx, u64 address)
+{
+	u64 slot = return_slot(ctx);
+	u64 caller;
+
+	if (thread->freed != address || slot > thread->freed_slot)
+		return false;
+	if (slot == thread->freed_slot)
+		return ctx->ip != thread->freed_at;
+	return bpf_probe_read_user(&caller, 8, (void *)slot) == 0 &&
+	       are_in_one_mapping(thread->owner, caller, thread->freed_at);
+}
+
 /* Entry of a function that frees. */
 static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 {
@@ -249,7 +290,15 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner || (thread && is_nested(thread, ctx)))
 		return;
-	if (free_block(instance_of(owner), address))
+	if (free_block(instance_of(owner), address)) {
+		if (thread) {
+			thread->freed = address;
+			thread->freed_slot = return_slot(ctx);
+			thread->freed_at = ctx->ip;
+		}
+		return;
+	}
+	if (thread && is_freed_within(thread, ctx, address))
 		return;
 	count_unknown_free();
 	if (every_block_is_recorded() && is_called_by_own_module(ctx, owner))

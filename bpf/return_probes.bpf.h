@@ -19,6 +19,8 @@ struct return_instance___read {
 } __attribute__((preserve_access_index));
 
 struct uprobe_task___read {
+	/* How many of them there are. */
+	unsigned int depth;
 	struct return_instance___read *return_instances;
 } __attribute__((preserve_access_index));
 
@@ -85,4 +87,15 @@ static __always_inline u64 replaced_return_address(u64 slot)
 	search.instance = BPF_CORE_READ(task, utask, return_instances);
 	bpf_loop(MAX_RETURN_PROBES, look_at_instance, &search, 0);
 	return search.address;
+}
+
+/* Whether the kernel would leave a return address as it is, the thread having as many return probes as it may. */
+static __always_inline bool return_probes_are_exhausted(void)
+{
+	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
+	struct uprobe_task___read *probed = NULL;
+
+	if (!bpf_core_field_exists(task->utask) || !bpf_core_field_exists(probed->depth))
+		return false;
+	return BPF_CORE_READ(task, utask, depth) >= MAX_RETURN_PROBES;
 }

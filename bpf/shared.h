@@ -221,6 +221,10 @@ enum role {
 	ROLE_ALLOCATE = 0,
 	ROLE_RESIZE = 1,
 	ROLE_FREE = 2,
+	/* Resizes, or frees the block if that fails. */
+	ROLE_RESIZE_OR_FREE = 3,
+	/* Resizes where the block is and returns the size that it then has: too small if that fails. */
+	ROLE_RESIZE_IN_PLACE = 4,
 };
 
 /*
@@ -368,8 +372,11 @@ enum counter {
 	/* A call not recorded: a block of that size was not asked for by -z and -Z. */
 	COUNTER_FILTERED = 13,
 	COUNTER_FILTERED_BYTES = 14,
+	/* A block not recorded: its function's return is not seen, since the thread has all return probes it can have. */
+	COUNTER_LOST_RETURN_PROBE = 15,
+	COUNTER_LOST_RETURN_PROBE_BYTES = 16,
 	/* An unknown free that the allocator's own module called for. */
-	COUNTER_OWN_UNKNOWN_FREE = 15,
+	COUNTER_OWN_UNKNOWN_FREE = 17,
 	COUNTERS,
 };
 

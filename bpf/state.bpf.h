@@ -10,6 +10,8 @@ enum call_end {
 	SEEN_BY_RET = 1,
 	/* Not at all: its block is not to be recorded, and neither is what is called within it. */
 	END_UNSEEN = 2,
+	/* Not at all, though it should be: the thread has all return probes that it can have. */
+	END_LOST = 3,
 };
 
 /* The allocator call that a thread is in, if `return_slot` is not 0. */
@@ -47,7 +49,7 @@ struct sampler {
 struct thread {
 	struct call call;
 	struct sampler sampler;
-	/* The block that the thread freed last, the function's return slot then, and where it was probed. */
+	/* The known block that the thread freed last, the function's return slot then, and where it was probed. */
 	u64 freed;
 	u64 freed_slot;
 	u64 freed_at;

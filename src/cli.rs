@@ -1,5 +1,6 @@
 //! The command line as it is written, and what it means as settings.
 
+mod allocators;
 mod program;
 mod selection;
 
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
 use crate::config::{
     Config, ConfigError, non_zero, parse_count, parse_interval, parse_pid, parse_pids, parse_table_memory,
@@ -88,6 +90,9 @@ pub struct TraceArgs {
     /// of a trap for each call.
     #[arg(long)]
     pub follow_fork: bool,
+    /// Which allocators to probe.
+    #[command(flatten)]
+    pub allocators: AllocatorArgs,
     /// How to walk stacks.
     #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
     pub unwind: UnwindArg,
@@ -193,6 +198,7 @@ impl TryFrom<TraceArgs> for Config {
             pids,
             program,
             follow_fork: args.follow_fork,
+            allocators: args.allocators.try_into()?,
             walk: match args.unwind {
                 UnwindArg::Dwarf => Walk::Dwarf,
                 UnwindArg::Fp => Walk::Fp,

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::allocator::Selection;
+use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, SizeFilter, Walk};
 use crate::report::Format;
 
@@ -19,6 +21,8 @@ pub struct Config {
     pub program: Vec<OsString>,
     /// Whether their children are traced too.
     pub follow_fork: bool,
+    /// Which allocators are looked for, and where.
+    pub allocators: Selection,
     /// How stacks are walked.
     pub walk: Walk,
     /// Form of the reports.
@@ -114,6 +118,15 @@ pub enum ConfigError {
     /// Not an amount of memory for tables.
     #[error("--table-memory `{0}` is not an amount of memory from 64K to 256M: give bytes, or K, M or G")]
     TableMemory(String),
+    /// Not a description of a function.
+    #[error("--alloc: {0}")]
+    Alloc(#[from] GivenError),
+    /// The same function twice.
+    #[error("--alloc: `{0}` is described twice: give each function once")]
+    AllocTwice(String),
+    /// An empty name.
+    #[error("{0} needs a name: leave it out to look everywhere")]
+    EmptyName(&'static str),
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),

@@ -91,7 +91,10 @@ fn check_load(preload: Option<(&str, &str)>, way: &str) {
     program.tell("");
     let mut reports = vec![memleak.report()];
     // The full load takes minutes: each report shows that it goes on.
-    while reports.last().is_some_and(|report| report.events.frees < THREADS * rounds()) {
+    while reports
+        .last()
+        .is_some_and(|report| report.events.frees < THREADS * rounds())
+    {
         reports.push(memleak.report());
     }
     program.expect("done");

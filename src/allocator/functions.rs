@@ -1,8 +1,9 @@
-//! The allocation functions that are traced: one table, no control flow.
+//! What a traced function is: what a call means (its role) and where its numbers are (its shape).
 //!
-//! A row says what a call means (its role) and where its numbers are (its shape); which addresses
-//! it has in a process is [`discovery`](super::discovery)'s business. Another allocator or another
-//! function is another row.
+//! The functions themselves are in the [`table`](super::table); which addresses they have in a process is
+//! [`discovery`](super::discovery)'s business.
+
+use std::borrow::Cow;
 
 /// What a call does to the set of live blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,6 +14,18 @@ pub enum Role {
     Free,
     /// A block dies and another comes to life; the old one lives on when the call fails.
     Resize,
+    /// The same, but the old one dies when the call fails, too.
+    ResizeOrFree,
+    /// A block gets another size where it is. What is returned is the size that it then has: less than was asked for
+    /// when the call fails.
+    ResizeInPlace,
+}
+
+impl Role {
+    /// Whether blocks come to life by it.
+    pub fn allocates(self) -> bool {
+        self != Self::Free
+    }
 }
 
 /// Where the requested size is. Arguments are counted from 0.
@@ -31,7 +44,8 @@ pub enum SizeAt {
 pub enum ResultAt {
     /// There is no new block.
     Nowhere,
-    /// The return value; null is failure.
+    /// The return value; null is failure. Of a [`Role::ResizeInPlace`], it is not a new block but says whether the old
+    /// one is as large as it should be.
     Returned,
     /// Stored through the pointer in argument n, and only when the function returns 0.
     StoredThrough(u8),
@@ -65,10 +79,38 @@ impl Shape {
 }
 
 /// Whose interface a function belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// C and POSIX allocation as glibc exports it; interposers such as tcmalloc define the same names.
     Libc,
+    /// C++ `operator new` and `operator delete`.
+    Cxx,
+    /// What jemalloc has besides the C functions, and all of it where its names have a prefix.
+    Jemalloc,
+    /// mimalloc's own names.
+    Mimalloc,
+    /// The names that gperftools' tcmalloc has besides those of C and C++.
+    Tcmalloc,
+    /// The same for google/tcmalloc.
+    TcmallocInternal,
+    /// The Boehm-Demers-Weiser collector, which frees what is no longer reachable without a call.
+    Collector,
+    /// What Rust code calls, whatever its allocator is.
+    Rust,
+    /// Given by the user.
+    Given,
+}
+
+impl Family {
+    /// Whether a local symbol is the function: its name is nobody else's, and linkers make hidden symbols local.
+    pub fn may_be_local(self) -> bool {
+        !matches!(self, Self::Libc | Self::Cxx)
+    }
+
+    /// Whether its functions often only pass a call on, to `malloc` for example.
+    pub fn often_forwards(self) -> bool {
+        matches!(self, Self::Cxx | Self::Rust)
+    }
 }
 
 /// Whether an allocator without the function is worth a word.
@@ -80,141 +122,25 @@ pub enum Presence {
     Optional,
 }
 
-/// One row of [`FUNCTIONS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A symbol's name, without a version.
+pub type Name = Cow<'static, str>;
+
+/// A function that is traced.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AllocFunction {
-    /// The symbol's name, without a version.
-    pub name: &'static str,
+    /// What it is called.
+    pub name: Name,
     /// What a call means.
     pub role: Role,
     /// Where its numbers are.
     pub shape: Shape,
     /// Whose interface it belongs to.
     pub family: Family,
+    /// Whether it can throw an exception, which a return probe would turn into the program's end.
+    pub throws: bool,
     /// Whether its absence is reported.
     pub presence: Presence,
 }
 
-/// Every function that is traced, best known name first where one address has several.
-pub const FUNCTIONS: &[AllocFunction] = &[
-    allocates("malloc", SizeAt::Argument(0), Presence::Expected),
-    allocates("calloc", SizeAt::Product(0, 1), Presence::Expected),
-    resizes("realloc", SizeAt::Argument(1), Presence::Expected),
-    resizes("reallocarray", SizeAt::Product(1, 2), Presence::Optional),
-    AllocFunction {
-        name: "posix_memalign",
-        role: Role::Allocate,
-        shape: Shape {
-            size: SizeAt::Argument(2),
-            block: None,
-            result: ResultAt::StoredThrough(0),
-        },
-        family: Family::Libc,
-        presence: Presence::Expected,
-    },
-    allocates("aligned_alloc", SizeAt::Argument(1), Presence::Expected),
-    allocates("memalign", SizeAt::Argument(1), Presence::Optional),
-    allocates("valloc", SizeAt::Argument(0), Presence::Optional),
-    allocates("pvalloc", SizeAt::Argument(0), Presence::Optional),
-    AllocFunction {
-        name: "free",
-        role: Role::Free,
-        shape: Shape {
-            size: SizeAt::Nowhere,
-            block: Some(0),
-            result: ResultAt::Nowhere,
-        },
-        family: Family::Libc,
-        presence: Presence::Expected,
-    },
-];
-
-const fn allocates(name: &'static str, size: SizeAt, presence: Presence) -> AllocFunction {
-    let shape = Shape {
-        size,
-        block: None,
-        result: ResultAt::Returned,
-    };
-    AllocFunction {
-        name,
-        role: Role::Allocate,
-        shape,
-        family: Family::Libc,
-        presence,
-    }
-}
-
-const fn resizes(name: &'static str, size: SizeAt, presence: Presence) -> AllocFunction {
-    let shape = Shape {
-        size,
-        block: Some(0),
-        result: ResultAt::Returned,
-    };
-    AllocFunction {
-        name,
-        role: Role::Resize,
-        shape,
-        family: Family::Libc,
-        presence,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A name stands for one row, and no row reads more than the six register arguments.
-    #[test]
-    fn rows_are_distinct_and_readable() {
-        for (index, function) in FUNCTIONS.iter().enumerate() {
-            assert!(
-                FUNCTIONS[..index].iter().all(|other| other.name != function.name),
-                "{}",
-                function.name
-            );
-            assert!(
-                function.shape.arguments().all(|argument| argument < 6),
-                "{}",
-                function.name
-            );
-        }
-    }
-
-    /// A role and its shape agree: who frees names a block, who allocates has a size and a result.
-    #[test]
-    fn shapes_fit_roles() {
-        for AllocFunction {
-            name, role, shape, ..
-        } in FUNCTIONS
-        {
-            let frees = matches!(role, Role::Free | Role::Resize);
-            let allocates = matches!(role, Role::Allocate | Role::Resize);
-            assert_eq!(shape.block.is_some(), frees, "{name}");
-            assert_eq!(shape.size != SizeAt::Nowhere, allocates, "{name}");
-            assert_eq!(shape.result != ResultAt::Nowhere, allocates, "{name}");
-        }
-    }
-
-    /// What a probe reads, by name.
-    #[test]
-    fn arguments() {
-        let cases: &[(&str, &[u8])] = &[
-            ("malloc", &[0]),
-            ("calloc", &[0, 1]),
-            ("realloc", &[0, 1]),
-            ("reallocarray", &[0, 1, 2]),
-            ("posix_memalign", &[0, 2]),
-            ("aligned_alloc", &[1]),
-            ("free", &[0]),
-        ];
-        for (name, expected) in cases {
-            let function = FUNCTIONS
-                .iter()
-                .find(|function| function.name == *name)
-                .expect("a row");
-            let mut arguments: Vec<u8> = function.shape.arguments().collect();
-            arguments.sort_unstable();
-            assert_eq!(arguments, *expected, "{name}");
-        }
-    }
-}
+mod tests;

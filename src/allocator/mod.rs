@@ -1,15 +1,26 @@
 //! Which functions of a process allocate memory, and which of their instructions are probed.
 //!
-//! [`discover`] is the way in: [`functions`] says what is looked for, [`symbols`] finds it,
-//! [`sites`] chooses the instruction by what the kernel does with it ([`probing`]). Reads ELF files
+//! [`discover`] is the way in: the [`Catalog`] says what is looked for (the [`table`], and what the user adds),
+//! [`symbols`] finds it, [`definitions`] leaves out what only passes calls on, [`sites`] chooses the instruction by what
+//! the kernel does with it ([`probing`]), [`flow`] finds where functions that throw return. Reads ELF files
 //! only; nothing is attached here.
 
+pub mod catalog;
+mod definitions;
 pub mod discovery;
+pub mod flow;
 pub mod functions;
+pub mod given;
+pub mod linkage;
 pub mod probing;
+pub mod problem;
 pub mod sites;
 pub mod symbols;
+pub mod table;
 
-pub use discovery::{Discovery, ProbeSite, Problem, Reason, choose_site, discover};
-pub use functions::{AllocFunction, FUNCTIONS, ResultAt, Role, Shape, SizeAt};
+pub use catalog::{Catalog, Selection};
+pub use discovery::{Discovery, ProbeSite, choose_site, discover};
+pub use functions::{AllocFunction, Family, Name, ResultAt, Role, Shape, SizeAt};
 pub use probing::SiteCost;
+pub use problem::{Problem, Reason};
+pub use table::FUNCTIONS;

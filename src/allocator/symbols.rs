@@ -25,6 +25,8 @@ pub struct FunctionSymbol {
     pub size: u64,
     /// What is at the address.
     pub kind: SymbolKind,
+    /// Whether the symbol is local: the name of another file's function too, perhaps.
+    pub local: bool,
 }
 
 /// What a symbol's address is.
@@ -45,6 +47,17 @@ pub struct SymbolError(#[from] object::read::Error);
 ///
 /// Local symbols are not definitions: a `static` function called `free` is not the allocator's.
 pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolError> {
+    let number = |name: &[u8]| names.iter().position(|wanted| wanted.as_bytes() == name);
+    let mut found = scan(elf, number)?;
+    found.retain(|symbol| !symbol.local);
+    Ok(found)
+}
+
+/// The same for all functions, local ones too, whose name `number` gives a number.
+pub fn scan(
+    elf: &[u8],
+    mut number: impl FnMut(&[u8]) -> Option<usize>,
+) -> Result<Vec<FunctionSymbol>, SymbolError> {
     let header = Header::parse(elf)?;
     let endian = header.endian()?;
     let mut found = Vec::new();
@@ -52,21 +65,26 @@ pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolErr
     if let Ok(sections) = header.sections(endian, elf) {
         for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
             if let Ok(table) = sections.symbols(endian, elf, kind) {
-                collect(table.symbols(), table.strings(), names, &mut found);
+                collect(table.symbols(), table.strings(), &mut number, &mut found);
             }
         }
     }
     if found.is_empty()
         && let Some((symbols, strings)) = dynamic_symbols(header, elf)
     {
-        collect(symbols, strings, names, &mut found);
+        collect(symbols, strings, &mut number, &mut found);
     }
     found.sort_unstable();
     found.dedup_by_key(|symbol| (symbol.name, symbol.svma));
     Ok(found)
 }
 
-fn collect(symbols: &[Symbol], strings: StringTable, names: &[&str], found: &mut Vec<FunctionSymbol>) {
+fn collect(
+    symbols: &[Symbol],
+    strings: StringTable,
+    number: &mut impl FnMut(&[u8]) -> Option<usize>,
+    found: &mut Vec<FunctionSymbol>,
+) {
     let endian = LittleEndian;
     for symbol in symbols {
         let kind = match symbol.st_type() {
@@ -79,19 +97,20 @@ fn collect(symbols: &[Symbol], strings: StringTable, names: &[&str], found: &mut
             elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
         );
         // A non-PIE executable gives functions that it only calls the address of their PLT entry.
-        if !exported || symbol.st_shndx(endian) == elf::SHN_UNDEF {
+        if symbol.st_shndx(endian) == elf::SHN_UNDEF {
             continue;
         }
         let Ok(name) = symbol.name(endian, strings) else {
             continue;
         };
-        if let Some(name) = names.iter().position(|wanted| wanted.as_bytes() == name) {
+        if let Some(name) = number(name) {
             let svma = Svma::new(symbol.st_value(endian));
             found.push(FunctionSymbol {
                 name,
                 svma,
                 size: symbol.st_size(endian),
                 kind,
+                local: !exported,
             });
         }
     }

@@ -1,8 +1,8 @@
 //! Probes onto their sites. Frees are attached before allocations and detached after them, so that no block
 //! is recorded whose free is not.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::thread;
 
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use thiserror::Error;
@@ -23,10 +23,22 @@ pub struct Probe {
     pub offset: FileOffset,
     /// What the function is and what its arguments mean.
     pub cookie: Cookie,
-    /// Whether the function frees; otherwise it allocates or resizes.
-    pub frees: bool,
+    /// How the end of a call is seen.
+    pub end: CallEnd,
     /// What to call it in messages.
     pub name: String,
+}
+
+/// How the end of a call is seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallEnd {
+    /// Not at all: of a function that frees, the beginning says everything.
+    Unseen,
+    /// By a return probe.
+    ReturnProbe,
+    /// By a probe on each of these instructions, all `ret`: the function can throw, and an exception that meets a
+    /// return probe ends the program.
+    Rets(Vec<FileOffset>),
 }
 
 /// What a probed function does with blocks.
@@ -37,6 +49,10 @@ pub enum ProbeRole {
     Allocate = role::ROLE_ALLOCATE.0,
     /// Makes one of another, which lives on if that fails.
     Resize = role::ROLE_RESIZE.0,
+    /// Makes one of another, which ends even if that fails.
+    ResizeOrFree = role::ROLE_RESIZE_OR_FREE.0,
+    /// Changes the size of one where it is; returns what it then has.
+    ResizeInPlace = role::ROLE_RESIZE_IN_PLACE.0,
     /// Ends one.
     Free = role::ROLE_FREE.0,
 }
@@ -44,7 +60,7 @@ pub enum ProbeRole {
 /// What a probe tells its program: the function, and which arguments are what, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
-    /// Index into the caller's function table, below 64.
+    /// Index into the caller's function table.
     pub function: u8,
     /// What the function does.
     pub role: ProbeRole,
@@ -94,8 +110,8 @@ pub struct AttachError {
 #[derive(Debug, Default)]
 pub struct Attached {
     // Dropped in this order.
-    allocations: Vec<Link>,
-    frees: Vec<Link>,
+    pub(super) allocations: Vec<Link>,
+    pub(super) frees: Vec<Link>,
 }
 
 impl Attached {
@@ -119,54 +135,95 @@ pub(super) fn attach(
     probes: &[Probe],
 ) -> Result<Attached, AttachError> {
     let pid = kernel_pid(pid);
-    let (frees, allocations): (Vec<_>, Vec<_>) = probes.iter().partition(|probe| probe.frees);
     let mut attached = Attached::default();
-    let each = |programs: &[(&ProgramMut<'_>, Moment)], probes: &[&Probe], links: &mut Vec<Link>| {
-        by_file(probes).into_iter().try_for_each(|probes| {
-            programs
-                .iter()
-                .try_for_each(|&(program, moment)| attach_file(program, path, moment, pid, &probes, links))
-        })
+    let each = |program, moment, places: Vec<Place<'_>>, links: &mut Vec<Link>| {
+        by_file(places)
+            .iter()
+            .try_for_each(|places| attach_file(program, path, moment, pid, places, links))
     };
-    let allocating: &[_] = match path {
-        AttachPath::Session => &[(&programs.allocation_session, Moment::Both)],
-        // The return first: a call that is seen to begin must be seen to end.
-        AttachPath::Multi | AttachPath::Perf => &[
-            (&programs.allocation_return, Moment::Return),
-            (&programs.allocation_entry, Moment::Entry),
-        ],
+    let entries = |wanted: fn(&CallEnd) -> bool| {
+        let probes = probes.iter().filter(|probe| wanted(&probe.end));
+        probes.map(Place::entry).collect::<Vec<_>>()
     };
+    let is_unseen = |end: &CallEnd| *end == CallEnd::Unseen;
+    let is_return_probe = |end: &CallEnd| *end == CallEnd::ReturnProbe;
+    let is_rets = |end: &CallEnd| matches!(end, CallEnd::Rets(_));
     each(
-        &[(&programs.free_entry, Moment::Entry)],
-        &frees,
+        &programs.free_entry,
+        Moment::Entry,
+        entries(is_unseen),
         &mut attached.frees,
     )?;
-    each(allocating, &allocations, &mut attached.allocations)?;
+    // Ends before beginnings: a call that is seen to begin must be seen to end.
+    let links = &mut attached.allocations;
+    each(&programs.allocation_ret, Moment::Entry, rets(probes), links)?;
+    if path != AttachPath::Session {
+        each(
+            &programs.allocation_return,
+            Moment::Return,
+            entries(is_return_probe),
+            links,
+        )?;
+    }
+    each(&programs.allocation_entry, Moment::Entry, entries(is_rets), links)?;
+    match path {
+        AttachPath::Session => {
+            each(
+                &programs.allocation_session,
+                Moment::Both,
+                entries(is_return_probe),
+                links,
+            )?;
+        }
+        AttachPath::Multi | AttachPath::Perf => {
+            each(
+                &programs.allocation_entry,
+                Moment::Entry,
+                entries(is_return_probe),
+                links,
+            )?;
+        }
+    }
     Ok(attached)
 }
 
-/// Threads that detach at once.
-const DETACHING_THREADS: usize = 16;
+/// One instruction of a probe.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    probe: &'a Probe,
+    offset: FileOffset,
+    cookie: u64,
+}
 
-/// Detaches all of these at once, in no order: for when nothing is recorded any more.
-///
-/// The kernel takes the probes of a link out of the process, and then waits until no thread is in their programs, which
-/// on a busy machine takes a tenth of a second. One after the other, the last link's probes would wait for all others.
-pub fn detach_at_once(
-    probes: impl IntoIterator<Item = Attached>,
-    hooks: impl IntoIterator<Item = AttachedHook>,
-) {
-    let probes = probes.into_iter();
-    let links = probes.flat_map(|Attached { allocations, frees }| allocations.into_iter().chain(frees));
-    let mut links: Vec<Link> = links.chain(hooks.into_iter().map(|hook| hook.link)).collect();
-    let share = links.len().div_ceil(DETACHING_THREADS).max(1);
-    thread::scope(|scope| {
-        while !links.is_empty() {
-            let links = links.split_off(links.len().saturating_sub(share));
-            // A thread that cannot be had drops what it was to drop here.
-            _ = thread::Builder::new().spawn_scoped(scope, move || drop(links));
+impl<'a> Place<'a> {
+    fn entry(probe: &'a Probe) -> Self {
+        let by_ret = u64::from(matches!(probe.end, CallEnd::Rets(_)));
+        Self {
+            probe,
+            offset: probe.offset,
+            cookie: probe.cookie.bits() | by_ret << cookie_shift::COOKIE_BY_RET.0,
         }
-    });
+    }
+}
+
+/// The `ret` instructions of all probes, each once: functions share code that they jump to.
+fn rets(probes: &[Probe]) -> Vec<Place<'_>> {
+    let mut seen = HashSet::new();
+    let mut places = Vec::new();
+    for probe in probes {
+        let CallEnd::Rets(offsets) = &probe.end else {
+            continue;
+        };
+        let new = offsets
+            .iter()
+            .filter(|&&offset| seen.insert((&probe.path, offset)));
+        places.extend(new.map(|&offset| Place {
+            probe,
+            offset,
+            cookie: 0,
+        }));
+    }
+    places
 }
 
 /// An instruction that the target's loader runs whenever it maps or unmaps objects.
@@ -183,7 +240,7 @@ pub struct Hook {
 /// An attached hook; dropping it detaches.
 #[derive(Debug)]
 pub struct AttachedHook {
-    link: Link,
+    pub(super) link: Link,
 }
 
 pub(super) fn attach_hook(
@@ -226,38 +283,41 @@ enum Moment {
     Both,
 }
 
-/// Groups of at least one probe, each of one file.
-fn by_file<'a>(probes: &[&'a Probe]) -> Vec<Vec<&'a Probe>> {
-    let mut files: Vec<Vec<&Probe>> = Vec::new();
-    for &probe in probes {
-        match files.iter_mut().find(|file| file[0].path == probe.path) {
-            Some(file) => file.push(probe),
-            None => files.push(vec![probe]),
+/// Groups of at least one place, each of one file.
+fn by_file(places: Vec<Place<'_>>) -> Vec<Vec<Place<'_>>> {
+    let mut files: Vec<Vec<Place<'_>>> = Vec::new();
+    for place in places {
+        match files
+            .iter_mut()
+            .find(|file| file[0].probe.path == place.probe.path)
+        {
+            Some(file) => file.push(place),
+            None => files.push(vec![place]),
         }
     }
     files
 }
 
-/// Attaches `program` at all `probes`, which are in one file.
+/// Attaches `program` at all `places`, which are in one file.
 fn attach_file(
     program: &ProgramMut<'_>,
     path: AttachPath,
     moment: Moment,
     pid: i32,
-    probes: &[&Probe],
+    places: &[Place<'_>],
     links: &mut Vec<Link>,
 ) -> Result<(), AttachError> {
     if path != AttachPath::Perf {
-        return keep(attach_multi(program, moment, pid, probes), probes, links);
+        return keep(attach_multi(program, moment, pid, places), places, links);
     }
-    probes.iter().try_for_each(|probe| {
+    places.iter().try_for_each(|place| {
         let options = UprobeOpts {
-            cookie: probe.cookie.bits(),
+            cookie: place.cookie,
             retprobe: moment == Moment::Return,
             ..Default::default()
         };
-        let link = program.attach_uprobe_with_opts(pid, &probe.path, position(probe.offset), options);
-        keep(link, &[probe], links)
+        let link = program.attach_uprobe_with_opts(pid, &place.probe.path, position(place.offset), options);
+        keep(link, std::slice::from_ref(place), links)
     })
 }
 
@@ -265,16 +325,16 @@ fn attach_multi(
     program: &ProgramMut<'_>,
     moment: Moment,
     pid: i32,
-    probes: &[&Probe],
+    places: &[Place<'_>],
 ) -> Result<Link, libbpf_rs::Error> {
     let options = UprobeMultiOpts {
-        offsets: probes.iter().map(|probe| position(probe.offset)).collect(),
-        cookies: probes.iter().map(|probe| probe.cookie.bits()).collect(),
+        offsets: places.iter().map(|place| position(place.offset)).collect(),
+        cookies: places.iter().map(|place| place.cookie).collect(),
         retprobe: moment == Moment::Return,
         session: moment == Moment::Both,
         ..Default::default()
     };
-    program.attach_uprobe_multi_with_opts(pid, &probes[0].path, "", options)
+    program.attach_uprobe_multi_with_opts(pid, &places[0].probe.path, "", options)
 }
 
 fn position(offset: FileOffset) -> usize {
@@ -284,14 +344,17 @@ fn position(offset: FileOffset) -> usize {
 
 fn keep(
     link: Result<Link, libbpf_rs::Error>,
-    probes: &[&Probe],
+    places: &[Place<'_>],
     links: &mut Vec<Link>,
 ) -> Result<(), AttachError> {
     let link = link.map_err(|source| {
-        let names: Vec<_> = probes.iter().map(|probe| format!("`{}`", probe.name)).collect();
+        let names: Vec<_> = places
+            .iter()
+            .map(|place| format!("`{}`", place.probe.name))
+            .collect();
         AttachError {
             names: names.join(", "),
-            file: probes[0].file.clone(),
+            file: places[0].probe.file.clone(),
             source,
         }
     })?;

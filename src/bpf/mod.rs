@@ -6,6 +6,7 @@ mod attach;
 #[cfg(test)]
 mod budget;
 mod clock;
+mod detach;
 mod layout;
 mod load;
 mod memory;
@@ -34,7 +35,8 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
-pub use attach::{AttachError, Attached, AttachedHook, Cookie, Hook, Probe, ProbeRole, detach_at_once};
+pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
+pub use detach::detach_at_once;
 pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};

@@ -26,7 +26,9 @@ pub enum Counter {
     LostProcess = 12,
     Filtered = 13,
     FilteredBytes = 14,
-    OwnUnknownFree = 15,
+    LostReturnProbe = 15,
+    LostReturnProbeBytes = 16,
+    OwnUnknownFree = 17,
 }
 
 macro_rules! same_number {
@@ -56,6 +58,8 @@ same_number! {
     COUNTER_LOST_PROCESS => LostProcess,
     COUNTER_FILTERED => Filtered,
     COUNTER_FILTERED_BYTES => FilteredBytes,
+    COUNTER_LOST_RETURN_PROBE => LostReturnProbe,
+    COUNTER_LOST_RETURN_PROBE_BYTES => LostReturnProbeBytes,
     COUNTER_OWN_UNKNOWN_FREE => OwnUnknownFree,
 }
 

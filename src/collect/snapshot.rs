@@ -137,7 +137,7 @@ pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_r
 }
 
 /// Loss causes: their name, the counter of blocks and the counter of bytes.
-const LOSS_CAUSES: [(&str, Counter, Counter); 3] = [
+const LOSS_CAUSES: [(&str, Counter, Counter); 4] = [
     (
         "thread_state",
         Counter::LostThreadState,
@@ -147,6 +147,11 @@ const LOSS_CAUSES: [(&str, Counter, Counter); 3] = [
         "block_table_full",
         Counter::LostBlockTable,
         Counter::LostBlockTableBytes,
+    ),
+    (
+        "return_probe_limit",
+        Counter::LostReturnProbe,
+        Counter::LostReturnProbeBytes,
     ),
     (
         "result_fault",

@@ -7,7 +7,9 @@ use unwind_tables::elf::ElfView;
 
 use super::Finding;
 use crate::allocator::{FUNCTIONS, Role};
-use crate::bpf::{AttachPath, Capacity, Cookie, Kernel, Probe, ProbeRole, Sampling, Settings, Storage, Walk};
+use crate::bpf::{
+    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Sampling, Settings, Storage, Walk,
+};
 
 /// The path of this program's own file, for the kernel.
 const OWN_FILE: &str = "/proc/self/exe";
@@ -90,7 +92,11 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
             result: None,
             leaf: false,
         },
-        frees: role == Role::Free,
+        end: if role == Role::Free {
+            CallEnd::Unseen
+        } else {
+            CallEnd::ReturnProbe
+        },
         name: "_start".to_owned(),
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{Diagnosis, Finding, ModuleFinding, ProcessFindings};
-use crate::allocator::{ProbeSite, SiteCost};
+use crate::allocator::{Name, ProbeSite, SiteCost};
 
 const SCHEMA_VERSION: u32 = 1;
 
@@ -77,7 +77,7 @@ struct ModuleJson {
 #[derive(Serialize)]
 struct ProbeJson {
     function: String,
-    aliases: Vec<&'static str>,
+    aliases: Vec<Name>,
     module: String,
     /// In the module's own space.
     address: String,
@@ -115,7 +115,7 @@ impl From<&ProcessFindings> for ProcessJson {
 
 fn probe(process: &ProcessFindings, site: &ProbeSite) -> ProbeJson {
     ProbeJson {
-        function: site.symbol.clone(),
+        function: site.function.name.to_string(),
         aliases: site.aliases.clone(),
         module: process.path(site.module),
         address: format!("{:#x}", site.svma),

@@ -184,7 +184,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> io::Result<bool> {
 /// `malloc+0x4`: the function and how far behind its entry the probe sits.
 fn place_of(site: &ProbeSite) -> String {
     match site.svma.offset_from(site.entry) {
-        0 => site.symbol.clone(),
-        offset => format!("{}+{offset:#x}", site.symbol),
+        0 => site.function.name.to_string(),
+        offset => format!("{}+{offset:#x}", site.function.name),
     }
 }

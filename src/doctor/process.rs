@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::modules::{self, ModuleFinding};
 use super::{Finding, place_of};
-use crate::allocator::{self, ProbeSite, Problem, SiteCost};
+use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost};
 use crate::report::{TableFacts, counted, percent, printable, size};
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
 
@@ -61,15 +61,21 @@ impl ProcessFindings {
 
     fn site_finding(&self, site: &ProbeSite) -> Finding {
         let text = |how| format!("{} in {}, {how}", place_of(site), self.path(site.module));
-        match site.cost {
-            SiteCost::Emulated => Finding::fine("probe", text("emulated")),
-            SiteCost::SingleStepped => Finding::note("probe", text("single-stepped: slow")),
+        match (&site.rets, site.cost) {
+            (Some(_), _) => Finding::note("probe", text("with a slow probe at each `ret`: it can throw")),
+            (None, SiteCost::Emulated) => Finding::fine("probe", text("emulated")),
+            (None, SiteCost::SingleStepped) => Finding::note("probe", text("single-stepped: slow")),
         }
     }
 }
 
 fn problem_finding(problem: &Problem) -> Finding {
-    Finding::note("not_probed", problem.to_string())
+    let text = problem.to_string();
+    match problem.reason.is_warning() {
+        // The reason says what to do.
+        true => Finding::warning("not_probed", text),
+        false => Finding::note("not_probed", text),
+    }
 }
 
 /// Looks at process `pid`.
@@ -94,7 +100,7 @@ pub(super) fn examine(pid: u32) -> ProcessFindings {
 fn examine_code(pid: u32, mappings: &Mappings, modules: &Modules) -> ProcessFindings {
     let mut general = mapping_findings(mappings);
     let known: Vec<&Module> = modules.iter().collect();
-    let discovery = allocator::discover(known.iter().copied());
+    let discovery = allocator::discover(known.iter().copied(), &mut Catalog::default());
     if discovery.sites.is_empty() {
         let reasons: Vec<_> = discovery.problems.iter().map(ToString::to_string).collect();
         general.push(Finding::fatal(

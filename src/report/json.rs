@@ -16,6 +16,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use amount::{AmountJson, SamplingJson};
 
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
@@ -125,7 +126,7 @@ struct StackJson {
     pid: u32,
     instance: u32,
     ended: Option<&'static str>,
-    allocator: &'static str,
+    allocator: Name,
     outstanding: AmountJson,
     allocated: AmountJson,
     lost: AmountJson,
@@ -277,7 +278,7 @@ impl StackJson {
             pid: stack.pid,
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
-            allocator: stack.allocator,
+            allocator: stack.allocator.clone(),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
             lost: stack.lost.into(),

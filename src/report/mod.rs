@@ -23,6 +23,7 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
+use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Amount, Events, Losses, Spread};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
@@ -102,7 +103,7 @@ pub struct Stack {
     /// How the instance ended, if it has: then what is outstanding is what it held at its end.
     pub ended: Option<InstanceEnd>,
     /// The allocator function; it is not one of the frames.
-    pub allocator: &'static str,
+    pub allocator: Name,
     /// Allocated and not freed.
     pub outstanding: Amount,
     /// Everything allocated since the attach.

@@ -56,7 +56,7 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
         pid: 4242,
         instance: 1,
         ended: None,
-        allocator: "malloc",
+        allocator: "malloc".into(),
         outstanding,
         allocated: Amount {
             bytes: outstanding.bytes * 2,

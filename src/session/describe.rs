@@ -9,7 +9,7 @@ use unwind_tables::walk::Unwind;
 
 use super::process::Process;
 use super::tables::ModuleTables;
-use crate::allocator::FUNCTIONS;
+use crate::allocator::{Catalog, Name};
 use crate::collect::Snapshot;
 use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
@@ -22,6 +22,7 @@ pub(super) struct Describer<'a> {
     pub(super) processes: &'a BTreeMap<u32, Process>,
     pub(super) modules: &'a Modules,
     pub(super) tables: &'a ModuleTables,
+    pub(super) allocators: &'a Catalog,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
     /// What programs call the code that they generated, by instance.
@@ -96,9 +97,10 @@ impl Describer<'_> {
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
             ended: process.and_then(|process| process.ended),
-            allocator: FUNCTIONS
+            allocator: self
+                .allocators
                 .get(usize::from(site.function))
-                .map_or("?", |function| function.name),
+                .map_or(Name::Borrowed("?"), |function| function.name.clone()),
             outstanding: site.outstanding(),
             allocated: site.allocated,
             lost: site.lost,

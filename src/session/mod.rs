@@ -224,7 +224,10 @@ impl<'obj> Session<'obj> {
         then(&mut self.live);
         if snapshot.events.probe_hits == 0 {
             tracing::warn!(
-                "no call of a probed allocator function was seen: the target is idle or allocates otherwise"
+                "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
+                 name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \
+                 -p PID shows what was found",
+                self.live.probes.names().join(", ")
             );
         }
         self.read_perf_maps();
@@ -232,6 +235,7 @@ impl<'obj> Session<'obj> {
             processes: &self.live.processes,
             modules: &self.live.modules,
             tables: &self.live.tables,
+            allocators: self.live.probes.catalog(),
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
@@ -262,8 +266,13 @@ fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
     tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
-    let mut probes = AllocatorProbes::default();
+    let mut probes = AllocatorProbes::new(config.allocators.clone());
     let problems = probes.look_at(modules.iter(), &modules);
+    let mapped = || modules.iter().filter(|module| !module.is_vdso());
+    if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {
+        bail!("nothing to probe: {missing}");
+    }
+    let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     for (target, mappings) in targets.iter().zip(&mappings) {
         if !probes.any(mappings.module_ids()) {
             bail!(

@@ -1,18 +1,43 @@
 //! From the probe sites that discovery chose to the probes that the kernel side attaches.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use crate::allocator::{self, Discovery, FUNCTIONS, ProbeSite, ResultAt, Role, Shape, SiteCost, SizeAt};
-use crate::bpf::{Cookie, Probe, ProbeRole};
+use crate::allocator::{
+    self, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection, Shape,
+};
+use crate::allocator::{SiteCost, SizeAt};
+use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole};
 use crate::target::{Module, ModuleId, Modules};
 
 /// The probes of every module that was looked at; most have none.
 #[derive(Debug, Default)]
 pub(super) struct AllocatorProbes {
     by_module: HashMap<ModuleId, Vec<Probe>>,
+    catalog: Catalog,
 }
 
 impl AllocatorProbes {
+    /// None yet, of what is to be looked for.
+    pub(super) fn new(selection: Selection) -> Self {
+        Self {
+            by_module: HashMap::new(),
+            catalog: Catalog::new(selection),
+        }
+    }
+
+    /// The functions, by the numbers that probes give them.
+    pub(super) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// What is probed, each name once, in the order of the catalog.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let probes = self.by_module.values().flatten();
+        let numbers: BTreeSet<usize> = probes.map(|probe| probe.cookie.function.into()).collect();
+        let functions = numbers.into_iter().filter_map(|number| self.catalog.get(number));
+        functions.map(|function| &*function.name).collect()
+    }
+
     /// The probes of `wanted`, some of which may not have been looked at before.
     pub(super) fn of(&mut self, wanted: &[ModuleId], modules: &Modules) -> Vec<Probe> {
         let new: HashSet<_> = wanted
@@ -31,9 +56,9 @@ impl AllocatorProbes {
         &mut self,
         new: impl Iterator<Item = &'a Module>,
         modules: &Modules,
-    ) -> Vec<String> {
+    ) -> Vec<Problem> {
         let new: Vec<_> = new.collect();
-        let discovery = allocator::discover(new.iter().copied());
+        let discovery = allocator::discover(new.iter().copied(), &mut self.catalog);
         for module in new {
             self.by_module.insert(module.id, Vec::new());
         }
@@ -42,7 +67,7 @@ impl AllocatorProbes {
             probes.extend(probe(site, modules));
         }
         say(&discovery);
-        discovery.problems.iter().map(ToString::to_string).collect()
+        discovery.problems
     }
 
     /// Whether there is anything to probe in some of `modules`.
@@ -58,7 +83,7 @@ impl AllocatorProbes {
     }
 }
 
-/// Says where each probe sits, and which of them the kernel has to single-step.
+/// Says where each probe sits, which of them the kernel has to single-step, and what cannot be probed.
 fn say(discovery: &Discovery) {
     // That something is in none of these modules means nothing: it can be in those that were looked at before.
     for problem in discovery
@@ -66,27 +91,40 @@ fn say(discovery: &Discovery) {
         .iter()
         .filter(|problem| problem.module.is_some())
     {
-        tracing::debug!("{problem}");
+        match problem.reason.is_warning() {
+            true => tracing::warn!("{problem}"),
+            false => tracing::debug!("{problem}"),
+        }
     }
-    let place = |site: &ProbeSite| format!("{}+{:#x}", site.symbol, site.svma.offset_from(site.entry));
-    let list = |cost| {
-        let sites = discovery.sites.iter().filter(|site| site.cost == cost);
+    let place = |site: &ProbeSite| match site.svma.offset_from(site.entry) {
+        0 => site.function.name.to_string(),
+        offset => format!("{}+{offset:#x}", site.function.name),
+    };
+    let list = |wanted: fn(&ProbeSite) -> bool| {
+        let sites = discovery.sites.iter().filter(|site| wanted(site));
         sites.map(place).collect::<Vec<_>>().join(", ")
     };
-    let [emulated, slow] = [SiteCost::Emulated, SiteCost::SingleStepped].map(list);
+    let emulated = list(|site| site.cost == SiteCost::Emulated);
+    let slow = list(|site| site.cost == SiteCost::SingleStepped);
+    let by_ret = list(|site| site.rets.is_some());
     if !emulated.is_empty() {
         tracing::info!("probes at {emulated}");
     }
     if !slow.is_empty() {
         tracing::info!("slow probes, whose instruction the kernel must single-step, at {slow}");
     }
+    if !by_ret.is_empty() {
+        tracing::info!(
+            "functions that can throw are seen to return by slow probes at each `ret`, some 15 µs a call: {by_ret}"
+        );
+    }
 }
 
 /// The probe at `site`; `None` when its module has no file to probe.
 fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
-    let function = FUNCTIONS.get(site.function)?;
+    let function = &site.function;
     let module = modules.get(site.module)?;
-    let number = u8::try_from(site.function).ok()?;
+    let number = u8::try_from(site.number).ok()?;
     let cookie = cookie(number, function.role, function.shape, function.name == "malloc");
     Some(Probe {
         path: module.probe_path()?,
@@ -96,8 +134,45 @@ fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
         },
         offset: site.offset,
         cookie,
-        frees: function.role == Role::Free,
-        name: site.symbol.clone(),
+        end: match &site.rets {
+            Some(rets) => CallEnd::Rets(rets.clone()),
+            None if function.role == Role::Free => CallEnd::Unseen,
+            None => CallEnd::ReturnProbe,
+        },
+        name: function.name.to_string(),
+    })
+}
+
+/// Whether something that the user asked for is nowhere to be found, and if so, what and what to do.
+pub(super) fn missing_by_request<'a>(
+    selection: &Selection,
+    problems: &[Problem],
+    modules: impl Iterator<Item = &'a Module>,
+) -> Option<String> {
+    let paths: Vec<_> = modules.map(|module| module.path.as_path()).collect();
+    let names = || {
+        let names = paths.iter().map(|path| path.display().to_string());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    for object in &selection.objects {
+        let only = Selection {
+            objects: vec![object.clone()],
+            ..Selection::default()
+        };
+        if !paths.iter().any(|path| only.admits(path)) {
+            return Some(format!(
+                "no mapped object is called `{object}` (-O): there are {}",
+                names()
+            ));
+        }
+    }
+    let is_given = |name: &str| selection.functions.iter().any(|function| function.name == name);
+    problems.iter().find_map(|problem| match &problem.reason {
+        Reason::NotFound(name) if is_given(name) => Some(format!(
+            "no object that may be probed defines `{name}` (--alloc): give the symbol as `nm` shows it, without \
+             version; a stripped object has only its dynamic symbols (nm -D)"
+        )),
+        _ => None,
     })
 }
 
@@ -114,6 +189,8 @@ fn cookie(function: u8, role: Role, shape: Shape, leaf: bool) -> Cookie {
     let role = match role {
         Role::Allocate => ProbeRole::Allocate,
         Role::Resize => ProbeRole::Resize,
+        Role::ResizeOrFree => ProbeRole::ResizeOrFree,
+        Role::ResizeInPlace => ProbeRole::ResizeInPlace,
         Role::Free => ProbeRole::Free,
     };
     Cookie {

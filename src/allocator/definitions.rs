@@ -1,0 +1,224 @@
+//! What a module defines of the functions that are looked for, and which of them do something of their own.
+//!
+//! An allocator is a module that defines functions of one family that allocate and functions that free. Names that are
+//! nobody else's count when they are local too: linkers make hidden symbols local. A function that only passes its call
+//! on to another one that is probed is left out: it would cost a probe and say nothing more.
+
+use std::collections::{BTreeSet, HashSet};
+
+use unwind_tables::addr::Svma;
+use unwind_tables::elf::ElfView;
+
+use super::catalog::Catalog;
+use super::flow::{Code, Known};
+use super::functions::{AllocFunction, Family, Role};
+use super::linkage::Linkage;
+use super::problem::Reason;
+use super::symbols::{self, FunctionSymbol};
+use crate::target::Module;
+
+/// Prefixes that are believed of one module.
+const MAX_PREFIXES: usize = 4;
+
+/// A function that a module defines.
+#[derive(Debug, Clone)]
+pub(super) struct Definition {
+    /// What it is called and what it does.
+    pub(super) function: AllocFunction,
+    /// `name` is its number in the catalog.
+    pub(super) symbol: FunctionSymbol,
+}
+
+/// What a module defines of what the catalog has, by number, and what there is to say about the rest.
+pub(super) fn definitions(
+    module: &Module,
+    catalog: &mut Catalog,
+) -> Result<(Vec<Definition>, Vec<Reason>), Reason> {
+    let mut problems = Vec::new();
+    let mut prefixes: BTreeSet<String> = catalog.selection.prefixes.iter().cloned().collect();
+    let number = |name: &[u8]| {
+        let prefix = || std::str::from_utf8(name).ok()?.strip_suffix("dallocx");
+        if let Some(prefix) = prefix().filter(|prefix| !prefix.is_empty() && prefixes.len() < MAX_PREFIXES) {
+            prefixes.insert(prefix.to_owned());
+        }
+        catalog.number(name)
+    };
+    let known = symbols::scan(module.bytes(), number)?;
+    let mut found = Vec::new();
+    for symbol in known {
+        let Some(function) = catalog.get(symbol.name) else {
+            continue;
+        };
+        if !symbol.local || function.family.may_be_local() {
+            found.push(Definition {
+                function: function.clone(),
+                symbol,
+            });
+        }
+    }
+    found.retain({
+        let families = families(&found, module, &mut problems);
+        move |definition| families.contains(&definition.function.family)
+    });
+    for prefix in prefixes {
+        match prefixed(module, catalog, &prefix) {
+            Ok(definitions) => found.extend(definitions),
+            Err(reason) => problems.push(reason),
+        }
+    }
+    found.sort_by_key(|definition| (definition.symbol.name, definition.symbol.svma));
+    found.dedup_by_key(|definition| (definition.symbol.name, definition.symbol.svma));
+    Ok((found, problems))
+}
+
+/// The families of which the module has what makes an allocator.
+fn families(found: &[Definition], module: &Module, problems: &mut Vec<Reason>) -> HashSet<Family> {
+    let has = |family: Family, frees: bool| {
+        let of = |definition: &&Definition| {
+            definition.function.family == family && (definition.function.role == Role::Free) == frees
+        };
+        found.iter().any(|definition| of(&definition))
+    };
+    let defines = |name: &str| found.iter().any(|definition| definition.function.name == name);
+    let mut families: HashSet<Family> = found
+        .iter()
+        .map(|definition| definition.function.family)
+        .filter(|&family| family == Family::Given || (has(family, true) && has(family, false)))
+        .collect();
+    let given = |name| {
+        found
+            .iter()
+            .any(|definition| definition.function.family == Family::Given && definition.function.name == name)
+    };
+    match (defines("malloc"), defines("free")) {
+        (true, true) if is_loader(module) => {
+            problems.push(Reason::Loader);
+            families.remove(&Family::Libc);
+        }
+        (true, true) => {
+            families.insert(Family::Libc);
+        }
+        (malloc, free) => {
+            families.remove(&Family::Libc);
+            if malloc && !given("malloc") {
+                problems.push(Reason::HalfAllocator("malloc", "free"));
+            }
+            if free && !given("free") {
+                problems.push(Reason::HalfAllocator("free", "malloc"));
+            }
+        }
+    }
+    if families.contains(&Family::Collector) {
+        problems.push(Reason::Collector);
+    }
+    families
+}
+
+/// Whether this is glibc's loader. (musl's loader *is* its libc, and goes by another name.)
+fn is_loader(module: &Module) -> bool {
+    module
+        .path
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
+}
+
+/// The functions of C and of jemalloc under a prefix; nothing without the two that make an allocator.
+fn prefixed(module: &Module, catalog: &mut Catalog, prefix: &str) -> Result<Vec<Definition>, Reason> {
+    let base = |name: &[u8]| catalog.base_of_prefixed(name.strip_prefix(prefix.as_bytes())?);
+    let symbols = symbols::scan(module.bytes(), base)?;
+    let has = |catalog: &Catalog, name: &[u8]| {
+        let number = catalog.base_of_prefixed(name);
+        symbols.iter().any(|symbol| Some(symbol.name) == number)
+    };
+    if !has(catalog, b"malloc") || !has(catalog, b"free") {
+        return Ok(Vec::new());
+    }
+    symbols
+        .into_iter()
+        .map(|symbol| {
+            let number = catalog.prefixed(prefix, symbol.name);
+            let number = number.ok_or_else(|| Reason::TooManyFunctions(prefix.to_owned()))?;
+            let function = catalog.get(number).cloned();
+            let symbol = FunctionSymbol {
+                name: number,
+                ..symbol
+            };
+            Ok(function.map(|function| Definition { function, symbol }))
+        })
+        .filter_map(Result::transpose)
+        .collect()
+}
+
+/// The functions of one kind that a module has, and those that others may have.
+pub(super) struct KnownFunctions<'a> {
+    pub(super) here: HashSet<Svma>,
+    pub(super) catalog: &'a Catalog,
+    pub(super) frees: bool,
+    /// Whether other objects' functions are probed, too.
+    pub(super) elsewhere: bool,
+}
+
+impl<'a> KnownFunctions<'a> {
+    /// Those that allocate, or those that free, but for the one at `except`.
+    pub(super) fn of(definitions: &[Definition], frees: bool, except: Svma, catalog: &'a Catalog) -> Self {
+        let kind = definitions
+            .iter()
+            .filter(|definition| (definition.function.role == Role::Free) == frees);
+        let addresses = kind.map(|definition| definition.symbol.svma);
+        Self {
+            here: addresses.filter(|&svma| svma != except).collect(),
+            catalog,
+            frees,
+            elsewhere: catalog.selection.objects.is_empty(),
+        }
+    }
+}
+
+impl Known for KnownFunctions<'_> {
+    fn is_function(&self, svma: Svma) -> bool {
+        self.here.contains(&svma)
+    }
+
+    fn is_import(&self, name: &[u8]) -> bool {
+        let function = self
+            .catalog
+            .number(name)
+            .and_then(|number| self.catalog.get(number));
+        self.elsewhere && function.is_some_and(|function| (function.role == Role::Free) == self.frees)
+    }
+}
+
+/// Takes out the functions that only pass a call on to another that is probed.
+pub(super) fn without_forwarders(
+    module: &Module,
+    elf: &ElfView<'_>,
+    linkage: &Linkage<'_>,
+    definitions: Vec<Definition>,
+    catalog: &Catalog,
+) -> Vec<Definition> {
+    let code = Code::new(module.bytes(), elf, linkage);
+    let forwards = |definition: &Definition| {
+        let AllocFunction { family, role, .. } = definition.function;
+        let frees = role == Role::Free;
+        let asked = family.often_forwards() || (frees && family != Family::Given);
+        let entry = definition.symbol.svma;
+        asked && code.forwards(entry, &KnownFunctions::of(&definitions, frees, entry, catalog))
+    };
+    let kept: Vec<bool> = definitions
+        .iter()
+        .map(|definition| !forwards(definition))
+        .collect();
+    let allocates = |family: Family| {
+        let mut all = definitions.iter().zip(&kept);
+        all.any(|(definition, &kept)| {
+            kept && definition.function.family == family && definition.function.role.allocates()
+        })
+    };
+    // Where nothing of a family allocates by itself, nothing of it frees by itself: `delete` that looks for null first.
+    let is_kept = |&(definition, &kept): &(&Definition, &bool)| {
+        let family = definition.function.family;
+        kept && (!family.often_forwards() || allocates(family))
+    };
+    let left = definitions.iter().zip(&kept).filter(is_kept);
+    left.map(|(definition, _)| definition.clone()).collect()
+}

@@ -1,0 +1,262 @@
+//! Where a function's code goes: which of its instructions return, and whether it does anything but call another.
+//! Pure: code in, addresses out.
+//!
+//! A function is followed through its direct jumps, wherever they lead: to parts of it that the compiler put elsewhere,
+//! and out of it by a tail call, since the code there returns in its stead. Calls are passed over.
+
+use std::collections::{BTreeSet, HashSet};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use thiserror::Error;
+use unwind_tables::addr::Svma;
+use unwind_tables::elf::ElfView;
+
+use super::linkage::{Linkage, code_from};
+
+/// Instructions that are followed at most.
+const MAX_INSTRUCTIONS: usize = 20_000;
+/// `ret` instructions of one function at most.
+const MAX_RETS: usize = 64;
+/// Functions within functions that are followed to see whether they only pass a call on.
+const MAX_DEPTH: u8 = 3;
+
+/// Functions of the C++ and C libraries that never return.
+const NEVER_RETURN: &[&str] = &[
+    "__cxa_throw",
+    "__cxa_rethrow",
+    "__cxa_bad_cast",
+    "__cxa_call_unexpected",
+    "__cxa_throw_bad_array_new_length",
+    "_Unwind_Resume",
+    "_ZSt9terminatev",
+    "_ZSt17__throw_bad_allocv",
+    "_ZSt28__throw_bad_array_new_lengthv",
+    "abort",
+    "exit",
+    "_exit",
+    "__stack_chk_fail",
+    "__assert_fail",
+    "__fortify_fail",
+];
+
+/// Why it is not known where a function returns.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NoExits {
+    /// A jump to an address that is computed.
+    #[error("the jump at {0} leads to where cannot be known")]
+    IndirectJump(Svma),
+    /// A jump to a function of another object that is no allocator's.
+    #[error("it jumps to `{0}` of another object, and returns from there")]
+    LeavesTo(String),
+    /// A jump to where there is no code, or code that cannot be decoded.
+    #[error("its code at {0} cannot be decoded")]
+    Undecodable(Svma),
+    /// Beyond [`MAX_INSTRUCTIONS`] or [`MAX_RETS`].
+    #[error("its code is too large to follow")]
+    TooLarge,
+    /// Every way ends in a call that never returns, or goes round for ever.
+    #[error("no instruction of it returns")]
+    None,
+}
+
+/// What is at an address, as far as allocators go.
+pub trait Known {
+    /// Whether a function of this object that starts here is an allocator's, of the kind that is asked about.
+    fn is_function(&self, svma: Svma) -> bool;
+    /// The same of another object's function, by name.
+    fn is_import(&self, name: &[u8]) -> bool;
+}
+
+/// An object's code.
+pub struct Code<'a> {
+    elf: &'a [u8],
+    view: &'a ElfView<'a>,
+    linkage: &'a Linkage<'a>,
+}
+
+/// Where control goes from an instruction.
+enum Step<'a> {
+    /// On, and to the target of a conditional jump.
+    On(Option<Svma>),
+    /// Elsewhere only.
+    To(Svma),
+    /// To another object, for good.
+    Leaves(&'a [u8]),
+    /// Into another function, by a call, and on.
+    Calls(Callee<'a>),
+    Returns,
+    Ends,
+    Unknown,
+}
+
+/// What is called.
+enum Callee<'a> {
+    Here(Svma),
+    Import(&'a [u8]),
+    Unknown,
+}
+
+/// What a visitor says of a call or jump to another function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    Continue,
+    Stop,
+}
+
+impl<'a> Code<'a> {
+    /// The code of an ELF file.
+    pub fn new(elf: &'a [u8], view: &'a ElfView<'a>, linkage: &'a Linkage<'a>) -> Self {
+        Self { elf, view, linkage }
+    }
+
+    /// The `ret` instructions that end calls of the function at `entry`.
+    ///
+    /// Where it jumps to a function that `probed` knows, that one's probes see the end.
+    pub fn exits(&self, entry: Svma, probed: &impl Known) -> Result<Vec<Svma>, NoExits> {
+        let mut rets = BTreeSet::new();
+        let mut seen_elsewhere = false;
+        self.follow(entry, |at, step| {
+            match step {
+                Step::Returns => {
+                    rets.insert(at);
+                }
+                Step::Unknown => return Err(NoExits::IndirectJump(at)),
+                Step::To(target) if probed.is_function(*target) => {
+                    seen_elsewhere = true;
+                    return Ok(Visit::Stop);
+                }
+                Step::Leaves(name) if probed.is_import(name) => seen_elsewhere = true,
+                Step::Leaves(name) if !never_returns(name) => {
+                    return Err(NoExits::LeavesTo(String::from_utf8_lossy(name).into_owned()));
+                }
+                _ => {}
+            }
+            Ok(Visit::Continue)
+        })?;
+        match rets.len() {
+            0 if !seen_elsewhere => Err(NoExits::None),
+            0..=MAX_RETS => Ok(rets.into_iter().collect()),
+            _ => Err(NoExits::TooLarge),
+        }
+    }
+
+    /// Whether every way through the function at `entry` to its end leads through one that `known` knows, so that a
+    /// probe there sees what there is to be seen.
+    pub fn forwards(&self, entry: Svma, known: &impl Known) -> bool {
+        self.forwards_within(entry, known, MAX_DEPTH)
+    }
+
+    fn forwards_within(&self, entry: Svma, known: &impl Known, depth: u8) -> bool {
+        let mut forwarded = false;
+        let mut own_way = false;
+        let followed = self.follow(entry, |_, step| {
+            let passes_on = match step {
+                Step::To(target) => known.is_function(*target),
+                Step::Leaves(name) => {
+                    own_way |= !known.is_import(name) && !never_returns(name);
+                    known.is_import(name)
+                }
+                Step::Calls(Callee::Import(name)) => known.is_import(name),
+                Step::Calls(Callee::Here(target)) => {
+                    let within = || depth > 0 && self.forwards_within(*target, known, depth - 1);
+                    known.is_function(*target) || within()
+                }
+                Step::Returns | Step::Unknown => {
+                    own_way = true;
+                    false
+                }
+                Step::Calls(Callee::Unknown) | Step::On(_) | Step::Ends => false,
+            };
+            forwarded |= passes_on;
+            Ok(if passes_on { Visit::Stop } else { Visit::Continue })
+        });
+        followed.is_ok() && forwarded && !own_way
+    }
+
+    /// Visits every instruction that can be reached from `entry`, each once. A way that is stopped is not followed on.
+    fn follow(
+        &self,
+        entry: Svma,
+        mut visit: impl FnMut(Svma, &Step<'a>) -> Result<Visit, NoExits>,
+    ) -> Result<(), NoExits> {
+        let mut seen = HashSet::new();
+        let mut ways = vec![entry];
+        while let Some(start) = ways.pop() {
+            let code = code_from(self.elf, self.view, start).ok_or(NoExits::Undecodable(start))?;
+            let mut decoder = Decoder::with_ip(64, code, start.get(), DecoderOptions::NONE);
+            while decoder.can_decode() {
+                let instruction = decoder.decode();
+                let at = Svma::new(instruction.ip());
+                if instruction.is_invalid() {
+                    return Err(NoExits::Undecodable(at));
+                }
+                if !seen.insert(at) {
+                    break;
+                }
+                if seen.len() > MAX_INSTRUCTIONS {
+                    return Err(NoExits::TooLarge);
+                }
+                let step = self.step(&instruction);
+                if visit(at, &step)? == Visit::Stop {
+                    break;
+                }
+                let next = Svma::new(instruction.next_ip());
+                match step {
+                    Step::On(target) => ways.extend(target),
+                    // What follows is another function: this one does not come back.
+                    Step::Calls(_) if self.linkage.is_start(next) => break,
+                    Step::Calls(Callee::Import(name)) if never_returns(name) => break,
+                    Step::Calls(_) => {}
+                    Step::To(target) => {
+                        ways.push(target);
+                        break;
+                    }
+                    Step::Leaves(_) | Step::Returns | Step::Ends | Step::Unknown => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&self, instruction: &Instruction) -> Step<'a> {
+        let target = Svma::new(instruction.near_branch_target());
+        match instruction.flow_control() {
+            FlowControl::Next => Step::On(None),
+            FlowControl::ConditionalBranch => Step::On(Some(target)),
+            FlowControl::UnconditionalBranch => match self.plt(target) {
+                Some(name) => Step::Leaves(name),
+                None => Step::To(target),
+            },
+            FlowControl::IndirectBranch => match self.linkage.import_of(instruction) {
+                Some(name) => Step::Leaves(name),
+                None => Step::Unknown,
+            },
+            FlowControl::Return => Step::Returns,
+            FlowControl::Call if instruction.is_call_near() => Step::Calls(match self.plt(target) {
+                Some(name) => Callee::Import(name),
+                None => Callee::Here(target),
+            }),
+            // A system call.
+            FlowControl::Call => Step::On(None),
+            FlowControl::IndirectCall => Step::Calls(
+                self.linkage
+                    .import_of(instruction)
+                    .map_or(Callee::Unknown, Callee::Import),
+            ),
+            FlowControl::Interrupt | FlowControl::Exception => Step::Ends,
+            FlowControl::XbeginXabortXend => Step::Unknown,
+        }
+    }
+
+    fn plt(&self, target: Svma) -> Option<&'a [u8]> {
+        self.linkage
+            .import_behind(code_from(self.elf, self.view, target)?, target)
+    }
+}
+
+fn never_returns(name: &[u8]) -> bool {
+    NEVER_RETURN.iter().any(|known| known.as_bytes() == name)
+}
+
+#[cfg(test)]
+mod tests;

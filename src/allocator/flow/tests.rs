@@ -1,0 +1,159 @@
+use std::collections::HashSet;
+use std::fs;
+use std::process::Command;
+
+use super::*;
+use crate::allocator::symbols;
+
+/// Functions that end in each way there is.
+const SOURCE: &str = r#"
+.globl two_rets, tail, outer, plain, wrapped, looks_first, computed, imported, never, wrapper_of_wrapper
+.text
+two_rets: test %rdi, %rdi
+    je 1f
+    ret
+1:  ret $0
+plain: ret
+tail: test %rdi, %rdi
+    jne elsewhere
+    jmp plain
+.section .text.elsewhere, "ax"
+elsewhere: call other
+    repz ret
+.text
+outer: jmp *slot(%rip)
+computed: jmp *%rax
+imported: jmp other@PLT
+never: call abort@PLT
+    ud2
+wrapped: call allocate@PLT
+    test %rax, %rax
+    je 1f
+    ret
+1:  call abort@PLT
+    ud2
+looks_first: test %rdi, %rdi
+    je 1f
+    jmp allocate@PLT
+1:  ret
+wrapper_of_wrapper: sub $8, %rsp
+    call wrapped
+    add $8, %rsp
+    ret
+.type two_rets,@function
+.type tail,@function
+.type outer,@function
+.type plain,@function
+.type wrapped,@function
+.type looks_first,@function
+.type computed,@function
+.type imported,@function
+.type never,@function
+.type wrapper_of_wrapper,@function
+.data
+slot: .quad 0
+"#;
+
+const NAMES: &[&str] = &[
+    "two_rets",
+    "tail",
+    "outer",
+    "plain",
+    "wrapped",
+    "looks_first",
+    "computed",
+    "imported",
+    "never",
+    "wrapper_of_wrapper",
+];
+
+struct Listed {
+    here: HashSet<Svma>,
+    imports: &'static [&'static str],
+}
+
+impl Known for Listed {
+    fn is_function(&self, svma: Svma) -> bool {
+        self.here.contains(&svma)
+    }
+
+    fn is_import(&self, name: &[u8]) -> bool {
+        self.imports.iter().any(|known| known.as_bytes() == name)
+    }
+}
+
+fn listed(here: &[Svma], imports: &'static [&'static str]) -> Listed {
+    Listed {
+        here: here.iter().copied().collect(),
+        imports,
+    }
+}
+
+fn assembled(name: &str) -> Vec<u8> {
+    let stem = std::env::temp_dir().join(format!("memleak-flow-{}-{name}", std::process::id()));
+    let (source, output) = (stem.with_extension("s"), stem.with_extension("so"));
+    fs::write(&source, SOURCE).expect("a writable directory");
+    let status = Command::new("cc")
+        .args(["-shared", "-nostdlib", "-Wl,-z,lazy", "-o"])
+        .args([&output, &source])
+        .status();
+    assert!(status.expect("cc").success());
+    let elf = fs::read(&output).expect("the output");
+    for path in [source, output] {
+        fs::remove_file(path).expect("ours");
+    }
+    elf
+}
+
+/// Runs `test` with the code and where each function is.
+fn with_code(name: &str, test: impl FnOnce(&Code<'_>, &dyn Fn(&str) -> Svma)) {
+    let elf = assembled(name);
+    let view = ElfView::parse(&elf).expect("an ELF file");
+    let linkage = Linkage::of(&elf);
+    let symbols = symbols::find(&elf, NAMES).expect("symbols");
+    let at = |name: &str| {
+        let symbol = symbols.iter().find(|symbol| NAMES[symbol.name] == name);
+        symbol.unwrap_or_else(|| panic!("{name}")).svma
+    };
+    test(&Code::new(&elf, &view, &linkage), &at);
+}
+
+/// All instructions by which a call can return are found, those of tail calls too; where they cannot be, it is said why.
+#[test]
+fn exits() {
+    with_code("exits", |code, at| {
+        let nothing = listed(&[], &[]);
+        let exits = |name: &str, known: &Listed| code.exits(at(name), known);
+        let count = |name: &str| exits(name, &nothing).map(|rets| rets.len());
+        assert_eq!(count("two_rets"), Ok(2));
+        assert_eq!(count("tail"), Ok(2));
+        assert_eq!(count("plain"), Ok(1));
+        let plain = listed(&[at("plain")], &[]);
+        assert_eq!(
+            exits("tail", &plain).map(|rets| rets.len()),
+            Ok(1),
+            "the other is plain's own"
+        );
+        assert_eq!(count("computed"), Err(NoExits::IndirectJump(at("computed"))));
+        assert_eq!(count("outer"), Err(NoExits::IndirectJump(at("outer"))));
+        assert_eq!(count("imported"), Err(NoExits::LeavesTo("other".into())));
+        assert_eq!(exits("imported", &listed(&[], &["other"])), Ok(vec![]));
+        assert_eq!(count("never"), Err(NoExits::None));
+    });
+}
+
+/// A function forwards if it has no way to its end but through another that is known.
+#[test]
+fn forwarders() {
+    with_code("forwarders", |code, at| {
+        let known = listed(&[], &["allocate"]);
+        let forwards = |name: &str| code.forwards(at(name), &known);
+        assert!(forwards("wrapped"));
+        assert!(forwards("wrapper_of_wrapper"));
+        assert!(!forwards("looks_first"), "null is not passed on");
+        assert!(!forwards("plain"));
+        assert!(!forwards("imported"));
+        assert!(!forwards("never"));
+        assert!(!code.forwards(at("wrapped"), &listed(&[], &["malloc"])));
+    });
+}

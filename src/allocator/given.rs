@@ -1,0 +1,270 @@
+//! Functions that the user describes: `SYMBOL:SHAPE`.
+//!
+//! ```text
+//! SHAPE   = alloc(size=N[*N][,result=*N]) | realloc(block=N,size=N[*N]) | free(block=N)
+//! N       = the number of an argument, counted from 0
+//! ```
+
+use thiserror::Error;
+
+use super::functions::{AllocFunction, Family, Name, Presence, ResultAt, Role, Shape, SizeAt};
+
+/// Integer arguments that are passed in registers (System V psABI, 3.2.3).
+const ARGUMENTS: u8 = 6;
+
+/// A description that describes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum GivenError {
+    /// No name or no shape.
+    #[error(
+        "`{0}` is not SYMBOL:SHAPE: write for example my_alloc:alloc(size=0), my_free:free(block=0) or \
+         my_realloc:realloc(block=0,size=1)"
+    )]
+    Form(String),
+    /// None of the kinds.
+    #[error("`{0}` is not a kind of function: write alloc(…), realloc(…) or free(…)")]
+    Kind(String),
+    /// A field that the kind has not.
+    #[error("`{field}` says nothing about {kind}: it has {known}")]
+    Field {
+        /// The field.
+        field: String,
+        /// The kind.
+        kind: &'static str,
+        /// What could be said.
+        known: &'static str,
+    },
+    /// A field that must be there.
+    #[error("{kind} needs {missing}: for example {example}")]
+    Missing {
+        /// The kind.
+        kind: &'static str,
+        /// The field.
+        missing: &'static str,
+        /// How it could look.
+        example: &'static str,
+    },
+    /// The same field more than once.
+    #[error("`{0}` is given twice: give each field once")]
+    Twice(String),
+    /// Not the number of an argument.
+    #[error("`{0}` is not an argument: they are counted from 0, and the first six are in registers: 0 to 5")]
+    Argument(String),
+}
+
+/// What a kind of function can have said about it.
+struct Kind {
+    name: &'static str,
+    role: Role,
+    fields: &'static [&'static str],
+    known: &'static str,
+    example: &'static str,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        name: "alloc",
+        role: Role::Allocate,
+        fields: &["size", "result"],
+        known: "size=N or size=N*M, and result=*N",
+        example: "alloc(size=0)",
+    },
+    Kind {
+        name: "realloc",
+        role: Role::Resize,
+        fields: &["block", "size"],
+        known: "block=N and size=N or size=N*M",
+        example: "realloc(block=0,size=1)",
+    },
+    Kind {
+        name: "free",
+        role: Role::Free,
+        fields: &["block"],
+        known: "block=N",
+        example: "free(block=0)",
+    },
+];
+
+/// Reads a description.
+///
+/// # Errors
+///
+/// What is wrong with it, and how it is written.
+pub fn parse(text: &str) -> Result<AllocFunction, GivenError> {
+    let form = || GivenError::Form(text.to_owned());
+    let (name, shape) = text.split_once(':').ok_or_else(form)?;
+    let (kind, fields) = shape.split_once('(').ok_or_else(form)?;
+    let fields = fields.strip_suffix(')').ok_or_else(form)?;
+    if name.is_empty() || name.contains(char::is_whitespace) {
+        return Err(form());
+    }
+    let known = KINDS.iter().find(|known| known.name == kind.trim());
+    let kind = known.ok_or_else(|| GivenError::Kind(kind.trim().to_owned()))?;
+    Ok(AllocFunction {
+        name: Name::Owned(name.to_owned()),
+        role: kind.role,
+        shape: parse_shape(kind, fields)?,
+        family: Family::Given,
+        // What C++ does not name cannot be told from C; a function of C does not throw.
+        throws: kind.role.allocates() && name.starts_with("_Z"),
+        presence: Presence::Optional,
+    })
+}
+
+fn parse_shape(kind: &Kind, fields: &str) -> Result<Shape, GivenError> {
+    let mut values: Vec<(&str, &str)> = Vec::new();
+    for field in fields.split(',').map(str::trim).filter(|field| !field.is_empty()) {
+        // free(0)
+        let (name, value) = field.split_once('=').unwrap_or((kind.fields[0], field));
+        let name = name.trim();
+        if !kind.fields.contains(&name) {
+            return Err(GivenError::Field {
+                field: name.to_owned(),
+                kind: kind.name,
+                known: kind.known,
+            });
+        }
+        if values.iter().any(|(other, _)| *other == name) {
+            return Err(GivenError::Twice(name.to_owned()));
+        }
+        values.push((name, value.trim()));
+    }
+    let value = |name: &str| {
+        values
+            .iter()
+            .find(|(other, _)| *other == name)
+            .map(|&(_, value)| value)
+    };
+    let needed = |name: &'static str| {
+        value(name).ok_or(GivenError::Missing {
+            kind: kind.name,
+            missing: name,
+            example: kind.example,
+        })
+    };
+    let block = match kind.role {
+        Role::Allocate => None,
+        _ => Some(argument(needed("block")?)?),
+    };
+    if !kind.role.allocates() {
+        return Ok(Shape {
+            size: SizeAt::Nowhere,
+            block,
+            result: ResultAt::Nowhere,
+        });
+    }
+    let size = needed("size")?;
+    Ok(Shape {
+        size: match size.split_once('*') {
+            Some((one, other)) => SizeAt::Product(argument(one)?, argument(other)?),
+            None => SizeAt::Argument(argument(size)?),
+        },
+        block,
+        result: value("result").map_or(Ok(ResultAt::Returned), result)?,
+    })
+}
+
+fn result(text: &str) -> Result<ResultAt, GivenError> {
+    let stored = text.strip_prefix('*');
+    let number = stored.ok_or_else(|| GivenError::Argument(text.to_owned()))?;
+    Ok(ResultAt::StoredThrough(argument(number)?))
+}
+
+fn argument(text: &str) -> Result<u8, GivenError> {
+    let number: Option<u8> = text.trim().parse().ok();
+    number
+        .filter(|&number| number < ARGUMENTS)
+        .ok_or_else(|| GivenError::Argument(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(size: SizeAt, block: Option<u8>, result: ResultAt) -> Shape {
+        Shape { size, block, result }
+    }
+
+    /// Each form means what it says.
+    #[test]
+    fn shapes() {
+        let returned = ResultAt::Returned;
+        let cases = [
+            (
+                "a:alloc(size=0)",
+                Role::Allocate,
+                shape(SizeAt::Argument(0), None, returned),
+            ),
+            (
+                "a:alloc(1)",
+                Role::Allocate,
+                shape(SizeAt::Argument(1), None, returned),
+            ),
+            (
+                "pool_get:alloc(size=1*2, result=*0)",
+                Role::Allocate,
+                shape(SizeAt::Product(1, 2), None, ResultAt::StoredThrough(0)),
+            ),
+            (
+                "r:realloc(block=0,size=1)",
+                Role::Resize,
+                shape(SizeAt::Argument(1), Some(0), returned),
+            ),
+            (
+                "f:free(0)",
+                Role::Free,
+                shape(SizeAt::Nowhere, Some(0), ResultAt::Nowhere),
+            ),
+            (
+                "f:free(block=5)",
+                Role::Free,
+                shape(SizeAt::Nowhere, Some(5), ResultAt::Nowhere),
+            ),
+        ];
+        for (text, role, shape) in cases {
+            let function = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!((function.role, function.shape), (role, shape), "{text}");
+            assert!(!function.throws, "{text}");
+        }
+        assert!(parse("_ZN4Pool3getEm:alloc(size=1)").is_ok_and(|function| function.throws));
+        assert!(parse("_ZN4Pool3putEPv:free(block=1)").is_ok_and(|function| !function.throws));
+    }
+
+    /// Each mistake is told by itself, with what to write instead.
+    #[test]
+    fn mistakes() {
+        let text = String::from;
+        let cases = [
+            ("malloc", GivenError::Form(text("malloc"))),
+            (":alloc(size=0)", GivenError::Form(text(":alloc(size=0)"))),
+            ("a:alloc(size=0", GivenError::Form(text("a:alloc(size=0"))),
+            ("a:alloc", GivenError::Form(text("a:alloc"))),
+            ("a:new(size=0)", GivenError::Kind(text("new"))),
+            ("a:alloc(size=6)", GivenError::Argument(text("6"))),
+            ("a:alloc(size=-1)", GivenError::Argument(text("-1"))),
+            ("a:alloc(size=)", GivenError::Argument(String::new())),
+            ("a:alloc(size=1*)", GivenError::Argument(String::new())),
+            ("a:alloc(size=1,result=0)", GivenError::Argument(text("0"))),
+            ("a:alloc(size=1,size=2)", GivenError::Twice(text("size"))),
+            (
+                "a:free(size=0)",
+                GivenError::Field {
+                    field: text("size"),
+                    kind: "free",
+                    known: "block=N",
+                },
+            ),
+            (
+                "a:realloc(block=0)",
+                GivenError::Missing {
+                    kind: "realloc",
+                    missing: "size",
+                    example: "realloc(block=0,size=1)",
+                },
+            ),
+        ];
+        for (text, error) in cases {
+            assert_eq!(parse(text), Err(error), "{text}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What an object's code reaches beyond itself: from an address in its code to the name that the loader binds there.
+//! And where its functions start, by the unwind information that stripped objects have too.
+//!
+//! Pure: ELF bytes in. What is done there is [`flow`](super::flow)'s business.
+
+use std::collections::HashMap;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
+use object::LittleEndian;
+use object::elf::{self, FileHeader64, Rela64, Sym64};
+use object::read::StringTable;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, Sym};
+use unwind_tables::addr::Svma;
+use unwind_tables::elf::ElfView;
+
+type Header = FileHeader64<LittleEndian>;
+
+/// The names that slots of the object's memory are bound to, and the starts of its functions.
+#[derive(Debug, Default)]
+pub struct Linkage<'a> {
+    imports: HashMap<Svma, &'a [u8]>,
+    /// Ascending.
+    starts: Vec<Svma>,
+}
+
+impl<'a> Linkage<'a> {
+    /// Of an ELF file; what cannot be read is left out.
+    pub fn of(elf: &'a [u8]) -> Self {
+        Self {
+            imports: imports(elf).unwrap_or_default(),
+            starts: function_starts(elf).unwrap_or_default(),
+        }
+    }
+
+    /// What the slot at `svma` is bound to.
+    pub fn import(&self, svma: Svma) -> Option<&'a [u8]> {
+        self.imports.get(&svma).copied()
+    }
+
+    /// What an indirect jump or call through memory leads to: `jmp *slot(%rip)`.
+    pub fn import_of(&self, instruction: &Instruction) -> Option<&'a [u8]> {
+        let through_memory = instruction.op0_kind() == OpKind::Memory
+            && instruction.memory_base() == Register::RIP
+            && instruction.memory_index() == Register::None;
+        self.import(Svma::new(instruction.memory_displacement64()))
+            .filter(|_| through_memory)
+    }
+
+    /// What the code at `target`, which is called or jumped to, passes on to, if it is a PLT entry.
+    pub fn import_behind(&self, code: &[u8], target: Svma) -> Option<&'a [u8]> {
+        /// `endbr64`, then the jump.
+        const LONGEST_ENTRY: usize = 2;
+        let mut decoder = Decoder::with_ip(64, code, target.get(), DecoderOptions::NONE);
+        for _ in 0..LONGEST_ENTRY {
+            if !decoder.can_decode() {
+                break;
+            }
+            let instruction = decoder.decode();
+            if instruction.is_jmp_near_indirect() {
+                return self.import_of(&instruction);
+            }
+        }
+        None
+    }
+
+    /// Whether a function, or a part of one, starts here.
+    pub fn is_start(&self, svma: Svma) -> bool {
+        self.starts.binary_search(&svma).is_ok()
+    }
+}
+
+/// Slots by the relocations that bind them to a name, from the dynamic segment.
+fn imports(elf: &[u8]) -> Option<HashMap<Svma, &[u8]>> {
+    let endian = LittleEndian;
+    let header = Header::parse(elf).ok()?;
+    let segments = header.program_headers(endian, elf).ok()?;
+    let dynamic = segments
+        .iter()
+        .find_map(|segment| segment.dynamic(endian, elf).ok().flatten())?;
+    let value = |tag| {
+        let entry = dynamic.iter().find(|entry| entry.d_tag(endian) == tag);
+        entry.map(|entry| entry.d_val(endian))
+    };
+    let from = |address: u64| {
+        segments.iter().find_map(|segment| {
+            let into = usize::try_from(address.checked_sub(segment.p_vaddr(endian))?).ok()?;
+            let loaded = segment.p_type(endian) == elf::PT_LOAD;
+            segment.data(endian, elf).ok().filter(|_| loaded)?.get(into..)
+        })
+    };
+    let symbols = from(value(elf::DT_SYMTAB)?)?;
+    let strings = from(value(elf::DT_STRTAB)?)?;
+    let strings = StringTable::new(strings, 0, u64::try_from(strings.len()).ok()?);
+    let mut imports = HashMap::new();
+    for (at, bytes) in [(elf::DT_JMPREL, elf::DT_PLTRELSZ), (elf::DT_RELA, elf::DT_RELASZ)] {
+        let relocations = value(at).and_then(from).zip(value(bytes));
+        let relocations = relocations.and_then(|(from, bytes)| {
+            let count = usize::try_from(bytes).ok()? / size_of::<Rela64<LittleEndian>>();
+            object::pod::slice_from_bytes::<Rela64<LittleEndian>>(from, count).ok()
+        });
+        for relocation in relocations.map_or(&[][..], |(relocations, _)| relocations) {
+            let (kind, symbol) = (relocation.r_type(endian, false), relocation.r_sym(endian, false));
+            if !matches!(kind, elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT) {
+                continue;
+            }
+            let into = (symbol as usize).checked_mul(size_of::<Sym64<LittleEndian>>());
+            let symbol = into.and_then(|into| symbols.get(into..)).and_then(|bytes| {
+                let (symbol, _) = object::pod::from_bytes::<Sym64<LittleEndian>>(bytes).ok()?;
+                symbol.name(endian, strings).ok()
+            });
+            if let Some(name) = symbol {
+                imports.insert(Svma::new(relocation.r_offset(endian)), name);
+            }
+        }
+    }
+    Some(imports)
+}
+
+/// The search table of `.eh_frame_hdr` (LSB, 10.6.2), in the one encoding that linkers write.
+fn function_starts(elf: &[u8]) -> Option<Vec<Svma>> {
+    /// Version 1; a relative pointer to `.eh_frame`, a count of four bytes, pairs relative to the header.
+    const HEAD: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+    const PAIR: usize = 8;
+    let endian = LittleEndian;
+    let header = Header::parse(elf).ok()?;
+    let segments = header.program_headers(endian, elf).ok()?;
+    let segment = segments
+        .iter()
+        .find(|segment| segment.p_type(endian) == elf::PT_GNU_EH_FRAME)?;
+    let base = Svma::new(segment.p_vaddr(endian));
+    let data = segment.data(endian, elf).ok()?;
+    let data = data.strip_prefix(&HEAD)?.get(4..)?;
+    let (count, pairs) = data.split_first_chunk()?;
+    let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
+    let start = |pair: &[u8]| {
+        let relative = i32::from_le_bytes(*pair.first_chunk()?);
+        Some(base.wrapping_add(i64::from(relative).cast_unsigned()))
+    };
+    let mut starts: Vec<_> = pairs.chunks_exact(PAIR).take(count).filter_map(start).collect();
+    starts.sort_unstable();
+    Some(starts)
+}
+
+/// The code from `svma` on, as far as its segment's bytes go.
+pub fn code_from<'a>(elf: &'a [u8], view: &ElfView, svma: Svma) -> Option<&'a [u8]> {
+    let segment = view
+        .segments()
+        .iter()
+        .find(|segment| segment.executable && unwind_tables::addr::contains(&segment.file_backed(), svma))?;
+    let into = svma.offset_from(segment.svma.start);
+    let from = usize::try_from(segment.offset.start.get().checked_add(into)?).ok()?;
+    let end = usize::try_from(segment.offset.end.get()).ok()?;
+    elf.get(from..end)
+}
