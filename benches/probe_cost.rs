@@ -15,9 +15,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use memleak::allocator::Selection;
 use memleak::bpf::{AttachPath, Sampling, Walk};
 use memleak::collect::Snapshot;
-use memleak::config::Config;
+use memleak::config::{Config, View};
 use memleak::preflight;
 use memleak::report::Format;
 use memleak::session::{Session, storages};
@@ -241,11 +242,13 @@ fn config(pid: u32, walk: Walk) -> Config {
     Config {
         pids: vec![pid],
         program: Vec::new(),
+        allocators: Selection::default(),
         follow_fork: false,
         table_memory: None,
         walk,
         format: Format::Text,
         top: 0,
+        view: View::default(),
         sampling: Sampling::All,
         sizes: None,
         max_blocks: Some(1 << 20),

@@ -3,6 +3,7 @@
 mod allocators;
 mod program;
 mod selection;
+mod view;
 
 use std::path::PathBuf;
 
@@ -17,6 +18,7 @@ use crate::doctor;
 use crate::report::Format;
 pub use program::ProgramArgs;
 pub use selection::SelectionArgs;
+pub use view::{OrderArg, ViewArgs};
 
 /// Says which call stacks of a process hold memory that was never freed.
 ///
@@ -102,6 +104,9 @@ pub struct TraceArgs {
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
+    /// What reports show.
+    #[command(flatten)]
+    pub view: ViewArgs,
     /// Which allocations are recorded.
     #[command(flatten)]
     pub selection: SelectionArgs,
@@ -205,6 +210,7 @@ impl TryFrom<TraceArgs> for Config {
             },
             format: args.format.into(),
             top: args.top,
+            view: args.view.try_into()?,
             sampling,
             sizes,
             max_blocks: args

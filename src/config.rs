@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::allocator::Selection;
 use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, SizeFilter, Walk};
+use crate::leak::Order;
 use crate::report::Format;
 
 /// A trace that can be attempted.
@@ -29,6 +30,8 @@ pub struct Config {
     pub format: Format,
     /// Stacks in a text report.
     pub top: usize,
+    /// What reports show of what was recorded.
+    pub view: View,
     /// Which allocations are recorded.
     pub sampling: Sampling,
     /// Sizes of allocations that are recorded, if not all are.
@@ -45,6 +48,24 @@ pub struct Config {
     pub interval: Duration,
     /// Reports to make, or as many as there is time for.
     pub count: Option<NonZeroU64>,
+}
+
+/// What reports show of what was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Blocks younger than this are hidden from people. Without it, ages are not looked at.
+    pub older: Option<Duration>,
+    /// What stacks are ranked by.
+    pub sort: Order,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self {
+            older: Some(Duration::from_millis(500)),
+            sort: Order::default(),
+        }
+    }
 }
 
 impl Config {
@@ -127,6 +148,14 @@ pub enum ConfigError {
     /// An empty name.
     #[error("{0} needs a name: leave it out to look everywhere")]
     EmptyName(&'static str),
+    /// Not an age.
+    #[error("--older `{0}` is not a whole number of milliseconds: give 0 to show blocks of any age")]
+    Older(String),
+    /// Ages are asked for where none are read.
+    #[error(
+        "--combined-only does not read how old blocks are, which --older asks for: give only one of them"
+    )]
+    AgesNotRead,
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),
@@ -182,6 +211,12 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, ConfigError> {
     seconds
         .filter(|interval| !interval.is_zero())
         .ok_or_else(|| ConfigError::Interval(text.to_owned()))
+}
+
+/// The age below which blocks are hidden.
+pub(crate) fn parse_older(text: &str) -> Result<Duration, ConfigError> {
+    let milliseconds = text.parse().map(Duration::from_millis);
+    milliseconds.map_err(|_| ConfigError::Older(text.to_owned()))
 }
 
 /// The number of reports.

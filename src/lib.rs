@@ -14,8 +14,9 @@
 //!   4  bpf            load ─ store images ─ publish mappings ─ attach            ─────► kernel (bpf/)
 //!   5  collect        events: "a walk met an unknown mapping" ─► back to 1       ◄─────   probes ─► walk ─►
 //!                     instances that began or ended by fork, exec, exit          ◄─────   (bpf/lifecycle.bpf.h)
-//!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals, blocks
-//!   6  leak           snapshot ─► sites, ranked            (pure)
+//!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals
+//!                     ages: the block table, walked bucket by bucket             ◄─────   blocks
+//!   6  leak           snapshots ─► sites, what is young, what came and went; ranked      (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
@@ -27,7 +28,8 @@
 //! # What happens at an allocation
 //!
 //! The probe at the allocator function's entry notes what was asked for in the thread's state; what the allocator
-//! calls within is ignored. At the return, if it succeeded, the program in `bpf/calls.bpf.h` walks the stack from
+//! calls within is ignored, as long as the call is proved to go on (`bpf/nesting.bpf.h`). At the return, which is a
+//! return probe's or, of functions that can throw, one of the function's `ret` instructions, if it succeeded, the program in `bpf/calls.bpf.h` walks the stack from
 //! the caller's registers (`bpf/unwind.bpf.h`): for each frame it finds the mapping, the object's table, the row,
 //! and computes the caller's registers; a cache from address to rule and one 2 KiB read of the stack make that
 //! cheap. Nearly every rule is 31 bits; the rest are small programs (`bpf/program.bpf.h`), and where one starts from a
@@ -56,6 +58,10 @@
 //! * **One walk, two languages.** `bpf/unwind.bpf.h` does what [`unwind_tables::walk`] specifies;
 //!   `tests/unwind_host.rs` and `tests/unwind_recorded.rs` run both over the same tables and memory.
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
+//! * **A report does not depend on how busy the target is.** Totals are read in place; the block table is walked once,
+//!   bucket by bucket, so that no block is seen twice, none that stays is skipped, and the walk has an end
+//!   (`src/bpf/batch.rs`). What is shown as old was found to be; growth is reckoned by stack records, which never
+//!   change their meaning, not by sites, which can merge ([`leak::growth`]).
 //! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted
 //!   with its cause. Nothing is subtracted that was not added.
 //! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is

@@ -4,13 +4,13 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use clap::error::ErrorKind;
 use memleak::cli::{Cli, Command};
 use memleak::config::Config;
 use memleak::launch::LaunchError;
+use memleak::session::Signals;
 use memleak::{doctor, inspect, session};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -54,26 +54,27 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         None => {
             let config = Config::try_from(cli.trace)?;
-            let stop = stop_on_signals()?;
-            return Ok(ExitCode::from(session::run(&config, &stop, &mut out)?));
+            let status = session::run(&config, &listen_to_signals()?, &mut out)?;
+            return Ok(ExitCode::from(status));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Set when the user wants an end: the last report is still made.
-fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
+/// What the user says by signals from now on.
+fn listen_to_signals() -> io::Result<Signals> {
+    let signals = Signals::default();
     for signal in [
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGTERM,
         signal_hook::consts::SIGHUP,
     ] {
         // A second signal ends at once; the kernel detaches what its process held.
-        signal_hook::flag::register_conditional_shutdown(signal, FAILED.into(), Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        signal_hook::flag::register_conditional_shutdown(signal, FAILED.into(), Arc::clone(&signals.stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&signals.stop))?;
     }
-    Ok(stop)
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&signals.mark))?;
+    Ok(signals)
 }
 
 /// Progress and warnings, a line each.

@@ -55,6 +55,15 @@ fn nonsense_is_refused() {
             &["-p", "1", "--stack-storage-size", "0"],
             &["--stack-storage-size", "above 0"],
         ),
+        (&["-p", "1", "-o", "5s"], &["--older `5s`", "milliseconds"]),
+        (
+            &["-p", "1", "-C", "-o", "500"],
+            &["--combined-only", "--older", "only one"],
+        ),
+        (
+            &["-p", "1", "--sort", "age"],
+            &["age", "size, count, growth", "--help"],
+        ),
         (
             &["-p", "1", "--unwind", "magic"],
             &["magic", "dwarf, fp", "--help"],

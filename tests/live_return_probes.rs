@@ -100,3 +100,22 @@ fn by_perf_probes() {
         &["--attach", "perf"],
     );
 }
+
+/// A thread that has all return probes it can have: what it allocates is lost, and is said to be.
+#[test]
+fn beyond_the_limit() {
+    for attach in ["session", "multi", "perf"] {
+        let test = format!("live_return_probes-limit-{attach}");
+        let path = compile(&directory(&test), "recursion.c", &RELEASE);
+        let probe = ReturnProbe::attach(&format!("limit_{attach}"), &path, "recurse");
+        let report = trace(&path, &["64"], &["--attach", attach]);
+        assert_eq!(
+            report.outstanding(),
+            common::report::Amount::default(),
+            "{report}"
+        );
+        assert_eq!((report.lost.blocks, report.lost.bytes), (1, 16), "{report}");
+        assert_eq!(report.lost.causes["return_probe_limit"], 1, "{report}");
+        drop(probe);
+    }
+}

@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 # compiles C++ and names frames inside libc by its debug symbols.
 build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
 # What tests compile with, compare with, and trace.
-test_packages='binutils gdb git golang-go libgoogle-perftools4 libjemalloc2 libmimalloc2.0 musl-tools nodejs
-procps python3 redis-server redis-tools sqlite3 util-linux'
+test_packages='binutils gdb git golang-go libgc-dev libgoogle-perftools4 libjemalloc-dev libjemalloc2 libmimalloc2.0
+libtcmalloc-minimal4 musl-tools nodejs procps python3 redis-server redis-tools sqlite3 util-linux'
 
 die() {
     echo "error: $*" >&2

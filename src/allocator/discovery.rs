@@ -90,6 +90,10 @@ impl Discovery {
         };
         let linkage = Linkage::of(module.bytes());
         let found = without_forwarders(module, &elf, &linkage, found, catalog);
+        let of_rust = |definition: &Definition| definition.function.family == Family::Rust;
+        if found.iter().any(of_rust) {
+            self.problem(module, Reason::RustAllocator);
+        }
         let code = Code::new(module.bytes(), &elf, &linkage);
         // Names of one address, in the catalog's order: definitions are sorted by it.
         let mut by_address: BTreeMap<Svma, Vec<&Definition>> = BTreeMap::new();

@@ -11,7 +11,7 @@ use thiserror::Error;
 use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
-use super::linkage::{Linkage, code_from};
+use super::linkage::{Bound, Linkage, code_from};
 
 /// Instructions that are followed at most.
 const MAX_INSTRUCTIONS: usize = 20_000;
@@ -96,6 +96,24 @@ enum Callee<'a> {
     Unknown,
 }
 
+impl<'a> Step<'a> {
+    fn jump(bound: Bound<'a>) -> Self {
+        match bound {
+            Bound::Here(target) => Self::To(target),
+            Bound::Import(name) => Self::Leaves(name),
+        }
+    }
+}
+
+impl<'a> From<Bound<'a>> for Callee<'a> {
+    fn from(bound: Bound<'a>) -> Self {
+        match bound {
+            Bound::Here(target) => Self::Here(target),
+            Bound::Import(name) => Self::Import(name),
+        }
+    }
+}
+
 /// What a visitor says of a call or jump to another function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
@@ -129,7 +147,7 @@ impl<'a> Code<'a> {
                 Step::Leaves(name) if !never_returns(name) => {
                     return Err(NoExits::LeavesTo(String::from_utf8_lossy(name).into_owned()));
                 }
-                _ => {}
+                Step::On(_) | Step::To(_) | Step::Leaves(_) | Step::Calls(_) | Step::Ends => {}
             }
             Ok(Visit::Continue)
         })?;
@@ -224,33 +242,31 @@ impl<'a> Code<'a> {
             FlowControl::Next => Step::On(None),
             FlowControl::ConditionalBranch => Step::On(Some(target)),
             FlowControl::UnconditionalBranch => match self.plt(target) {
-                Some(name) => Step::Leaves(name),
+                Some(bound) => Step::jump(bound),
                 None => Step::To(target),
             },
-            FlowControl::IndirectBranch => match self.linkage.import_of(instruction) {
-                Some(name) => Step::Leaves(name),
-                None => Step::Unknown,
-            },
+            FlowControl::IndirectBranch => self
+                .linkage
+                .bound_of(instruction)
+                .map_or(Step::Unknown, Step::jump),
             FlowControl::Return => Step::Returns,
-            FlowControl::Call if instruction.is_call_near() => Step::Calls(match self.plt(target) {
-                Some(name) => Callee::Import(name),
-                None => Callee::Here(target),
-            }),
+            FlowControl::Call if instruction.is_call_near() => {
+                Step::Calls(self.plt(target).map_or(Callee::Here(target), Callee::from))
+            }
             // A system call.
             FlowControl::Call => Step::On(None),
-            FlowControl::IndirectCall => Step::Calls(
-                self.linkage
-                    .import_of(instruction)
-                    .map_or(Callee::Unknown, Callee::Import),
-            ),
+            FlowControl::IndirectCall => {
+                let bound = self.linkage.bound_of(instruction);
+                Step::Calls(bound.map_or(Callee::Unknown, Callee::from))
+            }
             FlowControl::Interrupt | FlowControl::Exception => Step::Ends,
             FlowControl::XbeginXabortXend => Step::Unknown,
         }
     }
 
-    fn plt(&self, target: Svma) -> Option<&'a [u8]> {
+    fn plt(&self, target: Svma) -> Option<Bound<'a>> {
         self.linkage
-            .import_behind(code_from(self.elf, self.view, target)?, target)
+            .bound_behind(code_from(self.elf, self.view, target)?, target)
     }
 }
 

@@ -144,7 +144,9 @@ fn parse_shape(kind: &Kind, fields: &str) -> Result<Shape, GivenError> {
     };
     let block = match kind.role {
         Role::Allocate => None,
-        _ => Some(argument(needed("block")?)?),
+        Role::Free | Role::Resize | Role::ResizeOrFree | Role::ResizeInPlace => {
+            Some(argument(needed("block")?)?)
+        }
     };
     if !kind.role.allocates() {
         return Ok(Shape {

@@ -15,10 +15,19 @@ use unwind_tables::elf::ElfView;
 
 type Header = FileHeader64<LittleEndian>;
 
-/// The names that slots of the object's memory are bound to, and the starts of its functions.
+/// What the loader binds to a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound<'a> {
+    /// What the object itself defines, if no other takes its place.
+    Here(Svma),
+    /// Another object's function.
+    Import(&'a [u8]),
+}
+
+/// What slots of the object's memory are bound to, and the starts of its functions.
 #[derive(Debug, Default)]
 pub struct Linkage<'a> {
-    imports: HashMap<Svma, &'a [u8]>,
+    bound: HashMap<Svma, Bound<'a>>,
     /// Ascending.
     starts: Vec<Svma>,
 }
@@ -27,27 +36,22 @@ impl<'a> Linkage<'a> {
     /// Of an ELF file; what cannot be read is left out.
     pub fn of(elf: &'a [u8]) -> Self {
         Self {
-            imports: imports(elf).unwrap_or_default(),
+            bound: bound_slots(elf).unwrap_or_default(),
             starts: function_starts(elf).unwrap_or_default(),
         }
     }
 
-    /// What the slot at `svma` is bound to.
-    pub fn import(&self, svma: Svma) -> Option<&'a [u8]> {
-        self.imports.get(&svma).copied()
-    }
-
     /// What an indirect jump or call through memory leads to: `jmp *slot(%rip)`.
-    pub fn import_of(&self, instruction: &Instruction) -> Option<&'a [u8]> {
+    pub fn bound_of(&self, instruction: &Instruction) -> Option<Bound<'a>> {
         let through_memory = instruction.op0_kind() == OpKind::Memory
             && instruction.memory_base() == Register::RIP
             && instruction.memory_index() == Register::None;
-        self.import(Svma::new(instruction.memory_displacement64()))
-            .filter(|_| through_memory)
+        let slot = Svma::new(instruction.memory_displacement64());
+        self.bound.get(&slot).copied().filter(|_| through_memory)
     }
 
     /// What the code at `target`, which is called or jumped to, passes on to, if it is a PLT entry.
-    pub fn import_behind(&self, code: &[u8], target: Svma) -> Option<&'a [u8]> {
+    pub fn bound_behind(&self, code: &[u8], target: Svma) -> Option<Bound<'a>> {
         /// `endbr64`, then the jump.
         const LONGEST_ENTRY: usize = 2;
         let mut decoder = Decoder::with_ip(64, code, target.get(), DecoderOptions::NONE);
@@ -57,7 +61,7 @@ impl<'a> Linkage<'a> {
             }
             let instruction = decoder.decode();
             if instruction.is_jmp_near_indirect() {
-                return self.import_of(&instruction);
+                return self.bound_of(&instruction);
             }
         }
         None
@@ -70,7 +74,7 @@ impl<'a> Linkage<'a> {
 }
 
 /// Slots by the relocations that bind them to a name, from the dynamic segment.
-fn imports(elf: &[u8]) -> Option<HashMap<Svma, &[u8]>> {
+fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
     let endian = LittleEndian;
     let header = Header::parse(elf).ok()?;
     let segments = header.program_headers(endian, elf).ok()?;
@@ -91,7 +95,7 @@ fn imports(elf: &[u8]) -> Option<HashMap<Svma, &[u8]>> {
     let symbols = from(value(elf::DT_SYMTAB)?)?;
     let strings = from(value(elf::DT_STRTAB)?)?;
     let strings = StringTable::new(strings, 0, u64::try_from(strings.len()).ok()?);
-    let mut imports = HashMap::new();
+    let mut bound_slots = HashMap::new();
     for (at, bytes) in [(elf::DT_JMPREL, elf::DT_PLTRELSZ), (elf::DT_RELA, elf::DT_RELASZ)] {
         let relocations = value(at).and_then(from).zip(value(bytes));
         let relocations = relocations.and_then(|(from, bytes)| {
@@ -104,16 +108,19 @@ fn imports(elf: &[u8]) -> Option<HashMap<Svma, &[u8]>> {
                 continue;
             }
             let into = (symbol as usize).checked_mul(size_of::<Sym64<LittleEndian>>());
-            let symbol = into.and_then(|into| symbols.get(into..)).and_then(|bytes| {
+            let bound = into.and_then(|into| symbols.get(into..)).and_then(|bytes| {
                 let (symbol, _) = object::pod::from_bytes::<Sym64<LittleEndian>>(bytes).ok()?;
-                symbol.name(endian, strings).ok()
+                Some(match symbol.st_shndx(endian) {
+                    elf::SHN_UNDEF => Bound::Import(symbol.name(endian, strings).ok()?),
+                    _ => Bound::Here(Svma::new(symbol.st_value(endian))),
+                })
             });
-            if let Some(name) = symbol {
-                imports.insert(Svma::new(relocation.r_offset(endian)), name);
+            if let Some(bound) = bound {
+                bound_slots.insert(Svma::new(relocation.r_offset(endian)), bound);
             }
         }
     }
-    Some(imports)
+    Some(bound_slots)
 }
 
 /// The search table of `.eh_frame_hdr` (LSB, 10.6.2), in the one encoding that linkers write.

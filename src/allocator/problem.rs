@@ -47,6 +47,12 @@ pub enum Reason {
          until GC_free; look at growth after collections, not at single blocks"
     )]
     Collector,
+    /// Rust code with an allocator of its own.
+    #[error(
+        "has a global allocator of its own: calls of it that the compiler made directly, instead of by __rust_alloc, are \
+         not seen; if it ends in functions that have names, give those with --alloc"
+    )]
+    RustAllocator,
     /// An allocator's texts are in the file, its symbols are not.
     #[error(
         "contains {0}, but no symbols of it: what it allocates is not seen; trace a build that is not stripped \
@@ -92,6 +98,7 @@ impl Reason {
     pub fn is_warning(&self) -> bool {
         match self {
             Self::Collector
+            | Self::RustAllocator
             | Self::Stripped(_)
             | Self::Indirect(_)
             | Self::OutsideCode(_)

@@ -4,6 +4,12 @@
 
 /// Microseconds of `CLOCK_MONOTONIC`, modulo 2^32: `bpf_ktime_get_ns() / 1000` in a `u32`.
 pub(super) fn monotonic_microseconds() -> u32 {
+    let microseconds = monotonic_nanoseconds() / 1000 % (1 << 32);
+    u32::try_from(microseconds).unwrap_or_default()
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`: `bpf_ktime_get_ns()`.
+pub(crate) fn monotonic_nanoseconds() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -11,6 +17,6 @@ pub(super) fn monotonic_microseconds() -> u32 {
     // SAFETY: `time` is a valid, writable timespec; the call does nothing else with memory. It cannot fail: this
     // clock always exists. If it did, the time would be 0.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    let microseconds = i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_nsec) / 1000;
-    u32::try_from(microseconds.rem_euclid(1 << 32)).unwrap_or_default()
+    let nanoseconds = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    u64::try_from(nanoseconds).unwrap_or_default()
 }

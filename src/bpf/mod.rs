@@ -3,6 +3,7 @@
 //! Skeleton types are named only here and in `collect`. Nothing here knows what a leak is.
 
 mod attach;
+mod batch;
 #[cfg(test)]
 mod budget;
 mod clock;
@@ -36,6 +37,8 @@ use std::sync::atomic::AtomicU64;
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
+pub(crate) use batch::{Batch, HashTable};
+pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
 pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
@@ -76,6 +79,8 @@ pub(crate) struct Recorded {
     pub(crate) stack_capacity: u32,
     pub(crate) counters: MapHandle,
     pub(crate) events: MapHandle,
+    /// From `types::block_key` to `types::block`.
+    pub(crate) blocks: HashTable,
 }
 
 impl<'obj> Kernel<'obj> {
@@ -113,6 +118,7 @@ impl<'obj> Kernel<'obj> {
             stack_capacity: sizes.stack_capacity,
             counters: MapHandle::try_from(&maps.counters)?,
             events: MapHandle::try_from(&maps.events)?,
+            blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
         };
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
         let kernel = Self {

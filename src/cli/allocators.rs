@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::allocator::{Selection, given};
+use crate::allocator::{AllocFunction, Selection, given};
 use crate::config::ConfigError;
 
 /// Which allocators to probe, besides and instead of those that are found.
@@ -36,7 +36,7 @@ impl TryFrom<AllocatorArgs> for Selection {
             let function = given::parse(text)?;
             if functions
                 .iter()
-                .any(|other: &crate::allocator::AllocFunction| other.name == function.name)
+                .any(|other: &AllocFunction| other.name == function.name)
             {
                 return Err(ConfigError::AllocTwice(function.name.into_owned()));
             }
@@ -47,5 +47,51 @@ impl TryFrom<AllocatorArgs> for Selection {
             prefixes: args.prefixes,
             functions,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::allocator::given::GivenError;
+    use crate::cli::Cli;
+
+    fn selection(arguments: &str) -> Result<Selection, ConfigError> {
+        let arguments = ["memleak", "-p", "1"]
+            .into_iter()
+            .chain(arguments.split_whitespace());
+        let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+        cli.trace.allocators.try_into()
+    }
+
+    /// Each flag can be repeated, and all of them go together.
+    #[test]
+    fn repeated() {
+        let selection = selection("-O c -O /lib/x.so -S je_ --alloc a:free(0) --alloc b:alloc(size=1)");
+        let selection = selection.expect("it makes sense");
+        assert_eq!(selection.objects, ["c", "/lib/x.so"]);
+        assert_eq!(selection.prefixes, ["je_"]);
+        assert_eq!(selection.functions.len(), 2);
+    }
+
+    /// What makes no sense is refused with its own reason.
+    #[test]
+    fn nonsense() {
+        for (arguments, error) in [
+            ("--obj=", ConfigError::EmptyName("--obj")),
+            ("--symbols-prefix=", ConfigError::EmptyName("--symbols-prefix")),
+            (
+                "--alloc a:free(0) --alloc a:alloc(0)",
+                ConfigError::AllocTwice("a".into()),
+            ),
+            (
+                "--alloc malloc",
+                ConfigError::Alloc(GivenError::Form("malloc".into())),
+            ),
+        ] {
+            assert_eq!(selection(arguments), Err(error), "{arguments}");
+        }
     }
 }

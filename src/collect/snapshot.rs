@@ -23,6 +23,8 @@ const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
 /// One stack and what was allocated from it since tracing began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackTotals {
+    /// The number of its record, which is never another stack's.
+    pub record: u32,
     /// The instance that allocated; 0 for all together, where the stack is not known.
     pub instance: u32,
     /// Within one epoch, an address means the same code.
@@ -249,6 +251,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         End::ScratchBusy
     };
     Some(StackTotals {
+        record: index,
         instance: 0,
         epoch: 0,
         function: u8::try_from(index % functions).ok()?,

@@ -4,8 +4,11 @@
 //! addresses; the same code has other addresses after the process's mappings changed, so totals are merged by
 //! where the addresses lie in their modules.
 
+pub mod age;
 pub mod by_module;
 pub mod completeness;
+pub mod growth;
+pub mod order;
 #[cfg(test)]
 mod tests;
 
@@ -17,8 +20,11 @@ use unwind_tables::walk::{End, FoundBy, Frame};
 
 use crate::collect::{Amount, Snapshot, Spread, StackTotals};
 
+pub use age::Holder;
 pub use by_module::{EndGroup, ModuleSteps};
 pub use completeness::Completeness;
+pub use growth::{Change, Growth, Recent};
+pub use order::Order;
 
 /// A byte of a module, in the module's own space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,6 +74,8 @@ pub struct Site<M> {
     pub allocated: Amount,
     /// Those blocks of it that were freed.
     pub freed: Amount,
+    /// What changed, and how old its blocks are.
+    pub recent: Recent,
     /// What was allocated besides and could not be recorded.
     pub lost: Amount,
     /// How far `allocated` can be off, when it is estimated.
@@ -124,15 +132,19 @@ pub trait Meaning<M> {
 
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `meaning` says what an address was in an epoch of an instance. Sites are ranked by outstanding bytes, then
+/// `meaning` says what an address was in an epoch of an instance, `recent` what else is known of a stack. Sites are ranked by outstanding bytes, then
 /// outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank equally.
 pub fn group<'a, M: Copy + Ord + Hash, N: Meaning<M> + 'a>(
     snapshot: &Snapshot,
     meaning: impl Fn(u32) -> &'a N,
+    recent: impl Fn(&StackTotals) -> Recent,
 ) -> Vec<Site<M>> {
     let mut sites: HashMap<SiteKey<M>, (u32, Site<M>)> = HashMap::new();
     for stack in &snapshot.stacks {
-        let site = resolved(stack, meaning(stack.instance));
+        let site = Site {
+            recent: recent(stack),
+            ..resolved(stack, meaning(stack.instance))
+        };
         match sites.entry(key_of(&site)) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
                 vacant.insert((stack.epoch, site));
@@ -168,6 +180,7 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
         end_at,
         allocated: stack.allocated,
         freed: stack.freed,
+        recent: Recent::default(),
         lost: stack.lost,
         allocated_spread: stack.allocated_spread,
         freed_spread: stack.freed_spread,
@@ -234,6 +247,7 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
 
 /// Adds `site`'s amounts to `known`'s; its addresses replace the known ones where they are `newer`.
 fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
+    known.recent = known.recent + site.recent;
     known.allocated = known.allocated + site.allocated;
     known.freed = known.freed + site.freed;
     known.lost = known.lost + site.lost;

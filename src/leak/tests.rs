@@ -34,6 +34,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         exact: false,
     };
     StackTotals {
+        record: 0,
         instance: 1,
         epoch,
         function: 0,
@@ -53,7 +54,7 @@ fn sites(stacks: Vec<StackTotals>) -> Vec<Site<u32>> {
         stacks,
         ..Snapshot::default()
     };
-    group(&snapshot, |_| &Layout)
+    group(&snapshot, |_| &Layout, |_| Recent::default())
 }
 
 /// The same code at other addresses in a later epoch is one site, shown at the later addresses.
@@ -71,6 +72,47 @@ fn epochs_merge() {
         svma: Svma::new(0x10),
     };
     assert_eq!(merged[0].frames[0].place, Some(place));
+}
+
+/// A site has grown by what its stacks have, also where one of them has become the other's site since.
+#[test]
+fn sites_that_merge_keep_their_growth() {
+    let numbered = |record, stack| StackTotals { record, ..stack };
+    let snapshot = |second| Snapshot {
+        stacks: vec![
+            numbered(40, stack(0, &[0x1010], amount(100, 10))),
+            numbered(41, stack(1, &[0x2010], second)),
+        ],
+        ..Snapshot::default()
+    };
+    let mut growth = Growth::default();
+    growth.reported(&snapshot(amount(7, 1)));
+    let now = snapshot(amount(9, 2));
+    let changes = growth.changes(&now);
+    let sites = group(&now, |_| &Layout, |stack| changes.of(stack, None));
+    assert_eq!(sites.len(), 1);
+    assert_eq!(sites[0].recent.since_last.allocated, amount(2, 1));
+    assert_eq!(sites[0].recent.since_baseline.allocated, amount(109, 12));
+}
+
+/// What was freed while the table was read is not old; what an ended instance held is, and of several what is not
+/// known to be young.
+#[test]
+fn what_is_young() {
+    let blocks = crate::collect::StackBlocks {
+        young: amount(10, 1),
+        old: amount(60, 6),
+        ..Default::default()
+    };
+    let of = |blocks, holder| {
+        let mut site = sites(vec![stack(0, &[0x1010], amount(100, 10))]).remove(0);
+        site.recent.blocks = blocks;
+        site.young(holder)
+    };
+    assert_eq!(of(Some(blocks), Holder::Running), Some(amount(40, 4)));
+    assert_eq!(of(Some(blocks), Holder::Ended), Some(amount(0, 0)));
+    assert_eq!(of(Some(blocks), Holder::Several), Some(amount(10, 1)));
+    assert_eq!(of(None, Holder::Ended), None);
 }
 
 /// The same address in another epoch is other code.

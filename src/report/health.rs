@@ -10,7 +10,7 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::explain;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
-use super::{Report, estimates};
+use super::{Report, estimates, recent};
 use crate::bpf::InstanceEnd;
 
 /// Lines for processes.
@@ -31,6 +31,9 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             lines(out, "", fp_lines(report))?;
         }
     }
+    recent::age_lines(report)
+        .into_iter()
+        .try_for_each(|(label, text)| line(out, label, text))?;
     render_losses(report, out)
 }
 

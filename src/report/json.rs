@@ -4,6 +4,7 @@
 //! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
 
 mod amount;
+mod recent;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,6 +21,8 @@ use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
+
+use recent::{RecentJson, StackRecentJson};
 
 const SCHEMA_VERSION: u32 = 1;
 
@@ -43,6 +46,8 @@ struct ReportJson {
     allocated: AmountJson,
     lost: LostJson,
     unwinding: UnwindingJson,
+    #[serde(flatten)]
+    recent: RecentJson,
     stacks: Vec<StackJson>,
 }
 
@@ -129,6 +134,8 @@ struct StackJson {
     allocator: Name,
     outstanding: AmountJson,
     allocated: AmountJson,
+    #[serde(flatten)]
+    recent: StackRecentJson,
     lost: AmountJson,
     end: &'static str,
     end_at: Option<EndAtJson>,
@@ -206,6 +213,7 @@ impl From<&Report> for ReportJson {
                 ends: report.ends.iter().map(EndGroupJson::from).collect(),
                 modules: report.steps.iter().map(ModuleJson::from).collect(),
             },
+            recent: report.into(),
             stacks: report
                 .stacks
                 .iter()
@@ -281,6 +289,7 @@ impl StackJson {
             allocator: stack.allocator.clone(),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
+            recent: (&stack.recent).into(),
             lost: stack.lost.into(),
             end: stack.end.name(),
             end_at: stack.end_at.as_ref().map(EndAtJson::from),

@@ -8,6 +8,7 @@ mod estimates;
 mod health;
 mod json;
 mod modules;
+mod recent;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -25,8 +26,8 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Amount, Events, Losses, Spread};
-use crate::leak::{Completeness, EndGroup, ModuleSteps};
+use crate::collect::{Ages, Amount, Events, Losses, Spread};
+use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::symbolize::frame::Symbolized;
 pub(crate) use health::{counted, percent, size};
 
@@ -43,7 +44,9 @@ pub struct Report {
     pub top: usize,
     /// The processes.
     pub targets: Vec<TargetFacts>,
-    /// Every stack that allocated, most outstanding bytes first.
+    /// What ages and changes are measured by.
+    pub compared: Compared,
+    /// Every stack that allocated, in the order asked for; those of ended instances last.
     pub stacks: Vec<Stack>,
     /// Which allocations were recorded; if not all, then amounts are estimates.
     pub sampling: Sampling,
@@ -93,6 +96,36 @@ pub struct TargetFacts {
     pub ended: Option<InstanceEnd>,
 }
 
+/// What a report's ages and changes are measured by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Blocks younger than this are hidden from people; `None` if ages were not looked at.
+    pub older: Option<Duration>,
+    /// There was no report before: then "the last report" is the attach.
+    pub first: bool,
+    /// Time since the last report.
+    pub since_last: Duration,
+    /// Time since the baseline.
+    pub since_baseline: Duration,
+    /// When the user marked the baseline; `None` if it is the attach.
+    pub marked: Option<TimeOfDay>,
+}
+
+/// What a report says of a stack beyond its totals.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StackRecent {
+    /// What of the outstanding is young, or was freed while the report was made; `None` if not known.
+    pub young: Option<Amount>,
+    /// How far [`Stack::shown`] can be off, when it is estimated.
+    pub shown_spread: Spread,
+    /// Live blocks by age; `None` if not known.
+    pub ages: Option<Ages>,
+    /// What came and went since the last report.
+    pub since_last: Change,
+    /// What came and went since the baseline.
+    pub since_baseline: Change,
+}
+
 /// One allocator function called by one stack.
 #[derive(Clone, Debug)]
 pub struct Stack {
@@ -108,6 +141,8 @@ pub struct Stack {
     pub outstanding: Amount,
     /// Everything allocated since the attach.
     pub allocated: Amount,
+    /// Ages and changes.
+    pub recent: StackRecent,
     /// What was allocated besides and could not be recorded.
     pub lost: Amount,
     /// How far `outstanding` can be off, when it is estimated.
@@ -120,6 +155,13 @@ pub struct Stack {
     pub end_at: Option<Location>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
+}
+
+impl Stack {
+    /// What is outstanding and not young: what people are shown.
+    pub fn shown(&self) -> Amount {
+        self.outstanding.less(self.recent.young.unwrap_or_default())
+    }
 }
 
 /// One frame with its names.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod recent;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -62,6 +64,7 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
             bytes: outstanding.bytes * 2,
             blocks: outstanding.blocks * 2,
         },
+        recent: StackRecent::default(),
         lost: Amount::default(),
         outstanding_spread: Spread::default(),
         allocated_spread: Spread::default(),
@@ -82,6 +85,7 @@ fn report(stacks: Vec<Stack>) -> Report {
         unwind: Unwind::Dwarf,
         sampling: Sampling::All,
         top: 10,
+        compared: Compared::default(),
         targets: vec![TargetFacts {
             pid: 4242,
             instance: 1,
@@ -390,6 +394,7 @@ fn cut_stack_json() -> Value {
     json!({
         "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc",
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
+        "young": null, "ages": null, "since_last": recent::change_json([0; 4]), "since_baseline": recent::change_json([0; 4]),
         "lost": {"bytes": 0, "blocks": 0},
         "end": "no_cfi", "end_at": {"module": "/opt/libplugin.so", "address": "0x2000"},
         "frames": [
@@ -413,6 +418,7 @@ fn json_of_an_empty_report() {
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"processes":0,"events":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
+        r#""older_than_ns":null,"since_last":{"duration_ns":0},"since_baseline":{"duration_ns":0,"marked":null},"ages":null,"#,
         r#""stacks":[]}"#,
         "\n",
     );
@@ -429,6 +435,7 @@ fn estimates_carry_their_error() {
         bytes: 90_000,
         blocks: 25 << 32,
     };
+    report.stacks[0].recent.shown_spread = report.stacks[0].outstanding_spread;
     let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
     assert_eq!(value["sampling"], json!({"method": "bytes", "interval": 4096}));
     for amount in [&value["stacks"][0]["outstanding"], &value["outstanding"]] {

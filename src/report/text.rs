@@ -13,7 +13,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::ends::explain;
 use super::health::{counted, size};
-use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health};
+use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health, recent};
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
@@ -27,7 +27,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         "[{}] Top {} stacks with outstanding allocations:",
         report.time, report.top
     )?;
-    let outstanding = report.stacks.iter().filter(|stack| stack.outstanding.blocks > 0);
+    let outstanding = report.stacks.iter().filter(|stack| stack.shown().blocks > 0);
     let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
     shown.reverse();
     for stack in shown {
@@ -37,18 +37,21 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let amount = stack.outstanding;
+    let amount = stack.shown();
     writeln!(
         out,
         "\t{} bytes in {} allocations from stack",
         amount.bytes, amount.blocks
     )?;
     if report.sampling != Sampling::All {
-        writeln!(out, "\t\t{}", estimates::error(stack.outstanding_spread))?;
+        writeln!(out, "\t\t{}", estimates::error(stack.recent.shown_spread))?;
     }
     match report.targets.len() > 1 {
         true => writeln!(out, "\t\tvia {} in {}", stack.allocator, Owner(stack))?,
         false => writeln!(out, "\t\tvia {}", stack.allocator)?,
+    }
+    for line in recent::growth_lines(stack, &report.compared) {
+        writeln!(out, "\t\t{line}")?;
     }
     if stack.lost.blocks > 0 {
         let lost = stack.lost;

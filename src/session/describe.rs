@@ -1,7 +1,9 @@
 //! From a snapshot to a report: groups, resolves and names what the kernel recorded.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::Timelike;
 use unwind_tables::addr::{Avma, Svma};
@@ -10,9 +12,15 @@ use unwind_tables::walk::Unwind;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::{Catalog, Name};
-use crate::collect::Snapshot;
-use crate::leak::{Completeness, EndGroup, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group};
-use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, TimeOfDay};
+use crate::collect::{Ages, Amount, LiveBlocks, Snapshot};
+use crate::config::View;
+use crate::leak::growth::Changes;
+use crate::leak::{
+    Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group,
+};
+use crate::report::{
+    Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
+};
 use crate::symbolize::{CodeObject, PerfMap, Symbolized, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
 
@@ -29,31 +37,65 @@ pub(super) struct Describer<'a> {
     pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
 }
 
+/// What is known of stacks beyond their totals.
+pub(super) struct Recently<'a> {
+    pub(super) changes: Changes<'a>,
+    /// There was no report before.
+    pub(super) first: bool,
+    pub(super) marked: Option<TimeOfDay>,
+    /// If ages were looked at.
+    pub(super) blocks: Option<LiveBlocks>,
+}
+
 /// The report of `snapshot`.
-pub(super) fn report(mut names: Describer<'_>, snapshot: Snapshot, unwind: Unwind, top: usize) -> Report {
+pub(super) fn report(
+    mut names: Describer<'_>,
+    snapshot: &Snapshot,
+    recently: &Recently<'_>,
+    view: &View,
+    unwind: Unwind,
+    top: usize,
+) -> Report {
     let (processes, unknown) = (names.processes, History::default());
     let history = |instance| {
         processes
             .get(&instance)
             .map_or(&unknown, |process| &process.history)
     };
-    let sites = group(&snapshot, history);
+    let changes = &recently.changes;
+    let sites = group(snapshot, history, |stack| {
+        changes.of(stack, recently.blocks.as_ref())
+    });
     let completeness = Completeness::of(&sites);
     let ends = names.ends(&sites);
     let steps = names.steps(&sites);
-    let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site)).collect();
-    // What ended programs held is no longer anybody's to free: it comes last. The order is kept otherwise.
-    stacks.sort_by_key(|stack| stack.ended.is_some());
+    let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site, view)).collect();
+    // What ended programs held is no longer anybody's to free: it comes last.
+    stacks.sort_by_cached_key(|stack| {
+        let grown = match recently.marked {
+            Some(_) => &stack.recent.since_baseline,
+            None => &stack.recent.since_last,
+        };
+        let key = view.sort.key(stack.shown(), grown);
+        (stack.ended.is_some(), Reverse(key))
+    });
     Report {
         time: time_of_day(),
         elapsed: snapshot.elapsed,
         unwind,
         top,
+        compared: Compared {
+            older: view.older,
+            first: recently.first,
+            since_last: changes.since_last,
+            since_baseline: changes.since_baseline,
+            marked: recently.marked,
+        },
         targets: processes.values().map(|process| process.facts.clone()).collect(),
         stacks,
         sampling: snapshot.sampling,
         events: snapshot.events,
-        losses: snapshot.losses,
+        losses: snapshot.losses.clone(),
         completeness,
         ends,
         steps,
@@ -70,13 +112,38 @@ impl Meaning<ModuleId> for History {
     }
 }
 
-fn time_of_day() -> TimeOfDay {
+/// The local time.
+pub(super) fn time_of_day() -> TimeOfDay {
     let now = chrono::Local::now();
     let part = |value: u32| u8::try_from(value).unwrap_or_default();
     TimeOfDay {
         hour: part(now.hour()),
         minute: part(now.minute()),
         second: part(now.second()),
+    }
+}
+
+/// A site's ages and changes; it is `process`'s if it is one's.
+fn recent(site: &Site<ModuleId>, process: Option<&TargetFacts>, view: &View) -> StackRecent {
+    let holder = match process {
+        None => Holder::Several,
+        Some(TargetFacts { ended: Some(_), .. }) => Holder::Ended,
+        Some(TargetFacts { ended: None, .. }) => Holder::Running,
+    };
+    let (young, shown_spread) = match view.older {
+        Some(Duration::ZERO) => (Some(Amount::default()), site.outstanding_spread()),
+        _ => (site.young(holder), site.shown_spread(holder)),
+    };
+    StackRecent {
+        young,
+        shown_spread,
+        // Blocks of what has ended leave the table some time later.
+        ages: site.recent.blocks.map(|blocks| match holder {
+            Holder::Ended => Ages::default(),
+            Holder::Running | Holder::Several => blocks.ages,
+        }),
+        since_last: site.recent.since_last,
+        since_baseline: site.recent.since_baseline,
     }
 }
 
@@ -91,9 +158,10 @@ impl Describer<'_> {
         process.map(|process| &process.facts)
     }
 
-    fn stack(&mut self, site: Site<ModuleId>) -> Stack {
+    fn stack(&mut self, site: Site<ModuleId>, view: &View) -> Stack {
         let process = self.process(site.instance);
         Stack {
+            recent: recent(&site, process, view),
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
             ended: process.and_then(|process| process.ended),

@@ -3,6 +3,7 @@
 //! Tables are built and published before the first probe is attached; probes are detached before anything else
 //! is taken down. Parsing, formatting and map access are elsewhere.
 
+mod ages;
 mod attachments;
 mod copies;
 mod describe;
@@ -13,6 +14,7 @@ mod probes;
 mod process;
 mod program;
 mod reload;
+mod signals;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -20,26 +22,27 @@ mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use unwind_tables::walk::Unwind;
 
 use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
-use crate::collect::{self, Snapshot};
-use crate::config::Config;
+use crate::collect::{self, Moment, Snapshot};
+use crate::config::{Config, View};
 use crate::launch::{Held, Running};
+use crate::leak::Growth;
 use crate::preflight;
-use crate::report::{self, ModuleFacts, Report};
+use crate::report::{self, Format, ModuleFacts, Report, TimeOfDay};
 use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use live::{Live, Prepared};
 use probes::AllocatorProbes;
+pub use signals::Signals;
 use tables::ModuleTables;
 
 /// Storage for each way to attach that may have to be tried.
@@ -53,13 +56,13 @@ pub fn storages() -> Storages {
 /// How long the session sleeps at most before it looks at the target and at signals again.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Traces as `config` says and writes reports to `out`, until all are made, `stop` is set, or the target ends.
-/// Returns the status of the program that it started, if that has ended and `stop` is not set; else 0.
+/// Traces as `config` says and writes reports to `out`, until all are made, `signals` ask for an end, or
+/// the target ends. Returns the status of the program that it started, if that has ended and no end was asked for; else 0.
 ///
 /// # Errors
 ///
 /// What went wrong, on which object, and what to do about it. Nothing is left attached.
-pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::Result<u8> {
+pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::Result<u8> {
     preflight::check()?;
     let mut storages = storages();
     let mut session = Session::start(&mut storages, config)?;
@@ -68,20 +71,30 @@ pub fn run(config: &Config, stop: &AtomicBool, out: &mut dyn Write) -> anyhow::R
     loop {
         // From report to report, however long the last one took; none is made up for.
         next = (next + config.interval).max(Instant::now());
-        let stopping = session.follow(next, stop)?;
+        let stopping = session.follow(next, signals)?;
         made += 1;
         let ending = stopping || config.count.is_some_and(|count| made >= count.get());
         let report = match ending {
-            true => session.last_report(config.top)?,
-            false => session.report(config.top)?,
+            true => session.last_report(&config.view, config.top, signals)?,
+            false => session.report(&config.view, config.top, signals)?,
         };
-        report::render(&report, config.format, out)?;
-        out.flush()?;
+        write(&report, config.format, out)?;
         if ending {
-            let is_stopped = stop.load(Ordering::Relaxed);
-            return Ok(if is_stopped { 0 } else { session.program_status() });
+            let status = if signals.wants_end() {
+                0
+            } else {
+                session.program_status()
+            };
+            return Ok(status);
         }
     }
+}
+
+/// In large pieces: a report of many stacks is many megabytes of small ones.
+fn write(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    report::render(report, format, &mut out)?;
+    out.flush()
 }
 
 /// Processes that are being traced. Dropping it detaches.
@@ -93,6 +106,9 @@ pub struct Session<'obj> {
     perf_maps: HashMap<u32, PerfMap>,
     /// The program that was started.
     program: Option<Running>,
+    growth: Growth,
+    /// When the user marked the baseline of growth.
+    marked: Option<TimeOfDay>,
 }
 
 impl<'obj> Session<'obj> {
@@ -116,25 +132,27 @@ impl<'obj> Session<'obj> {
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
+            growth: Growth::default(),
+            marked: None,
         })
     }
 
-    /// Follows the processes until `deadline`. Returns whether the end came before: all have ended, or `stop` was
-    /// set.
+    /// Follows the processes until `deadline`. Returns whether the end came before: all have ended, or it was
+    /// asked for. A mark that is asked for is made.
     ///
     /// # Errors
     ///
     /// The kernel side cannot be read or written any more.
-    pub fn follow(&mut self, deadline: Instant, stop: &AtomicBool) -> anyhow::Result<bool> {
-        let live = &mut self.live;
+    pub fn follow(&mut self, deadline: Instant, signals: &Signals) -> anyhow::Result<bool> {
         let mut next_reload: Option<Duration> = None;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
+            let live = &mut self.live;
             let events = live
                 .events
                 .wait(left.min(TICK).min(next_reload.unwrap_or(TICK)))
                 .context("cannot read events")?;
-            if stop.load(Ordering::Relaxed) {
+            if signals.wants_end() {
                 return Ok(true);
             }
             live.observe()?;
@@ -143,6 +161,9 @@ impl<'obj> Session<'obj> {
                 return Ok(true);
             }
             next_reload = live.reload_due()?;
+            if signals.take_mark() {
+                self.mark()?;
+            }
             if left.is_zero() {
                 return Ok(false);
             }
@@ -196,13 +217,13 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// A report of everything recorded so far.
+    /// A report of everything recorded so far. While it is made, the processes are followed.
     ///
     /// # Errors
     ///
     /// The kernel side cannot be read or written.
-    pub fn report(&mut self, top: usize) -> anyhow::Result<Report> {
-        self.report_and(top, |_| ())
+    pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
+        self.report_and(view, top, signals, |_| ())
     }
 
     /// The same for the last time: the target is left alone as soon as everything is read, before names are found for
@@ -211,12 +232,21 @@ impl<'obj> Session<'obj> {
     /// # Errors
     ///
     /// As [`Session::report`].
-    pub fn last_report(&mut self, top: usize) -> anyhow::Result<Report> {
-        self.report_and(top, Live::detach)
+    pub fn last_report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
+        self.report_and(view, top, signals, Live::detach)
     }
 
-    fn report_and(&mut self, top: usize, then: impl FnOnce(&mut Live<'obj>)) -> anyhow::Result<Report> {
+    fn report_and(
+        &mut self,
+        view: &View,
+        top: usize,
+        signals: &Signals,
+        then: impl FnOnce(&mut Live<'obj>),
+    ) -> anyhow::Result<Report> {
+        // In this order: what was old at the moment is in the totals.
+        let moment = Moment::now();
         let snapshot = self.snapshot()?;
+        let blocks = self.read_blocks(moment, view, signals)?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
         self.live.reload_all()?;
@@ -245,7 +275,15 @@ impl<'obj> Session<'obj> {
             // Without a walk there are no stacks for the word to be about.
             Walk::Dwarf | Walk::Off => Unwind::Dwarf,
         };
-        Ok(describe::report(names, snapshot, unwind, top))
+        let recent = describe::Recently {
+            changes: self.growth.changes(&snapshot),
+            first: !self.growth.has_reported(),
+            marked: self.marked,
+            blocks,
+        };
+        let report = describe::report(names, &snapshot, &recent, view, unwind, top);
+        self.growth.reported(&snapshot);
+        Ok(report)
     }
 }
 

@@ -167,12 +167,17 @@ pub(super) fn missing_by_request<'a>(
         }
     }
     let is_given = |name: &str| selection.functions.iter().any(|function| function.name == name);
-    problems.iter().find_map(|problem| match &problem.reason {
-        Reason::NotFound(name) if is_given(name) => Some(format!(
-            "no object that may be probed defines `{name}` (--alloc): give the symbol as `nm` shows it, without \
-             version; a stripped object has only its dynamic symbols (nm -D)"
-        )),
-        _ => None,
+    problems.iter().find_map(|problem| {
+        let Reason::NotFound(name) = &problem.reason else {
+            return None;
+        };
+        let advice = || {
+            format!(
+                "no object that may be probed defines `{name}` (--alloc): give the symbol as `nm` shows it, without \
+                 version; a stripped object has only its dynamic symbols (nm -D)"
+            )
+        };
+        is_given(name).then(advice)
     })
 }
 

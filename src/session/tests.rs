@@ -3,8 +3,9 @@ use std::process::{Child, Command, Stdio};
 use unwind_tables::walk::End;
 
 use super::*;
+use crate::allocator::Selection;
 use crate::bpf::Sampling;
-use crate::report::Format;
+use crate::config::View;
 
 /// Debian's python3, allocating and freeing without end.
 struct Python(Child);
@@ -56,6 +57,8 @@ fn config(pid: u32) -> Config {
         walk: Walk::Dwarf,
         format: Format::Text,
         top: 10,
+        view: View::default(),
+        allocators: Selection::default(),
         sampling: Sampling::All,
         sizes: None,
         max_blocks: Some(1 << 16),
@@ -69,10 +72,7 @@ fn config(pid: u32) -> Config {
 /// Blocks whose stack was not walked for want of room, and blocks whose stack was.
 fn follow_and_count(session: &mut Session<'_>) -> (u64, u64) {
     session
-        .follow(
-            Instant::now() + Duration::from_millis(200),
-            &AtomicBool::new(false),
-        )
+        .follow(Instant::now() + Duration::from_millis(200), &Signals::default())
         .expect("the session goes on");
     let snapshot = session.snapshot().expect("it can be read");
     let blocks = |busy: bool| {

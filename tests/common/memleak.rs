@@ -56,8 +56,13 @@ impl Memleak {
     #[track_caller]
     fn start(mut command: Command, pid: u32, flags: &[&str], interval: &[&str]) -> Self {
         require_root();
+        let format = match flags.contains(&"--format") {
+            true => &[][..],
+            false => &["--format", "json"],
+        };
         let mut child = command
-            .args(["--format", "json", "-p", &pid.to_string()])
+            .args(format)
+            .args(["-p", &pid.to_string()])
             .args(flags)
             .args(interval)
             .stdin(Stdio::null())
@@ -89,6 +94,35 @@ impl Memleak {
         panic!("memleak did not attach: {:#?}", self.said);
     }
 
+    /// Tells it to compare with what is outstanding now, and waits until that is done.
+    #[track_caller]
+    pub fn mark(&mut self) {
+        signal(self.child.id(), "USR1");
+        while let Some(line) = self.messages.next() {
+            let done = line.contains("marked at ");
+            self.said.push(line);
+            if done {
+                return;
+            }
+        }
+        panic!("memleak did not mark: {:#?}", self.said);
+    }
+
+    /// Asks for an end and returns the last report as text, for flags with a `--format`.
+    #[track_caller]
+    pub fn finish_text(self) -> String {
+        signal(self.child.id(), "INT");
+        self.wait_for_text()
+    }
+
+    /// As [`Memleak::finish_text`], where the end has its own cause.
+    #[track_caller]
+    pub fn wait_for_text(mut self) -> String {
+        let lines = self.reports.rest();
+        assert!(self.child.wait().expect("a child of ours").success());
+        lines.join("\n")
+    }
+
     /// The next report that it makes by itself.
     #[track_caller]
     pub fn report(&self) -> Report {
@@ -106,6 +140,12 @@ impl Memleak {
     /// Asks for an end and does not wait for it.
     pub fn interrupt(&self) {
         signal(self.child.id(), "INT");
+    }
+
+    /// As [`Memleak::finish`], with the reports before it that were not taken.
+    #[track_caller]
+    pub fn finish_with_reports(self) -> Vec<Report> {
+        self.finish_with_all_reports().0
     }
 
     /// As [`Memleak::finish`], with all that it said.

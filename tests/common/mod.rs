@@ -10,6 +10,7 @@ pub mod host;
 pub mod memleak;
 pub mod program;
 pub mod random;
+pub mod recent;
 pub mod recorded;
 pub mod report;
 pub mod started;

@@ -17,6 +17,8 @@ pub struct Report {
     pub allocated: Estimate,
     pub lost: Lost,
     pub unwinding: Unwinding,
+    #[serde(flatten)]
+    pub recent: super::recent::Recent,
     pub stacks: Vec<Stack>,
     /// What is outstanding of each stack, with its error.
     #[serde(skip)]
@@ -135,6 +137,8 @@ pub struct Stack {
     pub lost: Amount,
     pub end: String,
     pub end_at: Option<EndAt>,
+    #[serde(flatten)]
+    pub recent: super::recent::StackRecent,
     pub frames: Vec<Frame>,
 }
 

@@ -26,7 +26,8 @@ computed: jmp *%rax
 imported: jmp other@PLT
 never: call abort@PLT
     ud2
-wrapped: call allocate@PLT
+wrapped:
+here: call allocate@PLT
     test %rax, %rax
     je 1f
     ret
@@ -37,7 +38,7 @@ looks_first: test %rdi, %rdi
     jmp allocate@PLT
 1:  ret
 wrapper_of_wrapper: sub $8, %rsp
-    call wrapped
+    call here
     add $8, %rsp
     ret
 .type two_rets,@function

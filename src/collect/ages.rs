@@ -1,0 +1,81 @@
+//! How old blocks are: a histogram of few, wide classes. Pure.
+
+use std::ops::Add;
+use std::time::Duration;
+
+use super::Amount;
+
+/// The classes' upper bounds, each of which belongs to the next class; the last class has none.
+pub const AGE_BOUNDS: [Duration; 6] = [
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(600),
+    Duration::from_secs(3600),
+];
+
+/// Blocks by age.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ages<A = Amount>([A; AGE_BOUNDS.len() + 1]);
+
+impl<A: Copy + Add<Output = A>> Ages<A> {
+    /// Counts `amount` of this age.
+    pub fn count(&mut self, age: Duration, amount: A) {
+        let class = AGE_BOUNDS.partition_point(|&bound| bound <= age);
+        if let Some(known) = self.0.get_mut(class) {
+            *known = *known + amount;
+        }
+    }
+
+    /// The same with other amounts.
+    pub fn map<B>(self, other: impl FnMut(A) -> B) -> Ages<B> {
+        Ages(self.0.map(other))
+    }
+
+    /// The classes, youngest first: upper bound (none for the last) and blocks.
+    pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, A)> {
+        let bounds = AGE_BOUNDS.into_iter().map(Some).chain([None]);
+        bounds.zip(self.0)
+    }
+}
+
+impl<A: Copy + Add<Output = A>> Add for Ages<A> {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        for (known, amount) in self.0.iter_mut().zip(other.0) {
+            *known = *known + amount;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Amount = Amount { bytes: 8, blocks: 1 };
+
+    /// A block is in the first class whose bound is above its age; sums of histograms are sums of classes.
+    #[test]
+    fn classes_are_half_open() {
+        let class_of = |age| {
+            let mut ages = Ages::default();
+            ages.count(age, ONE);
+            ages.classes().position(|(_, amount)| amount == ONE)
+        };
+        for (class, bound) in AGE_BOUNDS.into_iter().enumerate() {
+            assert_eq!(class_of(bound - Duration::from_nanos(1)), Some(class));
+            assert_eq!(class_of(bound), Some(class + 1));
+        }
+        assert_eq!(class_of(Duration::ZERO), Some(0));
+        assert_eq!(class_of(Duration::MAX), Some(AGE_BOUNDS.len()));
+        let mut ages = Ages::default();
+        ages.count(Duration::ZERO, ONE);
+        assert_eq!(
+            (ages + ages).classes().next(),
+            Some((Some(AGE_BOUNDS[0]), ONE + ONE))
+        );
+    }
+}

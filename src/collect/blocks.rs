@@ -1,0 +1,279 @@
+//! The block table, read block by block while the target runs. What stacks hold in all is in the totals, which need
+//! no such walk (`snapshot`); this is for what only single blocks know: their age and their address.
+//!
+//! A block that lives from before the walk to its end is seen just once, others once or not at all (`bpf::batch`). Nothing is
+//! kept of a block but what is summed up, so memory is bounded by the number of stacks.
+
+use std::ops::Add;
+use std::time::Duration;
+
+use unwind_tables::addr::Avma;
+
+use super::ages::Ages;
+use super::weight::{Weight, WeightedAmount};
+use super::{Amount, Spread};
+use crate::bpf::types::{block, block_key};
+use crate::bpf::{Batch, HashTable, Kernel, monotonic_nanoseconds};
+
+/// Bytes of a key and of a value of the table.
+const KEY_BYTES: usize = size_of::<block_key>();
+const VALUE_BYTES: usize = size_of::<block>();
+
+/// A moment, by the clock that blocks are dated with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// This moment.
+    pub fn now() -> Self {
+        Self(monotonic_nanoseconds())
+    }
+
+    /// How long before this moment something happened; nothing if it happened later.
+    fn age(self, at: u64) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(at))
+    }
+}
+
+/// A block that was allocated and not freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The instance that it is in.
+    pub instance: u32,
+    /// Where it begins.
+    pub address: Avma,
+    /// The bytes that were asked for.
+    pub size: u64,
+    /// When, in nanoseconds of the kernel's monotonic clock.
+    pub allocated_at: u64,
+    /// The record of its stack, as [`StackTotals::record`](super::StackTotals::record).
+    pub stack: u32,
+    /// How many blocks it stands for.
+    pub weight: Weight,
+}
+
+impl Block {
+    /// What its stack's totals have of it.
+    pub fn amount(&self) -> WeightedAmount {
+        self.weight.of(self.size)
+    }
+
+    /// From the table's key and value, in the layout of `struct block_key` and `struct block`.
+    fn decode(key: &[u8; KEY_BYTES], value: &[u8; VALUE_BYTES]) -> Self {
+        Self {
+            instance: half(key, std::mem::offset_of!(block_key, instance)),
+            address: Avma::new(whole(key, std::mem::offset_of!(block_key, address))),
+            size: whole(value, std::mem::offset_of!(block, size)),
+            allocated_at: whole(value, std::mem::offset_of!(block, allocated_at)),
+            stack: half(value, std::mem::offset_of!(block, stack)),
+            weight: Weight::stored(half(value, std::mem::offset_of!(block, weight))),
+        }
+    }
+}
+
+/// The `u32` at `at`, which is inside.
+fn half(bytes: &[u8], at: usize) -> u32 {
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+}
+
+/// The `u64` at `at`, which is inside.
+fn whole(bytes: &[u8], at: usize) -> u64 {
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// The block table, which any thread can read, also after the rest of the kernel side is gone.
+pub struct BlockTable(HashTable);
+
+impl BlockTable {
+    /// That of `kernel`.
+    ///
+    /// # Errors
+    ///
+    /// No file descriptor is left.
+    pub fn of(kernel: &Kernel<'_>) -> Result<Self, libbpf_rs::Error> {
+        kernel.recorded.blocks.again().map(Self)
+    }
+
+    /// Shows `see` every block in the table.
+    ///
+    /// # Errors
+    ///
+    /// The table could not be read.
+    pub fn visit(&self, mut see: impl FnMut(Block)) -> Result<(), libbpf_rs::Error> {
+        self.0.walk(|Batch { keys, values }| {
+            let (keys, values) = (keys.as_chunks().0, values.as_chunks().0);
+            for (key, value) in keys.iter().zip(values) {
+                see(Block::decode(key, value));
+            }
+        })
+    }
+}
+
+/// The live blocks of a stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackBlocks<A = Amount> {
+    /// Those that are younger than what was asked for.
+    pub young: A,
+    /// The others.
+    pub old: A,
+    /// How far `old` can be off, when it is estimated.
+    pub old_spread: Spread,
+    /// All of them by age.
+    pub ages: Ages<A>,
+}
+
+impl Add for StackBlocks {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            young: self.young + other.young,
+            old: self.old + other.old,
+            old_spread: self.old_spread + other.old_spread,
+            ages: self.ages + other.ages,
+        }
+    }
+}
+
+impl StackBlocks<WeightedAmount> {
+    fn count(&mut self, age: Duration, older: Duration, block: &Block) {
+        let amount = block.amount();
+        if age < older {
+            self.young = self.young + amount;
+        } else {
+            self.old = self.old + amount;
+            self.old_spread = self.old_spread + block.weight.spread(block.size);
+        }
+        self.ages.count(age, amount);
+    }
+
+    fn rounded(&self) -> StackBlocks {
+        StackBlocks {
+            young: self.young.rounded(),
+            old: self.old.rounded(),
+            old_spread: self.old_spread,
+            ages: self.ages.map(WeightedAmount::rounded),
+        }
+    }
+}
+
+/// The blocks of a moment by stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveBlocks {
+    /// By the number of the stack's record.
+    by_stack: Vec<Option<Box<StackBlocks<WeightedAmount>>>>,
+}
+
+impl LiveBlocks {
+    /// Reads the table, and tells blocks that were younger than `older` at `moment` from the others. Blocks that were
+    /// allocated after it are left out: the totals that were read then do not have them either.
+    ///
+    /// # Errors
+    ///
+    /// The table could not be read.
+    pub fn read(table: &BlockTable, moment: Moment, older: Duration) -> Result<Self, libbpf_rs::Error> {
+        let mut live = Self::default();
+        table.visit(|block| live.add(&block, moment, older))?;
+        Ok(live)
+    }
+
+    fn add(&mut self, block: &Block, moment: Moment, older: Duration) {
+        // The kernel side gives out fewer numbers than there is memory for.
+        let Ok(number) = usize::try_from(block.stack) else {
+            return;
+        };
+        if block.allocated_at > moment.0 {
+            return;
+        }
+        if self.by_stack.len() <= number {
+            self.by_stack.resize(number + 1, None);
+        }
+        let stack = self.by_stack[number].get_or_insert_default();
+        stack.count(moment.age(block.allocated_at), older, block);
+    }
+
+    /// Those of a stack.
+    pub fn of(&self, record: u32) -> StackBlocks {
+        let number = usize::try_from(record).unwrap_or(usize::MAX);
+        let stack = self.by_stack.get(number).and_then(Option::as_deref);
+        stack.map(StackBlocks::rounded).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(stack: u32, size: u64, allocated_at: u64) -> Block {
+        Block {
+            instance: 1,
+            address: Avma::new(0x1000),
+            size,
+            allocated_at,
+            stack,
+            weight: Weight::stored(1f32.to_bits()),
+        }
+    }
+
+    fn amount(bytes: u64, blocks: u64) -> Amount {
+        Amount { bytes, blocks }
+    }
+
+    /// A block exactly as old as was asked for is old; nothing is old that was allocated less than that long ago,
+    /// not even shortly after the machine started, and what came after the moment is left out.
+    #[test]
+    fn young_and_old() {
+        let older = Duration::from_nanos(500);
+        let read = |now, blocks: &[Block]| {
+            let mut live = LiveBlocks::default();
+            blocks
+                .iter()
+                .for_each(|block| live.add(block, Moment(now), older));
+            live
+        };
+        let live = read(
+            1000,
+            &[
+                block(3, 1, 500),
+                block(3, 2, 501),
+                block(3, 4, 1000),
+                block(3, 8, 1001),
+                block(9, 16, 0),
+            ],
+        );
+        assert_eq!((live.of(3).old, live.of(3).young), (amount(1, 1), amount(6, 2)));
+        assert_eq!(
+            live.of(3).ages.classes().next().map(|(_, amount)| amount),
+            Some(amount(7, 3))
+        );
+        assert_eq!(live.of(9).old, amount(16, 1));
+        assert_eq!(live.of(4), StackBlocks::default());
+        assert_eq!(live.of(u32::MAX), StackBlocks::default());
+        let booted = read(100, &[block(0, 1, 0), block(0, 1, 100)]);
+        assert_eq!(
+            (booted.of(0).old, booted.of(0).young),
+            (amount(0, 0), amount(2, 2))
+        );
+    }
+
+    /// Fields are read from where the kernel side has them.
+    #[test]
+    fn a_block_is_decoded() {
+        let (mut key, mut value) = ([0; KEY_BYTES], [0; VALUE_BYTES]);
+        key[..8].copy_from_slice(&0x7f00_1234_u64.to_ne_bytes());
+        key[8..12].copy_from_slice(&7_u32.to_ne_bytes());
+        value[..8].copy_from_slice(&(5_u64 << 40).to_ne_bytes());
+        value[8..16].copy_from_slice(&77_u64.to_ne_bytes());
+        value[16..20].copy_from_slice(&11_u32.to_ne_bytes());
+        value[20..].copy_from_slice(&2.5f32.to_ne_bytes());
+        let expected = Block {
+            instance: 7,
+            address: Avma::new(0x7f00_1234),
+            weight: Weight::stored(2.5f32.to_bits()),
+            ..block(11, 5 << 40, 77)
+        };
+        assert_eq!(Block::decode(&key, &value), expected);
+    }
+}

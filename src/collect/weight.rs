@@ -1,0 +1,116 @@
+//! How many blocks a recorded one stands for, as `bpf/sampling.bpf.h` computes with it.
+
+use super::{Amount, Spread};
+use crate::bpf::types::weight_shape;
+
+/// Bits behind the point.
+const SHIFT: u32 = weight_shape::WEIGHT_SHIFT.0;
+/// Bits of the fraction of an IEEE 754 single, and what its exponent is raised by.
+const FRACTION_BITS: u32 = 23;
+const EXPONENT_BIAS: u32 = 127;
+
+/// A weight; at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight(u64);
+
+impl Weight {
+    /// From how it is stored with a block: an IEEE 754 single, at least 1.
+    pub(super) fn stored(bits: u32) -> Self {
+        let fraction = u64::from(1 << FRACTION_BITS | bits & ((1 << FRACTION_BITS) - 1));
+        let exponent = (bits >> FRACTION_BITS).saturating_sub(EXPONENT_BIAS).min(40);
+        Self(fraction << exponent >> (FRACTION_BITS - SHIFT))
+    }
+
+    /// What a block of `size` stands for.
+    pub(super) fn of(self, size: u64) -> WeightedAmount {
+        let bytes = (u128::from(size) * u128::from(self.0)) >> SHIFT;
+        WeightedAmount(Amount {
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            blocks: self.0,
+        })
+    }
+}
+
+impl Weight {
+    /// How far [`Weight::of`] can be off: the same estimate as that of the totals (`add_variance` in
+    /// `bpf/blocks.bpf.h`).
+    pub(super) fn spread(self, size: u64) -> Spread {
+        let (weight, bytes) = (u128::from(self.0), u128::from(self.of(size).0.bytes));
+        Spread {
+            recorded: 1,
+            bytes: bytes * bytes.saturating_sub(size.into()),
+            blocks: weight * weight.saturating_sub(1 << SHIFT),
+        }
+    }
+}
+
+/// An amount whose blocks are not rounded yet: a sum of many is rounded once, as the kernel's totals are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightedAmount(Amount);
+
+impl std::ops::Add for WeightedAmount {
+    type Output = Self;
+
+    /// Saturates.
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
+impl WeightedAmount {
+    /// With the nearest whole number of blocks.
+    pub fn rounded(self) -> Amount {
+        Amount {
+            blocks: self.0.blocks.saturating_add(1 << (SHIFT - 1)) >> SHIFT,
+            ..self.0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a block says of the others: w(w - 1)v^2 for its bytes, w(w - 1) for its number; nothing, if it stands for
+    /// itself alone.
+    #[test]
+    fn spreads() {
+        let spread = Weight::stored(3f32.to_bits()).spread(10);
+        assert_eq!((spread.recorded, spread.bytes), (1, 600));
+        assert_eq!(spread.blocks, 6 << 32);
+        let exact = Weight::stored(1f32.to_bits()).spread(u64::MAX);
+        assert_eq!((exact.bytes, exact.blocks), (0, 0));
+        // Saturated bytes times saturated bytes still fit.
+        let _ = Weight::stored(u32::MAX).spread(u64::MAX);
+    }
+
+    /// A block that stands for itself alone is what it is, whatever its size; one that stands for more is as many, and
+    /// parts of blocks add up.
+    #[test]
+    fn weights() {
+        let one = Weight::stored(1f32.to_bits());
+        for size in [0, 1, 40, u64::MAX] {
+            assert_eq!(
+                one.of(size).rounded(),
+                Amount {
+                    bytes: size,
+                    blocks: 1
+                }
+            );
+        }
+        let half_more = Weight::stored(1.5f32.to_bits()).of(10);
+        assert_eq!(half_more.rounded(), Amount { bytes: 15, blocks: 2 });
+        assert_eq!((half_more + half_more).rounded(), Amount { bytes: 30, blocks: 3 });
+        let many = Weight::stored(1e6f32.to_bits()).of(3);
+        assert_eq!(
+            many.rounded(),
+            Amount {
+                bytes: 3_000_000,
+                blocks: 1_000_000
+            }
+        );
+        for bits in [0, u32::MAX] {
+            let _ = Weight::stored(bits).of(u64::MAX).rounded();
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What of a site's outstanding memory is young. Pure.
+//!
+//! Two readings meet here, made one after the other while the process runs: the totals, which say what is outstanding,
+//! and the block table, which says how old blocks are. What was freed between the two was outstanding and is in no
+//! table any more.
+
+use super::Site;
+use crate::collect::{Amount, Spread};
+
+/// Whose memory a site's is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// An instance that runs.
+    Running,
+    /// One that has ended: its blocks are out of the table.
+    Ended,
+    /// Several instances, some of which may have ended.
+    Several,
+}
+
+impl<M> Site<M> {
+    /// What of the outstanding is young, or cannot be shown to be old; `None` if ages were not looked at.
+    ///
+    /// A running instance's blocks are old if they were found to be: what was freed while the table was read is not,
+    /// or whatever comes and goes quickly would seem to leave something behind. Blocks that ended instances held are
+    /// nobody's to free, hence old, and are not found.
+    pub fn young(&self, holder: Holder) -> Option<Amount> {
+        let (outstanding, blocks) = (self.outstanding(), self.recent.blocks?);
+        Some(match holder {
+            Holder::Running => outstanding.less(blocks.old),
+            Holder::Ended => Amount::default(),
+            Holder::Several => Amount {
+                bytes: blocks.young.bytes.min(outstanding.bytes),
+                blocks: blocks.young.blocks.min(outstanding.blocks),
+            },
+        })
+    }
+    /// How far the outstanding less the young can be off, when it is estimated: at most as much as the outstanding.
+    pub fn shown_spread(&self, holder: Holder) -> Spread {
+        match (holder, &self.recent.blocks) {
+            (Holder::Running, Some(blocks)) => blocks.old_spread,
+            (Holder::Running | Holder::Ended | Holder::Several, _) => self.outstanding_spread(),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What came and went between two moments, by stack. Pure.
+//!
+//! Two readings are compared stack record by stack record, before stacks are merged into sites: a record is one
+//! stack for ever, while what a site is called can change between two reports, when the mappings are known better.
+//! A site's change is the sum of its records' changes, so none is lost and none is made up when sites merge.
+
+use std::collections::HashMap;
+use std::ops::Add;
+use std::time::Duration;
+
+use crate::collect::{Amount, LiveBlocks, Snapshot, StackBlocks, StackTotals};
+
+/// What came and went in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// What was allocated in it.
+    pub allocated: Amount,
+    /// What was freed in it, of whatever age.
+    pub freed: Amount,
+}
+
+impl Change {
+    /// Bytes allocated less bytes freed.
+    pub fn net_bytes(&self) -> i64 {
+        net(self.allocated.bytes, self.freed.bytes)
+    }
+
+    /// Blocks allocated less blocks freed.
+    pub fn net_blocks(&self) -> i64 {
+        net(self.allocated.blocks, self.freed.blocks)
+    }
+}
+
+impl Add for Change {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            allocated: self.allocated + other.allocated,
+            freed: self.freed + other.freed,
+        }
+    }
+}
+
+/// The difference, or the nearest that can be said of it.
+fn net(more: u64, less: u64) -> i64 {
+    let difference = i128::from(more) - i128::from(less);
+    let nearest = difference.clamp(i64::MIN.into(), i64::MAX.into());
+    i64::try_from(nearest).unwrap_or_default()
+}
+
+/// What a report says of a stack beyond its totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// What came and went since the last report.
+    pub since_last: Change,
+    /// What came and went since the baseline.
+    pub since_baseline: Change,
+    /// Its blocks in the block table, if that was read.
+    pub blocks: Option<StackBlocks>,
+}
+
+impl Add for Recent {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            since_last: self.since_last + other.since_last,
+            since_baseline: self.since_baseline + other.since_baseline,
+            blocks: match (self.blocks, other.blocks) {
+                (Some(own), Some(others)) => Some(own + others),
+                (own, others) => own.or(others),
+            },
+        }
+    }
+}
+
+/// The totals of an earlier moment. Without any, that moment is the attach.
+#[derive(Clone, Debug, Default)]
+struct Earlier {
+    at: Duration,
+    /// Allocated and freed, by record.
+    totals: HashMap<u32, Change>,
+}
+
+impl Earlier {
+    fn of(snapshot: &Snapshot) -> Self {
+        let totals = |stack: &StackTotals| (stack.record, total(stack));
+        Self {
+            at: snapshot.elapsed,
+            totals: snapshot.stacks.iter().map(totals).collect(),
+        }
+    }
+
+    fn change(&self, stack: &StackTotals) -> Change {
+        let (now, then) = (total(stack), self.totals.get(&stack.record));
+        let then = then.copied().unwrap_or_default();
+        Change {
+            allocated: now.allocated.less(then.allocated),
+            freed: now.freed.less(then.freed),
+        }
+    }
+}
+
+fn total(stack: &StackTotals) -> Change {
+    Change {
+        allocated: stack.allocated,
+        freed: stack.freed,
+    }
+}
+
+/// What each report is compared with: the report before it, and a baseline.
+#[derive(Clone, Debug, Default)]
+pub struct Growth {
+    /// `None` before the first report.
+    last: Option<Earlier>,
+    /// `None` for the attach.
+    baseline: Option<Earlier>,
+}
+
+/// What has changed by the time of a snapshot.
+#[derive(Debug)]
+pub struct Changes<'a> {
+    growth: &'a Growth,
+    /// Time since the last report, or since the attach.
+    pub since_last: Duration,
+    /// Time since the baseline.
+    pub since_baseline: Duration,
+}
+
+impl Growth {
+    /// Makes `snapshot` the baseline.
+    pub fn mark(&mut self, snapshot: &Snapshot) {
+        self.baseline = Some(Earlier::of(snapshot));
+    }
+
+    /// Makes `snapshot` the last report's.
+    pub fn reported(&mut self, snapshot: &Snapshot) {
+        self.last = Some(Earlier::of(snapshot));
+    }
+
+    /// Whether there was a report.
+    pub fn has_reported(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// What has changed by the time of `snapshot`.
+    pub fn changes(&self, snapshot: &Snapshot) -> Changes<'_> {
+        let since = |earlier: &Option<Earlier>| {
+            let at = earlier.as_ref().map_or(Duration::ZERO, |earlier| earlier.at);
+            snapshot.elapsed.saturating_sub(at)
+        };
+        Changes {
+            growth: self,
+            since_last: since(&self.last),
+            since_baseline: since(&self.baseline),
+        }
+    }
+}
+
+impl Changes<'_> {
+    /// What is said of a stack of the snapshot.
+    pub fn of(&self, stack: &StackTotals, live: Option<&LiveBlocks>) -> Recent {
+        let change = |earlier: &Option<Earlier>| match earlier {
+            Some(earlier) => earlier.change(stack),
+            None => total(stack),
+        };
+        Recent {
+            since_last: change(&self.growth.last),
+            since_baseline: change(&self.growth.baseline),
+            blocks: live.map(|live| live.of(stack.record)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwind_tables::addr::Avma;
+    use unwind_tables::walk::End;
+
+    use super::*;
+    use crate::collect::Spread;
+
+    fn amount(bytes: u64, blocks: u64) -> Amount {
+        Amount { bytes, blocks }
+    }
+
+    fn snapshot(seconds: u64, stacks: &[(u32, Amount, Amount)]) -> Snapshot {
+        let stack = |&(record, allocated, freed): &(u32, Amount, Amount)| StackTotals {
+            record,
+            instance: 1,
+            epoch: 0,
+            function: 0,
+            frames: Vec::new(),
+            end: End::Complete,
+            end_pc: Avma::new(0),
+            allocated,
+            freed,
+            lost: Amount::default(),
+            allocated_spread: Spread::default(),
+            freed_spread: Spread::default(),
+        };
+        Snapshot {
+            elapsed: Duration::from_secs(seconds),
+            stacks: stacks.iter().map(stack).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    /// What came and went of each stack is the difference to the last report and to the baseline, each over its own
+    /// time; a stack that is new has had nothing before.
+    #[test]
+    fn differences_to_the_last_report_and_to_the_baseline() {
+        let mut growth = Growth::default();
+        let first = snapshot(5, &[(7, amount(100, 10), amount(40, 4))]);
+        let change = |allocated, freed| Change { allocated, freed };
+        {
+            let changes = growth.changes(&first);
+            assert_eq!(
+                (changes.since_last.as_secs(), changes.since_baseline.as_secs()),
+                (5, 5)
+            );
+            let recent = changes.of(&first.stacks[0], None);
+            let all = change(amount(100, 10), amount(40, 4));
+            assert_eq!((recent.since_last, recent.since_baseline), (all, all));
+        }
+        growth.reported(&first);
+        growth.mark(&snapshot(6, &[(7, amount(110, 11), amount(40, 4))]));
+        let second = snapshot(
+            9,
+            &[
+                (7, amount(120, 12), amount(90, 9)),
+                (8, amount(1, 1), amount(0, 0)),
+            ],
+        );
+        let changes = growth.changes(&second);
+        assert_eq!(
+            (changes.since_last.as_secs(), changes.since_baseline.as_secs()),
+            (4, 3)
+        );
+        let recent = changes.of(&second.stacks[0], None);
+        assert_eq!(recent.since_last, change(amount(20, 2), amount(50, 5)));
+        assert_eq!(
+            (recent.since_last.net_bytes(), recent.since_last.net_blocks()),
+            (-30, -3)
+        );
+        assert_eq!(recent.since_baseline, change(amount(10, 1), amount(50, 5)));
+        let new = changes.of(&second.stacks[1], None);
+        assert_eq!(new.since_last, change(amount(1, 1), Amount::default()));
+    }
+
+    /// Totals that went back, since a block was lost after it had been counted, are no change below zero.
+    #[test]
+    fn nothing_wraps() {
+        let mut growth = Growth::default();
+        growth.reported(&snapshot(1, &[(1, amount(10, 2), amount(0, 0))]));
+        let now = snapshot(1, &[(1, amount(5, 1), amount(0, 0))]);
+        let changes = growth.changes(&now);
+        assert_eq!(changes.of(&now.stacks[0], None).since_last, Change::default());
+        assert_eq!(changes.since_last, Duration::ZERO);
+        assert_eq!(net(u64::MAX, 0), i64::MAX);
+        assert_eq!(net(0, u64::MAX), i64::MIN);
+        assert_eq!(net(u64::MAX, u64::MAX), 0);
+    }
+
+    /// Changes of the records that make one site add up; blocks that were not looked at stay unknown.
+    #[test]
+    fn changes_add_up() {
+        let one = Change {
+            allocated: amount(10, 1),
+            freed: amount(3, 1),
+        };
+        let recent = Recent {
+            since_last: one,
+            since_baseline: one,
+            blocks: None,
+        };
+        let two = recent + recent;
+        assert_eq!(two.since_last.net_bytes(), 14);
+        assert_eq!(two.blocks, None);
+    }
+}

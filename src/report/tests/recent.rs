@@ -1,0 +1,167 @@
+//! Golden outputs of ages and changes, in each format.
+
+use super::*;
+use crate::leak::Change;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn amount(bytes: u64, blocks: u64) -> Amount {
+    Amount { bytes, blocks }
+}
+
+/// Bytes and blocks allocated, bytes and blocks freed.
+pub(super) fn change_json([bytes, blocks, freed_bytes, freed_blocks]: [u64; 4]) -> Value {
+    let net = |more: u64, less: u64| i128::from(more) - i128::from(less);
+    json!({
+        "allocated": {"bytes": bytes, "blocks": blocks}, "freed": {"bytes": freed_bytes, "blocks": freed_blocks},
+        "net_bytes": i64::try_from(net(bytes, freed_bytes)).unwrap(),
+        "net_blocks": i64::try_from(net(blocks, freed_blocks)).unwrap(),
+    })
+}
+
+/// The second report after a mark: a stack that grows and is partly young, one that shrinks and is all young, one that
+/// does nothing.
+fn second() -> Report {
+    let mut report = full();
+    report.compared = Compared {
+        older: Some(SECOND / 2),
+        first: false,
+        since_last: 5 * SECOND,
+        since_baseline: 60 * SECOND,
+        marked: Some(TimeOfDay {
+            hour: 12,
+            minute: 3,
+            second: 4,
+        }),
+    };
+    let recent = |young, ages: &[(Duration, Amount)], since_last, since_baseline| {
+        let mut histogram = Ages::default();
+        ages.iter()
+            .for_each(|&(age, amount)| histogram.count(age, amount));
+        StackRecent {
+            young: Some(young),
+            shown_spread: Spread::default(),
+            ages: Some(histogram),
+            since_last,
+            since_baseline,
+        }
+    };
+    let grown = Change {
+        allocated: amount(61_500, 615),
+        freed: amount(0, 0),
+    };
+    let shrunk = Change {
+        allocated: amount(40, 1),
+        freed: amount(80, 2),
+    };
+    report.stacks[0].recent = recent(
+        amount(80, 2),
+        &[(SECOND / 4, amount(80, 2)), (7200 * SECOND, amount(400, 10))],
+        grown,
+        Change {
+            allocated: amount(61_540, 616),
+            ..grown
+        },
+    );
+    report.stacks[1].recent = recent(
+        amount(40, 1),
+        &[(SECOND / 100, amount(40, 1))],
+        shrunk,
+        Change::default(),
+    );
+    report.stacks[2].recent = recent(Amount::default(), &[], Change::default(), Change::default());
+    report
+}
+
+/// Amounts are those of old blocks, stacks without any are left out, and each stack says what changed, on lines of
+/// its own; the closing block says what is hidden and how old blocks are.
+#[test]
+fn text_of_ages_and_changes() {
+    let text = rendered(&second(), Format::Text);
+    let entry = text.split("\n\n").next().unwrap();
+    insta::assert_snapshot!(entry, @r"
+    [09:05:07] Top 10 stacks with outstanding allocations:
+    	400 bytes in 10 allocations from stack
+    		via malloc
+    		+12.0 KiB/s since the last report (+61500 B: 615 allocated, 0 freed)
+    		+1.0 KiB/s since 12:03:04 (marked) (+61540 B: 616 allocated, 0 freed)
+    		0x00007f00000ae98c	operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
+    		                  	LeakLib::slowMemoryLeak() (inlined) [leaker] /src/leaklib.h:12
+    		0x00007f0000001131	main+0x31 [leaker] /src/leaker.cpp:30
+    		end: complete
+    ");
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("Young:") || line.contains("Ages:"))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "  Young:     3 blocks, 120 B, younger than 500 ms: hidden above (-o 0 shows all)",
+            "  Ages:      <100 ms 1 block (40 B), <1 s 2 blocks (80 B), older than 1 h 10 blocks (400 B)",
+        ]
+    );
+}
+
+/// The first report's changes are since the attach; the word that scripts search for is in headers only.
+#[test]
+fn text_of_the_first_changes() {
+    let mut report = second();
+    report.compared.first = true;
+    report.compared.marked = None;
+    report.stacks[1].recent.young = Some(Amount::default());
+    let text = rendered(&report, Format::Text);
+    assert!(
+        text.contains("\t\t+12.0 KiB/s since the attach (+61500 B: 615 allocated, 0 freed)\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\t\t-8.0 B/s since the attach (-40 B: 1 allocated, 2 freed)\n"),
+        "{text}"
+    );
+    let with_the_word: Vec<_> = text.lines().filter(|line| line.contains("byte")).collect();
+    assert_eq!(
+        with_the_word,
+        [
+            "\t40 bytes in 1 allocations from stack",
+            "\t400 bytes in 10 allocations from stack"
+        ]
+    );
+}
+
+/// Everything of it in JSON: a stack's own classes without the empty ones, all together with them.
+#[test]
+fn json_of_ages_and_changes() {
+    let value: Value = serde_json::from_str(&rendered(&second(), Format::Json)).unwrap();
+    assert_eq!(value["older_than_ns"], 500_000_000);
+    assert_eq!(value["since_last"], json!({"duration_ns": 5_000_000_000_u64}));
+    assert_eq!(
+        value["since_baseline"],
+        json!({"duration_ns": 60_000_000_000_u64, "marked": "12:03:04"})
+    );
+    let class = |up_to: Option<u64>, bytes: u64, blocks: u64| json!({"up_to_ns": up_to, "bytes": bytes, "blocks": blocks});
+    let nanoseconds = |seconds: u64| Some(seconds * 1_000_000_000);
+    assert_eq!(
+        value["ages"],
+        json!([
+            class(Some(100_000_000), 40, 1),
+            class(nanoseconds(1), 80, 2),
+            class(nanoseconds(10), 0, 0),
+            class(nanoseconds(60), 0, 0),
+            class(nanoseconds(600), 0, 0),
+            class(nanoseconds(3600), 0, 0),
+            class(None, 400, 10),
+        ])
+    );
+    let stack = &value["stacks"][0];
+    assert_eq!(stack["outstanding"], json!({"bytes": 480, "blocks": 12}));
+    assert_eq!(stack["young"], json!({"bytes": 80, "blocks": 2}));
+    assert_eq!(
+        stack["ages"],
+        json!([class(nanoseconds(1), 80, 2), class(None, 400, 10)])
+    );
+    assert_eq!(stack["since_last"], change_json([61_500, 615, 0, 0]));
+    assert_eq!(stack["since_baseline"], change_json([61_540, 616, 0, 0]));
+    assert_eq!(value["stacks"][1]["since_last"], change_json([40, 1, 80, 2]));
+    assert_eq!(value["stacks"][2]["ages"], json!([]));
+}

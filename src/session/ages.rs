@@ -1,0 +1,61 @@
+//! The part of a session that is about time: reading how old blocks are, and marking what growth is measured from.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+
+use super::{Session, Signals, describe};
+use crate::collect::{BlockTable, LiveBlocks, Moment};
+use crate::config::View;
+
+/// How long the block table is waited for before the processes are looked at again, and how long these are looked at.
+const PAUSE: Duration = Duration::from_millis(2);
+const LOOK: Duration = Duration::from_millis(10);
+
+impl Session<'_> {
+    /// The blocks of a moment by age, if ages are looked at.
+    ///
+    /// Millions of blocks take seconds. A thread of its own reads them: what the processes do meanwhile, loading a
+    /// library for example, must be acted upon at once.
+    pub(super) fn read_blocks(
+        &mut self,
+        moment: Moment,
+        view: &View,
+        signals: &Signals,
+    ) -> anyhow::Result<Option<LiveBlocks>> {
+        let Some(older) = view.older else {
+            return Ok(None);
+        };
+        let began = Instant::now();
+        let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
+        let (sender, receiver) = channel();
+        thread::spawn(move || sender.send(LiveBlocks::read(&table, moment, older)));
+        let mut ended = false;
+        let blocks = loop {
+            let waited = match ended {
+                true => receiver.recv().map_err(RecvTimeoutError::from),
+                false => receiver.recv_timeout(PAUSE),
+            };
+            match waited {
+                Ok(blocks) => break blocks.context("cannot read the block table")?,
+                Err(RecvTimeoutError::Timeout) => ended = self.follow(Instant::now() + LOOK, signals)?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(anyhow!("the block table was not read to its end"));
+                }
+            }
+        };
+        tracing::debug!("block table read in {:.1?}", began.elapsed());
+        Ok(Some(blocks))
+    }
+
+    /// What is outstanding now is what growth is measured from.
+    pub(super) fn mark(&mut self) -> anyhow::Result<()> {
+        self.growth.mark(&self.snapshot()?);
+        let time = describe::time_of_day();
+        self.marked = Some(time);
+        tracing::info!("marked at {time}: reports say what has changed since");
+        Ok(())
+    }
+}
