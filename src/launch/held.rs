@@ -102,16 +102,15 @@ impl Held {
         let at = loop {
             let continued = ptrace::cont(self.stopped()?, signal);
             continued.map_err(|error| self.cannot("continue", error))?;
-            signal = match self.await_stop("breakpoint")? {
-                Signal::SIGTRAP => {
-                    let at = self.program_counter()?;
-                    if at == entry || Some(at) == other {
-                        break at;
-                    }
-                    Some(Signal::SIGTRAP)
+            let stopped_for = self.await_stop("breakpoint")?;
+            if stopped_for == Signal::SIGTRAP {
+                let at = self.program_counter()?;
+                if at == entry || Some(at) == other {
+                    break at;
                 }
-                its_own => Some(its_own),
-            };
+            }
+            // Its own.
+            signal = Some(stopped_for);
         };
         self.write_debug_register(7, 0)?;
         Ok(at)
@@ -127,10 +126,11 @@ impl Held {
         loop {
             let stepped = ptrace::step(self.stopped()?, signal);
             stepped.map_err(|error| self.cannot("step", error))?;
-            match self.await_stop("step")? {
-                Signal::SIGTRAP => return Ok(()),
-                its_own => signal = Some(its_own),
+            let stopped_for = self.await_stop("step")?;
+            if stopped_for == Signal::SIGTRAP {
+                return Ok(());
             }
+            signal = Some(stopped_for);
         }
     }
 
