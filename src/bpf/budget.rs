@@ -80,7 +80,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        2_460,
+        2_383,
     ),
     ("free_entry", AttachPath::Session, Walk::Dwarf, SAMPLED, 2_909),
     (
