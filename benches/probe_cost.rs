@@ -244,6 +244,7 @@ fn config(pid: u32, walk: Walk) -> Config {
         program: Vec::new(),
         allocators: Selection::default(),
         follow_fork: false,
+        mmap: false,
         table_memory: None,
         walk,
         format: Format::Text,

@@ -161,6 +161,18 @@ static __always_inline void return_block(u32 instance, u64 address, struct block
 	lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);
 }
 
+/*
+ * The same for a block of which it is not known whether it still lives. If it does not, its address may be another
+ * block's by now, which stays; or it will be, and the free that was not seen is noticed then.
+ */
+static __always_inline void return_doubtful_block(u32 instance, u64 address, struct block *block)
+{
+	struct block_key key = block_key(instance, address);
+
+	if (bpf_map_update_elem(&blocks, &key, block, BPF_NOEXIST))
+		add_freed(block);
+}
+
 /* Nobody but this thread knows the block's address yet: it cannot be freed before it is in the totals. */
 static __always_inline void record_block(u32 instance, u64 address, struct block *block)
 {

@@ -26,6 +26,21 @@ static __always_inline u64 current_owner(struct thread *thread)
 	return owner_of_process(current_tgid());
 }
 
+/* Forgets the call that the thread is in: it was not seen to end, and is not seen any more. */
+static __always_inline void forget_call(struct thread *thread)
+{
+	struct call *call = &thread->call;
+
+	if (!call->return_slot)
+		return;
+	if (call->end != END_UNSEEN && call->end != END_LOST)
+		count(COUNTER_ABANDONED_CALL);
+	if (call->old_known)
+		return_doubtful_block(instance_of(thread->owner), call->old_address, &call->old);
+	call->old_known = false;
+	call->return_slot = 0;
+}
+
 /* Whether a function that begins is called within the call that the thread is in. If that is over, it is forgotten. */
 static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx)
 {
@@ -35,9 +50,7 @@ static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx
 		return false;
 	if (goes_on(call, thread->owner, return_slot(ctx), ctx->ip))
 		return true;
-	if (call->end != END_UNSEEN && call->end != END_LOST)
-		count(COUNTER_ABANDONED_CALL);
-	call->return_slot = 0;
+	forget_call(thread);
 	return false;
 }
 
@@ -80,10 +93,13 @@ static __always_inline u32 weight_of(struct thread *thread, u64 size)
 }
 
 /* Nothing will be seen of the call but that it began: whatever it does with blocks is not known. */
-static __always_inline void lose_unseen_call(struct call *call)
+static __always_inline void lose_unseen_call(u32 instance, struct call *call)
 {
 	if (call->weight)
 		lose_call(COUNTER_LOST_RETURN_PROBE, call->size, call->weight, call->function);
+	if (call->old_known)
+		return_doubtful_block(instance, call->old_address, &call->old);
+	call->old_known = false;
 	call->end = END_LOST;
 }
 
@@ -98,7 +114,7 @@ static __always_inline bool continues_by_jump(struct thread *thread, struct pt_r
 	if (call->end != SEEN_BY_RET || end != SEEN_BY_RETURN_PROBE || call->return_slot != return_slot(ctx))
 		return false;
 	if (return_probes_are_exhausted()) {
-		lose_unseen_call(call);
+		lose_unseen_call(instance_of(thread->owner), call);
 		return false;
 	}
 	call->end = SEEN_BY_RETURN_PROBE;
@@ -143,7 +159,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old);
 	call->end = end;
 	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted())
-		lose_unseen_call(call);
+		lose_unseen_call(instance_of(owner), call);
 	call->probed_at = ctx->ip;
 	call->return_slot = return_slot(ctx);
 	if (bpf_probe_read_user(&call->return_address, 8, (void *)call->return_slot))

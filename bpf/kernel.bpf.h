@@ -38,6 +38,16 @@ enum {
 };
 
 enum {
+	BPF_RB_NO_WAKEUP = 1 << 0,
+	BPF_RB_FORCE_WAKEUP = 1 << 1,
+};
+
+enum {
+	BPF_RB_AVAIL_DATA = 0,
+	BPF_RB_RING_SIZE = 1,
+};
+
+enum {
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 };
 

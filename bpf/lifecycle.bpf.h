@@ -134,9 +134,7 @@ static __always_inline void abandon_call(void)
 
 	if (!thread)
 		return;
-	if (thread->call.return_slot)
-		count(COUNTER_ABANDONED_CALL);
-	thread->call.return_slot = 0;
+	forget_call(thread);
 	thread->owner = 0;
 }
 

@@ -106,6 +106,13 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } events SEC(".maps");
 
+/* Mapping calls of traced processes, in their order. Written by probes; read by user space several times a second,
+ * and when it fills. Size: 8 MiB with --mmap, a page without; beyond it, calls are counted as lost. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} region_events SEC(".maps");
+
 /*
  * Holds nothing of use. The kernel promises that an update of a map of maps returns only after every
  * program that was running has ended; user space updates this one to know that no walk still uses the

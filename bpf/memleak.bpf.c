@@ -28,6 +28,7 @@ struct scratch;
 #include "nesting.bpf.h"
 #include "calls.bpf.h"
 #include "lifecycle.bpf.h"
+#include "regions.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -63,6 +64,8 @@ struct compared {
 	enum saved_kind saved_kind;
 	enum saves_shape saves_shape;
 	struct event event;
+	enum region_call region_call;
+	struct region_event region_event;
 };
 const volatile struct compared compared = {};
 
@@ -160,3 +163,23 @@ int forget_blocks(void *ctx)
 	bpf_for_each_map_elem(&blocks, forget_ended, NULL, 0);
 	return 0;
 }
+
+/* Entry and end of the mapping calls. Their tracepoints run with preemption disabled. */
+#define MAPPING_CALL(name, call)                        \
+	SEC("tp/syscalls/sys_enter_" #name)             \
+	int name##_begins(void *ctx)                    \
+	{                                               \
+		region_call_begins(call);               \
+		return 0;                               \
+	}                                               \
+	SEC("tp/syscalls/sys_exit_" #name)              \
+	int name##_ends(void *ctx)                      \
+	{                                               \
+		region_call_ends(call);                 \
+		return 0;                               \
+	}
+
+MAPPING_CALL(mmap, CALL_MMAP)
+MAPPING_CALL(munmap, CALL_MUNMAP)
+MAPPING_CALL(mremap, CALL_MREMAP)
+MAPPING_CALL(brk, CALL_BRK)

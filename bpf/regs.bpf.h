@@ -39,6 +39,25 @@ static __always_inline u64 argument(struct pt_regs *ctx, u32 number)
 	}
 }
 
+/* Argument `number` of a system call, 0-based, at its entry and at its end. */
+static __always_inline u64 syscall_argument(struct pt_regs *regs, u32 number)
+{
+	switch (number) {
+	case 0:
+		return regs->di;
+	case 1:
+		return regs->si;
+	case 2:
+		return regs->dx;
+	case 3:
+		return regs->r10;
+	case 4:
+		return regs->r8;
+	default:
+		return 0;
+	}
+}
+
 static __always_inline u64 result(struct pt_regs *ctx)
 {
 	return ctx->ax;

@@ -42,6 +42,8 @@ enum limits {
 	MAPPING_CHECKS = 2,
 	/* Walks that can preempt one another on one CPU before one is not done. */
 	SCRATCH_PER_CPU = 4,
+	/* Arguments of a mapping call that user space is told. */
+	REGION_ARGUMENTS = 5,
 };
 
 /* Why a walk ended. Exactly one per walk. */
@@ -375,8 +377,13 @@ enum counter {
 	/* A block not recorded: its function's return is not seen, since the thread has all return probes it can have. */
 	COUNTER_LOST_RETURN_PROBE = 15,
 	COUNTER_LOST_RETURN_PROBE_BYTES = 16,
+	/* A mapping call that user space was not told of: the queue was full. */
+	COUNTER_LOST_REGION_EVENT = 17,
+	/* Those of them that made a mapping. */
+	COUNTER_LOST_REGION = 18,
+	COUNTER_LOST_REGION_BYTES = 19,
 	/* An unknown free that the allocator's own module called for. */
-	COUNTER_OWN_UNKNOWN_FREE = 17,
+	COUNTER_OWN_UNKNOWN_FREE = 20,
 	COUNTERS,
 };
 
@@ -397,9 +404,37 @@ struct event {
 	u64 address;
 };
 
+/* A system call that changes a process's mappings. Its function number is behind those of all functions. */
+enum region_call {
+	CALL_MMAP = 0,
+	CALL_MREMAP = 1,
+	CALL_BRK = 2,
+	CALL_MUNMAP = 3,
+	REGION_CALLS,
+};
+
+/* A mapping call that is about to take mappings away, or that has ended. */
+struct region_event {
+	u32 instance;
+	/* The thread's id, in the initial pid namespace. */
+	u32 thread;
+	/* enum region_call. */
+	u8 call;
+	u8 ended;
+	u16 unused;
+	/* Index of its stack's record, if it made a mapping. */
+	u32 stack;
+	u64 arguments[REGION_ARGUMENTS];
+	/* Of an ended call. Of a brk that begins: the break. */
+	u64 result;
+	/* CLOCK_MONOTONIC. */
+	u64 time;
+};
+
 _Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
 _Static_assert(sizeof(struct process) == 64, "user space reads it as eight words");
 _Static_assert(sizeof(struct instance) == 40, "user space reads it as five words");
+_Static_assert(sizeof(struct region_event) == 72, "user space reads it as nine words");
 _Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");
 _Static_assert(sizeof(struct stack_totals) == 64, "a stack's totals are one cache line");
 _Static_assert(sizeof(struct stack_variance) == 64, "a stack's variance is one cache line");

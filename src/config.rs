@@ -22,6 +22,8 @@ pub struct Config {
     pub program: Vec<OsString>,
     /// Whether their children are traced too.
     pub follow_fork: bool,
+    /// Whether mappings are accounted, instead of what allocator functions allocate.
+    pub mmap: bool,
     /// Which allocators are looked for, and where.
     pub allocators: Selection,
     /// How stacks are walked.

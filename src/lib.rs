@@ -21,8 +21,8 @@
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
 //!
-//! Modules import only those before them in this list: `preflight`, `launch`, `calls`, `target`, `allocator`, `bpf`,
-//! `collect`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
+//! Modules import only those before them in this list: `preflight`, `launch`, `calls`, `target`, `memory`, `allocator`,
+//! `bpf`, `collect`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
 //! them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
 //! # What happens at an allocation
@@ -38,6 +38,9 @@
 //! replaced for a return probe is put back (`bpf/return_probes.bpf.h`). The frames are hashed; a new stack is stored
 //! once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The block enters the block table,
 //! its bytes the stack's totals (`bpf/blocks.bpf.h`). A free takes both back.
+//!
+//! With `--mmap` there are no probes: tracepoints tell user space of each mapping call, with its stack, in one queue
+//! (`bpf/regions.bpf.h`), and [`regions`] keeps there what is mapped and by whom.
 //!
 //! # Invariants
 //!
@@ -106,7 +109,9 @@ pub mod doctor;
 pub mod inspect;
 pub mod launch;
 pub mod leak;
+pub mod memory;
 pub mod preflight;
+pub mod regions;
 pub mod report;
 pub mod session;
 pub mod symbolize;

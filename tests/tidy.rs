@@ -9,14 +9,16 @@ const MAX_LINES: usize = 600;
 
 /// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
 /// they mean, which the session is given; the program around them is `main`.
-const LAYERS: [&str; 17] = [
+const LAYERS: [&str; 19] = [
     "preflight",
     "launch",
     "calls",
     "target",
+    "memory",
     "allocator",
     "bpf",
     "collect",
+    "regions",
     "symbolize",
     "leak",
     "report",

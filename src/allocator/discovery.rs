@@ -14,7 +14,7 @@ use unwind_tables::elf::{ElfView, Segment};
 use super::catalog::Catalog;
 use super::definitions::{Definition, KnownFunctions, definitions, without_forwarders};
 use super::flow::{Code, NoExits};
-use super::functions::{AllocFunction, Family, Name, Presence};
+use super::functions::{AllocFunction, Family, Name, Presence, Role};
 use super::linkage::Linkage;
 use super::probing::SiteCost;
 use super::problem::{Problem, Reason};
@@ -45,6 +45,8 @@ pub struct ProbeSite {
     pub why: Why,
     /// Of a function that can throw, the `ret` instructions that end its calls.
     pub rets: Option<Vec<FileOffset>>,
+    /// Whether the function allocates by none of the other functions that are traced.
+    pub leaf: bool,
 }
 
 /// All probe sites of a process, and what is missing from them.
@@ -108,7 +110,11 @@ impl Discovery {
             let exits =
                 |entry| throws.then(|| code.exits(entry, &KnownFunctions::of(&found, false, entry, catalog)));
             match site(module, &elf, names, exits) {
-                Ok(site) => self.add_site(module, site, names),
+                Ok(mut site) => {
+                    let others = KnownFunctions::of(&found, false, site.entry, catalog);
+                    site.leaf = site.function.role == Role::Allocate && code.is_leaf(site.entry, &others);
+                    self.add_site(module, site, names);
+                }
                 Err(reason) => self.problem(module, reason),
             }
         }
@@ -178,7 +184,7 @@ fn stripped_allocator(bytes: &[u8]) -> Option<&'static str> {
     found.map(|&(_, name)| name)
 }
 
-/// Where to probe the function called `name`, which is none of [`FUNCTIONS`], if the probe reads no arguments.
+/// Where to probe the function called `name`, which is no allocator's, if the probe reads no arguments.
 ///
 /// # Errors
 ///
@@ -240,6 +246,7 @@ fn site(
         cost: choice.cost,
         why: choice.why,
         rets,
+        leaf: false,
     })
 }
 

@@ -51,7 +51,7 @@ pub enum NoExits {
     /// A jump to where there is no code, or code that cannot be decoded.
     #[error("its code at {0} cannot be decoded")]
     Undecodable(Svma),
-    /// Beyond [`MAX_INSTRUCTIONS`] or [`MAX_RETS`].
+    /// More instructions, or more `ret`s, than are followed.
     #[error("its code is too large to follow")]
     TooLarge,
     /// Every way ends in a call that never returns, or goes round for ever.
@@ -189,6 +189,45 @@ impl<'a> Code<'a> {
             Ok(if passes_on { Visit::Stop } else { Visit::Continue })
         });
         followed.is_ok() && forwarded && !own_way
+    }
+
+    /// Whether the function at `entry` reaches none that `known` knows, neither itself nor by a function that it calls.
+    ///
+    /// What those call in turn is not looked at: they are ways to rare ends, such as messages before an abort.
+    pub fn is_leaf(&self, entry: Svma, known: &impl Known) -> bool {
+        let mut called = BTreeSet::new();
+        let itself = self.reaches(entry, known, &mut called);
+        let by_others = || {
+            let mut further = BTreeSet::new();
+            called
+                .iter()
+                .any(|&called| self.reaches(called, known, &mut further).unwrap_or(false))
+        };
+        itself == Ok(false) && !by_others()
+    }
+
+    /// Whether the function at `entry` jumps to or calls one that `known` knows. Those of the object that it calls are
+    /// added to `called`.
+    fn reaches(&self, entry: Svma, known: &impl Known, called: &mut BTreeSet<Svma>) -> Result<bool, NoExits> {
+        let mut reached = false;
+        self.follow(entry, |_, step| {
+            let to = |target: &Svma| known.is_function(*target);
+            reached |= match step {
+                Step::To(target) | Step::On(Some(target)) => to(target),
+                Step::Calls(Callee::Here(target)) => {
+                    called.insert(*target);
+                    to(target)
+                }
+                Step::Leaves(name) | Step::Calls(Callee::Import(name)) => known.is_import(name),
+                Step::On(None)
+                | Step::Calls(Callee::Unknown)
+                | Step::Returns
+                | Step::Ends
+                | Step::Unknown => false,
+            };
+            Ok(if reached { Visit::Stop } else { Visit::Continue })
+        })?;
+        Ok(reached)
     }
 
     /// Visits every instruction that can be reached from `entry`, each once. A way that is stopped is not followed on.

@@ -1,7 +1,7 @@
 //! Which functions of a process allocate memory, and which of their instructions are probed.
 //!
 //! [`discover`] is the way in: the [`Catalog`] says what is looked for (the [`table`], and what the user adds),
-//! [`symbols`] finds it, [`definitions`] leaves out what only passes calls on, [`sites`] chooses the instruction by what
+//! [`symbols`] finds it, `definitions` leaves out what only passes calls on, [`sites`] chooses the instruction by what
 //! the kernel does with it ([`probing`]), [`flow`] finds where functions that throw return. Reads ELF files
 //! only; nothing is attached here.
 

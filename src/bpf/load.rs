@@ -94,6 +94,8 @@ pub struct Settings {
     pub attach: AttachPath,
     /// Whether the children of traced processes are traced too.
     pub follow_fork: bool,
+    /// Whether mapping calls are followed.
+    pub regions: bool,
     /// Sizes that are recorded, if not all are.
     pub sizes: Option<SizeFilter>,
     /// Which allocations of these sizes are recorded.
@@ -131,6 +133,9 @@ const MAX_MAPPINGS: u32 = 1 << 14;
 const MAX_STACKS: u32 = 1 << 22;
 /// The most stored frames: 256 MiB.
 const MAX_FRAME_ENTRIES: u32 = 1 << 25;
+
+/// The queue of mapping calls: some 100,000 of them.
+const REGION_QUEUE_BYTES: u32 = 8 << 20;
 
 /// A loaded object and the sizes that its arrays got.
 pub(super) struct Loaded<'obj> {
@@ -197,6 +202,11 @@ pub(super) fn load<'obj>(
     let sizes = Sizes::new(&settings.capacity, settings.sampling)?;
     let mut object = MemleakSkelBuilder::default().open(storage)?;
     choose_programs(&mut object, settings.attach);
+    if settings.regions {
+        object.maps.region_events.set_max_entries(REGION_QUEUE_BYTES)?;
+    } else {
+        leave_out_region_programs(&mut object);
+    }
     set_knobs(&mut object, settings, &sizes)?;
     set_array_sizes(&mut object, &sizes)?;
     set_table_sizes(&mut object, &settings.capacity)?;
@@ -221,6 +231,23 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
         ] {
             program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
         }
+    }
+}
+
+/// The kernel need not have the functions that they are for.
+fn leave_out_region_programs(object: &mut OpenMemleakSkel<'_>) {
+    let programs = &mut object.progs;
+    for program in [
+        &mut programs.mmap_begins,
+        &mut programs.mmap_ends,
+        &mut programs.munmap_begins,
+        &mut programs.munmap_ends,
+        &mut programs.mremap_begins,
+        &mut programs.mremap_ends,
+        &mut programs.brk_begins,
+        &mut programs.brk_ends,
+    ] {
+        program.set_autoload(false);
     }
 }
 

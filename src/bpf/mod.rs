@@ -14,6 +14,7 @@ mod memory;
 mod placement;
 mod processes;
 mod publish;
+mod regions;
 mod tables;
 
 #[allow(
@@ -44,6 +45,7 @@ pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, 
 pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
+pub use regions::RegionWatch;
 pub(crate) use skeleton::types;
 pub use tables::{Stored, TableStore};
 
@@ -79,6 +81,8 @@ pub(crate) struct Recorded {
     pub(crate) stack_capacity: u32,
     pub(crate) counters: MapHandle,
     pub(crate) events: MapHandle,
+    /// Of `types::region_event`; `None` where mapping calls are not followed.
+    pub(crate) region_events: Option<MapHandle>,
     /// From `types::block_key` to `types::block`.
     pub(crate) blocks: HashTable,
 }
@@ -118,6 +122,10 @@ impl<'obj> Kernel<'obj> {
             stack_capacity: sizes.stack_capacity,
             counters: MapHandle::try_from(&maps.counters)?,
             events: MapHandle::try_from(&maps.events)?,
+            region_events: match settings.regions {
+                true => Some(MapHandle::try_from(&maps.region_events)?),
+                false => None,
+            },
             blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
         };
         let tables = TableStore::new(map_words(&maps.bss_tables)?);

@@ -28,7 +28,10 @@ pub enum Counter {
     FilteredBytes = 14,
     LostReturnProbe = 15,
     LostReturnProbeBytes = 16,
-    OwnUnknownFree = 17,
+    LostRegionEvent = 17,
+    LostRegion = 18,
+    LostRegionBytes = 19,
+    OwnUnknownFree = 20,
 }
 
 macro_rules! same_number {
@@ -60,6 +63,9 @@ same_number! {
     COUNTER_FILTERED_BYTES => FilteredBytes,
     COUNTER_LOST_RETURN_PROBE => LostReturnProbe,
     COUNTER_LOST_RETURN_PROBE_BYTES => LostReturnProbeBytes,
+    COUNTER_LOST_REGION_EVENT => LostRegionEvent,
+    COUNTER_LOST_REGION => LostRegion,
+    COUNTER_LOST_REGION_BYTES => LostRegionBytes,
     COUNTER_OWN_UNKNOWN_FREE => OwnUnknownFree,
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use unwind_tables::addr::Avma;
 
+use super::regions::RegionEvent;
 use crate::bpf::Kernel;
 use crate::bpf::types::event_kind;
 
@@ -69,6 +70,8 @@ impl Event {
 pub struct Events {
     ring: RingBuffer<'static>,
     received: Rc<RefCell<Vec<Event>>>,
+    /// Mapping calls; `None` where they are not followed.
+    regions: Option<Rc<RefCell<Vec<RegionEvent>>>>,
 }
 
 impl Events {
@@ -85,9 +88,21 @@ impl Events {
             sink.borrow_mut().push(Event::parse(record));
             0
         })?;
+        let regions = kernel.recorded.region_events.as_ref().map(|queue| {
+            let received = Rc::new(RefCell::new(Vec::new()));
+            (queue, received)
+        });
+        if let Some((queue, received)) = &regions {
+            let sink = Rc::clone(received);
+            builder.add(*queue, move |record| {
+                sink.borrow_mut().extend(RegionEvent::parse(record));
+                0
+            })?;
+        }
         Ok(Self {
             ring: builder.build()?,
             received,
+            regions: regions.map(|(_, received)| received),
         })
     }
 
@@ -102,6 +117,18 @@ impl Events {
             Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
+        if self.regions.is_some() {
+            // Mapping calls do not wake us before there are many.
+            self.ring.consume()?;
+        }
         Ok(self.received.take())
+    }
+
+    /// The mapping calls that came with what [`Events::wait`] returned, in their order.
+    pub fn take_regions(&self) -> Vec<RegionEvent> {
+        self.regions
+            .as_ref()
+            .map(|regions| regions.take())
+            .unwrap_or_default()
     }
 }

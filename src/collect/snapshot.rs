@@ -13,6 +13,7 @@ use unwind_tables::walk::{End, FoundBy, Frame};
 
 use super::amount::{Amount, Spread};
 use super::counters::{Counter, Counters};
+use super::regions::RegionKind;
 use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{Kernel, Recorded, Sampling};
@@ -41,6 +42,8 @@ pub struct StackTotals {
     pub allocated: Amount,
     /// What of it was freed.
     pub freed: Amount,
+    /// What mappings of this stack are for; `None` for blocks of an allocator.
+    pub kind: Option<RegionKind>,
     /// What was allocated besides and could not be recorded.
     pub lost: Amount,
     /// How far `allocated` can be off, when it is estimated.
@@ -139,7 +142,7 @@ pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_r
 }
 
 /// Loss causes: their name, the counter of blocks and the counter of bytes.
-const LOSS_CAUSES: [(&str, Counter, Counter); 4] = [
+const LOSS_CAUSES: [(&str, Counter, Counter); 5] = [
     (
         "thread_state",
         Counter::LostThreadState,
@@ -160,6 +163,7 @@ const LOSS_CAUSES: [(&str, Counter, Counter); 4] = [
         Counter::LostResultFault,
         Counter::LostResultFaultBytes,
     ),
+    ("region_queue_full", Counter::LostRegion, Counter::LostRegionBytes),
 ];
 
 fn losses(counters: &Counters) -> Losses {
@@ -198,7 +202,7 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
 
 /// `None` for a record that has no totals (yet): its other fields may not have been written.
 fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
-    let [_, end_pc, shape, owner, lost_bytes, lost_blocks, ..] = record else {
+    let [_, _, _, _, lost_bytes, lost_blocks, ..] = record else {
         return None;
     };
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
@@ -215,14 +219,33 @@ fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
     if allocated.blocks == 0 && lost.blocks == 0 {
         return None;
     }
-    let totals = StackTotals {
+    Some(StackTotals {
         allocated,
         freed,
         lost,
         allocated_spread,
         freed_spread,
-        ..fixed_stack(index)?
+        ..read_shape(recorded, index, record)?
+    })
+}
+
+/// A stack without its totals, which may be kept elsewhere.
+///
+/// `index` must have come from the kernel side: else the record may not have been written.
+pub fn stack_of(kernel: &Kernel<'_>, index: u32) -> Option<StackTotals> {
+    let recorded = &kernel.recorded;
+    let first = usize::try_from(index).ok()?.checked_mul(RECORD_WORDS)?;
+    let record = recorded.stacks.words().get(first..)?.get(..RECORD_WORDS)?;
+    read_shape(recorded, index, record)
+}
+
+/// What of a record is written once.
+fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
+    let [_, end_pc, shape, owner, ..] = record else {
+        return None;
     };
+    let read = |word: &AtomicU64| word.load(Ordering::Acquire);
+    let totals = fixed_stack(index)?;
     if index < limits::FIRST_STACK.0 {
         return Some(totals);
     }
@@ -260,6 +283,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         end_pc: Avma::new(0),
         allocated: Amount::default(),
         freed: Amount::default(),
+        kind: None,
         lost: Amount::default(),
         allocated_spread: Spread::default(),
         freed_spread: Spread::default(),

@@ -62,6 +62,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
         walk: Walk::Dwarf,
         attach: path,
         follow_fork: false,
+        regions: false,
         sizes: None,
         sampling: Sampling::All,
         capacity: SMALL,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Add;
 use std::time::Duration;
 
-use crate::collect::{Amount, LiveBlocks, Snapshot, StackBlocks, StackTotals};
+use crate::collect::{Amount, LiveBlocks, RegionKind, Snapshot, StackBlocks, StackTotals};
 
 /// What came and went in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,13 +79,13 @@ impl Add for Recent {
 #[derive(Clone, Debug, Default)]
 struct Earlier {
     at: Duration,
-    /// Allocated and freed, by record.
-    totals: HashMap<u32, Change>,
+    /// Allocated and freed, by record and kind.
+    totals: HashMap<(u32, Option<RegionKind>), Change>,
 }
 
 impl Earlier {
     fn of(snapshot: &Snapshot) -> Self {
-        let totals = |stack: &StackTotals| (stack.record, total(stack));
+        let totals = |stack: &StackTotals| ((stack.record, stack.kind), total(stack));
         Self {
             at: snapshot.elapsed,
             totals: snapshot.stacks.iter().map(totals).collect(),
@@ -93,7 +93,7 @@ impl Earlier {
     }
 
     fn change(&self, stack: &StackTotals) -> Change {
-        let (now, then) = (total(stack), self.totals.get(&stack.record));
+        let (now, then) = (total(stack), self.totals.get(&(stack.record, stack.kind)));
         let then = then.copied().unwrap_or_default();
         Change {
             allocated: now.allocated.less(then.allocated),
@@ -196,6 +196,7 @@ mod tests {
             end_pc: Avma::new(0),
             allocated,
             freed,
+            kind: None,
             lost: Amount::default(),
             allocated_spread: Spread::default(),
             freed_spread: Spread::default(),

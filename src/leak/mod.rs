@@ -18,7 +18,7 @@ use std::hash::Hash;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use crate::collect::{Amount, Snapshot, Spread, StackTotals};
+use crate::collect::{Amount, RegionKind, Snapshot, Spread, StackTotals};
 
 pub use age::Holder;
 pub use by_module::{EndGroup, ModuleSteps};
@@ -64,6 +64,8 @@ pub struct Site<M> {
     pub instance: u32,
     /// Index into the table of allocator functions.
     pub function: u8,
+    /// What mappings are for; `None` for blocks of an allocator.
+    pub kind: Option<RegionKind>,
     /// Frames, innermost first.
     pub frames: Vec<SiteFrame<M>>,
     /// Why the walk ended.
@@ -104,6 +106,7 @@ impl<M> Site<M> {
 struct SiteKey<M> {
     instance: u32,
     function: u8,
+    kind: Option<RegionKind>,
     frames: Vec<(CodeKey<M>, FoundBy)>,
     end: End,
     /// Unlike frames, an end outside all modules has no key: it can be any garbage on the stack, and would
@@ -175,6 +178,7 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
     Site {
         instance: stack.instance,
         function: stack.function,
+        kind: stack.kind,
         frames: stack.frames.iter().map(frame).collect(),
         end,
         end_at,
@@ -239,6 +243,7 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
     SiteKey {
         instance: site.instance,
         function: site.function,
+        kind: site.kind,
         frames: site.frames.iter().map(frame).collect(),
         end: site.end,
         end_at: site.end_at.as_ref().and_then(|at| at.place),

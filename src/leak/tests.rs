@@ -43,6 +43,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         end_pc: Avma::new(0x1fff),
         allocated,
         freed: Amount::default(),
+        kind: None,
         lost: Amount::default(),
         allocated_spread: Spread::default(),
         freed_spread: Spread::default(),

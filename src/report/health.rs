@@ -10,7 +10,7 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::explain;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
-use super::{Report, estimates, recent};
+use super::{Report, estimates, memory, recent, regions};
 use crate::bpf::InstanceEnd;
 
 /// Lines for processes.
@@ -21,6 +21,8 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     render_targets(report, out)?;
     render_calls(report, out)?;
+    render_memory(report, out)?;
+    lines(out, "Mapped", regions::lines(report))?;
     lines(out, "Sampling", estimates::sampling_lines(report))?;
     match report.completeness.stacks.is_empty() {
         true => line(out, "Stacks", "none: no allocation was accounted")?,
@@ -78,6 +80,14 @@ fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         0 => Ok(()),
         more => line(out, "", format!("and {more} more ({} ended in all)", ended.len())),
     }
+}
+
+fn render_memory(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let several = report.targets.len() > 1;
+    let running = report.targets.iter().filter(|target| target.memory.is_some());
+    running
+        .take(MAX_PROCESSES)
+        .try_for_each(|target| lines(out, "Memory", memory::lines(target, several)))
 }
 
 fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {

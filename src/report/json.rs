@@ -4,6 +4,7 @@
 //! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
 
 mod amount;
+mod memory;
 mod recent;
 
 use std::collections::BTreeMap;
@@ -15,10 +16,12 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use amount::{AmountJson, SamplingJson};
+use memory::MemoryJson;
 
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
+use crate::collect::RegionKind;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::InlinedFrame;
 
@@ -59,6 +62,7 @@ struct TargetJson {
     instance: u32,
     parent: Option<u32>,
     ended: Option<&'static str>,
+    memory: Option<MemoryJson>,
 }
 
 #[derive(Serialize)]
@@ -132,6 +136,8 @@ struct StackJson {
     instance: u32,
     ended: Option<&'static str>,
     allocator: Name,
+    /// With `--mmap`: what the mappings are for.
+    kind: Option<&'static str>,
     outstanding: AmountJson,
     allocated: AmountJson,
     #[serde(flatten)]
@@ -276,6 +282,7 @@ impl From<&TargetFacts> for TargetJson {
             instance: target.instance,
             parent: target.parent,
             ended: target.ended.map(InstanceEnd::name),
+            memory: target.memory.map(MemoryJson::from),
         }
     }
 }
@@ -287,6 +294,7 @@ impl StackJson {
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator.clone(),
+            kind: stack.kind.map(RegionKind::name),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
             recent: (&stack.recent).into(),

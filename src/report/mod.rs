@@ -7,8 +7,10 @@ mod ends;
 mod estimates;
 mod health;
 mod json;
+mod memory;
 mod modules;
 mod recent;
+mod regions;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -26,8 +28,9 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Ages, Amount, Events, Losses, Spread};
+use crate::collect::{Ages, Amount, Events, Losses, RegionKind, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
+use crate::memory::Parts;
 use crate::symbolize::frame::Symbolized;
 pub(crate) use health::{counted, percent, size};
 
@@ -94,6 +97,8 @@ pub struct TargetFacts {
     pub exe: Option<PathBuf>,
     /// How it ended, if it has.
     pub ended: Option<InstanceEnd>,
+    /// Where its resident memory is; `None` once it has ended, or where that could not be read.
+    pub memory: Option<Parts>,
 }
 
 /// What a report's ages and changes are measured by.
@@ -137,6 +142,8 @@ pub struct Stack {
     pub ended: Option<InstanceEnd>,
     /// The allocator function; it is not one of the frames.
     pub allocator: Name,
+    /// What mappings are for; `None` for blocks of an allocator.
+    pub kind: Option<RegionKind>,
     /// Allocated and not freed.
     pub outstanding: Amount,
     /// Everything allocated since the attach.

@@ -59,6 +59,7 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
         instance: 1,
         ended: None,
         allocator: "malloc".into(),
+        kind: None,
         outstanding,
         allocated: Amount {
             bytes: outstanding.bytes * 2,
@@ -91,6 +92,7 @@ fn report(stacks: Vec<Stack>) -> Report {
             instance: 1,
             parent: None,
             ended: None,
+            memory: None,
             comm: "leaker".to_owned(),
             exe: Some("/opt/leaker".into()),
         }],
@@ -392,7 +394,7 @@ fn cut_stack_json() -> Value {
     evil["symbol"] = json!("evil\u{1b}[2J\n");
     evil["offset"] = json!(0x10);
     json!({
-        "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc",
+        "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc", "kind": null,
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
         "young": null, "ages": null, "since_last": recent::change_json([0; 4]), "since_baseline": recent::change_json([0; 4]),
         "lost": {"bytes": 0, "blocks": 0},
@@ -412,7 +414,7 @@ fn json_of_an_empty_report() {
         r#"{"schema_version":1,"memleak":""#,
         env!("CARGO_PKG_VERSION"),
         r#"","unwind":"dwarf","duration_ns":12345000000,"sampling":null,"#,
-        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null}],"#,
+        r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null,"memory":null}],"#,
         r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"own_unknown_frees":0,"failed":0,"abandoned":0,"missed_frees":0,"#,
         r#""filtered":0,"filtered_bytes":0},"#,
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,

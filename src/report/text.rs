@@ -15,6 +15,7 @@ use super::ends::explain;
 use super::health::{counted, size};
 use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health, recent};
 use crate::bpf::{InstanceEnd, Sampling};
+use crate::collect::RegionKind;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
 /// The address column of lines that have no address.
@@ -27,7 +28,10 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         "[{}] Top {} stacks with outstanding allocations:",
         report.time, report.top
     )?;
-    let outstanding = report.stacks.iter().filter(|stack| stack.shown().blocks > 0);
+    let outstanding = report
+        .stacks
+        .iter()
+        .filter(|stack| stack.shown().blocks > 0 && stack.kind.is_none_or(RegionKind::is_suspect));
     let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
     shown.reverse();
     for stack in shown {
@@ -43,12 +47,15 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
         "\t{} bytes in {} allocations from stack",
         amount.bytes, amount.blocks
     )?;
+    let kind = stack
+        .kind
+        .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     if report.sampling != Sampling::All {
         writeln!(out, "\t\t{}", estimates::error(stack.recent.shown_spread))?;
     }
     match report.targets.len() > 1 {
-        true => writeln!(out, "\t\tvia {} in {}", stack.allocator, Owner(stack))?,
-        false => writeln!(out, "\t\tvia {}", stack.allocator)?,
+        true => writeln!(out, "\t\tvia {}{kind} in {}", stack.allocator, Owner(stack))?,
+        false => writeln!(out, "\t\tvia {}{kind}", stack.allocator)?,
     }
     for line in recent::growth_lines(stack, &report.compared) {
         writeln!(out, "\t\t{line}")?;

@@ -45,7 +45,13 @@ impl Attachments {
     }
 
     /// Without the hook, changes of the mappings are noticed by the walks that meet them.
-    fn add_hook(&mut self, kernel: &Kernel<'_>, pid: Option<u32>, mappings: &Mappings, modules: &Modules) {
+    pub(super) fn add_hook(
+        &mut self,
+        kernel: &Kernel<'_>,
+        pid: Option<u32>,
+        mappings: &Mappings,
+        modules: &Modules,
+    ) {
         let new = mappings.loader().is_some_and(|loader| self.hooked.insert(loader));
         let hook = new.then(|| hook::find(mappings, modules)).flatten();
         if let Some(hook) = hook {

@@ -12,7 +12,7 @@ use unwind_tables::walk::Unwind;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::{Catalog, Name};
-use crate::collect::{Ages, Amount, LiveBlocks, Snapshot};
+use crate::collect::{Ages, Amount, LiveBlocks, RegionCall, Snapshot};
 use crate::config::View;
 use crate::leak::growth::Changes;
 use crate::leak::{
@@ -158,6 +158,16 @@ impl Describer<'_> {
         process.map(|process| &process.facts)
     }
 
+    /// The name of an allocator function or mapping call.
+    fn allocator(&self, site: &Site<ModuleId>) -> Name {
+        let call = site.kind.and_then(|_| RegionCall::of_function(site.function));
+        if let Some(call) = call {
+            return Name::Borrowed(call.name());
+        }
+        let function = self.allocators.get(usize::from(site.function));
+        function.map_or(Name::Borrowed("?"), |function| function.name.clone())
+    }
+
     fn stack(&mut self, site: Site<ModuleId>, view: &View) -> Stack {
         let process = self.process(site.instance);
         Stack {
@@ -165,10 +175,8 @@ impl Describer<'_> {
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
             ended: process.and_then(|process| process.ended),
-            allocator: self
-                .allocators
-                .get(usize::from(site.function))
-                .map_or(Name::Borrowed("?"), |function| function.name.clone()),
+            allocator: self.allocator(&site),
+            kind: site.kind,
             outstanding: site.outstanding(),
             allocated: site.allocated,
             lost: site.lost,

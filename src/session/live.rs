@@ -11,6 +11,7 @@ use unwind_tables::addr::Avma;
 use super::attachments::Attachments;
 use super::probes::AllocatorProbes;
 use super::process::Process;
+use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::Said;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
@@ -32,6 +33,10 @@ const RESIDENT_BYTES_PER_BLOCK: u64 = 64;
 const MIN_BLOCKS: u32 = 1 << 20;
 const MAX_BLOCKS: u32 = 1 << 25;
 
+/// Pieces of mappings that one process can have: by default the kernel has no more than 65,530 (vm.max_map_count),
+/// but joins what is alike. Some 100 MB.
+const MOST_REGIONS: u32 = 1 << 20;
+
 /// What a trace starts with, however it is attached.
 pub(super) struct Prepared {
     pub(super) targets: Vec<Target>,
@@ -50,6 +55,8 @@ pub(super) struct Live<'obj> {
     /// Instances by number, those that have ended too.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
+    /// With `--mmap`: what is accounted instead of blocks.
+    pub(super) regions: Option<Ledger>,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
     pub(super) walk: Walk,
@@ -98,6 +105,7 @@ impl<'obj> Live<'obj> {
             walk: config.walk,
             attach: path,
             follow_fork: config.follow_fork,
+            regions: config.mmap,
             sizes: config.sizes,
             sampling: config.sampling,
             capacity: capacity(config, prepared),
@@ -113,6 +121,9 @@ impl<'obj> Live<'obj> {
             attached: Attachments::default(),
             processes: BTreeMap::new(),
             _watch: kernel.watch().context("cannot follow processes")?,
+            regions: config
+                .mmap
+                .then(|| Ledger::new(config.max_blocks.unwrap_or(MOST_REGIONS))),
             events: EventQueue::open(&kernel)?,
             kernel,
             walk: config.walk,
@@ -146,7 +157,11 @@ impl<'obj> Live<'obj> {
             self.add_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
-        Ok(())
+        match &mut self.regions {
+            // Once walks have what they need: what comes before is older than the trace.
+            Some(regions) => regions.start(&self.kernel),
+            None => Ok(()),
+        }
     }
 
     /// Begins to trace a process that runs: its mappings are published, then its probes attached.
@@ -164,7 +179,9 @@ impl<'obj> Live<'obj> {
         let process = Process::new(instance, Some(target), History::default());
         self.processes.insert(number, process);
         self.reload(number)?;
-        self.attach_new(number)
+        self.attach_new(number)?;
+        self.note_memory(number);
+        Ok(())
     }
 
     fn say_started(&self, path: AttachPath) {
@@ -183,6 +200,18 @@ impl<'obj> Live<'obj> {
         } else {
             ""
         };
+        if self.regions.is_some() {
+            tracing::info!(
+                "tracing {}{}: mapping calls, instead of what allocators do; Ctrl-C ends it with a last report",
+                traced.join(", "),
+                if self.follow_fork {
+                    " and their children"
+                } else {
+                    ""
+                }
+            );
+            return;
+        }
         tracing::info!(
             "tracing {}{children}: {} probes by {links} {path:?} links; Ctrl-C ends it with a last report",
             traced.join(", "),
@@ -309,6 +338,10 @@ impl<'obj> Live<'obj> {
             (Some(process.facts.pid), &mut process.attached)
         };
         let (mappings, modules) = (&process.mappings, &self.modules);
+        if self.regions.is_some() {
+            attached.add_hook(&self.kernel, pid, mappings, modules);
+            return Ok(());
+        }
         attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;
         Ok(())
     }

@@ -10,9 +10,11 @@ mod describe;
 mod hook;
 mod lifecycle;
 mod live;
+mod memory;
 mod probes;
 mod process;
 mod program;
+mod regions;
 mod reload;
 mod signals;
 mod tables;
@@ -23,12 +25,14 @@ mod unreadable;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
 use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
@@ -157,6 +161,7 @@ impl<'obj> Session<'obj> {
             }
             live.observe()?;
             live.react(&events)?;
+            live.follow_regions()?;
             if !live.is_anything_live() {
                 return Ok(true);
             }
@@ -195,6 +200,16 @@ impl<'obj> Session<'obj> {
     /// The kernel side cannot be read.
     pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
         collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")
+    }
+
+    /// With `--mmap`: all that is mapped since the attach, with the instance that it belongs to, ascending.
+    ///
+    /// # Errors
+    ///
+    /// The kernel side cannot be read.
+    pub fn regions(&mut self) -> anyhow::Result<Vec<(u32, Range<Avma>)>> {
+        self.live.settle_regions()?;
+        Ok(self.live.all_regions())
     }
 
     /// Reads what programs say of the code that they generated; what an ended one said last stays.
@@ -243,22 +258,20 @@ impl<'obj> Session<'obj> {
         signals: &Signals,
         then: impl FnOnce(&mut Live<'obj>),
     ) -> anyhow::Result<Report> {
+        self.live.settle_regions()?;
         // In this order: what was old at the moment is in the totals.
         let moment = Moment::now();
-        let snapshot = self.snapshot()?;
+        let mut snapshot = self.snapshot()?;
         let blocks = self.read_blocks(moment, view, signals)?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
         self.live.reload_all()?;
         self.live.forget_ended()?;
         then(&mut self.live);
+        self.live.add_regions(&mut snapshot, &mut self.symbolizer);
+        self.live.describe_memory(&snapshot);
         if snapshot.events.probe_hits == 0 {
-            tracing::warn!(
-                "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
-                 name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \
-                 -p PID shows what was found",
-                self.live.probes.names().join(", ")
-            );
+            tracing::warn!("{}", self.live.nothing_seen());
         }
         self.read_perf_maps();
         let names = describe::Describer {
@@ -312,7 +325,7 @@ fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
     }
     let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     for (target, mappings) in targets.iter().zip(&mappings) {
-        if !probes.any(mappings.module_ids()) {
+        if !config.mmap && !probes.any(mappings.module_ids()) {
             bail!(
                 "nothing to probe in process {}: {}",
                 target.pid(),

@@ -125,7 +125,7 @@ fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
     let function = &site.function;
     let module = modules.get(site.module)?;
     let number = u8::try_from(site.number).ok()?;
-    let cookie = cookie(number, function.role, function.shape, function.name == "malloc");
+    let cookie = cookie(number, function.role, function.shape, site.leaf);
     Some(Probe {
         path: module.probe_path()?,
         file: match &module.build_id {

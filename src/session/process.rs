@@ -1,6 +1,7 @@
 //! What a session knows of one instance: a process between two execs.
 
 use super::attachments::Attachments;
+use super::memory::Memory;
 use super::reload::Reloads;
 use crate::bpf::{Instance, InstanceEnd, Origin};
 use crate::report::TargetFacts;
@@ -21,6 +22,7 @@ pub(super) struct Process {
     /// The user gave the process, as this program or as one that this one replaced.
     pub(super) is_given: bool,
     pub(super) ended: Option<InstanceEnd>,
+    pub(super) memory: Memory,
 }
 
 impl Process {
@@ -28,6 +30,7 @@ impl Process {
     pub(super) fn new(instance: Instance, target: Option<Target>, history: History) -> Self {
         let facts = facts(&instance, target.as_ref());
         let is_given = instance.origin == Origin::Attached;
+        let memory = Memory::of(instance.origin);
         Self {
             attached: Attachments::default(),
             instance,
@@ -38,6 +41,7 @@ impl Process {
             reloads: Reloads::demanded(),
             is_given,
             ended: None,
+            memory,
         }
     }
 
@@ -49,6 +53,7 @@ impl Process {
     pub(super) fn end(&mut self, end: InstanceEnd) {
         self.ended = Some(end);
         self.facts.ended = Some(end);
+        self.facts.memory = None;
         self.target = None;
         self.mappings = Mappings::default();
         self.attached = Attachments::default();
@@ -68,6 +73,7 @@ fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
         comm,
         exe: exe.map(|target| target.exe().to_owned()),
         ended: None,
+        memory: None,
     }
 }
 

@@ -53,6 +53,7 @@ fn config(pid: u32) -> Config {
         pids: vec![pid],
         program: Vec::new(),
         follow_fork: false,
+        mmap: false,
         table_memory: None,
         walk: Walk::Dwarf,
         format: Format::Text,

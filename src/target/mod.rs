@@ -11,6 +11,7 @@ pub mod mappings;
 pub mod maps;
 pub mod modules;
 mod settled;
+pub mod smaps;
 mod stat;
 
 use std::ffi::OsStr;
@@ -21,6 +22,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use unwind_tables::addr::Avma;
 
 pub use history::{Epoch, History};
 pub use mappings::{CodeMapping, MappedCode, Mappings};
@@ -107,6 +109,11 @@ pub enum TargetError {
 /// A maps file is longer only with more than 65530 mappings, the default limit, of long names.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
 
+/// The same for smaps, some 700 bytes each.
+const MAX_SMAPS_BYTES: u64 = 128 << 20;
+/// Threads whose stacks are looked for.
+const MAX_THREADS: usize = 1 << 16;
+
 impl Target {
     /// Finds process `pid` and checks that it can be traced.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
@@ -185,17 +192,60 @@ impl Target {
     /// Lines of the maps that cannot be understood are counted. Fails with `NotFound` once the
     /// process has ended.
     pub fn read_mappings(&self, modules: &mut Modules) -> io::Result<Mappings> {
-        let text = read_maps(self.pid)?;
-        // Asked after the reading: then the text was this process's, and not a successor's.
-        if self.has_exited() {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("process {} has exited", self.pid),
-            ));
-        }
+        let text = self.maps_text()?;
         let mappings = Mappings::resolve(self.pid, maps::parse(&text), modules);
         let settled = self.settled(&mappings, modules);
         Ok(mappings.with_settled(settled))
+    }
+
+    /// Reads everything that it has mapped, ascending. Lines that cannot be understood are left out.
+    ///
+    /// Fails with `NotFound` once the process has ended.
+    pub fn read_maps(&self) -> io::Result<Vec<maps::MapsEntry>> {
+        let text = self.maps_text()?;
+        Ok(maps::parse(&text).filter_map(Result::ok).collect())
+    }
+
+    /// Reads what of each mapping is resident, ascending. Slow for processes of many gigabytes: the kernel looks at
+    /// every page.
+    ///
+    /// Fails with `NotFound` once the process has ended.
+    pub fn read_smaps(&self) -> io::Result<Vec<smaps::Resident>> {
+        let mut text = Vec::new();
+        File::open(format!("/proc/{}/smaps", self.pid))?
+            .take(MAX_SMAPS_BYTES)
+            .read_to_end(&mut text)?;
+        self.check_runs()?;
+        Ok(smaps::parse(&text))
+    }
+
+    /// Its threads with their stack pointers, of those that wait in the kernel.
+    pub fn stack_pointers(&self) -> Vec<(u32, Option<Avma>)> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        let ids = threads.into_iter().flatten().flatten().take(MAX_THREADS);
+        let ids = ids.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+        ids.map(|thread: u32| {
+            let call = fs::read_to_string(format!("/proc/{}/task/{thread}/syscall", self.pid));
+            (thread, call.ok().and_then(|call| stack_pointer(&call)))
+        })
+        .collect()
+    }
+
+    fn maps_text(&self) -> io::Result<Vec<u8>> {
+        let text = read_maps(self.pid)?;
+        self.check_runs()?;
+        Ok(text)
+    }
+
+    /// To be asked after something was read by pid: then that was this process's, and not a successor's.
+    fn check_runs(&self) -> io::Result<()> {
+        match self.has_exited() {
+            true => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("process {} has exited", self.pid),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// The modules that cannot be unloaded, as far as memory confirms that they are what was opened.
@@ -223,6 +273,13 @@ impl Target {
         let file = fs::metadata(Path::new(&format!("/proc/{}/root", self.pid)).join(path)).ok()?;
         modules.of_file((file.dev(), file.ino()))
     }
+}
+
+/// Of `/proc/PID/task/TID/syscall`: the last word but one, of a thread that does not run.
+fn stack_pointer(text: &str) -> Option<Avma> {
+    let pointer = text.split_ascii_whitespace().rev().nth(1)?;
+    let pointer = u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()?;
+    Some(Avma::new(pointer))
 }
 
 fn read_maps(pid: u32) -> io::Result<Vec<u8>> {

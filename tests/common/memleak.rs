@@ -108,6 +108,11 @@ impl Memleak {
         panic!("memleak did not mark: {:#?}", self.said);
     }
 
+    /// Sends a signal, as `kill -NAME` does.
+    pub fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
     /// Asks for an end and returns the last report as text, for flags with a `--format`.
     #[track_caller]
     pub fn finish_text(self) -> String {

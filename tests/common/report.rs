@@ -44,6 +44,29 @@ pub struct Target {
     pub instance: u32,
     pub parent: Option<u32>,
     pub ended: Option<String>,
+    pub memory: Option<Memory>,
+}
+
+/// Where the resident memory of a process is, in bytes.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Memory {
+    pub rss: u64,
+    pub tracked: u64,
+    pub before_attach_at_most: u64,
+    pub slack_at_least: u64,
+    pub thread_stacks: u64,
+    pub files: u64,
+    pub shared: u64,
+    pub unexplained: u64,
+    pub not_resident: u64,
+}
+
+impl Memory {
+    /// All parts of what is resident.
+    pub fn sum(&self) -> u64 {
+        let allocator = self.tracked + self.before_attach_at_most + self.slack_at_least;
+        allocator + self.thread_stacks + self.files + self.shared + self.unexplained
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,6 +155,8 @@ pub struct Stack {
     pub instance: u32,
     pub ended: Option<String>,
     pub allocator: String,
+    /// What mappings are for; `None` for blocks.
+    pub kind: Option<String>,
     pub outstanding: Amount,
     pub allocated: Amount,
     pub lost: Amount,

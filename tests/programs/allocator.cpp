@@ -1,6 +1,7 @@
 // Every form of operator new and operator delete, kept and freed: each function here is one site. Between them, forms
 // that throw, thread after thread, as often as the argument says.
 #include <csetjmp>
+#include <pthread.h>
 #include <new>
 #include <thread>
 #include <vector>
@@ -71,9 +72,37 @@ SITE(round_of_failures)
 	operator delete(operator new(24));
 }
 
+NOINLINE static void allocate_and_throw()
+{
+	operator delete(operator new(32));
+	throw 1;
+}
+
+static void *allocate_until_cancelled(void *)
+{
+	for (;;) {
+		void *block = operator new(16);
+
+		operator delete(block);
+		try {
+			allocate_and_throw();
+		} catch (int) {
+		}
+		pthread_testcancel();
+	}
+}
+
 static void fail_often(int rounds)
 {
 	std::vector<std::thread> threads;
+
+	for (int round = 0; round < rounds; round += 100) {
+		pthread_t thread;
+
+		if (pthread_create(&thread, nullptr, allocate_until_cancelled, nullptr) || pthread_cancel(thread) ||
+		    pthread_join(thread, nullptr))
+			_exit(2);
+	}
 
 	for (int number = 0; number < 3; number++)
 		threads.emplace_back([=] {

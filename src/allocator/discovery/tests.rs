@@ -90,6 +90,26 @@ fn every_function_is_found() {
     assert_eq!(libstdcxx.sites, [], "its operators call malloc and free");
 }
 
+/// What allocates by another traced function of its library is told from what does not.
+#[test]
+fn leaves() {
+    let cases = [
+        ("libc.so.6", "malloc", true),
+        ("libc.so.6", "calloc", true),
+        ("libc.so.6", "aligned_alloc", false),
+        ("libc.so.6", "posix_memalign", false),
+        ("libc.so.6", "realloc", false),
+        ("libtcmalloc.so.4", "malloc", true),
+        ("libjemalloc.so.2", "malloc", true),
+        ("libjemalloc.so.2", "calloc", true),
+        ("libmimalloc.so.2", "malloc", true),
+    ];
+    for (library, name, leaf) in cases {
+        let (_, discovery) = installed(library);
+        assert_eq!(site_of(&discovery, name).leaf, leaf, "{library}: {name}");
+    }
+}
+
 /// The sites of Debian 12's libraries are where the disassembly says. A later package may differ: a
 /// library with another build-id is passed over.
 #[test]

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Mapping calls: mmap, munmap, mremap and brk, told to user space in the order in which they act. What they mean is
+ * user space's affair (src/regions); here a call is its arguments, its result and its stack.
+ *
+ * A call that takes mappings away is told when it begins: when it ends, another thread can already have new ones at
+ * those addresses. Every call is told when it has ended, with all of its arguments: a beginning that was not seen is
+ * made up for then.
+ */
+#pragma once
+
+#include <bpf/bpf_core_read.h>
+
+/* As the kernel's include/linux/mm_types.h, but for what is not needed here. */
+struct mm_struct___break {
+	unsigned long brk;
+} __attribute__((preserve_access_index));
+
+struct task_struct___mapping {
+	int pid;
+	struct mm_struct___break *mm;
+} __attribute__((preserve_access_index));
+
+/* As its include/uapi/linux/mman.h. */
+#define MAP_FIXED 0x10
+#define MAP_FIXED_NOREPLACE 0x100000
+
+/* Wakes user space by a queue that fills; otherwise it looks by itself. */
+static __always_inline u64 region_wakeup(void)
+{
+	u64 waiting = bpf_ringbuf_query(&region_events, BPF_RB_AVAIL_DATA);
+	u64 size = bpf_ringbuf_query(&region_events, BPF_RB_RING_SIZE);
+
+	return waiting > size / 4 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline struct region_event *new_region_event(u64 owner, struct pt_regs *regs,
+							     enum region_call call)
+{
+	struct task_struct___mapping *task = (void *)bpf_get_current_task_btf();
+	struct region_event *event = bpf_ringbuf_reserve(&region_events, sizeof(*event), 0);
+
+	if (!event) {
+		count(COUNTER_LOST_REGION_EVENT);
+		return NULL;
+	}
+	event->instance = instance_of(owner);
+	event->thread = task->pid;
+	event->call = call;
+	event->ended = 0;
+	event->unused = 0;
+	event->stack = 0;
+	for (u32 number = 0; number < REGION_ARGUMENTS; number++)
+		event->arguments[number] = syscall_argument(regs, number);
+	event->result = 0;
+	event->time = bpf_ktime_get_ns();
+	return event;
+}
+
+static __always_inline u64 current_break(void)
+{
+	struct task_struct___mapping *task = (void *)bpf_get_current_task_btf();
+
+	return BPF_CORE_READ(task, mm, brk);
+}
+
+/* Whether the call can take mappings away: those that cannot are told at their end only. */
+static __always_inline bool takes_away(struct pt_regs *regs, enum region_call call)
+{
+	u64 flags = syscall_argument(regs, 3);
+
+	return call != CALL_MMAP || (flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED;
+}
+
+/* Those at the system call: the first frame is what made it, its address the one behind the instruction. */
+static __always_inline bool read_user_registers(struct pt_regs *regs)
+{
+	void *saved = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	return bpf_probe_read_kernel(regs, sizeof(*regs), saved) == 0;
+}
+
+static __always_inline u64 region_owner(void)
+{
+	return owner_of_process(current_tgid());
+}
+
+static __always_inline void region_call_begins(enum region_call call)
+{
+	u64 owner = region_owner();
+	struct region_event *event;
+	struct pt_regs regs;
+
+	if (!owner || !read_user_registers(&regs) || !takes_away(&regs, call))
+		return;
+	event = new_region_event(owner, &regs, call);
+	if (!event)
+		return;
+	if (call == CALL_BRK)
+		event->result = current_break();
+	bpf_ringbuf_submit(event, region_wakeup());
+}
+
+static __always_inline bool is_error(u64 result)
+{
+	return result > -4096ULL;
+}
+
+/* Bytes that a call that could not be told has mapped, as far as they are known here. */
+static __always_inline u64 mapped_bytes(struct pt_regs *regs, enum region_call call)
+{
+	switch (call) {
+	case CALL_MMAP:
+		return syscall_argument(regs, 1);
+	case CALL_MREMAP:
+		return syscall_argument(regs, 2);
+	default:
+		return 0;
+	}
+}
+
+static __always_inline void region_call_ends(enum region_call call)
+{
+	u64 owner = region_owner();
+	u32 function = MAX_FUNCTIONS - REGION_CALLS + call;
+	struct region_event *event;
+	struct pt_regs regs;
+	u32 stack = 0;
+
+	if (!owner || !read_user_registers(&regs))
+		return;
+
+	u64 value = result(&regs);
+	bool maps = call != CALL_MUNMAP && !is_error(value);
+
+	/* A brk that asks for no more than there is maps nothing: most ask where the break is. */
+	if (call == CALL_BRK && syscall_argument(&regs, 0) != value)
+		maps = false;
+	if (maps)
+		stack = current_stack(&regs, (struct caller){ .pc = regs.ip, .sp = regs.sp }, owner, function);
+	event = new_region_event(owner, &regs, call);
+	if (!event) {
+		if (maps)
+			lose_block(COUNTER_LOST_REGION, mapped_bytes(&regs, call), WEIGHT_ONE, stack);
+		return;
+	}
+	event->ended = 1;
+	event->stack = stack;
+	event->result = value;
+	bpf_ringbuf_submit(event, region_wakeup());
+}

@@ -1,0 +1,55 @@
+//! Following mapping calls: attaches their programs, and counts the calls that they missed.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::{Link, ProgramMut};
+
+use super::Kernel;
+
+/// The programs that follow mapping calls; dropping it ends that.
+pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
+
+impl<'obj> Kernel<'obj> {
+    /// Begins to follow the mapping calls of processes that are traced. Needs [`super::Settings::regions`].
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn watch_regions(&self) -> Result<RegionWatch, libbpf_rs::Error> {
+        let programs = self.region_programs();
+        let links = programs.into_iter().map(|program| program.attach());
+        links.collect::<Result<_, _>>().map(RegionWatch)
+    }
+
+    /// Calls, of traced processes or others, that came while another program held their CPU, preempted: the kernel
+    /// leaves a tracepoint's programs out then, and counts that since Linux 6.7.
+    pub fn missed_region_calls(&self) -> u64 {
+        let missed = |program: &ProgramMut<'obj>| recursion_misses(program.as_fd().as_raw_fd());
+        self.region_programs().into_iter().map(missed).sum()
+    }
+
+    /// The ends first: an end tells all, a beginning alone does not.
+    fn region_programs(&self) -> [&ProgramMut<'obj>; 8] {
+        let programs = &self.skeleton.progs;
+        [
+            &programs.mmap_ends,
+            &programs.munmap_ends,
+            &programs.mremap_ends,
+            &programs.brk_ends,
+            &programs.mmap_begins,
+            &programs.munmap_begins,
+            &programs.mremap_begins,
+            &programs.brk_begins,
+        ]
+    }
+}
+
+/// What the kernel says of the program that a descriptor stands for.
+fn recursion_misses(descriptor: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("recursion_misses:"));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,35 @@
+//! How much of address ranges is in live blocks.
+
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use super::BlockTable;
+use crate::bpf::{Kernel, Sampling};
+
+/// What was found in address ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of live blocks that begin in each.
+    pub bytes: Vec<u64>,
+    /// Every block was looked at, and stands for itself alone.
+    pub is_all: bool,
+}
+
+/// What each of `ranges` (ascending, disjoint) holds of the live blocks of an instance.
+pub fn held(kernel: &Kernel<'_>, instance: u32, ranges: &[Range<Avma>]) -> Held {
+    let mut bytes = vec![0_u64; ranges.len()];
+    let seen = BlockTable::of(kernel).and_then(|table| {
+        table.visit(|block| {
+            let after = ranges.partition_point(|range| range.start <= block.address);
+            let at = after.checked_sub(1).filter(|&at| block.address < ranges[at].end);
+            if let Some(at) = at.filter(|_| block.instance == instance) {
+                bytes[at] = bytes[at].saturating_add(block.size);
+            }
+        })
+    });
+    Held {
+        bytes,
+        is_all: seen.is_ok() && kernel.recorded.sampling == Sampling::All,
+    }
+}

@@ -1,0 +1,156 @@
+//! Mapping calls as the kernel side tells them. What they do to mappings is `crate::regions`.
+
+use crate::bpf::types::{limits, region_call, region_event};
+
+/// Bytes of `struct region_event`.
+const EVENT_BYTES: usize = size_of::<region_event>();
+const ARGUMENTS: usize = limits::REGION_ARGUMENTS.0 as usize;
+/// The function number of the first mapping call; numbers below are those of allocator functions.
+const FIRST_FUNCTION: u32 = limits::MAX_FUNCTIONS.0 - region_call::REGION_CALLS.0;
+
+/// A system call that changes mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RegionCall {
+    /// `mmap`
+    Mmap,
+    /// `mremap`
+    Mremap,
+    /// `brk`
+    Brk,
+    /// `munmap`
+    Munmap,
+}
+
+impl RegionCall {
+    fn from_number(number: u32) -> Option<Self> {
+        match region_call(number) {
+            region_call::CALL_MMAP => Some(Self::Mmap),
+            region_call::CALL_MREMAP => Some(Self::Mremap),
+            region_call::CALL_BRK => Some(Self::Brk),
+            region_call::CALL_MUNMAP => Some(Self::Munmap),
+            _ => None,
+        }
+    }
+
+    /// The call that a function number of a stack stands for; `None` for allocator functions.
+    pub fn of_function(function: u8) -> Option<Self> {
+        Self::from_number(u32::from(function).checked_sub(FIRST_FUNCTION)?)
+    }
+
+    /// What reports call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mmap => "mmap",
+            Self::Mremap => "mremap",
+            Self::Brk => "brk",
+            Self::Munmap => "munmap",
+        }
+    }
+}
+
+/// A mapping call that is about to take mappings away, or that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionEvent {
+    /// The instance that owns the mappings.
+    pub instance: u32,
+    /// The thread that calls.
+    pub thread: u32,
+    /// The call.
+    pub call: RegionCall,
+    /// Its arguments, the first five.
+    pub arguments: [u64; ARGUMENTS],
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub time: u64,
+    /// Whether it is about to begin or has ended.
+    pub moment: CallMoment,
+}
+
+/// When a call is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallMoment {
+    /// It is about to begin.
+    Begins {
+        /// For `brk`: the break now.
+        program_break: u64,
+    },
+    /// It has ended.
+    Ended {
+        /// What it returned; errors are negative numbers above -4096.
+        result: u64,
+        /// The index of its stack's record, if it made a mapping.
+        stack: u32,
+    },
+}
+
+impl RegionEvent {
+    /// Reads a record of the queue; `None` for one that this version does not know.
+    pub(super) fn parse(record: &[u8]) -> Option<Self> {
+        let record = record.first_chunk::<EVENT_BYTES>()?;
+        let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
+        let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
+        let result = whole(16 + 8 * ARGUMENTS);
+        let moment = match record[9] {
+            0 => CallMoment::Begins {
+                program_break: result,
+            },
+            _ => CallMoment::Ended {
+                result,
+                stack: half(12),
+            },
+        };
+        Some(Self {
+            instance: half(0),
+            thread: half(4),
+            call: RegionCall::from_number(record[8].into())?,
+            arguments: std::array::from_fn(|number| whole(16 + 8 * number)),
+            time: whole(24 + 8 * ARGUMENTS),
+            moment,
+        })
+    }
+}
+
+/// What a mapping is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RegionKind {
+    /// Private memory of no file.
+    Anonymous,
+    /// A file's contents.
+    File,
+    /// Memory of no file that is shared with children.
+    Shared,
+    /// Address space that cannot be accessed.
+    Reservation,
+    /// A thread's stack.
+    ThreadStack,
+    /// What an allocator takes from the kernel for its blocks: those are accounted without `--mmap`.
+    Allocator,
+}
+
+impl RegionKind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [
+        Self::Anonymous,
+        Self::File,
+        Self::Shared,
+        Self::Reservation,
+        Self::ThreadStack,
+        Self::Allocator,
+    ];
+
+    /// The word for it in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::File => "file",
+            Self::Shared => "shared",
+            Self::Reservation => "reservation",
+            Self::ThreadStack => "thread_stack",
+            Self::Allocator => "allocator",
+        }
+    }
+
+    /// Whether one that is never unmapped is a leak, as far as can be told.
+    pub const fn is_suspect(self) -> bool {
+        matches!(self, Self::Anonymous | Self::File)
+    }
+}

@@ -1,0 +1,114 @@
+//! Address ranges that do not overlap, each with a value. Taking a range out splits what it cuts.
+//!
+//! Pure, and knows nothing of mappings.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+/// Disjoint, non-empty ranges with values. Neighbours are never joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intervals<T> {
+    /// By start: the end and the value.
+    pieces: BTreeMap<Avma, (Avma, T)>,
+}
+
+impl<T> Default for Intervals<T> {
+    fn default() -> Self {
+        Self {
+            pieces: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T: Copy> Intervals<T> {
+    /// How many pieces there are.
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// All pieces, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<Avma>, T)> + '_ {
+        self.pieces
+            .iter()
+            .map(|(&start, &(end, value))| (start..end, value))
+    }
+
+    /// The value of the piece that holds an address.
+    pub fn at(&self, address: Avma) -> Option<T> {
+        let (_, &(end, value)) = self.pieces.range(..=address).next_back()?;
+        (address < end).then_some(value)
+    }
+
+    /// Whether all of `range` has values.
+    pub fn covers(&self, range: &Range<Avma>) -> bool {
+        let mut from = range.start;
+        while from < range.end {
+            match self.pieces.range(..=from).next_back() {
+                Some((_, &(end, _))) if end > from => from = end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Takes out all of `range`; returns the parts that were there, ascending.
+    pub fn take(&mut self, range: &Range<Avma>) -> Vec<(Range<Avma>, T)> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        self.split(range.start);
+        self.split(range.end);
+        let starts: Vec<Avma> = self
+            .pieces
+            .range(range.clone())
+            .map(|(&start, _)| start)
+            .collect();
+        let taken = starts
+            .into_iter()
+            .filter_map(|start| Some((start, self.pieces.remove(&start)?)));
+        taken.map(|(start, (end, value))| (start..end, value)).collect()
+    }
+
+    /// Gives the free parts of `range` a value; what is there stays. Returns the parts that were free.
+    pub fn fill(&mut self, range: &Range<Avma>, value: T) -> Vec<Range<Avma>> {
+        let mut free = Vec::new();
+        let mut from = range.start;
+        let before = self.pieces.range(..=range.start).next_back();
+        if let Some((_, &(end, _))) = before {
+            from = from.max(end);
+        }
+        let inside = self.pieces.range(range.start..range.end.max(range.start));
+        for (&start, &(end, _)) in inside {
+            if start > from {
+                free.push(from..start);
+            }
+            from = from.max(end);
+        }
+        if from < range.end {
+            free.push(from..range.end);
+        }
+        for part in &free {
+            self.pieces.insert(part.start, (part.end, value));
+        }
+        free
+    }
+
+    /// Makes `at` a boundary of pieces if it lies in one.
+    fn split(&mut self, at: Avma) {
+        let below = self.pieces.range_mut(..at).next_back();
+        if let Some((_, (end, value))) = below
+            && *end > at
+        {
+            let upper = (*end, *value);
+            *end = at;
+            self.pieces.insert(at, upper);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What a mapping call does to addresses: from its arguments and its result. Pure; the rules are those of mmap(2),
+//! munmap(2), mremap(2) and brk(2), where these are silent those of the kernel's mm/mmap.c and mm/mremap.c.
+
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use crate::collect::{CallMoment, RegionCall, RegionEvent};
+
+/// Of x86-64, whatever is mapped with larger ones.
+pub(super) const PAGE: u64 = 4096;
+/// What `MAP_HUGETLB` means without a size: x86-64's, unless the kernel was started with another.
+const HUGE_PAGE: u64 = 2 << 20;
+
+// As the kernel's include/uapi/asm-generic/mman-common.h and linux/mman.h.
+const MAP_FIXED: u64 = 0x10;
+const MAP_HUGETLB: u64 = 0x4_0000;
+const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MAP_HUGE_SHIFT: u32 = 26;
+const MAP_HUGE_MASK: u64 = 0x3f;
+const MREMAP_FIXED: u64 = 2;
+const MREMAP_DONTUNMAP: u64 = 4;
+
+/// The addresses that a call takes away, in the order in which it does.
+pub(super) fn taken(event: &RegionEvent, page_at: impl Fn(Avma) -> u64) -> Vec<Range<Avma>> {
+    let [first, second, third, fourth, fifth] = event.arguments;
+    let ranges = match (event.call, event.moment) {
+        (RegionCall::Munmap, _) => vec![pages(first, second, PAGE)],
+        (RegionCall::Mmap, _) if replaces(fourth) => vec![pages(first, second, page_of(fourth))],
+        (RegionCall::Mremap, _) => {
+            let page = page_at(Avma::new(first));
+            let old = (second != 0 && fourth & MREMAP_DONTUNMAP == 0).then(|| pages(first, second, page));
+            let new = (fourth & MREMAP_FIXED != 0).then(|| pages(fifth, third, page));
+            return [new, old].into_iter().flatten().flatten().collect();
+        }
+        (RegionCall::Brk, CallMoment::Begins { program_break }) if (1..program_break).contains(&first) => {
+            vec![between(first, program_break)]
+        }
+        (RegionCall::Mmap | RegionCall::Brk, _) => Vec::new(),
+    };
+    ranges.into_iter().flatten().collect()
+}
+
+/// The addresses that a call has given; `program_break` is what it was before. `None` if it failed or gave none.
+pub(super) fn given(
+    event: &RegionEvent,
+    program_break: Option<u64>,
+    page_at: impl Fn(Avma) -> u64,
+) -> Option<Range<Avma>> {
+    let [first, second, third, fourth, _] = event.arguments;
+    let CallMoment::Ended { result, .. } = event.moment else {
+        return None;
+    };
+    if has_failed(event) {
+        return None;
+    }
+    match event.call {
+        RegionCall::Mmap => pages(result, second, page_of(fourth)),
+        RegionCall::Mremap => pages(result, third, page_at(Avma::new(first))),
+        RegionCall::Brk => between(program_break?, result),
+        RegionCall::Munmap => None,
+    }
+}
+
+/// Whether an ended call was refused. `brk` answers with the break, whatever was asked.
+pub(super) fn has_failed(event: &RegionEvent) -> bool {
+    let CallMoment::Ended { result, .. } = event.moment else {
+        return false;
+    };
+    match event.call {
+        RegionCall::Brk => event.arguments[0] != 0 && event.arguments[0] != result,
+        RegionCall::Mmap | RegionCall::Mremap | RegionCall::Munmap => result > 4096_u64.wrapping_neg(),
+    }
+}
+
+/// Whether a mapping call moves a mapping: the new one is what the old one was.
+pub(super) fn moves(event: &RegionEvent) -> Option<Avma> {
+    (event.call == RegionCall::Mremap).then(|| Avma::new(event.arguments[0]))
+}
+
+/// What `mremap` moves without changing its length: such a move may span several mappings and what is between them
+/// (Linux 6.17).
+pub(super) fn moved_as_is(event: &RegionEvent) -> Option<Range<Avma>> {
+    let [old, old_length, new_length, flags, _] = event.arguments;
+    let is = event.call == RegionCall::Mremap && flags & MREMAP_FIXED != 0 && old_length == new_length;
+    is.then(|| pages(old, old_length, PAGE)).flatten()
+}
+
+/// The size of the pages that `mmap` with these flags maps; lengths are rounded up to it.
+pub(super) fn page_of(flags: u64) -> u64 {
+    if flags & MAP_HUGETLB == 0 {
+        return PAGE;
+    }
+    let log = flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK;
+    match u32::try_from(log) {
+        Ok(0) | Err(_) => HUGE_PAGE,
+        Ok(log) => 1 << log,
+    }
+}
+
+fn replaces(flags: u64) -> bool {
+    flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED
+}
+
+/// Whole pages from `start`; `None` where the kernel would refuse: an unaligned start, no length, an overflow.
+fn pages(start: u64, length: u64, page: u64) -> Option<Range<Avma>> {
+    let length = length.checked_next_multiple_of(page)?;
+    let end = start.checked_add(length)?;
+    (start.is_multiple_of(PAGE) && length > 0).then(|| Avma::new(start)..Avma::new(end))
+}
+
+/// The pages that lie between two breaks.
+fn between(low: u64, high: u64) -> Option<Range<Avma>> {
+    let [low, high] = [low, high].map(|address| address.checked_next_multiple_of(PAGE));
+    let (low, high) = (low?, high?);
+    (low < high).then(|| Avma::new(low)..Avma::new(high))
+}

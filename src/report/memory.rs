@@ -1,0 +1,84 @@
+//! The lines of a report for people that say where a process's resident memory is. The word "byte" must not occur
+//! (see `text`).
+
+use super::{TargetFacts, size};
+use crate::memory::Parts;
+
+/// The lines of one process; `several` if it must be named.
+pub(super) fn lines(target: &TargetFacts, several: bool) -> Vec<String> {
+    let Some(parts) = &target.memory else {
+        return Vec::new();
+    };
+    let whose = match several {
+        true => format!(" of {}", target.pid),
+        false => String::new(),
+    };
+    let mut lines = vec![format!("{} resident{whose}:", size(parts.rss))];
+    let some = named(parts).into_iter().filter(|&(bytes, _)| bytes > 0);
+    lines.extend(some.map(|(bytes, what)| format!("  {:<28} {what}", size(bytes))));
+    if parts.not_resident > 0 {
+        lines.push(format!(
+            "and {} live that is not resident: never touched, or swapped out",
+            size(parts.not_resident)
+        ));
+    }
+    lines
+}
+
+fn named(parts: &Parts) -> [(u64, &'static str); 7] {
+    [
+        (parts.tracked, "live, of this trace"),
+        (
+            parts.before_attach_at_most,
+            "at most: live from before the attach (was the allocator's then)",
+        ),
+        (
+            parts.slack_at_least,
+            "at least: free in the allocator, or its own",
+        ),
+        (parts.thread_stacks, "stacks of threads"),
+        (parts.files, "files"),
+        (parts.shared, "shared memory"),
+        (
+            parts.unexplained,
+            "unexplained: what the program mapped by itself, above all (--mmap traces that)",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts of nothing are left out; what is not resident is not among the parts; no line has the word that bcc's
+    /// readers look for.
+    #[test]
+    fn lines_of_a_process() {
+        let target = TargetFacts {
+            pid: 17,
+            instance: 1,
+            parent: None,
+            comm: String::new(),
+            exe: None,
+            ended: None,
+            memory: Some(Parts {
+                rss: 3 << 20,
+                tracked: 2 << 20,
+                files: 1 << 20,
+                not_resident: 1 << 30,
+                ..Parts::default()
+            }),
+        };
+        let lines = lines(&target, true);
+        assert_eq!(
+            lines,
+            [
+                "3.0 MiB (3145728 B) resident of 17:",
+                "  2.0 MiB (2097152 B)          live, of this trace",
+                "  1.0 MiB (1048576 B)          files",
+                "and 1.0 GiB (1073741824 B) live that is not resident: never touched, or swapped out",
+            ]
+        );
+        assert!(lines.iter().all(|line| !line.contains("byte")));
+    }
+}

@@ -1,0 +1,33 @@
+//! Mappings by what they are for, a line each: which of them can be leaks, and which are somebody's ordinary needs.
+
+use super::{Report, counted, size};
+use crate::collect::{Amount, RegionKind};
+
+/// The lines; none without `--mmap`.
+pub(super) fn lines(report: &Report) -> Vec<String> {
+    let of = |kind| {
+        let stacks = report.stacks.iter().filter(|stack| stack.kind == Some(kind));
+        stacks.fold(Amount::default(), |sum, stack| Amount {
+            bytes: sum.bytes.saturating_add(stack.outstanding.bytes),
+            blocks: sum.blocks.saturating_add(stack.outstanding.blocks),
+        })
+    };
+    let kinds = RegionKind::ALL.into_iter().map(|kind| (kind, of(kind)));
+    let some = kinds.filter(|(_, amount)| amount.blocks > 0 || amount.bytes > 0);
+    some.map(|(kind, amount)| {
+        let (bytes, mappings) = (size(amount.bytes), counted(amount.blocks, "mapping"));
+        format!("{bytes} in {mappings}: {}", explain(kind))
+    })
+    .collect()
+}
+
+fn explain(kind: RegionKind) -> &'static str {
+    match kind {
+        RegionKind::Anonymous => "private memory, in the stacks above",
+        RegionKind::File => "files, in the stacks above",
+        RegionKind::Shared => "memory shared with children, not shown",
+        RegionKind::Reservation => "address space that cannot be accessed, not shown",
+        RegionKind::ThreadStack => "stacks of threads, not shown",
+        RegionKind::Allocator => "an allocator's, for its blocks, which are traced without --mmap; not shown",
+    }
+}

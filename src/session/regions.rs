@@ -1,0 +1,279 @@
+//! Mappings instead of blocks (`--mmap`): follows the mapping calls of each instance, and puts what became of the
+//! mappings in the place of an allocator's totals.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::Context;
+use unwind_tables::addr::Avma;
+
+use super::live::Live;
+use super::process::Process;
+use crate::allocator::{FUNCTIONS, Role};
+use crate::bpf::{Kernel, RegionWatch};
+use crate::collect::{Amount, Counter, Counters, Held, RegionKind, Snapshot, StackTotals, stack_of};
+use crate::regions::{RegionTotals, Regions};
+use crate::symbolize::{CodeObject, Symbolizer};
+use crate::target::Module;
+use crate::target::maps::MapsEntry;
+
+/// Frames among which an allocator's function is looked for.
+const ALLOCATOR_FRAMES: usize = 12;
+
+/// The mappings of all instances.
+pub(super) struct Ledger {
+    /// By instance.
+    regions: BTreeMap<u32, Regions>,
+    /// Pieces that each can have.
+    capacity: usize,
+    /// Calls that were not told, as of the last look.
+    untold: u64,
+    watch: Option<RegionWatch>,
+}
+
+impl Ledger {
+    /// Nothing is followed yet.
+    pub(super) fn new(capacity: u32) -> Self {
+        Self {
+            regions: BTreeMap::new(),
+            capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
+            untold: 0,
+            watch: None,
+        }
+    }
+
+    /// What each of `ranges` (ascending, disjoint) holds of an instance's mappings.
+    pub(super) fn held(&self, instance: u32, ranges: &[Range<Avma>]) -> Held {
+        let mut bytes = vec![0_u64; ranges.len()];
+        let regions = self.regions.get(&instance);
+        for (piece, _) in regions.iter().flat_map(|regions| regions.iter()) {
+            let first = ranges.partition_point(|range| range.end <= piece.start);
+            let overlapping = ranges.iter().zip(&mut bytes).skip(first);
+            for (range, sum) in overlapping.take_while(|(range, _)| range.start < piece.end) {
+                let (from, to) = (range.start.max(piece.start), range.end.min(piece.end));
+                *sum = sum.saturating_add(to.offset_from(from));
+            }
+        }
+        Held { bytes, is_all: true }
+    }
+
+    /// Begins to follow.
+    pub(super) fn start(&mut self, kernel: &Kernel<'_>) -> anyhow::Result<()> {
+        let watch = kernel.watch_regions().context(
+            "cannot follow mapping calls: --mmap needs a kernel with CONFIG_FTRACE_SYSCALLS, and tracefs \
+             (mount -t tracefs nodev /sys/kernel/tracing)",
+        )?;
+        self.watch = Some(watch);
+        Ok(())
+    }
+}
+
+/// The maps of a process that runs; `None` if it has none any more.
+fn maps_of(processes: &BTreeMap<u32, Process>, instance: u32) -> Option<Vec<MapsEntry>> {
+    let target = processes.get(&instance)?.target.as_ref()?;
+    target.read_maps().ok().filter(|maps| !maps.is_empty())
+}
+
+impl Live<'_> {
+    /// Takes in the mapping calls that came since the last time.
+    pub(super) fn follow_regions(&mut self) -> anyhow::Result<()> {
+        let Some(ledger) = &mut self.regions else {
+            return Ok(());
+        };
+        let mut doubtful: BTreeMap<u32, Vec<Range<Avma>>> = BTreeMap::new();
+        for event in self.events.take_regions() {
+            let capacity = ledger.capacity;
+            let regions = ledger
+                .regions
+                .entry(event.instance)
+                .or_insert_with(|| Regions::new(capacity));
+            let ranges = regions.apply(&event);
+            if !ranges.is_empty() {
+                doubtful.entry(event.instance).or_default().extend(ranges);
+            }
+        }
+        for (instance, ranges) in doubtful {
+            if let (Some(maps), Some(regions)) = (
+                maps_of(&self.processes, instance),
+                ledger.regions.get_mut(&instance),
+            ) {
+                regions.retain_mapped(&ranges, &maps);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in all mapping calls up to now. Those that were lost are made up for as far as the processes' maps say
+    /// what is not mapped any more. Returns how many were lost.
+    pub(super) fn settle_regions(&mut self) -> anyhow::Result<u64> {
+        if self.regions.is_none() {
+            return Ok(0);
+        }
+        let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
+        self.react(&events)?;
+        self.follow_regions()?;
+        let Some(ledger) = &mut self.regions else {
+            return Ok(0);
+        };
+        let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
+        let untold = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
+        if untold > ledger.untold {
+            ledger.untold = untold;
+            let everything = [Avma::new(0)..Avma::new(u64::MAX)];
+            let mut gone = 0;
+            for (&instance, regions) in &mut ledger.regions {
+                if let Some(maps) = maps_of(&self.processes, instance) {
+                    gone += regions.retain_mapped(&everything, &maps);
+                }
+            }
+            tracing::warn!(
+                "{untold} mapping calls were not seen: {gone} B turned out not to be mapped any more; what was \
+                 unmapped and mapped again in the meantime is charged to the stack that mapped it first"
+            );
+        }
+        Ok(untold)
+    }
+
+    /// All that is mapped since the attach.
+    pub(super) fn all_regions(&self) -> Vec<(u32, Range<Avma>)> {
+        let ledger = self.regions.iter();
+        let all = ledger.flat_map(|ledger| &ledger.regions);
+        all.flat_map(|(&instance, regions)| regions.iter().map(move |(range, _)| (instance, range)))
+            .collect()
+    }
+
+    /// What it can mean that no call was seen.
+    pub(super) fn nothing_seen(&self) -> String {
+        match self.regions {
+            None => format!(
+                "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
+                 name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \
+                 -p PID shows what was found",
+                self.probes.names().join(", ")
+            ),
+            Some(_) => "no mapping call was seen: the target has what it needs, or is idle".to_owned(),
+        }
+    }
+
+    /// Puts the totals of mappings in `snapshot`, which has nothing but losses.
+    pub(super) fn add_regions(&self, snapshot: &mut Snapshot, symbolizer: &mut Symbolizer) {
+        let Some(ledger) = &self.regions else {
+            return;
+        };
+        for (&instance, regions) in &ledger.regions {
+            let maps = maps_of(&self.processes, instance).unwrap_or_default();
+            let mut known = HashMap::new();
+            let is_allocators = |stack| {
+                *known
+                    .entry(stack)
+                    .or_insert_with(|| self.is_allocators(instance, stack, symbolizer))
+            };
+            for ((stack, kind), totals) in regions.totals(&maps, is_allocators) {
+                let shape = stack_of(&self.kernel, stack);
+                snapshot
+                    .stacks
+                    .extend(shape.map(|shape| with_totals(shape, kind, totals)));
+            }
+            let events = regions.events();
+            let sum = &mut snapshot.events;
+            sum.probe_hits += events.calls;
+            sum.failed += events.failed;
+            sum.unknown_frees += events.unknown;
+        }
+        add_lost(snapshot);
+        if ledger.untold > 0 {
+            snapshot
+                .losses
+                .causes
+                .insert("region_calls_not_seen", ledger.untold);
+        }
+        let blocks = |amount: fn(&StackTotals) -> u64| snapshot.stacks.iter().map(amount).sum::<u64>();
+        let (allocations, frees) = (
+            blocks(|stack| stack.allocated.blocks),
+            blocks(|stack| stack.freed.blocks),
+        );
+        snapshot.events.allocations = allocations.saturating_add(snapshot.losses.blocks);
+        snapshot.events.frees = frees;
+    }
+
+    /// Whether a stack is that of an allocator that takes memory from the kernel: one of its innermost frames is an
+    /// allocator's function, or the mapping call was made by a library that is an allocator.
+    fn is_allocators(&self, instance: u32, stack: u32, symbolizer: &mut Symbolizer) -> bool {
+        let (Some(process), Some(stack)) = (self.processes.get(&instance), stack_of(&self.kernel, stack))
+        else {
+            return false;
+        };
+        let mut wrapper = None;
+        for (depth, frame) in stack.frames.iter().take(ALLOCATOR_FRAMES).enumerate() {
+            let lookup = frame.pc.wrapping_sub(u64::from(!frame.exact));
+            let found = process.history.resolve(stack.epoch, lookup);
+            let Some((module, svma)) = found.and_then(|(id, svma)| Some((self.modules.get(id)?, svma)))
+            else {
+                continue;
+            };
+            let object = CodeObject {
+                key: module.id.index(),
+                path: &module.path,
+                bytes: module.bytes(),
+            };
+            let svma = svma.wrapping_add(frame.pc.offset_from(lookup));
+            let names = symbolizer.symbolize(object, svma, frame.exact);
+            if names
+                .symbol
+                .as_ref()
+                .is_some_and(|symbol| is_allocator(&symbol.name))
+            {
+                return true;
+            }
+            match depth {
+                0 => wrapper = Some(module.id),
+                1 if wrapper != Some(module.id) && self.is_allocator_library(process, module) => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn is_allocator_library(&self, process: &Process, module: &Module) -> bool {
+        let is_program = process.facts.exe.as_ref().is_some_and(|exe| *exe == module.path);
+        !is_program && self.probes.any(std::iter::once(module.id))
+    }
+}
+
+/// Counts among the losses what there was no room for here.
+fn add_lost(snapshot: &mut Snapshot) {
+    let of_mappings = snapshot.stacks.iter().filter(|stack| stack.kind.is_some());
+    let lost: Amount = of_mappings.map(|stack| stack.lost).sum();
+    let losses = &mut snapshot.losses;
+    losses.bytes = losses.bytes.saturating_add(lost.bytes);
+    losses.blocks = losses.blocks.saturating_add(lost.blocks);
+    if lost.blocks > 0 {
+        losses.causes.insert("region_table_full", lost.blocks);
+    }
+}
+
+fn with_totals(shape: StackTotals, kind: RegionKind, totals: RegionTotals) -> StackTotals {
+    let RegionTotals {
+        mapped,
+        unmapped,
+        lost,
+    } = totals;
+    StackTotals {
+        allocated: Amount {
+            bytes: mapped.bytes.saturating_add(unmapped.bytes),
+            blocks: mapped.blocks.saturating_add(unmapped.blocks),
+        },
+        freed: unmapped,
+        lost,
+        kind: Some(kind),
+        ..shape
+    }
+}
+
+/// Whether a function's name is that of one that allocates. Allocators have more than one name for theirs.
+fn is_allocator(symbol: &str) -> bool {
+    let plain = symbol.strip_prefix("__libc_").unwrap_or(symbol);
+    let mut allocating = FUNCTIONS.iter().filter(|function| function.role != Role::Free);
+    plain.starts_with("operator new") || allocating.any(|function| function.name == plain)
+}
