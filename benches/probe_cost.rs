@@ -242,6 +242,7 @@ fn config(pid: u32, walk: Walk) -> Config {
     Config {
         kernel: None,
         pids: vec![pid],
+        program: Vec::new(),
         allocators: Selection::default(),
         follow_fork: false,
         mmap: false,

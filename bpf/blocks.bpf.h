@@ -109,13 +109,18 @@ static __always_inline bool take_block(u32 instance, u64 address, struct block *
 	return bpf_map_delete_elem(&blocks, &key) == 0;
 }
 
+static __always_inline bool every_block_is_recorded(void)
+{
+	return sampling == SAMPLE_ALL && !filter_sizes;
+}
+
 /*
  * A free of a block that is not in the table. Where not all are recorded, that says nothing: most frees are of such
  * blocks.
  */
 static __always_inline void count_unknown_free(void)
 {
-	if (sampling == SAMPLE_ALL && !filter_sizes)
+	if (every_block_is_recorded())
 		count(COUNTER_UNKNOWN_FREE);
 }
 

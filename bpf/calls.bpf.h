@@ -262,6 +262,20 @@ static __always_inline void finish_returning_call(struct pt_regs *ctx)
 }
 
 /*
+ * Whether a function that frees is called by its own module: by the C library for blocks of its own, or, when a
+ * thread ends, for those that glibc kept for it, which the program had freed before.
+ */
+static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 owner)
+{
+	struct mapping *mapping = find_mapping(list_of(view_of(owner)), ctx->ip);
+	u64 caller;
+
+	if (!mapping || bpf_probe_read_user(&caller, 8, (void *)return_slot(ctx)))
+		return false;
+	return caller >= mapping->start && caller < mapping->end;
+}
+
+/*
  * Whether a function that frees `address` is called by another that freed it, as sized forms of free call the plain one.
  *
  * Of no consequence but for what is counted: the block is not in the table.
@@ -292,12 +306,17 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner || (thread && is_nested(thread, ctx)))
 		return;
-	if (!free_block(instance_of(owner), address)) {
-		if (!thread || !is_freed_within(thread, ctx, address))
-			count_unknown_free();
-	} else if (thread) {
-		thread->freed = address;
-		thread->freed_slot = return_slot(ctx);
-		thread->freed_at = ctx->ip;
+	if (free_block(instance_of(owner), address)) {
+		if (thread) {
+			thread->freed = address;
+			thread->freed_slot = return_slot(ctx);
+			thread->freed_at = ctx->ip;
+		}
+		return;
 	}
+	if (thread && is_freed_within(thread, ctx, address))
+		return;
+	count_unknown_free();
+	if (every_block_is_recorded() && is_called_by_own_module(ctx, owner))
+		count(COUNTER_OWN_UNKNOWN_FREE);
 }

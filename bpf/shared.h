@@ -430,6 +430,8 @@ enum counter {
 	/* Kernel mode: an event taken by its second program, since the first was running on that CPU. */
 	COUNTER_NESTED_ALLOCATION = 20,
 	COUNTER_NESTED_FREE = 21,
+	/* An unknown free that the allocator's own module called for. */
+	COUNTER_OWN_UNKNOWN_FREE = 22,
 	COUNTERS,
 };
 

@@ -2,10 +2,10 @@
 
 mod allocators;
 mod kernel;
+mod program;
 mod selection;
 mod view;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -19,10 +19,11 @@ use crate::config::{
 use crate::doctor;
 use crate::report::Format;
 pub use kernel::KernelArgs;
+pub use program::ProgramArgs;
 pub use selection::SelectionArgs;
 pub use view::{OrderArg, ViewArgs};
 
-/// Says which call stacks of a running process, or of the kernel, hold memory that was never freed.
+/// Says which call stacks of a process, or of the kernel, hold memory that was never freed.
 ///
 /// Stacks are walked in the kernel by the DWARF unwind information that distributions ship, so they are
 /// complete through libraries and programs built without frame pointers.
@@ -31,15 +32,21 @@ pub use view::{OrderArg, ViewArgs};
     name = "memleak",
     version,
     args_conflicts_with_subcommands = true,
-    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak table ELF…\n       memleak doctor [-p PID]",
+    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
+        memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]\n       \
+        memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]\n       \
+        memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak table ELF…\n       memleak doctor [-p PID]",
     after_help = "Examples:\n  \
         memleak -p 4711              report every 5 seconds until Ctrl-C\n  \
         memleak -p 4711 10 3         report three times, 10 seconds apart\n  \
-        memleak 10                   the same of the kernel's own allocations, every 10 seconds\n  \
+        memleak -c './server --port 80'  start it, and report until it ends\n  \
+        memleak 10                   the kernel's own allocations, every 10 seconds\n  \
         memleak --format json -p 4711 60 1 > leaks.json\n  \
         memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
         memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
-        Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace."
+        Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace. With a \
+        program that was started and has ended: its own, 128 + N if signal N killed it; 127 if it was not found, 126 if \
+        it cannot be executed."
 )]
 pub struct Cli {
     /// What to do instead of tracing.
@@ -140,9 +147,9 @@ pub struct TraceArgs {
     /// Reports to make; without it, until interrupted.
     #[arg(value_name = "COUNT")]
     pub count: Option<String>,
-    /// A program to start and trace.
-    #[arg(last = true, hide = true)]
-    pub program: Vec<OsString>,
+    /// What to start instead.
+    #[command(flatten)]
+    pub start: ProgramArgs,
 }
 
 /// How to walk stacks.
@@ -198,11 +205,12 @@ impl TryFrom<TraceArgs> for Config {
     type Error = ConfigError;
 
     fn try_from(args: TraceArgs) -> Result<Self, ConfigError> {
-        match (args.pid.is_empty(), args.program.is_empty()) {
+        let program = args.start.words()?;
+        let pids = match (args.pid.is_empty(), program.is_empty()) {
             (false, false) => return Err(ConfigError::TwoTargets),
-            (true, false) => return Err(ConfigError::Program),
-            (_, true) => {}
-        }
+            (false, true) => parse_pids(&args.pid)?,
+            (true, _) => Vec::new(),
+        };
         let (sampling, sizes) = args.selection.check()?;
         let of_processes = [
             ("--follow-fork", args.follow_fork),
@@ -212,12 +220,11 @@ impl TryFrom<TraceArgs> for Config {
             ("-S", !args.allocators.prefixes.is_empty()),
             ("--alloc", !args.allocators.functions.is_empty()),
         ];
-        let kernel = args.kernel.check(!args.pid.is_empty(), &of_processes)?;
+        let is_process = !pids.is_empty() || !program.is_empty();
+        let kernel = args.kernel.check(is_process, &of_processes)?;
         Ok(Self {
-            pids: match kernel {
-                Some(_) => Vec::new(),
-                None => parse_pids(&args.pid)?,
-            },
+            pids,
+            program,
             kernel,
             follow_fork: args.follow_fork,
             mmap: args.mmap,
@@ -307,6 +314,47 @@ mod tests {
         assert_eq!(kernel("--wa-missing-free -p 5"), Ok((None, vec![5])));
     }
 
+    /// A program is given by one argument that is split, or by words that are taken as they are.
+    #[test]
+    fn programs() {
+        let program = |arguments: &[&str]| {
+            let arguments = std::iter::once("memleak").chain(arguments.iter().copied());
+            let parsed = Cli::try_parse_from(arguments).expect("the command line parses");
+            Config::try_from(parsed.trace).map(|config| (config.program, config.interval, config.pids))
+        };
+        let words = |words: &[&str]| words.iter().map(Into::into).collect::<Vec<_>>();
+        let (second, five) = (Duration::from_secs(1), Duration::from_secs(5));
+        for (arguments, expected, interval) in [
+            (
+                &["-c", "ls -l", "-T", "1", "1", "2"][..],
+                &["ls", "-l"][..],
+                second,
+            ),
+            (&["1", "2", "--", "ls", "-l", "a b"], &["ls", "-l", "a b"], second),
+            (&["--", "-p", "--", "1"], &["-p", "--", "1"], five),
+            (
+                &["--command", r#" a  'b c' "d\"e" f\ g '' "#],
+                &["a", "b c", "d\"e", "f g", ""],
+                five,
+            ),
+            (&["-c", "echo $HOME *"], &["echo", "$HOME", "*"], five),
+        ] {
+            assert_eq!(
+                program(arguments),
+                Ok((words(expected), interval, vec![])),
+                "{arguments:?}"
+            );
+        }
+        for (command, error) in [
+            ("", ConfigError::EmptyCommand),
+            (" ", ConfigError::EmptyCommand),
+            ("a \"b", ConfigError::CommandWords("a \"b".to_owned())),
+            ("a\\", ConfigError::CommandWords("a\\".to_owned())),
+        ] {
+            assert_eq!(program(&["-c", command]), Err(error), "{command}");
+        }
+    }
+
     /// Table memory is given in bytes or larger units.
     #[test]
     fn table_memory() {
@@ -353,7 +401,9 @@ mod tests {
             ("--follow-fork 1", ConfigError::ProcessFlag("--follow-fork")),
             ("-O libx.so", ConfigError::ProcessFlag("-O")),
             ("-p 1 -- ls -l", ConfigError::TwoTargets),
-            ("-- ls", ConfigError::Program),
+            ("-p 1 -c ls", ConfigError::TwoTargets),
+            ("-c ls -- ls", ConfigError::TwoPrograms),
+            ("-c 'ls", ConfigError::CommandWords(bad("'ls"))),
             ("-p redis-server", ConfigError::NotAPid(bad("redis-server"))),
             ("-p 0", ConfigError::PidRange(0)),
             ("-p 1,", ConfigError::NotAPid(bad(""))),

@@ -1,6 +1,8 @@
 //! Validated settings: whatever exists makes sense. How they are written on the command line is `cli`.
 
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU64;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -14,10 +16,12 @@ use crate::report::Format;
 /// A trace that can be attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The processes, each once.
+    /// The processes, each once; none when a program is started.
     pub pids: Vec<u32>,
     /// How the kernel's own allocations are traced, instead of processes.
     pub kernel: Option<KernelConfig>,
+    /// The program to start and its arguments; nothing when processes are traced that run.
+    pub program: Vec<OsString>,
     /// Whether their children are traced too.
     pub follow_fork: bool,
     /// Whether mappings are accounted, instead of what allocator functions allocate.
@@ -86,9 +90,6 @@ impl Config {
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Nothing to trace.
-    #[error("nothing to trace: give the process with -p PID")]
-    NoTarget,
     /// A flag about the kernel's allocations, with a process.
     #[error("{0} is about the kernel's own allocations, which are traced without -p: leave one of them out")]
     KernelFlag(&'static str),
@@ -98,11 +99,19 @@ pub enum ConfigError {
     )]
     ProcessFlag(&'static str),
     /// Both a process and a program.
-    #[error("-p traces a running process, `-- PROGRAM` would start one: give only one of them")]
+    #[error("-p traces a running process, -c and `-- PROGRAM` start one: give only one of them")]
     TwoTargets,
-    /// A program to start.
-    #[error("starting a program is not supported yet: start it, then trace it with -p PID")]
-    Program,
+    /// Two programs.
+    #[error("-c COMMAND and `-- PROGRAM` both start a program: give only one of them")]
+    TwoPrograms,
+    /// No words in a command.
+    #[error("-c names no program: give it with its arguments, for example -c 'ls -l'")]
+    EmptyCommand,
+    /// A command that has no end.
+    #[error(
+        "-c `{0}` cannot be split into words: close the quote that is open, or leave out the backslash at its end"
+    )]
+    CommandWords(String),
     /// Not a process id.
     #[error("`{0}` is not a process id: give a number, for example -p $(pidof -s {0})")]
     NotAPid(String),
@@ -190,12 +199,21 @@ pub(crate) fn parse_pids(texts: &[String]) -> Result<Vec<u32>, ConfigError> {
     }
     let most = Capacity::MAX_PROCESSES;
     match u32::try_from(pids.len()) {
-        Ok(0) => Err(ConfigError::NoTarget),
         Ok(count) if count <= most => Ok(pids),
         _ => Err(ConfigError::TooManyPids {
             count: pids.len(),
             most,
         }),
+    }
+}
+
+/// The words of a command.
+pub(crate) fn parse_command(text: &OsStr) -> Result<Vec<OsString>, ConfigError> {
+    let words = shlex::bytes::split(text.as_bytes());
+    let words = words.ok_or_else(|| ConfigError::CommandWords(text.to_string_lossy().into_owned()))?;
+    match words.is_empty() {
+        true => Err(ConfigError::EmptyCommand),
+        false => Ok(words.into_iter().map(OsString::from_vec).collect()),
     }
 }
 

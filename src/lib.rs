@@ -7,6 +7,7 @@
 //! ```text
 //!  cli ─► config ─► session ─ the only module that knows the order of things
 //!                     │
+//!   0  launch         COMMAND ─► a process held before its first constructor (not with -p)
 //!   1  target         /proc/PID/maps ─► Mapping {Avma range, module, bias}; modules are opened files
 //!   2  unwind_tables  ELF bytes ─► CFI rows ─► UnwindTable ─► Image, on all cores
 //!   3  allocator      symbols ─► ProbeSite {module, FileOffset, function}, the cheapest instruction that will do
@@ -20,8 +21,8 @@
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
 //!
-//! Modules import only those before them in this list: `preflight`, `calls`, `target`, `memory`, `allocator`, `bpf`,
-//! `collect`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
+//! Modules import only those before them in this list: `preflight`, `launch`, `calls`, `target`, `memory`, `allocator`,
+//! `bpf`, `collect`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
 //! them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
 //! # What happens at an allocation
@@ -75,7 +76,8 @@
 //! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted
 //!   with its cause. Nothing is subtracted that was not added.
 //! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is
-//!   written, it is never stopped. No return probe is placed on a function that can throw.
+//!   written, it is never stopped. (A program that memleak starts is held once, before its own code runs:
+//!   [`launch`].) No return probe is placed on a function that can throw.
 //! * **Files and `/proc` are not trusted.** Parsing never panics and is bounded in time and memory.
 //!
 //! Deliberately absent: `perf_event` stack dumps (they truncate), the kernel's stack map (it loses colliding
@@ -113,6 +115,7 @@ pub mod collect;
 pub mod config;
 pub mod doctor;
 pub mod inspect;
+pub mod launch;
 pub mod leak;
 pub mod memory;
 pub mod preflight;

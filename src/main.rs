@@ -9,6 +9,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use memleak::cli::{Cli, Command};
 use memleak::config::Config;
+use memleak::launch::LaunchError;
 use memleak::session::Signals;
 use memleak::{doctor, inspect, session};
 use tracing::{Event, Level, Subscriber};
@@ -31,7 +32,11 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(status) => status,
         Err(error) if session::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => fail(&format!("{error:#}")),
+        Err(error) => {
+            let launch: Option<&LaunchError> = error.downcast_ref();
+            let status = launch.map_or(FAILED, |launch| launch.status(FAILED));
+            fail(&format!("{error:#}"), status)
+        }
     }
 }
 
@@ -49,7 +54,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         None => {
             let config = Config::try_from(cli.trace)?;
-            session::run(&config, &listen_to_signals()?, &mut out)?;
+            let status = session::run(&config, &listen_to_signals()?, &mut out)?;
+            return Ok(ExitCode::from(status));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -129,11 +135,11 @@ fn refuse(error: &clap::Error) -> ExitCode {
         .collect::<Vec<_>>()
         .join(" ");
     let what = first.strip_prefix("error: ").unwrap_or(&first);
-    fail(&format!("{what} (memleak --help lists everything)"))
+    fail(&format!("{what} (memleak --help lists everything)"), FAILED)
 }
 
-fn fail(line: &str) -> ExitCode {
+fn fail(line: &str, status: u8) -> ExitCode {
     // Nothing is left to tell if standard error is gone too.
     _ = writeln!(io::stderr(), "memleak: {line}");
-    ExitCode::from(FAILED)
+    ExitCode::from(status)
 }

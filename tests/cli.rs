@@ -48,7 +48,10 @@ fn nonsense_is_refused() {
         (&["-p", "1", "-1"], &["-1"]),
         (&["-p", "1", "1", "0"], &["count `0`"]),
         (&["-p", "1", "--", "ls"], &["-p", "only one"]),
-        (&["--", "ls"], &["-p PID"]),
+        (&["-p", "1", "-c", "ls"], &["-p", "only one"]),
+        (&["-c", "ls", "--", "ls"], &["-c COMMAND", "only one"]),
+        (&["-c", "ls 'a"], &["`ls 'a`", "quote"]),
+        (&["-c", " "], &["no program", "-c 'ls -l'"]),
         (&["-p", "1", "--max-blocks", "0"], &["--max-blocks", "above 0"]),
         (
             &["-p", "1", "--stack-storage-size", "0"],

@@ -136,6 +136,7 @@ fn check_calls(test: &str, memleak_flags: &[&str]) {
     assert_eq!(report.stacks.len(), CALLS.len(), "nothing else:\n{report}");
     assert_eq!(report.events.failed, FAILING.len() as u64, "{report}");
     assert_eq!(report.events.unknown_frees, 3, "{report}");
+    assert_eq!(report.events.own_unknown_frees, 0, "{report}");
     assert_eq!(report.lost.blocks, 0, "{report}");
 }
 

@@ -110,8 +110,8 @@ pub struct AttachError {
 #[derive(Debug, Default)]
 pub struct Attached {
     // Dropped in this order.
-    allocations: Vec<Link>,
-    frees: Vec<Link>,
+    pub(super) allocations: Vec<Link>,
+    pub(super) frees: Vec<Link>,
 }
 
 impl Attached {
@@ -240,7 +240,7 @@ pub struct Hook {
 /// An attached hook; dropping it detaches.
 #[derive(Debug)]
 pub struct AttachedHook {
-    _link: Link,
+    pub(super) link: Link,
 }
 
 pub(super) fn attach_hook(
@@ -262,7 +262,7 @@ pub(super) fn attach_hook(
         program.attach_uprobe_multi_with_opts(pid, &hook.path, "", options)
     };
     match link {
-        Ok(link) => Ok(AttachedHook { _link: link }),
+        Ok(link) => Ok(AttachedHook { link }),
         Err(source) => Err(AttachError {
             names: "the loader's hook".to_owned(),
             file: hook.file.clone(),

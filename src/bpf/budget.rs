@@ -94,7 +94,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        2_242,
+        2_383,
     ),
     ("free_entry", AttachPath::Session, Walk::Dwarf, SAMPLED, 3_544),
     (

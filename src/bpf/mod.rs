@@ -7,6 +7,7 @@ mod batch;
 #[cfg(test)]
 mod budget;
 mod clock;
+mod detach;
 mod kernel_trace;
 mod layout;
 mod load;
@@ -41,6 +42,7 @@ use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
 pub(crate) use batch::{Batch, HashTable};
 pub(crate) use clock::monotonic_nanoseconds;
+pub use detach::detach_at_once;
 pub use kernel_trace::{KernelAllocator, KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;

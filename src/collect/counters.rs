@@ -33,6 +33,7 @@ pub enum Counter {
     LostRegionBytes = 19,
     NestedAllocation = 20,
     NestedFree = 21,
+    OwnUnknownFree = 22,
 }
 
 macro_rules! same_number {
@@ -69,6 +70,7 @@ same_number! {
     COUNTER_LOST_REGION_BYTES => LostRegionBytes,
     COUNTER_NESTED_ALLOCATION => NestedAllocation,
     COUNTER_NESTED_FREE => NestedFree,
+    COUNTER_OWN_UNKNOWN_FREE => OwnUnknownFree,
 }
 
 /// A reading of all counters, summed over CPUs.

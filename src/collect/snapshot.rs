@@ -61,6 +61,9 @@ pub struct Events {
     pub frees: u64,
     /// Blocks freed that were not known: allocated before tracing began, or lost.
     pub unknown_frees: u64,
+    /// Those of them that the allocator's own module called for: the C library freed what is its own, or once more what
+    /// it kept for a thread that ended.
+    pub own_unknown_frees: u64,
     /// Calls that the allocator refused.
     pub failed: u64,
     /// Blocks whose free was not seen before their address was allocated again.
@@ -124,6 +127,7 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
         allocations: sum(|stack| stack.allocated.blocks).saturating_add(losses.blocks),
         frees: sum(|stack| stack.freed.blocks),
         unknown_frees: counters.get(Counter::UnknownFree),
+        own_unknown_frees: counters.get(Counter::OwnUnknownFree),
         failed: counters.get(Counter::Failed),
         missed_frees: counters.get(Counter::MissedFree),
         abandoned_calls: counters.get(Counter::AbandonedCall),

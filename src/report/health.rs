@@ -111,9 +111,14 @@ fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     line(out, "Calls", format!("{allocations}, {frees} in {seconds:.1} s"))?;
     let exceptions = [
         (
-            events.unknown_frees,
+            events.unknown_frees.saturating_sub(events.own_unknown_frees),
             "free",
             "of blocks that are not known: older than the attach, a parent's, lost, or given back twice",
+        ),
+        (
+            events.own_unknown_frees,
+            "free",
+            "by the allocator's own library of blocks that are not known: what it kept for threads that ended, or its own",
         ),
         (events.failed, "call", "failed and allocated nothing"),
         (

@@ -74,6 +74,8 @@ struct EventsJson {
     allocations: u64,
     frees: u64,
     unknown_frees: u64,
+    /// Those of them that the allocator's own module called for.
+    own_unknown_frees: u64,
     failed: u64,
     abandoned: u64,
     missed_frees: u64,
@@ -198,6 +200,7 @@ impl From<&Report> for ReportJson {
                 allocations: events.allocations,
                 frees: events.frees,
                 unknown_frees: events.unknown_frees,
+                own_unknown_frees: events.own_unknown_frees,
                 failed: events.failed,
                 abandoned: events.abandoned_calls,
                 missed_frees: events.missed_frees,

@@ -417,7 +417,7 @@ fn json_of_an_empty_report() {
         env!("CARGO_PKG_VERSION"),
         r#"","unwind":"dwarf","duration_ns":12345000000,"sampling":null,"#,
         r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null,"memory":null}],"#,
-        r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"failed":0,"abandoned":0,"missed_frees":0,"#,
+        r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"own_unknown_frees":0,"failed":0,"abandoned":0,"missed_frees":0,"#,
         r#""filtered":0,"filtered_bytes":0},"#,
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"frees":0,"processes":0,"events":0,"causes":{}},"#,

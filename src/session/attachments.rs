@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::hook;
 use super::probes::AllocatorProbes;
-use crate::bpf::{AttachError, Attached, AttachedHook, Kernel};
+use crate::bpf::{AttachError, Attached, AttachedHook, Kernel, detach_at_once};
 use crate::target::{Mappings, ModuleId, Modules};
 
 /// Probes and hooks; dropping them detaches.
@@ -60,6 +60,12 @@ impl Attachments {
                 attached.inspect_err(|error| tracing::debug!("no events of mapping changes: {error}")),
             );
         }
+    }
+
+    /// Detaches all of these, in no order. What was recorded must have been read.
+    pub(super) fn detach(all: impl IntoIterator<Item = Self>) {
+        let (probes, hooks): (Vec<_>, Vec<_>) = all.into_iter().map(|one| (one.probes, one.hooks)).unzip();
+        detach_at_once(probes, hooks.into_iter().flatten());
     }
 
     /// Links that hold probes.

@@ -219,6 +219,15 @@ impl<'obj> Live<'obj> {
         );
     }
 
+    /// Takes all probes out of all processes. What was recorded stays.
+    pub(super) fn detach(&mut self) {
+        let began = Instant::now();
+        let own = self.processes.values_mut();
+        let own = own.map(|process| std::mem::take(&mut process.attached));
+        Attachments::detach(own.chain([std::mem::take(&mut self.attached)]));
+        tracing::debug!("detached in {:.1?}", began.elapsed());
+    }
+
     /// Reads an instance's mappings again and publishes them with what tables they need. Returns whether they
     /// changed.
     pub(super) fn reload(&mut self, number: u32) -> anyhow::Result<bool> {

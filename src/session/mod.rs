@@ -15,6 +15,7 @@ mod live;
 mod memory;
 mod probes;
 mod process;
+mod program;
 mod regions;
 mod reload;
 mod signals;
@@ -36,9 +37,10 @@ use anyhow::{Context, bail};
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
-use crate::bpf::{AttachPath, Storage, Walk};
+use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
 use crate::collect::{self, Moment, Snapshot};
 use crate::config::{Config, View};
+use crate::launch::{Held, Running};
 use crate::leak::Growth;
 use crate::preflight;
 use crate::report::{self, Format, ModuleFacts, Report, TimeOfDay};
@@ -61,14 +63,14 @@ pub fn storages() -> Storages {
 const TICK: Duration = Duration::from_millis(100);
 
 /// Traces as `config` says and writes reports to `out`, until all are made, `signals` ask for an end, or
-/// the target ends.
+/// the target ends. Returns the status of the program that it started, if that has ended and no end was asked for; else 0.
 ///
 /// # Errors
 ///
 /// What went wrong, on which object, and what to do about it. Nothing is left attached.
-pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::Result<u8> {
     if let Some(kernel) = config.kernel {
-        return kernel_mode::run(config, kernel, signals, out);
+        return kernel_mode::run(config, kernel, signals, out).map(|()| 0);
     }
     preflight::check()?;
     let mut storages = storages();
@@ -78,12 +80,21 @@ pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::R
     loop {
         // From report to report, however long the last one took; none is made up for.
         next = (next + config.interval).max(Instant::now());
-        let ending = session.follow(next, signals)?;
+        let stopping = session.follow(next, signals)?;
         made += 1;
-        let report = session.report(&config.view, config.top, signals)?;
+        let ending = stopping || config.count.is_some_and(|count| made >= count.get());
+        let report = match ending {
+            true => session.last_report(&config.view, config.top, signals)?,
+            false => session.report(&config.view, config.top, signals)?,
+        };
         write(&report, config.format, out)?;
-        if ending || config.count.is_some_and(|count| made >= count.get()) {
-            return Ok(());
+        if ending {
+            let status = if signals.wants_end() {
+                0
+            } else {
+                session.program_status()
+            };
+            return Ok(status);
         }
     }
 }
@@ -102,22 +113,31 @@ pub struct Session<'obj> {
     facts: HashMap<ModuleId, Arc<ModuleFacts>>,
     /// What programs call the code that they generated, by instance, as of the last report.
     perf_maps: HashMap<u32, PerfMap>,
+    /// The program that was started.
+    program: Option<Running>,
     growth: Growth,
     /// When the user marked the baseline of growth.
     marked: Option<TimeOfDay>,
 }
 
 impl<'obj> Session<'obj> {
-    /// Opens the targets, builds and publishes their tables, attaches.
+    /// Opens the targets, or starts the program that is one, builds and publishes their tables, attaches.
     ///
     /// # Errors
     ///
     /// As [`run`].
     pub fn start(storages: &'obj mut Storages, config: &Config) -> anyhow::Result<Self> {
-        let prepared = prepare(config)?;
+        // Killed if anything fails from here on.
+        let held = match &config.program[..] {
+            [] => None,
+            words => Some(program::hold(words)?),
+        };
+        let prepared = prepare(config, held.as_ref().map(Held::pid))?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
+        let live = Live::start(storages, config, prepared)?;
         Ok(Self {
-            live: Live::start(storages, config, prepared)?,
+            live,
+            program: held.map(Held::release).transpose()?,
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
@@ -156,6 +176,24 @@ impl<'obj> Session<'obj> {
             }
             if left.is_zero() {
                 return Ok(false);
+            }
+        }
+    }
+
+    /// The status of the program that was started, as shells say it; 0 while it runs, or if there is none.
+    pub fn program_status(&self) -> u8 {
+        let Some(program) = &self.program else {
+            return 0;
+        };
+        let mut given = self.live.processes.values().filter(|process| process.is_given);
+        // Its end is seen before its parent, which is this process, is told.
+        let has_exited = given.any(|process| process.ended == Some(InstanceEnd::Exited));
+        let end = if has_exited { program.wait() } else { program.end() };
+        match end {
+            Some(end) => end.status(),
+            None => {
+                tracing::info!("the program runs on");
+                0
             }
         }
     }
@@ -205,6 +243,26 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read or written.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
+        self.report_and(view, top, signals, |_| ())
+    }
+
+    /// The same for the last time: the target is left alone as soon as everything is read, before names are found for
+    /// it, which can take seconds. (Not earlier: allocations and frees are not detached in one moment.)
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::report`].
+    pub fn last_report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
+        self.report_and(view, top, signals, Live::detach)
+    }
+
+    fn report_and(
+        &mut self,
+        view: &View,
+        top: usize,
+        signals: &Signals,
+        then: impl FnOnce(&mut Live<'obj>),
+    ) -> anyhow::Result<Report> {
         self.live.settle_regions()?;
         // In this order: what was old at the moment is in the totals.
         let moment = Moment::now();
@@ -214,6 +272,7 @@ impl<'obj> Session<'obj> {
         self.live.observe()?;
         self.live.reload_all()?;
         self.live.forget_ended()?;
+        then(&mut self.live);
         self.live.add_regions(&mut snapshot, &mut self.symbolizer);
         self.live.describe_memory(&snapshot);
         if snapshot.events.probe_hits == 0 {
@@ -247,13 +306,15 @@ impl<'obj> Session<'obj> {
 }
 
 /// Everything that can be made ready before anything is loaded.
-fn prepare(config: &Config) -> anyhow::Result<Prepared> {
+fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
     let mut modules = Modules::new();
     let began = Instant::now();
     let targets = config
         .pids
         .iter()
-        .map(|&pid| Ok(Target::open(pid)?))
+        .copied()
+        .chain(started)
+        .map(|pid| Ok(Target::open(pid)?))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mappings = targets
         .iter()

@@ -52,6 +52,7 @@ fn config(pid: u32) -> Config {
     Config {
         kernel: None,
         pids: vec![pid],
+        program: Vec::new(),
         follow_fork: false,
         mmap: false,
         table_memory: None,

@@ -154,25 +154,43 @@ impl Memleak {
         self.last_report()
     }
 
+    /// Asks for an end and does not wait for it.
+    pub fn interrupt(&self) {
+        signal(self.child.id(), "INT");
+    }
+
     /// As [`Memleak::finish`], with the reports before it that were not taken.
     #[track_caller]
-    pub fn finish_with_reports(mut self) -> Vec<Report> {
-        signal(self.child.id(), "INT");
-        let reports = self.reports.rest();
-        assert!(self.child.wait().expect("a child of ours").success());
-        reports.iter().map(|report| Report::parse(report)).collect()
+    pub fn finish_with_reports(self) -> Vec<Report> {
+        self.finish_with_all_reports().0
     }
 
     /// As [`Memleak::finish`], with all that it said.
     #[track_caller]
-    pub fn finish_with_messages(mut self) -> (Report, Vec<String>) {
-        signal(self.child.id(), "INT");
+    pub fn finish_with_messages(self) -> (Report, Vec<String>) {
+        let (mut reports, messages) = self.finish_with_all_reports();
+        (reports.pop().expect("a report"), messages)
+    }
+
+    /// The same with the reports that nobody has asked for yet, in their order.
+    #[track_caller]
+    pub fn finish_with_all_reports(self) -> (Vec<Report>, Vec<String>) {
+        self.interrupt();
+        self.rest()
+    }
+
+    /// Waits for an end that was asked for and returns all reports and messages.
+    #[track_caller]
+    pub fn rest(mut self) -> (Vec<Report>, Vec<String>) {
         let reports = self.reports.rest();
         let mut messages = std::mem::take(&mut self.said);
         messages.extend(self.messages.rest());
         let status = self.child.wait().expect("a child of ours");
         assert!(status.success(), "{status}: {messages:#?}");
-        (Report::parse(reports.last().expect("a report")), messages)
+        (
+            reports.iter().map(|report| Report::parse(report)).collect(),
+            messages,
+        )
     }
 
     /// Waits for an end that has its own cause and returns the last report.

@@ -13,5 +13,6 @@ pub mod random;
 pub mod recent;
 pub mod recorded;
 pub mod report;
+pub mod started;
 pub mod tracefs;
 pub mod witness;

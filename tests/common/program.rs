@@ -118,6 +118,11 @@ impl Lines {
         }
     }
 
+    /// The next line, if there is one already.
+    pub fn try_next(&self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
     /// All lines up to the end.
     #[track_caller]
     pub fn rest(&self) -> Vec<String> {
@@ -170,6 +175,11 @@ impl Program {
         self.output
             .next()
             .expect("a line from the program, which has ended")
+    }
+
+    /// Its next line, if it has said one already.
+    pub fn try_line(&self) -> Option<String> {
+        self.output.try_next()
     }
 
     /// Waits until it says just this.

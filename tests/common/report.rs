@@ -74,6 +74,7 @@ pub struct Events {
     pub allocations: u64,
     pub frees: u64,
     pub unknown_frees: u64,
+    pub own_unknown_frees: u64,
     pub failed: u64,
     pub abandoned: u64,
     pub missed_frees: u64,

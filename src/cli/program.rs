@@ -1,0 +1,32 @@
+//! The flags that name a program to start.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use crate::config::{ConfigError, parse_command};
+
+/// A program to start, in one of two ways to write it.
+#[derive(Debug, Args)]
+pub struct ProgramArgs {
+    /// Start this command and trace it from its first allocation on.
+    ///
+    /// It is split into words as a shell does it, by blanks, quotes and backslashes, and nothing else of a shell: for
+    /// more, -c "sh -c '…'". Under sudo it runs as the user who called that.
+    #[arg(short = 'c', long, value_name = "COMMAND")]
+    pub command: Option<OsString>,
+    /// The same, as words of their own behind `--`.
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+impl ProgramArgs {
+    /// The program and its arguments; nothing if none was given.
+    pub(super) fn words(self) -> Result<Vec<OsString>, ConfigError> {
+        match self.command {
+            Some(_) if !self.program.is_empty() => Err(ConfigError::TwoPrograms),
+            Some(command) => parse_command(&command),
+            None => Ok(self.program),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! A program under ptrace. What is between fork and exec is here, and nothing else that is unsafe.
+
+#![allow(unsafe_code, reason = "code that runs between fork and exec")]
+
+use std::ffi::{OsString, c_long, c_void};
+use std::fs;
+use std::mem::offset_of;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{self, Signal};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use unwind_tables::addr::Avma;
+
+use super::user::RunAs;
+use super::{LaunchError, ProgramEnd, Running, name_of};
+
+/// Bits of debug register 7 that make an address break on execution: of the first, of both. (Intel SDM volume 3,
+/// 17.2.4: bit 2n enables breakpoint n; type and length, from bit 16 on, are 0 for execution.)
+const ENABLE_FIRST: u64 = 1;
+const ENABLE_BOTH: u64 = 1 | 1 << 2;
+
+/// A program that is stopped, and killed when this is dropped. All calls must come from the thread that started it.
+#[derive(Debug)]
+pub struct Held {
+    name: String,
+    /// `None` once it is let go or has ended.
+    pid: Option<Pid>,
+}
+
+impl Held {
+    /// Starts `program` and stops it where the kernel has mapped it and its loader, at the loader's first instruction.
+    ///
+    /// # Errors
+    ///
+    /// The system refused; nothing runs then.
+    pub fn start(program: &[OsString]) -> Result<Self, LaunchError> {
+        let name = name_of(program);
+        let run_as = RunAs::find().map_err(|error| LaunchError::User {
+            program: name.clone(),
+            error,
+        })?;
+        let mut command = Command::new(program.first().cloned().unwrap_or_default());
+        command.args(program.iter().skip(1));
+        let before_exec = move || {
+            if let Some(user) = &run_as {
+                user.become_user()?;
+            }
+            // The exec that follows is then a stop.
+            Ok(ptrace::traceme()?)
+        };
+        // SAFETY: makes system calls only; what these need was looked up before the fork.
+        unsafe { command.pre_exec(before_exec) };
+        // Returns when the exec is done, or has failed.
+        let child = command.spawn().map_err(|error| LaunchError::Refused {
+            program: name.clone(),
+            error,
+        })?;
+        let pid = i32::try_from(child.id()).unwrap_or_default();
+        let mut held = Self {
+            name,
+            pid: Some(Pid::from_raw(pid)),
+        };
+        held.await_stop("exec")?;
+        // Should this process be killed, no program is left that nobody traces.
+        let options = ptrace::setoptions(held.stopped()?, Options::PTRACE_O_EXITKILL);
+        options.map_err(|error| held.cannot("options", error))?;
+        Ok(held)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        let pid = self.pid.map_or(0, Pid::as_raw);
+        u32::try_from(pid).unwrap_or_default()
+    }
+
+    /// The first instruction of the program itself, once its loader is done.
+    pub fn entry(&self) -> Option<Avma> {
+        let vector = fs::read(format!("/proc/{}/auxv", self.pid())).ok()?;
+        entry_of(&vector)
+    }
+
+    /// Runs it to either of two instructions and says to which it came. It is stopped before that.
+    ///
+    /// # Errors
+    ///
+    /// It ended before, or there are no hardware breakpoints to be had.
+    pub fn run_to(&mut self, entry: Avma, other: Option<Avma>) -> Result<Avma, LaunchError> {
+        let enable = if other.is_some() {
+            ENABLE_BOTH
+        } else {
+            ENABLE_FIRST
+        };
+        let registers = [(0, entry.get()), (1, other.map_or(0, Avma::get)), (7, enable)];
+        for (number, value) in registers {
+            self.write_debug_register(number, value)?;
+        }
+        let mut signal = None;
+        let at = loop {
+            let continued = ptrace::cont(self.stopped()?, signal);
+            continued.map_err(|error| self.cannot("continue", error))?;
+            let stopped_for = self.await_stop("breakpoint")?;
+            if stopped_for == Signal::SIGTRAP {
+                let at = self.program_counter()?;
+                if at == entry || Some(at) == other {
+                    break at;
+                }
+            }
+            // Its own.
+            signal = Some(stopped_for);
+        };
+        self.write_debug_register(7, 0)?;
+        Ok(at)
+    }
+
+    /// Lets it execute one instruction, so that a probe which is put on that one is not met.
+    ///
+    /// # Errors
+    ///
+    /// It ended.
+    pub fn step(&mut self) -> Result<(), LaunchError> {
+        let mut signal = None;
+        loop {
+            let stepped = ptrace::step(self.stopped()?, signal);
+            stepped.map_err(|error| self.cannot("step", error))?;
+            let stopped_for = self.await_stop("step")?;
+            if stopped_for == Signal::SIGTRAP {
+                return Ok(());
+            }
+            signal = Some(stopped_for);
+        }
+    }
+
+    /// Lets it go.
+    ///
+    /// # Errors
+    ///
+    /// It ended: somebody killed it.
+    pub fn release(mut self) -> Result<Running, LaunchError> {
+        let pid = self.stopped()?;
+        ptrace::detach(pid, None).map_err(|error| self.cannot("detach", error))?;
+        self.pid = None;
+        Ok(Running { pid })
+    }
+
+    fn stopped(&self) -> Result<Pid, LaunchError> {
+        self.pid.ok_or_else(|| self.cannot("run", Errno::ESRCH))
+    }
+
+    /// Waits until it stops and says which signal it stopped for.
+    fn await_stop(&mut self, what: &'static str) -> Result<Signal, LaunchError> {
+        let pid = self.stopped()?;
+        loop {
+            match waitpid(pid, Some(WaitPidFlag::__WALL)) {
+                Ok(WaitStatus::Stopped(_, signal)) => return Ok(signal),
+                Ok(status) => {
+                    if let Some(how) = ProgramEnd::of(status) {
+                        // Waited for: its pid may be another's by now.
+                        self.pid = None;
+                        let program = self.name.clone();
+                        return Err(LaunchError::Ended { program, how });
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(self.cannot(what, error)),
+            }
+        }
+    }
+
+    fn program_counter(&self) -> Result<Avma, LaunchError> {
+        let registers = ptrace::getregs(self.stopped()?).map_err(|error| self.cannot("registers", error))?;
+        Ok(Avma::new(registers.rip))
+    }
+
+    fn write_debug_register(&self, number: usize, value: u64) -> Result<(), LaunchError> {
+        let offset = offset_of!(libc::user, u_debugreg) + number * size_of::<c_long>();
+        let offset: *mut c_void = std::ptr::without_provenance_mut(offset);
+        let written = ptrace::write_user(self.stopped()?, offset, value.cast_signed());
+        written.map_err(|error| self.cannot("hardware breakpoint", error))
+    }
+
+    fn cannot(&self, what: &'static str, error: Errno) -> LaunchError {
+        LaunchError::Held {
+            program: self.name.clone(),
+            what,
+            error,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid {
+            _ = signal::kill(pid, Signal::SIGKILL);
+            _ = waitpid(pid, Some(WaitPidFlag::__WALL));
+        }
+    }
+}
+
+/// `AT_ENTRY` of an auxiliary vector: pairs of words, of which the first says what the second is.
+fn entry_of(vector: &[u8]) -> Option<Avma> {
+    let words = vector.chunks_exact(size_of::<u64>());
+    let words: Vec<u64> = words
+        .filter_map(|word| word.first_chunk().map(|&bytes| u64::from_ne_bytes(bytes)))
+        .collect();
+    let mut pairs = words.chunks_exact(2);
+    pairs
+        .find(|pair| pair[0] == libc::AT_ENTRY)
+        .map(|pair| Avma::new(pair[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(command: &[&str]) -> Vec<OsString> {
+        command.iter().map(OsString::from).collect()
+    }
+
+    /// The entry point is found among other pairs, and in nothing that is cut off.
+    #[test]
+    fn entry_point() {
+        let vector: Vec<u8> = [6u64, 4096, libc::AT_ENTRY, 0x5555_0000_1040, 0, 0]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        assert_eq!(entry_of(&vector), Some(Avma::new(0x5555_0000_1040)));
+        assert_eq!(entry_of(&vector[..31]), None);
+        assert_eq!(entry_of(&[]), None);
+    }
+
+    /// A program runs to its entry point, is let go there, and ends with its own status.
+    #[test]
+    fn held_at_its_entry() {
+        let mut held = Held::start(&words(&["/bin/sh", "-c", "exit 3"])).expect("there is a shell");
+        let entry = held.entry().expect("the kernel says where");
+        assert_eq!(held.run_to(entry, None).expect("it comes there"), entry);
+        held.step().expect("it goes on");
+        let running = held.release().expect("it is let go");
+        assert_eq!(running.wait(), Some(ProgramEnd::Exited(3)));
+    }
+
+    /// A program that is dropped while it is held has not run.
+    #[test]
+    fn dropped() {
+        let file = std::env::temp_dir().join(format!("memleak-held-{}", std::process::id()));
+        let path = file.to_str().expect("UTF-8");
+        let mut held = Held::start(&words(&["/usr/bin/touch", path])).expect("there is touch");
+        let entry = held.entry().expect("the kernel says where");
+        held.run_to(entry, None).expect("it comes there");
+        drop(held);
+        assert!(!file.exists());
+    }
+
+    /// What cannot be started says so by the status that shells have for it.
+    #[test]
+    fn refused() {
+        for (program, status) in [
+            ("/nonexistent", 127),
+            ("nonexistent-program", 127),
+            ("/etc/passwd", 126),
+            ("/", 126),
+        ] {
+            let error = Held::start(&words(&[program])).expect_err(program);
+            assert_eq!(error.status(2), status, "{error}");
+            assert!(error.to_string().contains(program), "{error}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The program that a trace starts: from its exec to where it is held, with everything mapped that it needs and nothing
+//! of it run.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use anyhow::Context;
+use unwind_tables::addr::Avma;
+
+use super::hook;
+use crate::launch::Held;
+use crate::target::{Modules, Target};
+
+/// Starts `program` and holds it: at the last call of its loader's hook before constructors run, or, if it has no
+/// loader or that calls no hook, at its entry point.
+///
+/// # Errors
+///
+/// It cannot be started, held, or looked at. It does not run then.
+pub(super) fn hold(program: &[OsString]) -> anyhow::Result<Held> {
+    let mut held = Held::start(program)?;
+    let target = Target::open(held.pid())?;
+    tracing::info!("started {} as process {}", target.comm(), held.pid());
+    let entry = held
+        .entry()
+        .context("cannot find the program's entry point in /proc")?;
+    let mut modules = Modules::new();
+    let mappings = target
+        .read_mappings(&mut modules)
+        .context("cannot read its mappings")?;
+    let hook = hook::in_memory(&mappings, &modules);
+    let memory = File::open(format!("/proc/{}/mem", held.pid())).context("cannot read its memory")?;
+    while held.run_to(entry, hook.map(|(hook, _)| hook))? != entry {
+        let state = hook.and_then(|(_, state)| state);
+        if state.is_none_or(|state| is_zero(&memory, state)) {
+            // A probe comes to this instruction, which would announce a change that there is not.
+            held.step()?;
+            break;
+        }
+    }
+    Ok(held)
+}
+
+/// Whether the word of 32 bits at `address` is 0. Of memory that cannot be read nothing better can be assumed.
+fn is_zero(memory: &File, address: Avma) -> bool {
+    let mut word = [0; 4];
+    _ = memory.read_exact_at(&mut word, address.get());
+    u32::from_ne_bytes(word) == 0
+}
