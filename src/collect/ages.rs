@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::time::Duration;
 
-use super::Amount;
+use super::Estimate;
 
 /// The classes' upper bounds, each of which belongs to the next class; the last class has none.
 pub const AGE_BOUNDS: [Duration; 6] = [
@@ -17,7 +17,7 @@ pub const AGE_BOUNDS: [Duration; 6] = [
 
 /// Blocks by age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ages<A = Amount>([A; AGE_BOUNDS.len() + 1]);
+pub struct Ages<A = Estimate>([A; AGE_BOUNDS.len() + 1]);
 
 impl<A: Copy + Add<Output = A>> Ages<A> {
     /// Counts `amount` of this age.
@@ -54,6 +54,7 @@ impl<A: Copy + Add<Output = A>> Add for Ages<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::Amount;
 
     const ONE: Amount = Amount { bytes: 8, blocks: 1 };
 

@@ -106,6 +106,54 @@ impl Sum for Spread {
     }
 }
 
+/// An amount and, if it is estimated, how far it can be off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Estimate {
+    /// The amount.
+    pub amount: Amount,
+    /// How far it can be off.
+    pub spread: Spread,
+}
+
+impl Estimate {
+    /// `self - other`, not below zero, where `other` is wholly in `self`.
+    #[must_use]
+    pub fn less(self, other: Self) -> Self {
+        Self {
+            amount: self.amount.less(other.amount),
+            spread: self.spread.less(other.spread),
+        }
+    }
+}
+
+impl From<Amount> for Estimate {
+    /// One that is exact.
+    fn from(amount: Amount) -> Self {
+        Self {
+            amount,
+            spread: Spread::default(),
+        }
+    }
+}
+
+impl Add for Estimate {
+    type Output = Self;
+
+    /// Of estimates that are independent of one another. Saturates.
+    fn add(self, other: Self) -> Self {
+        Self {
+            amount: self.amount + other.amount,
+            spread: self.spread + other.spread,
+        }
+    }
+}
+
+impl Sum for Estimate {
+    fn sum<I: Iterator<Item = Self>>(estimates: I) -> Self {
+        estimates.fold(Self::default(), Add::add)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 
+use super::Estimate;
 use super::ages::Ages;
 use super::weight::{Weight, WeightedAmount};
-use super::{Amount, Spread};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, monotonic_nanoseconds};
 
@@ -122,13 +122,11 @@ impl BlockTable {
 
 /// The live blocks of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StackBlocks<A = Amount> {
+pub struct StackBlocks<A = Estimate> {
     /// Those that are younger than what was asked for.
     pub young: A,
     /// The others.
     pub old: A,
-    /// How far `old` can be off, when it is estimated.
-    pub old_spread: Spread,
     /// All of them by age.
     pub ages: Ages<A>,
 }
@@ -140,7 +138,6 @@ impl Add for StackBlocks {
         Self {
             young: self.young + other.young,
             old: self.old + other.old,
-            old_spread: self.old_spread + other.old_spread,
             ages: self.ages + other.ages,
         }
     }
@@ -153,7 +150,6 @@ impl StackBlocks<WeightedAmount> {
             self.young = self.young + amount;
         } else {
             self.old = self.old + amount;
-            self.old_spread = self.old_spread + block.weight.spread(block.size);
         }
         self.ages.count(age, amount);
     }
@@ -162,7 +158,6 @@ impl StackBlocks<WeightedAmount> {
         StackBlocks {
             young: self.young.rounded(),
             old: self.old.rounded(),
-            old_spread: self.old_spread,
             ages: self.ages.map(WeightedAmount::rounded),
         }
     }
@@ -214,6 +209,7 @@ impl LiveBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::{Amount, Spread};
 
     fn block(stack: u32, size: u64, allocated_at: u64) -> Block {
         Block {
@@ -226,8 +222,15 @@ mod tests {
         }
     }
 
-    fn amount(bytes: u64, blocks: u64) -> Amount {
-        Amount { bytes, blocks }
+    fn amount(bytes: u64, blocks: u64) -> Estimate {
+        let recorded = blocks;
+        Estimate {
+            amount: Amount { bytes, blocks },
+            spread: Spread {
+                recorded,
+                ..Spread::default()
+            },
+        }
     }
 
     /// A block exactly as old as was asked for is old; nothing is old that was allocated less than that long ago,

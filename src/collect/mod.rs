@@ -13,7 +13,7 @@ mod totals;
 mod weight;
 
 pub use ages::{AGE_BOUNDS, Ages};
-pub use amount::{Amount, Spread, StandardError};
+pub use amount::{Amount, Estimate, Spread, StandardError};
 pub use blocks::{Block, BlockTable, LiveBlocks, Moment, StackBlocks};
 pub use counters::{Counter, Counters};
 pub use events::{Event, Events as EventQueue};

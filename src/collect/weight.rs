@@ -1,6 +1,6 @@
 //! How many blocks a recorded one stands for, as `bpf/sampling.bpf.h` computes with it.
 
-use super::{Amount, Spread};
+use super::{Amount, Estimate, Spread};
 use crate::bpf::types::weight_shape;
 
 /// Bits behind the point.
@@ -21,32 +21,29 @@ impl Weight {
         Self(fraction << exponent >> (FRACTION_BITS - SHIFT))
     }
 
-    /// What a block of `size` stands for.
+    /// What a block of `size` stands for, and how far that can be off: the same estimate as that of the totals
+    /// (`add_variance` in `bpf/blocks.bpf.h`).
     pub(super) fn of(self, size: u64) -> WeightedAmount {
-        let bytes = (u128::from(size) * u128::from(self.0)) >> SHIFT;
-        WeightedAmount(Amount {
-            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
-            blocks: self.0,
+        let weight = u128::from(self.0);
+        let bytes = (u128::from(size) * weight) >> SHIFT;
+        let bytes = bytes.min(u64::MAX.into());
+        WeightedAmount(Estimate {
+            amount: Amount {
+                bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+                blocks: self.0,
+            },
+            spread: Spread {
+                recorded: 1,
+                bytes: bytes * bytes.saturating_sub(size.into()),
+                blocks: weight * weight.saturating_sub(1 << SHIFT),
+            },
         })
-    }
-}
-
-impl Weight {
-    /// How far [`Weight::of`] can be off: the same estimate as that of the totals (`add_variance` in
-    /// `bpf/blocks.bpf.h`).
-    pub(super) fn spread(self, size: u64) -> Spread {
-        let (weight, bytes) = (u128::from(self.0), u128::from(self.of(size).0.bytes));
-        Spread {
-            recorded: 1,
-            bytes: bytes * bytes.saturating_sub(size.into()),
-            blocks: weight * weight.saturating_sub(1 << SHIFT),
-        }
     }
 }
 
 /// An amount whose blocks are not rounded yet: a sum of many is rounded once, as the kernel's totals are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WeightedAmount(Amount);
+pub struct WeightedAmount(Estimate);
 
 impl std::ops::Add for WeightedAmount {
     type Output = Self;
@@ -59,10 +56,12 @@ impl std::ops::Add for WeightedAmount {
 
 impl WeightedAmount {
     /// With the nearest whole number of blocks.
-    pub fn rounded(self) -> Amount {
-        Amount {
-            blocks: self.0.blocks.saturating_add(1 << (SHIFT - 1)) >> SHIFT,
-            ..self.0
+    pub fn rounded(self) -> Estimate {
+        let Estimate { amount, spread } = self.0;
+        let blocks = amount.blocks.saturating_add(1 << (SHIFT - 1)) >> SHIFT;
+        Estimate {
+            amount: Amount { blocks, ..amount },
+            spread,
         }
     }
 }
@@ -75,13 +74,14 @@ mod tests {
     /// itself alone.
     #[test]
     fn spreads() {
-        let spread = Weight::stored(3f32.to_bits()).spread(10);
-        assert_eq!((spread.recorded, spread.bytes), (1, 600));
-        assert_eq!(spread.blocks, 6 << 32);
-        let exact = Weight::stored(1f32.to_bits()).spread(u64::MAX);
+        let spread = |weight: u32, size| Weight::stored(weight).of(size).rounded().spread;
+        let of_three = spread(3f32.to_bits(), 10);
+        assert_eq!((of_three.recorded, of_three.bytes), (1, 600));
+        assert_eq!(of_three.blocks, 6 << 32);
+        let exact = spread(1f32.to_bits(), u64::MAX);
         assert_eq!((exact.bytes, exact.blocks), (0, 0));
         // Saturated bytes times saturated bytes still fit.
-        let _ = Weight::stored(u32::MAX).spread(u64::MAX);
+        let _ = spread(u32::MAX, u64::MAX);
     }
 
     /// A block that stands for itself alone is what it is, whatever its size; one that stands for more is as many, and
@@ -91,7 +91,7 @@ mod tests {
         let one = Weight::stored(1f32.to_bits());
         for size in [0, 1, 40, u64::MAX] {
             assert_eq!(
-                one.of(size).rounded(),
+                one.of(size).rounded().amount,
                 Amount {
                     bytes: size,
                     blocks: 1
@@ -99,11 +99,14 @@ mod tests {
             );
         }
         let half_more = Weight::stored(1.5f32.to_bits()).of(10);
-        assert_eq!(half_more.rounded(), Amount { bytes: 15, blocks: 2 });
-        assert_eq!((half_more + half_more).rounded(), Amount { bytes: 30, blocks: 3 });
+        assert_eq!(half_more.rounded().amount, Amount { bytes: 15, blocks: 2 });
+        assert_eq!(
+            (half_more + half_more).rounded().amount,
+            Amount { bytes: 30, blocks: 3 }
+        );
         let many = Weight::stored(1e6f32.to_bits()).of(3);
         assert_eq!(
-            many.rounded(),
+            many.rounded().amount,
             Amount {
                 bytes: 3_000_000,
                 blocks: 1_000_000

@@ -5,7 +5,7 @@
 //! table any more.
 
 use super::Site;
-use crate::collect::{Amount, Spread};
+use crate::collect::Estimate;
 
 /// Whose memory a site's is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,22 +24,17 @@ impl<M> Site<M> {
     /// A running instance's blocks are old if they were found to be: what was freed while the table was read is not,
     /// or whatever comes and goes quickly would seem to leave something behind. Blocks that ended instances held are
     /// nobody's to free, hence old, and are not found.
-    pub fn young(&self, holder: Holder) -> Option<Amount> {
-        let (outstanding, blocks) = (self.outstanding(), self.recent.blocks?);
+    pub fn young(&self, holder: Holder) -> Option<Estimate> {
+        let blocks = self.recent.blocks?;
+        let outstanding = Estimate {
+            amount: self.outstanding(),
+            spread: self.outstanding_spread(),
+        };
         Some(match holder {
             Holder::Running => outstanding.less(blocks.old),
-            Holder::Ended => Amount::default(),
-            Holder::Several => Amount {
-                bytes: blocks.young.bytes.min(outstanding.bytes),
-                blocks: blocks.young.blocks.min(outstanding.blocks),
-            },
+            Holder::Ended => Estimate::default(),
+            // Not more than all.
+            Holder::Several => outstanding.less(outstanding.less(blocks.young)),
         })
-    }
-    /// How far the outstanding less the young can be off, when it is estimated: at most as much as the outstanding.
-    pub fn shown_spread(&self, holder: Holder) -> Spread {
-        match (holder, &self.recent.blocks) {
-            (Holder::Running, Some(blocks)) => blocks.old_spread,
-            (Holder::Running | Holder::Ended | Holder::Several, _) => self.outstanding_spread(),
-        }
     }
 }

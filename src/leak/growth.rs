@@ -8,26 +8,32 @@ use std::collections::HashMap;
 use std::ops::Add;
 use std::time::Duration;
 
-use crate::collect::{Amount, LiveBlocks, RegionKind, Snapshot, StackBlocks, StackTotals};
+use crate::collect::{Estimate, LiveBlocks, RegionKind, Snapshot, Spread, StackBlocks, StackTotals};
 
 /// What came and went in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// What was allocated in it.
-    pub allocated: Amount,
+    pub allocated: Estimate,
     /// What was freed in it, of whatever age.
-    pub freed: Amount,
+    pub freed: Estimate,
 }
 
 impl Change {
     /// Bytes allocated less bytes freed.
     pub fn net_bytes(&self) -> i64 {
-        net(self.allocated.bytes, self.freed.bytes)
+        net(self.allocated.amount.bytes, self.freed.amount.bytes)
     }
 
     /// Blocks allocated less blocks freed.
     pub fn net_blocks(&self) -> i64 {
-        net(self.allocated.blocks, self.freed.blocks)
+        net(self.allocated.amount.blocks, self.freed.amount.blocks)
+    }
+
+    /// How far the two can be off at most, when they are estimated: what was both allocated and freed in the time
+    /// cancels out.
+    pub fn net_spread(&self) -> Spread {
+        self.allocated.spread + self.freed.spread
     }
 }
 
@@ -104,8 +110,14 @@ impl Earlier {
 
 fn total(stack: &StackTotals) -> Change {
     Change {
-        allocated: stack.allocated,
-        freed: stack.freed,
+        allocated: Estimate {
+            amount: stack.allocated,
+            spread: stack.allocated_spread,
+        },
+        freed: Estimate {
+            amount: stack.freed,
+            spread: stack.freed_spread,
+        },
     }
 }
 
@@ -179,7 +191,7 @@ mod tests {
     use unwind_tables::walk::End;
 
     use super::*;
-    use crate::collect::Spread;
+    use crate::collect::Amount;
 
     fn amount(bytes: u64, blocks: u64) -> Amount {
         Amount { bytes, blocks }
@@ -214,7 +226,10 @@ mod tests {
     fn differences_to_the_last_report_and_to_the_baseline() {
         let mut growth = Growth::default();
         let first = snapshot(5, &[(7, amount(100, 10), amount(40, 4))]);
-        let change = |allocated, freed| Change { allocated, freed };
+        let change = |allocated: Amount, freed: Amount| Change {
+            allocated: allocated.into(),
+            freed: freed.into(),
+        };
         {
             let changes = growth.changes(&first);
             assert_eq!(
@@ -268,8 +283,8 @@ mod tests {
     #[test]
     fn changes_add_up() {
         let one = Change {
-            allocated: amount(10, 1),
-            freed: amount(3, 1),
+            allocated: amount(10, 1).into(),
+            freed: amount(3, 1).into(),
         };
         let recent = Recent {
             since_last: one,

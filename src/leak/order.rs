@@ -37,8 +37,8 @@ mod tests {
     fn each_order_has_its_own_first() {
         let amount = |bytes, blocks| Amount { bytes, blocks };
         let change = |allocated, freed| Change {
-            allocated: amount(allocated, 1),
-            freed: amount(freed, 1),
+            allocated: amount(allocated, 1).into(),
+            freed: amount(freed, 1).into(),
         };
         let stacks = [
             (amount(900, 1), change(10, 900)),

@@ -92,8 +92,8 @@ fn sites_that_merge_keep_their_growth() {
     let changes = growth.changes(&now);
     let sites = group(&now, |_| &Layout, |stack| changes.of(stack, None));
     assert_eq!(sites.len(), 1);
-    assert_eq!(sites[0].recent.since_last.allocated, amount(2, 1));
-    assert_eq!(sites[0].recent.since_baseline.allocated, amount(109, 12));
+    assert_eq!(sites[0].recent.since_last.allocated, amount(2, 1).into());
+    assert_eq!(sites[0].recent.since_baseline.allocated, amount(109, 12).into());
 }
 
 /// What was freed while the table was read is not old; what an ended instance held is, and of several what is not
@@ -101,8 +101,8 @@ fn sites_that_merge_keep_their_growth() {
 #[test]
 fn what_is_young() {
     let blocks = crate::collect::StackBlocks {
-        young: amount(10, 1),
-        old: amount(60, 6),
+        young: amount(10, 1).into(),
+        old: amount(60, 6).into(),
         ..Default::default()
     };
     let of = |blocks, holder| {
@@ -110,9 +110,9 @@ fn what_is_young() {
         site.recent.blocks = blocks;
         site.young(holder)
     };
-    assert_eq!(of(Some(blocks), Holder::Running), Some(amount(40, 4)));
-    assert_eq!(of(Some(blocks), Holder::Ended), Some(amount(0, 0)));
-    assert_eq!(of(Some(blocks), Holder::Several), Some(amount(10, 1)));
+    assert_eq!(of(Some(blocks), Holder::Running), Some(amount(40, 4).into()));
+    assert_eq!(of(Some(blocks), Holder::Ended), Some(amount(0, 0).into()));
+    assert_eq!(of(Some(blocks), Holder::Several), Some(amount(10, 1).into()));
     assert_eq!(of(None, Holder::Ended), None);
 }
 

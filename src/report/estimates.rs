@@ -38,6 +38,15 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
     lines
 }
 
+impl Report {
+    /// How far what an instance has live can be off, in bytes; `None` where it is exact.
+    pub(super) fn tracked_error(&self, instance: u32) -> Option<f64> {
+        let stacks = self.stacks.iter().filter(|stack| stack.instance == instance);
+        let spread: Spread = stacks.map(|stack| stack.outstanding_spread).sum();
+        (self.sampling != Sampling::All).then(|| spread.standard_error().bytes)
+    }
+}
+
 /// How far an estimate can be off, and what it rests on.
 pub(super) fn error(spread: Spread) -> String {
     let error = spread.standard_error();
@@ -55,7 +64,7 @@ pub(super) fn error(spread: Spread) -> String {
     clippy::cast_sign_loss,
     reason = "saturates, and is not below zero"
 )]
-fn whole(error: f64) -> u64 {
+pub(super) fn whole(error: f64) -> u64 {
     error.round() as u64
 }
 

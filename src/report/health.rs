@@ -92,9 +92,10 @@ fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 fn render_memory(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let several = report.targets.len() > 1;
     let running = report.targets.iter().filter(|target| target.memory.is_some());
-    running
-        .take(MAX_PROCESSES)
-        .try_for_each(|target| lines(out, "Memory", memory::lines(target, several)))
+    running.take(MAX_PROCESSES).try_for_each(|target| {
+        let error = report.tracked_error(target.instance);
+        lines(out, "Memory", memory::lines(target, several, error))
+    })
 }
 
 fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {

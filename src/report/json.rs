@@ -195,7 +195,11 @@ impl From<&Report> for ReportJson {
             },
             duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
             sampling: SamplingJson::of(report.sampling),
-            targets: report.targets.iter().map(TargetJson::from).collect(),
+            targets: report
+                .targets
+                .iter()
+                .map(|target| TargetJson::of(target, report))
+                .collect(),
             events: EventsJson {
                 allocations: events.allocations,
                 frees: events.frees,
@@ -282,8 +286,8 @@ fn path_text(module: &ModuleFacts) -> String {
     module.path.to_string_lossy().into_owned()
 }
 
-impl From<&TargetFacts> for TargetJson {
-    fn from(target: &TargetFacts) -> Self {
+impl TargetJson {
+    fn of(target: &TargetFacts, report: &Report) -> Self {
         Self {
             pid: target.pid,
             comm: target.comm.clone(),
@@ -291,7 +295,9 @@ impl From<&TargetFacts> for TargetJson {
             instance: target.instance,
             parent: target.parent,
             ended: target.ended.map(InstanceEnd::name),
-            memory: target.memory.map(MemoryJson::from),
+            memory: target
+                .memory
+                .map(|parts| MemoryJson::of(parts, report.tracked_error(target.instance))),
         }
     }
 }
@@ -306,7 +312,7 @@ impl StackJson {
             kind: stack.kind.map(RegionKind::name),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
-            recent: (&stack.recent).into(),
+            recent: StackRecentJson::of(&stack.recent, report),
             lost: stack.lost.into(),
             end: stack.end.name(),
             end_at: stack.end_at.as_ref().map(EndAtJson::from),

@@ -1,11 +1,12 @@
 //! The lines of a report for people that say where a process's resident memory is. The word "byte" must not occur
 //! (see `text`).
 
+use super::estimates::whole;
 use super::{TargetFacts, size};
 use crate::memory::Parts;
 
-/// The lines of one process; `several` if it must be named.
-pub(super) fn lines(target: &TargetFacts, several: bool) -> Vec<String> {
+/// The lines of one process; `several` if it must be named. `tracked_error` is how far an estimated part can be off.
+pub(super) fn lines(target: &TargetFacts, several: bool, tracked_error: Option<f64>) -> Vec<String> {
     let Some(parts) = &target.memory else {
         return Vec::new();
     };
@@ -16,6 +17,12 @@ pub(super) fn lines(target: &TargetFacts, several: bool) -> Vec<String> {
     let mut lines = vec![format!("{} resident{whose}:", size(parts.rss))];
     let some = named(parts).into_iter().filter(|&(bytes, _)| bytes > 0);
     lines.extend(some.map(|(bytes, what)| format!("  {:<28} {what}", size(bytes))));
+    if let Some(error) = tracked_error {
+        lines.push(format!(
+            "standard error of what is live, of this trace: {}",
+            size(whole(error))
+        ));
+    }
     if parts.not_resident > 0 {
         lines.push(format!(
             "and {} live that is not resident: never touched, or swapped out",
@@ -69,7 +76,12 @@ mod tests {
                 ..Parts::default()
             }),
         };
-        let lines = lines(&target, true);
+        let estimated = lines(&target, true, Some(2048.4));
+        assert_eq!(
+            estimated[3],
+            "standard error of what is live, of this trace: 2.0 KiB (2048 B)"
+        );
+        let lines = lines(&target, true, None);
         assert_eq!(
             lines,
             [

@@ -29,7 +29,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Ages, Amount, Events, Losses, RegionKind, Spread};
+use crate::collect::{Ages, Amount, Estimate, Events, Losses, RegionKind, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::symbolize::frame::Symbolized;
@@ -124,9 +124,7 @@ pub struct Compared {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StackRecent {
     /// What of the outstanding is young, or was freed while the report was made; `None` if not known.
-    pub young: Option<Amount>,
-    /// How far [`Stack::shown`] can be off, when it is estimated.
-    pub shown_spread: Spread,
+    pub young: Option<Estimate>,
     /// Live blocks by age; `None` if not known.
     pub ages: Option<Ages>,
     /// What came and went since the last report.
@@ -171,7 +169,16 @@ pub struct Stack {
 impl Stack {
     /// What is outstanding and not young: what people are shown.
     pub fn shown(&self) -> Amount {
-        self.outstanding.less(self.recent.young.unwrap_or_default())
+        self.shown_estimate().amount
+    }
+
+    /// The same, and how far it can be off.
+    pub(crate) fn shown_estimate(&self) -> Estimate {
+        let outstanding = Estimate {
+            amount: self.outstanding,
+            spread: self.outstanding_spread,
+        };
+        outstanding.less(self.recent.young.unwrap_or_default())
     }
 }
 

@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
+use super::estimates::whole;
 use super::health::{counted, size};
-use super::{Compared, Report, Stack};
-use crate::collect::{AGE_BOUNDS, Ages, Amount};
+use super::{Report, Stack};
+use crate::bpf::Sampling;
+use crate::collect::{AGE_BOUNDS, Ages, Amount, Estimate};
 use crate::leak::Change;
 
 impl Report {
@@ -20,7 +22,8 @@ impl Report {
 
 /// What came and went from a stack: since the last report, and since the baseline if the user marked one. Nothing, if
 /// nothing changed.
-pub(super) fn growth_lines(stack: &Stack, compared: &Compared) -> Vec<String> {
+pub(super) fn growth_lines(stack: &Stack, report: &Report) -> Vec<String> {
+    let compared = &report.compared;
     let since_last = match compared.first {
         true => "the attach".to_owned(),
         false => "the last report".to_owned(),
@@ -33,8 +36,17 @@ pub(super) fn growth_lines(stack: &Stack, compared: &Compared) -> Vec<String> {
     [Some(last), marked]
         .into_iter()
         .flatten()
-        .filter(|(change, ..)| change.allocated.blocks > 0 || change.freed.blocks > 0)
-        .map(|(change, time, since)| growth_line(change, time, &since))
+        .filter(|(change, ..)| change.allocated.amount.blocks > 0 || change.freed.amount.blocks > 0)
+        .map(|(change, time, since)| {
+            let line = growth_line(change, time, &since);
+            match report.sampling {
+                Sampling::All => line,
+                Sampling::Calls(_) | Sampling::Bytes(_) => {
+                    let error = whole(change.net_spread().standard_error().bytes);
+                    format!("{line}, standard error at most {error} B")
+                }
+            }
+        })
         .collect()
 }
 
@@ -43,8 +55,8 @@ fn growth_line(change: &Change, time: Duration, since: &str) -> String {
     format!(
         "{} since {since} ({net:+} B: {} allocated, {} freed)",
         rate(net, time),
-        change.allocated.blocks,
-        change.freed.blocks
+        change.allocated.amount.blocks,
+        change.freed.amount.blocks
     )
 }
 
@@ -73,7 +85,7 @@ pub(super) fn age_lines(report: &Report) -> Vec<(&'static str, String)> {
     };
     let mut lines = Vec::new();
     let young = report.stacks.iter().filter_map(|stack| stack.recent.young);
-    let young: Amount = young.sum();
+    let young: Amount = young.sum::<Estimate>().amount;
     if young.blocks > 0 {
         let text = format!(
             "{}, {}, younger than {}: hidden above (-o 0 shows all)",
@@ -86,8 +98,8 @@ pub(super) fn age_lines(report: &Report) -> Vec<(&'static str, String)> {
     let ages = report.ages().unwrap_or_default();
     let classes: Vec<_> = ages
         .classes()
-        .filter(|(_, amount)| amount.blocks > 0)
-        .map(|(bound, amount)| age_class(bound, amount))
+        .filter(|(_, class)| class.amount.blocks > 0)
+        .map(|(bound, class)| age_class(bound, class.amount))
         .collect();
     if !classes.is_empty() {
         lines.push(("Ages", classes.join(", ")));

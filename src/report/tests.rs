@@ -439,13 +439,25 @@ fn estimates_carry_their_error() {
         bytes: 90_000,
         blocks: 25 << 32,
     };
-    report.stacks[0].recent.shown_spread = report.stacks[0].outstanding_spread;
+    report.stacks[0].recent.since_last.allocated = Estimate {
+        amount: report.stacks[0].allocated,
+        spread: report.stacks[0].outstanding_spread,
+    };
     let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
     assert_eq!(value["sampling"], json!({"method": "bytes", "interval": 4096}));
     for amount in [&value["stacks"][0]["outstanding"], &value["outstanding"]] {
         assert_eq!(amount["standard_error"], json!({"bytes": 300.0, "blocks": 5.0}));
         assert_eq!(amount["recorded_blocks"], 3);
     }
+    let change = &value["stacks"][0]["since_last"];
+    assert_eq!(
+        change["allocated"]["standard_error"],
+        json!({"bytes": 300.0, "blocks": 5.0})
+    );
+    assert_eq!(
+        change["net_standard_error_at_most"],
+        json!({"bytes": 300.0, "blocks": 5.0})
+    );
     let text = rendered(&report, Format::Text);
     assert!(
         text.contains("\t\t± 300 B and 5 blocks (standard error; from 3 blocks recorded)\n"),

@@ -57,13 +57,13 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
         .kind
         .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     if report.sampling != Sampling::All {
-        writeln!(out, "\t\t{}", estimates::error(stack.recent.shown_spread))?;
+        writeln!(out, "\t\t{}", estimates::error(stack.shown_estimate().spread))?;
     }
     match report.targets.len() > 1 {
         true => writeln!(out, "\t\tvia {}{kind} in {}", stack.allocator, Owner(stack))?,
         false => writeln!(out, "\t\tvia {}{kind}", stack.allocator)?,
     }
-    for line in recent::growth_lines(stack, &report.compared) {
+    for line in recent::growth_lines(stack, report) {
         writeln!(out, "\t\t{line}")?;
     }
     if stack.lost.blocks > 0 {

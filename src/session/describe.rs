@@ -12,7 +12,7 @@ use unwind_tables::walk::Unwind;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::{Catalog, Name};
-use crate::collect::{Ages, Amount, LiveBlocks, RegionCall, Snapshot};
+use crate::collect::{Ages, Estimate, LiveBlocks, RegionCall, Snapshot};
 use crate::config::View;
 use crate::leak::growth::Changes;
 use crate::leak::{
@@ -144,13 +144,12 @@ fn holder(process: Option<&TargetFacts>) -> Holder {
 
 /// A site's ages and changes.
 pub(super) fn recent<M>(site: &Site<M>, holder: Holder, view: &View) -> StackRecent {
-    let (young, shown_spread) = match view.older {
-        Some(Duration::ZERO) => (Some(Amount::default()), site.outstanding_spread()),
-        _ => (site.young(holder), site.shown_spread(holder)),
+    let young = match view.older {
+        Some(Duration::ZERO) => Some(Estimate::default()),
+        _ => site.young(holder),
     };
     StackRecent {
         young,
-        shown_spread,
         // Blocks of what has ended leave the table some time later.
         ages: site.recent.blocks.map(|blocks| match holder {
             Holder::Ended => Ages::default(),

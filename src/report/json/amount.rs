@@ -24,9 +24,9 @@ struct EstimateJson {
 }
 
 #[derive(Serialize)]
-struct ErrorJson {
-    bytes: f64,
-    blocks: f64,
+pub(super) struct ErrorJson {
+    pub(super) bytes: f64,
+    pub(super) blocks: f64,
 }
 
 impl From<Amount> for AmountJson {

@@ -9,6 +9,9 @@ use crate::memory::Parts;
 pub(super) struct MemoryJson {
     rss: u64,
     tracked: u64,
+    /// Only where it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tracked_standard_error: Option<f64>,
     before_attach_at_most: u64,
     slack_at_least: u64,
     thread_stacks: u64,
@@ -18,8 +21,9 @@ pub(super) struct MemoryJson {
     not_resident: u64,
 }
 
-impl From<Parts> for MemoryJson {
-    fn from(parts: Parts) -> Self {
+impl MemoryJson {
+    /// `tracked_error`: how far `tracked` can be off, where it is an estimate.
+    pub(super) fn of(parts: Parts, tracked_error: Option<f64>) -> Self {
         let Parts {
             rss,
             tracked,
@@ -34,6 +38,7 @@ impl From<Parts> for MemoryJson {
         Self {
             rss,
             tracked,
+            tracked_standard_error: tracked_error,
             before_attach_at_most,
             slack_at_least,
             thread_stacks,

@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::AmountJson;
-use crate::collect::{Ages, Amount};
+use super::amount::ErrorJson;
+use crate::bpf::Sampling;
+use crate::collect::{Ages, Amount, Estimate, StandardError};
 use crate::leak::Change;
 use crate::report::{Report, StackRecent};
 
@@ -56,6 +58,9 @@ struct ChangeJson {
     freed: AmountJson,
     net_bytes: i64,
     net_blocks: i64,
+    /// Only where amounts are estimates: what was both allocated and freed in the time counts twice here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    net_standard_error_at_most: Option<ErrorJson>,
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -63,12 +68,12 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// The classes of an amount that `wanted` wants.
-fn classes(ages: Ages, wanted: impl Fn(Amount) -> bool) -> Vec<AgeJson> {
-    let classes = ages.classes().filter(|&(_, amount)| wanted(amount));
+fn classes(report: &Report, ages: Ages, wanted: impl Fn(Amount) -> bool) -> Vec<AgeJson> {
+    let classes = ages.classes().filter(|(_, class)| wanted(class.amount));
     classes
-        .map(|(bound, amount)| AgeJson {
+        .map(|(bound, class)| AgeJson {
             up_to_ns: bound.map(nanoseconds),
-            amount: amount.into(),
+            amount: estimate(report, class),
         })
         .collect()
 }
@@ -85,29 +90,37 @@ impl From<&Report> for RecentJson {
                 duration_ns: nanoseconds(compared.since_baseline),
                 marked: compared.marked.map(|time| time.to_string()),
             },
-            ages: report.ages().map(|ages| classes(ages, |_| true)),
+            ages: report.ages().map(|ages| classes(report, ages, |_| true)),
         }
     }
 }
 
-impl From<&StackRecent> for StackRecentJson {
-    fn from(recent: &StackRecent) -> Self {
+fn estimate(report: &Report, Estimate { amount, spread }: Estimate) -> AmountJson {
+    AmountJson::of(report, amount, spread)
+}
+
+impl StackRecentJson {
+    pub(super) fn of(recent: &StackRecent, report: &Report) -> Self {
+        let has_blocks = |amount: Amount| amount.blocks > 0;
         Self {
-            young: recent.young.map(AmountJson::from),
-            ages: recent.ages.map(|ages| classes(ages, |amount| amount.blocks > 0)),
-            since_last: (&recent.since_last).into(),
-            since_baseline: (&recent.since_baseline).into(),
+            young: recent.young.map(|young| estimate(report, young)),
+            ages: recent.ages.map(|ages| classes(report, ages, has_blocks)),
+            since_last: ChangeJson::of(&recent.since_last, report),
+            since_baseline: ChangeJson::of(&recent.since_baseline, report),
         }
     }
 }
 
-impl From<&Change> for ChangeJson {
-    fn from(change: &Change) -> Self {
+impl ChangeJson {
+    fn of(change: &Change, report: &Report) -> Self {
+        let StandardError { bytes, blocks } = change.net_spread().standard_error();
+        let is_estimate = report.sampling != Sampling::All;
         Self {
-            allocated: change.allocated.into(),
-            freed: change.freed.into(),
+            allocated: estimate(report, change.allocated),
+            freed: estimate(report, change.freed),
             net_bytes: change.net_bytes(),
             net_blocks: change.net_blocks(),
+            net_standard_error_at_most: is_estimate.then_some(ErrorJson { bytes, blocks }),
         }
     }
 }

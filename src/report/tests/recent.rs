@@ -5,8 +5,8 @@ use crate::leak::Change;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn amount(bytes: u64, blocks: u64) -> Amount {
-    Amount { bytes, blocks }
+fn amount(bytes: u64, blocks: u64) -> Estimate {
+    Amount { bytes, blocks }.into()
 }
 
 /// Bytes and blocks allocated, bytes and blocks freed.
@@ -34,13 +34,12 @@ fn second() -> Report {
             second: 4,
         }),
     };
-    let recent = |young, ages: &[(Duration, Amount)], since_last, since_baseline| {
+    let recent = |young, ages: &[(Duration, Estimate)], since_last, since_baseline| {
         let mut histogram = Ages::default();
         ages.iter()
             .for_each(|&(age, amount)| histogram.count(age, amount));
         StackRecent {
             young: Some(young),
-            shown_spread: Spread::default(),
             ages: Some(histogram),
             since_last,
             since_baseline,
@@ -69,7 +68,7 @@ fn second() -> Report {
         shrunk,
         Change::default(),
     );
-    report.stacks[2].recent = recent(Amount::default(), &[], Change::default(), Change::default());
+    report.stacks[2].recent = recent(Estimate::default(), &[], Change::default(), Change::default());
     report
 }
 
@@ -109,7 +108,7 @@ fn text_of_the_first_changes() {
     let mut report = second();
     report.compared.first = true;
     report.compared.marked = None;
-    report.stacks[1].recent.young = Some(Amount::default());
+    report.stacks[1].recent.young = Some(Estimate::default());
     let text = rendered(&report, Format::Text);
     assert!(
         text.contains("\t\t+12.0 KiB/s since the attach (+61500 B: 615 allocated, 0 freed)\n"),
