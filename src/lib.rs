@@ -28,11 +28,12 @@
 //! # What happens at an allocation
 //!
 //! The probe at the allocator function's entry notes what was asked for in the thread's state; what the allocator
-//! calls within is ignored, as long as the call is proved to go on (`bpf/nesting.bpf.h`). At the return, which is a
-//! return probe's or, of functions that can throw, one of the function's `ret` instructions, if it succeeded, the program in `bpf/calls.bpf.h` walks the stack from
-//! the caller's registers (`bpf/unwind.bpf.h`): for each frame it finds the mapping, the object's table, the row,
-//! and computes the caller's registers; a cache from address to rule and one 2 KiB read of the stack make that
-//! cheap. Nearly every rule is 31 bits; the rest are small programs (`bpf/program.bpf.h`), and where one starts from a
+//! calls within is ignored, as long as the call is proved to go on (`bpf/nesting.bpf.h`). Whether the block is to be
+//! recorded, and for how many it stands, is decided there (`bpf/sampling.bpf.h`): if it is not, its return is refused
+//! where nothing else needs it. At the return, which is a return probe's or, of functions that can throw, one of the
+//! function's `ret` instructions, the program in `bpf/calls.bpf.h` walks the stack, if the call succeeded, from the
+//! caller's registers (`bpf/unwind.bpf.h`): for each frame it finds the mapping, the object's table, the row, and
+//! computes the caller's registers; a cache from address to rule and one 2 KiB read of the stack make that cheap. Nearly every rule is 31 bits; the rest are small programs (`bpf/program.bpf.h`), and where one starts from a
 //! register other than rsp and rbp, the walk looks back through its frames for the one that saved it
 //! (`bpf/registers.bpf.h`), by an image that is loaded when a walk first asks for it. A return address that the kernel
 //! replaced for a return probe is put back (`bpf/return_probes.bpf.h`). The frames are hashed; a new stack is stored

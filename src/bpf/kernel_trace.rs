@@ -8,13 +8,13 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapHandle, ProgramMut};
+use libbpf_rs::{Link, ProgramMut};
 
 use super::load::{LoadError, Sampling, SizeFilter, Sizes, choose_allocations};
 use super::skeleton::types::{instance, limits};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
 use super::tracepoints::{KernelEvents, SizeAt};
-use super::{Capacity, HashTable, Recorded, Storage, map_words};
+use super::{Capacity, Recorded, Storage};
 
 /// The kernel's allocators; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,21 +134,7 @@ impl<'obj> KernelTrace<'obj> {
         set_knobs(&mut object, settings, &sizes)?;
         set_sizes(&mut object, settings, &sizes)?;
         let skeleton = object.load()?;
-        let maps = &skeleton.maps;
-        let recorded = Recorded {
-            stacks: map_words(&maps.bss_stacks)?,
-            totals: map_words(&maps.bss_totals)?,
-            variances: map_words(&maps.bss_variance)?,
-            sampling: settings.sampling,
-            frames: map_words(&maps.bss_frames)?,
-            usage: map_words(&maps.bss_usage)?,
-            stack_capacity: sizes.stack_capacity,
-            counters: MapHandle::try_from(&maps.counters)?,
-            events: MapHandle::try_from(&maps.events)?,
-            region_events: None,
-            blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
-        };
-        recorded.reserve_fixed_stacks();
+        let recorded = Recorded::of(&skeleton.maps, &sizes, settings.sampling, false)?;
         Ok(Self { skeleton, recorded })
     }
 

@@ -92,6 +92,31 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
+    /// That of a loaded object. `regions`: whether it follows mapping calls.
+    fn of(
+        maps: &skeleton::MemleakMaps<'_>,
+        sizes: &load::Sizes,
+        sampling: Sampling,
+        regions: bool,
+    ) -> Result<Self, LoadError> {
+        let region_events = regions.then(|| MapHandle::try_from(&maps.region_events));
+        let recorded = Self {
+            stacks: map_words(&maps.bss_stacks)?,
+            totals: map_words(&maps.bss_totals)?,
+            variances: map_words(&maps.bss_variance)?,
+            sampling,
+            frames: map_words(&maps.bss_frames)?,
+            usage: map_words(&maps.bss_usage)?,
+            stack_capacity: sizes.stack_capacity,
+            counters: MapHandle::try_from(&maps.counters)?,
+            events: MapHandle::try_from(&maps.events)?,
+            region_events: region_events.transpose()?,
+            blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
+        };
+        recorded.reserve_fixed_stacks();
+        Ok(recorded)
+    }
+
     /// The stack records with fixed meanings are in use from the start.
     fn reserve_fixed_stacks(&self) {
         if let Some(usage) = self.usage.words().first() {
@@ -128,33 +153,16 @@ impl<'obj> Kernel<'obj> {
             slot_count: sizes.slots,
         };
         processes.reset();
-        let recorded = Recorded {
-            stacks: map_words(&maps.bss_stacks)?,
-            totals: map_words(&maps.bss_totals)?,
-            variances: map_words(&maps.bss_variance)?,
-            sampling: settings.sampling,
-            frames: map_words(&maps.bss_frames)?,
-            usage: map_words(&maps.bss_usage)?,
-            stack_capacity: sizes.stack_capacity,
-            counters: MapHandle::try_from(&maps.counters)?,
-            events: MapHandle::try_from(&maps.events)?,
-            region_events: match settings.regions {
-                true => Some(MapHandle::try_from(&maps.region_events)?),
-                false => None,
-            },
-            blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
-        };
+        let recorded = Recorded::of(maps, &sizes, settings.sampling, settings.regions)?;
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
-        let kernel = Self {
+        Ok(Self {
             skeleton,
             attach: settings.attach,
             tables,
             publisher,
             processes,
             recorded,
-        };
-        kernel.recorded.reserve_fixed_stacks();
-        Ok(kernel)
+        })
     }
 
     /// Marks all room for walks as taken, or as free.
