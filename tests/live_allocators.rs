@@ -429,6 +429,28 @@ fn functions_that_are_given() {
     check_rows("by itself", &trace(&path, None, &only), pool);
 }
 
+/// An allocator whose names have a prefix that nobody knows is found by it.
+#[test]
+fn functions_with_a_prefix() {
+    let renamed = [
+        "-Dpool_get=zz_malloc",
+        "-Dpool_resize=zz_realloc",
+        "-Dpool_put=zz_free",
+    ];
+    let flags = [&RELEASE[..], &renamed].concat();
+    let path = compile(&directory("live_allocators-prefix"), "pool.c", &flags);
+    let rows: &[Row] = &[
+        ("get_kept", 1001),
+        ("get_freed", 1002),
+        // By a function that has not got the prefix.
+        ("many_kept", 110),
+        ("resize_old", 100),
+        ("resize_kept", 200),
+        ("malloc_kept", 33),
+    ];
+    check_rows("-S zz_", &trace(&path, None, &["-S", "zz_"]), rows);
+}
+
 /// What is asked for and is not there is one error that says what is there, or what to do.
 #[test]
 fn what_is_not_there() {
