@@ -162,11 +162,13 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 		lose_unseen_call(instance_of(owner), call);
 	call->probed_at = ctx->ip;
 	call->return_slot = return_slot(ctx);
-	if (bpf_probe_read_user(&call->return_address, 8, (void *)call->return_slot))
-		call->return_address = 0;
 	/* What became of an old block is to be seen, whether or not the new one is recorded. */
 	if (!call->weight && !call->old_known && end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1)
 		call->end = END_UNSEEN;
+	/* A return probe is known by its trampoline. */
+	if (call->end != SEEN_BY_RETURN_PROBE &&
+	    bpf_probe_read_user(&call->return_address, 8, (void *)call->return_slot))
+		call->return_address = 0;
 	return call->end != END_UNSEEN && call->end != END_LOST;
 }
 
