@@ -42,13 +42,13 @@ static __always_inline void forget_call(struct thread *thread)
 }
 
 /* Whether a function that begins is called within the call that the thread is in. If that is over, it is forgotten. */
-static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx)
+static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx, u64 cookie)
 {
 	struct call *call = &thread->call;
 
 	if (!call->return_slot)
 		return false;
-	if (goes_on(call, thread->owner, return_slot(ctx), ctx->ip))
+	if (goes_on(call, thread->owner, return_slot(ctx), ctx->ip, cookie >> COOKIE_MODULE))
 		return true;
 	forget_call(thread);
 	return false;
@@ -74,6 +74,12 @@ static __always_inline u64 requested_size(struct pt_regs *ctx, u64 cookie)
 static __always_inline bool resizes(enum role role)
 {
 	return role == ROLE_RESIZE || role == ROLE_RESIZE_OR_FREE || role == ROLE_RESIZE_IN_PLACE;
+}
+
+/* Whether no other module has functions that are probed. */
+static __always_inline bool is_probed_alone(u32 module)
+{
+	return *(volatile u64 *)&probed.module == (u64)module + 1;
 }
 
 static __always_inline bool is_filtered(u64 size)
@@ -142,7 +148,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	}
 	thread->owner = owner;
 	count(COUNTER_PROBE_HITS);
-	if (is_nested(thread, ctx))
+	if (is_nested(thread, ctx, cookie))
 		return continues_by_jump(thread, ctx, end);
 
 	struct call *call = &thread->call;
@@ -161,10 +167,15 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted())
 		lose_unseen_call(instance_of(owner), call);
 	call->probed_at = ctx->ip;
-	call->return_slot = return_slot(ctx);
+	call->module = cookie >> COOKIE_MODULE;
 	/* What became of an old block is to be seen, whether or not the new one is recorded. */
-	if (!call->weight && !call->old_known && end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1)
+	if (!call->weight && !call->old_known && end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1) {
+		/* Nothing that is probed can be called within it. */
+		if (is_probed_alone(call->module))
+			return false;
 		call->end = END_UNSEEN;
+	}
+	call->return_slot = return_slot(ctx);
 	/* A return probe is known by its trampoline. */
 	if (call->end != SEEN_BY_RETURN_PROBE &&
 	    bpf_probe_read_user(&call->return_address, 8, (void *)call->return_slot))
@@ -227,7 +238,7 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	if (address && call->weight) {
 		struct block block = { .size = call->size, .weight = call->weight };
 
-		block.stack = current_stack(ctx, caller, thread->owner, call->function);
+		block.stack = current_stack(ctx, &thread->habits, caller, thread->owner, call->function);
 		record_block(instance, address, &block);
 	} else if (!address && (!resizes(call->role) || call->size)) {
 		count(COUNTER_FAILED);
@@ -306,7 +317,7 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 	struct thread *thread = known_thread();
 	u64 owner = current_owner(thread);
 
-	if (!owner || (thread && is_nested(thread, ctx)))
+	if (!owner || (thread && is_nested(thread, ctx, cookie)))
 		return;
 	if (free_block(instance_of(owner), address)) {
 		if (thread) {

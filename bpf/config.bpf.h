@@ -9,6 +9,14 @@
 const volatile bool unwind_by_fp = false;
 /* Do not walk at all: every stack is "not walked". For benchmarks. */
 const volatile bool unwind_off = false;
+/* Let the kernel walk by frame pointers (bpf_get_stackid); stacks are not told apart. For benchmarks. */
+const volatile bool unwind_by_kernel = false;
+/* What only makes walks faster; false for benchmarks and tests. */
+const volatile bool walk_cache = true;
+const volatile bool walk_window = true;
+const volatile bool walk_memo = true;
+/* Do each walk again without these, and compare. For tests. */
+const volatile bool check_walks = false;
 /* Trace the children of traced processes too (--follow-fork). */
 const volatile bool follow_fork = false;
 /* Sizes that are recorded, both ends included (-z, -Z). */
@@ -29,6 +37,8 @@ const volatile u32 mapping_bits = 0;
 const volatile u32 mapping_mask = 0;
 /* Entries of all rule caches. */
 const volatile u32 cache_mask = 0;
+/* Memos. */
+const volatile u32 memo_mask = 0;
 /* Stack records, those of FIRST_STACK included. */
 const volatile u32 stack_capacity = 0;
 /* Records are reached through this mask; at least stack_capacity - 1. */

@@ -121,7 +121,8 @@ static __always_inline u32 kernel_record(struct walk *walk, u32 bytes, u32 alloc
 static __always_inline u32 kernel_stack(void *ctx, u32 allocator)
 {
 	u32 index = MAX_FUNCTIONS + allocator;
-	struct scratch *scratch = take_scratch();
+	u32 key;
+	struct scratch *scratch = take_scratch(&key);
 
 	if (!scratch)
 		return index;

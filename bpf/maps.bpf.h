@@ -16,6 +16,16 @@ SEC(".bss.mappings") struct mapping mappings[1];
  * bits, whether its mapping must be verified, and the tag that makes the hit exact. Written by walks; cleared by user space. */
 SEC(".bss.cache") u64 rule_cache[1];
 
+/* What walks found, by the registers that they began with; see memo.bpf.h. Written and read by walks. Size: a constant of
+ * user space; where two walks want the same one, the later has it. */
+SEC(".bss.memos") struct memo memos[1];
+
+/* Whether allocators of several modules are probed. Written by user space, before it attaches; read by probes. */
+SEC(".bss.probed") struct probed {
+	/* One above the number of the only module; 0 while there is none, ~0 if there are several. */
+	u64 module;
+} probed;
+
 /* The processes traced, by slot. Instances begin and end here; walks and the loader's probe ask for attention;
  * user space publishes mapping lists and frees slots. */
 SEC(".bss.processes") struct process processes[MAX_PROCESSES];
@@ -90,6 +100,14 @@ struct {
 	__type(value, struct scratch);
 	__uint(max_entries, 1);
 } scratches SEC(".maps");
+
+/* Stacks as the kernel's own frame-pointer walk stores them. For benchmarks: not there otherwise. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, KERNEL_STACK_FRAMES * sizeof(u64));
+	__uint(max_entries, 1);
+} kernel_stacks SEC(".maps");
 
 /* Counts of events, one slot per `enum counter`. Written by probes; summed by user space. */
 struct {

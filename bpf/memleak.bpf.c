@@ -11,6 +11,7 @@
 
 struct thread;
 struct scratch;
+#include "trail.bpf.h"
 #include "maps.bpf.h"
 #include "counters.bpf.h"
 #include "regs.bpf.h"
@@ -23,6 +24,7 @@ struct scratch;
 #include "state.bpf.h"
 #include "changes.bpf.h"
 #include "sampling.bpf.h"
+#include "memo.bpf.h"
 #include "stacks.bpf.h"
 #include "blocks.bpf.h"
 #include "nesting.bpf.h"

@@ -29,7 +29,8 @@ static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
 }
 
 /*
- * Whether `call` goes on while a function that is probed at `probed_at` begins, whose return slot is `slot`.
+ * Whether `call` goes on while a function that is probed at `probed_at` begins, whose return slot is `slot`, in
+ * `module`.
  *
  * Its return slot is then at or above the new one, and holds what it held: a return probe's trampoline, or, without
  * one, the same return address. As memory below the stack pointer keeps what it held, and a frame can cover
@@ -42,11 +43,13 @@ static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
  * A call whose end is not seen is of a function that calls no other of its own allocator. What it does call is
  * another module's, as when a program's own malloc calls libc's.
  */
-static __always_inline bool goes_on(struct call *call, u64 owner, u64 slot, u64 probed_at)
+static __always_inline bool goes_on(struct call *call, u64 owner, u64 slot, u64 probed_at, u32 module)
 {
 	u64 held, caller;
 
 	if (!call->return_slot || slot > call->return_slot)
+		return false;
+	if (call->end == END_UNSEEN && module == call->module)
 		return false;
 	if (bpf_probe_read_user(&held, 8, (void *)call->return_slot))
 		return false;
@@ -54,8 +57,6 @@ static __always_inline bool goes_on(struct call *call, u64 owner, u64 slot, u64 
 		return is_return_probe(owner, held);
 	/* Probes at entry and return that are not one put the trampoline there, whatever the entry wants. */
 	if (held != call->return_address && !is_trampoline(held))
-		return false;
-	if (call->end == END_UNSEEN && are_in_one_mapping(owner, probed_at, call->probed_at))
 		return false;
 	if (slot == call->return_slot)
 		return probed_at != call->probed_at;

@@ -82,3 +82,17 @@ __noinline u64 view_of(u64 owner)
 		return make_view(list_number(process->lender, borrowed), 0);
 	return make_view(NO_LIST, 0);
 }
+
+/*
+ * Whether `view` is that of an owner whose slot has `state`, and of lists of its own: what is remembered by the state
+ * holds then for as long as the slot has it.
+ */
+static __always_inline bool describes(u64 state, u64 view, u64 owner)
+{
+	u32 slot = slot_of(owner);
+	u32 generation = state;
+
+	return instance_of(state) == instance_of(owner) && generation != GENERATION_NONE &&
+	       generation != GENERATION_ENDING && list_of(view) == list_number(slot, generation) &&
+	       state_of(slot) == state;
+}

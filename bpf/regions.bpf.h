@@ -137,7 +137,7 @@ static __always_inline void region_call_ends(enum region_call call)
 	if (call == CALL_BRK && syscall_argument(&regs, 0) != value)
 		maps = false;
 	if (maps)
-		stack = current_stack(&regs, (struct caller){ .pc = regs.ip, .sp = regs.sp }, owner, function);
+		stack = current_stack(&regs, NULL, (struct caller){ .pc = regs.ip, .sp = regs.sp }, owner, function);
 	event = new_region_event(owner, &regs, call);
 	if (!event) {
 		if (maps)

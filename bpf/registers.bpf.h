@@ -53,6 +53,7 @@ static long look_in_frame(u64 step, struct walk **context)
 
 	walk->program.end = END_NONE;
 	if (step + 2 > walk->frame_count) {
+		walk->trail.unrepeatable = true;
 		OPAQUE(number);
 		walk->found = walk->at_probe[number & (REGISTERS - 1)];
 		return 1;
@@ -82,6 +83,7 @@ static long look_in_frame(u64 step, struct walk **context)
 		base = walk->sps[callee];
 		break;
 	case SAVED_AT_FP:
+		walk->trail.unrepeatable = true;
 		base = walk->fps[callee];
 		break;
 	default:
@@ -98,8 +100,10 @@ static __always_inline u64 register_value(struct walk *walk, u32 number)
 {
 	if (number == REGISTER_SP)
 		return walk->sp;
-	if (number == REGISTER_FP)
+	if (number == REGISTER_FP) {
+		use_fp(&walk->trail);
 		return walk->fp;
+	}
 	if (number == REGISTER_PC)
 		return walk->pc;
 	walk->found = number;

@@ -97,5 +97,6 @@ static __always_inline bool return_probes_are_exhausted(void)
 
 	if (!bpf_core_field_exists(task->utask) || !bpf_core_field_exists(probed->depth))
 		return false;
-	return BPF_CORE_READ(task, utask, depth) >= MAX_RETURN_PROBES;
+	probed = task->utask;
+	return probed && probed->depth >= MAX_RETURN_PROBES;
 }

@@ -42,6 +42,8 @@ enum limits {
 	MAPPING_CHECKS = 2,
 	/* Walks that can preempt one another on one CPU before one is not done. */
 	SCRATCH_PER_CPU = 4,
+	/* Frames of a stack that the kernel walks, in benchmarks. */
+	KERNEL_STACK_FRAMES = 127,
 	/* Arguments of a mapping call that user space is told. */
 	REGION_ARGUMENTS = 5,
 };
@@ -238,6 +240,9 @@ enum role {
  *    bit 0..7       8..11   12..15      16..19        20..23         24..27        28                       29
  *    function       role    size arg    count arg     pointer arg    result arg    returns seen by `ret`    leaf
  *
+ *    bit 32..63
+ *    module
+ *
  * The size is the product of size and count; the pointer is the block to free or resize; the result
  * argument points to where the block's address is stored on success (status 0), if it is not returned. A leaf calls no
  * other probed function of its module: its return need not be seen for what it calls to be told from what follows.
@@ -251,6 +256,7 @@ enum cookie_shift {
 	COOKIE_RESULT = 24,
 	COOKIE_BY_RET = 28,
 	COOKIE_LEAF = 29,
+	COOKIE_MODULE = 32,
 };
 
 /* Kernel mode: what a block is from; the user side's table has the same order. */
@@ -432,6 +438,11 @@ enum counter {
 	COUNTER_NESTED_FREE = 21,
 	/* An unknown free that the allocator's own module called for. */
 	COUNTER_OWN_UNKNOWN_FREE = 22,
+	/* Tests: walks that were done again without short ways, those of them that a memo had saved, and those of both that
+	 * found another stack then. */
+	COUNTER_CHECKED_WALK = 23,
+	COUNTER_RECALLED_WALK = 24,
+	COUNTER_DIFFERENT_WALK = 25,
 	COUNTERS,
 };
 

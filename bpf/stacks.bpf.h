@@ -31,14 +31,15 @@ static __always_inline struct stack_variance *variance_at(u32 index)
 	return &all[index & variance_mask];
 }
 
-/* A free scratch of this CPU, marked as taken, or NULL. */
-static __always_inline struct scratch *take_scratch(void)
+/* A free scratch of this CPU, marked as taken, and its key; or NULL. */
+static __always_inline struct scratch *take_scratch(u32 *key)
 {
 	u32 first = bpf_get_smp_processor_id() * SCRATCH_PER_CPU;
 
 	for (u32 number = 0; number < SCRATCH_PER_CPU; number++) {
-		u32 key = first + number;
-		struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+		*key = first + number;
+
+		struct scratch *scratch = bpf_map_lookup_elem(&scratches, key);
 
 		if (scratch && !__sync_lock_test_and_set(&scratch->taken, 1))
 			return scratch;
@@ -122,48 +123,129 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 	return stored ? *stored : function;
 }
 
+/* What names the stack that a finished walk found. */
+static __always_inline u64 stack_id(struct walk *walk, u64 view, u32 instance, u32 function)
+{
+	u64 id = mix(walk->hash, (u64)epoch_of(view) << 32 | instance);
+
+	return mix(id, function << 8 | walk->end);
+}
+
+/* For tests: does the walk that found record `stack` again, without all that makes it fast. */
+static __always_inline void check_walk(struct walk *walk, struct wanted_stack *wanted, u64 view, bool changing,
+				       u32 stack)
+{
+	u64 found = record_at(stack)->id;
+
+	if (stack < FIRST_STACK)
+		return;
+	walk->plain = true;
+	forget_window(walk);
+	begin_walk(walk, list_of(view), changing, wanted->pc);
+	walk_stack(walk);
+	walk->plain = false;
+	count(COUNTER_CHECKED_WALK);
+	if (stack_id(walk, view, instance_of(wanted->owner), wanted->function) != found)
+		count(COUNTER_DIFFERENT_WALK);
+}
+
+/*
+ * Walks, and finds or makes the record of the stack that scratch `key` wants. Not static: verified once, by itself, and
+ * not for each state that its caller can be in.
+ */
+__noinline u32 walk_to_record(u32 key, u64 view, u32 changing)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+
+	if (!scratch)
+		return 0;
+
+	struct walk *walk = &scratch->walk;
+	struct wanted_stack *wanted = &scratch->wanted;
+	u32 instance = instance_of(wanted->owner);
+
+	begin_walk(walk, list_of(view), changing, wanted->pc);
+	walk->stack_end = wanted->habits.stack_end;
+	walk_stack(walk);
+	wanted->habits.stack_end = walk->stack_end;
+	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
+		request_reload(wanted->owner, walk);
+
+	u64 id = stack_id(walk, view, instance, wanted->function);
+	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
+
+	return stored ? *stored : store_stack(walk, id, instance, epoch_of(view), wanted->function);
+}
+
+/* The record of the stack that scratch `key` wants, by the memo or by a walk. Not static for the same reason. */
+__noinline u32 find_record(u32 key)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+	struct memo *memo = NULL;
+	u32 stack = NO_STACK;
+
+	if (!scratch)
+		return 0;
+
+	struct walk *walk = &scratch->walk;
+	struct wanted_stack *wanted = &scratch->wanted;
+	u64 owner = wanted->owner;
+	u64 state = state_of(slot_of(owner));
+	/* Asked before the list is chosen: a list with a change is published before the change is. */
+	bool changing = is_changing(slot_of(owner));
+	u64 view = view_of(owner);
+
+	forget_window(walk);
+	if (walk_memo && !changing && tries_memo(&wanted->habits) && describes(state, view, owner))
+		memo = take_memo(walk, wanted->pc);
+	if (memo) {
+		stack = recall_stack(walk, memo, wanted->pc, state, wanted->function);
+		judge_memo(&wanted->habits, stack != NO_STACK);
+		if (check_walks && stack != NO_STACK)
+			count(COUNTER_RECALLED_WALK);
+	}
+	if (stack == NO_STACK) {
+		stack = walk_to_record(key, view, changing);
+		if (memo)
+			remember_stack(walk, memo, wanted->pc, state, wanted->function, stack);
+	}
+	if (memo)
+		release_memo(memo);
+	if (check_walks)
+		check_walk(walk, wanted, view, changing, stack);
+	return stack;
+}
+
 /* Where a walk starts: the function that called the allocator. */
 struct caller {
 	u64 pc;
 	u64 sp;
 };
 
-static __always_inline u32 walk_to_record(struct walk *walk, struct pt_regs *ctx, struct caller caller, u64 owner,
-					  u32 function)
-{
-	u32 instance = instance_of(owner);
-	/* Asked before the list is chosen: a list with a change is published before the change is. */
-	bool changing = is_changing(slot_of(owner));
-	u64 view = view_of(owner);
-
-	save_registers(ctx, walk->at_probe);
-	walk->at_probe[REGISTER_SP] = caller.sp;
-	walk_stack(walk, list_of(view), changing, caller.pc);
-	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
-		request_reload(owner, walk);
-
-	u64 id = mix(walk->hash, (u64)epoch_of(view) << 32 | instance);
-
-	id = mix(id, function << 8 | walk->end);
-
-	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
-
-	return stored ? *stored : store_stack(walk, id, instance, epoch_of(view), function);
-}
-
-/* The index of the record of the stack from `caller` on, which called `function`. */
-static __always_inline u32 current_stack(struct pt_regs *ctx, struct caller caller, u64 owner, u32 function)
+/* The index of the record of the stack from `caller` on, which called `function`. `habits`: of the thread, or NULL. */
+static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *habits, struct caller caller, u64 owner,
+					 u32 function)
 {
 	u32 not_walked = MAX_FUNCTIONS + function;
 	struct scratch *scratch;
-	u32 index;
+	u32 key, index;
 
 	if (unwind_off)
 		return not_walked;
-	scratch = take_scratch();
+	if (unwind_by_kernel)
+		return bpf_get_stackid(ctx, &kernel_stacks, BPF_F_USER_STACK) < 0 ? function : not_walked;
+	scratch = take_scratch(&key);
 	if (!scratch)
 		return not_walked;
-	index = walk_to_record(&scratch->walk, ctx, caller, owner, function);
+	save_registers(ctx, scratch->walk.at_probe);
+	scratch->walk.at_probe[REGISTER_SP] = caller.sp;
+	scratch->wanted.pc = caller.pc;
+	scratch->wanted.owner = owner;
+	scratch->wanted.function = function;
+	scratch->wanted.habits = habits ? *habits : (struct habits){};
+	index = find_record(key);
+	if (habits)
+		*habits = scratch->wanted.habits;
 	release_scratch(scratch);
 	return index;
 }

@@ -22,6 +22,7 @@ struct call {
 	u64 return_address;
 	/* Where the call was probed: names the function, and its module. */
 	u64 probed_at;
+	u32 module;
 	u64 size;
 	/* How many blocks its block stands for, as `struct block` has it; 0 if it is not to be recorded. */
 	u32 weight;
@@ -46,9 +47,20 @@ struct sampler {
 	bool begun;
 };
 
+/* What a thread's last walks say about its next ones. */
+struct habits {
+	/* Where its stack ended; 0 if that is not known. */
+	u64 stack_end;
+	/* How much the memo has been worth lately. */
+	u32 memo_worth;
+	/* Walks without it. */
+	u32 walks;
+};
+
 struct thread {
 	struct call call;
 	struct sampler sampler;
+	struct habits habits;
 	/* The known block that the thread freed last, the function's return slot then, and where it was probed. */
 	u64 freed;
 	u64 freed_slot;
@@ -57,8 +69,18 @@ struct thread {
 	u64 owner;
 };
 
+/* The stack that is asked for: of which owner, by which function called from where. */
+struct wanted_stack {
+	u64 pc;
+	u64 owner;
+	u32 function;
+	/* A copy; nothing but zeros when the thread has none. */
+	struct habits habits;
+};
+
 struct scratch {
 	/* Not 0 while a walk uses this. */
 	u64 taken;
+	struct wanted_stack wanted;
 	struct walk walk;
 };

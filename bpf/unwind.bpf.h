@@ -2,9 +2,10 @@
 /*
  * The walk: from the registers at a probe to the frames of the stack and the one cause that ended it.
  *
- * Mirrors unwind-tables/src/walk.rs function by function; what is here and not there are the rule cache and
- * the stack window, which change nothing but the time. Compiles for the host too (tests/host_bpf): the only
- * helpers are bpf_probe_read_user and bpf_loop, and what return_probes.bpf.h knows is given there.
+ * Mirrors unwind-tables/src/walk.rs function by function; what is here and not there are the rule cache, the
+ * stack window, the short way over plain frames and the trail, which change nothing but the time. Compiles for the
+ * host too (tests/host_bpf): the only helpers are bpf_probe_read_user and bpf_loop, and what return_probes.bpf.h
+ * knows is given there.
  */
 #pragma once
 
@@ -63,6 +64,7 @@ static __always_inline bool is_return_address(struct walk *walk, u64 ra)
 {
 	struct mapping *mapping = find_mapping(walk->list, ra - 1);
 
+	walk->trail.unrepeatable = true;
 	if (!mapping && !walk->list_state.changing)
 		return is_trampoline(ra);
 	return (mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra) || is_trampoline(ra);
@@ -76,6 +78,8 @@ static __always_inline u32 find_rule(struct walk *walk, struct mapping *mapping,
 	if (unwind_by_fp) {
 		if (walk->found_by == FOUND_BY_PROBE || is_after_call(walk->pc))
 			return RULE(RULE_CHAIN, 0);
+		/* It may not be readable now, but later. */
+		walk->trail.unrepeatable = true;
 		return RULE(RULE_STOP, STOP_NOT_CALLED);
 	}
 	switch (mapping->kind) {
@@ -97,22 +101,30 @@ static __always_inline u32 rule_without_mapping(struct walk *walk)
 }
 
 /*
- * The rule for the frame at `pc`, from the cache if it is there.
+ * Where the cache has the rule for an address, and the tag that it must have.
  *
  * A multiplication by an odd number permutes the 47-bit addresses. The product's high bits choose the slot
  * and the 32 below are the tag, so slot and tag name one address and no other. The bit between tag and rule
  * says that the rule holds only while its mapping does, which must be verified again.
  */
+static __always_inline volatile u64 *cache_slot(u32 list, u64 address, u64 *tag)
+{
+	u64 mixed = address * 0x9e3779b97f4a7c15ULL & ((1ULL << ADDRESS_BITS) - 1);
+	u32 slot = (list << CACHE_BITS | (u32)(mixed >> (ADDRESS_BITS - CACHE_BITS))) & cache_mask;
+	u64 *cache = rule_cache;
+
+	*tag = mixed & ((1ULL << (ADDRESS_BITS - CACHE_BITS)) - 1);
+	OPAQUE(cache);
+	return (volatile u64 *)&cache[slot];
+}
+
+/* The rule for the frame at `pc`, from the cache if it is there. */
 static __always_inline u32 lookup_rule(struct walk *walk)
 {
 	u64 address = walk->pc - walk->pc_adjust;
-	u64 mixed = address * 0x9e3779b97f4a7c15ULL & ((1ULL << ADDRESS_BITS) - 1);
-	u64 tag = mixed & ((1ULL << (ADDRESS_BITS - CACHE_BITS)) - 1);
-	u32 slot = (walk->list << CACHE_BITS | (u32)(mixed >> (ADDRESS_BITS - CACHE_BITS))) & cache_mask;
-	u64 *cache = rule_cache;
-
-	OPAQUE(cache);
-	u64 entry = *(volatile u64 *)&cache[slot];
+	u64 tag;
+	volatile u64 *cached = cache_slot(walk->list, address, &tag);
+	u64 entry = takes(walk_cache, walk) ? *cached : 0;
 	u32 rule = entry & 0x7fffffff;
 	u64 unsettled = entry >> 31 & 1;
 	u64 misses = (entry >> 32 ^ tag) | address >> ADDRESS_BITS;
@@ -126,10 +138,14 @@ static __always_inline u32 lookup_rule(struct walk *walk)
 		return rule_without_mapping(walk);
 	if (!is_current(&walk->list_state, mapping))
 		return RULE(RULE_STOP, STOP_STALE);
+	if (mapping->trust & TRUST_CHECKED) {
+		leave_check(&walk->trail, &mapping->checks[0]);
+		leave_check(&walk->trail, &mapping->checks[1]);
+	}
 	rule = find_rule(walk, mapping, address);
 	unsettled = mapping->trust != TRUST_SETTLED;
-	if (rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING)
-		*(volatile u64 *)&cache[slot] = tag << 32 | unsettled << 31 | rule;
+	if (takes(walk_cache, walk) && (rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING))
+		*cached = tag << 32 | unsettled << 31 | rule;
 	return rule;
 }
 
@@ -197,8 +213,11 @@ static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u
 
 	if (cfa <= walk->sp)
 		return END_NO_PROGRESS;
-	if (fp_slot && !read_slot(walk, fp_slot, &fp))
+	if (fp_slot && !read_fp_slot(walk, fp_slot, &fp))
 		return END_READ_FAULT;
+	/* That one above can be read does not follow from the other. */
+	if (fp_slot > ra_slot)
+		use_fp(&walk->trail);
 	if (!read_slot(walk, ra_slot, &ra))
 		return END_READ_FAULT;
 	go_to(walk, ra, cfa, fp);
@@ -211,6 +230,8 @@ static __always_inline enum end_cause apply_offset(struct walk *walk, u32 rule)
 	u64 cfa = base + 8 * rule_a(rule);
 	u64 fp_slot = rule_b(rule) ? cfa - 8 * rule_b(rule) : 0;
 
+	if (rule_kind(rule) != RULE_SP)
+		use_fp(&walk->trail);
 	return go_to_caller(walk, cfa, cfa - 8, fp_slot);
 }
 
@@ -226,6 +247,7 @@ static __always_inline enum end_cause apply_drap(struct walk *walk, u32 rule)
 {
 	u64 cfa;
 
+	use_fp(&walk->trail);
 	if (!read_slot(walk, walk->fp + signed_slots(rule_a(rule), RULE_A_BITS), &cfa))
 		return END_READ_FAULT;
 	return go_to_caller(walk, cfa, cfa - 8, walk->fp + signed_slots(rule_b(rule), RULE_B_BITS));
@@ -237,9 +259,10 @@ static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause
 	u64 fp = walk->fp;
 	u64 caller_fp, ra;
 
+	use_fp(&walk->trail);
 	if (fp < walk->sp || fp % 8 || fp - walk->sp > MAX_FP_DISTANCE)
 		return implausible;
-	if (!read_slot(walk, fp, &caller_fp) || !read_slot(walk, fp + 8, &ra))
+	if (!read_fp_slot(walk, fp, &caller_fp) || !read_slot(walk, fp + 8, &ra))
 		return implausible;
 	if (!unwind_by_fp && !is_return_address(walk, ra))
 		return implausible;
@@ -295,6 +318,7 @@ static __always_inline enum end_cause put_back_return_address(struct walk *walk)
 {
 	u64 address = replaced_return_address(walk->sp - 8);
 
+	walk->trail.unrepeatable = true;
 	if (!address || address == walk->pc)
 		return END_URETPROBE_TRAMPOLINE;
 	walk->pc = address;
@@ -316,21 +340,122 @@ static __always_inline enum end_cause step(struct walk *walk)
 	return end;
 }
 
-static long step_until_end(u64 number, struct walk **walk)
+/* Frames that the short way goes over at once. */
+#define RUN_FRAMES 4
+
+/* The cached rule for the code before a return address, if it says where the caller is without more ado; else 0. */
+static __always_inline u32 plain_rule(u32 list, u64 pc)
 {
-	enum end_cause end = step(*walk);
+	u64 tag;
+	u64 entry = *cache_slot(list, pc - 1, &tag);
+	u64 misses = (entry >> 32 ^ tag) | (pc - 1) >> ADDRESS_BITS | (entry >> 31 & 1);
+
+	return misses ? RULE_NONE : entry & 0x7fffffff;
+}
+
+/* Where the plain rule of a frame says that its caller is: the equations of apply_offset and apply_fp. */
+struct caller_slots {
+	u64 cfa;
+	u64 ra;
+	/* Not above `ra`. */
+	u64 fp;
+	/* All bits, or none if the frame pointer is the same. */
+	u64 has_fp;
+};
+
+/* Whether `rule` is plain. */
+static __always_inline bool find_caller(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
+{
+	if (unwind_by_fp) {
+		slots->cfa = fp + 16;
+		slots->ra = fp + 8;
+		slots->fp = fp;
+		slots->has_fp = ~0ULL;
+		return rule_kind(rule) == RULE_CHAIN && fp >= sp && fp % 8 == 0 && fp - sp <= MAX_FP_DISTANCE;
+	}
+
+	u64 kind = (u64)rule_kind(rule) - RULE_SP;
+	u64 from_fp = -kind;
+	u64 saved = rule_b(rule);
+
+	OPAQUE(from_fp);
+	OPAQUE(saved);
+	slots->cfa = sp + ((fp - sp) & from_fp) + 8 * rule_a(rule);
+	slots->ra = slots->cfa - 8;
+	slots->has_fp = (s64)-saved >> 63;
+	slots->fp = slots->ra - ((8 * saved - 8) & slots->has_fp);
+	return kind <= RULE_FP - RULE_SP && slots->cfa > sp;
+}
+
+/*
+ * The short way: goes over frames as long as their rules are cached and plain, and the window holds what they need. What
+ * a frame needs beyond that is left to `step`, from the same frame on. Returns whether there were as many as it takes.
+ */
+static __always_inline bool run(struct walk *walk)
+{
+	u64 pc = walk->pc, sp = walk->sp, fp = walk->fp, hash = walk->hash;
+	u64 found_by = walk->found_by;
+	u64 start = walk->window_start, last = walk->window_bytes - 8;
+	u32 list = walk->list, first = walk->frame_count, done;
+
+	OPAQUE(first);
+	if (!walk->pc_adjust || walk->window_bytes < 8 || first > MAX_FRAMES - RUN_FRAMES)
+		return false;
+#pragma unroll
+	for (done = 0; done < RUN_FRAMES; done++) {
+		u32 rule = plain_rule(list, pc);
+		struct caller_slots slots;
+
+		if (!find_caller(rule, sp, fp, &slots) || slots.ra - start > last || slots.fp - start > last)
+			break;
+
+		u64 frame = pc | found_by << FRAME_FOUND_BY_SHIFT;
+		u64 ra = window_word(walk, slots.ra - start);
+		u64 caller_fp = window_word(walk, slots.fp - start);
+
+		walk->frames[first + done] = frame;
+		walk->sps[first + done] = sp;
+		walk->fps[first + done] = fp;
+		if (unwind_by_fp || rule_kind(rule) == RULE_FP)
+			use_fp(&walk->trail);
+		if (slots.has_fp)
+			leave_fp(&walk->trail, slots.fp, caller_fp);
+		leave_trail(&walk->trail, slots.ra, ra);
+		hash = mix(hash, frame);
+		pc = ra;
+		sp = slots.cfa;
+		fp ^= (fp ^ caller_fp) & slots.has_fp;
+		found_by = unwind_by_fp ? FOUND_BY_FP : FOUND_BY_CFI;
+	}
+	walk->pc = pc;
+	walk->sp = sp;
+	walk->fp = fp;
+	walk->hash = hash;
+	walk->found_by = found_by;
+	walk->frame_count = first + done;
+	return done == RUN_FRAMES;
+}
+
+static long step_until_end(u64 number, struct walk **context)
+{
+	struct walk *walk = *context;
+
+	if (takes(walk_cache && walk_window, walk) && run(walk))
+		return 0;
+
+	enum end_cause end = step(walk);
 
 	if (end == END_NONE)
 		return 0;
-	(*walk)->end = end;
+	walk->end = end;
 	return 1;
 }
 
 /*
- * Walks the stack from `pc` and the registers in `at_probe`. Afterwards frames, frame_count, hash, end, pc (where it
- * ended) and saves_wanted are set. `changing`: a change of the mappings is announced that the list does not have yet.
+ * Makes ready for a walk from `pc` and the registers in `at_probe`. `changing`: a change of the mappings is announced
+ * that the list does not have yet. What the window holds must be of now, or nothing.
  */
-static __always_inline void walk_stack(struct walk *walk, u32 list, u64 changing, u64 pc)
+static __always_inline void begin_walk(struct walk *walk, u32 list, u64 changing, u64 pc)
 {
 	walk->pc = pc;
 	walk->sp = walk->at_probe[REGISTER_SP];
@@ -343,11 +468,30 @@ static __always_inline void walk_stack(struct walk *walk, u32 list, u64 changing
 	walk->found_by = FOUND_BY_PROBE;
 	walk->frame_count = 0;
 	walk->hash = 0;
-	/* The window must not answer from an earlier walk. */
-	walk->window_start = 0;
-	walk->window_bytes = 0;
 	walk->saves_wanted = 0;
 	walk->end = END_DEPTH_LIMIT;
+	begin_trail(&walk->trail, walk->sp);
+}
+
+/*
+ * Walks the stack. Afterwards frames, frame_count, hash, end, pc (where it ended), saves_wanted, stack_end and trail are
+ * set.
+ */
+static __always_inline void walk_stack(struct walk *walk)
+{
+	if (takes(walk_window, walk) && !walk->window_bytes &&
+	    !read_window(walk, walk->sp, window_to_end(walk, walk->sp)))
+		walk->stack_end = 0;
 	/* A step more for each frame to put its return address back, and one that finds the stack to be deeper. */
 	bpf_loop(2 * MAX_FRAMES + 2, step_until_end, &walk, 0);
+	if (walk->end == END_COMPLETE)
+		walk->stack_end = walk->sp;
+}
+
+/* Whether all that a finished walk depended on is in its trail. Of other ends, the reason is elsewhere. */
+static __always_inline bool is_repeatable(struct walk *walk)
+{
+	if (walk->trail.unrepeatable || !walk->trail.slot_count)
+		return false;
+	return walk->end == END_COMPLETE || walk->end == END_FP_CHAIN_END || walk->end == END_NO_CFI;
 }

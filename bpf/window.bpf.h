@@ -2,8 +2,8 @@
 /* The state of a walk, and the window through which it reads the stack. */
 #pragma once
 
-/* Stack bytes read at once. One 2 KiB read costs less than two of 8 bytes. */
-#define WINDOW_BYTES 2048
+/* Bytes read at once while it is not known where the stack ends. */
+#define WINDOW_GUESS 2048
 /* Bytes read before the slot that missed: where the same frame keeps its other saved registers. */
 #define WINDOW_LEAD 48
 #define PAGE_BYTES 4096
@@ -39,6 +39,12 @@ struct walk {
 	u64 hash;
 	u64 window_start;
 	u64 window_bytes;
+	/* Where the thread's stack ended when it was last walked to its end; 0 if that is not known. */
+	u64 stack_end;
+	/* What the walk depends on, see memo.bpf.h. */
+	struct trail trail;
+	/* The walk does without what only makes it faster. */
+	bool plain;
 	/* An address in an object that the walk needs an image of saves of, and that has none; or 0. */
 	u64 saves_wanted;
 	/* The register that is looked for, then its value. */
@@ -53,44 +59,93 @@ struct walk {
 	u64 fps[MAX_FRAMES];
 };
 
+/* Whether a walk takes a short way that `allowed` says is there: not when it is the one that others are checked by. */
+static __always_inline bool takes(bool allowed, struct walk *walk)
+{
+	return allowed && !(check_walks && walk->plain);
+}
+
+/* The window must not answer from an earlier walk. */
+static __always_inline void forget_window(struct walk *walk)
+{
+	walk->window_start = 0;
+	walk->window_bytes = 0;
+}
+
+/* Reads `bytes` of the stack from `start` on; they are all that the window holds then. */
+static __always_inline bool read_window(struct walk *walk, u64 start, u64 bytes)
+{
+	walk->window_start = start;
+	walk->window_bytes = 0;
+	OPAQUE(bytes);
+	if (bytes < 8 || bytes > WINDOW_BYTES || bpf_probe_read_user(walk->window, bytes, (void *)start))
+		return false;
+	walk->window_bytes = bytes;
+	return true;
+}
+
+/* Bytes from `start` to where the stack probably ends, as far as a window holds them. */
+static __always_inline u64 window_to_end(struct walk *walk, u64 start)
+{
+	u64 bytes = walk->stack_end - start;
+
+	if (walk->stack_end <= start)
+		return WINDOW_GUESS;
+	return bytes < WINDOW_BYTES ? bytes : WINDOW_BYTES;
+}
+
+/* The 8 bytes at `offset`, which is at most WINDOW_BYTES - 8: a mask tells the verifier so without a branch. */
+static __always_inline u64 window_word(struct walk *walk, u64 offset)
+{
+	OPAQUE(offset);
+	return *(stack_slot *)((u8 *)walk->window + (offset & (WINDOW_BYTES - 1)));
+}
+
 /* Reads one slot by itself or, first, with all that follows it up to the end of the window or page. */
 static __always_inline bool refill_window(struct walk *walk, u64 slot)
 {
 	u64 lead = slot - WINDOW_LEAD;
 	u64 to_page_end = PAGE_BYTES - (slot & (PAGE_BYTES - 1));
 
-	walk->window_start = lead;
-	walk->window_bytes = WINDOW_BYTES;
-	if (bpf_probe_read_user(walk->window, WINDOW_BYTES, (void *)lead) == 0)
-		return true;
-
-	walk->window_start = slot;
-	walk->window_bytes = to_page_end;
-	OPAQUE(to_page_end);
-	if (to_page_end >= 8 && to_page_end <= WINDOW_BYTES &&
-	    bpf_probe_read_user(walk->window, to_page_end, (void *)slot) == 0)
-		return true;
-
-	walk->window_bytes = 8;
-	if (bpf_probe_read_user(walk->window, 8, (void *)slot) == 0)
-		return true;
-	walk->window_bytes = 0;
-	return false;
+	if (takes(walk_window, walk)) {
+		if (read_window(walk, lead, window_to_end(walk, lead)) && walk->window_bytes >= WINDOW_LEAD + 8)
+			return true;
+		if (read_window(walk, slot, to_page_end))
+			return true;
+	}
+	return read_window(walk, slot, 8);
 }
 
-/* The 8 bytes of stack memory at `slot`. */
-static __always_inline bool read_slot(struct walk *walk, u64 slot, u64 *value)
+/* The 8 bytes of stack memory at `slot`; what depends on them is the caller's affair. */
+static __always_inline bool look_at_slot(struct walk *walk, u64 slot, u64 *value)
 {
 	u64 offset = slot - walk->window_start;
 
 	if (offset + 8 > walk->window_bytes || offset >= walk->window_bytes) {
-		if (!refill_window(walk, slot))
+		if (!refill_window(walk, slot)) {
+			walk->trail.unrepeatable = true;
 			return false;
+		}
 		offset = slot - walk->window_start;
 	}
-	OPAQUE(offset);
-	if (offset > WINDOW_BYTES - 8)
+	*value = window_word(walk, offset);
+	return true;
+}
+
+/* The same, where the walk depends on them. */
+static __always_inline bool read_slot(struct walk *walk, u64 slot, u64 *value)
+{
+	if (!look_at_slot(walk, slot, value))
 		return false;
-	*value = *(stack_slot *)((u8 *)walk->window + offset);
+	leave_trail(&walk->trail, slot, *value);
+	return true;
+}
+
+/* The same, where they are a frame pointer. */
+static __always_inline bool read_fp_slot(struct walk *walk, u64 slot, u64 *value)
+{
+	if (!look_at_slot(walk, slot, value))
+		return false;
+	leave_fp(&walk->trail, slot, *value);
 	return true;
 }

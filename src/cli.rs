@@ -4,6 +4,7 @@ mod allocators;
 mod kernel;
 mod program;
 mod selection;
+mod short_ways;
 mod view;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::report::Format;
 pub use kernel::KernelArgs;
 pub use program::ProgramArgs;
 pub use selection::SelectionArgs;
+pub use short_ways::{ShortWayArgs, Switch};
 pub use view::{OrderArg, ViewArgs};
 
 /// Says which call stacks of a process, or of the kernel, hold memory that was never freed.
@@ -141,6 +143,9 @@ pub struct TraceArgs {
     /// How to attach probes, instead of the best way that the kernel has.
     #[arg(long, value_enum, hide = true)]
     pub attach: Option<AttachArg>,
+    /// What makes it fast.
+    #[command(flatten)]
+    pub short_ways: ShortWayArgs,
     /// Seconds between reports.
     #[arg(value_name = "INTERVAL", default_value = "5")]
     pub interval: String,
@@ -159,6 +164,12 @@ pub enum UnwindArg {
     Dwarf,
     /// By frame pointers only.
     Fp,
+    /// Not at all; for benchmarks.
+    #[value(hide = true)]
+    Off,
+    /// As the kernel does; for benchmarks.
+    #[value(hide = true)]
+    Kernel,
 }
 
 /// Form of the reports.
@@ -223,6 +234,8 @@ impl TryFrom<TraceArgs> for Config {
         let is_process = !pids.is_empty() || !program.is_empty();
         let kernel = args.kernel.check(is_process, &of_processes)?;
         Ok(Self {
+            short_ways: (&args.short_ways).into(),
+            first_instructions: args.short_ways.probe_first_instructions,
             pids,
             program,
             kernel,
@@ -232,6 +245,8 @@ impl TryFrom<TraceArgs> for Config {
             walk: match args.unwind {
                 UnwindArg::Dwarf => Walk::Dwarf,
                 UnwindArg::Fp => Walk::Fp,
+                UnwindArg::Off => Walk::Off,
+                UnwindArg::Kernel => Walk::Kernel,
             },
             format: args.format.into(),
             top: args.top,

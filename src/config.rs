@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::allocator::Selection;
 use crate::allocator::given::GivenError;
-use crate::bpf::{AttachPath, Capacity, Sampling, SizeFilter, Walk};
+use crate::bpf::{AttachPath, Capacity, Sampling, ShortWays, SizeFilter, Walk};
 use crate::leak::Order;
 use crate::report::Format;
 
@@ -30,6 +30,10 @@ pub struct Config {
     pub allocators: Selection,
     /// How stacks are walked.
     pub walk: Walk,
+    /// What makes walks faster; for benchmarks and tests.
+    pub short_ways: ShortWays,
+    /// Whether probes are put on first instructions, whatever they cost; for benchmarks.
+    pub first_instructions: bool,
     /// Form of the reports.
     pub format: Format,
     /// Stacks in a text report.

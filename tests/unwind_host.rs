@@ -286,15 +286,60 @@ fn random_start(random: &mut Random, code_bytes: u64) -> Registers {
     Registers { pc, general }
 }
 
-/// Walks both ways, with a cold and a warm cache, and compares.
+/// Walks both ways, without short ways, and with them when the cache is cold and when it is warm, and compares.
 fn check(host: &mut HostWalk, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
     let reference = walk(tables, start, |address| memory.word(address));
     host.clear_cache();
-    for cache in ["cold", "warm"] {
+    for (cache, stack_end) in [
+        (None, 0),
+        (Some("cold"), 0),
+        (Some("warm"), STACK + STACK_BYTES),
+        (Some("warm"), STACK + STACK_BYTES / 4),
+    ] {
+        host.short_ways = cache.is_some();
+        host.stack_end = Avma::new(stack_end);
         let stack = host.walk(tables, start, memory);
-        assert_eq!(stack, reference, "{cache} cache, from {start:x?}");
+        assert_eq!(
+            stack, reference,
+            "{cache:?} cache, end {stack_end:#x}, from {start:x?}"
+        );
     }
     reference
+}
+
+/// What the C walk says that it depended on is all: whatever else of the stack changes, it finds the same.
+fn check_trail(
+    host: &mut HostWalk,
+    random: &mut Random,
+    tables: Tables<'_>,
+    start: Registers,
+    memory: &mut Memory,
+) -> bool {
+    let Some(trail) = host.trail.clone() else {
+        return false;
+    };
+    let reference = walk(tables, start, |address| memory.word(address));
+    let depended: HashSet<_> = trail.iter().map(|&(slot, _)| slot).collect();
+    for &(slot, value) in &trail {
+        assert_eq!(
+            memory.word(slot),
+            Some(value),
+            "{slot:x} holds what the trail says"
+        );
+    }
+    let others = (STACK..STACK + STACK_BYTES)
+        .step_by(8)
+        .map(Avma::new)
+        .filter(|slot| !depended.contains(slot));
+    for slot in others {
+        memory.change_word(slot, |_| random.below(1 << 47));
+    }
+    assert_eq!(
+        walk(tables, start, |address| memory.word(address)),
+        reference,
+        "from {start:x?}"
+    );
+    true
 }
 
 /// The slots that a walk read, in order.
@@ -417,6 +462,54 @@ fn random_walks_are_equal() {
         "{put_back} walks went on where a return address was put back"
     );
     assert!(longest > 20, "the longest stack had {longest} frames");
+}
+
+/// Walks of which the trail is known depend on nothing else; and that is most of those that come to their end.
+#[test]
+fn trails_are_whole() {
+    let mut host = HostWalk::build();
+    let mut random = Random::new(21);
+    let (mut complete, mut known) = (0, 0);
+    for round in 0..400 {
+        let code_bytes = 0x1000 << random.below(4);
+        let table = random_table(&mut random, code_bytes, 20);
+        let image =
+            encode_with_saves(&table, &random_saves(&mut random, code_bytes)).expect("the table fits");
+        let mappings = [Mapping {
+            start: Avma::new(CODE),
+            end: Avma::new(CODE + code_bytes),
+            bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+            image_at: 0,
+            kind: MappingKind::Table,
+            identity: random_identity(&mut random),
+        }];
+        let tables = Tables {
+            words: image.words(),
+            mappings: &mappings,
+            unwind: if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf },
+            changing: false,
+            return_probes: ReturnProbes::default(),
+        };
+        let code = random_code(&mut random, code_bytes);
+        for _ in 0..20 {
+            let mut memory = Memory::default();
+            memory.add(Avma::new(CODE), code.clone());
+            memory.add_words(Avma::new(IDENTITY), &[IDENTITY_WORD]);
+            memory.add_words(Avma::new(STACK), &random_stack(&mut random, code_bytes));
+            let start = random_start(&mut random, code_bytes);
+            host.clear_cache();
+            host.short_ways = random.below(2) == 0;
+            let stack = host.walk(tables, start, &memory);
+            complete += u32::from(stack.end == End::Complete);
+            let is_known = check_trail(&mut host, &mut random, tables, start, &mut memory);
+            known += u32::from(is_known && stack.end == End::Complete);
+        }
+    }
+    assert!(complete > 100, "{complete} walks came to their end");
+    assert!(
+        known > complete / 6,
+        "of {known} of {complete} the trail is known"
+    );
 }
 
 /// A stack deeper than the limit ends with that cause, at the same frame.

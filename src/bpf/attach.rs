@@ -62,6 +62,8 @@ pub enum ProbeRole {
 pub struct Cookie {
     /// Index into the caller's function table.
     pub function: u8,
+    /// Tells the function's module from all others.
+    pub module: u32,
     /// What the function does.
     pub role: ProbeRole,
     /// The size asked for, or one factor of it.
@@ -88,6 +90,7 @@ impl Cookie {
             (cookie_shift::COOKIE_POINTER, argument(self.block)),
             (cookie_shift::COOKIE_RESULT, argument(self.result)),
             (cookie_shift::COOKIE_LEAF, self.leaf.into()),
+            (cookie_shift::COOKIE_MODULE, self.module.into()),
         ]
         .into_iter()
         .fold(0, |bits, (shift, value)| bits | value << shift.0)

@@ -325,5 +325,6 @@ fn set_sizes(
     maps.blocks.set_max_entries(settings.blocks.max(1))?;
     // Taking memory for a block would be an allocation to be recorded.
     maps.blocks.set_map_flags(0)?;
+    maps.kernel_stacks.set_autocreate(false)?;
     Ok(())
 }

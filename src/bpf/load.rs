@@ -19,6 +19,32 @@ pub enum Walk {
     Fp,
     /// Not at all; for benchmarks.
     Off,
+    /// As the kernel walks, by frame pointers; stacks are not told apart. For benchmarks.
+    Kernel,
+}
+
+/// What only makes walks faster. All of it, but in benchmarks and tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortWays {
+    /// Rules are remembered by address.
+    pub cache: bool,
+    /// The stack is read in large pieces.
+    pub window: bool,
+    /// Walks are remembered by the registers that they began with.
+    pub memo: bool,
+    /// Each walk is done again without these, and what differs is counted.
+    pub checked: bool,
+}
+
+impl Default for ShortWays {
+    fn default() -> Self {
+        Self {
+            cache: true,
+            window: true,
+            memo: true,
+            checked: false,
+        }
+    }
 }
 
 /// How probes are attached.
@@ -90,6 +116,8 @@ pub struct SizeFilter {
 pub struct Settings {
     /// How stacks are walked.
     pub walk: Walk,
+    /// What makes walks faster.
+    pub short_ways: ShortWays,
     /// How probes are attached.
     pub attach: AttachPath,
     /// Whether the children of traced processes are traced too.
@@ -134,6 +162,11 @@ const MAX_STACKS: u32 = 1 << 22;
 /// The most stored frames: 256 MiB.
 const MAX_FRAME_ENTRIES: u32 = 1 << 25;
 
+/// Walks that are remembered at once, by all threads: some 3 MiB.
+const MEMOS: u32 = 1 << 11;
+/// Stacks that the kernel's own walk can tell apart, in benchmarks.
+const KERNEL_STACKS: u32 = 1 << 16;
+
 /// The queue of mapping calls: some 100,000 of them.
 const REGION_QUEUE_BYTES: u32 = 8 << 20;
 
@@ -153,6 +186,7 @@ pub(super) struct Sizes {
     pub(super) slots: u32,
     /// Mapping lists, two per slot.
     pub(super) lists: u32,
+    pub(super) memos: u32,
     pub(super) stacks: u32,
     /// Stacks that may be used, the fixed ones included; not a power of two.
     pub(super) stack_capacity: u32,
@@ -176,6 +210,7 @@ impl Sizes {
             table_words: power_of_two("table memory", capacity.table_words.max(64), MAX_TABLE_WORDS)?,
             mappings: power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?,
             slots,
+            memos: MEMOS,
             lists: 2 * power_of_two("number of processes", slots, limits::MAX_PROCESSES.0)?,
             stacks,
             stack_capacity,
@@ -223,6 +258,11 @@ pub(super) fn load<'obj>(
     set_knobs(&mut object, settings, &sizes)?;
     set_array_sizes(&mut object, &sizes)?;
     set_table_sizes(&mut object, &settings.capacity)?;
+    if settings.walk == Walk::Kernel {
+        object.maps.kernel_stacks.set_max_entries(KERNEL_STACKS)?;
+    } else {
+        object.maps.kernel_stacks.set_autocreate(false)?;
+    }
     Ok(Loaded {
         skeleton: object.load()?,
         sizes,
@@ -280,6 +320,11 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     let knobs = object.maps.rodata_data.as_deref_mut().ok_or_else(missing)?;
     knobs.unwind_by_fp = settings.walk == Walk::Fp;
     knobs.unwind_off = settings.walk == Walk::Off;
+    knobs.unwind_by_kernel = settings.walk == Walk::Kernel;
+    knobs.walk_cache = settings.short_ways.cache;
+    knobs.walk_window = settings.short_ways.window;
+    knobs.walk_memo = settings.short_ways.memo;
+    knobs.check_walks = settings.short_ways.checked;
     knobs.follow_fork = settings.follow_fork;
     knobs.pid_namespace = pid_namespace();
     choose_allocations(knobs, settings.sizes, settings.sampling);
@@ -288,6 +333,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.mapping_bits = sizes.mappings.trailing_zeros();
     knobs.mapping_mask = sizes.lists * sizes.mappings - 1;
     knobs.cache_mask = sizes.cache_slots() - 1;
+    knobs.memo_mask = sizes.memos - 1;
     knobs.stack_capacity = sizes.stack_capacity;
     knobs.stack_mask = sizes.stacks - 1;
     knobs.variance_mask = sizes.variances - 1;
@@ -326,6 +372,7 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
             size_of::<types::mapping>(),
         ),
         (&mut maps.bss_cache, sizes.cache_slots(), size_of::<u64>()),
+        (&mut maps.bss_memos, sizes.memos, size_of::<types::memo>()),
     ];
     for (map, entries, entry_bytes) in arrays {
         set_array_size(map, entries, entry_bytes)?;

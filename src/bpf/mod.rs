@@ -35,7 +35,7 @@ mod skeleton {
 }
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
@@ -44,7 +44,7 @@ pub(crate) use batch::{Batch, HashTable};
 pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
 pub use kernel_trace::{KernelAllocator, KernelMisses, KernelSettings, KernelTrace, Tracing};
-pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, SizeFilter, Walk};
+pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, ShortWays, SizeFilter, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
@@ -60,6 +60,8 @@ pub type Storage = MaybeUninit<OpenObject>;
 pub struct Kernel<'obj> {
     skeleton: skeleton::MemleakSkel<'obj>,
     attach: AttachPath,
+    /// Of `types::probed`.
+    probed: SharedWords<AtomicU64>,
     /// Unwind tables.
     pub tables: TableStore,
     /// Mapping lists.
@@ -120,10 +122,7 @@ impl Recorded {
     /// The stack records with fixed meanings are in use from the start.
     fn reserve_fixed_stacks(&self) {
         if let Some(usage) = self.usage.words().first() {
-            usage.store(
-                types::limits::FIRST_STACK.0.into(),
-                std::sync::atomic::Ordering::SeqCst,
-            );
+            usage.store(types::limits::FIRST_STACK.0.into(), Ordering::SeqCst);
         }
     }
 }
@@ -154,10 +153,12 @@ impl<'obj> Kernel<'obj> {
         };
         processes.reset();
         let recorded = Recorded::of(maps, &sizes, settings.sampling, settings.regions)?;
+        let probed = map_words(&maps.bss_probed)?;
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
         Ok(Self {
             skeleton,
             attach: settings.attach,
+            probed,
             tables,
             publisher,
             processes,
@@ -211,7 +212,23 @@ impl<'obj> Kernel<'obj> {
     ///
     /// The first probe that could not be attached.
     pub fn attach(&self, pid: Option<u32>, probes: &[Probe]) -> Result<Attached, AttachError> {
+        self.note_modules(probes);
         attach::attach(&self.skeleton.progs, self.attach, pid, probes)
+    }
+
+    /// Says whether the functions that are probed are all of one module, before any of `probes` is hit.
+    fn note_modules(&self, probes: &[Probe]) {
+        const SEVERAL: u64 = u64::MAX;
+        let Some(word) = self.probed.words().first() else {
+            return;
+        };
+        for probe in probes {
+            let module = u64::from(probe.cookie.module) + 1;
+            let only = word.compare_exchange(0, module, Ordering::SeqCst, Ordering::SeqCst);
+            if only.is_err_and(|known| known != module) {
+                word.store(SEVERAL, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Attaches to the hook that the loader of process `pid`, or of all processes, calls when mappings change.

@@ -34,6 +34,9 @@ pub enum Counter {
     NestedAllocation = 20,
     NestedFree = 21,
     OwnUnknownFree = 22,
+    CheckedWalk = 23,
+    RecalledWalk = 24,
+    DifferentWalk = 25,
 }
 
 macro_rules! same_number {
@@ -71,6 +74,9 @@ same_number! {
     COUNTER_NESTED_ALLOCATION => NestedAllocation,
     COUNTER_NESTED_FREE => NestedFree,
     COUNTER_OWN_UNKNOWN_FREE => OwnUnknownFree,
+    COUNTER_CHECKED_WALK => CheckedWalk,
+    COUNTER_RECALLED_WALK => RecalledWalk,
+    COUNTER_DIFFERENT_WALK => DifferentWalk,
 }
 
 /// A reading of all counters, summed over CPUs.

@@ -20,5 +20,5 @@ pub use events::{Event, Events as EventQueue};
 pub use held::{Held, held};
 pub use kernel::take_kernel;
 pub use regions::{CallMoment, RegionCall, RegionEvent, RegionKind};
-pub use snapshot::{Events, Losses, Snapshot, StackTotals, stack_of, take};
+pub use snapshot::{CheckedWalks, Events, Losses, Snapshot, StackTotals, stack_of, take};
 pub use weight::{Weight, WeightedAmount};

@@ -94,6 +94,17 @@ pub struct Losses {
     pub causes: BTreeMap<&'static str, u64>,
 }
 
+/// Walks that were done again without what only makes them faster; see [`ShortWays::checked`](crate::bpf::ShortWays).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckedWalks {
+    /// All of them.
+    pub checked: u64,
+    /// Those that had not been done the first time, but remembered.
+    pub recalled: u64,
+    /// Those that found another stack the second time.
+    pub different: u64,
+}
+
 /// Everything recorded up to one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -107,6 +118,8 @@ pub struct Snapshot {
     pub events: Events,
     /// What was not recorded.
     pub losses: Losses,
+    /// Walks that were checked; none but in tests.
+    pub walks: CheckedWalks,
 }
 
 /// Reads everything recorded so far.
@@ -143,6 +156,11 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
         stacks,
         events,
         losses,
+        walks: CheckedWalks {
+            checked: counters.get(Counter::CheckedWalk),
+            recalled: counters.get(Counter::RecalledWalk),
+            different: counters.get(Counter::DifferentWalk),
+        },
     })
 }
 

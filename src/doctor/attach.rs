@@ -8,7 +8,8 @@ use unwind_tables::elf::ElfView;
 use super::Finding;
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::{
-    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Sampling, Settings, Storage, Walk,
+    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Sampling, Settings, ShortWays, Storage,
+    Walk,
 };
 
 /// The path of this program's own file, for the kernel.
@@ -60,6 +61,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
     let mut storage = Storage::uninit();
     let settings = Settings {
         walk: Walk::Dwarf,
+        short_ways: ShortWays::default(),
         attach: path,
         follow_fork: false,
         regions: false,
@@ -92,6 +94,7 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
             block: None,
             result: None,
             leaf: false,
+            module: 0,
         },
         end: if role == Role::Free {
             CallEnd::Unseen

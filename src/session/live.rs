@@ -60,6 +60,7 @@ pub(super) struct Live<'obj> {
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
     pub(super) walk: Walk,
+    pub(super) checks_walks: bool,
     pub(super) follow_fork: bool,
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
@@ -103,6 +104,7 @@ impl<'obj> Live<'obj> {
     ) -> anyhow::Result<Self> {
         let settings = Settings {
             walk: config.walk,
+            short_ways: config.short_ways,
             attach: path,
             follow_fork: config.follow_fork,
             regions: config.mmap,
@@ -127,6 +129,7 @@ impl<'obj> Live<'obj> {
             events: EventQueue::open(&kernel)?,
             kernel,
             walk: config.walk,
+            checks_walks: config.short_ways.checked,
             follow_fork: config.follow_fork,
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),

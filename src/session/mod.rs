@@ -38,7 +38,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
 use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
-use crate::collect::{self, Moment, Snapshot};
+use crate::collect::{self, CheckedWalks, Moment, Snapshot};
 use crate::config::{Config, View};
 use crate::launch::{Held, Running};
 use crate::leak::Growth;
@@ -278,6 +278,14 @@ impl<'obj> Session<'obj> {
         if snapshot.events.probe_hits == 0 {
             tracing::warn!("{}", self.live.nothing_seen());
         }
+        if self.live.checks_walks {
+            let CheckedWalks {
+                checked,
+                recalled,
+                different,
+            } = snapshot.walks;
+            tracing::info!("walks checked: {checked}, of which {recalled} recalled; different: {different}");
+        }
         self.read_perf_maps();
         let names = describe::Describer {
             processes: &self.live.processes,
@@ -291,7 +299,7 @@ impl<'obj> Session<'obj> {
         let unwind = match self.live.walk {
             Walk::Fp => Unwind::Fp,
             // Without a walk there are no stacks for the word to be about.
-            Walk::Dwarf | Walk::Off => Unwind::Dwarf,
+            Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
         };
         let recent = describe::Recently {
             changes: self.growth.changes(&snapshot),
@@ -322,7 +330,7 @@ fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
     tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
-    let mut probes = AllocatorProbes::new(config.allocators.clone());
+    let mut probes = AllocatorProbes::new(config.allocators.clone(), config.first_instructions);
     let problems = probes.look_at(modules.iter(), &modules);
     let mapped = || modules.iter().filter(|module| !module.is_vdso());
     if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {

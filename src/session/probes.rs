@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use unwind_tables::addr::FileOffset;
+
 use crate::allocator::{
     self, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection, Shape,
 };
@@ -14,14 +16,17 @@ use crate::target::{Module, ModuleId, Modules};
 pub(super) struct AllocatorProbes {
     by_module: HashMap<ModuleId, Vec<Probe>>,
     catalog: Catalog,
+    /// Probes go to first instructions, not to the sites that were chosen.
+    first_instructions: bool,
 }
 
 impl AllocatorProbes {
     /// None yet, of what is to be looked for.
-    pub(super) fn new(selection: Selection) -> Self {
+    pub(super) fn new(selection: Selection, first_instructions: bool) -> Self {
         Self {
             by_module: HashMap::new(),
             catalog: Catalog::new(selection),
+            first_instructions,
         }
     }
 
@@ -64,7 +69,11 @@ impl AllocatorProbes {
         }
         for site in &discovery.sites {
             let probes = self.by_module.entry(site.module).or_default();
-            probes.extend(probe(site, modules));
+            let offset = match self.first_instructions {
+                true => site.offset.wrapping_sub(site.svma.offset_from(site.entry)),
+                false => site.offset,
+            };
+            probes.extend(probe(site, offset, modules));
         }
         say(&discovery);
         discovery.problems
@@ -120,19 +129,22 @@ fn say(discovery: &Discovery) {
     }
 }
 
-/// The probe at `site`; `None` when its module has no file to probe.
-fn probe(site: &ProbeSite, modules: &Modules) -> Option<Probe> {
+/// The probe of `site`, at `offset` of its file; `None` when its module has no file to probe.
+fn probe(site: &ProbeSite, offset: FileOffset, modules: &Modules) -> Option<Probe> {
     let function = &site.function;
     let module = modules.get(site.module)?;
     let number = u8::try_from(site.number).ok()?;
-    let cookie = cookie(number, function.role, function.shape, site.leaf);
+    let cookie = Cookie {
+        module: site.module.index(),
+        ..cookie(number, function.role, function.shape, site.leaf)
+    };
     Some(Probe {
         path: module.probe_path()?,
         file: match &module.build_id {
             Some(build_id) => format!("{} (build {build_id})", module.path.display()),
             None => module.path.display().to_string(),
         },
-        offset: site.offset,
+        offset,
         cookie,
         end: match &site.rets {
             Some(rets) => CallEnd::Rets(rets.clone()),
@@ -200,6 +212,7 @@ fn cookie(function: u8, role: Role, shape: Shape, leaf: bool) -> Cookie {
     };
     Cookie {
         function,
+        module: 0,
         role,
         size,
         count,

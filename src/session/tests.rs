@@ -4,7 +4,7 @@ use unwind_tables::walk::End;
 
 use super::*;
 use crate::allocator::Selection;
-use crate::bpf::Sampling;
+use crate::bpf::{Sampling, ShortWays};
 use crate::config::View;
 
 /// Debian's python3, allocating and freeing without end.
@@ -57,6 +57,8 @@ fn config(pid: u32) -> Config {
         mmap: false,
         table_memory: None,
         walk: Walk::Dwarf,
+        short_ways: ShortWays::default(),
+        first_instructions: false,
         format: Format::Text,
         top: 10,
         view: View::default(),

@@ -9,9 +9,11 @@ use std::sync::Mutex;
 
 use libloading::{Library, Symbol};
 use unwind_tables::addr::Avma;
+use unwind_tables::program::SP;
 use unwind_tables::walk::{End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind};
 
 const CACHE_SLOTS: usize = 1 << 15;
+const TRAIL_SLOTS: usize = 128;
 
 /// Recorded memory, and one word of it that can be made to fault.
 #[derive(Default)]
@@ -21,6 +23,19 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// The word at `address`, which is there, to be changed.
+    pub fn change_word(&mut self, address: Avma, change: impl FnOnce(u64) -> u64) {
+        let changed = change(self.word(address).expect("it is there")).to_le_bytes();
+        for (start, bytes) in &mut self.regions {
+            let offset = address.get().checked_sub(start.get());
+            let offset = offset.and_then(|offset| usize::try_from(offset).ok());
+            if let Some(word) = offset.and_then(|offset| bytes.get_mut(offset..)?.get_mut(..8)) {
+                word.copy_from_slice(&changed);
+                return;
+            }
+        }
+    }
+
     pub fn add(&mut self, start: Avma, bytes: Vec<u8>) {
         self.regions.push((start, bytes));
     }
@@ -83,6 +98,8 @@ struct HostTables {
     mapping_count: u32,
     by_fp: u32,
     changing: u32,
+    short_ways: u32,
+    stack_end: u64,
     trampoline: u64,
     replaced: *const [u64; 2],
     replaced_count: u32,
@@ -95,6 +112,10 @@ struct HostStack {
     frames: [u64; MAX_FRAMES],
     frame_count: u32,
     end: u32,
+    repeatable: u32,
+    slot_count: u32,
+    slot_at: [u16; TRAIL_SLOTS],
+    slot_value: [u64; TRAIL_SLOTS],
 }
 
 type ReadMemory = unsafe extern "C" fn(*mut c_void, *mut c_void, u64, u64) -> i64;
@@ -107,6 +128,12 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 pub struct HostWalk {
     library: Library,
     cache: Vec<u64>,
+    /// Whether it goes the short ways.
+    pub short_ways: bool,
+    /// Where it thinks that the stack ends.
+    pub stack_end: Avma,
+    /// The slots that the last walk depended on, with what they held; `None` if not all that it depended on is known.
+    pub trail: Option<Vec<(Avma, u64)>>,
 }
 
 impl HostWalk {
@@ -120,6 +147,9 @@ impl HostWalk {
         Self {
             library,
             cache: vec![0; CACHE_SLOTS],
+            short_ways: true,
+            stack_end: Avma::new(0),
+            trail: None,
         }
     }
 
@@ -156,10 +186,13 @@ impl HostWalk {
             mapping_count: count(mappings.len()),
             by_fp: u32::from(tables.unwind == Unwind::Fp),
             changing: u32::from(tables.changing),
+            short_ways: u32::from(self.short_ways),
+            stack_end: self.stack_end.get(),
             trampoline: tables.return_probes.trampoline.get(),
             replaced: replaced.as_ptr(),
             replaced_count: count(replaced.len()),
         };
+        let base = Avma::new(start.general[usize::from(SP)]);
         let start: Vec<u64> = [start.pc.get()].into_iter().chain(start.general).collect();
         let mut stack = HostStack {
             end_pc: 0,
@@ -167,6 +200,10 @@ impl HostWalk {
             frames: [0; MAX_FRAMES],
             frame_count: 0,
             end: 0,
+            repeatable: 0,
+            slot_count: 0,
+            slot_at: [0; TRAIL_SLOTS],
+            slot_value: [0; TRAIL_SLOTS],
         };
         let context = std::ptr::from_ref(memory).cast_mut().cast();
         let turn = ONE_AT_A_TIME.lock();
@@ -183,6 +220,10 @@ impl HostWalk {
             );
         }
         drop(turn);
+        let slots = stack.slot_at.iter().zip(stack.slot_value);
+        let slots = slots.map(|(&at, value)| (base.wrapping_add(at.into()), value));
+        let count = usize::try_from(stack.slot_count).expect("it is small");
+        self.trail = (stack.repeatable != 0).then(|| slots.take(count).collect());
         decode(&stack)
     }
 }

@@ -34,7 +34,8 @@ static long bpf_loop(u32 count, void *callback, void *context, u64 flags)
 }
 
 /* What config.bpf.h and maps.bpf.h declare for the kernel. */
-static bool unwind_by_fp;
+static bool unwind_by_fp, walk_cache, walk_window, walk_memo;
+static const bool check_walks = false;
 static u32 table_mask, mapping_bits, mapping_mask, cache_mask;
 static u32 *tables;
 static struct mapping *mappings;
@@ -58,6 +59,7 @@ static u64 replaced_return_address(u64 slot)
 	return 0;
 }
 
+#include "trail.bpf.h"
 #include "mappings.bpf.h"
 #include "tables.bpf.h"
 #include "unwind.bpf.h"
@@ -71,6 +73,9 @@ struct host_tables {
 	u32 mapping_count;
 	u32 by_fp;
 	u32 changing;
+	/* Whether the walk goes the short ways. */
+	u32 short_ways;
+	u64 stack_end;
 	u64 trampoline;
 	const u64 (*replaced)[2];
 	u32 replaced_count;
@@ -82,6 +87,11 @@ struct host_stack {
 	u64 frames[MAX_FRAMES];
 	u32 frame_count;
 	u32 end;
+	/* What the walk depended on, if that can be said: offsets from the stack pointer that it began with. */
+	u32 repeatable;
+	u32 slot_count;
+	u16 slot_at[TRAIL_SLOTS];
+	u64 slot_value[TRAIL_SLOTS];
 };
 
 /* `start` is the program counter, then the general registers by their DWARF numbers. */
@@ -93,6 +103,8 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 	read_from = read;
 	read_context = context;
 	unwind_by_fp = given->by_fp;
+	walk_cache = walk_window = given->short_ways;
+	walk_memo = true;
 	tables = given->words;
 	mappings = given->mappings;
 	rule_cache = given->cache;
@@ -106,11 +118,20 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 
 	for (u32 number = 0; number < REGISTERS; number++)
 		walk.at_probe[number] = start[1 + number];
-	walk_stack(&walk, list_number(0, 0), given->changing, start[0]);
+	forget_window(&walk);
+	begin_walk(&walk, list_number(0, 0), given->changing, start[0]);
+	walk.stack_end = given->stack_end;
+	walk_stack(&walk);
 	stack->end_pc = walk.pc;
 	stack->saves_wanted = walk.saves_wanted;
 	stack->end = walk.end;
 	stack->frame_count = walk.frame_count;
 	for (u32 number = 0; number < walk.frame_count; number++)
 		stack->frames[number] = walk.frames[number];
+	stack->repeatable = is_repeatable(&walk);
+	stack->slot_count = stack->repeatable ? walk.trail.slot_count : 0;
+	for (u32 number = 0; number < stack->slot_count; number++) {
+		stack->slot_at[number] = walk.trail.slot_at[number];
+		stack->slot_value[number] = walk.trail.slot_value[number];
+	}
 }

@@ -1,0 +1,246 @@
+//! What tracing costs the target: nanoseconds of CPU time added to each pair of malloc and free, by depth and number of
+//! its stacks, and by how they are walked; and the ratios that are held to limits. Needs root and Linux 6.13.
+//!
+//! `cargo bench --bench probe_cost` measures all of it; `-- --quick` (and `cargo test --bench probe_cost`) less
+//! of it, more coarsely, with wider limits. Both fail if a ratio is beyond its limit, or if a walk did not find the
+//! frames that are there: a broken walk must not look fast.
+//!
+//! One process of `target.c` is measured in all ways in turn, in an order that changes with each round;
+//! costs are differences and ratios within a round. The program that reports, which sleeps meanwhile, costs nothing
+//! here.
+
+mod bare;
+mod ratios;
+mod target;
+mod ways;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use memleak::preflight;
+
+use ratios::{RATIOS, Spread, Verdict};
+use target::{Build, FRAME_POINTERS, LARGE_FRAMES, Load, PLAIN, Stacks, Target};
+use ways::{Seen, Way};
+
+/// Ways and loads that are compared with one another on one build of the target.
+struct Comparison {
+    build: Build,
+    ways: &'static [Way],
+    loads: Vec<Load>,
+}
+
+/// How much is measured.
+struct Plan {
+    comparisons: Vec<Comparison>,
+    rounds: usize,
+    pairs: u32,
+    /// How many times a limit a ratio may be.
+    leeway: f64,
+}
+
+impl Plan {
+    fn whole() -> Self {
+        use Way::{
+            Bare, BareEntries, Dwarf, Filtered, FirstInstructions, Fp, Kernel, NoMemo, NoWalk, Plain,
+            Unsampled, Untraced,
+        };
+        let all = [Stacks::Hot, Stacks::Varied, Stacks::Distinct];
+        let mut loads: Vec<_> = all
+            .iter()
+            .flat_map(|&stacks| [10, 40, 100].map(|depth| Load::new(stacks, depth)))
+            .collect();
+        loads.extend([10, 40].map(|depth| Load {
+            threads: 2,
+            ..Load::new(Stacks::Hot, depth)
+        }));
+        let few = [10, 40].map(|depth| Load::new(Stacks::Hot, depth));
+        Self {
+            comparisons: vec![
+                Comparison {
+                    build: PLAIN,
+                    ways: &[
+                        Untraced,
+                        Bare,
+                        NoWalk,
+                        Dwarf,
+                        NoMemo,
+                        Plain,
+                        Filtered,
+                        Unsampled,
+                        BareEntries,
+                    ],
+                    loads,
+                },
+                Comparison {
+                    build: FRAME_POINTERS,
+                    ways: &[Untraced, NoWalk, Kernel, Fp, Dwarf],
+                    loads: [few.to_vec(), vec![Load::new(Stacks::Varied, 40)]].concat(),
+                },
+                Comparison {
+                    build: LARGE_FRAMES,
+                    ways: &[Untraced, NoWalk, Dwarf, NoMemo],
+                    loads: few.to_vec(),
+                },
+                Comparison {
+                    build: PLAIN,
+                    ways: &[Untraced, Dwarf, FirstInstructions],
+                    loads: few[..1].to_vec(),
+                },
+            ],
+            rounds: 9,
+            pairs: 100_000,
+            leeway: 1.0,
+        }
+    }
+
+    fn quick() -> Self {
+        use Way::{Bare, BareEntries, Dwarf, Filtered, Fp, Kernel, NoWalk, Untraced};
+        let depths = [10, 40].map(|depth| Load::new(Stacks::Hot, depth));
+        Self {
+            comparisons: vec![
+                Comparison {
+                    build: PLAIN,
+                    ways: &[Untraced, Bare, NoWalk, Dwarf, Filtered, BareEntries],
+                    loads: depths.to_vec(),
+                },
+                Comparison {
+                    build: FRAME_POINTERS,
+                    ways: &[Untraced, NoWalk, Kernel, Fp, Dwarf],
+                    loads: depths.to_vec(),
+                },
+            ],
+            rounds: 5,
+            pairs: 20_000,
+            leeway: 1.5,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    // Cargo passes --bench when benchmarks are asked for, and nothing when tests are.
+    let asked = |flag| std::env::args().any(|argument| argument == flag);
+    let plan = if asked("--quick") || !asked("--bench") {
+        Plan::quick()
+    } else {
+        Plan::whole()
+    };
+    match run(&plan, &mut std::io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to tell if standard error is gone too.
+            _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(plan: &Plan, out: &mut dyn Write) -> anyhow::Result<()> {
+    preflight::check()?;
+    writeln!(
+        out,
+        "CPU time added to each malloc+free pair: median of {} rounds [least .. most], {} pairs each; frames per stack.",
+        plan.rounds, plan.pairs
+    )?;
+    let mut beyond = Vec::new();
+    let mut verdicts = Vec::new();
+    for comparison in &plan.comparisons {
+        writeln!(out, "\ntarget {}", comparison.build.name)?;
+        let rounds = measure(plan, comparison)?;
+        for (index, load) in comparison.loads.iter().enumerate() {
+            print_load(*load, index, comparison.ways, &rounds, out)?;
+            verdicts.extend(judge(plan, comparison, *load, index, &rounds));
+        }
+    }
+    writeln!(
+        out,
+        "\nratios of what is added, within each round: median [least .. most]"
+    )?;
+    for verdict in verdicts {
+        writeln!(out, "{verdict}")?;
+        if verdict.is_beyond() {
+            beyond.push(verdict.to_string());
+        }
+    }
+    ensure!(
+        beyond.is_empty(),
+        "beyond the limit (with a leeway of {}):\n{}",
+        plan.leeway,
+        beyond.join("\n")
+    );
+    Ok(())
+}
+
+/// By way, then by load.
+type Round = Vec<Vec<(f64, Seen)>>;
+
+fn measure(plan: &Plan, comparison: &Comparison) -> anyhow::Result<Vec<Round>> {
+    let Comparison { build, ways, loads } = comparison;
+    let program = target::compile(build)?;
+    let mut rounds = Vec::new();
+    for number in 0..plan.rounds {
+        let mut target = Target::start(&program)?;
+        let mut round: Round = ways.iter().map(|_| Vec::new()).collect();
+        for turn in 0..ways.len() {
+            let way = (number + turn) % ways.len();
+            round[way] = ways::measure(ways[way], build, &mut target, loads, plan.pairs)?;
+        }
+        rounds.push(round);
+    }
+    Ok(rounds)
+}
+
+/// What a way added to the load in a round. The first way is what it is added to.
+fn added(round: &Round, way: usize, load: usize) -> f64 {
+    round[way][load].0 - round[0][load].0
+}
+
+/// Prints how one load did in all rounds, by way.
+fn print_load(
+    load: Load,
+    index: usize,
+    ways: &[Way],
+    rounds: &[Round],
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let over_rounds =
+        |value: &dyn Fn(&Round) -> f64| Spread::of(rounds.iter().map(value).collect::<Vec<_>>());
+    for (number, way) in ways.iter().enumerate() {
+        if *way == Way::Untraced {
+            let alone = over_rounds(&|round| round[number][index].0);
+            writeln!(out, "  {:<20} {:<20} {alone:.0} ns", load.to_string(), way.name())?;
+            continue;
+        }
+        let cost = over_rounds(&|round| added(round, number, index));
+        let frames = rounds
+            .last()
+            .map_or(0.0, |round| round[number][index].1.frames_per_stack());
+        writeln!(
+            out,
+            "  {:<20} {:<20} {cost:.0} ns {frames:6.1} frames",
+            "",
+            way.name()
+        )?;
+    }
+    Ok(())
+}
+
+/// The ratios of one load that have a limit.
+fn judge(plan: &Plan, comparison: &Comparison, load: Load, index: usize, rounds: &[Round]) -> Vec<Verdict> {
+    let position = |way| comparison.ways.iter().position(|&candidate| candidate == way);
+    let mut verdicts = Vec::new();
+    for ratio in RATIOS {
+        let (Some(over), Some(under)) = (position(ratio.over), position(ratio.under)) else {
+            continue;
+        };
+        if ratio.build != comparison.build.name || load != Load::new(ratio.stacks, ratio.depth) {
+            continue;
+        }
+        let values = rounds
+            .iter()
+            .map(|round| added(round, over, index) / added(round, under, index));
+        verdicts.push(ratio.judge(Spread::of(values.collect()), plan.leeway));
+    }
+    verdicts
+}

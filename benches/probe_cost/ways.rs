@@ -1,0 +1,252 @@
+//! Ways to trace that are compared, and what a trace must have seen.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use memleak::allocator::Selection;
+use memleak::bpf::{AttachPath, Sampling, ShortWays, SizeFilter, Walk};
+use memleak::collect::Snapshot;
+use memleak::config::{Config, View};
+use memleak::report::Format;
+use memleak::session::{Session, storages};
+use unwind_tables::walk::End;
+
+use crate::bare::Bare;
+use crate::target::{Build, Load, Target};
+
+/// A way to trace; the first is what the costs of others are added to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Way {
+    Untraced,
+    /// Three empty programs.
+    Bare,
+    /// Two: the return is refused.
+    BareEntries,
+    NoWalk,
+    Kernel,
+    Fp,
+    Dwarf,
+    /// The same without remembered walks.
+    NoMemo,
+    /// The same without anything that is remembered or read ahead.
+    Plain,
+    /// Dwarf, but the size is one that is not asked for.
+    Filtered,
+    /// Dwarf, but hardly any allocation is chosen.
+    Unsampled,
+    /// Dwarf, with probes on first instructions.
+    FirstInstructions,
+}
+
+impl Way {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Untraced => "untraced",
+            Self::Bare => "bare probes",
+            Self::BareEntries => "bare entry and free",
+            Self::NoWalk => "no walk",
+            Self::Kernel => "kernel fp",
+            Self::Fp => "--unwind fp",
+            Self::Dwarf => "--unwind dwarf",
+            Self::NoMemo => "dwarf, no memo",
+            Self::Plain => "dwarf, plain",
+            Self::Filtered => "filtered by size",
+            Self::Unsampled => "not sampled",
+            Self::FirstInstructions => "dwarf, offset 0",
+        }
+    }
+
+    /// Pairs are worth measuring a tenth as often where each takes ten times as long.
+    pub(crate) fn pairs(self, pairs: u32) -> u32 {
+        if self == Self::FirstInstructions {
+            pairs / 10
+        } else {
+            pairs
+        }
+    }
+
+    fn walk(self) -> Option<Walk> {
+        match self {
+            Self::Untraced | Self::Bare | Self::BareEntries => None,
+            Self::NoWalk => Some(Walk::Off),
+            Self::Kernel => Some(Walk::Kernel),
+            Self::Fp => Some(Walk::Fp),
+            Self::Dwarf
+            | Self::NoMemo
+            | Self::Plain
+            | Self::Filtered
+            | Self::Unsampled
+            | Self::FirstInstructions => Some(Walk::Dwarf),
+        }
+    }
+
+    /// Whether each pair is recorded.
+    fn records(self) -> bool {
+        !matches!(self, Self::Filtered | Self::Unsampled)
+    }
+
+    fn short_ways(self) -> ShortWays {
+        let all = ShortWays::default();
+        let is_plain = self == Self::Plain;
+        ShortWays {
+            cache: !is_plain,
+            window: !is_plain,
+            memo: !is_plain && self != Self::NoMemo,
+            ..all
+        }
+    }
+
+    fn config(self, pid: u32, walk: Walk) -> Config {
+        Config {
+            kernel: None,
+            pids: vec![pid],
+            program: Vec::new(),
+            allocators: Selection::default(),
+            follow_fork: false,
+            mmap: false,
+            table_memory: None,
+            walk,
+            short_ways: self.short_ways(),
+            first_instructions: self == Self::FirstInstructions,
+            format: Format::Text,
+            top: 0,
+            view: View::default(),
+            sampling: if self == Self::Unsampled {
+                Sampling::Bytes(Sampling::MOST_BYTES)
+            } else {
+                Sampling::All
+            },
+            sizes: (self == Self::Filtered).then_some(SizeFilter {
+                min: 1 << 30,
+                max: u64::MAX,
+            }),
+            max_blocks: Some(1 << 20),
+            max_stacks: 1 << 16,
+            attach: AttachPath::ALL.to_vec(),
+            interval: Duration::from_secs(1),
+            count: None,
+        }
+    }
+}
+
+/// Loads measured in one way: nanoseconds per pair and what was seen, by load.
+pub(crate) fn measure(
+    way: Way,
+    build: &Build,
+    target: &mut Target,
+    loads: &[Load],
+    pairs: u32,
+) -> anyhow::Result<Vec<(f64, Seen)>> {
+    let mut storages = storages();
+    let is_bare = matches!(way, Way::Bare | Way::BareEntries);
+    let bare = is_bare
+        .then(|| Bare::attach(target.pid(), way == Way::Bare))
+        .transpose()?;
+    let session = match way.walk() {
+        Some(walk) => Some(Session::start(&mut storages, &way.config(target.pid(), walk))?),
+        None => None,
+    };
+    let pairs = way.pairs(pairs);
+    let mut measured = Vec::new();
+    for &load in loads {
+        // New stacks, pages and caches are not what each pair costs.
+        target.ask(load, pairs.max(20_000) / 2)?;
+        let before = Seen::of(session.as_ref())?;
+        // The best of several: whatever else goes on only adds.
+        let times = (0..REPEATS).map(|_| target.ask(load, pairs / REPEATS));
+        let times = times.collect::<anyhow::Result<Vec<_>>>()?;
+        let best = times.into_iter().fold(f64::INFINITY, f64::min);
+        let seen = Seen::of(session.as_ref())?.since(&before);
+        if let Some(walk) = way.walk() {
+            let expected = pairs / REPEATS * REPEATS * load.threads;
+            seen.check(walk, way.records(), build, load, expected)?;
+        }
+        measured.push((best, seen));
+    }
+    drop(bare);
+    Ok(measured)
+}
+
+const REPEATS: u32 = 4;
+
+/// What a trace recorded of a load.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Seen {
+    allocations: u64,
+    frames: u64,
+    complete: u64,
+    lost: u64,
+}
+
+impl Seen {
+    fn of(session: Option<&Session<'_>>) -> anyhow::Result<Self> {
+        let snapshot = session.map_or_else(|| Ok(Snapshot::default()), Session::snapshot)?;
+        let mut seen = Self {
+            lost: snapshot.losses.blocks,
+            ..Self::default()
+        };
+        for stack in &snapshot.stacks {
+            let blocks = stack.allocated.blocks;
+            seen.allocations += blocks;
+            seen.frames += blocks * stack.frames.len() as u64;
+            seen.complete += if stack.end == End::Complete { blocks } else { 0 };
+        }
+        Ok(seen)
+    }
+
+    fn since(self, before: &Self) -> Self {
+        Self {
+            allocations: self.allocations - before.allocations,
+            frames: self.frames - before.frames,
+            complete: self.complete - before.complete,
+            lost: self.lost - before.lost,
+        }
+    }
+
+    pub(crate) fn frames_per_stack(&self) -> f64 {
+        self.frames as f64 / self.allocations.max(1) as f64
+    }
+
+    /// Whether what should be traced was, as deep as it is: what is broken must not look fast.
+    fn check(&self, walk: Walk, records: bool, build: &Build, load: Load, pairs: u32) -> anyhow::Result<()> {
+        let Self {
+            allocations,
+            complete,
+            lost,
+            ..
+        } = *self;
+        let expected = if records { u64::from(pairs) } else { 0 };
+        ensure!(
+            allocations == expected,
+            "{load} {}, {walk:?}: {allocations} of {expected} allocations were recorded",
+            build.name
+        );
+        ensure!(
+            lost == 0,
+            "{load} {}, {walk:?}: {lost} allocations were lost",
+            build.name
+        );
+        if !records {
+            return Ok(());
+        }
+        let least = match walk {
+            Walk::Off | Walk::Kernel => 0,
+            Walk::Dwarf => load.least_frames(),
+            // The functions that start a thread keep no frame pointers.
+            Walk::Fp if build.frame_pointers => load.least_frames() - 3,
+            Walk::Fp => 1,
+        };
+        let frames = self.frames_per_stack();
+        ensure!(
+            frames >= f64::from(least),
+            "{load} {}: {walk:?} found {frames:.1} frames per stack, of at least {least}",
+            build.name
+        );
+        ensure!(
+            walk != Walk::Dwarf || complete == allocations,
+            "{load} {}: {complete} of {allocations} allocations have a complete stack",
+            build.name
+        );
+        Ok(())
+    }
+}

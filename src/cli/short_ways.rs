@@ -1,0 +1,45 @@
+//! Hidden flags: what makes tracing fast, switched off one by one, for benchmarks and tests.
+
+use clap::{Args, ValueEnum};
+
+use crate::bpf::ShortWays;
+
+/// Flags about what only makes walks and probes faster.
+#[derive(Debug, Args)]
+pub struct ShortWayArgs {
+    /// Remember the unwind rule of each address.
+    #[arg(long, value_enum, default_value = "on", value_name = "WHETHER", hide = true)]
+    pub walk_cache: Switch,
+    /// Read the stack in large pieces.
+    #[arg(long, value_enum, default_value = "on", value_name = "WHETHER", hide = true)]
+    pub walk_window: Switch,
+    /// Remember walks by the registers that they began with.
+    #[arg(long, value_enum, default_value = "on", value_name = "WHETHER", hide = true)]
+    pub walk_memo: Switch,
+    /// Do each walk again without any of these, and count what differs.
+    #[arg(long, hide = true)]
+    pub check_walks: bool,
+    /// Put probes on the first instruction of functions, which the kernel often has to single-step.
+    #[arg(long, hide = true)]
+    pub probe_first_instructions: bool,
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
+impl From<&ShortWayArgs> for ShortWays {
+    fn from(args: &ShortWayArgs) -> Self {
+        Self {
+            cache: args.walk_cache == Switch::On,
+            window: args.walk_window == Switch::On,
+            memo: args.walk_memo == Switch::On,
+            checked: args.check_walks,
+        }
+    }
+}
