@@ -252,6 +252,7 @@ fn config(pid: u32, walk: Walk) -> Config {
         top: 0,
         view: View::default(),
         sampling: Sampling::All,
+        max_overhead: None,
         sizes: None,
         max_blocks: Some(1 << 20),
         max_stacks: 1 << 16,

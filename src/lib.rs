@@ -119,6 +119,7 @@ pub mod inspect;
 pub mod launch;
 pub mod leak;
 pub mod memory;
+pub mod overhead;
 pub mod preflight;
 pub mod regions;
 pub mod report;
