@@ -17,19 +17,26 @@ use super::skeleton::MemleakProgs;
 use super::statistics::{Statistics, runs_of};
 
 // Each function's first instruction is the one that is probed: the kernel emulates `push`, and single-steps `lea`.
+// Global to the linker, since what calls them may be compiled apart; not to other objects.
 global_asm!(
     ".pushsection .text.memleak_calibration, \"ax\", @progbits",
     ".p2align 4",
+    ".globl memleak_calibration_emulated",
+    ".hidden memleak_calibration_emulated",
     "memleak_calibration_emulated:",
     "push rbx",
     "pop rbx",
     "ret",
     ".p2align 4",
+    ".globl memleak_calibration_returning",
+    ".hidden memleak_calibration_returning",
     "memleak_calibration_returning:",
     "push rbx",
     "pop rbx",
     "ret",
     ".p2align 4",
+    ".globl memleak_calibration_stepped",
+    ".hidden memleak_calibration_stepped",
     "memleak_calibration_stepped:",
     "lea rax, [rax]",
     "ret",
@@ -130,15 +137,10 @@ impl Calibration {
         let returning = time(memleak_calibration_returning, CALLS);
         Traps {
             emulated,
-            stepped: stepped.then(|| self.measure_stepped()),
+            stepped: stepped.then(|| time(memleak_calibration_stepped, STEPPED_CALLS)),
             returning: (returning - emulated).max(0.0),
             empty_program: self.time_program().unwrap_or_default(),
         }
-    }
-
-    /// Nanoseconds that a probe takes at an instruction that is single-stepped.
-    pub fn measure_stepped(&self) -> f64 {
-        time(memleak_calibration_stepped, STEPPED_CALLS)
     }
 
     fn time_program(&self) -> io::Result<f64> {

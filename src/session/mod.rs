@@ -139,10 +139,11 @@ impl<'obj> Session<'obj> {
         let prepared = prepare(config, held.as_ref().map(Held::pid))?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
         let live = Live::start(storages, config, prepared)?;
+        let program = held.map(Held::release).transpose()?;
         Ok(Self {
             meter: Meter::start(&live, config.max_overhead)?,
             live,
-            program: held.map(Held::release).transpose()?,
+            program,
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),

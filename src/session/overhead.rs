@@ -43,8 +43,6 @@ pub(super) struct Meter {
 struct Shared {
     recorded: Arc<Recorded>,
     programs: ProbePrograms,
-    /// `None` where this program itself could not be probed.
-    calibration: Option<Calibration>,
     started: Instant,
     state: Mutex<State>,
     is_ending: Mutex<bool>,
@@ -85,7 +83,6 @@ impl Meter {
         let shared = Arc::new(Shared {
             recorded: Arc::clone(&live.kernel.recorded),
             programs: live.kernel.probe_programs().context("cannot measure probes")?,
-            calibration,
             started: live.started,
             state: Mutex::new(State {
                 account: Account::new(ASSUMED_TRAPS),
@@ -100,7 +97,9 @@ impl Meter {
         });
         let own = Arc::clone(&shared);
         let thread = thread::Builder::new().name("meter".to_owned());
-        let thread = thread.spawn(move || own.run()).context("cannot measure probes")?;
+        let thread = thread
+            .spawn(move || own.run(calibration))
+            .context("cannot measure probes")?;
         Ok(Some(Self {
             shared,
             thread: Some(thread),
@@ -133,12 +132,21 @@ impl Drop for Meter {
 }
 
 impl Shared {
-    fn run(&self) {
-        if let Some(calibration) = &self.calibration {
+    /// `calibration`: `None` where this program itself could not be probed.
+    fn run(&self, calibration: Option<Calibration>) {
+        if let Some(calibration) = &calibration {
             let traps = calibration.measure(lock(&self.state).slow.any);
             tracing::debug!("traps take {traps:?}");
             lock(&self.state).account.set_traps(traps);
         }
+        // To detach takes some tens of milliseconds, or more where the machine is busy.
+        thread::scope(|scope| {
+            _ = thread::Builder::new().spawn_scoped(scope, move || drop(calibration));
+            self.look_until_the_end();
+        });
+    }
+
+    fn look_until_the_end(&self) {
         loop {
             self.look();
             let pause = self.pause();
@@ -185,7 +193,7 @@ impl Shared {
                  (try sudo)"
             );
         }
-        state.note_slow(&by_function, self.calibration.as_ref());
+        state.note_slow(&by_function);
         let window = window.unwrap_or_else(|| Window::assumed(1.0, 1000));
         state.account.see(window);
         state.account.advance(seconds, entries);
@@ -213,9 +221,10 @@ impl Shared {
 }
 
 impl State {
-    fn note_slow(&mut self, by_function: &[u64], calibration: Option<&Calibration>) {
+    fn note_slow(&mut self, by_function: &[u64]) {
+        // A slow site that came with a library after the start.
         let missing = self.slow.any && self.account.traps().stepped.is_none();
-        let stepped = calibration.filter(|_| missing).map(Calibration::measure_stepped);
+        let stepped = ASSUMED_TRAPS.stepped.filter(|_| missing);
         self.account.set_slow(self.slow.shares(by_function), stepped);
     }
 
