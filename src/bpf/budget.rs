@@ -103,9 +103,9 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         GOVERNED,
-        65_150,
+        60_899,
     ),
-    ("free_entry", AttachPath::Session, Walk::Dwarf, GOVERNED, 3_544),
+    ("free_entry", AttachPath::Session, Walk::Dwarf, GOVERNED, 3_989),
     (
         "process_rename",
         AttachPath::Session,

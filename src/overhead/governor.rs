@@ -20,7 +20,7 @@ const PATIENCE: u32 = 4;
 /// The first distance that leaves anything out: allocations of 16 bytes and more are nearly all recorded by any below.
 const FIRST: f64 = 16.0;
 /// When less than this of all allocations is recorded, what these cost is not what is too much.
-const FEW: f64 = 1.0 / 128.0;
+const FEW: f64 = 1.0 / 64.0;
 
 /// What was seen since the last look.
 #[derive(Clone, Copy, Debug, PartialEq)]
