@@ -32,6 +32,9 @@ static __always_inline void add_wide(struct wide *sum, struct wide amount)
  */
 static __always_inline void add_variance(struct variance *variance, u64 size, u64 weight)
 {
+	if (governed && weight == 1ULL << WEIGHT_SHIFT)
+		return;
+
 	u64 bytes = weighted_bytes(size, weight);
 
 	add_wide(&variance->bytes, multiply(bytes, bytes > size ? bytes - size : 0));
@@ -111,7 +114,7 @@ static __always_inline bool take_block(u32 instance, u64 address, struct block *
 
 static __always_inline bool every_block_is_recorded(void)
 {
-	return sampling == SAMPLE_ALL && !filter_sizes;
+	return !filter_sizes && (sampling == SAMPLE_ALL || (governed && !*(volatile u64 *)&distance.has_risen));
 }
 
 /*

@@ -27,6 +27,8 @@ const volatile u64 max_size = ~0ULL;
 const volatile u32 sampling = SAMPLE_ALL;
 /* Calls, or the mean number of bytes, of which one is chosen. */
 const volatile u64 sampling_interval = 1;
+/* With SAMPLE_BYTES: the mean number is what user space last set, see struct distance (--max-overhead). */
+const volatile bool governed = false;
 /* Process slots in use, slot 0 included. */
 const volatile u32 slot_count = 1;
 /* Words of the table store. */

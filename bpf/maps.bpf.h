@@ -49,6 +49,9 @@ SEC(".bss.totals") struct stack_totals totals[1];
  * blocks are sampled, else one entry. */
 SEC(".bss.variance") struct stack_variance variances[1];
 
+/* How far apart chosen bytes are, where that changes while the trace goes on. Written by user space; read by probes. */
+SEC(".bss.distance") struct distance distance;
+
 /* Frames of all stacks. Written by probes; read by user space in place. Size: 32 frames per stack. */
 SEC(".bss.frames") u64 frames[1];
 

@@ -48,6 +48,7 @@ struct compared {
 	struct block block;
 	struct stack_totals totals;
 	struct stack_variance variance;
+	struct distance distance;
 	enum event_kind event_kind;
 	enum slot_state slot_state;
 	enum generation generation;
@@ -112,6 +113,30 @@ SEC("uprobe")
 int free_entry(struct pt_regs *ctx)
 {
 	free_call(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+/*
+ * Where this program itself calls a function to learn how long a trap takes. They do nothing; for a session, the cookie
+ * says whether the return is refused.
+ */
+SEC("uprobe.session")
+int calibration_session(struct pt_regs *ctx)
+{
+	if (bpf_session_is_return())
+		return 0;
+	return bpf_get_attach_cookie(ctx) ? 1 : 0;
+}
+
+SEC("uprobe")
+int calibration_entry(struct pt_regs *ctx)
+{
+	return 0;
+}
+
+SEC("uretprobe")
+int calibration_return(struct pt_regs *ctx)
+{
 	return 0;
 }
 

@@ -207,6 +207,35 @@ static __always_inline bool choose_by_bytes(struct sampler *sampler, u64 size)
 	return true;
 }
 
+/* Whether one of this call's bytes is chosen, each being with a probability of 1 to `mean`. */
+static __always_inline bool choose_at_distance(struct sampler *sampler, u64 size, u64 mean)
+{
+	/* What is left of an exponential gap is one: to draw it anew, by another mean, biases nothing. */
+	if (sampler->mean != mean) {
+		sampler->mean = mean;
+		sampler->until_next = exponential_gap(mean, bpf_get_prandom_u32());
+	}
+	if (sampler->until_next >= size) {
+		sampler->until_next -= size;
+		return false;
+	}
+	sampler->until_next = exponential_gap(mean, bpf_get_prandom_u32());
+	return true;
+}
+
+/*
+ * The weight of the block that a call asks for where the distance changes. It is read once: a block's weight is by the
+ * distance that it was chosen by.
+ */
+static __always_inline u32 weight_at_distance(struct sampler *sampler, u64 size)
+{
+	u64 mean = *(volatile u64 *)&distance.mean;
+
+	if (mean <= 1)
+		return WEIGHT_ONE;
+	return choose_at_distance(sampler, size, mean) ? store_weight(inverse_probability(size, mean)) : 0;
+}
+
 /* The weight, as it is stored, of the block that a call asks for, or 0 when it is not chosen. */
 static __always_inline u32 chosen_weight(struct sampler *sampler, u64 size)
 {
@@ -216,6 +245,8 @@ static __always_inline u32 chosen_weight(struct sampler *sampler, u64 size)
 	case SAMPLE_BYTES:
 		/* A block of no bytes has the chances of one of one byte, or it could never be seen. */
 		size += !size;
+		if (governed)
+			return weight_at_distance(sampler, size);
 		return choose_by_bytes(sampler, size) ? store_weight(inverse_probability(size, sampling_interval)) : 0;
 	default:
 		return WEIGHT_ONE;

@@ -390,6 +390,14 @@ enum sampling {
 	SAMPLE_BYTES = 2,
 };
 
+/* With --max-overhead: which calls are recorded from now on. */
+struct distance {
+	/* The mean number of bytes from one that is chosen to the next. 0 and 1: all calls are recorded. */
+	u64 mean;
+	/* Set before the mean first rises above 1: some call may not have been recorded. */
+	u64 has_risen;
+};
+
 enum weight_shape {
 	/* Bits behind the point of a weight that is computed with. */
 	WEIGHT_SHIFT = 16,

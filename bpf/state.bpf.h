@@ -42,8 +42,12 @@ struct call {
 struct sampler {
 	/* Calls or bytes, see enum sampling. */
 	u64 until_next;
-	/* Calls behind the next one until another is chosen from as many. */
-	u64 behind_next;
+	union {
+		/* Calls behind the next one until another is chosen from as many. */
+		u64 behind_next;
+		/* With --max-overhead: the mean by which `until_next` was drawn; 0: it has not been. */
+		u64 mean;
+	};
 	bool begun;
 };
 

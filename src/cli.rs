@@ -102,7 +102,7 @@ pub struct TraceArgs {
     /// Account mappings (mmap, mremap, brk) instead of the blocks of allocator functions.
     ///
     /// While it goes on, every system call on the machine takes some 50 ns more, and each of these calls some 300 ns.
-    #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "min_size", "max_size", "older"])]
+    #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "max_overhead", "min_size", "max_size", "older"])]
     pub mmap: bool,
     /// Which allocators to probe.
     #[command(flatten)]
@@ -222,11 +222,12 @@ impl TryFrom<TraceArgs> for Config {
             (false, true) => parse_pids(&args.pid)?,
             (true, _) => Vec::new(),
         };
-        let (sampling, sizes) = args.selection.check()?;
+        let selected = args.selection.check()?;
         let of_processes = [
             ("--follow-fork", args.follow_fork),
             ("--mmap", args.mmap),
             ("--table-memory", args.table_memory.is_some()),
+            ("--max-overhead", selected.max_overhead.is_some()),
             ("-O", !args.allocators.objects.is_empty()),
             ("-S", !args.allocators.prefixes.is_empty()),
             ("--alloc", !args.allocators.functions.is_empty()),
@@ -255,8 +256,9 @@ impl TryFrom<TraceArgs> for Config {
                 view if args.mmap => View { older: None, ..view },
                 view => view,
             },
-            sampling,
-            sizes,
+            sampling: selected.sampling,
+            max_overhead: selected.max_overhead,
+            sizes: selected.sizes,
             max_blocks: args
                 .max_blocks
                 .map(|blocks| non_zero("--max-blocks", blocks))
@@ -284,6 +286,7 @@ mod tests {
 
     use super::*;
     use crate::bpf::{Sampling, SizeFilter};
+    use crate::config::MaxOverhead;
 
     fn config(arguments: &str) -> Result<Config, ConfigError> {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
@@ -370,6 +373,22 @@ mod tests {
         }
     }
 
+    /// A limit on the overhead is a percentage; sampling then begins with all allocations, or as was asked for.
+    #[test]
+    fn max_overhead() {
+        let of = |text: &str| {
+            let config = config(&format!("-p 1 {text}")).expect("it makes sense");
+            (config.sampling, config.max_overhead.map(MaxOverhead::share))
+        };
+        assert_eq!(of("--max-overhead 10"), (Sampling::Governed(1), Some(0.1)));
+        assert_eq!(of("--max-overhead 0.5"), (Sampling::Governed(1), Some(0.005)));
+        assert_eq!(
+            of("--max-overhead 250 --sample-bytes 4K"),
+            (Sampling::Governed(4096), Some(2.5))
+        );
+        assert_eq!(of("--sample-bytes 4K"), (Sampling::Bytes(4096), None));
+    }
+
     /// Table memory is given in bytes or larger units.
     #[test]
     fn table_memory() {
@@ -439,6 +458,15 @@ mod tests {
                 "-p 1 --sample-bytes 2048G",
                 ConfigError::SampleBytes(bad("2048G")),
             ),
+            ("-p 1 --max-overhead 0", ConfigError::MaxOverhead(bad("0"))),
+            ("-p 1 --max-overhead -5", ConfigError::MaxOverhead(bad("-5"))),
+            ("-p 1 --max-overhead nan", ConfigError::MaxOverhead(bad("nan"))),
+            (
+                "-p 1 --max-overhead little",
+                ConfigError::MaxOverhead(bad("little")),
+            ),
+            ("-p 1 --max-overhead 5 -s 2", ConfigError::OverheadByCalls),
+            ("--max-overhead 5", ConfigError::ProcessFlag("--max-overhead")),
             ("-p 1 -z many", ConfigError::Size("-z", bad("many"))),
             ("-p 1 -Z -1", ConfigError::Size("-Z", bad("-1"))),
             ("-p 1 -z 9 -Z 8", ConfigError::NoSize { min: 9, max: 8 }),

@@ -42,6 +42,8 @@ pub struct Config {
     pub view: View,
     /// Which allocations are recorded.
     pub sampling: Sampling,
+    /// What tracing may cost the target.
+    pub max_overhead: Option<MaxOverhead>,
     /// Sizes of allocations that are recorded, if not all are.
     pub sizes: Option<SizeFilter>,
     /// Blocks that can be live at once; without it, as many as the processes' size suggests.
@@ -56,6 +58,20 @@ pub struct Config {
     pub interval: Duration,
     /// Reports to make, or as many as there is time for.
     pub count: Option<NonZeroU64>,
+}
+
+/// A limit on what tracing costs, above 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxOverhead {
+    /// In thousandths of a percent of one CPU.
+    thousandths: u32,
+}
+
+impl MaxOverhead {
+    /// As a share of one CPU.
+    pub fn share(self) -> f64 {
+        f64::from(self.thousandths) / 100_000.0
+    }
 }
 
 /// How the kernel's own allocations are traced.
@@ -145,6 +161,17 @@ pub enum ConfigError {
     /// Not a sampling distance.
     #[error("--sample-bytes `{0}` is not an amount of memory from 1 to 1024G: give bytes, or K, M or G")]
     SampleBytes(String),
+    /// Not a limit on what tracing costs.
+    #[error(
+        "--max-overhead `{0}` is not a percentage of one CPU from 0.001 to 100000: to allow a tenth of one, give 10"
+    )]
+    MaxOverhead(String),
+    /// Calls are to be counted, where the rate must be able to change.
+    #[error(
+        "-s counts calls, and --max-overhead chooses them by their bytes: leave -s out, or give --sample-bytes N for the \
+         distance to begin with"
+    )]
+    OverheadByCalls,
     /// Not a size.
     #[error("{0} `{1}` is not a size: give bytes, or K, M or G")]
     Size(&'static str, String),
@@ -281,6 +308,22 @@ pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result
         Ok(calls @ 2..=Sampling::MOST_CALLS) => Ok(Sampling::Calls(calls)),
         _ => Err(ConfigError::SampleRate(text.to_owned())),
     }
+}
+
+/// What tracing may cost.
+pub(crate) fn parse_max_overhead(text: &str) -> Result<MaxOverhead, ConfigError> {
+    let percent: Option<f64> = text.parse().ok();
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it was looked at"
+    )]
+    let limit = percent
+        .filter(|percent| (0.001..=100_000.0).contains(percent))
+        .map(|percent| MaxOverhead {
+            thousandths: (percent * 1000.0).round() as u32,
+        });
+    limit.ok_or_else(|| ConfigError::MaxOverhead(text.to_owned()))
 }
 
 /// Sizes that are recorded.

@@ -22,8 +22,8 @@
 //! ```
 //!
 //! Modules import only those before them in this list: `preflight`, `launch`, `calls`, `target`, `memory`, `allocator`,
-//! `bpf`, `collect`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
-//! them to it. `doctor` and `inspect` are the commands that do not trace.
+//! `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`,
+//! `cli`. `tests/tidy.rs` holds them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
 //! # What happens at an allocation
 //!
@@ -42,6 +42,15 @@
 //!
 //! With `--mmap` there are no probes: tracepoints tell user space of each mapping call, with its stack, in one queue
 //! (`bpf/regions.bpf.h`), and [`regions`] keeps there what is mapped and by whom.
+//!
+//! # What it costs
+//!
+//! A thread of the session (`session/overhead.rs`) looks several times a second: it has the kernel keep its statistics of
+//! programs for some milliseconds ([`bpf::Statistics`]), and reckons from that, from what traps take on this machine
+//! ([`bpf::Calibration`]) and from the count of entries what was spent since ([`overhead::Account`]). With a limit, the
+//! [`overhead::Governor`] answers with a distance between chosen bytes, which probes read at each allocation
+//! ([`bpf::Distance`]): what was left of a thread's gap is drawn anew, and a block's weight is by the distance that it
+//! was chosen by.
 //!
 //! # The kernel's own allocations
 //!
@@ -119,6 +128,7 @@ pub mod inspect;
 pub mod launch;
 pub mod leak;
 pub mod memory;
+pub mod overhead;
 pub mod preflight;
 pub mod regions;
 pub mod report;

@@ -19,6 +19,7 @@ const BYTES: u32 = 2;
 const WEIGHT_UNIT: f64 = 65536.0;
 
 type NextRandom = unsafe extern "C" fn(*mut c_void) -> u32;
+type SampleGoverned = unsafe extern "C" fn(*const u64, NextRandom, *mut c_void, *const u64, *mut u32, u64);
 type Sample = unsafe extern "C" fn(u32, u64, NextRandom, *mut c_void, *const u64, *mut u32, u64);
 
 struct Host(Library);
@@ -58,6 +59,28 @@ impl Host {
             sample(
                 method,
                 interval,
+                next_random,
+                context,
+                sizes.as_ptr(),
+                weights.as_mut_ptr(),
+                count,
+            );
+        }
+        weights
+    }
+
+    /// The same by bytes, at a distance that changes: `means` has that of each call.
+    fn sample_governed(&self, means: &[u64], random: &mut Random, sizes: &[u64]) -> Vec<u32> {
+        assert_eq!(means.len(), sizes.len());
+        let mut weights = vec![0; sizes.len()];
+        // SAFETY: as in `sample`.
+        unsafe {
+            let sample: Symbol<'_, SampleGoverned> =
+                self.0.get(b"host_sample_governed\0").expect("it is exported");
+            let context = std::ptr::from_mut(random).cast();
+            let count = sizes.len() as u64;
+            sample(
+                means.as_ptr(),
                 next_random,
                 context,
                 sizes.as_ptr(),
@@ -184,29 +207,30 @@ fn one_of_each_n_calls() {
     );
 }
 
+/// How many times a test's calls are made.
+const RUNS: u32 = 3000;
+
+/// Many small, some of a few KiB, few large; and empty ones, that count as one byte when they are chosen.
+fn mixed_sizes() -> Vec<u64> {
+    let size = |number| match number % 100 {
+        0 => 100_000,
+        1..10 => 2000,
+        10 => 4096,
+        _ => 16 + number % 64,
+    };
+    (0..2000_u64).map(size).collect()
+}
+
 /// Sums of weights estimate bytes and blocks without bias, and their variance is what is stated: over many runs, the
 /// mean is the truth to within four standard errors of the mean, and the mean of the stated variances is what the
 /// estimates really have.
-#[test]
-fn estimates_by_bytes() {
-    const MEAN: u64 = 4096;
-    const RUNS: u32 = 3000;
-    let host = Host::build("bytes");
-    // Many small, some middling, few large; and empty ones, that count as one byte when they are chosen.
-    let sizes: Vec<u64> = (0..2000_u64)
-        .map(|number| match number % 100 {
-            0 => 100_000,
-            1..10 => 2000,
-            10 => 4096,
-            _ => 16 + number % 64,
-        })
-        .collect();
+fn check_estimates(mut sample: impl FnMut(&[u64]) -> Vec<u32>) {
+    let sizes = mixed_sizes();
     let truth = [real(sizes.iter().sum()), real(sizes.len() as u64)];
-    let mut random = Random::new(4);
     let mut estimates = Vec::new();
     let mut stated = [0.0; 2];
     for _ in 0..RUNS {
-        let weights = host.sample(BYTES, MEAN, &mut random, &sizes);
+        let weights = sample(&sizes);
         let mut sums = [0.0; 2];
         for (&size, weight) in sizes.iter().zip(weights).filter(|&(_, weight)| weight != 0) {
             let weight = f64::from(f32::from_bits(weight));
@@ -233,5 +257,36 @@ fn estimates_by_bytes() {
             "{what}: variance {variance}, stated {}",
             stated[what]
         );
+    }
+}
+
+#[test]
+fn estimates_by_bytes() {
+    let (host, mut random) = (Host::build("bytes"), Random::new(4));
+    check_estimates(|sizes| host.sample(BYTES, 4096, &mut random, sizes));
+}
+
+/// So it is where the distance changes while calls are made, up and down, by little and by much, often and seldom. What
+/// was left of a distance when it changed must not matter: kept, it would be of the wrong length.
+#[test]
+fn estimates_at_changing_distances() {
+    let (host, mut random) = (Host::build("governed"), Random::new(5));
+    for every in [1, 7, 300] {
+        let distances = [65_536, 64, 1, 4096, 5000, 300_000, 512];
+        let means: Vec<u64> = (0..2000)
+            .map(|number| distances[number / every % distances.len()])
+            .collect();
+        check_estimates(|sizes| host.sample_governed(&means, &mut random, sizes));
+    }
+}
+
+/// At a distance of 1, every call is recorded and stands for itself alone, an empty one too.
+#[test]
+fn a_distance_of_one_is_all() {
+    let host = Host::build("all");
+    let sizes = [0, 1, 2, 16, 31, 4096, 1 << 40];
+    for mean in [0, 1] {
+        let weights = host.sample_governed(&[mean; 7], &mut Random::new(6), &sizes);
+        assert_eq!(weights, [1.0_f32.to_bits(); 7]);
     }
 }

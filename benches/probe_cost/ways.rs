@@ -116,6 +116,7 @@ impl Way {
             } else {
                 Sampling::All
             },
+            max_overhead: None,
             sizes: (self == Self::Filtered).then_some(SizeFilter {
                 min: 1 << 30,
                 max: u64::MAX,

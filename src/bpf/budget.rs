@@ -14,6 +14,7 @@ use super::{AttachPath, Capacity, Kernel, Sampling, Settings, ShortWays, Storage
 type Row = (&'static str, AttachPath, Walk, Sampling, u64);
 
 const SAMPLED: Sampling = Sampling::Bytes(1 << 19);
+const GOVERNED: Sampling = Sampling::Governed(1 << 19);
 
 /// How much more it may be, in per cent.
 const MORE: u64 = 15;
@@ -96,7 +97,15 @@ const MEASURED: &[Row] = &[
         Sampling::All,
         2_113,
     ),
-    ("free_entry", AttachPath::Session, Walk::Dwarf, SAMPLED, 2_682),
+    ("free_entry", AttachPath::Session, Walk::Dwarf, SAMPLED, 3_208),
+    (
+        "allocation_session",
+        AttachPath::Session,
+        Walk::Dwarf,
+        GOVERNED,
+        70_203,
+    ),
+    ("free_entry", AttachPath::Session, Walk::Dwarf, GOVERNED, 3_989),
     (
         "process_rename",
         AttachPath::Session,
@@ -195,7 +204,7 @@ fn verified_instructions_stay_within_their_budgets() {
     let ways = AttachPath::ALL
         .into_iter()
         .flat_map(|attach| [Walk::Dwarf, Walk::Fp].map(|walk| (attach, walk, Sampling::All)))
-        .chain([(AttachPath::Session, Walk::Dwarf, SAMPLED)]);
+        .chain([SAMPLED, GOVERNED].map(|sampling| (AttachPath::Session, Walk::Dwarf, sampling)));
     for (attach, walk, sampling) in ways {
         let verified = verified(attach, walk, sampling);
         let rows = MEASURED

@@ -1,4 +1,4 @@
-//! The clock that probes use, which the standard library does not tell the time of.
+//! Clocks that the standard library does not tell the time of: the one that probes use, and CPU time.
 
 #![allow(unsafe_code)]
 
@@ -10,13 +10,22 @@ pub(super) fn monotonic_microseconds() -> u32 {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: `bpf_ktime_get_ns()`.
 pub(crate) fn monotonic_nanoseconds() -> u64 {
+    nanoseconds(libc::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds of CPU time that this thread has taken.
+pub(super) fn thread_nanoseconds() -> u64 {
+    nanoseconds(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is a valid, writable timespec; the call does nothing else with memory. It cannot fail: this
-    // clock always exists. If it did, the time would be 0.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    // SAFETY: `time` is a valid, writable timespec; the call does nothing else with memory. It cannot fail: these
+    // clocks always exist. If it did, the time would be 0.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     let nanoseconds = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
     u64::try_from(nanoseconds).unwrap_or_default()
 }

@@ -93,6 +93,9 @@ pub enum Sampling {
     Calls(u64),
     /// Those with a byte that was chosen, one of so many on average; at most [`Sampling::MOST_BYTES`].
     Bytes(u64),
+    /// As [`Sampling::Bytes`], by a distance that changes while the trace goes on ([`Distance`](super::Distance)): of a
+    /// trace to be begun, the first; of one that goes on, that of now. 1 is all.
+    Governed(u64),
 }
 
 impl Sampling {
@@ -274,6 +277,8 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
     let session = attach == AttachPath::Session;
     programs.allocation_session.set_autoload(session);
     programs.allocation_return.set_autoload(!session);
+    programs.calibration_session.set_autoload(session);
+    programs.calibration_return.set_autoload(!session);
     if attach != AttachPath::Perf {
         for program in [
             &mut programs.allocation_entry,
@@ -281,6 +286,8 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
             &mut programs.allocation_ret,
             &mut programs.free_entry,
             &mut programs.loader_hook,
+            &mut programs.calibration_entry,
+            &mut programs.calibration_return,
         ] {
             program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
         }
@@ -358,7 +365,10 @@ pub(super) fn choose_allocations(knobs: &mut types::rodata, sizes: Option<SizeFi
             types::sampling::SAMPLE_BYTES.0,
             bytes.clamp(1, Sampling::MOST_BYTES),
         ),
+        // The distance itself is set when the map is there.
+        Sampling::Governed(_) => (types::sampling::SAMPLE_BYTES.0, 1),
     };
+    knobs.governed = matches!(sampling, Sampling::Governed(_));
 }
 
 /// Sizes, in bytes, of the arrays that are reached through masks.

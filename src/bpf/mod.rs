@@ -6,8 +6,10 @@ mod attach;
 mod batch;
 #[cfg(test)]
 mod budget;
+mod calibration;
 mod clock;
 mod detach;
+mod distance;
 mod kernel_trace;
 mod layout;
 mod load;
@@ -16,6 +18,7 @@ mod placement;
 mod processes;
 mod publish;
 mod regions;
+mod statistics;
 mod tables;
 mod tracepoints;
 
@@ -34,15 +37,19 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/memleak.skel.rs"));
 }
 
+use std::io;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
 pub(crate) use batch::{Batch, HashTable};
+pub use calibration::{Calibration, Traps};
 pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
+pub use distance::Distance;
 pub use kernel_trace::{KernelAllocator, KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, ShortWays, SizeFilter, Walk};
 pub use memory::SharedWords;
@@ -50,6 +57,7 @@ pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
 pub use regions::RegionWatch;
 pub(crate) use skeleton::types;
+pub use statistics::{AllRuns, ProbeProgram, ProbePrograms, Runs, Statistics};
 pub use tables::{Stored, TableStore};
 pub use tracepoints::{KernelEvents, TracepointError};
 
@@ -69,7 +77,7 @@ pub struct Kernel<'obj> {
     /// Process slots and instances.
     pub processes: Processes,
     /// What probes recorded, in place.
-    pub(crate) recorded: Recorded,
+    pub(crate) recorded: Arc<Recorded>,
 }
 
 /// Arrays that probes write and `collect` reads.
@@ -80,7 +88,9 @@ pub(crate) struct Recorded {
     pub(crate) totals: SharedWords<AtomicU64>,
     /// Of `types::stack_variance`, by the same index; one of no meaning when nothing is estimated.
     pub(crate) variances: SharedWords<AtomicU64>,
+    /// As the object was loaded; what amounts are by now is [`Recorded::sampling_now`].
     pub(crate) sampling: Sampling,
+    pub(crate) distance: Distance,
     pub(crate) frames: SharedWords<AtomicU64>,
     /// Of `types::usage`.
     pub(crate) usage: SharedWords<AtomicU64>,
@@ -107,6 +117,7 @@ impl Recorded {
             totals: map_words(&maps.bss_totals)?,
             variances: map_words(&maps.bss_variance)?,
             sampling,
+            distance: Distance::new(map_words(&maps.bss_distance)?),
             frames: map_words(&maps.bss_frames)?,
             usage: map_words(&maps.bss_usage)?,
             stack_capacity: sizes.stack_capacity,
@@ -116,7 +127,18 @@ impl Recorded {
             blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
         };
         recorded.reserve_fixed_stacks();
+        if let Sampling::Governed(first) = sampling {
+            recorded.distance.set(first);
+        }
         Ok(recorded)
+    }
+
+    /// Which allocations were recorded by now.
+    pub(crate) fn sampling_now(&self) -> Sampling {
+        match self.sampling {
+            Sampling::Governed(_) => self.distance.sampling(),
+            fixed @ (Sampling::All | Sampling::Calls(_) | Sampling::Bytes(_)) => fixed,
+        }
     }
 
     /// The stack records with fixed meanings are in use from the start.
@@ -152,7 +174,7 @@ impl<'obj> Kernel<'obj> {
             slot_count: sizes.slots,
         };
         processes.reset();
-        let recorded = Recorded::of(maps, &sizes, settings.sampling, settings.regions)?;
+        let recorded = Arc::new(Recorded::of(maps, &sizes, settings.sampling, settings.regions)?);
         let probed = map_words(&maps.bss_probed)?;
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
         Ok(Self {
@@ -229,6 +251,24 @@ impl<'obj> Kernel<'obj> {
                 word.store(SEVERAL, Ordering::SeqCst);
             }
         }
+    }
+
+    /// The programs of probes, to ask what they take.
+    ///
+    /// # Errors
+    ///
+    /// No file descriptor is left.
+    pub fn probe_programs(&self) -> io::Result<ProbePrograms> {
+        ProbePrograms::of(&self.skeleton.progs)
+    }
+
+    /// Probes functions of this process as the target's are, to learn what traps take.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn calibration(&self) -> anyhow::Result<Calibration> {
+        Calibration::attach(&self.skeleton.progs, self.attach)
     }
 
     /// Attaches to the hook that the loader of process `pid`, or of all processes, calls when mappings change.

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::bpf::{Sampling, SizeFilter};
-use crate::config::{ConfigError, parse_sampling, parse_sizes};
+use crate::config::{ConfigError, MaxOverhead, parse_max_overhead, parse_sampling, parse_sizes};
 
 /// Which allocations are recorded.
 #[derive(Debug, Args)]
@@ -22,6 +22,13 @@ pub struct SelectionArgs {
     /// recorded. Amounts are estimates with a standard error.
     #[arg(long, value_name = "N")]
     pub sample_bytes: Option<String>,
+    /// What tracing may cost, in per cent of one CPU: when it costs more, fewer allocations are recorded.
+    ///
+    /// All are while that costs less. Else they are chosen as by --sample-bytes, by a distance that changes while the trace
+    /// goes on, and amounts are estimates. With --sample-bytes N, the distance is never below N. What probes alone
+    /// cost, when nothing is recorded, cannot be had for less; if that is more, memleak says so.
+    #[arg(long, value_name = "PCT", allow_negative_numbers = true)]
+    pub max_overhead: Option<String>,
     /// Record only allocations of at least this size, in bytes or with K, M, G.
     #[arg(short = 'z', long, value_name = "SIZE")]
     pub min_size: Option<String>,
@@ -32,9 +39,25 @@ pub struct SelectionArgs {
 
 impl SelectionArgs {
     /// What the flags mean.
-    pub(super) fn check(&self) -> Result<(Sampling, Option<SizeFilter>), ConfigError> {
+    pub(super) fn check(&self) -> Result<Selected, ConfigError> {
         let sampling = parse_sampling(self.sample_rate.as_deref(), self.sample_bytes.as_deref())?;
-        let sizes = parse_sizes(self.min_size.as_deref(), self.max_size.as_deref())?;
-        Ok((sampling, sizes))
+        let max_overhead = self.max_overhead.as_deref().map(parse_max_overhead).transpose()?;
+        Ok(Selected {
+            sampling: match (max_overhead, sampling) {
+                (None, sampling) => sampling,
+                (Some(_), _) if self.sample_rate.is_some() => return Err(ConfigError::OverheadByCalls),
+                (Some(_), Sampling::Bytes(bytes)) => Sampling::Governed(bytes),
+                (Some(_), _) => Sampling::Governed(1),
+            },
+            max_overhead,
+            sizes: parse_sizes(self.min_size.as_deref(), self.max_size.as_deref())?,
+        })
     }
+}
+
+/// What [`SelectionArgs`] mean.
+pub(super) struct Selected {
+    pub(super) sampling: Sampling,
+    pub(super) max_overhead: Option<MaxOverhead>,
+    pub(super) sizes: Option<SizeFilter>,
 }

@@ -30,6 +30,6 @@ pub fn held(kernel: &Kernel<'_>, instance: u32, ranges: &[Range<Avma>]) -> Held 
     });
     Held {
         bytes,
-        is_all: seen.is_ok() && kernel.recorded.sampling == Sampling::All,
+        is_all: seen.is_ok() && kernel.recorded.sampling_now() == Sampling::All,
     }
 }

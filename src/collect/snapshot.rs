@@ -152,7 +152,7 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
     };
     Ok(Snapshot {
         elapsed,
-        sampling: recorded.sampling,
+        sampling: recorded.sampling_now(),
         stacks,
         events,
         losses,

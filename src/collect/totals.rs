@@ -45,6 +45,13 @@ pub(super) fn read(recorded: &Recorded, index: u32) -> Option<Totals> {
     })
 }
 
+/// Blocks of stack number `index` that were recorded, whatever they stand for.
+pub(super) fn recorded_blocks(recorded: &Recorded, index: u32) -> u64 {
+    let (totals, _) = recorded.totals.words().as_chunks::<TOTALS_WORDS>();
+    let totals = usize::try_from(index).ok().and_then(|at| totals.get(at));
+    totals.map_or(0, |[_, blocks, ..]| load(blocks))
+}
+
 fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Acquire)
 }

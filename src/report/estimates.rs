@@ -15,6 +15,10 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
         Sampling::All => None,
         Sampling::Calls(calls) => Some(format!("one of {calls} allocations was recorded")),
         Sampling::Bytes(bytes) => Some(format!("one allocation for each {} was recorded", size(bytes))),
+        Sampling::Governed(bytes) => Some(format!(
+            "one allocation for each {} is recorded now, more or fewer before",
+            size(bytes)
+        )),
     };
     if let Some(chosen) = chosen {
         let amount: Amount = report.stacks.iter().map(|stack| stack.outstanding).sum();

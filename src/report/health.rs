@@ -11,7 +11,7 @@ use super::ends::explain;
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
-use super::{Report, estimates, memory, recent, regions};
+use super::{Report, estimates, memory, overhead, recent, regions};
 use crate::bpf::InstanceEnd;
 
 /// Lines for processes.
@@ -40,6 +40,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             lines(out, "", fp_lines(report))?;
         }
     }
+    lines(out, "Overhead", overhead::lines(report))?;
     recent::age_lines(report)
         .into_iter()
         .try_for_each(|(label, text)| line(out, label, text))?;

@@ -5,6 +5,7 @@
 
 mod amount;
 mod memory;
+mod overhead;
 mod recent;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use amount::{AmountJson, SamplingJson};
 use memory::MemoryJson;
+use overhead::OverheadJson;
 
 use super::kernel::KernelJson;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
@@ -52,6 +54,7 @@ struct ReportJson {
     unwinding: UnwindingJson,
     #[serde(flatten)]
     recent: RecentJson,
+    overhead: Option<OverheadJson>,
     /// Where the kernel's own allocations were traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
@@ -232,6 +235,7 @@ impl From<&Report> for ReportJson {
                 modules: report.steps.iter().map(ModuleJson::from).collect(),
             },
             recent: report.into(),
+            overhead: report.overhead.as_ref().map(OverheadJson::from),
             kernel: report.kernel.as_ref().map(KernelJson::from),
             stacks: report
                 .stacks

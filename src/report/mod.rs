@@ -10,6 +10,7 @@ mod json;
 mod kernel;
 mod memory;
 mod modules;
+mod overhead;
 mod recent;
 mod regions;
 #[cfg(test)]
@@ -32,9 +33,11 @@ use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Ages, Amount, Estimate, Events, Losses, RegionKind, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
+use crate::overhead::Overhead;
 use crate::symbolize::frame::Symbolized;
 pub(crate) use health::{counted, percent, size};
 pub use kernel::{KernelFacts, KindTotals};
+pub(crate) use overhead::{forecast, rate, share};
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -65,6 +68,8 @@ pub struct Report {
     pub ends: Vec<EndGroup<Arc<ModuleFacts>>>,
     /// How walks went on from the modules that they came through, most steps first.
     pub steps: Vec<ModuleSteps<Arc<ModuleFacts>>>,
+    /// What tracing costs, if that was looked at.
+    pub overhead: Option<Overhead>,
     /// The kernel, where its own allocations were traced.
     pub kernel: Option<KernelFacts>,
 }

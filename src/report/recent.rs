@@ -41,7 +41,7 @@ pub(super) fn growth_lines(stack: &Stack, report: &Report) -> Vec<String> {
             let line = growth_line(change, time, &since);
             match report.sampling {
                 Sampling::All => line,
-                Sampling::Calls(_) | Sampling::Bytes(_) => {
+                Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) => {
                     let error = whole(change.net_spread().standard_error().bytes);
                     format!("{line}, standard error at most {error} B")
                 }

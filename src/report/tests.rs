@@ -107,6 +107,7 @@ fn report(stacks: Vec<Stack>) -> Report {
         completeness: Completeness::default(),
         ends: Vec::new(),
         steps: Vec::new(),
+        overhead: None,
         kernel: None,
     }
 }
@@ -423,7 +424,7 @@ fn json_of_an_empty_report() {
         r#""lost":{"blocks":0,"bytes":0,"frees":0,"processes":0,"events":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
         r#""older_than_ns":null,"since_last":{"duration_ns":0},"since_baseline":{"duration_ns":0,"marked":null},"ages":null,"#,
-        r#""stacks":[]}"#,
+        r#""overhead":null,"stacks":[]}"#,
         "\n",
     );
     assert_eq!(rendered(&report(Vec::new()), Format::Json), expected);

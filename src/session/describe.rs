@@ -108,6 +108,7 @@ pub(super) fn report(
         completeness,
         ends,
         steps,
+        overhead: None,
         kernel: None,
     }
 }

@@ -86,6 +86,7 @@ pub(super) fn report(
         completeness,
         ends,
         steps: Vec::new(),
+        overhead: None,
         kernel: Some(KernelFacts {
             release: facts.release.clone(),
             kinds,

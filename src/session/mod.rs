@@ -13,6 +13,7 @@ mod kernel_report;
 mod lifecycle;
 mod live;
 mod memory;
+mod overhead;
 mod probes;
 mod process;
 mod program;
@@ -47,6 +48,7 @@ use crate::report::{self, Format, ModuleFacts, Report, TimeOfDay};
 use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use live::{Live, Prepared};
+use overhead::Meter;
 use probes::AllocatorProbes;
 pub use signals::Signals;
 use tables::ModuleTables;
@@ -108,6 +110,8 @@ fn write(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()>
 
 /// Processes that are being traced. Dropping it detaches.
 pub struct Session<'obj> {
+    /// What tracing costs; not with `--mmap`.
+    meter: Option<Meter>,
     live: Live<'obj>,
     symbolizer: Symbolizer,
     facts: HashMap<ModuleId, Arc<ModuleFacts>>,
@@ -135,9 +139,11 @@ impl<'obj> Session<'obj> {
         let prepared = prepare(config, held.as_ref().map(Held::pid))?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
         let live = Live::start(storages, config, prepared)?;
+        let program = held.map(Held::release).transpose()?;
         Ok(Self {
+            meter: Meter::start(&live, config.max_overhead)?,
             live,
-            program: held.map(Held::release).transpose()?,
+            program,
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
@@ -267,6 +273,7 @@ impl<'obj> Session<'obj> {
         // In this order: what was old at the moment is in the totals.
         let moment = Moment::now();
         let mut snapshot = self.snapshot()?;
+        let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
         let blocks = self.read_blocks(moment, view, signals)?;
         // Stacks may be of instances that began, and in mappings that came, since they were looked at.
         self.live.observe()?;
@@ -309,7 +316,7 @@ impl<'obj> Session<'obj> {
         };
         let report = describe::report(names, &snapshot, &recent, view, unwind, top);
         self.growth.reported(&snapshot);
-        Ok(report)
+        Ok(Report { overhead, ..report })
     }
 }
 

@@ -9,6 +9,7 @@ use crate::allocator::{
 };
 use crate::allocator::{SiteCost, SizeAt};
 use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole};
+use crate::overhead::SlowShares;
 use crate::target::{Module, ModuleId, Modules};
 
 /// The probes of every module that was looked at; most have none.
@@ -18,6 +19,49 @@ pub(super) struct AllocatorProbes {
     catalog: Catalog,
     /// Probes go to first instructions, not to the sites that were chosen.
     first_instructions: bool,
+    slow: SlowSites,
+}
+
+/// How many of the chosen sites the kernel has to single-step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SlowSites {
+    /// Of each function, by its number: slow sites, and all.
+    by_function: HashMap<usize, (u32, u32)>,
+    /// Of functions that free.
+    frees: (u32, u32),
+    /// There is a slow site, or a `ret`.
+    pub(super) any: bool,
+}
+
+impl SlowSites {
+    fn add(&mut self, site: &ProbeSite) {
+        let is_slow = site.cost == SiteCost::SingleStepped;
+        self.any |= is_slow || site.rets.is_some();
+        let (slow, all) = match site.function.role {
+            Role::Free => &mut self.frees,
+            Role::Allocate | Role::Resize | Role::ResizeOrFree | Role::ResizeInPlace => {
+                self.by_function.entry(site.number).or_default()
+            }
+        };
+        *slow += u32::from(is_slow);
+        *all += 1;
+    }
+
+    /// How many hits are at slow sites, `recorded` being what was allocated by each function. Frees are not told apart:
+    /// each site counts as much as another.
+    pub(super) fn shares(&self, recorded: &[u64]) -> SlowShares {
+        let share = |(slow, all): (u32, u32)| f64::from(slow) / f64::from(all.max(1));
+        let (mut slow, mut sum) = (0.0, 0.0);
+        for (&function, &sites) in &self.by_function {
+            let blocks = recorded.get(function).map_or(0.0, |&blocks| blocks as f64);
+            slow += share(sites) * blocks;
+            sum += blocks;
+        }
+        SlowShares {
+            allocations: if sum > 0.0 { slow / sum } else { 0.0 },
+            frees: share(self.frees),
+        }
+    }
 }
 
 impl AllocatorProbes {
@@ -27,7 +71,13 @@ impl AllocatorProbes {
             by_module: HashMap::new(),
             catalog: Catalog::new(selection),
             first_instructions,
+            slow: SlowSites::default(),
         }
+    }
+
+    /// Which sites are slow.
+    pub(super) fn slow_sites(&self) -> &SlowSites {
+        &self.slow
     }
 
     /// The functions, by the numbers that probes give them.
@@ -74,6 +124,7 @@ impl AllocatorProbes {
                 false => site.offset,
             };
             probes.extend(probe(site, offset, modules));
+            self.slow.add(site);
         }
         say(&discovery);
         discovery.problems

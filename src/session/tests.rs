@@ -64,6 +64,7 @@ fn config(pid: u32) -> Config {
         view: View::default(),
         allocators: Selection::default(),
         sampling: Sampling::All,
+        max_overhead: None,
         sizes: None,
         max_blocks: Some(1 << 16),
         max_stacks: 1 << 12,

@@ -19,10 +19,59 @@ pub struct Report {
     pub unwinding: Unwinding,
     #[serde(flatten)]
     pub recent: super::recent::Recent,
+    pub overhead: Option<Overhead>,
     pub stacks: Vec<Stack>,
     /// What is outstanding of each stack, with its error.
     #[serde(skip)]
     pub estimates: Vec<Estimate>,
+    /// The same of what each allocated.
+    #[serde(skip)]
+    pub allocated_estimates: Vec<Estimate>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Overhead {
+    pub percent: f64,
+    pub lately_percent: f64,
+    pub seconds: f64,
+    pub allocations_per_second: f64,
+    pub traps: Traps,
+    pub programs: Vec<ProgramTime>,
+    pub measured: bool,
+    pub unmeasured_allocations: f64,
+    pub governor: Option<Governor>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Traps {
+    pub count: f64,
+    pub seconds: f64,
+    pub emulated_ns: f64,
+    pub single_stepped_ns: Option<f64>,
+    pub return_ns: f64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct ProgramTime {
+    pub name: String,
+    pub runs: f64,
+    pub ns_per_run: f64,
+    pub seconds: f64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Governor {
+    pub limit_percent: f64,
+    pub interval: Interval,
+    pub changes: u64,
+    pub floor_percent: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Interval {
+    pub now: u64,
+    pub least: u64,
+    pub most: u64,
 }
 
 /// What is read of estimates a second time.
@@ -34,6 +83,7 @@ struct WithEstimates {
 #[derive(Deserialize)]
 struct StackEstimate {
     outstanding: Estimate,
+    allocated: Estimate,
 }
 
 #[derive(Debug, Deserialize)]
@@ -216,14 +266,33 @@ impl Report {
         let wrong = |error| -> ! { panic!("{error} in report {line}") };
         let report: Self = serde_json::from_str(line).unwrap_or_else(|error| wrong(error));
         let with: WithEstimates = serde_json::from_str(line).unwrap_or_else(|error| wrong(error));
-        let estimates = with.stacks.into_iter().map(|stack| stack.outstanding).collect();
-        Self { estimates, ..report }
+        let both = with
+            .stacks
+            .into_iter()
+            .map(|stack| (stack.outstanding, stack.allocated));
+        let (estimates, allocated_estimates) = both.unzip();
+        Self {
+            estimates,
+            allocated_estimates,
+            ..report
+        }
     }
 
     /// What is outstanding of all stacks with a frame of this name, with its error.
     #[track_caller]
     pub fn estimate_through(&self, symbol: &str) -> Estimate {
-        let stacks = self.stacks.iter().zip(&self.estimates);
+        self.sum_through(symbol, &self.estimates)
+    }
+
+    /// What all stacks with a frame of this name allocated, with its error.
+    #[track_caller]
+    pub fn allocated_estimate_through(&self, symbol: &str) -> Estimate {
+        self.sum_through(symbol, &self.allocated_estimates)
+    }
+
+    #[track_caller]
+    fn sum_through(&self, symbol: &str, estimates: &[Estimate]) -> Estimate {
+        let stacks = self.stacks.iter().zip(estimates);
         let chosen = stacks.filter(|(stack, _)| stack.passes(symbol));
         let mut sum = Estimate {
             bytes: 0,

@@ -16,6 +16,8 @@ typedef u32 (*next_random)(void *context);
 
 static u32 sampling;
 static u64 sampling_interval;
+static bool governed;
+static struct distance distance;
 static next_random random_from;
 static void *random_context;
 
@@ -26,7 +28,10 @@ static u32 bpf_get_prandom_u32(void)
 
 struct sampler {
 	u64 until_next;
-	u64 behind_next;
+	union {
+		u64 behind_next;
+		u64 mean;
+	};
 	bool begun;
 };
 
@@ -43,6 +48,22 @@ void host_sample(u32 method, u64 interval, next_random random, void *context, co
 	random_context = context;
 	for (u64 number = 0; number < count; number++)
 		weights[number] = chosen_weight(&sampler, sizes[number]);
+}
+
+/* The same by bytes, the mean distance being `means[n]` when call n is made. */
+void host_sample_governed(const u64 *means, next_random random, void *context, const u64 *sizes, u32 *weights, u64 count)
+{
+	struct sampler sampler = {};
+
+	sampling = SAMPLE_BYTES;
+	governed = true;
+	random_from = random;
+	random_context = context;
+	for (u64 number = 0; number < count; number++) {
+		distance.mean = means[number];
+		weights[number] = chosen_weight(&sampler, sizes[number]);
+	}
+	governed = false;
 }
 
 u64 host_gap(u64 mean, u32 random)

@@ -75,7 +75,7 @@ impl SamplingJson {
         let (method, interval) = match sampling {
             Sampling::All => return None,
             Sampling::Calls(calls) => ("calls", calls),
-            Sampling::Bytes(bytes) => ("bytes", bytes),
+            Sampling::Bytes(bytes) | Sampling::Governed(bytes) => ("bytes", bytes),
         };
         Some(Self { method, interval })
     }

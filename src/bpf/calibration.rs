@@ -1,0 +1,236 @@
+//! How long the traps of probes take on this machine, which no statistics of programs contain: functions of this
+//! program are probed as the target's are, by programs that do nothing, and called.
+
+#![allow(unsafe_code)]
+
+use std::arch::global_asm;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::Context;
+use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
+
+use super::clock::thread_nanoseconds;
+use super::load::AttachPath;
+use super::skeleton::MemleakProgs;
+use super::statistics::{Statistics, runs_of};
+
+// Each function's first instruction is the one that is probed: the kernel emulates `push`, and single-steps `lea`.
+// Global to the linker, since what calls them may be compiled apart; not to other objects.
+global_asm!(
+    ".pushsection .text.memleak_calibration, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl memleak_calibration_emulated",
+    ".hidden memleak_calibration_emulated",
+    "memleak_calibration_emulated:",
+    "push rbx",
+    "pop rbx",
+    "ret",
+    ".p2align 4",
+    ".globl memleak_calibration_returning",
+    ".hidden memleak_calibration_returning",
+    "memleak_calibration_returning:",
+    "push rbx",
+    "pop rbx",
+    "ret",
+    ".p2align 4",
+    ".globl memleak_calibration_stepped",
+    ".hidden memleak_calibration_stepped",
+    "memleak_calibration_stepped:",
+    "lea rax, [rax]",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    safe fn memleak_calibration_emulated();
+    safe fn memleak_calibration_returning();
+    safe fn memleak_calibration_stepped();
+}
+
+/// A function that does nothing.
+type Function = extern "C" fn();
+
+/// The path of this program's own file, for the kernel.
+const OWN_FILE: &str = "/proc/self/exe";
+
+/// Calls of which the mean is taken, and how many such means the median is of.
+const CALLS: u32 = 50;
+const STEPPED_CALLS: u32 = 8;
+const MEANS: usize = 9;
+
+/// Nanoseconds that a probe takes besides its program.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traps {
+    /// At an instruction that the kernel emulates.
+    pub emulated: f64,
+    /// At one that it single-steps; `None` if that was not asked for.
+    pub stepped: Option<f64>,
+    /// For the return to be seen too.
+    pub returning: f64,
+    /// What the kernel's statistics say of a program that does nothing.
+    pub empty_program: f64,
+}
+
+/// Functions of this program that are probed. Dropping it detaches.
+#[derive(Debug)]
+pub struct Calibration {
+    links: Vec<Link>,
+    /// The program at [`memleak_calibration_emulated`].
+    program: OwnedFd,
+}
+
+impl Calibration {
+    pub(super) fn attach(programs: &MemleakProgs<'_>, path: AttachPath) -> anyhow::Result<Self> {
+        let mut links = Vec::new();
+        let entry = &programs.calibration_entry;
+        let mut add = |program: &ProgramMut<'_>, function: Function, way: Way| {
+            let offset = file_offset(function as usize)?;
+            links.push(attach_at(program, offset, way)?);
+            anyhow::Ok(())
+        };
+        let program = match path {
+            AttachPath::Session => {
+                let session = &programs.calibration_session;
+                add(
+                    session,
+                    memleak_calibration_emulated,
+                    Way::Session { refuse: true },
+                )?;
+                add(
+                    session,
+                    memleak_calibration_returning,
+                    Way::Session { refuse: false },
+                )?;
+                add(
+                    entry,
+                    memleak_calibration_stepped,
+                    Way::Multi { at_return: false },
+                )?;
+                session
+            }
+            AttachPath::Multi | AttachPath::Perf => {
+                let way = |at_return| match path {
+                    AttachPath::Perf => Way::Perf { at_return },
+                    AttachPath::Session | AttachPath::Multi => Way::Multi { at_return },
+                };
+                add(entry, memleak_calibration_emulated, way(false))?;
+                add(
+                    &programs.calibration_return,
+                    memleak_calibration_returning,
+                    way(true),
+                )?;
+                add(entry, memleak_calibration_returning, way(false))?;
+                add(entry, memleak_calibration_stepped, way(false))?;
+                entry
+            }
+        };
+        let program = program.as_fd().try_clone_to_owned()?;
+        Ok(Self { links, program })
+    }
+
+    /// Measures, in a millisecond. `stepped`: also single-stepping, in two more.
+    pub fn measure(&self, stepped: bool) -> Traps {
+        debug_assert!(!self.links.is_empty(), "the functions are probed");
+        let emulated = time(memleak_calibration_emulated, CALLS);
+        let returning = time(memleak_calibration_returning, CALLS);
+        Traps {
+            emulated,
+            stepped: stepped.then(|| time(memleak_calibration_stepped, STEPPED_CALLS)),
+            returning: (returning - emulated).max(0.0),
+            empty_program: self.time_program().unwrap_or_default(),
+        }
+    }
+
+    fn time_program(&self) -> io::Result<f64> {
+        let _statistics = Statistics::keep()?;
+        let before = runs_of(&self.program)?;
+        for _ in 0..2 * CALLS {
+            memleak_calibration_emulated();
+        }
+        let runs = runs_of(&self.program)?.since(before);
+        Ok(mean(runs.nanoseconds, runs.count))
+    }
+}
+
+/// The median of what a call takes, in nanoseconds.
+fn time(function: Function, calls: u32) -> f64 {
+    // Not the mean: some take an interrupt.
+    let mut means: [f64; MEANS] = std::array::from_fn(|_| {
+        let before = thread_nanoseconds();
+        for _ in 0..calls {
+            function();
+        }
+        mean(thread_nanoseconds().saturating_sub(before), calls.into())
+    });
+    means.sort_by(f64::total_cmp);
+    means[MEANS / 2]
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn mean(nanoseconds: u64, count: u64) -> f64 {
+    nanoseconds as f64 / count.max(1) as f64
+}
+
+/// How a program is attached.
+#[derive(Clone, Copy)]
+enum Way {
+    Session { refuse: bool },
+    Multi { at_return: bool },
+    Perf { at_return: bool },
+}
+
+fn attach_at(program: &ProgramMut<'_>, offset: usize, way: Way) -> Result<Link, libbpf_rs::Error> {
+    let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+    let (retprobe, session, refuse) = match way {
+        Way::Perf { at_return } => {
+            let options = UprobeOpts {
+                retprobe: at_return,
+                ..Default::default()
+            };
+            return program.attach_uprobe_with_opts(pid, OWN_FILE, offset, options);
+        }
+        Way::Multi { at_return } => (at_return, false, false),
+        Way::Session { refuse } => (false, true, refuse),
+    };
+    let options = UprobeMultiOpts {
+        offsets: vec![offset],
+        cookies: vec![refuse.into()],
+        retprobe,
+        session,
+        ..Default::default()
+    };
+    program.attach_uprobe_multi_with_opts(pid, OWN_FILE, "", options)
+}
+
+/// Where code of this program is in its file.
+fn file_offset(address: usize) -> anyhow::Result<usize> {
+    let maps = fs::read_to_string("/proc/self/maps").context("cannot read our own mappings")?;
+    let found = maps.lines().find_map(|line| offset_in(line, address));
+    found.context("our own code is in no mapping")
+}
+
+/// The same, if it is in the mapping that `line` describes.
+fn offset_in(line: &str, address: usize) -> Option<usize> {
+    let hexadecimal = |text| usize::from_str_radix(text, 16).ok();
+    let mut fields = line.split(' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
+    let offset = hexadecimal(fields.nth(1)?)?;
+    (start..end).contains(&address).then(|| address - start + offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An address is as far into the file as into the mapping, from the mapping's own place in the file on.
+    #[test]
+    fn offsets() {
+        let line = "55a0c0001000-55a0c0005000 r-xp 00003000 fe:01 1234    /usr/bin/a file";
+        assert_eq!(offset_in(line, 0x55a0_c000_1010), Some(0x3010));
+        assert_eq!(offset_in(line, 0x55a0_c000_5000), None);
+        assert_eq!(offset_in("", 0), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! How often the programs of probes ran, and for how long, by the kernel's own statistics.
+//!
+//! They are kept only while somebody asks for it, since each run takes some 40 ns longer then.
+
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::ProgramMut;
+
+use super::skeleton::MemleakProgs;
+
+/// A program of probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeProgram {
+    /// Entry and return of functions that allocate, in one.
+    Session,
+    /// Entry of functions that allocate: of all, or with session probes of those that can throw.
+    Entry,
+    /// Return of functions that allocate.
+    Return,
+    /// The `ret` instructions of functions that can throw.
+    Ret,
+    /// Entry of functions that free.
+    Free,
+}
+
+impl ProbeProgram {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 5] = [Self::Session, Self::Entry, Self::Return, Self::Ret, Self::Free];
+
+    /// The program's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Session => "allocation_session",
+            Self::Entry => "allocation_entry",
+            Self::Return => "allocation_return",
+            Self::Ret => "allocation_ret",
+            Self::Free => "free_entry",
+        }
+    }
+}
+
+/// How often a program ran while statistics were kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Runs {
+    /// Times.
+    pub count: u64,
+    /// In nanoseconds, all together.
+    pub nanoseconds: u64,
+}
+
+impl Runs {
+    /// What came since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            count: self.count.saturating_sub(before.count),
+            nanoseconds: self.nanoseconds.saturating_sub(before.nanoseconds),
+        }
+    }
+}
+
+/// By [`ProbeProgram`], in the order of [`ProbeProgram::ALL`].
+pub type AllRuns = [Runs; ProbeProgram::ALL.len()];
+
+/// The programs, for any thread to ask about.
+#[derive(Debug)]
+pub struct ProbePrograms([Option<OwnedFd>; ProbeProgram::ALL.len()]);
+
+impl ProbePrograms {
+    pub(super) fn of(programs: &MemleakProgs<'_>) -> io::Result<Self> {
+        let descriptor = |program: &ProgramMut<'_>| -> io::Result<Option<OwnedFd>> {
+            match program.autoload() {
+                true => program.as_fd().try_clone_to_owned().map(Some),
+                false => Ok(None),
+            }
+        };
+        Ok(Self([
+            descriptor(&programs.allocation_session)?,
+            descriptor(&programs.allocation_entry)?,
+            descriptor(&programs.allocation_return)?,
+            descriptor(&programs.allocation_ret)?,
+            descriptor(&programs.free_entry)?,
+        ]))
+    }
+
+    /// How often each ran while statistics were kept; never, if it is not loaded.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not say it.
+    pub fn read(&self) -> io::Result<AllRuns> {
+        let mut all = AllRuns::default();
+        for (runs, descriptor) in all.iter_mut().zip(&self.0) {
+            if let Some(descriptor) = descriptor {
+                *runs = runs_of(descriptor)?;
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What the kernel says of one program.
+pub(super) fn runs_of(program: impl AsFd) -> io::Result<Runs> {
+    let path = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
+    parse(&fs::read_to_string(path)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn parse(text: &str) -> Option<Runs> {
+    let field = |name| {
+        let mut values = text.lines().filter_map(|line| line.strip_prefix(name));
+        values.next()?.trim().parse().ok()
+    };
+    Some(Runs {
+        count: field("run_cnt:")?,
+        nanoseconds: field("run_time_ns:")?,
+    })
+}
+
+/// The kernel keeps statistics for as long as one of these is there.
+#[derive(Debug)]
+pub struct Statistics(#[allow(dead_code, reason = "held for its drop")] OwnedFd);
+
+impl Statistics {
+    /// From now on.
+    ///
+    /// # Errors
+    ///
+    /// The kernel lets only those with `CAP_SYS_ADMIN` do it.
+    pub fn keep() -> io::Result<Self> {
+        // SAFETY: a system call that takes a number and no memory of ours.
+        let descriptor = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+        if descriptor < 0 {
+            return Err(io::Error::from_raw_os_error(-descriptor));
+        }
+        // SAFETY: the kernel has just given this descriptor to us, and nobody else knows it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The two fields are found among the others; without one of them nothing is made up.
+    #[test]
+    fn fields() {
+        let text = "prog_type:\t2\nrun_time_ns:\t1234\nrun_cnt:\t5\nrecursion_misses:\t0\n";
+        let runs = Runs {
+            count: 5,
+            nanoseconds: 1234,
+        };
+        assert_eq!(parse(text), Some(runs));
+        assert_eq!(parse("run_time_ns:\t1234\n"), None);
+        assert_eq!(parse("run_time_ns:\tx\nrun_cnt:\t5\n"), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! Counts that are cheap enough to be read several times a second.
+
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::counters::Counter;
+use super::totals::recorded_blocks;
+use crate::bpf::Recorded;
+use crate::bpf::types::{limits, stack_record};
+
+/// Words of one record, and the one that ends with the function's number.
+const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
+const SHAPE_WORD: usize = std::mem::offset_of!(stack_record, frames_at) / size_of::<u64>();
+
+/// Entries of functions that allocate, nested ones included, since tracing began.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub(crate) fn entries(recorded: &Recorded) -> Result<u64, libbpf_rs::Error> {
+    let key = (Counter::ProbeHits as u32).to_ne_bytes();
+    let values = recorded.counters.lookup_percpu(&key, MapFlags::ANY)?;
+    let count = |bytes: &Vec<u8>| bytes.first_chunk().map_or(0, |&bytes| u64::from_ne_bytes(bytes));
+    Ok(values.unwrap_or_default().iter().map(count).sum())
+}
+
+/// Blocks that were recorded since tracing began, each as one, by the number of their function.
+pub(crate) fn recorded_by_function(recorded: &Recorded) -> Vec<u64> {
+    let functions = limits::MAX_FUNCTIONS.0 as usize;
+    let mut blocks = vec![0; functions];
+    let used = recorded.usage.words().first();
+    let used = used.map_or(0, |word| word.load(Ordering::Acquire));
+    let used = used.min(recorded.stack_capacity.into());
+    let records = recorded.stacks.words().chunks_exact(RECORD_WORDS);
+    for (record, index) in records
+        .zip(0_u32..)
+        .take(usize::try_from(used).unwrap_or(usize::MAX))
+    {
+        let function = match index < limits::FIRST_STACK.0 {
+            true => index as usize % functions,
+            false => usize::from(record[SHAPE_WORD].load(Ordering::Acquire).to_le_bytes()[7]),
+        };
+        if let Some(sum) = blocks.get_mut(function) {
+            *sum += recorded_blocks(recorded, index);
+        }
+    }
+    blocks
+}

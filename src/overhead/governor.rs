@@ -1,0 +1,293 @@
+//! The governor: which distance between chosen bytes keeps the cost under a limit.
+//!
+//! The cost falls with the distance, at most in proportion to it, down to what the probes themselves take. So a
+//! step by the very factor that the cost is too large by never takes it too far down, and the steps come to rest. Up
+//! it goes at once, by as much as it takes; down only when the cost was well under the limit for a second, and slowly.
+
+use crate::bpf::Sampling;
+
+/// Where a change leads to, as a share of the limit. Above `LOW` of it, nothing is changed.
+const AIM: f64 = 0.9;
+const LOW: f64 = 0.75;
+/// The largest steps.
+const MOST_UP: f64 = 8.0;
+const MOST_DOWN: f64 = 1.5;
+/// While more than this is recorded, distances are far below the sizes of blocks, and small steps would change nothing.
+const NEARLY_ALL: f64 = 0.9;
+const UP_FROM_ALL: f64 = 4.0;
+/// Looks in a row before it goes down, or before it says that it cannot help.
+const PATIENCE: u32 = 4;
+/// The first distance that leaves anything out: allocations of 16 bytes and more are nearly all recorded by any below.
+const FIRST: f64 = 16.0;
+/// When less than this of all allocations is recorded, what these cost is not what is too much.
+const FEW: f64 = 1.0 / 64.0;
+
+/// What was seen since the last look.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Look {
+    /// The share of one CPU that tracing took.
+    pub share: f64,
+    /// How many of the allocations were recorded, from 0 to 1.
+    pub recorded: f64,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    /// The distance from now on.
+    pub distance: u64,
+    /// Said once: the share of one CPU that probes alone take, which is more than the limit.
+    pub floor: Option<f64>,
+}
+
+/// One that holds a limit.
+#[derive(Clone, Debug)]
+pub struct Governor {
+    limit: f64,
+    least: f64,
+    distance: f64,
+    /// Looks in a row at which the cost was well under the limit.
+    calm: u32,
+    /// Looks in a row at which it was above, and nothing could be done.
+    helpless: u32,
+    has_said: bool,
+}
+
+impl Governor {
+    /// One that holds `limit`, a share of one CPU, by distances of at least `least`, with which it begins.
+    pub fn new(limit: f64, least: u64) -> Self {
+        let least = real(least.clamp(1, Sampling::MOST_BYTES));
+        Self {
+            limit,
+            least,
+            distance: least,
+            calm: 0,
+            helpless: 0,
+            has_said: false,
+        }
+    }
+
+    /// What follows from a look. To be called some four times a second.
+    pub fn decide(&mut self, look: Look) -> Decision {
+        let Look { share, recorded } = look;
+        let mut floor = None;
+        self.calm = if share < LOW * self.limit {
+            self.calm + 1
+        } else {
+            0
+        };
+        if share > self.limit && recorded >= FEW {
+            self.helpless = 0;
+            let factor = share / (AIM * self.limit);
+            let factor = factor.max(if recorded > NEARLY_ALL { UP_FROM_ALL } else { 1.0 });
+            let factor = factor.min(MOST_UP);
+            let most = real(Sampling::MOST_BYTES);
+            self.distance = (self.distance.max(FIRST) * factor).min(most);
+        } else if share > self.limit {
+            self.helpless += 1;
+            if self.helpless >= PATIENCE && !self.has_said {
+                self.has_said = true;
+                floor = Some(share);
+            }
+        } else {
+            self.helpless = 0;
+            if self.calm >= PATIENCE {
+                self.calm = 0;
+                self.go_down(look);
+            }
+        }
+        Decision {
+            distance: whole(self.distance),
+            floor,
+        }
+    }
+
+    fn go_down(&mut self, Look { share, recorded }: Look) {
+        let factor = match share > 0.0 {
+            true => (AIM * self.limit / share).min(MOST_DOWN),
+            false => MOST_DOWN,
+        };
+        let distance = (self.distance / factor).max(self.least);
+        // The step to all is a large one where blocks are of a few bytes; what they cost now says what it leads to.
+        let is_all = whole(distance) == 1;
+        self.distance = if is_all && share > recorded * self.limit {
+            2.0
+        } else {
+            distance
+        };
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "distances are at most 2^40")]
+fn real(distance: u64) -> f64 {
+    distance as f64
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "from 1 to 2^40"
+)]
+fn whole(distance: f64) -> u64 {
+    distance.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target: so many allocations in a second, of one size, each of which costs `probe` nanoseconds, and `record`
+    /// more if it is recorded.
+    #[derive(Clone, Copy)]
+    struct Plant {
+        rate: f64,
+        size: f64,
+        probe: f64,
+        record: f64,
+    }
+
+    impl Plant {
+        fn look(&self, distance: u64) -> Look {
+            let recorded = match distance {
+                0 | 1 => 1.0,
+                more => -(-self.size / real(more)).exp_m1(),
+            };
+            let share = self.rate * (self.probe + recorded * self.record) / 1e9;
+            Look { share, recorded }
+        }
+    }
+
+    const SMALL: Plant = Plant {
+        rate: 20_000.0,
+        size: 64.0,
+        probe: 1300.0,
+        record: 3000.0,
+    };
+
+    /// The looks of so many seconds.
+    fn run(governor: &mut Governor, seconds: usize, plant: impl Fn(usize) -> Plant) -> Vec<(Look, Decision)> {
+        let mut distance = whole(governor.distance);
+        (0..4 * seconds)
+            .map(|number| {
+                let look = plant(number).look(distance);
+                let decision = governor.decide(look);
+                distance = decision.distance;
+                (look, decision)
+            })
+            .collect()
+    }
+
+    /// Where the limit can be held, it is within four seconds, whatever the size of the blocks, and some seconds later nothing
+    /// changes any more.
+    #[test]
+    fn comes_to_rest() {
+        for size in [1.0, 64.0, 4096.0, 1e6] {
+            for limit in [0.03, 0.05, 0.08] {
+                let mut governor = Governor::new(limit, 1);
+                let looks = run(&mut governor, 20, |_| Plant { size, ..SMALL });
+                let settled = &looks[16..];
+                let over = settled.iter().filter(|(look, _)| look.share > limit).count();
+                assert_eq!(over, 0, "{size}, {limit}");
+                let last = looks[79].1.distance;
+                let changes = looks[40..]
+                    .iter()
+                    .filter(|(_, then)| then.distance != last)
+                    .count();
+                assert_eq!(changes, 0, "{size}, {limit}");
+            }
+        }
+    }
+
+    /// It takes no more than it must: what it comes to rest at is near the limit.
+    #[test]
+    fn uses_what_is_allowed() {
+        let mut governor = Governor::new(0.05, 1);
+        let looks = run(&mut governor, 20, |_| SMALL);
+        let last = looks[79].0;
+        assert!(last.share > LOW * 0.05, "{last:?}");
+    }
+
+    /// Everything stays recorded while that costs less than the limit.
+    #[test]
+    fn records_everything_while_it_can() {
+        let mut governor = Governor::new(0.1, 1);
+        let looks = run(&mut governor, 60, |_| SMALL);
+        assert!(looks.iter().all(|(_, decision)| decision.distance == 1));
+        let mut governor = Governor::new(0.1, 512);
+        let looks = run(&mut governor, 60, |_| SMALL);
+        assert!(looks.iter().all(|(_, decision)| decision.distance == 512));
+    }
+
+    /// A rate that rises by 100 is answered within two seconds; when it falls again, all is recorded again within a minute,
+    /// and the limit is not passed on the way.
+    #[test]
+    fn follows_a_jump() {
+        let plant = |number: usize| Plant {
+            rate: if (40..80).contains(&number) {
+                50_000.0
+            } else {
+                500.0
+            },
+            ..SMALL
+        };
+        let mut governor = Governor::new(0.1, 1);
+        let looks = run(&mut governor, 90, plant);
+        assert!(looks[..40].iter().all(|(_, decision)| decision.distance == 1));
+        assert!(
+            looks[48..80].iter().all(|(look, _)| look.share <= 0.1),
+            "{looks:?}"
+        );
+        assert!(looks[80..].iter().all(|(look, _)| look.share <= 0.1));
+        assert!(looks[320..].iter().all(|(_, decision)| decision.distance == 1));
+        // Down in small steps.
+        for pair in looks[80..].windows(2) {
+            let (before, after) = (real(pair[0].1.distance), real(pair[1].1.distance));
+            assert!(after >= before / MOST_DOWN - 1.0, "{before} to {after}");
+        }
+    }
+
+    /// Looks that are off by a third now and then do not make it swing: the distance stays within a factor of 3.
+    #[test]
+    fn noise_does_not_make_it_swing() {
+        let mut governor = Governor::new(0.05, 1);
+        let mut distance = 1;
+        let mut seen = Vec::new();
+        let mut random = 1_u32;
+        for _ in 0..400 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let noise = 0.8 + 0.4 * f64::from(random >> 16) / 65536.0;
+            let look = SMALL.look(distance);
+            let share = look.share * noise;
+            distance = governor.decide(Look { share, ..look }).distance;
+            seen.push(distance);
+        }
+        let (least, most) = (seen[40..].iter().min(), seen[40..].iter().max());
+        let (least, most) = (*least.expect("looks"), *most.expect("looks"));
+        assert!(most <= 3 * least, "{least} to {most}");
+    }
+
+    /// What probes alone take cannot be had for less: that is said once, with the figure, and the distance does not grow
+    /// without end.
+    #[test]
+    fn says_what_it_cannot_get_under() {
+        let mut governor = Governor::new(0.01, 1);
+        let looks = run(&mut governor, 30, |_| SMALL);
+        let said: Vec<_> = looks.iter().filter_map(|(_, decision)| decision.floor).collect();
+        let [floor] = said[..] else { panic!("{said:?}") };
+        assert!((0.026..0.027).contains(&floor), "{floor}");
+        let last = looks[119].1.distance;
+        assert!(last < 128 * 64 * 8, "{last}");
+    }
+
+    /// A target that does nothing changes nothing.
+    #[test]
+    fn idle() {
+        let mut governor = Governor::new(0.01, 1);
+        let looks = run(&mut governor, 10, |_| Plant { rate: 0.0, ..SMALL });
+        assert!(looks.iter().all(|(_, decision)| *decision
+            == Decision {
+                distance: 1,
+                floor: None
+            }));
+    }
+}

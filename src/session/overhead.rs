@@ -1,0 +1,346 @@
+//! What tracing costs, looked at several times a second by a thread of its own, and the governor that acts on it: neither
+//! may wait while tables are built or a report is made.
+//!
+//! What numbers mean is `overhead`'s affair.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::live::Live;
+use super::probes::{AllocatorProbes, SlowSites};
+use crate::bpf::{Calibration, ProbePrograms, Recorded, Sampling, Statistics, Traps};
+use crate::collect;
+use crate::config::MaxOverhead;
+use crate::overhead::{Account, Governed, Governor, Look, Overhead, Spent, Window};
+use crate::report;
+
+/// How long the kernel keeps statistics for one look. They make each run of a program some 40 ns longer.
+const WINDOW: Duration = Duration::from_millis(10);
+/// Time between looks: with a governor, and until the cost at the start is said; afterwards.
+const OFTEN: Duration = Duration::from_millis(240);
+const SELDOM: Duration = Duration::from_millis(990);
+/// What is "lately", and how long is measured before the cost is said.
+const LATELY: Duration = Duration::from_millis(900);
+/// Nanoseconds of traps where they cannot be measured: as on other machines.
+const ASSUMED_TRAPS: Traps = Traps {
+    emulated: 500.0,
+    stepped: Some(16_000.0),
+    returning: 250.0,
+    empty_program: 0.0,
+};
+
+/// Measures until it is dropped.
+pub(super) struct Meter {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread and the session both use.
+struct Shared {
+    recorded: Arc<Recorded>,
+    programs: ProbePrograms,
+    started: Instant,
+    state: Mutex<State>,
+    is_ending: Mutex<bool>,
+    ending: Condvar,
+}
+
+struct State {
+    account: Account,
+    slow: SlowSites,
+    /// What was spent up to each of the last looks, the oldest first; the oldest is about a second old.
+    looks: VecDeque<Spent>,
+    /// The kernel's statistics could be read.
+    measured: bool,
+    /// The cost at the start was said.
+    said: bool,
+    governing: Option<Governing>,
+}
+
+struct Governing {
+    governor: Governor,
+    governed: Governed,
+    /// Up to the last look: what was spent, and the blocks recorded.
+    spent: Spent,
+    recorded: u64,
+}
+
+impl Meter {
+    /// Begins, for a trace that has just begun; `None` where no allocator is probed.
+    pub(super) fn start(live: &Live<'_>, limit: Option<MaxOverhead>) -> anyhow::Result<Option<Self>> {
+        if live.regions.is_some() {
+            return Ok(None);
+        }
+        let calibration = live.kernel.calibration();
+        let calibration = calibration
+            .inspect_err(|error| tracing::debug!("traps are not measured: {error:#}"))
+            .ok();
+        let governing = limit.map(|limit| Governing::new(limit, live.kernel.recorded.sampling));
+        let shared = Arc::new(Shared {
+            recorded: Arc::clone(&live.kernel.recorded),
+            programs: live.kernel.probe_programs().context("cannot measure probes")?,
+            started: live.started,
+            state: Mutex::new(State {
+                account: Account::new(ASSUMED_TRAPS),
+                slow: live.probes.slow_sites().clone(),
+                looks: VecDeque::new(),
+                measured: true,
+                said: false,
+                governing,
+            }),
+            is_ending: Mutex::new(false),
+            ending: Condvar::new(),
+        });
+        let own = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("meter".to_owned());
+        let thread = thread
+            .spawn(move || own.run(calibration))
+            .context("cannot measure probes")?;
+        Ok(Some(Self {
+            shared,
+            thread: Some(thread),
+        }))
+    }
+
+    /// What tracing has cost by now. `probes` may have come since this was asked last.
+    pub(super) fn overhead(&self, probes: &AllocatorProbes) -> Overhead {
+        let known = {
+            let mut state = lock(&self.shared.state);
+            state.slow = probes.slow_sites().clone();
+            state.account.is_known()
+        };
+        if !known {
+            self.shared.look();
+        }
+        lock(&self.shared.state).overhead(&self.shared)
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        *lock(&self.shared.is_ending) = true;
+        self.shared.ending.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // What it panicked with was said; there is nothing else to do about it.
+            _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// `calibration`: `None` where this program itself could not be probed.
+    fn run(&self, calibration: Option<Calibration>) {
+        if let Some(calibration) = &calibration {
+            let traps = calibration.measure(lock(&self.state).slow.any);
+            tracing::debug!("traps take {traps:?}");
+            lock(&self.state).account.set_traps(traps);
+        }
+        // To detach takes some tens of milliseconds, or more where the machine is busy.
+        thread::scope(|scope| {
+            _ = thread::Builder::new().spawn_scoped(scope, move || drop(calibration));
+            self.look_until_the_end();
+        });
+    }
+
+    fn look_until_the_end(&self) {
+        loop {
+            self.look();
+            let pause = self.pause();
+            let is_ending = lock(&self.is_ending);
+            let waited = self
+                .ending
+                .wait_timeout_while(is_ending, pause, |ending| !*ending);
+            if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+                return;
+            }
+        }
+    }
+
+    /// Until the next look. Not always the same, or it could keep step with what the target does.
+    fn pause(&self) -> Duration {
+        let state = lock(&self.state);
+        let pause = match state.governing.is_some() || !state.said {
+            true => OFTEN,
+            false => SELDOM,
+        };
+        let jitter = self.started.elapsed().subsec_nanos() % 32;
+        pause - Duration::from_millis(jitter.into())
+    }
+
+    /// Measures for a moment, brings the account up to date, and does what follows.
+    fn look(&self) {
+        let (window, measured) = match self.window() {
+            Ok(window) => (Some(window), true),
+            Err(error) => {
+                tracing::debug!("the kernel keeps no statistics: {error:#}");
+                (None, false)
+            }
+        };
+        let Ok(entries) = collect::entries(&self.recorded) else {
+            return;
+        };
+        let seconds = self.started.elapsed().as_secs_f64();
+        let by_function = collect::recorded_by_function(&self.recorded);
+        let mut state = lock(&self.state);
+        if state.measured && !measured {
+            state.measured = false;
+            tracing::warn!(
+                "what probes cost is not measured but assumed: the kernel shows its statistics to CAP_SYS_ADMIN only \
+                 (try sudo)"
+            );
+        }
+        state.note_slow(&by_function);
+        let window = window.unwrap_or_else(|| Window::assumed(1.0, 1000));
+        state.account.see(window);
+        state.account.advance(seconds, entries);
+        state.note_look();
+        state.govern(by_function.iter().sum(), &self.recorded);
+        state.say();
+    }
+
+    /// What the kernel's statistics show of the next moment.
+    fn window(&self) -> anyhow::Result<Window> {
+        let statistics = Statistics::keep()?;
+        let (began, runs) = (Instant::now(), self.programs.read()?);
+        let entries = collect::entries(&self.recorded)?;
+        thread::sleep(WINDOW);
+        let after = self.programs.read()?;
+        let entries = collect::entries(&self.recorded)?.saturating_sub(entries);
+        let seconds = began.elapsed().as_secs_f64();
+        drop(statistics);
+        Ok(Window {
+            seconds,
+            entries,
+            runs: std::array::from_fn(|number| after[number].since(runs[number])),
+        })
+    }
+}
+
+impl State {
+    fn note_slow(&mut self, by_function: &[u64]) {
+        // A slow site that came with a library after the start.
+        let missing = self.slow.any && self.account.traps().stepped.is_none();
+        let stepped = ASSUMED_TRAPS.stepped.filter(|_| missing);
+        self.account.set_slow(self.slow.shares(by_function), stepped);
+    }
+
+    fn note_look(&mut self) {
+        let now = *self.account.spent();
+        self.looks.push_back(now);
+        let is_old = |spent: &Spent| now.seconds - spent.seconds >= LATELY.as_secs_f64();
+        while self.looks.get(1).is_some_and(is_old) {
+            self.looks.pop_front();
+        }
+    }
+
+    /// What was spent in about the last second, or since the start.
+    fn lately(&self) -> Spent {
+        let now = *self.account.spent();
+        let first = self.looks.front().copied().unwrap_or_default();
+        match now.seconds > first.seconds {
+            true => now.since(&first),
+            false => now,
+        }
+    }
+
+    /// Once, when the target was seen for a second and does something.
+    fn say(&mut self) {
+        let lately = self.lately();
+        if !self.said && lately.seconds >= LATELY.as_secs_f64() && lately.entries > 0.0 {
+            self.said = true;
+            tracing::info!("{}", report::forecast(&lately));
+        }
+    }
+
+    fn govern(&mut self, blocks: u64, recorded: &Recorded) {
+        let Some(governing) = &mut self.governing else {
+            return;
+        };
+        let spent = *self.account.spent();
+        let since = spent.since(&governing.spent);
+        let new = blocks.saturating_sub(governing.recorded);
+        (governing.spent, governing.recorded) = (spent, blocks);
+        let look = Look {
+            share: since.share(),
+            recorded: if since.entries > 0.0 {
+                (new as f64 / since.entries).min(1.0)
+            } else {
+                0.0
+            },
+        };
+        let decision = governing.governor.decide(look);
+        let limit = report::share(governing.governed.limit);
+        if let Some(floor) = decision.floor {
+            governing.governed.floor = Some(floor);
+            tracing::warn!(
+                "--max-overhead {limit} cannot be held: {} allocations/s cost {} of one CPU by their probes alone, whatever \
+                 is recorded",
+                report::rate(since.rate()),
+                report::share(floor)
+            );
+        }
+        let governed = &mut governing.governed;
+        if decision.distance == governed.now {
+            return;
+        }
+        tracing::debug!("{look:?}: distance {} → {}", governed.now, decision.distance);
+        if governed.changes == 0 && !self.said {
+            self.said = true;
+            tracing::info!(
+                "{}: fewer are recorded from now on (limit {limit})",
+                report::forecast(&since)
+            );
+        }
+        governed.now = decision.distance;
+        governed.least = governed.least.min(decision.distance);
+        governed.most = governed.most.max(decision.distance);
+        governed.changes += 1;
+        recorded.distance.set(decision.distance);
+        self.account.forget();
+    }
+
+    fn overhead(&mut self, shared: &Shared) -> Overhead {
+        if let Ok(entries) = collect::entries(&shared.recorded) {
+            self.account
+                .advance(shared.started.elapsed().as_secs_f64(), entries);
+        }
+        Overhead {
+            spent: *self.account.spent(),
+            lately: self.lately().share(),
+            traps: self.account.traps(),
+            measured: self.measured,
+            governed: self.governing.as_ref().map(|governing| governing.governed),
+        }
+    }
+}
+
+impl Governing {
+    fn new(limit: MaxOverhead, sampling: Sampling) -> Self {
+        let least = match sampling {
+            Sampling::Governed(least) => least,
+            Sampling::All | Sampling::Calls(_) | Sampling::Bytes(_) => 1,
+        };
+        Self {
+            governor: Governor::new(limit.share(), least),
+            governed: Governed {
+                limit: limit.share(),
+                now: least,
+                least,
+                most: least,
+                changes: 0,
+                floor: None,
+            },
+            spent: Spent::default(),
+            recorded: 0,
+        }
+    }
+}
+
+/// Nothing that is locked here is ever left half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
