@@ -82,6 +82,12 @@ static __always_inline bool is_probed_alone(u32 module)
 	return *(volatile u64 *)&probed.module == (u64)module + 1;
 }
 
+/* Whether it can be told by itself when a call is over, its return not being seen. */
+static __always_inline bool can_go_unseen(u64 cookie, enum call_end end)
+{
+	return end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1;
+}
+
 static __always_inline bool is_filtered(u64 size)
 {
 	return filter_sizes && (size < min_size || size > max_size);
@@ -152,16 +158,21 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 		return continues_by_jump(thread, ctx, end);
 
 	struct call *call = &thread->call;
+	enum role role = cookie_field(cookie, COOKIE_ROLE);
+	u32 weight = weight_of(thread, size);
 
+	/* Nothing is to be seen of it, and nothing that is probed can be called within it. */
+	if (!weight && !resizes(role) && can_go_unseen(cookie, end) && is_probed_alone(cookie >> COOKIE_MODULE))
+		return false;
 	call->size = size;
-	call->weight = weight_of(thread, size);
+	call->weight = weight;
 	call->result_at = argument(ctx, cookie_field(cookie, COOKIE_RESULT));
 	call->old_address = argument(ctx, cookie_field(cookie, COOKIE_POINTER));
 	call->old_known = false;
 	call->function = function;
-	call->role = cookie_field(cookie, COOKIE_ROLE);
+	call->role = role;
 	/* The old block leaves now: once it is freed inside, its address may be another thread's new block. */
-	if (resizes(call->role) && call->old_address)
+	if (resizes(role) && call->old_address)
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old);
 	call->end = end;
 	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted())
@@ -169,12 +180,8 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->probed_at = ctx->ip;
 	call->module = cookie >> COOKIE_MODULE;
 	/* What became of an old block is to be seen, whether or not the new one is recorded. */
-	if (!call->weight && !call->old_known && end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1) {
-		/* Nothing that is probed can be called within it. */
-		if (is_probed_alone(call->module))
-			return false;
+	if (!weight && !call->old_known && can_go_unseen(cookie, end))
 		call->end = END_UNSEEN;
-	}
 	call->return_slot = return_slot(ctx);
 	/* A return probe is known by its trampoline. */
 	if (call->end != SEEN_BY_RETURN_PROBE &&

@@ -33,12 +33,20 @@
 //! where nothing else needs it. At the return, which is a return probe's or, of functions that can throw, one of the
 //! function's `ret` instructions, the program in `bpf/calls.bpf.h` walks the stack, if the call succeeded, from the
 //! caller's registers (`bpf/unwind.bpf.h`): for each frame it finds the mapping, the object's table, the row, and
-//! computes the caller's registers; a cache from address to rule and one 2 KiB read of the stack make that cheap. Nearly every rule is 31 bits; the rest are small programs (`bpf/program.bpf.h`), and where one starts from a
-//! register other than rsp and rbp, the walk looks back through its frames for the one that saved it
-//! (`bpf/registers.bpf.h`), by an image that is loaded when a walk first asks for it. A return address that the kernel
-//! replaced for a return probe is put back (`bpf/return_probes.bpf.h`). The frames are hashed; a new stack is stored
-//! once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The block enters the block table,
-//! its bytes the stack's totals (`bpf/blocks.bpf.h`). A free takes both back.
+//! computes the caller's registers. Nearly every rule is 31 bits; the rest are small programs
+//! (`bpf/program.bpf.h`), and where one starts from a register other than rsp and rbp, the walk looks back through its
+//! frames for the one that saved it (`bpf/registers.bpf.h`), by an image that is loaded when a walk first asks for it. A
+//! return address that the kernel replaced for a return probe is put back (`bpf/return_probes.bpf.h`). The frames are
+//! hashed; a new stack is stored once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The
+//! block enters the block table, its bytes the stack's totals (`bpf/blocks.bpf.h`). A free takes both back.
+//!
+//! Three short ways make a walk cheap and change nothing else. A cache leads from an address to its rule; as slot and
+//! tag together name one address, a hit is exact. The stack is read in one piece, as long as it was when the thread was
+//! last walked to its end (`bpf/window.bpf.h`), and frames whose rule is cached and plain are gone over several at a
+//! time. And a walk leaves a trail, the slots of the stack that it depended on (`bpf/trail.bpf.h`): when the next one
+//! begins with the same registers and finds the same in these slots, it is the same walk, and its record is known
+//! (`bpf/memo.bpf.h`). A frame pointer that was restored but never used is in no trail: code without frame pointers keeps
+//! anything in that register.
 //!
 //! With `--mmap` there are no probes: tracepoints tell user space of each mapping call, with its stack, in one queue
 //! (`bpf/regions.bpf.h`), and [`regions`] keeps there what is mapped and by whom.
@@ -77,7 +85,9 @@
 //!   not at all ([`bpf::Processes`], `bpf/processes.bpf.h`). A child of fork uses its parent's list of that moment
 //!   until it has its own.
 //! * **One walk, two languages.** `bpf/unwind.bpf.h` does what [`unwind_tables::walk`] specifies;
-//!   `tests/unwind_host.rs` and `tests/unwind_recorded.rs` run both over the same tables and memory.
+//!   `tests/unwind_host.rs` and `tests/unwind_recorded.rs` run both over the same tables and memory. That short ways
+//!   change nothing is shown there too, and by `tests/live_walks.rs` on real programs, where each walk is done again
+//!   in the same probe without them.
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
 //! * **A report does not depend on how busy the target is.** Totals are read in place; the block table is walked once,
 //!   bucket by bucket, so that no block is seen twice, none that stays is skipped, and the walk has an end

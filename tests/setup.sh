@@ -92,6 +92,10 @@ test)
     check_toolchain test
     # shellcheck disable=SC2086
     install_missing $build_packages $test_packages
+    # Where the kernel says which tracepoints it has. Most systems mount it by themselves.
+    if [ "$(id -u)" = 0 ] && [ ! -e /sys/kernel/tracing/events ]; then
+        mount -t tracefs nodev /sys/kernel/tracing || die "tracefs is needed at /sys/kernel/tracing"
+    fi
     # Python's own tests are a package for each version.
     install_missing "$(/usr/bin/python3 -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])')"
     ;;
