@@ -7,10 +7,13 @@
 
 use std::ops::Range;
 
+use memchr::memmem;
+
 use crate::addr::Svma;
 use crate::cfi::{Cfi, Function};
+use crate::packed::PackedRule;
 use crate::program::Programs;
-use crate::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
+use crate::rule::{CfaRule, FrameRule, Register, Saved};
 use crate::saves::{self, LONG_WORDS, LongSaves, SavesRule, long};
 use crate::table::{Row, RowRule};
 
@@ -21,6 +24,7 @@ const CODES: [&[u8]; 2] = [
     // mov $15, %eax; syscall
     &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05],
 ];
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `uc_mcontext` in `struct ucontext`, and in it the registers in the order of `struct sigcontext`, by their DWARF
 /// numbers; after them come rsp and rip.
 const MCONTEXT: i32 = 40;
@@ -35,14 +39,16 @@ pub(crate) fn find<'a>(
     gaps: Vec<Range<Svma>>,
     mut bytes_of: impl FnMut(&Range<Svma>) -> Option<&'a [u8]>,
 ) -> Vec<Range<Svma>> {
+    /// Most gaps are the padding between functions, and shorter.
+    const SHORTEST: u64 = CODES[1].len() as u64;
+    let syscalls = memmem::Finder::new(&SYSCALL);
     let mut found = Vec::new();
     for gap in gaps {
+        if gap.end.offset_from(gap.start) < SHORTEST {
+            continue;
+        }
         let Some(bytes) = bytes_of(&gap) else { continue };
-        let syscalls = bytes
-            .windows(2)
-            .zip(2..)
-            .filter(|(pair, _)| *pair == [0x0f, 0x05]);
-        for (_, end) in syscalls {
+        for end in syscalls.find_iter(bytes).map(|at| at + SYSCALL.len()) {
             let code = CODES.iter().find(|code| bytes[..end].ends_with(code));
             if let Some(code) = code {
                 let start = end.saturating_sub(code.len()).saturating_sub(1);
@@ -73,7 +79,7 @@ pub(crate) fn describe<R: RowRule>(trampolines: &[Range<Svma>], rule: R) -> Cfi<
 }
 
 /// How to get to the interrupted frame.
-pub(crate) fn rule(programs: &mut Programs) -> UnwindRule {
+pub(crate) fn rule(programs: &mut Programs) -> PackedRule {
     let at = |offset| Saved::At {
         register: Register::Sp,
         offset,
@@ -88,7 +94,9 @@ pub(crate) fn rule(programs: &mut Programs) -> UnwindRule {
         fp: at(FP_AT),
         signal_frame: true,
     };
-    programs.rule(frame).unwrap_or_else(UnwindRule::Unsupported)
+    programs
+        .packed_rule(frame)
+        .unwrap_or_else(PackedRule::unsupported)
 }
 
 /// Where the interrupted frame's registers are.
