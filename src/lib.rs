@@ -21,7 +21,7 @@
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
 //!
-//! Modules import only those before them in this list: `preflight`, `launch`, `calls`, `target`, `memory`, `allocator`,
+//! Modules import only those before them in this list: `parallel`, `preflight`, `launch`, `calls`, `target`, `memory`, `allocator`,
 //! `bpf`, `collect`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`, `cli`. `tests/tidy.rs` holds
 //! them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
@@ -119,6 +119,7 @@ pub mod inspect;
 pub mod launch;
 pub mod leak;
 pub mod memory;
+pub mod parallel;
 pub mod preflight;
 pub mod regions;
 pub mod report;

@@ -16,7 +16,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use amount::{AmountJson, SamplingJson};
-use memory::MemoryJson;
+use memory::{MemoryJson, OwnJson};
 
 use super::kernel::KernelJson;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
@@ -55,6 +55,9 @@ struct ReportJson {
     /// Where the kernel's own allocations were traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
+    /// What memleak itself takes.
+    #[serde(rename = "self")]
+    own: OwnJson,
     stacks: Vec<StackJson>,
 }
 
@@ -233,6 +236,7 @@ impl From<&Report> for ReportJson {
             },
             recent: report.into(),
             kernel: report.kernel.as_ref().map(KernelJson::from),
+            own: report.own.into(),
             stacks: report
                 .stacks
                 .iter()

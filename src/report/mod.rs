@@ -29,7 +29,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Ages, Amount, Estimate, Events, Losses, RegionKind, Spread};
+use crate::collect::{Ages, Amount, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::symbolize::frame::Symbolized;
@@ -67,6 +67,8 @@ pub struct Report {
     pub steps: Vec<ModuleSteps<Arc<ModuleFacts>>>,
     /// The kernel, where its own allocations were traced.
     pub kernel: Option<KernelFacts>,
+    /// What memleak itself takes.
+    pub own: OwnMemory,
 }
 
 /// A time of day.

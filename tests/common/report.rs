@@ -19,10 +19,20 @@ pub struct Report {
     pub unwinding: Unwinding,
     #[serde(flatten)]
     pub recent: super::recent::Recent,
+    #[serde(rename = "self")]
+    pub own: OwnMemory,
     pub stacks: Vec<Stack>,
     /// What is outstanding of each stack, with its error.
     #[serde(skip)]
     pub estimates: Vec<Estimate>,
+}
+
+/// What memleak itself takes, in bytes.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct OwnMemory {
+    pub resident_bytes: u64,
+    pub peak_bytes: u64,
+    pub kernel_bytes: u64,
 }
 
 /// What is read of estimates a second time.

@@ -7,8 +7,6 @@
 
 use std::ops::Range;
 
-use memchr::memmem;
-
 use crate::addr::Svma;
 use crate::cfi::{Cfi, Function};
 use crate::packed::PackedRule;
@@ -24,7 +22,6 @@ const CODES: [&[u8]; 2] = [
     // mov $15, %eax; syscall
     &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05],
 ];
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `uc_mcontext` in `struct ucontext`, and in it the registers in the order of `struct sigcontext`, by their DWARF
 /// numbers; after them come rsp and rip.
 const MCONTEXT: i32 = 40;
@@ -41,14 +38,14 @@ pub(crate) fn find<'a>(
 ) -> Vec<Range<Svma>> {
     /// Most gaps are the padding between functions, and shorter.
     const SHORTEST: u64 = CODES[1].len() as u64;
-    let syscalls = memmem::Finder::new(&SYSCALL);
     let mut found = Vec::new();
     for gap in gaps {
         if gap.end.offset_from(gap.start) < SHORTEST {
             continue;
         }
         let Some(bytes) = bytes_of(&gap) else { continue };
-        for end in syscalls.find_iter(bytes).map(|at| at + SYSCALL.len()) {
+        // By the last byte of `syscall`: most gaps are too short for more to be worth its while.
+        for end in memchr::memchr_iter(0x05, bytes).map(|last| last + 1) {
             let code = CODES.iter().find(|code| bytes[..end].ends_with(code));
             if let Some(code) = code {
                 let start = end.saturating_sub(code.len()).saturating_sub(1);
