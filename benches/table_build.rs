@@ -1,76 +1,176 @@
-//! ELF file to unwind table image: how long attaching waits for one object.
+//! ELF file to unwind table image: how long attaching waits for one object, and how large its table is.
 //!
-//! Prints rows per second and bytes per row once per object; criterion's own numbers are in code bytes.
+//! Prints, for each object of this machine that is listed, rows of its table per second of one core's time (the best
+//! of several builds), and bytes per row. A row is what is left when equal neighbours are merged, gaps included. Bytes
+//! are all that lookups need: header, index, rows, rules, escapes, wide rules. Where an object's own rules start from a
+//! register that other frames save, its image ends with a second one, which says where they do: it has rows and bytes
+//! of its own, is printed behind, and is part of the time.
+//!
+//! `cargo bench --bench table_build` fails if an object of [`MIN_ROWS`] rows or more is under [`LEAST_SPEED`] or over
+//! [`MOST_BYTES`], which [`SPARSE`] ones are; `cargo test --bench table_build` builds each table once and looks at sizes alone.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
-#![allow(missing_docs, reason = "criterion's macros define a public function")]
 
 use std::fs;
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use nix::time::{ClockId, clock_gettime};
+use unwind_tables::image::{Image, header};
 
-const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+/// Rows per second of one core.
+const LEAST_SPEED: f64 = 5e6;
+/// Bytes per row.
+const MOST_BYTES: f64 = 3.0;
+/// Smaller tables are what their headers and indices are.
+const MIN_ROWS: u64 = 5000;
 
-/// The C library, the C++ library, and something large.
-fn objects() -> Vec<PathBuf> {
-    let library = |name: &str| Path::new(LIBRARIES).join(name);
-    let large = library("libLLVM-14.so.1");
-    let large = if large.exists() {
-        Some(large)
-    } else {
-        largest_library()
-    };
-    let named = ["libc.so.6", "libstdc++.so.6"].map(library);
-    named
-        .into_iter()
-        .chain(large)
-        .filter(|path| path.exists())
-        .collect()
-}
+/// Over the limit of bytes: of code with so few rows that the index, a word for each 256 bytes of code, has more than
+/// one byte for each row.
+const SPARSE: [&str; 1] = ["/usr/bin/node"];
 
-fn largest_library() -> Option<PathBuf> {
-    let entries = fs::read_dir(LIBRARIES).ok()?.filter_map(Result::ok);
-    let sized = entries.filter_map(|entry| {
-        let metadata = entry.metadata().ok()?;
-        let is_library = entry.file_name().to_string_lossy().contains(".so");
-        (is_library && metadata.is_file()).then(|| (metadata.len(), entry.path()))
-    });
-    sized.max().map(|(_, path)| path)
-}
+/// Looked for on this machine; what is not there is left out.
+const OBJECTS: [&str; 12] = [
+    "/usr/lib/x86_64-linux-gnu/libLLVM-14.so.1",
+    "/usr/lib/llvm-14/lib/libclang-cpp.so.14",
+    "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
+    "/usr/lib/x86_64-linux-gnu/libc.so.6",
+    "/usr/lib/x86_64-linux-gnu/libcrypto.so.3",
+    "/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0",
+    "/usr/bin/python3",
+    "/usr/bin/redis-check-rdb",
+    "/usr/bin/perl",
+    "/usr/bin/git",
+    "/usr/bin/gdb",
+    "/usr/bin/node",
+];
 
-/// One build, timed by itself, for the numbers that criterion does not give.
-fn print_summary(path: &Path, elf: &[u8]) {
-    let start = Instant::now();
-    let compiled = unwind_tables::compile(elf).expect("a library of this machine");
-    let seconds = start.elapsed().as_secs_f64();
-    let bytes = compiled.image.map_or(0, |image| image.byte_len());
-    let (raw, rows) = (compiled.coverage.raw_rows, compiled.coverage.rows);
-    println!(
-        "{}: {raw} rows read, {rows} kept; {:.1} M rows read/s; image {bytes} bytes, {:.2} bytes/row",
-        path.display(),
-        raw as f64 / seconds / 1e6,
-        bytes as f64 / rows as f64,
+fn main() -> ExitCode {
+    let full = std::env::args().any(|argument| argument == "--bench");
+    let builds = if full { 15 } else { 1 };
+    let paths = OBJECTS.iter().map(Path::new).filter(|path| path.exists());
+    let measured: Vec<_> = paths
+        .map(|path| (path.to_owned(), measure(path, builds)))
+        .collect();
+    assert!(
+        !measured.is_empty(),
+        "none of the listed objects is on this machine"
     );
-}
-
-fn table_build(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("table_build");
-    group.sample_size(10).measurement_time(Duration::from_secs(3));
-    for path in objects() {
-        let elf = fs::read(&path).expect("a library of this machine");
-        print_summary(&path, &elf);
-        let name = path
-            .file_name()
-            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        group.throughput(Throughput::Bytes(elf.len() as u64));
-        group.bench_with_input(BenchmarkId::from_parameter(name), &elf, |bencher, elf| {
-            bencher.iter(|| unwind_tables::compile(black_box(elf)));
-        });
+    let mut missed = Vec::new();
+    for (path, build) in &measured {
+        println!("{build}  {}", path.display());
+        let is_sparse = SPARSE.iter().any(|sparse| Path::new(sparse) == path);
+        missed.extend(build.misses(full, !is_sparse).map(|what| (path.clone(), what)));
     }
-    group.finish();
+    for (path, what) in &missed {
+        println!("{}: {what}", path.display());
+    }
+    match missed.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
 }
 
-criterion_group!(benches, table_build);
-criterion_main!(benches);
+/// The fastest of several builds of one object.
+struct Build {
+    seconds: f64,
+    rows_read: u64,
+    rules: Part,
+    saves: Option<Part>,
+}
+
+/// An image, or the one behind it.
+struct Part {
+    rows: u64,
+    bytes: u64,
+}
+
+fn measure(path: &Path, builds: u32) -> Build {
+    let elf = fs::read(path).expect("a file of this machine");
+    let mut fastest = Duration::MAX;
+    let mut compiled = None;
+    for _ in 0..builds {
+        let began = thread_time();
+        let built = unwind_tables::compile(black_box(&elf)).expect("an ELF file");
+        fastest = fastest.min(thread_time() - began);
+        compiled = Some(built);
+    }
+    let compiled = compiled.expect("it was built");
+    let image = compiled.image.expect("it has CFI");
+    let (rules, saves) = parts(&image);
+    Build {
+        seconds: fastest.as_secs_f64(),
+        rows_read: compiled.coverage.raw_rows,
+        rules,
+        saves,
+    }
+}
+
+/// CPU time of this thread.
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .expect("every Linux has it")
+        .into()
+}
+
+fn parts(image: &Image) -> (Part, Option<Part>) {
+    let words = image.words();
+    let part = |words: &[u32]| Part {
+        rows: words[header::ROW_COUNT].into(),
+        bytes: size_of_val(words) as u64,
+    };
+    match words[header::SAVES_AT] as usize {
+        0 => (part(words), None),
+        at => (part(&words[..at]), Some(part(&words[at..]))),
+    }
+}
+
+impl Part {
+    fn bytes_per_row(&self) -> f64 {
+        self.bytes as f64 / self.rows as f64
+    }
+}
+
+impl Build {
+    /// Of both images: both were built in that time.
+    fn speed(&self) -> f64 {
+        let rows = self.rules.rows + self.saves.as_ref().map_or(0, |saves| saves.rows);
+        rows as f64 / self.seconds
+    }
+
+    /// The limits that it is beyond.
+    fn misses(&self, timed: bool, sized: bool) -> impl Iterator<Item = String> {
+        let large = self.rules.rows >= MIN_ROWS;
+        let (bytes, speed) = (self.rules.bytes_per_row(), self.speed());
+        let size = (large && sized && bytes > MOST_BYTES).then(|| format!("{bytes:.3} bytes per row"));
+        let slow = (large && timed && speed < LEAST_SPEED).then(|| format!("{speed:.0} rows per second"));
+        size.into_iter().chain(slow)
+    }
+}
+
+impl std::fmt::Display for Build {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            seconds,
+            rows_read,
+            rules,
+            saves,
+        } = self;
+        let (milliseconds, speed) = (seconds * 1e3, self.speed() / 1e6);
+        let (rows, bytes) = (rules.rows, rules.bytes_per_row());
+        write!(
+            f,
+            "{rows_read:7} rows read, {rows:7} kept, {milliseconds:6.1} ms, {speed:5.1} M rows/s, {bytes:.3} bytes/row"
+        )?;
+        match saves {
+            Some(saves) => write!(
+                f,
+                ", saves: {} rows, {:.3} bytes/row",
+                saves.rows,
+                saves.bytes_per_row()
+            ),
+            None => Ok(()),
+        }
+    }
+}

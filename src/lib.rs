@@ -21,9 +21,9 @@
 //!   8  report         Report ─► text | json                (one file per format)
 //! ```
 //!
-//! Modules import only those before them in this list: `preflight`, `launch`, `calls`, `target`, `memory`, `allocator`,
-//! `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`, `inspect`,
-//! `cli`. `tests/tidy.rs` holds them to it. `doctor` and `inspect` are the commands that do not trace.
+//! Modules import only those before them in this list: `parallel`, `preflight`, `launch`, `calls`, `target`, `memory`,
+//! `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`,
+//! `inspect`, `cli`. `tests/tidy.rs` holds them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
 //! # What happens at an allocation
 //!
@@ -139,6 +139,7 @@ pub mod launch;
 pub mod leak;
 pub mod memory;
 pub mod overhead;
+pub mod parallel;
 pub mod preflight;
 pub mod regions;
 pub mod report;

@@ -20,6 +20,7 @@ use super::probing::SiteCost;
 use super::problem::{Problem, Reason};
 use super::sites::{self, FunctionCode, Why};
 use super::symbols::{self, SymbolKind};
+use crate::parallel;
 use crate::target::{Module, ModuleId};
 
 /// An instruction to probe.
@@ -61,31 +62,53 @@ pub struct Discovery {
 /// Finds every probe site among `modules`, which should be those that the process has mapped.
 pub fn discover<'a>(modules: impl IntoIterator<Item = &'a Module>, catalog: &mut Catalog) -> Discovery {
     let mut discovery = Discovery::default();
+    let mut nameless = Vec::new();
     for module in modules.into_iter().filter(|module| !module.is_vdso()) {
         if catalog.selection.admits(&module.path) {
-            discovery.add_module(module, catalog);
+            nameless.extend(discovery.add_module(module, catalog));
+            module.release();
         }
     }
+    discovery.add_stripped(nameless);
     discovery.add_missing(catalog);
     discovery
 }
 
 impl Discovery {
-    /// Adds the sites of one module.
-    fn add_module(&mut self, module: &Module, catalog: &mut Catalog) {
-        let (found, problems) = match definitions(module, catalog) {
-            Ok(found) => found,
-            Err(reason) => return self.problem(module, reason),
-        };
-        for reason in problems {
-            self.problem(module, reason);
+    /// Adds the sites of one module, or returns it if it names no function of any allocator.
+    fn add_module<'a>(&mut self, module: &'a Module, catalog: &mut Catalog) -> Option<&'a Module> {
+        match definitions(module, catalog) {
+            Ok((found, problems)) => {
+                for reason in problems {
+                    self.problem(module, reason);
+                }
+                if found.is_empty() {
+                    return Some(module);
+                }
+                self.add_sites(module, found, catalog);
+            }
+            Err(reason) => self.problem(module, reason),
         }
-        if found.is_empty() {
-            if let Some(allocator) = stripped_allocator(module.bytes()) {
+        None
+    }
+
+    /// Adds what allocators there are among modules that name none.
+    fn add_stripped(&mut self, modules: Vec<&Module>) {
+        let mut found = parallel::for_each(modules, |module| {
+            let allocator = stripped_allocator(module);
+            module.release();
+            (module, allocator)
+        });
+        found.sort_unstable_by_key(|(module, _)| module.id);
+        for (module, allocator) in found {
+            if let Some(allocator) = allocator {
                 self.problem(module, Reason::Stripped(allocator));
             }
-            return;
         }
+    }
+
+    /// Adds the sites of one module, given the functions that it defines.
+    fn add_sites(&mut self, module: &Module, found: Vec<Definition>, catalog: &mut Catalog) {
         let elf = match ElfView::parse(module.bytes()) {
             Ok(elf) => elf,
             Err(error) => return self.problem(module, Reason::Headers(Arc::new(error))),
@@ -165,7 +188,7 @@ impl Discovery {
 }
 
 /// The allocator whose texts an object contains.
-fn stripped_allocator(bytes: &[u8]) -> Option<&'static str> {
+fn stripped_allocator(module: &Module) -> Option<&'static str> {
     /// A text that only the allocator itself has, and its name.
     const TEXTS: &[(&[u8], &str)] = &[
         (b"<jemalloc>: ", "jemalloc"),
@@ -179,6 +202,18 @@ fn stripped_allocator(bytes: &[u8]) -> Option<&'static str> {
     ];
     /// Bytes that are searched.
     const MOST: usize = 64 << 20;
+    let elf = ElfView::parse(module.bytes()).ok()?;
+    // Where compilers put texts. Most of a file is code, symbols and relocations, which take longer to search than
+    // its unwind table to build.
+    let bytes = match elf.section_range(b".rodata") {
+        Some(range) => {
+            let end = usize::try_from(range.end.get()).ok()?;
+            module
+                .bytes()
+                .get(usize::try_from(range.start.get()).ok()?..end)?
+        }
+        None => module.bytes(),
+    };
     let bytes = bytes.get(..MOST).unwrap_or(bytes);
     let found = TEXTS.iter().find(|(text, _)| memmem::find(bytes, text).is_some());
     found.map(|&(_, name)| name)

@@ -1,10 +1,13 @@
 //! Opening, sizing and loading the BPF object. It knows capacities and knobs, nothing about processes.
 
+use std::ffi::OsStr;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
+use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{OpenMapMut, OpenObject, ProgramAttachType};
+use libbpf_rs::{MapHandle, MapType, OpenMapMut, OpenObject, ProgramAttachType};
 use thiserror::Error;
 
 use super::skeleton::types::limits;
@@ -392,12 +395,29 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
 
 fn set_array_size(map: &mut OpenMapMut<'_>, entries: u32, entry_bytes: usize) -> Result<(), LoadError> {
     let bytes = entries as usize * entry_bytes;
-    map.set_value_size(u32::try_from(bytes).map_err(|_| LoadError::Capacity {
+    let value_bytes = u32::try_from(bytes).map_err(|_| LoadError::Capacity {
         what: "array",
         value: bytes as u64,
         most: u32::MAX.into(),
-    })?)?;
+    })?;
+    map.set_value_size(value_bytes)?;
+    map.reuse_fd(zeroed_array(map.name(), value_bytes)?.as_fd())?;
     Ok(())
+}
+
+/// An array of one value, which can be mapped. libbpf would make the same and then write as many zeros into it as it
+/// has: for a hundred megabytes, a quarter of the time that loading takes.
+fn zeroed_array(name: &OsStr, value_bytes: u32) -> Result<MapHandle, libbpf_rs::Error> {
+    /// `BPF_OBJ_NAME_LEN` of the kernel's `include/uapi/linux/bpf.h`, with the end.
+    const NAME_BYTES: usize = 16;
+    let name = name.to_str().unwrap_or_default();
+    let name = name.get(..NAME_BYTES - 1).unwrap_or(name);
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as u64,
+        map_flags: BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    MapHandle::create(MapType::Array, Some(name), 4, value_bytes, 1, &options)
 }
 
 /// Numbers of elements of the hash tables and of the scratch array.

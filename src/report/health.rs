@@ -13,6 +13,7 @@ use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
 use super::{Report, estimates, memory, overhead, recent, regions};
 use crate::bpf::InstanceEnd;
+use crate::collect::OwnMemory;
 
 /// Lines for processes.
 const MAX_PROCESSES: usize = 10;
@@ -44,6 +45,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     recent::age_lines(report)
         .into_iter()
         .try_for_each(|(label, text)| line(out, label, text))?;
+    render_own(report, out)?;
     render_losses(report, out)
 }
 
@@ -172,6 +174,20 @@ fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         out,
         "Frames",
         format!("{cfi} by CFI, {fp} by frame pointer ({share})"),
+    )
+}
+
+fn render_own(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let OwnMemory {
+        resident_bytes,
+        peak_bytes,
+        kernel_bytes,
+    } = report.own;
+    let (resident, peak, kernel) = (size(resident_bytes), size(peak_bytes), size(kernel_bytes));
+    line(
+        out,
+        "memleak",
+        format!("{resident} resident, at most {peak}; maps in the kernel: {kernel}"),
     )
 }
 

@@ -17,7 +17,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use amount::{AmountJson, SamplingJson};
-use memory::MemoryJson;
+use memory::{MemoryJson, OwnJson};
 use overhead::OverheadJson;
 
 use super::kernel::KernelJson;
@@ -58,6 +58,9 @@ struct ReportJson {
     /// Where the kernel's own allocations were traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
+    /// What memleak itself takes.
+    #[serde(rename = "self")]
+    own: OwnJson,
     stacks: Vec<StackJson>,
 }
 
@@ -237,6 +240,7 @@ impl From<&Report> for ReportJson {
             recent: report.into(),
             overhead: report.overhead.as_ref().map(OverheadJson::from),
             kernel: report.kernel.as_ref().map(KernelJson::from),
+            own: report.own.into(),
             stacks: report
                 .stacks
                 .iter()

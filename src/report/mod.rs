@@ -30,7 +30,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Ages, Amount, Estimate, Events, Losses, RegionKind, Spread};
+use crate::collect::{Ages, Amount, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
@@ -72,6 +72,8 @@ pub struct Report {
     pub overhead: Option<Overhead>,
     /// The kernel, where its own allocations were traced.
     pub kernel: Option<KernelFacts>,
+    /// What memleak itself takes.
+    pub own: OwnMemory,
 }
 
 /// A time of day.

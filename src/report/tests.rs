@@ -109,6 +109,11 @@ fn report(stacks: Vec<Stack>) -> Report {
         steps: Vec::new(),
         overhead: None,
         kernel: None,
+        own: OwnMemory {
+            resident_bytes: 45 << 20,
+            peak_bytes: 64 << 20,
+            kernel_bytes: 100 << 20,
+        },
     }
 }
 
@@ -234,6 +239,7 @@ fn text_of_a_full_report() {
   Frames:    28 by CFI, 4 by frame pointer (6.4%)
              libplugin.so: left 3 times by frame pointer (100%); CFI covers 12.0% of its code
              outside all modules: left 1 time by frame pointer (100%)
+  memleak:   45.0 MiB (47185920 B) resident, at most 64.0 MiB (67108864 B); maps in the kernel: 100.0 MiB (104857600 B)
   Lost:      9 blocks, 1.5 MiB (1600000 B): not in the amounts above
              9 block_table_full
 ");
@@ -248,6 +254,7 @@ fn text_of_an_empty_report() {
   Process:   4242 leaker (/opt/leaker)
   Calls:     30 allocations, 8 frees in 12.3 s
   Stacks:    none: no allocation was accounted
+  memleak:   45.0 MiB (47185920 B) resident, at most 64.0 MiB (67108864 B); maps in the kernel: 100.0 MiB (104857600 B)
   Lost:      nothing
 ");
 }
@@ -424,7 +431,9 @@ fn json_of_an_empty_report() {
         r#""lost":{"blocks":0,"bytes":0,"frees":0,"processes":0,"events":0,"causes":{}},"#,
         r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
         r#""older_than_ns":null,"since_last":{"duration_ns":0},"since_baseline":{"duration_ns":0,"marked":null},"ages":null,"#,
-        r#""overhead":null,"stacks":[]}"#,
+        r#""overhead":null,"#,
+        r#""self":{"resident_bytes":47185920,"peak_bytes":67108864,"kernel_bytes":104857600},"#,
+        r#""stacks":[]}"#,
         "\n",
     );
     assert_eq!(rendered(&report(Vec::new()), Format::Json), expected);

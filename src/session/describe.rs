@@ -12,7 +12,7 @@ use unwind_tables::walk::Unwind;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::{Catalog, Name};
-use crate::collect::{Ages, Estimate, LiveBlocks, RegionCall, Snapshot};
+use crate::collect::{Ages, Estimate, LiveBlocks, OwnMemory, RegionCall, Snapshot};
 use crate::config::View;
 use crate::leak::growth::Changes;
 use crate::leak::{
@@ -110,6 +110,7 @@ pub(super) fn report(
         steps,
         overhead: None,
         kernel: None,
+        own: OwnMemory::read(),
     }
 }
 

@@ -9,7 +9,7 @@ use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 
 use super::describe::{Recently, recent, time_of_day};
 use crate::bpf::KernelAllocator;
-use crate::collect::{Amount, Snapshot, StackTotals};
+use crate::collect::{Amount, OwnMemory, Snapshot, StackTotals};
 use crate::config::View;
 use crate::leak::age::Holder;
 use crate::leak::kernel_frames::{Kind, cut, is_root};
@@ -91,6 +91,7 @@ pub(super) fn report(
             release: facts.release.clone(),
             kinds,
         }),
+        own: OwnMemory::read(),
     }
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use unwind_tables::addr::Avma;
 
 use super::attachments::Attachments;
+use super::phases::Phases;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::regions::Ledger;
@@ -45,6 +46,8 @@ pub(super) struct Prepared {
     pub(super) probes: AllocatorProbes,
     /// What each of them has mapped.
     pub(super) mappings: Vec<Mappings>,
+    /// How long that took.
+    pub(super) phases: Phases,
 }
 
 /// A trace that goes on. Dropping it detaches.
@@ -69,6 +72,8 @@ pub(super) struct Live<'obj> {
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// When the last probe was attached.
     pub(super) started: Instant,
+    /// How long it took until then.
+    pub(super) phases: Phases,
 }
 
 impl<'obj> Live<'obj> {
@@ -137,7 +142,9 @@ impl<'obj> Live<'obj> {
             said: Said::default(),
             lifecycle: super::lifecycle::Lifecycle::default(),
             started: Instant::now(),
+            phases: prepared.phases.clone(),
         };
+        live.phases.end("load programs");
         let added = live.add_targets(prepared);
         if added.is_err() {
             prepared.modules = std::mem::take(&mut live.modules);
@@ -145,6 +152,7 @@ impl<'obj> Live<'obj> {
         }
         added?;
         live.started = Instant::now();
+        tracing::debug!("attached in steps: {}", live.phases);
         live.say_started(path);
         Ok(live)
     }
@@ -155,6 +163,7 @@ impl<'obj> Live<'obj> {
         let used = self.tables.used(all, &self.modules);
         let stored = self.tables.store(built, &self.modules, &used, &mut self.kernel);
         stored.context("cannot store unwind tables")?;
+        self.phases.end("store tables");
         for target in &prepared.targets {
             let pid = target.pid();
             self.add_target(target)
@@ -182,7 +191,9 @@ impl<'obj> Live<'obj> {
         let process = Process::new(instance, Some(target), History::default());
         self.processes.insert(number, process);
         self.reload(number)?;
+        self.phases.end("publish mappings");
         self.attach_new(number)?;
+        self.phases.end("attach");
         self.note_memory(number);
         Ok(())
     }

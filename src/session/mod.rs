@@ -14,6 +14,7 @@ mod lifecycle;
 mod live;
 mod memory;
 mod overhead;
+mod phases;
 mod probes;
 mod process;
 mod program;
@@ -49,6 +50,7 @@ use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use live::{Live, Prepared};
 use overhead::Meter;
+use phases::Phases;
 use probes::AllocatorProbes;
 pub use signals::Signals;
 use tables::ModuleTables;
@@ -316,6 +318,7 @@ impl<'obj> Session<'obj> {
         };
         let report = describe::report(names, &snapshot, &recent, view, unwind, top);
         self.growth.reported(&snapshot);
+        self.live.modules.release();
         Ok(Report { overhead, ..report })
     }
 }
@@ -323,7 +326,7 @@ impl<'obj> Session<'obj> {
 /// Everything that can be made ready before anything is loaded.
 fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
     let mut modules = Modules::new();
-    let began = Instant::now();
+    let mut phases = Phases::begin();
     let targets = config
         .pids
         .iter()
@@ -335,10 +338,12 @@ fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
         .iter()
         .map(|target| read_mappings(target, &mut modules))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    phases.end("read mappings");
     let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
-    tracing::info!("{} unwind tables built in {:.0?}", built.len(), began.elapsed());
+    phases.end("build tables");
     let mut probes = AllocatorProbes::new(config.allocators.clone(), config.first_instructions);
     let problems = probes.look_at(modules.iter(), &modules);
+    phases.end("find probes");
     let mapped = || modules.iter().filter(|module| !module.is_vdso());
     if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {
         bail!("nothing to probe: {missing}");
@@ -359,6 +364,7 @@ fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
         modules,
         built,
         probes,
+        phases,
     })
 }
 

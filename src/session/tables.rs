@@ -1,8 +1,6 @@
 //! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its mappings.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
-use std::thread;
 
 use unwind_tables::addr::Bias;
 use unwind_tables::fingerprint::Fingerprint;
@@ -12,6 +10,7 @@ use unwind_tables::{Compiled, compile, compile_saves};
 
 use super::copies::Copies;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
+use crate::parallel;
 use crate::report::TableFacts;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
 
@@ -287,32 +286,11 @@ fn facts(compiled: &Compiled) -> TableFacts {
     TableFacts::of(&compiled.coverage, table_bytes as u64)
 }
 
-/// Compiles `queue`, its last element first.
+/// Compiles modules, the last first. What was read of their files is not needed again soon.
 fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
-    let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(queue.len()));
-    let built = Mutex::new(Vec::with_capacity(queue.len()));
-    let queue = Mutex::new(queue);
-    // A worker that panicked would have poisoned the locks; what the others did is still good.
-    let next = || {
-        queue
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .pop()
-    };
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(module) = next() {
-                    let result = compile(module.bytes()).map_err(|error| error.to_string());
-                    built
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .push((module.id, result));
-                }
-            });
-        }
-    });
-    built
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    parallel::for_each(queue, |module| {
+        let result = compile(module.bytes()).map_err(|error| error.to_string());
+        module.release();
+        (module.id, result)
+    })
 }

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io;
 
-use memmap2::{Mmap, MmapOptions};
+use memmap2::{Mmap, MmapOptions, UncheckedAdvice};
 
 /// The bytes of a regular file, read-only.
 #[derive(Debug)]
@@ -38,6 +38,14 @@ impl MappedFile {
         // guaranteed for any file mapping; the consequences are bounded as described above, and
         // every user of the slice treats it as untrusted input.
         unsafe { options.map(file) }.map(Self)
+    }
+
+    /// Gives back the memory that holds what was read of it. Reading on is as before, and takes as long as at first.
+    pub(super) fn release(&self) {
+        // SAFETY: the mapping is of a file and shared, so that the pages are read from the file again.
+        let released = unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) };
+        // The kernel knows it for every mapping of a file; without it, there is more memory resident.
+        _ = released;
     }
 
     /// The file's bytes.

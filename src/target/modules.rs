@@ -94,6 +94,13 @@ impl Module {
         }
     }
 
+    /// Gives back the memory that holds what was read of its file. What is read later is read from the file again.
+    pub fn release(&self) {
+        if let Content::File { bytes, .. } = &self.content {
+            bytes.release();
+        }
+    }
+
     /// A path under which this process reaches the very inode, for attaching probes.
     ///
     /// Valid while the module lives. `None` for the vDSO, which has no file to probe.
@@ -185,6 +192,11 @@ impl Modules {
     /// All modules, oldest first, whether or not anything still maps them.
     pub fn iter(&self) -> impl Iterator<Item = &Module> {
         self.modules.iter()
+    }
+
+    /// Releases all of them.
+    pub fn release(&self) {
+        self.modules.iter().for_each(Module::release);
     }
 
     /// The module of a file in our own view of the file system.

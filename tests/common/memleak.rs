@@ -120,6 +120,11 @@ impl Memleak {
         panic!("memleak did not mark: {:#?}", self.said);
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal, as `kill -NAME` does.
     pub fn signal(&self, name: &str) {
         signal(self.child.id(), name);

@@ -20,6 +20,8 @@ pub struct Report {
     #[serde(flatten)]
     pub recent: super::recent::Recent,
     pub overhead: Option<Overhead>,
+    #[serde(rename = "self")]
+    pub own: OwnMemory,
     pub stacks: Vec<Stack>,
     /// What is outstanding of each stack, with its error.
     #[serde(skip)]
@@ -72,6 +74,14 @@ pub struct Interval {
     pub now: u64,
     pub least: u64,
     pub most: u64,
+}
+
+/// What memleak itself takes, in bytes.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct OwnMemory {
+    pub resident_bytes: u64,
+    pub peak_bytes: u64,
+    pub kernel_bytes: u64,
 }
 
 /// What is read of estimates a second time.

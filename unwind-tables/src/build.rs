@@ -13,9 +13,9 @@ use crate::compact;
 use crate::coverage::{CfiSource, Coverage};
 use crate::elf::{ElfView, Segment};
 use crate::error::{ImageError, TableError};
+use crate::packed::PackedRule;
 use crate::program::Programs;
 use crate::ranges;
-use crate::rule::UnwindRule;
 use crate::saves::{LongSaves, SavesRule};
 use crate::switches;
 use crate::table::{Row, RowRule, Rows, UnwindTable};
@@ -37,7 +37,7 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     let code = ranges::merge(view.code_ranges());
     switches::mark(&mut rows, &switches::find(view, &code));
     let [eh_frame, debug_frame] = &sections;
-    let table = UnwindTable::with_programs(rows, programs);
+    let table = UnwindTable::from_packed(rows, programs);
     let table = table.ok_or(TableError::Malformed("rows out of order"))?;
     let mut coverage = Coverage::of_table(&table, &code);
     coverage.source = match (eh_frame.functions.is_empty(), debug_frame.functions.is_empty()) {
@@ -125,7 +125,7 @@ fn check_span<R>(rows: &[Row<R>], file_bytes: u64) -> Result<(), ImageError> {
 
 /// A stretch of code that one function describes.
 #[derive(Clone, Debug)]
-struct Piece<'a, R = UnwindRule> {
+struct Piece<'a, R = PackedRule> {
     range: Range<Svma>,
     /// The function's rows; the first may start before the range, the last after it.
     rows: &'a [Row<R>],
@@ -229,7 +229,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rule::{CfaRule, FrameRule, Register, Saved};
+    use crate::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
 
     /// Addresses of the made-up code.
     const SPACE: u64 = 400;
@@ -238,7 +238,7 @@ mod tests {
         UnwindRule::Frame(FrameRule {
             cfa: CfaRule::Offset {
                 register: Register::Sp,
-                offset,
+                offset: 8 * offset,
             },
             ra: Saved::AtCfa(-8),
             fp: Saved::Same,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     /// A section of functions, each of two rows, with rules that tell everything apart.
-    fn cfi(ranges: &[(u64, u64)], first_offset: i32) -> Cfi {
+    fn cfi(ranges: &[(u64, u64)], first_offset: i32) -> Cfi<UnwindRule> {
         let mut cfi = Cfi::default();
         for (&(start, length), number) in ranges.iter().zip(0..) {
             let first_row = cfi.rows.len();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     /// What the module's documentation says, for one section and address.
-    fn said(cfi: &Cfi, address: Svma) -> Option<UnwindRule> {
+    fn said(cfi: &Cfi<UnwindRule>, address: Svma) -> Option<UnwindRule> {
         let below = cfi
             .functions
             .iter()
@@ -291,7 +291,7 @@ mod tests {
     }
 
     /// The same for both sections and every address.
-    fn expected(eh_frame: &Cfi, debug_frame: &Cfi) -> Vec<UnwindRule> {
+    fn expected(eh_frame: &Cfi<UnwindRule>, debug_frame: &Cfi<UnwindRule>) -> Vec<UnwindRule> {
         let said = |address| said(eh_frame, address).or_else(|| said(debug_frame, address));
         let addresses = (0..SPACE).map(Svma::new);
         addresses

@@ -1,9 +1,10 @@
 //! Call frame information (`.eh_frame`, `.debug_frame`) into functions and their rows.
 //!
-//! What a row means is `translate`; which function wins where two overlap is `build`. Sections are untrusted:
-//! entries are found by their lengths, so that one bad entry costs only itself; a function whose instructions
-//! are malformed keeps the rows before the fault. Time is bounded by the section's size: FDEs do not overlap in
-//! the section, and the instructions of CIEs, which each FDE repeats, have a budget.
+//! Nearly every FDE is read by `plain`, the others by gimli. What a row means is `translate`; which function wins
+//! where two overlap is `build`. Sections are untrusted: entries are found by their lengths, so that one bad entry
+//! costs only itself; a function whose instructions are malformed keeps the rows before the fault. Time is bounded by
+//! the section's size: FDEs do not overlap in the section, and the instructions of CIEs, which each FDE of gimli's
+//! repeats, have a budget.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,9 +17,11 @@ use crate::bytes::Bytes;
 use crate::elf::CfiSection;
 use crate::error::ImageError;
 use crate::image::MAX_ROWS;
+use crate::packed::PackedRule;
+use crate::plain::{PlainCie, PlainFde, PlainRow};
 use crate::program::Programs;
 use crate::ranges;
-use crate::rule::{Reason, UnwindRule};
+use crate::rule::Reason;
 use crate::saves::{self, LongSaves, SavesRule};
 use crate::table::{Row, RowRule};
 use crate::translate::{self, RowContext, Slice};
@@ -43,7 +46,7 @@ pub(crate) struct Function {
 
 /// Everything a section says.
 #[derive(Clone, Debug)]
-pub(crate) struct Cfi<R = UnwindRule> {
+pub(crate) struct Cfi<R = PackedRule> {
     /// Functions in the order of the section.
     pub(crate) functions: Vec<Function>,
     /// Rows of all functions, ascending within each.
@@ -82,19 +85,26 @@ pub(crate) trait Translate {
         context: RowContext,
         row: &gimli::UnwindTableRow<usize>,
     ) -> Self::Rule;
+
+    /// The same of a plain row; `None` if that is for [`Self::translate`] to say.
+    fn translate_plain(&mut self, row: &PlainRow) -> Option<Self::Rule>;
 }
 
 impl Translate for Programs {
-    type Rule = UnwindRule;
-    const MALFORMED: UnwindRule = UnwindRule::Unsupported(Reason::Malformed);
+    type Rule = PackedRule;
+    const MALFORMED: PackedRule = PackedRule::unsupported(Reason::Malformed);
 
     fn translate<'a, S: UnwindSection<Slice<'a>>>(
         &mut self,
         section: &S,
         context: RowContext,
         row: &gimli::UnwindTableRow<usize>,
-    ) -> UnwindRule {
+    ) -> PackedRule {
         translate::translate(section, context, row, self)
+    }
+
+    fn translate_plain(&mut self, row: &PlainRow) -> Option<PackedRule> {
+        translate::translate_plain(row, self)
     }
 }
 
@@ -109,6 +119,10 @@ impl Translate for LongSaves {
         row: &gimli::UnwindTableRow<usize>,
     ) -> SavesRule {
         saves::translate(section, context, row, self)
+    }
+
+    fn translate_plain(&mut self, row: &PlainRow) -> Option<SavesRule> {
+        saves::translate_plain(row, self)
     }
 }
 
@@ -149,12 +163,15 @@ struct Reader<'a, S, T: Translate> {
     rules: &'a mut T,
     bases: &'a BaseAddresses,
     bytes: Bytes<'a>,
+    svma: Svma,
     /// A zero length says that the section ends, not only that an object file's part of it does.
     zero_ends: bool,
     layout: Layout,
     code: &'a [Range<Svma>],
     /// By their offset; `None` for one that is malformed.
     cies: HashMap<usize, Option<Cie<'a>>>,
+    /// The CIE that was asked for last, by its offset, if plain FDEs can refer to it: many in a row share one.
+    plain_cie: Option<(usize, Option<PlainCie>)>,
     cie_budget: u64,
     context: UnwindContext<usize>,
     cfi: Cfi<T::Rule>,
@@ -176,10 +193,12 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
             rules,
             bases,
             bytes,
+            svma: source.svma,
             zero_ends: !source.exact,
             layout,
             code,
             cies: HashMap::new(),
+            plain_cie: None,
             cie_budget: bytes
                 .len()
                 .saturating_mul(CIE_BUDGET_PER_BYTE)
@@ -220,6 +239,9 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
     }
 
     fn read_entry(&mut self, at: u64) {
+        if self.layout == Layout::EhFrame && self.read_plain(at).is_some() {
+            return;
+        }
         let Ok(at) = usize::try_from(at) else { return };
         let section = self.section.clone();
         let partial = match section.partial_fde_from_offset(self.bases, at.into()) {
@@ -237,6 +259,52 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
             Ok(fde) => self.read_fde(&fde),
             Err(_) => self.cfi.malformed += 1,
         }
+    }
+
+    /// Reads the entry at `at` if it is a plain FDE. Else nothing of it is kept.
+    fn read_plain(&mut self, at: u64) -> Option<()> {
+        let back = self.bytes.u32(at + 4).filter(|&back| back != 0)?;
+        let cie = usize::try_from((at + 4).checked_sub(back.into())?).ok()?;
+        let cie = match self.plain_cie {
+            Some((known, plain)) if known == cie => plain,
+            _ => {
+                let plain = self.read_plain_cie(cie);
+                self.plain_cie = Some((cie, plain));
+                plain
+            }
+        }?;
+        let fde = cie.fde(self.bytes, self.svma, at)?;
+        let segment = ranges::find(self.code, fde.start)?;
+        let range = fde.start..fde.end.min(segment.end);
+        let first_row = self.cfi.rows.len();
+        if self.push_plain_rows(&cie, &fde, range.end).is_none() {
+            self.cfi.rows.truncate(first_row);
+            return None;
+        }
+        self.cfi.fdes += 1;
+        let rows = first_row..self.cfi.rows.len();
+        self.cfi.functions.push(Function { range, rows });
+        Some(())
+    }
+
+    fn read_plain_cie(&mut self, offset: usize) -> Option<PlainCie> {
+        let cie = self.cie(offset.into()).ok()?;
+        let mut instructions = cie.instructions(&self.section, self.bases);
+        PlainCie::of(&cie, std::iter::from_fn(|| instructions.next().transpose()))
+    }
+
+    fn push_plain_rows(&mut self, cie: &PlainCie, fde: &PlainFde<'_>, limit: Svma) -> Option<()> {
+        let (rows, rules) = (&mut self.cfi.rows, &mut *self.rules);
+        cie.rows(fde, |start, end, row| {
+            // Beyond the limit of either, what is to be kept is for the other way to say.
+            if start < end && start < limit {
+                let rule = rules
+                    .translate_plain(row)
+                    .filter(|_| rows.len() < MAX_ROWS as usize)?;
+                rows.push(Row { start, rule });
+            }
+            Some(())
+        })
     }
 
     fn cie(&mut self, offset: S::Offset) -> gimli::Result<Cie<'a>> {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::addr::Svma;
+use crate::packed::PackedRule;
 use crate::program::Programs;
 use crate::rule::{CfaRule, Reason, Register, UnwindRule};
 use crate::table::UnwindTable;
@@ -136,32 +137,34 @@ impl Coverage {
     /// Counts a table's rows. `code` is where code may lie, ascending.
     pub(crate) fn of_table(table: &UnwindTable, code: &[Range<Svma>]) -> Self {
         let mut coverage = Self {
-            rows: table.rows().len() as u64,
+            rows: table.packed_rows().as_slice().len() as u64,
             ..Self::default()
         };
         coverage.code_bytes = code.iter().map(length).sum();
+        let rows = table.packed_rows().as_slice();
         let mut covered_code = 0;
         let mut code = code.iter().peekable();
-        for pair in table.rows().windows(2) {
-            let (row, range) = (pair[0], pair[0].start..pair[1].start);
-            coverage.count(RuleKind::of(row.rule, table.programs()), row.rule, length(&range));
-            if row.rule != UnwindRule::Gap || length(&range) <= MAX_PADDING {
+        for pair in rows.windows(2) {
+            let range = pair[0].start..pair[1].start;
+            coverage.count(pair[0].rule, table.programs(), length(&range));
+            if pair[0].rule != PackedRule::GAP || length(&range) <= MAX_PADDING {
                 covered_code += overlap(&mut code, &range);
             }
         }
-        if let Some(closing) = table.rows().last() {
-            coverage.count(RuleKind::Gap, closing.rule, 0);
+        if let Some(closing) = rows.last() {
+            coverage.count(closing.rule, table.programs(), 0);
         }
         coverage.gap_bytes = coverage.code_bytes - covered_code;
         coverage
     }
 
-    fn count(&mut self, kind: RuleKind, rule: UnwindRule, bytes: u64) {
+    fn count(&mut self, rule: PackedRule, programs: &Programs, bytes: u64) {
+        let rule = rule.unpack().unwrap_or(UnwindRule::Gap);
         let add = |count: &mut Count| {
             count.rows += 1;
             count.bytes += bytes;
         };
-        add(&mut self.kinds[kind as usize]);
+        add(&mut self.kinds[RuleKind::of(rule, programs) as usize]);
         if let UnwindRule::Unsupported(reason) = rule {
             add(&mut self.reasons[reason as usize - 1]);
         }

@@ -293,6 +293,13 @@ impl<'a> ElfView<'a> {
         })
     }
 
+    /// Where the contents of the section of this name are in the file, as they are there, if its headers name one.
+    pub fn section_range(&self, name: &[u8]) -> Option<Range<FileOffset>> {
+        let section = self.section(name)?;
+        let end = section.offset.checked_add(section.size)?;
+        Some(FileOffset::new(section.offset)..FileOffset::new(end))
+    }
+
     /// Whether there is a section of this name.
     pub(crate) fn has_section(&self, name: &[u8]) -> bool {
         self.section(name).is_some()

@@ -51,7 +51,7 @@ fn lay_out_saves(saves: &SavesTable) -> Result<Vec<u32>, ImageError> {
 
 fn lay_out_rules(table: &UnwindTable) -> Result<Vec<u32>, ImageError> {
     let programs: Vec<u32> = table.programs().ops().iter().flat_map(|op| op.words()).collect();
-    lay_out(table.sorted_rows(), &programs)
+    lay_out(table.packed_rows(), &programs)
 }
 
 /// The words of rows, and of what wide rules among them refer to.
@@ -95,14 +95,36 @@ fn lay_out<R: RowRule>(table: &Rows<R>, wide: &[u32]) -> Result<Vec<u32>, ImageE
 /// Which rules get a number of their own: the 255 most frequent ones.
 struct Numbers {
     by_number: Vec<PackedRule>,
-    /// Ascending.
-    by_rule: Vec<(PackedRule, u8)>,
+    /// Each rule at its place or the next free one behind it; a quarter full at most. Asked once for each row.
+    by_rule: [Option<(PackedRule, u8)>; Self::PLACES],
 }
 
 impl Numbers {
+    const PLACE_BITS: u32 = 10;
+    const PLACES: usize = 1 << Self::PLACE_BITS;
+
+    fn new(by_number: Vec<PackedRule>) -> Self {
+        let mut by_rule = [None; Self::PLACES];
+        for (&rule, number) in by_number.iter().zip(0..) {
+            let free = Self::places(rule).find(|&place| by_rule[place].is_none());
+            if let Some(free) = free {
+                by_rule[free] = Some((rule, number));
+            }
+        }
+        Self { by_number, by_rule }
+    }
+
+    /// Where a rule can be, in order.
+    fn places(rule: PackedRule) -> impl Iterator<Item = usize> {
+        /// 2^32 over the golden ratio: spreads what differs in few bits.
+        const SPREAD: u32 = 0x9e37_79b1;
+        let first = (rule.bits().wrapping_mul(SPREAD) >> (32 - Self::PLACE_BITS)) as usize;
+        (first..first + Self::PLACES).map(|place| place % Self::PLACES)
+    }
+
     fn of(&self, rule: PackedRule) -> Option<u8> {
-        let found = self.by_rule.binary_search_by_key(&rule, |&(rule, _)| rule).ok()?;
-        self.by_rule.get(found).map(|&(_, number)| number)
+        let mut taken = Self::places(rule).map_while(|place| self.by_rule[place]);
+        taken.find(|&(known, _)| known == rule).map(|(_, number)| number)
     }
 }
 
@@ -119,14 +141,8 @@ fn number_by_frequency(rules_of_rows: &[PackedRule]) -> Numbers {
         .collect();
     // The second key makes the image a function of its rows alone.
     ordered.sort_unstable_by_key(|&(count, rule)| (std::cmp::Reverse(count), rule));
-    let by_number: Vec<_> = ordered
-        .into_iter()
-        .map(|(_, rule)| rule)
-        .take(ESCAPE.into())
-        .collect();
-    let mut by_rule: Vec<_> = by_number.iter().copied().zip(0..).collect();
-    by_rule.sort_unstable();
-    Numbers { by_number, by_rule }
+    let rules = ordered.into_iter().map(|(_, rule)| rule);
+    Numbers::new(rules.take(ESCAPE.into()).collect())
 }
 
 fn push_index<R: RowRule>(words: &mut Vec<u32>, rows: &[Row<R>]) -> Result<(), ImageError> {

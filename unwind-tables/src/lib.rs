@@ -3,7 +3,7 @@
 //! ```text
 //!  ELF bytes ─ elf ──► segments, build-id, .eh_frame / .debug_frame      sections: decompression
 //!                        │
-//!                       cfi ─ translate ──► functions and their rows of UnwindRule     (gimli ends here)
+//!                       cfi ─ plain, or gimli and translate ──► functions and their rows, packed   (gimli ends here)
 //!                        │
 //!                      build ──► sorted, overlaps cut, gaps explicit ─ compact ──► UnwindTable
 //!                        │                                                            │
@@ -50,6 +50,7 @@ pub mod fingerprint;
 pub mod image;
 pub mod mapping;
 pub mod packed;
+mod plain;
 pub mod program;
 mod ranges;
 pub mod rule;
@@ -104,7 +105,7 @@ pub enum Saves {
 pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
     let view = ElfView::parse(elf)?;
     let (table, coverage) = build::build(&view)?;
-    let image = if table.rows().is_empty() {
+    let image = if table.packed_rows().as_slice().is_empty() {
         None
     } else if saves == Saves::Always || table.programs().use_registers() {
         Some(encode::encode_with_saves(&table, &build::build_saves(&view)?)?)

@@ -68,6 +68,8 @@ pub struct PackedRule(u32);
 impl PackedRule {
     /// No CFI.
     pub const GAP: Self = Self::new(kind::STOP, stop::GAP, 0);
+    /// The outermost frame.
+    pub const END_OF_STACK: Self = Self::new(kind::STOP, stop::END, 0);
 
     const fn new(kind: u32, a: u32, b: u32) -> Self {
         Self(kind | (a & low_bits(A_BITS)) << KIND_BITS | (b & low_bits(B_BITS)) << (KIND_BITS + A_BITS))
@@ -121,16 +123,19 @@ impl PackedRule {
         Some(Self::new(kind::WIDE, index, index >> A_BITS))
     }
 
+    /// Nothing, for a reason.
+    pub const fn unsupported(reason: Reason) -> Self {
+        Self::new(kind::STOP, stop::UNSUPPORTED + reason as u32, 0)
+    }
+
     /// Packs `rule`, or `None` when it must become a program.
     pub fn pack(rule: UnwindRule) -> Option<Self> {
         match rule {
             UnwindRule::Frame(frame) => Self::pack_frame(frame),
             UnwindRule::Program(program) => Self::wide(program.0),
-            UnwindRule::EndOfStack => Some(Self::new(kind::STOP, stop::END, 0)),
+            UnwindRule::EndOfStack => Some(Self::END_OF_STACK),
             UnwindRule::Gap => Some(Self::GAP),
-            UnwindRule::Unsupported(reason) => {
-                Some(Self::new(kind::STOP, stop::UNSUPPORTED + reason as u32, 0))
-            }
+            UnwindRule::Unsupported(reason) => Some(Self::unsupported(reason)),
         }
     }
 

@@ -293,12 +293,17 @@ impl Programs {
     ///
     /// As [`Self::intern`].
     pub fn rule(&mut self, frame: FrameRule) -> Result<UnwindRule, Reason> {
-        let rule = UnwindRule::Frame(frame);
-        if PackedRule::pack(rule).is_some() {
-            return Ok(rule);
+        let packed = self.packed_rule(frame)?;
+        Ok(packed.unpack().unwrap_or(UnwindRule::Frame(frame)))
+    }
+
+    /// The same, packed in either case.
+    pub(crate) fn packed_rule(&mut self, frame: FrameRule) -> Result<PackedRule, Reason> {
+        if let Some(packed) = PackedRule::pack(UnwindRule::Frame(frame)) {
+            return Ok(packed);
         }
-        self.intern(ops_of(frame).ok_or(Reason::CfaExpression)?)
-            .map(UnwindRule::Program)
+        let program = self.intern(ops_of(frame).ok_or(Reason::CfaExpression)?)?;
+        PackedRule::wide(program.0).ok_or(Reason::CfaExpression)
     }
 }
 

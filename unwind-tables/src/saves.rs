@@ -19,6 +19,7 @@ use gimli::UnwindSection;
 use crate::expression;
 use crate::image::ImageView;
 use crate::packed::{KIND_BITS, PackedRule, kind};
+use crate::plain::{Kept, PlainRow};
 use crate::program::{FP, Opcode, PC, REGISTERS, SP};
 use crate::table::RowRule;
 use crate::translate::{RowContext, Slice};
@@ -213,6 +214,28 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
         }
     }
     long.pack(&saved)
+}
+
+/// The same of a plain row; `None` for what is better said by [`translate`].
+pub(crate) fn translate_plain(row: &PlainRow, long: &mut LongSaves) -> Option<SavesRule> {
+    if row.kept[usize::from(SP)] != Kept::Unmentioned {
+        return None;
+    }
+    let mut saved = [Saved::Unknown; LONG_WORDS];
+    for number in PRESERVED {
+        saved[usize::from(number)] = Saved::Same;
+    }
+    for (number, (slot, &kept)) in (0..).zip(saved.iter_mut().zip(&row.kept)) {
+        if ![SP, FP].contains(&number) {
+            match kept {
+                Kept::Unmentioned => {}
+                Kept::Same => *slot = Saved::Same,
+                Kept::Undefined => *slot = Saved::Unknown,
+                Kept::AtCfa(offset) => *slot = Saved::slot(long::AT_CFA, offset.into()),
+            }
+        }
+    }
+    Some(long.pack(&saved))
 }
 
 /// A register that is given as a value, or in another register, is not followed.

@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use crate::addr::Svma;
 use crate::elf::ElfView;
-use crate::rule::{Reason, UnwindRule};
+use crate::packed::PackedRule;
+use crate::rule::Reason;
 use crate::table::Row;
 
 /// What Go's linker makes a section for in every program.
@@ -47,7 +48,7 @@ pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Svma> {
 }
 
 /// Makes `rows`, which ascend, say of each of the ascending `calls` that it is not supported.
-pub(crate) fn mark(rows: &mut Vec<Row>, calls: &[Svma]) {
+pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, calls: &[Svma]) {
     for &call in calls {
         let behind = call.wrapping_add(1);
         let at = rows.partition_point(|row| row.start < call);
@@ -57,7 +58,7 @@ pub(crate) fn mark(rows: &mut Vec<Row>, calls: &[Svma]) {
         };
         let row = |start, rule| Row { start, rule };
         let marked = [
-            row(call, UnwindRule::Unsupported(Reason::StackSwitch)),
+            row(call, PackedRule::unsupported(Reason::StackSwitch)),
             row(behind, rule_behind),
         ];
         rows.splice(at..end, marked);
@@ -68,7 +69,7 @@ pub(crate) fn mark(rows: &mut Vec<Row>, calls: &[Svma]) {
 mod tests {
     use super::*;
 
-    fn row(start: u64, rule: UnwindRule) -> Row {
+    fn row(start: u64, rule: PackedRule) -> Row<PackedRule> {
         Row {
             start: Svma::new(start),
             rule,
@@ -76,20 +77,20 @@ mod tests {
     }
 
     /// What rows say of an address.
-    fn rule_at(rows: &[Row], address: u64) -> UnwindRule {
+    fn rule_at(rows: &[Row<PackedRule>], address: u64) -> PackedRule {
         let after = rows.partition_point(|row| row.start.get() <= address);
         after
             .checked_sub(1)
-            .map_or(UnwindRule::Gap, |last| rows[last].rule)
+            .map_or(PackedRule::GAP, |last| rows[last].rule)
     }
 
     /// Marked rows ascend, say what they said but of the calls, and begin nowhere else.
     #[test]
     fn marks_change_nothing_else() {
         let rows = [
-            row(10, UnwindRule::EndOfStack),
-            row(20, UnwindRule::Unsupported(Reason::Malformed)),
-            row(30, UnwindRule::Gap),
+            row(10, PackedRule::END_OF_STACK),
+            row(20, PackedRule::unsupported(Reason::Malformed)),
+            row(30, PackedRule::GAP),
         ];
         for calls in [
             &[15_u64][..],
@@ -110,7 +111,7 @@ mod tests {
             for address in 0..40 {
                 let covered = address >= 10 && calls.contains(&address);
                 let expected = if covered {
-                    UnwindRule::Unsupported(Reason::StackSwitch)
+                    PackedRule::unsupported(Reason::StackSwitch)
                 } else {
                     rule_at(&rows, address)
                 };

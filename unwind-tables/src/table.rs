@@ -14,6 +14,14 @@ pub trait RowRule: Copy + Eq {
     fn pack(self) -> Option<PackedRule>;
 }
 
+impl RowRule for PackedRule {
+    const GAP: Self = Self::GAP;
+
+    fn pack(self) -> Option<PackedRule> {
+        Some(self)
+    }
+}
+
 impl RowRule for UnwindRule {
     const GAP: Self = Self::Gap;
 
@@ -60,30 +68,43 @@ impl<R: RowRule> Rows<R> {
     }
 }
 
-/// The rules of an object, and the programs that they refer to.
+/// The rules of an object, and the programs that they refer to. Packed: a table is made once and read through, and
+/// rules as they are written out would be two and a half times as much memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwindTable {
-    rows: Rows,
+    rows: Rows<PackedRule>,
     programs: Programs,
 }
 
 impl UnwindTable {
-    /// Takes rows that ascend and end in a gap; `None` when they do not.
+    /// Takes rows that ascend and end in a gap; `None` when they do not, or when a rule needs a program.
     pub fn from_rows(rows: Vec<Row>) -> Option<Self> {
         Self::with_programs(rows, Programs::default())
     }
 
     /// The same, and the programs that the rows refer to.
     pub fn with_programs(rows: Vec<Row>, programs: Programs) -> Option<Self> {
-        Some(Self {
-            rows: Rows::new(rows)?,
-            programs,
-        })
+        let packed = rows.into_iter().map(|Row { start, rule }| {
+            let rule = PackedRule::pack(rule)?;
+            Some(Row { start, rule })
+        });
+        Self::from_packed(packed.collect::<Option<_>>()?, programs)
     }
 
-    /// The rows.
-    pub fn rows(&self) -> &[Row] {
-        self.rows.as_slice()
+    /// The same of packed rules.
+    pub(crate) fn from_packed(rows: Vec<Row<PackedRule>>, programs: Programs) -> Option<Self> {
+        let rows = Rows::new(rows)?;
+        Some(Self { rows, programs })
+    }
+
+    /// The rows, written out.
+    pub fn rows(&self) -> Vec<Row> {
+        let rows = self.rows.as_slice().iter();
+        let written_out = rows.map(|&Row { start, rule }| Row {
+            start,
+            rule: unpack(rule),
+        });
+        written_out.collect()
     }
 
     /// The programs that rules refer to.
@@ -93,10 +114,15 @@ impl UnwindTable {
 
     /// The rule for one address: a gap before the first row.
     pub fn rule_at(&self, svma: Svma) -> UnwindRule {
-        self.rows.rule_at(svma)
+        unpack(self.rows.rule_at(svma))
     }
 
-    pub(crate) fn sorted_rows(&self) -> &Rows {
+    pub(crate) fn packed_rows(&self) -> &Rows<PackedRule> {
         &self.rows
     }
+}
+
+/// What a table holds was packed.
+fn unpack(rule: PackedRule) -> UnwindRule {
+    rule.unpack().unwrap_or(UnwindRule::Gap)
 }

@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use crate::addr::Svma;
 use crate::cfi::{Cfi, Function};
+use crate::packed::PackedRule;
 use crate::program::Programs;
-use crate::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
+use crate::rule::{CfaRule, FrameRule, Register, Saved};
 use crate::saves::{self, LONG_WORDS, LongSaves, SavesRule, long};
 use crate::table::{Row, RowRule};
 
@@ -35,14 +36,16 @@ pub(crate) fn find<'a>(
     gaps: Vec<Range<Svma>>,
     mut bytes_of: impl FnMut(&Range<Svma>) -> Option<&'a [u8]>,
 ) -> Vec<Range<Svma>> {
+    /// Most gaps are the padding between functions, and shorter.
+    const SHORTEST: u64 = CODES[1].len() as u64;
     let mut found = Vec::new();
     for gap in gaps {
+        if gap.end.offset_from(gap.start) < SHORTEST {
+            continue;
+        }
         let Some(bytes) = bytes_of(&gap) else { continue };
-        let syscalls = bytes
-            .windows(2)
-            .zip(2..)
-            .filter(|(pair, _)| *pair == [0x0f, 0x05]);
-        for (_, end) in syscalls {
+        // By the last byte of `syscall`: most gaps are too short for more to be worth its while.
+        for end in memchr::memchr_iter(0x05, bytes).map(|last| last + 1) {
             let code = CODES.iter().find(|code| bytes[..end].ends_with(code));
             if let Some(code) = code {
                 let start = end.saturating_sub(code.len()).saturating_sub(1);
@@ -73,7 +76,7 @@ pub(crate) fn describe<R: RowRule>(trampolines: &[Range<Svma>], rule: R) -> Cfi<
 }
 
 /// How to get to the interrupted frame.
-pub(crate) fn rule(programs: &mut Programs) -> UnwindRule {
+pub(crate) fn rule(programs: &mut Programs) -> PackedRule {
     let at = |offset| Saved::At {
         register: Register::Sp,
         offset,
@@ -88,7 +91,9 @@ pub(crate) fn rule(programs: &mut Programs) -> UnwindRule {
         fp: at(FP_AT),
         signal_frame: true,
     };
-    programs.rule(frame).unwrap_or_else(UnwindRule::Unsupported)
+    programs
+        .packed_rule(frame)
+        .unwrap_or_else(PackedRule::unsupported)
 }
 
 /// Where the interrupted frame's registers are.

@@ -1,4 +1,4 @@
-//! One row of call frame information, as gimli evaluated it, into an [`UnwindRule`].
+//! One row of call frame information, as gimli evaluated it, into a packed [`UnwindRule`](crate::rule::UnwindRule).
 //!
 //! A row is translated only when the rule says exactly the same: as one of the known forms if it has one, else as a
 //! program. What is no program either becomes a counted [`Reason`]. Which rows there are is `cfi`, what an expression
@@ -11,8 +11,10 @@
 use gimli::{Encoding, EndianSlice, LittleEndian, UnwindExpression, UnwindSection};
 
 use crate::expression;
-use crate::program::{Op, Opcode, PC, Programs, SP};
-use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
+use crate::packed::PackedRule;
+use crate::plain::{Kept, PlainRow};
+use crate::program::{FP, Op, Opcode, PC, Programs, SP};
+use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved};
 
 /// Bytes of a CFI section.
 pub(crate) type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -46,7 +48,7 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
     context: RowContext,
     row: &gimli::UnwindTableRow<usize>,
     programs: &mut Programs,
-) -> UnwindRule {
+) -> PackedRule {
     let mut registers = Registers::default();
     for (register, rule) in row.registers() {
         // The return address first: nothing keeps a file from naming rbp as its column.
@@ -59,17 +61,45 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
         }
     }
     if registers.ra == Some(GimliRule::Undefined) {
-        return UnwindRule::EndOfStack;
+        return PackedRule::END_OF_STACK;
     }
     let expressions = Expressions { section, context };
     let rule = match expressions.frame(row.cfa(), &registers) {
-        Ok(frame) => programs.rule(frame),
+        Ok(frame) => programs.packed_rule(frame),
         Err(_) => expressions
             .program(row.cfa(), &registers)
             .and_then(|ops| programs.intern(ops))
-            .map(UnwindRule::Program),
+            .and_then(|program| PackedRule::wide(program.0).ok_or(Reason::CfaExpression)),
     };
-    rule.unwrap_or_else(UnwindRule::Unsupported)
+    rule.unwrap_or_else(PackedRule::unsupported)
+}
+
+/// The rule that says what a plain row says; `None` for what is better said by [`translate`].
+pub(crate) fn translate_plain(row: &PlainRow, programs: &mut Programs) -> Option<PackedRule> {
+    let kept = |register: u8| row.kept[usize::from(register)];
+    let ra = match kept(PC) {
+        Kept::Undefined => return Some(PackedRule::END_OF_STACK),
+        Kept::AtCfa(offset) => Saved::AtCfa(offset),
+        Kept::Unmentioned | Kept::Same => return None,
+    };
+    if kept(SP) != Kept::Unmentioned {
+        return None;
+    }
+    let fp = match kept(FP) {
+        Kept::Unmentioned | Kept::Same => Saved::Same,
+        Kept::AtCfa(offset) => Saved::AtCfa(offset),
+        Kept::Undefined => return None,
+    };
+    let frame = FrameRule {
+        cfa: CfaRule::Offset {
+            register: known_register(row.cfa_register.into())?,
+            offset: row.cfa_offset,
+        },
+        ra,
+        fp,
+        signal_frame: false,
+    };
+    programs.packed_rule(frame).ok()
 }
 
 struct Expressions<'s, S> {

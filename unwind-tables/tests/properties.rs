@@ -119,7 +119,7 @@ fn addresses(rows: &[Row]) -> impl Iterator<Item = Svma> + '_ {
 fn check_image_answers_as_table(rows: (Vec<Row>, Programs)) {
     let table = table(rows);
     let image = encode(&table).expect("it fits");
-    for address in addresses(table.rows()) {
+    for address in addresses(&table.rows()) {
         assert_eq!(image.rule_at(address), table.rule_at(address), "at {address}");
     }
     assert_eq!(Image::from_words(image.words().to_vec()), Ok(image));
@@ -149,7 +149,7 @@ proptest! {
         let mut compacted = rows.clone();
         compact(&mut compacted);
         let (before, after) = (table((rows, programs.clone())), table((compacted, programs)));
-        for address in addresses(before.rows()) {
+        for address in addresses(&before.rows()) {
             prop_assert_eq!(before.rule_at(address), after.rule_at(address));
         }
         prop_assert!(after.rows().len() <= before.rows().len());
@@ -174,7 +174,7 @@ proptest! {
         }
         if Image::from_words(words.clone()).is_ok() {
             let embedded = [0, u32::MAX].map(|junk| [vec![junk; 9], words.clone(), vec![junk; 9]].concat());
-            for address in addresses(table.rows()) {
+            for address in addresses(&table.rows()) {
                 let answers = [0, 1].map(|number| {
                     let view = ImageView { words: &embedded[number], at: 9 };
                     view.relative_rule_at(address)

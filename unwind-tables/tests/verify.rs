@@ -78,7 +78,7 @@ fn stacks_end_where_the_return_address_is_undefined() {
     let (table, _) = build(&view).expect("libc");
     let ends = table
         .rows()
-        .iter()
+        .into_iter()
         .filter(|row| row.rule == UnwindRule::EndOfStack);
     // `clone` and, since 2.34, `clone3`.
     assert!((1..=3).contains(&ends.count()));

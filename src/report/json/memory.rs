@@ -1,7 +1,8 @@
-//! Where a process's resident memory is, as JSON. The parts but `not_resident` add up to `rss`.
+//! Where a process's resident memory is, and what memleak itself takes, as JSON. The parts but `not_resident` add up to `rss`.
 
 use serde::Serialize;
 
+use crate::collect::OwnMemory;
 use crate::memory::Parts;
 
 /// All in bytes.
@@ -46,6 +47,29 @@ impl MemoryJson {
             shared,
             unexplained,
             not_resident,
+        }
+    }
+}
+
+/// memleak's own memory.
+#[derive(Serialize)]
+pub(super) struct OwnJson {
+    resident_bytes: u64,
+    peak_bytes: u64,
+    kernel_bytes: u64,
+}
+
+impl From<OwnMemory> for OwnJson {
+    fn from(own: OwnMemory) -> Self {
+        let OwnMemory {
+            resident_bytes,
+            peak_bytes,
+            kernel_bytes,
+        } = own;
+        Self {
+            resident_bytes,
+            peak_bytes,
+            kernel_bytes,
         }
     }
 }

@@ -1,0 +1,76 @@
+//! memleak's own memory: what it has resident, and what its maps take in the kernel.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Own memory, in bytes; 0 for what could not be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnMemory {
+    /// Resident now, arrays of the kernel's that are mapped and pages of files among it.
+    pub resident_bytes: u64,
+    /// The most that was resident.
+    pub peak_bytes: u64,
+    /// What the kernel says that maps take: all that this process has open, each once.
+    pub kernel_bytes: u64,
+}
+
+impl OwnMemory {
+    /// That of this moment.
+    pub fn read() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let kilobytes = |name| 1024 * number(&status, name).unwrap_or_default();
+        let descriptors = fs::read_dir("/proc/self/fdinfo").into_iter().flatten();
+        let descriptions = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+        Self {
+            resident_bytes: kilobytes("VmRSS:"),
+            peak_bytes: kilobytes("VmHWM:"),
+            kernel_bytes: map_bytes(descriptions),
+        }
+    }
+}
+
+/// The number behind a name that begins a line.
+fn number(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What BPF maps take, given what the kernel says of descriptors, some of which are maps and some maps twice.
+fn map_bytes(descriptions: impl Iterator<Item = String>) -> u64 {
+    let map = |text: String| Some((number(&text, "map_id:")?, number(&text, "memlock:")?));
+    let maps: BTreeMap<u64, u64> = descriptions.filter_map(map).collect();
+    maps.values().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each map counts once, by its number, and programs do not count.
+    #[test]
+    fn maps_count_once() {
+        let map = |id: u32, bytes: u32| {
+            format!("pos:\t0\nmap_type:\t2\nkey_size:\t4\nmemlock:\t{bytes}\nmap_id:\t{id}\nfrozen:\t0\n")
+        };
+        let program = "pos:\t0\nprog_type:\t2\nmemlock:\t4096\nprog_id:\t7\n".to_owned();
+        let all = [
+            map(1, 100),
+            map(2, 4000),
+            program,
+            map(1, 100),
+            "pos:\t0\n".to_owned(),
+        ];
+        assert_eq!(map_bytes(all.into_iter()), 4100);
+    }
+
+    /// This test's own memory is known, and no moment has more than the most.
+    #[test]
+    fn own_memory() {
+        let own = OwnMemory::read();
+        assert!(
+            own.resident_bytes > 1 << 20 && own.resident_bytes <= own.peak_bytes,
+            "{own:?}"
+        );
+        assert_eq!(own.resident_bytes % 4096, 0);
+    }
+}

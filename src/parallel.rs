@@ -1,0 +1,47 @@
+//! Work on all cores.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Does `work` for each of `items`, on as many cores as this process may use, the last item first. What comes of them
+/// is in no order.
+///
+/// # Panics
+///
+/// If `work` does.
+pub fn for_each<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(items.len()));
+    let done = Mutex::new(Vec::with_capacity(items.len()));
+    let queue = Mutex::new(items);
+    // Nothing panics while it holds one of the locks.
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(item) = next() {
+                    let result = work(item);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each item is worked on once, however few there are.
+    #[test]
+    fn each_item_once() {
+        for count in [0, 1, 2, 1000] {
+            let mut squares = for_each((0..count).collect(), |number: u64| number * number);
+            squares.sort_unstable();
+            assert_eq!(
+                squares,
+                (0..count).map(|number| number * number).collect::<Vec<_>>()
+            );
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The call frame information that compilers write for nearly every function, evaluated in one pass over its bytes.
+//!
+//! A CFA at an offset from rsp or rbp, registers saved at offsets from it: eight kinds of instructions say all of that.
+//! Whatever else an entry has, an expression for example, makes it one that is not plain: it is left to gimli
+//! (`cfi`, `translate`), from its start. So this knows no errors and decides nothing: a plain entry has the same rows
+//! either way, four times sooner.
+
+use gimli::{CallFrameInstruction, CommonInformationEntry, DwEhPe, constants};
+
+use crate::addr::Svma;
+use crate::bytes::Bytes;
+use crate::translate::Slice;
+
+/// Registers that are followed: the general ones and the return address, by their DWARF numbers.
+const REGISTERS: usize = 17;
+/// States that can be remembered: compilers write one, gimli knows two at least.
+const MAX_REMEMBERED: usize = 2;
+
+/// What a row says of one register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Nothing.
+    #[default]
+    Unmentioned,
+    /// The caller's value is still in it.
+    Same,
+    /// The caller's value is gone.
+    Undefined,
+    /// In the slot at so many bytes from the CFA.
+    AtCfa(i32),
+}
+
+/// A row of a plain entry: `cfa = register + offset`, and where registers are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainRow {
+    pub(crate) cfa_register: u8,
+    pub(crate) cfa_offset: i32,
+    pub(crate) kept: [Kept; REGISTERS],
+}
+
+/// What a CIE says, if FDEs that refer to it can be plain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainCie {
+    /// What holds where a function starts.
+    initial: PlainRow,
+    /// Bytes of augmentation data that an FDE has: a pointer to what exception handling needs, or nothing.
+    augmentation_bytes: u8,
+}
+
+/// An FDE: the code that it is about, and its instructions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainFde<'a> {
+    pub(crate) start: Svma,
+    pub(crate) end: Svma,
+    instructions: &'a [u8],
+}
+
+impl PlainCie {
+    /// `None` if anything about it is unusual.
+    pub(crate) fn of<'a>(
+        cie: &CommonInformationEntry<Slice<'a>>,
+        instructions: impl IntoIterator<Item = gimli::Result<CallFrameInstruction<usize>>>,
+    ) -> Option<Self> {
+        const FDE_POINTER: u8 = constants::DW_EH_PE_pcrel.0 | constants::DW_EH_PE_sdata4.0;
+        let usual = cie.version() == 1
+            && cie.fde_address_encoding() == Some(DwEhPe(FDE_POINTER))
+            && cie.code_alignment_factor() == 1
+            && cie.data_alignment_factor() == -8
+            && usize::from(cie.return_address_register().0) == REGISTERS - 1
+            && !cie.is_signal_trampoline();
+        let augmentation_bytes = match cie.lsda_encoding() {
+            None => 0,
+            Some(DwEhPe(FDE_POINTER)) => 4,
+            Some(_) => return None,
+        };
+        let initial = initial_row(instructions).filter(|_| usual)?;
+        Some(Self {
+            initial,
+            augmentation_bytes,
+        })
+    }
+
+    /// The FDE of this CIE that stands at `at` of a section at `svma`; `None` if it is not plain.
+    pub(crate) fn fde<'a>(&self, section: Bytes<'a>, svma: Svma, at: u64) -> Option<PlainFde<'a>> {
+        // The length, the reference to the CIE, the address, the length of the code, that of the augmentation data.
+        const ADDRESS: u64 = 8;
+        const CODE_LENGTH: u64 = 12;
+        const AUGMENTATION: u64 = 16;
+        let bytes = section.at(at + 4, section.u32(at)?.into())?;
+        let entry = section.at(at, 4 + bytes.len())?;
+        let relative = i64::from(entry.u32(ADDRESS)?.cast_signed());
+        let place = svma.checked_add(at + ADDRESS)?;
+        let start = Svma::new(place.get().checked_add_signed(relative)?);
+        let length = u64::try_from(entry.u32(CODE_LENGTH)?.cast_signed()).ok()?;
+        let end = start.checked_add(length)?;
+        if entry.u8(AUGMENTATION)? != self.augmentation_bytes || start >= end {
+            return None;
+        }
+        let first = AUGMENTATION + 1 + u64::from(self.augmentation_bytes);
+        let instructions = entry.at(first, entry.len().checked_sub(first)?)?.0;
+        Some(PlainFde {
+            start,
+            end,
+            instructions,
+        })
+    }
+
+    /// Gives `row` each row of `fde`: where it starts, where it ends, what it says. `None`, at whatever row, if the
+    /// entry is not plain, or if `row` says so.
+    pub(crate) fn rows(
+        &self,
+        fde: &PlainFde<'_>,
+        mut row: impl FnMut(Svma, Svma, &PlainRow) -> Option<()>,
+    ) -> Option<()> {
+        let mut state = State {
+            row: self.initial,
+            initial: &self.initial,
+            remembered: [self.initial; MAX_REMEMBERED],
+            depth: 0,
+        };
+        let mut cursor = Cursor(fde.instructions);
+        let mut start = fde.start;
+        while let Some(opcode) = cursor.byte() {
+            if let Some(delta) = cursor.advance(opcode)? {
+                let next = start.checked_add(delta)?;
+                row(start, next, &state.row)?;
+                start = next;
+            } else {
+                state.execute(opcode, &mut cursor)?;
+            }
+        }
+        row(start, fde.end, &state.row)
+    }
+}
+
+/// What a CIE's instructions say; `None` without a plain CFA.
+fn initial_row(
+    instructions: impl IntoIterator<Item = gimli::Result<CallFrameInstruction<usize>>>,
+) -> Option<PlainRow> {
+    let mut cfa = None;
+    let mut kept = [Kept::Unmentioned; REGISTERS];
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "whatever else there is, is not plain"
+    )]
+    for instruction in instructions {
+        match instruction.ok()? {
+            CallFrameInstruction::Nop => {}
+            CallFrameInstruction::DefCfa { register, offset } => {
+                cfa = Some((u8::try_from(register.0).ok()?, i32::try_from(offset).ok()?));
+            }
+            CallFrameInstruction::Offset {
+                register,
+                factored_offset,
+            } => *kept.get_mut(usize::from(register.0))? = Kept::AtCfa(slot(factored_offset)?),
+            _ => return None,
+        }
+    }
+    let (cfa_register, cfa_offset) = cfa?;
+    Some(PlainRow {
+        cfa_register,
+        cfa_offset,
+        kept,
+    })
+}
+
+/// The offset from the CFA of a slot by its number.
+fn slot(number: u64) -> Option<i32> {
+    i32::try_from(number).ok()?.checked_mul(-8)
+}
+
+struct State<'a> {
+    row: PlainRow,
+    initial: &'a PlainRow,
+    remembered: [PlainRow; MAX_REMEMBERED],
+    depth: usize,
+}
+
+/// The upper two bits of an opcode that has its operand in the lower six.
+const PRIMARY: u8 = 0xc0;
+
+impl State<'_> {
+    /// Executes an instruction that does not advance.
+    fn execute(&mut self, opcode: u8, cursor: &mut Cursor<'_>) -> Option<()> {
+        let in_opcode = usize::from(opcode & !PRIMARY);
+        match constants::DwCfa(opcode & PRIMARY) {
+            constants::DW_CFA_offset => return self.keep(in_opcode, Kept::AtCfa(slot(cursor.uleb()?)?)),
+            constants::DW_CFA_restore => return self.restore(in_opcode),
+            _ => {}
+        }
+        match constants::DwCfa(opcode) {
+            constants::DW_CFA_nop => {}
+            constants::DW_CFA_def_cfa => {
+                self.row.cfa_register = u8::try_from(cursor.uleb()?).ok()?;
+                self.row.cfa_offset = i32::try_from(cursor.uleb()?).ok()?;
+            }
+            constants::DW_CFA_def_cfa_register => {
+                self.row.cfa_register = u8::try_from(cursor.uleb()?).ok()?;
+            }
+            constants::DW_CFA_def_cfa_offset => {
+                self.row.cfa_offset = i32::try_from(cursor.uleb()?).ok()?;
+            }
+            constants::DW_CFA_undefined => self.keep(cursor.register()?, Kept::Undefined)?,
+            constants::DW_CFA_same_value => self.keep(cursor.register()?, Kept::Same)?,
+            constants::DW_CFA_remember_state => {
+                *self.remembered.get_mut(self.depth)? = self.row;
+                self.depth += 1;
+            }
+            constants::DW_CFA_restore_state => {
+                self.depth = self.depth.checked_sub(1)?;
+                self.row = self.remembered[self.depth];
+            }
+            constants::DW_CFA_GNU_args_size => _ = cursor.uleb()?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn keep(&mut self, register: usize, kept: Kept) -> Option<()> {
+        *self.row.kept.get_mut(register)? = kept;
+        Some(())
+    }
+
+    fn restore(&mut self, register: usize) -> Option<()> {
+        self.keep(register, *self.initial.kept.get(register)?)
+    }
+}
+
+/// The instructions that are left.
+struct Cursor<'a>(&'a [u8]);
+
+impl Cursor<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (&first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    /// By how much `opcode` advances; the inner `None` if it does something else.
+    fn advance(&mut self, opcode: u8) -> Option<Option<u64>> {
+        if opcode & PRIMARY == constants::DW_CFA_advance_loc.0 {
+            return Some(Some(u64::from(opcode & !PRIMARY)));
+        }
+        let delta = match constants::DwCfa(opcode) {
+            constants::DW_CFA_advance_loc1 => u64::from(self.byte()?),
+            constants::DW_CFA_advance_loc2 => u64::from(u16::from_le_bytes(self.array()?)),
+            constants::DW_CFA_advance_loc4 => u64::from(u32::from_le_bytes(self.array()?)),
+            _ => return Some(None),
+        };
+        Some(Some(delta))
+    }
+
+    fn register(&mut self) -> Option<usize> {
+        usize::try_from(self.uleb()?).ok()
+    }
+
+    /// A number of up to four bytes; there are longer ones, of which none is plain.
+    fn uleb(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in [0, 7, 14, 21] {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cfi::{self, Cfi, Layout};
+    use crate::elf::CfiSection;
+    use crate::program::Programs;
+    use crate::saves::LongSaves;
+
+    const CODE: u64 = 0x10_0000;
+    const CODE_BYTES: u32 = 0x100;
+
+    /// An entry: its length, then `body`, filled up with nops.
+    fn entry(body: &[u8]) -> Vec<u8> {
+        let mut body = body.to_vec();
+        body.resize(body.len().next_multiple_of(4), 0);
+        let length = u32::try_from(body.len()).expect("a short entry");
+        [&length.to_le_bytes()[..], &body].concat()
+    }
+
+    /// A section, loaded at 0, of one CIE whose instructions end in `last`, and an FDE for each of `functions`.
+    fn section(last: &[u8], functions: &[Vec<u8>]) -> Vec<u8> {
+        let usual = b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01";
+        let mut section = entry(&[&usual[..], last].concat());
+        for (function, number) in functions.iter().zip(0_u64..) {
+            let at = section.len() as u64;
+            let start = CODE + number * u64::from(CODE_BYTES);
+            let relative = u32::try_from(start - (at + 8)).expect("it lies behind");
+            let reference = u32::try_from(at + 4).expect("a short section");
+            let fields = [reference, relative, CODE_BYTES].map(u32::to_le_bytes);
+            section.extend(entry(&[fields.as_flattened(), b"\0", function].concat()));
+        }
+        section
+    }
+
+    fn read<T: cfi::Translate>(section: &[u8], rules: &mut T) -> Cfi<T::Rule> {
+        let section = CfiSection {
+            data: Cow::Borrowed(section),
+            svma: Svma::new(0),
+            exact: true,
+        };
+        let code = Svma::new(CODE)..Svma::new(2 * CODE);
+        cfi::read(&section, Layout::EhFrame, &[code], rules).expect("few rows")
+    }
+
+    fn instruction() -> impl Strategy<Value = Vec<u8>> {
+        let register = || prop_oneof![Just(3_u8), Just(6), Just(7), Just(12), Just(16), 0..20_u8];
+        prop_oneof![
+            6 => (1..64_u8).prop_map(|delta| vec![0x40 | delta]),
+            1 => any::<u8>().prop_map(|delta| vec![0x02, delta]),
+            1 => any::<u8>().prop_map(|delta| vec![0x03, delta, 0]),
+            1 => any::<u8>().prop_map(|delta| vec![0x04, delta, 0, 0, 0]),
+            3 => (register(), any::<u16>()).prop_map(|(number, offset)| {
+                vec![0x0c, number, offset.to_le_bytes()[0] | 0x80, offset.to_le_bytes()[1] & 0x7f]
+            }),
+            3 => (0..128_u8).prop_map(|offset| vec![0x0e, offset]),
+            3 => register().prop_map(|number| vec![0x0d, number]),
+            6 => (register(), 0..128_u8).prop_map(|(number, slot)| vec![0x80 | number, slot]),
+            2 => register().prop_map(|number| vec![0xc0 | number]),
+            2 => Just(vec![0x0a]),
+            2 => Just(vec![0x0b]),
+            1 => register().prop_map(|number| vec![0x07, number]),
+            1 => register().prop_map(|number| vec![0x08, number]),
+            1 => (0..128_u8).prop_map(|bytes| vec![0x2e, bytes]),
+            1 => (register(), 0..128_u8).prop_map(|(number, value)| vec![0x14, number, value]),
+            1 => (register(), register()).prop_map(|(of, to)| vec![0x09, of, to]),
+            1 => any::<u8>().prop_map(|byte| vec![byte]),
+        ]
+    }
+
+    proptest! {
+        /// Whatever its instructions, an entry has the same rows as when gimli reads it: of a CIE that says the same
+        /// by an instruction that is not plain.
+        #[test]
+        fn plain_entries_say_what_gimli_says(
+            functions in vec(vec(instruction(), 0..12).prop_map(|parts| parts.concat()), 1..6),
+        ) {
+            let [plain, by_gimli] = [[0, 0], [0x2e, 0]].map(|last| section(&last, &functions));
+            let told = |cfi: &Cfi<_>| (cfi.rows.clone(), cfi.functions.clone(), cfi.fdes, cfi.malformed);
+            let (mut first, mut second) = (Programs::default(), Programs::default());
+            prop_assert_eq!(told(&read(&plain, &mut first)), told(&read(&by_gimli, &mut second)));
+            prop_assert_eq!(first.ops(), second.ops());
+            let (mut first, mut second) = (LongSaves::default(), LongSaves::default());
+            let [plain, by_gimli] = [read(&plain, &mut first), read(&by_gimli, &mut second)];
+            prop_assert_eq!((plain.rows, plain.functions), (by_gimli.rows, by_gimli.functions));
+            prop_assert_eq!(first.words(), second.words());
+        }
+    }
+
+    /// What a compiler writes for a function is plain: `push %rbx`, `sub $16, %rsp`, an early return, and all undone.
+    #[test]
+    fn usual_functions_are_plain() {
+        let function =
+            b"\x41\x0e\x10\x83\x02\x44\x0e\x20\x50\x0a\x0e\x10\x41\x0e\x08\x41\x0b\x50\xc3\x0e\x08";
+        let section = section(&[0, 0], &[function.to_vec()]);
+        let mut initial = [Kept::Unmentioned; REGISTERS];
+        initial[REGISTERS - 1] = Kept::AtCfa(-8);
+        let cie = PlainCie {
+            initial: PlainRow {
+                cfa_register: 7,
+                cfa_offset: 8,
+                kept: initial,
+            },
+            augmentation_bytes: 0,
+        };
+        let at = 4 + u64::from(Bytes(&section).u32(0).expect("a length"));
+        let fde = cie.fde(Bytes(&section), Svma::new(0), at).expect("a plain FDE");
+        let mut rows = Vec::new();
+        let done = cie.rows(&fde, |start, _, row| {
+            rows.push((start.get() - CODE, row.cfa_offset, row.kept[3]));
+            Some(())
+        });
+        assert_eq!(done, Some(()));
+        let (same, saved) = (Kept::Unmentioned, Kept::AtCfa(-16));
+        let expected = [
+            (0, 8, same),
+            (1, 16, saved),
+            (5, 32, saved),
+            (21, 16, saved),
+            (22, 8, saved),
+            (23, 32, saved),
+            (39, 8, same),
+        ];
+        assert_eq!(rows, expected);
+    }
+}
