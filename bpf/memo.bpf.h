@@ -12,7 +12,7 @@
 
 /* The most that a thread's memo can be worth before it is given up, and what a find adds to it. */
 #define MEMO_MOST_WORTH 64
-#define MEMO_FIND_WORTH 2
+#define MEMO_FIND_WORTH 1
 /* A thread that has given up tries one of so many walks; a power of two. */
 #define MEMO_TRIAL 16
 #define NO_STACK (~0U)

@@ -76,7 +76,8 @@ impl Ratio {
             self.depth
         );
         Verdict {
-            text: format!("  {what:<52} {measured:.2}   {sign} {number:.2}"),
+            measured: format!("{measured:.2}   {sign} {number:.2}"),
+            what,
             is_beyond,
         }
     }
@@ -84,7 +85,8 @@ impl Ratio {
 
 /// A ratio as it was measured.
 pub(crate) struct Verdict {
-    text: String,
+    pub(crate) what: String,
+    measured: String,
     is_beyond: bool,
 }
 
@@ -97,7 +99,7 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.is_beyond { "BEYOND" } else { "met" };
-        write!(f, "{}  {verdict}", self.text)
+        write!(f, "  {:<52} {}  {verdict}", self.what, self.measured)
     }
 }
 

@@ -151,7 +151,7 @@ pub(crate) fn measure(
     let mut measured = Vec::new();
     for &load in loads {
         // New stacks, pages and caches are not what each pair costs.
-        target.ask(load, pairs.max(20_000) / 2)?;
+        target.ask(load, (pairs / 2).max(10_000))?;
         let before = Seen::of(session.as_ref())?;
         // The best of several: whatever else goes on only adds.
         let times = (0..REPEATS).map(|_| target.ask(load, pairs / REPEATS));
