@@ -12,11 +12,7 @@ use anyhow::{Context, bail, ensure};
 pub(crate) struct Asked {
     /// All of it: `cargo bench` without `--quick`. Else a coarse look, as `cargo test` takes.
     pub(crate) whole: bool,
-    /// `cargo bench` asks.
-    #[allow(
-        dead_code,
-        reason = "not every benchmark distinguishes tests from quick looks"
-    )]
+    /// `cargo bench` asks, not `cargo test`.
     pub(crate) bench: bool,
     /// The parts that are named; none means all.
     parts: Vec<String>,

@@ -41,7 +41,7 @@ struct Plan {
 const WHOLE: Plan = Plan {
     rounds: 5,
     pairs: 200_000,
-    requests: 20_000,
+    requests: 10_000,
     smoke: false,
 };
 const QUICK: Plan = Plan {

@@ -62,7 +62,7 @@ pub(crate) const SUBJECTS: [Subject; 6] = [
             command: "mixed 100 1000",
         },
         depth: None,
-        in_smoke: true,
+        in_smoke: false,
     },
     Subject {
         part: "redis",

@@ -1,7 +1,8 @@
 //! A tool at work: started, told to end, and asked what it saw.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,8 +17,8 @@ use crate::tool::How;
 
 /// A tool must be attached, or have written what it saw, in this time.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// What perf, which does not say when it is attached, is given.
-const SETTLING: Duration = Duration::from_millis(700);
+/// What heaptrack, which does not say when it is attached, is given.
+const SETTLING: Duration = Duration::from_secs(2);
 /// Longer than any measurement: memleak reports when all is over.
 const NO_INTERVAL: &str = "86400";
 /// The uprobes of perf.
@@ -111,13 +112,7 @@ impl Tracer {
                 self.start(&mut command)?;
                 self.await_text("stderr", "tracing ")
             }
-            How::Perf => {
-                let record = perf_record(&self.directory);
-                let mut command = Command::new(&record[0]);
-                self.start(command.args(&record[1..]).args(["-p", &pid]))?;
-                std::thread::sleep(SETTLING);
-                self.ensure_runs()
-            }
+            How::Perf => self.attach_perf(&pid),
             How::Bcc => {
                 let program = find("memleak-bpfcc").context("memleak-bpfcc")?;
                 self.start(Command::new(program).args(["-p", &pid, NO_INTERVAL]))?;
@@ -127,7 +122,7 @@ impl Tracer {
                 let output = self.directory.join("heaptrack");
                 self.start(Command::new("heaptrack").arg("-o").arg(output).args(["-p", &pid]))?;
                 self.await_text("stdout", "injecting")?;
-                std::thread::sleep(SETTLING * 3);
+                std::thread::sleep(SETTLING);
                 self.ensure_runs()
             }
             How::Untraced
@@ -178,6 +173,39 @@ impl Tracer {
             .args(["-B", "line", "-e", &script]);
         self.start(&mut command)?;
         self.await_text("stdout", "ready")
+    }
+
+    /// It is told to begin and says when it has: without that, a short program is over before.
+    fn attach_perf(&mut self, pid: &str) -> anyhow::Result<()> {
+        let [control, answer] = ["perf.control", "perf.answer"].map(|name| self.directory.join(name));
+        let made = Command::new("mkfifo").args([&control, &answer]).status()?;
+        ensure!(made.success(), "mkfifo: {made}");
+        let open = |fifo: &Path| {
+            let mut options = File::options();
+            options
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(fifo)
+        };
+        let (mut commands, mut answers) = (open(&control)?, open(&answer)?);
+        let record = perf_record(&self.directory);
+        let fifos = format!("fifo:{},{}", control.display(), answer.display());
+        let mut command = Command::new(&record[0]);
+        command
+            .args(&record[1..])
+            .args(["-D", "-1", "--control", &fifos, "-p", pid]);
+        self.start(&mut command)?;
+        commands.write_all(b"enable\n")?;
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if answers.read(&mut [0; 16]).is_ok_and(|length| length > 0) {
+                return Ok(());
+            }
+            self.ensure_runs()?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("it is not attached after {PATIENCE:?}: {}", self.last_words())
     }
 
     fn await_text(&mut self, file: &str, text: &str) -> anyhow::Result<()> {
