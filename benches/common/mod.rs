@@ -60,6 +60,8 @@ pub(crate) fn run_bench(
     let result = asked
         .check(parts)
         .and_then(|()| run(&asked, &mut io::stdout().lock()));
+    // What is left of a run that was killed, `cargo clean` removes.
+    _ = fs::remove_dir_all(benches_directory().join(run_name()));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -110,16 +112,28 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Where benchmarks put what they make.
-pub(crate) fn made_directory(name: &str) -> anyhow::Result<PathBuf> {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("benches").join(name);
+fn benches_directory() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("benches")
+}
+
+/// Names this run, among others at the same time.
+fn run_name() -> String {
+    format!("run-{}", std::process::id())
+}
+
+/// Where benchmarks put what they make, for this run only.
+pub(crate) fn run_directory(name: &str) -> anyhow::Result<PathBuf> {
+    let directory = benches_directory().join(run_name()).join(name);
     fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
     Ok(directory)
 }
 
 /// A file of `benches`, compiled as `name`, without frame pointers.
 pub(crate) fn compile(source: &str, name: &str) -> anyhow::Result<PathBuf> {
-    let program = made_directory("programs")?.join(name);
+    let program = run_directory("programs")?.join(name);
+    if program.exists() {
+        return Ok(program);
+    }
     let status = Command::new("gcc")
         .args([
             "-O2",
@@ -142,11 +156,12 @@ pub(crate) fn compile(source: &str, name: &str) -> anyhow::Result<PathBuf> {
 /// one is met by nobody else.
 pub(crate) fn own_libc(name: &str) -> anyhow::Result<PathBuf> {
     const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
-    let directory = made_directory(&format!("libc-{name}"))?;
+    let directory = run_directory(&format!("libc-{name}"))?;
     let copy = directory.join("libc.so.6");
-    // Replaced, not rewritten: a process that still runs may have it mapped.
-    _ = fs::remove_file(&copy);
-    fs::copy(LIBC, &copy).with_context(|| format!("cannot copy {LIBC}"))?;
+    // Never rewritten: a process that still runs may have it mapped.
+    if !copy.exists() {
+        fs::copy(LIBC, &copy).with_context(|| format!("cannot copy {LIBC}"))?;
+    }
     Ok(directory)
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::common::{Target, made_directory};
+use crate::common::{Target, run_directory};
 use crate::observed::Observed;
 use crate::subject::{Work, cpu_time_library};
 use crate::tool::{How, Tool};
@@ -35,7 +35,7 @@ const WARM_UP: u32 = 1000;
 /// Runs `units` of work; a server answers as many requests of each kind.
 pub(crate) fn measure(work: Work, tool: &Tool, units: u32) -> anyhow::Result<Measured> {
     let allocator = work.allocator()?;
-    let directory = made_directory("tool")?;
+    let directory = run_directory("tool")?;
     fs::remove_dir_all(&directory)?;
     fs::create_dir_all(&directory)?;
     let once = work == Work::Clang;

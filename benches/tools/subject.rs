@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::common::{compile, made_directory, own_libc};
+use crate::common::{compile, own_libc, run_directory};
 
 /// A workload.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,7 +116,9 @@ impl Work {
             return Ok(directory.join("libc.so.6"));
         }
         let copy = directory.join("libjemalloc.so.2");
-        _ = std::fs::remove_file(&copy);
+        if copy.exists() {
+            return Ok(copy);
+        }
         std::fs::copy(library("libjemalloc.so.2"), &copy)
             .context("redis-server's allocator (libjemalloc2)")?;
         Ok(copy)
@@ -145,7 +147,7 @@ impl Work {
                     "--dir",
                 ];
                 words.extend(options.map(OsString::from));
-                words.push(made_directory("redis")?.into());
+                words.push(run_directory("redis")?.into());
             }
             Self::Clang => {
                 words.push(find("clang++").context("clang++")?.into());
@@ -181,7 +183,10 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 
 /// The library that says how much CPU time a program took.
 pub(crate) fn cpu_time_library() -> anyhow::Result<PathBuf> {
-    let object = made_directory("programs")?.join("cpu_time.so");
+    let object = run_directory("programs")?.join("cpu_time.so");
+    if object.exists() {
+        return Ok(object);
+    }
     let status = Command::new("gcc")
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o"])
         .arg(&object)

@@ -112,7 +112,7 @@ pub(crate) const TOOLS: [Tool; 13] = [
         how: How::Bpftrace(COUNT_STACKS),
         needs: "bpftrace",
         package: "bpftrace",
-        slowness: 2,
+        slowness: 4,
         sees_frees: false,
         samples: false,
     },

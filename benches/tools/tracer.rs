@@ -21,8 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const SETTLING: Duration = Duration::from_secs(2);
 /// Longer than any measurement: memleak reports when all is over.
 const NO_INTERVAL: &str = "86400";
-/// The uprobes of perf.
-const PERF_GROUP: &str = "memleak_bench";
 
 /// A tool that runs beside the program, or none.
 pub(crate) struct Tracer {
@@ -267,7 +265,7 @@ impl Tracer {
         if self.how == How::Perf {
             _ = Command::new("perf")
                 .args(["probe", "-q", "-d"])
-                .arg(format!("{PERF_GROUP}:*"))
+                .arg(format!("{}:*", perf_group()))
                 .output();
         }
     }
@@ -283,9 +281,14 @@ impl Drop for Tracer {
     }
 }
 
+/// The group of this run's uprobes.
+fn perf_group() -> String {
+    format!("memleak_bench_{}", std::process::id())
+}
+
 fn perf_record(directory: &Path) -> Vec<String> {
     let output = directory.join("perf.data").display().to_string();
-    let events = format!("{PERF_GROUP}:*");
+    let events = format!("{}:*", perf_group());
     let words = [
         "perf",
         "record",
@@ -307,7 +310,7 @@ fn place_perf_probes(allocator: &Path) -> anyhow::Result<()> {
     for function in ["malloc", "calloc", "realloc"] {
         command
             .arg("-a")
-            .arg(format!("{PERF_GROUP}:{function}={function}"));
+            .arg(format!("{}:{function}={function}", perf_group()));
     }
     let output = command.output().context("cannot run perf")?;
     let errors = String::from_utf8_lossy(&output.stderr);
