@@ -21,7 +21,7 @@ help:
 	@echo 'make demo    set up, build, trace a sample leaker'
 	@echo 'make test    set up, run all checks and tests (root, or sudo)'
 	@echo 'make build   set up, build target/release/memleak'
-	@echo 'make bench   cost per malloc+free pair, table builds, attaching, walks (root, or sudo)'
+	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
 
 setup-build:
 	@tests/setup.sh build

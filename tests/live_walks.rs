@@ -50,7 +50,7 @@ fn check(name: &str, memleak: Memleak, least_checked: u64, least_recalled: u64) 
 
 /// Starts the benchmark's target: every frame a function of its own, with a frame of its own size.
 fn stacks(name: &str, flags: &[&str]) -> Program {
-    let flags = [&["-O2", "-fno-optimize-sibling-calls", "-pthread"], flags].concat();
+    let flags = [&["-O2", "-pthread"], flags].concat();
     let path = compile(&directory(name), "../../benches/probe_cost/target.c", &flags);
     Program::start(&path, &[])
 }

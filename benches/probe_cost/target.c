@@ -3,19 +3,24 @@
  *
  * Reads commands, one per line, and answers each with the CPU time per pair in nanoseconds, the mean of its threads:
  *
- *   hot DEPTH PAIRS THREADS        all pairs from one stack of DEPTH frames, the caller of malloc up to the outermost
- *   varied DEPTH PAIRS THREADS     each pair from one of 32 stacks at random, of DEPTH - 3 to DEPTH frames
- *   distinct DEPTH PAIRS THREADS   each pair from the next of 4096 stacks of DEPTH frames
+ *   hot DEPTH PAIRS [THREADS]      all pairs from one stack of DEPTH frames, the caller of malloc up to the outermost
+ *   varied DEPTH PAIRS [THREADS]     each pair from one of 32 stacks at random, of DEPTH - 3 to DEPTH frames
+ *   distinct DEPTH PAIRS [THREADS]   each pair from the next of 4096 stacks of DEPTH frames
  *
  * CPU time, so that other programs on the machine do not count. Every frame is a function of its own with a
  * frame of its own size, as in a real program; no call is a tail call. FRAME_UNIT is what sizes are multiples of.
  * Ends at the end of input.
  */
+#define _GNU_SOURCE
+#pragma GCC optimize("no-optimize-sibling-calls")
+
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Frames outside the levels in any thread: `work` below them, `run_pairs` and `begin_thread`, `start_thread` and `clone3`. */
 #define FIXED_FRAMES 5
@@ -96,6 +101,7 @@ static double cpu_nanoseconds(void)
 
 struct job {
 	char mode[16];
+	unsigned number;
 	unsigned depth;
 	unsigned long count;
 	double nanoseconds;
@@ -133,8 +139,14 @@ static __attribute__((noinline)) unsigned long run_pairs(const struct job *job)
 static __attribute__((noinline)) void *begin_thread(void *argument)
 {
 	struct job *job = argument;
-	double began = cpu_nanoseconds();
+	cpu_set_t cpus;
+	double began;
 
+	/* One thread is always on the same CPU: two need not be equally fast. */
+	CPU_ZERO(&cpus);
+	CPU_SET(job->number % sysconf(_SC_NPROCESSORS_ONLN), &cpus);
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+	began = cpu_nanoseconds();
 	job->done = run_pairs(job);
 	job->nanoseconds = (cpu_nanoseconds() - began) / job->count;
 	return NULL;
@@ -144,9 +156,11 @@ int main(void)
 {
 	static struct job jobs[MOST_THREADS];
 	struct job job = { 0 };
-	unsigned threads;
+	unsigned threads = 1;
+	char line[128];
 
-	while (scanf("%15s %u %lu %u", job.mode, &job.depth, &job.count, &threads) == 4) {
+	while (fgets(line, sizeof(line), stdin) &&
+	       sscanf(line, "%15s %u %lu %u", job.mode, &job.depth, &job.count, &threads) >= 3) {
 		pthread_t ids[MOST_THREADS];
 		double sum = 0;
 
@@ -155,6 +169,7 @@ int main(void)
 			return 1;
 		for (unsigned number = 0; number < threads; number++) {
 			jobs[number] = job;
+			jobs[number].number = number;
 			if (pthread_create(&ids[number], NULL, begin_thread, &jobs[number]))
 				return 1;
 		}
@@ -164,6 +179,7 @@ int main(void)
 		}
 		printf("%.2f\n", sum / threads);
 		fflush(stdout);
+		threads = 1;
 	}
 	return 0;
 }

@@ -97,15 +97,7 @@ pub(crate) fn compile(build: &Build) -> anyhow::Result<PathBuf> {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("probe_cost_{name}"));
     let mut compiler = Command::new("gcc");
     compiler
-        .args([
-            "-O2",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pthread",
-            "-fno-optimize-sibling-calls",
-            "-o",
-        ])
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
         .args(build.flags)
         .arg(source);

@@ -1,0 +1,227 @@
+//! What benchmarks that run programs have in common: their targets, what was asked for, medians.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Lines, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail, ensure};
+
+/// What the command line asks for.
+pub(crate) struct Asked {
+    /// All of it: `cargo bench` without `--quick`. Else a coarse look, as `cargo test` takes.
+    pub(crate) whole: bool,
+    /// `cargo bench` asks, not `cargo test`.
+    pub(crate) bench: bool,
+    /// The parts that are named; none means all.
+    parts: Vec<String>,
+}
+
+impl Asked {
+    fn from_arguments() -> Self {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+        Self {
+            // Cargo passes --bench when benchmarks are asked for, and nothing when tests are.
+            whole: has("--bench") && !has("--quick"),
+            bench: has("--bench"),
+            parts: arguments
+                .iter()
+                .filter(|argument| !argument.starts_with("--"))
+                .cloned()
+                .collect(),
+        }
+    }
+
+    pub(crate) fn wants(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
+    }
+
+    /// Refuses parts that are none of `known`: they would measure nothing.
+    fn check(&self, known: &[&str]) -> anyhow::Result<()> {
+        for part in &self.parts {
+            ensure!(
+                known.contains(&part.as_str()),
+                "there is no `{part}` to measure; there are: {}",
+                known.join(", ")
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Runs a benchmark of these parts.
+pub(crate) fn run_bench(
+    parts: &[&str],
+    run: impl FnOnce(&Asked, &mut dyn Write) -> anyhow::Result<()>,
+) -> ExitCode {
+    let asked = Asked::from_arguments();
+    let result = asked
+        .check(parts)
+        .and_then(|()| run(&asked, &mut io::stdout().lock()));
+    // What is left of a run that was killed, `cargo clean` removes.
+    _ = fs::remove_dir_all(benches_directory().join(run_name()));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to tell if standard error is gone too.
+            _ = writeln!(io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A median and the range that it is the median of.
+#[derive(Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) least: f64,
+    pub(crate) median: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    /// Of no values: not numbers.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            1 => at(middle),
+            _ => (at(middle.wrapping_sub(1)) + at(middle)) / 2.0,
+        };
+        Self {
+            least: at(0),
+            median,
+            most: at(values.len().saturating_sub(1)),
+        }
+    }
+}
+
+impl fmt::Display for Spread {
+    /// `MEDIAN [LEAST .. MOST]`, with the digits that are asked for.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { least, median, most } = *self;
+        let digits = f.precision().unwrap_or(2);
+        let width = f.width().unwrap_or(0);
+        write!(
+            f,
+            "{median:width$.digits$} [{least:width$.digits$} .. {most:width$.digits$}]"
+        )
+    }
+}
+
+fn benches_directory() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("benches")
+}
+
+/// Names this run, among others at the same time.
+fn run_name() -> String {
+    format!("run-{}", std::process::id())
+}
+
+/// Where benchmarks put what they make, for this run only.
+pub(crate) fn run_directory(name: &str) -> anyhow::Result<PathBuf> {
+    let directory = benches_directory().join(run_name()).join(name);
+    fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// A file of `benches`, compiled as `name`, without frame pointers.
+pub(crate) fn compile(source: &str, name: &str) -> anyhow::Result<PathBuf> {
+    let program = run_directory("programs")?.join(name);
+    if program.exists() {
+        return Ok(program);
+    }
+    let status = Command::new("gcc")
+        .args([
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fomit-frame-pointer",
+            "-pthread",
+            "-o",
+        ])
+        .arg(&program)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches").join(source))
+        .status()
+        .context("cannot run gcc (apt-get install gcc)")?;
+    ensure!(status.success(), "gcc could not compile {source}");
+    Ok(program)
+}
+
+/// A directory with a copy of the C library, for `LD_LIBRARY_PATH`. A probe is placed in a file: what is placed in this
+/// one is met by nobody else.
+pub(crate) fn own_libc(name: &str) -> anyhow::Result<PathBuf> {
+    const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
+    let directory = run_directory(&format!("libc-{name}"))?;
+    let copy = directory.join("libc.so.6");
+    // Never rewritten: a process that still runs may have it mapped.
+    if !copy.exists() {
+        fs::copy(LIBC, &copy).with_context(|| format!("cannot copy {LIBC}"))?;
+    }
+    Ok(directory)
+}
+
+/// A program that answers each line of its input with a number; ended when dropped.
+pub(crate) struct Target {
+    child: Child,
+    /// Until no more is asked.
+    commands: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Target {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+        let commands = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().context("a pipe was asked for")?).lines();
+        Ok(Self {
+            child,
+            commands,
+            answers,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Nanoseconds per pair, or what the answer is otherwise.
+    pub(crate) fn ask(&mut self, command: &str) -> anyhow::Result<f64> {
+        let commands = self.commands.as_mut().context("a pipe was asked for")?;
+        writeln!(commands, "{command}")?;
+        let Some(answer) = self.answers.next() else {
+            bail!("the target ended when it was asked for `{command}`")
+        };
+        let answer = answer?;
+        answer
+            .trim()
+            .parse()
+            .with_context(|| format!("the target answers `{answer}`, which is no number"))
+    }
+}
+
+impl Target {
+    /// Lets it end by itself, as it does when nothing more is asked.
+    #[allow(dead_code, reason = "not every benchmark cares how its target ends")]
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        self.commands = None;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the target ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}

@@ -1,0 +1,133 @@
+//! Whether the cost of tracing stays what it is when there is more: live blocks, distinct stacks, threads. Needs root.
+//!
+//! `cargo bench --bench scaling` measures all axes, `-- resting`, `-- live`, `-- stacks` or `-- threads` one; it fails
+//! if a pair of malloc and free costs more than [`LIMIT`] times what it does at the first point of its axis.
+//! `-- --quick` measures one point of each axis coarsely and `cargo test --bench scaling` one axis so, where only what
+//! was recorded is checked: all pairs, with complete stacks, nothing lost.
+//!
+//! A cost is CPU time that tracing adds: that of a traced process less that of an untraced one at the same point, within
+//! one round. Each point is measured in three processes (untraced, probes without a walk, `--unwind dwarf`) that
+//! live as long as the axis is measured, each with its own copy of the C library, so that no probe is met by two. All
+//! are asked in turn, in an order that changes with each round.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod point;
+mod station;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use common::{Asked, Spread, run_bench};
+use memleak::preflight;
+use point::{AXES, Axis, Point};
+use station::{Station, TRACINGS, UNTRACED};
+
+/// The most that a pair may cost at any point, as a multiple of what it costs at the first.
+const LIMIT: f64 = 1.3;
+
+/// How much is measured.
+struct Plan {
+    whole: bool,
+    rounds: usize,
+    pairs: u32,
+}
+
+const WHOLE: Plan = Plan {
+    whole: true,
+    rounds: 9,
+    pairs: 200_000,
+};
+const QUICK: Plan = Plan {
+    whole: false,
+    rounds: 3,
+    pairs: 5_000,
+};
+/// What `cargo test` measures: most of the time goes into attaching.
+const SMOKE_AXIS: &str = "live";
+
+fn main() -> ExitCode {
+    run_bench(&AXES.map(|axis| axis.name), run)
+}
+
+fn run(asked: &Asked, out: &mut dyn Write) -> anyhow::Result<()> {
+    preflight::check()?;
+    let plan = if asked.whole { WHOLE } else { QUICK };
+    writeln!(
+        out,
+        "CPU time added to each malloc+free pair: median of {} rounds [least .. most], {} pairs each;\n\
+         how many times that of the axis's first point.",
+        plan.rounds, plan.pairs
+    )?;
+    let mut steep = Vec::new();
+    for axis in AXES.iter().filter(|axis| asked.wants(axis.name)) {
+        if !asked.bench && axis.name != SMOKE_AXIS {
+            continue;
+        }
+        writeln!(out, "\n{}", axis.title)?;
+        steep.extend(measure_axis(&plan, axis, out)?);
+    }
+    ensure!(
+        steep.is_empty() || !plan.whole,
+        "a pair costs more than {LIMIT} times what it does at the first point: {}",
+        steep.join(", ")
+    );
+    Ok(())
+}
+
+/// Nanoseconds per pair, by point, then by tracing.
+type Round = Vec<Vec<f64>>;
+
+/// Measures and prints an axis. Returns its points that are over [`LIMIT`].
+fn measure_axis(plan: &Plan, axis: &Axis, out: &mut dyn Write) -> anyhow::Result<Vec<String>> {
+    let points: Vec<Point> = axis.points(plan.whole);
+    let rounds = measure(plan, &points)?;
+    let mut steep = Vec::new();
+    for (number, point) in points.iter().enumerate() {
+        let alone = Spread::of(rounds.iter().map(|round| round[number][UNTRACED]));
+        writeln!(out, "  {:>9} {:<17}{alone:8.0} ns", point.to_string(), "untraced")?;
+        for (way, tracing) in TRACINGS.iter().enumerate().filter(|&(way, _)| way != UNTRACED) {
+            let added = |round: &Round, point: usize| round[point][way] - round[point][UNTRACED];
+            let cost = Spread::of(rounds.iter().map(|round| added(round, number)));
+            let ratio = Spread::of(rounds.iter().map(|round| added(round, number) / added(round, 0)));
+            writeln!(
+                out,
+                "  {:>9} {:<17}{cost:8.0} ns {ratio:6.2} times",
+                "", tracing.name
+            )?;
+            if tracing.limited && ratio.median > LIMIT {
+                steep.push(format!("{:.2} times at {point} {}", ratio.median, axis.title));
+            }
+        }
+        out.flush()?;
+    }
+    Ok(steep)
+}
+
+fn measure(plan: &Plan, points: &[Point]) -> anyhow::Result<Vec<Round>> {
+    let mut stations = Vec::new();
+    for (number, point) in points.iter().enumerate() {
+        for (way, tracing) in TRACINGS.iter().enumerate() {
+            let name = format!("{number}-{way}");
+            stations.push(Station::start(&name, point, tracing)?);
+        }
+    }
+    let mut rounds = Vec::new();
+    for number in 0..plan.rounds {
+        let mut round: Round = vec![vec![0.0; TRACINGS.len()]; points.len()];
+        for turn in 0..stations.len() {
+            // Neither the first of a round nor who comes after whom is always the same.
+            let step = if number % 2 == 0 {
+                turn
+            } else {
+                stations.len() - 1 - turn
+            };
+            let index = (step + number * TRACINGS.len()) % stations.len();
+            let (point, way) = (index / TRACINGS.len(), index % TRACINGS.len());
+            round[point][way] = stations[index].measure(&points[point], plan.pairs)?;
+        }
+        rounds.push(round);
+    }
+    Ok(rounds)
+}

@@ -1,0 +1,168 @@
+//! One process at one point of an axis, and how it is traced.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use memleak::allocator::Selection;
+use memleak::bpf::{AttachPath, Sampling, ShortWays, Walk};
+use memleak::collect::Snapshot;
+use memleak::config::{Config, View};
+use memleak::report::Format;
+use memleak::session::{Session, storages};
+use unwind_tables::walk::End;
+
+use crate::common::{Target, compile, own_libc};
+use crate::point::Point;
+
+/// A way to trace.
+pub(crate) struct Tracing {
+    pub(crate) name: &'static str,
+    walk: Option<Walk>,
+    /// Whether its cost must stay what it is.
+    pub(crate) limited: bool,
+}
+
+/// Ways to trace; costs are added to the first.
+pub(crate) const TRACINGS: [Tracing; 3] = [
+    Tracing {
+        name: "untraced",
+        walk: None,
+        limited: false,
+    },
+    Tracing {
+        name: "probes, no walk",
+        walk: Some(Walk::Off),
+        limited: false,
+    },
+    Tracing {
+        name: "--unwind dwarf",
+        walk: Some(Walk::Dwarf),
+        limited: true,
+    },
+];
+pub(crate) const UNTRACED: usize = 0;
+
+/// Room for blocks that a session of a small process has.
+const LEAST_BLOCKS: u32 = 1 << 20;
+/// Allocations that starting a thread takes, at most.
+const BLOCKS_PER_THREAD: u32 = 4;
+/// Allocations of a command for itself.
+const BLOCKS_PER_COMMAND: u32 = 2;
+
+/// A target that is traced in one way from before its first command until it ends.
+pub(crate) struct Station {
+    target: Target,
+    session: Option<Session<'static>>,
+    walk: Option<Walk>,
+}
+
+impl Station {
+    /// Starts the target and the trace, and brings it to `point`: all blocks live, all stacks known.
+    pub(crate) fn start(name: &str, point: &Point, tracing: &Tracing) -> anyhow::Result<Self> {
+        let program = compile("scaling/target.c", "scaling_target")?;
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", own_libc(&format!("scaling-{name}"))?);
+        let mut target = Target::start(&mut command)?;
+        // All that standard input and output allocate is there, then, and as many threads have had a stack.
+        target.ask(&format!("pair 1 {0} {0}", point.threads))?;
+        let session = match tracing.walk {
+            None => None,
+            // A session borrows its storage; this one is as good as global.
+            Some(walk) => Some(Session::start(
+                Box::leak(Box::new(storages())),
+                &config(target.pid(), walk, point),
+            )?),
+        };
+        let mut station = Self {
+            target,
+            session,
+            walk: tracing.walk,
+        };
+        station.target.ask(&point.visit_all())?;
+        station.target.ask(&point.command(1000))?;
+        Ok(station)
+    }
+
+    /// Nanoseconds per pair. An error if not all of them were recorded, as they should be.
+    pub(crate) fn measure(&mut self, point: &Point, pairs: u32) -> anyhow::Result<f64> {
+        let snapshot = |session: &Option<Session<'_>>| session.as_ref().map(Session::snapshot).transpose();
+        // What other processes did since the last turn has taken this one's place in the caches.
+        self.target.ask(&point.command(pairs / 10))?;
+        let before = snapshot(&self.session)?;
+        let nanoseconds = self.target.ask(&point.command(pairs))?;
+        if let (Some(before), Some(after)) = (before, snapshot(&self.session)?) {
+            self.check(point, pairs, &before, &after)
+                .with_context(|| format!("{:?}, `{}`", self.walk, point.command(pairs)))?;
+        }
+        Ok(nanoseconds)
+    }
+
+    fn check(&self, point: &Point, pairs: u32, before: &Snapshot, after: &Snapshot) -> anyhow::Result<()> {
+        let recorded = allocations(after, |_| true) - allocations(before, |_| true);
+        let least = u64::from(pairs / point.threads * point.threads);
+        let most = least + u64::from(BLOCKS_PER_COMMAND + BLOCKS_PER_THREAD * point.threads);
+        ensure!(
+            (least..=most).contains(&recorded),
+            "{recorded} allocations were recorded, where {least} to {most} were made"
+        );
+        let losses = &after.losses;
+        ensure!(
+            losses.blocks == 0,
+            "{} blocks were lost: {:?}",
+            losses.blocks,
+            losses.causes
+        );
+        if self.walk == Some(Walk::Dwarf) {
+            let incomplete = |end: End| end != End::Complete;
+            let cut = allocations(after, incomplete) - allocations(before, incomplete);
+            let ends: Vec<End> = after
+                .stacks
+                .iter()
+                .map(|stack| stack.end)
+                .filter(|&end| incomplete(end))
+                .collect();
+            ensure!(cut == 0, "{cut} stacks are not complete: {ends:?}");
+            ensure!(
+                after.stacks.len() >= point.stacks as usize,
+                "{} stacks are known, of at least {}",
+                after.stacks.len(),
+                point.stacks
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Blocks from stacks with such an end.
+fn allocations(snapshot: &Snapshot, wanted: impl Fn(End) -> bool) -> u64 {
+    let stacks = snapshot.stacks.iter().filter(|stack| wanted(stack.end));
+    stacks.map(|stack| stack.allocated.blocks).sum()
+}
+
+fn config(pid: u32, walk: Walk, point: &Point) -> Config {
+    Config {
+        kernel: None,
+        pids: vec![pid],
+        program: Vec::new(),
+        allocators: Selection::default(),
+        follow_fork: false,
+        mmap: false,
+        table_memory: None,
+        walk,
+        short_ways: ShortWays::default(),
+        first_instructions: false,
+        max_overhead: None,
+        format: Format::Text,
+        top: 0,
+        view: View::default(),
+        sampling: Sampling::All,
+        sizes: None,
+        // Half as much again as the process has, as for one whose resident memory says so.
+        max_blocks: Some(LEAST_BLOCKS.max(point.live + point.live / 2)),
+        max_stacks: 1 << 16,
+        attach: AttachPath::ALL.to_vec(),
+        interval: Duration::from_secs(1),
+        count: None,
+    }
+}

@@ -1,0 +1,168 @@
+//! memleak against what a user would pick instead, on the same programs: how much longer these take. Needs root.
+//!
+//! `cargo bench --bench tools` measures all; `-- malloc`, `-- redis`, `-- clang` one kind of program; `-- --quick` does
+//! less of it. `cargo test --bench tools` takes a look at memleak itself only, and says which of the other tools are
+//! missing. A tool that is not there or fails is named with the reason. Fails if memleak misses or loses an allocation
+//! of those that the program is known to make, or walks a stack of them incompletely: a trace that misses events is fast.
+//!
+//! All tools have their turn in each round, in an order that changes. A ratio is a tool's time per unit of work, divided by
+//! that of the untraced program in the same round. The program has its own copy of its allocator's library: tools that
+//! place probes in all processes disturb nobody else.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod measure;
+mod observed;
+mod subject;
+mod table;
+mod tool;
+mod tracer;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use common::{Asked, run_bench};
+use measure::measure;
+use memleak::preflight;
+use subject::{SUBJECTS, Subject, Work, find};
+use table::{Row, print};
+use tool::{TOOLS, UNTRACED};
+
+/// How much is measured.
+struct Plan {
+    rounds: usize,
+    pairs: u32,
+    /// Requests of each kind.
+    requests: u32,
+    smoke: bool,
+}
+
+const WHOLE: Plan = Plan {
+    rounds: 5,
+    pairs: 200_000,
+    requests: 10_000,
+    smoke: false,
+};
+const QUICK: Plan = Plan {
+    rounds: 2,
+    pairs: 20_000,
+    requests: 4_000,
+    smoke: false,
+};
+const SMOKE: Plan = Plan {
+    rounds: 1,
+    pairs: 5_000,
+    requests: 0,
+    smoke: true,
+};
+
+/// Tools that are slower than this are measured in the first round only where work cannot be cut.
+const SLOW: u32 = 4;
+
+fn main() -> ExitCode {
+    run_bench(&["malloc", "redis", "clang"], run)
+}
+
+fn run(asked: &Asked, out: &mut dyn Write) -> anyhow::Result<()> {
+    preflight::check()?;
+    let plan = match (asked.whole, asked.bench) {
+        (true, _) => WHOLE,
+        (false, true) => QUICK,
+        (false, false) => SMOKE,
+    };
+    writeln!(
+        out,
+        "Times that the program takes, untraced = 1: median of {} rounds [least .. most]; `cpu` is the program's own CPU \
+         time,\n`wall` the time from start to end, `tool` the CPU time of the tool's own process beside it.",
+        plan.rounds
+    )?;
+    let mut wrong = Vec::new();
+    for subject in SUBJECTS.iter().filter(|subject| asked.wants(subject.part)) {
+        if plan.smoke && !subject.in_smoke {
+            continue;
+        }
+        writeln!(out, "\n{}", subject.title)?;
+        let (programs, package) = subject.work.needs();
+        if let Some(missing) = programs.iter().find(|program| find(program).is_none()) {
+            writeln!(out, "  not measured: no {missing}: apt-get install {package}")?;
+            continue;
+        }
+        let rows = measure_all(&plan, subject)?;
+        print(subject, &rows, out)?;
+        wrong.extend(wrong_rows(subject, &rows));
+        out.flush()?;
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+    Ok(())
+}
+
+/// A row for each tool.
+fn measure_all(plan: &Plan, subject: &Subject) -> anyhow::Result<Vec<Row>> {
+    let mut rows: Vec<Row> = TOOLS.iter().map(Row::new).collect();
+    for row in &mut rows {
+        row.obstacle = row.tool.obstacle(subject.work);
+        if plan.smoke
+            && row.obstacle.is_none()
+            && !row.tool.is_memleak()
+            && row.tool.name != TOOLS[UNTRACED].name
+        {
+            row.obstacle = Some("left out of this look".to_owned());
+        }
+    }
+    for round in 0..plan.rounds {
+        for turn in 0..rows.len() {
+            let step = if round % 2 == 0 {
+                turn
+            } else {
+                rows.len() - 1 - turn
+            };
+            let index = (step + round) % rows.len();
+            let row = &mut rows[index];
+            let once = subject.work == Work::Clang;
+            if row.obstacle.is_some() || (once && round > 0 && row.tool.slowness >= SLOW) {
+                continue;
+            }
+            let units = match subject.work {
+                Work::Pairs { .. } => plan.pairs,
+                Work::Redis { .. } => plan.requests,
+                Work::Clang => 1,
+            };
+            match measure(subject.work, row.tool, (units / row.tool.slowness).max(1)) {
+                Ok(measured) => row.rounds.push((round, measured)),
+                Err(error) if row.tool.is_memleak() || index == UNTRACED => return Err(error),
+                Err(error) => row.failures.push(format!("{error:#}")),
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// What memleak did not see of what is known to be there.
+fn wrong_rows(subject: &Subject, rows: &[Row]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for row in rows.iter().filter(|row| row.tool.is_memleak()) {
+        for (_, measured) in &row.rounds {
+            let seen = &measured.observed;
+            let tell = |what: String| format!("{}, {}: {what}", row.tool.name, subject.title);
+            if seen.lost != Some(0.0) {
+                wrong.push(tell(format!("{:?} allocations were lost", seen.lost)));
+            }
+            let Work::Pairs { .. } = subject.work else {
+                continue;
+            };
+            let allocations = seen.allocations.unwrap_or(0.0);
+            if !row.tool.samples && allocations < measured.units {
+                wrong.push(tell(format!(
+                    "{allocations} of {} allocations were seen",
+                    measured.units
+                )));
+            }
+            let complete = seen.complete.unwrap_or(0.0);
+            if row.tool.name.contains("dwarf") && complete < 1.0 {
+                wrong.push(tell(format!("{:.2} % of stacks are complete", 100.0 * complete)));
+            }
+        }
+    }
+    wrong
+}

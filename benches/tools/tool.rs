@@ -1,0 +1,248 @@
+//! What users would trace with: a table, and what each needs.
+
+use std::path::{Path, PathBuf};
+
+use crate::subject::{Work, find, library};
+
+/// How a tool comes to the program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Not at all.
+    Untraced,
+    /// `memleak` with these flags, attached while it runs (or starting it, if it runs but once).
+    Memleak(&'static [&'static str]),
+    /// `perf record` on uprobes, attached or starting it.
+    Perf,
+    /// bpftrace with a script on the allocator's file, in which `LIB` stands for the file.
+    Bpftrace(&'static str),
+    /// bcc's memleak, attached.
+    Bcc,
+    /// heaptrack, injected while it runs.
+    HeaptrackInjected,
+    /// heaptrack, from the start.
+    Heaptrack,
+    /// gperftools' allocator and heap profiler instead of the program's allocator.
+    Gperftools,
+    /// jemalloc with its sampling profiler instead of the program's allocator.
+    Jemalloc,
+    /// The program runs on a simulated CPU.
+    Valgrind,
+}
+
+pub(crate) struct Tool {
+    pub(crate) name: &'static str,
+    pub(crate) how: How,
+    /// What must be there.
+    needs: &'static str,
+    package: &'static str,
+    /// Of how many units of work it is given one: some take a hundred times as long.
+    pub(crate) slowness: u32,
+    /// Whether frees are seen, so that it can say what is outstanding.
+    pub(crate) sees_frees: bool,
+    /// Whether it records one of many allocations only.
+    pub(crate) samples: bool,
+}
+
+/// Allocations by stack, as bpftrace's manual shows it.
+const COUNT_STACKS: &str = "BEGIN { printf(\"ready\\n\"); }
+uprobe:LIB:malloc, uprobe:LIB:calloc, uprobe:LIB:realloc { @[ustack] = count(); }";
+
+/// What bcc's memleak does: the kernel's frame-pointer walk at each return, a table of blocks.
+const LEAKS: &str = "BEGIN { printf(\"ready\\n\"); }
+uprobe:LIB:malloc { @size[tid] = arg0; }
+uprobe:LIB:calloc { @size[tid] = arg0 * arg1; }
+uprobe:LIB:realloc { @size[tid] = arg1; delete(@stack[arg0]); delete(@bytes[arg0]); }
+uretprobe:LIB:malloc, uretprobe:LIB:calloc, uretprobe:LIB:realloc /@size[tid]/ {
+	@stack[retval] = ustack; @bytes[retval] = @size[tid]; delete(@size[tid]); @allocations = count();
+}
+uprobe:LIB:free { delete(@stack[arg0]); delete(@bytes[arg0]); }
+END { clear(@stack); clear(@bytes); clear(@size); }";
+
+const OWN: Tool = Tool {
+    name: "",
+    how: How::Untraced,
+    needs: "sh",
+    package: "",
+    slowness: 1,
+    sees_frees: true,
+    samples: false,
+};
+
+pub(crate) const UNTRACED: usize = 0;
+
+pub(crate) const TOOLS: [Tool; 13] = [
+    Tool {
+        name: "untraced",
+        ..OWN
+    },
+    Tool {
+        name: "memleak --unwind dwarf",
+        how: How::Memleak(&["--unwind", "dwarf"]),
+        ..OWN
+    },
+    Tool {
+        name: "memleak --unwind fp",
+        how: How::Memleak(&["--unwind", "fp"]),
+        ..OWN
+    },
+    Tool {
+        name: "memleak --sample-bytes 512K",
+        how: How::Memleak(&["--sample-bytes", "512K"]),
+        samples: true,
+        ..OWN
+    },
+    Tool {
+        name: "bcc memleak",
+        how: How::Bcc,
+        needs: "memleak-bpfcc",
+        package: "bpfcc-tools linux-headers-$(uname -r)",
+        ..OWN
+    },
+    Tool {
+        name: "bpftrace, as bcc memleak",
+        how: How::Bpftrace(LEAKS),
+        needs: "bpftrace",
+        package: "bpftrace",
+        slowness: 8,
+        sees_frees: true,
+        samples: false,
+    },
+    Tool {
+        name: "bpftrace @[ustack]",
+        how: How::Bpftrace(COUNT_STACKS),
+        needs: "bpftrace",
+        package: "bpftrace",
+        slowness: 4,
+        sees_frees: false,
+        samples: false,
+    },
+    Tool {
+        name: "perf --call-graph dwarf",
+        how: How::Perf,
+        needs: "perf",
+        package: "linux-perf",
+        slowness: 8,
+        sees_frees: false,
+        samples: false,
+    },
+    Tool {
+        name: "heaptrack",
+        how: How::Heaptrack,
+        needs: "heaptrack",
+        package: "heaptrack",
+        ..OWN
+    },
+    Tool {
+        name: "heaptrack -p",
+        how: How::HeaptrackInjected,
+        needs: "heaptrack",
+        package: "heaptrack gdb",
+        ..OWN
+    },
+    Tool {
+        name: "gperftools HEAPPROFILE",
+        how: How::Gperftools,
+        needs: "libtcmalloc.so.4",
+        package: "libgoogle-perftools4",
+        slowness: 4,
+        ..OWN
+    },
+    Tool {
+        name: "jemalloc prof:true, 512K",
+        how: How::Jemalloc,
+        needs: "libjemalloc.so.2",
+        package: "libjemalloc2",
+        samples: true,
+        ..OWN
+    },
+    Tool {
+        name: "valgrind --leak-check=full",
+        how: How::Valgrind,
+        needs: "valgrind",
+        package: "valgrind",
+        slowness: 4,
+        sees_frees: true,
+        samples: false,
+    },
+];
+
+impl Tool {
+    /// Why it cannot be used for such work, and what to do about it.
+    pub(crate) fn obstacle(&self, work: Work) -> Option<String> {
+        let there = match self.needs.contains(".so") {
+            true => library(self.needs).exists(),
+            false => find(self.needs).is_some(),
+        };
+        if !there {
+            return Some(format!("not installed: apt-get install {}", self.package));
+        }
+        let once = work == Work::Clang;
+        match self.how {
+            How::Bcc | How::HeaptrackInjected if once => {
+                Some("attaches only to what runs already".to_owned())
+            }
+            How::Bcc if !kernel_headers().exists() => Some(format!(
+                "compiles its programs with the running kernel's headers, and there is no {} (Debian's kernels: \
+                 apt-get install {})",
+                kernel_headers().display(),
+                self.package
+            )),
+            How::Jemalloc if !jemalloc_can_profile() => {
+                Some("this jemalloc is built without its profiler (./configure --enable-prof)".to_owned())
+            }
+            How::Untraced
+            | How::Memleak(_)
+            | How::Perf
+            | How::Bpftrace(_)
+            | How::Bcc
+            | How::HeaptrackInjected
+            | How::Heaptrack
+            | How::Gperftools
+            | How::Jemalloc
+            | How::Valgrind => None,
+        }
+    }
+
+    /// Whether it is there before the program begins, so that it sees what comes before the work too.
+    pub(crate) fn is_there_first(&self) -> bool {
+        !matches!(
+            self.how,
+            How::Untraced | How::Memleak(_) | How::Perf | How::Bcc | How::HeaptrackInjected
+        )
+    }
+
+    pub(crate) fn is_memleak(&self) -> bool {
+        matches!(self.how, How::Memleak(_))
+    }
+}
+
+fn kernel_headers() -> PathBuf {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Path::new("/lib/modules").join(release.trim()).join("build")
+}
+
+/// A jemalloc that can writes a profile when a program that has it ends and asks for one.
+fn jemalloc_can_profile() -> bool {
+    let directory = std::env::temp_dir().join(format!("memleak-jemalloc-{}", std::process::id()));
+    let settings = format!("prof:true,prof_final:true,prof_prefix:{}", directory.display());
+    let run = std::process::Command::new("true")
+        .env("LD_PRELOAD", library("libjemalloc.so.2"))
+        .env("MALLOC_CONF", settings)
+        .output();
+    let prefix = directory
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let files = std::fs::read_dir(std::env::temp_dir())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let written: Vec<_> = files
+        .filter(|file| file.file_name().to_string_lossy().starts_with(&prefix))
+        .collect();
+    for file in &written {
+        _ = std::fs::remove_file(file.path());
+    }
+    run.is_ok() && !written.is_empty()
+}

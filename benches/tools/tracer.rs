@@ -1,0 +1,319 @@
+//! A tool at work: started, told to end, and asked what it saw.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::observed::{self, Observed};
+use crate::subject::{find, library};
+use crate::tool::How;
+
+/// A tool must be attached, or have written what it saw, in this time.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// What heaptrack, which does not say when it is attached, is given.
+const SETTLING: Duration = Duration::from_secs(2);
+/// Longer than any measurement: memleak reports when all is over.
+const NO_INTERVAL: &str = "86400";
+
+/// A tool that runs beside the program, or none.
+pub(crate) struct Tracer {
+    how: How,
+    directory: PathBuf,
+    child: Option<Child>,
+}
+
+/// What a tool that comes with the program adds to its start: words before its own, and variables.
+pub(crate) struct Launch {
+    pub(crate) prefix: Vec<String>,
+    pub(crate) preloaded: Option<PathBuf>,
+    pub(crate) environment: Vec<(&'static str, String)>,
+}
+
+impl Tracer {
+    /// For tools that are there before the program runs. `once`: the program runs but once and cannot be attached to.
+    pub(crate) fn prepare(
+        how: How,
+        allocator: &Path,
+        directory: &Path,
+        once: bool,
+    ) -> anyhow::Result<(Self, Launch)> {
+        let mut tracer = Self {
+            how,
+            directory: directory.to_owned(),
+            child: None,
+        };
+        let file = |name: &str| directory.join(name).display().to_string();
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let mut launch = Launch {
+            prefix: Vec::new(),
+            preloaded: None,
+            environment: Vec::new(),
+        };
+        match how {
+            How::Bpftrace(script) => tracer.start_bpftrace(script, allocator)?,
+            How::Perf => {
+                place_perf_probes(allocator)?;
+                if once {
+                    launch.prefix = perf_record(directory);
+                    launch.prefix.push("--".to_owned());
+                }
+            }
+            How::Memleak(flags) if once => {
+                launch.prefix = words(&[env!("CARGO_BIN_EXE_memleak"), "--format", "json"]);
+                launch.prefix.extend(flags.iter().map(|&flag| flag.to_owned()));
+                launch.prefix.extend([NO_INTERVAL, "--"].map(str::to_owned));
+            }
+            How::Valgrind => {
+                let log = format!("--log-file={}", file("valgrind"));
+                launch.prefix = words(&["valgrind", "--leak-check=full", &log]);
+            }
+            How::Heaptrack => {
+                launch.preloaded = Some(PathBuf::from("/usr/lib/heaptrack/libheaptrack_preload.so"));
+                launch
+                    .environment
+                    .push(("DUMP_HEAPTRACK_OUTPUT", file("heaptrack")));
+            }
+            How::Gperftools => {
+                launch.preloaded = Some(library("libtcmalloc.so.4"));
+                launch.environment.push(("HEAPPROFILE", file("profile")));
+            }
+            How::Jemalloc => {
+                launch.preloaded = Some(library("libjemalloc.so.2"));
+                let settings = format!(
+                    "prof:true,prof_accum:true,prof_final:true,prof_prefix:{}",
+                    file("jeprof")
+                );
+                launch.environment.push(("MALLOC_CONF", settings));
+            }
+            How::Untraced | How::Memleak(_) | How::Bcc | How::HeaptrackInjected => {}
+        }
+        Ok((tracer, launch))
+    }
+
+    /// For tools that come to a process.
+    pub(crate) fn attach(&mut self, pid: u32) -> anyhow::Result<()> {
+        let pid = pid.to_string();
+        match self.how {
+            How::Memleak(flags) => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+                command
+                    .args(["-p", &pid, "--format", "json"])
+                    .args(flags)
+                    .arg(NO_INTERVAL);
+                self.start(&mut command)?;
+                self.await_text("stderr", "tracing ")
+            }
+            How::Perf => self.attach_perf(&pid),
+            How::Bcc => {
+                let program = find("memleak-bpfcc").context("memleak-bpfcc")?;
+                self.start(Command::new(program).args(["-p", &pid, NO_INTERVAL]))?;
+                self.await_text("stdout", "Attaching")
+            }
+            How::HeaptrackInjected => {
+                let output = self.directory.join("heaptrack");
+                self.start(Command::new("heaptrack").arg("-o").arg(output).args(["-p", &pid]))?;
+                self.await_text("stdout", "injecting")?;
+                std::thread::sleep(SETTLING);
+                self.ensure_runs()
+            }
+            How::Untraced
+            | How::Bpftrace(_)
+            | How::Heaptrack
+            | How::Gperftools
+            | How::Jemalloc
+            | How::Valgrind => Ok(()),
+        }
+    }
+
+    /// CPU seconds of the tool's own process so far.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        const TICKS_PER_SECOND: f64 = 100.0;
+        let Some(child) = &self.child else { return 0.0 };
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let ticks = after_name.split_whitespace().skip(11).take(2);
+        ticks.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND
+    }
+
+    /// Ends it and reads what it saw. The program has ended.
+    pub(crate) fn finish(mut self) -> anyhow::Result<Observed> {
+        self.end()?;
+        let seen = observed::read(self.how, &self.directory);
+        self.remove_probes();
+        seen.with_context(|| self.last_words())
+    }
+
+    fn start(&mut self, command: &mut Command) -> anyhow::Result<()> {
+        let file = |name: &str| File::create(self.directory.join(name));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file("stdout")?)
+            .stderr(file("stderr")?)
+            .spawn()
+            .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn start_bpftrace(&mut self, script: &str, allocator: &Path) -> anyhow::Result<()> {
+        let script = script.replace("LIB", &allocator.display().to_string());
+        let mut command = Command::new("bpftrace");
+        command
+            .env("BPFTRACE_MAP_KEYS_MAX", "1000000")
+            .env("BPFTRACE_NO_CPP_DEMANGLE", "1")
+            .args(["-B", "line", "-e", &script]);
+        self.start(&mut command)?;
+        self.await_text("stdout", "ready")
+    }
+
+    /// It is told to begin and says when it has: without that, a short program is over before.
+    fn attach_perf(&mut self, pid: &str) -> anyhow::Result<()> {
+        let [control, answer] = ["perf.control", "perf.answer"].map(|name| self.directory.join(name));
+        let made = Command::new("mkfifo").args([&control, &answer]).status()?;
+        ensure!(made.success(), "mkfifo: {made}");
+        let open = |fifo: &Path| {
+            let mut options = File::options();
+            options
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(fifo)
+        };
+        let (mut commands, mut answers) = (open(&control)?, open(&answer)?);
+        let record = perf_record(&self.directory);
+        let fifos = format!("fifo:{},{}", control.display(), answer.display());
+        let mut command = Command::new(&record[0]);
+        command
+            .args(&record[1..])
+            .args(["-D", "-1", "--control", &fifos, "-p", pid]);
+        self.start(&mut command)?;
+        commands.write_all(b"enable\n")?;
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if answers.read(&mut [0; 16]).is_ok_and(|length| length > 0) {
+                return Ok(());
+            }
+            self.ensure_runs()?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("it is not attached after {PATIENCE:?}: {}", self.last_words())
+    }
+
+    fn await_text(&mut self, file: &str, text: &str) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let mut said = Vec::new();
+            File::open(self.directory.join(file))?.read_to_end(&mut said)?;
+            if String::from_utf8_lossy(&said).contains(text) {
+                return Ok(());
+            }
+            self.ensure_runs()?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("it is not attached after {PATIENCE:?}: {}", self.last_words())
+    }
+
+    fn ensure_runs(&mut self) -> anyhow::Result<()> {
+        let ended = self.child.as_mut().map_or(Ok(None), Child::try_wait)?;
+        ensure!(ended.is_none(), "it ended: {}", self.last_words());
+        Ok(())
+    }
+
+    /// The last lines that it wrote to standard error.
+    fn last_words(&self) -> String {
+        const LINES: usize = 3;
+        let said = fs::read(self.directory.join("stderr")).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = said
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
+        match lines.len() {
+            0 => "it said nothing".to_owned(),
+            count => lines[count.saturating_sub(LINES)..].join(" "),
+        }
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        let Some(child) = &mut self.child else {
+            return Ok(());
+        };
+        // heaptrack's process is a shell, which ends after the program.
+        if self.how != How::HeaptrackInjected && child.try_wait()?.is_none() {
+            kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT)?;
+        }
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if child.try_wait()?.is_some() {
+                self.child = None;
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("it has not ended after {PATIENCE:?}")
+    }
+
+    fn remove_probes(&self) {
+        if self.how == How::Perf {
+            _ = Command::new("perf")
+                .args(["probe", "-q", "-d"])
+                .arg(format!("{}:*", perf_group()))
+                .output();
+        }
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            _ = child.kill();
+            _ = child.wait();
+        }
+        self.remove_probes();
+    }
+}
+
+/// The group of this run's uprobes.
+fn perf_group() -> String {
+    format!("memleak_bench_{}", std::process::id())
+}
+
+fn perf_record(directory: &Path) -> Vec<String> {
+    let output = directory.join("perf.data").display().to_string();
+    let events = format!("{}:*", perf_group());
+    let words = [
+        "perf",
+        "record",
+        "-q",
+        "--call-graph",
+        "dwarf",
+        "-e",
+        &events,
+        "-o",
+        &output,
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
+/// The allocations; what is freed could not be told from what is not by perf itself.
+fn place_perf_probes(allocator: &Path) -> anyhow::Result<()> {
+    let mut command = Command::new("perf");
+    command.args(["probe", "-q", "-f", "-x"]).arg(allocator);
+    for function in ["malloc", "calloc", "realloc"] {
+        command
+            .arg("-a")
+            .arg(format!("{}:{function}={function}", perf_group()));
+    }
+    let output = command.output().context("cannot run perf")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "perf probe: {}", errors.trim());
+    Ok(())
+}
