@@ -100,16 +100,66 @@ static __always_inline void lose_call(enum counter cause, u64 size, u32 weight, 
 	lose_block(cause, size, weight, MAX_FUNCTIONS + function);
 }
 
-/* Takes a block out of the table. Exactly one of several that try at once succeeds. */
+/*
+ * How many of the table's blocks have addresses that are alike: where it is none, the table need not be asked. Kept only
+ * where not all blocks are recorded, so that most frees are of others. Never less than there are: counted up before a
+ * block enters, down after it has left.
+ */
+static __always_inline u32 *alike_blocks(struct block_key *key)
+{
+	u32 *all = alike;
+	u64 hash = mix(key->instance, key->address);
+
+	OPAQUE(all);
+	return &all[hash & (ALIKE_COUNTS - 1)];
+}
+
+static __always_inline bool counts_alike(void)
+{
+	return sampling != SAMPLE_ALL || filter_sizes;
+}
+
+static __always_inline bool is_surely_absent(struct block_key *key)
+{
+	return counts_alike() && !*(volatile u32 *)alike_blocks(key);
+}
+
+/* Enters a block, unless there is one under its key. Returns 0 or an error. */
+static __always_inline long enter_block(struct block_key *key, struct block *block)
+{
+	long error;
+
+	if (counts_alike())
+		__sync_fetch_and_add(alike_blocks(key), 1);
+	error = bpf_map_update_elem(&blocks, key, block, BPF_NOEXIST);
+	if (error && counts_alike())
+		__sync_fetch_and_add(alike_blocks(key), -1);
+	return error;
+}
+
+/* Exactly one of several that try at once succeeds. */
+static __always_inline bool remove_block(struct block_key *key)
+{
+	if (bpf_map_delete_elem(&blocks, key))
+		return false;
+	if (counts_alike())
+		__sync_fetch_and_add(alike_blocks(key), -1);
+	return true;
+}
+
+/* Takes a block out of the table. */
 static __always_inline bool take_block(u32 instance, u64 address, struct block *taken)
 {
 	struct block_key key = block_key(instance, address);
-	struct block *block = bpf_map_lookup_elem(&blocks, &key);
+	struct block *block;
 
+	if (is_surely_absent(&key))
+		return false;
+	block = bpf_map_lookup_elem(&blocks, &key);
 	if (!block)
 		return false;
 	*taken = *block;
-	return bpf_map_delete_elem(&blocks, &key) == 0;
+	return remove_block(&key);
 }
 
 static __always_inline bool every_block_is_recorded(void)
@@ -142,7 +192,7 @@ static __always_inline bool free_block(u32 instance, u64 address)
 static __always_inline bool insert_block(u32 instance, u64 address, struct block *block)
 {
 	struct block_key key = block_key(instance, address);
-	long error = bpf_map_update_elem(&blocks, &key, block, BPF_NOEXIST);
+	long error = enter_block(&key, block);
 
 	if (error == -EEXIST) {
 		struct block missed;
@@ -150,7 +200,7 @@ static __always_inline bool insert_block(u32 instance, u64 address, struct block
 		count(COUNTER_MISSED_FREE);
 		if (take_block(instance, address, &missed))
 			add_freed(&missed);
-		error = bpf_map_update_elem(&blocks, &key, block, BPF_NOEXIST);
+		error = enter_block(&key, block);
 	}
 	return !error;
 }
@@ -172,7 +222,7 @@ static __always_inline void return_doubtful_block(u32 instance, u64 address, str
 {
 	struct block_key key = block_key(instance, address);
 
-	if (bpf_map_update_elem(&blocks, &key, block, BPF_NOEXIST))
+	if (enter_block(&key, block))
 		add_freed(block);
 }
 

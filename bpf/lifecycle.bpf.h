@@ -263,6 +263,6 @@ static long forget_ended(void *map, struct block_key *key, struct block *block, 
 	struct block_key copy = *key;
 
 	if (*(volatile u8 *)&record_of(copy.instance)->end != INSTANCE_RUNS)
-		bpf_map_delete_elem(&blocks, &copy);
+		remove_block(&copy);
 	return 0;
 }

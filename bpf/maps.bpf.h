@@ -52,7 +52,7 @@ SEC(".bss.variance") struct stack_variance variances[1];
 /* How far apart chosen bytes are, where that changes while the trace goes on. Written by user space; read by probes. */
 SEC(".bss.distance") struct distance distance;
 
-/* Frames of all stacks. Written by probes; read by user space in place. Size: 32 frames per stack. */
+/* Frames of all stacks. Written by probes; read by user space in place. Size: 64 frames per stack. */
 SEC(".bss.frames") u64 frames[1];
 
 /* How many stack records and frames are in use. Written by probes; read by user space. */
@@ -87,6 +87,9 @@ struct {
 	__type(value, struct block);
 	__uint(max_entries, 1);
 } blocks SEC(".maps");
+
+/* See blocks.bpf.h. Written and read by probes. Size: so that few are not 0 beside some thousand sampled blocks. */
+SEC(".bss.alike") u32 alike[ALIKE_COUNTS];
 
 /* The allocator call that a thread is in. Written and read by probes; freed with the thread. */
 struct {

@@ -44,6 +44,8 @@ enum limits {
 	SCRATCH_PER_CPU = 4,
 	/* Frames of a stack that the kernel walks, in benchmarks. */
 	KERNEL_STACK_FRAMES = 127,
+	/* Counts of blocks whose addresses are alike; a power of two. */
+	ALIKE_COUNTS = 1 << 16,
 	/* Arguments of a mapping call that user space is told. */
 	REGION_ARGUMENTS = 5,
 };

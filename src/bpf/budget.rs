@@ -103,7 +103,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         GOVERNED,
-        70_203,
+        80_818,
     ),
     ("free_entry", AttachPath::Session, Walk::Dwarf, GOVERNED, 3_989),
     (
@@ -139,7 +139,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        27,
+        37,
     ),
 ];
 

@@ -157,7 +157,7 @@ pub enum LoadError {
 }
 
 /// Frames that the frame store holds for each stack there is room for.
-const FRAMES_PER_STACK: u32 = 32;
+const FRAMES_PER_STACK: u32 = 64;
 // The verifier follows offsets of up to 512 MiB into an array; all of these stay below.
 /// The most words of unwind tables: 256 MiB.
 const MAX_TABLE_WORDS: u32 = 1 << 26;
