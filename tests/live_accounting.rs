@@ -34,7 +34,7 @@ const THREADS: u64 = 30;
 fn rounds() -> u64 {
     match std::env::var_os("MEMLEAK_FULL_LOAD") {
         Some(_) => 1_000_000,
-        None => 20_000,
+        None => 10_000,
     }
 }
 
@@ -286,7 +286,7 @@ fn attach_and_detach() {
     let times = if std::env::var_os("MEMLEAK_FULL_LOAD").is_some() {
         100
     } else {
-        25
+        12
     };
     let (mut longest, mut total) = (Duration::ZERO, 0);
     for turn in 0..times {

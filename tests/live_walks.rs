@@ -71,7 +71,7 @@ fn stacks_of_all_kinds() {
         (
             "live_walks-small",
             ["-fomit-frame-pointer", "-DFRAME_UNIT=16"],
-            60_000,
+            30_000,
         ),
         (
             "live_walks-large",
@@ -81,10 +81,10 @@ fn stacks_of_all_kinds() {
     ] {
         let mut program = stacks(name, &flags);
         let memleak = Memleak::attach(program.pid(), &CHECKED);
-        allocate(&mut program, "hot", 40, 10_000 * times(), 8);
-        allocate(&mut program, "varied", 60, 5000 * times(), 8);
-        allocate(&mut program, "distinct", 40, 5000 * times(), 8);
-        check(name, memleak, 160_000 * times(), recalled * times());
+        allocate(&mut program, "hot", 40, 5000 * times(), 8);
+        allocate(&mut program, "varied", 60, 2500 * times(), 8);
+        allocate(&mut program, "distinct", 40, 2500 * times(), 8);
+        check(name, memleak, 80_000 * times(), recalled * times());
     }
 }
 
@@ -93,9 +93,9 @@ fn stacks_of_all_kinds() {
 fn frame_pointers() {
     let mut program = stacks("live_walks-fp", &["-fno-omit-frame-pointer"]);
     let memleak = Memleak::attach(program.pid(), &[&CHECKED[..], &["--unwind", "fp"]].concat());
-    allocate(&mut program, "hot", 40, 10_000 * times(), 8);
-    allocate(&mut program, "varied", 60, 5000 * times(), 8);
-    check("frame pointers", memleak, 120_000 * times(), 60_000 * times());
+    allocate(&mut program, "hot", 40, 5000 * times(), 8);
+    allocate(&mut program, "varied", 60, 2500 * times(), 8);
+    check("frame pointers", memleak, 60_000 * times(), 30_000 * times());
 }
 
 /// redis-server under its benchmark tool.
@@ -114,10 +114,10 @@ fn redis() {
     run_tool(
         Command::new(stock("/usr/bin/redis-benchmark", "redis-tools"))
             .args(["-p", &port, "-q", "-c", "20", "-n"])
-            .arg((1000 * times()).to_string())
+            .arg((500 * times()).to_string())
             .stdout(Stdio::null()),
     );
-    check("redis", memleak, 50_000 * times(), 40_000 * times());
+    check("redis", memleak, 30_000 * times(), 20_000 * times());
 }
 
 /// Python, each of whose objects is a call of malloc: deep stacks of few functions, and libraries that come while it

@@ -107,8 +107,8 @@ impl Plan {
                     loads: depths.to_vec(),
                 },
             ],
-            rounds: 5,
-            pairs: 20_000,
+            rounds: 3,
+            pairs: 8_000,
             leeway: 1.5,
         }
     }
