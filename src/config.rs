@@ -100,6 +100,33 @@ impl Default for View {
 }
 
 impl Config {
+    /// A trace of process `pid` of which nothing else is asked: all allocations, one report each second.
+    pub fn of_process(pid: u32) -> Self {
+        Self {
+            pids: vec![pid],
+            kernel: None,
+            program: Vec::new(),
+            follow_fork: false,
+            mmap: false,
+            allocators: Selection::default(),
+            walk: Walk::Dwarf,
+            short_ways: ShortWays::default(),
+            first_instructions: false,
+            format: Format::Text,
+            top: 0,
+            view: View::default(),
+            sampling: Sampling::All,
+            max_overhead: None,
+            sizes: None,
+            max_blocks: None,
+            max_stacks: 1 << 16,
+            table_memory: None,
+            attach: AttachPath::ALL.to_vec(),
+            interval: Duration::from_secs(1),
+            count: None,
+        }
+    }
+
     /// The most bytes of unwind tables in the kernel; also the most that are taken without being asked for.
     pub const MOST_TABLE_MEMORY: u32 = 256 << 20;
     /// The least that can be asked for.

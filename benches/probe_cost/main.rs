@@ -109,7 +109,7 @@ impl Plan {
             ],
             rounds: 3,
             pairs: 8_000,
-            leeway: 1.5,
+            leeway: 1.8,
         }
     }
 }

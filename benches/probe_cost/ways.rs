@@ -1,13 +1,9 @@
 //! Ways to trace that are compared, and what a trace must have seen.
 
-use std::time::Duration;
-
 use anyhow::ensure;
-use memleak::allocator::Selection;
-use memleak::bpf::{AttachPath, Sampling, ShortWays, SizeFilter, Walk};
+use memleak::bpf::{Sampling, ShortWays, SizeFilter, Walk};
 use memleak::collect::Snapshot;
-use memleak::config::{Config, View};
-use memleak::report::Format;
+use memleak::config::Config;
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 
@@ -98,34 +94,20 @@ impl Way {
 
     fn config(self, pid: u32, walk: Walk) -> Config {
         Config {
-            kernel: None,
-            pids: vec![pid],
-            program: Vec::new(),
-            allocators: Selection::default(),
-            follow_fork: false,
-            mmap: false,
-            table_memory: None,
             walk,
             short_ways: self.short_ways(),
             first_instructions: self == Self::FirstInstructions,
-            format: Format::Text,
-            top: 0,
-            view: View::default(),
             sampling: if self == Self::Unsampled {
                 Sampling::Bytes(Sampling::MOST_BYTES)
             } else {
                 Sampling::All
             },
-            max_overhead: None,
             sizes: (self == Self::Filtered).then_some(SizeFilter {
                 min: 1 << 30,
                 max: u64::MAX,
             }),
             max_blocks: Some(1 << 20),
-            max_stacks: 1 << 16,
-            attach: AttachPath::ALL.to_vec(),
-            interval: Duration::from_secs(1),
-            count: None,
+            ..Config::of_process(pid)
         }
     }
 }

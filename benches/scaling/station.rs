@@ -1,14 +1,11 @@
 //! One process at one point of an axis, and how it is traced.
 
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use memleak::allocator::Selection;
-use memleak::bpf::{AttachPath, Sampling, ShortWays, Walk};
+use memleak::bpf::Walk;
 use memleak::collect::Snapshot;
-use memleak::config::{Config, View};
-use memleak::report::Format;
+use memleak::config::Config;
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 
@@ -142,27 +139,9 @@ fn allocations(snapshot: &Snapshot, wanted: impl Fn(End) -> bool) -> u64 {
 
 fn config(pid: u32, walk: Walk, point: &Point) -> Config {
     Config {
-        kernel: None,
-        pids: vec![pid],
-        program: Vec::new(),
-        allocators: Selection::default(),
-        follow_fork: false,
-        mmap: false,
-        table_memory: None,
         walk,
-        short_ways: ShortWays::default(),
-        first_instructions: false,
-        max_overhead: None,
-        format: Format::Text,
-        top: 0,
-        view: View::default(),
-        sampling: Sampling::All,
-        sizes: None,
         // Half as much again as the process has, as for one whose resident memory says so.
         max_blocks: Some(LEAST_BLOCKS.max(point.live + point.live / 2)),
-        max_stacks: 1 << 16,
-        attach: AttachPath::ALL.to_vec(),
-        interval: Duration::from_secs(1),
-        count: None,
+        ..Config::of_process(pid)
     }
 }

@@ -3,9 +3,6 @@ use std::process::{Child, Command, Stdio};
 use unwind_tables::walk::End;
 
 use super::*;
-use crate::allocator::Selection;
-use crate::bpf::{Sampling, ShortWays};
-use crate::config::View;
 
 /// Debian's python3, allocating and freeing without end.
 struct Python(Child);
@@ -50,27 +47,9 @@ impl Drop for Python {
 
 fn config(pid: u32) -> Config {
     Config {
-        kernel: None,
-        pids: vec![pid],
-        program: Vec::new(),
-        follow_fork: false,
-        mmap: false,
-        table_memory: None,
-        walk: Walk::Dwarf,
-        short_ways: ShortWays::default(),
-        first_instructions: false,
-        format: Format::Text,
-        top: 10,
-        view: View::default(),
-        allocators: Selection::default(),
-        sampling: Sampling::All,
-        max_overhead: None,
-        sizes: None,
         max_blocks: Some(1 << 16),
         max_stacks: 1 << 12,
-        attach: AttachPath::ALL.to_vec(),
-        interval: Duration::from_secs(1),
-        count: None,
+        ..Config::of_process(pid)
     }
 }
 
