@@ -4,9 +4,9 @@
 //! grow beyond its budget is to be a decision: write down what it takes then.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
+use super::fdinfo;
 use super::{AttachPath, Capacity, Kernel, Sampling, Settings, ShortWays, Storage, Walk};
 
 /// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18 processed for
@@ -182,18 +182,16 @@ fn verified(attach: AttachPath, walk: Walk, sampling: Sampling) -> BTreeMap<Stri
     loaded
         .map(|program| {
             let name = program.name().to_string_lossy().into_owned();
-            (name, verified_instructions(program.as_fd().as_raw_fd()))
+            (name, verified_instructions(program.as_fd()))
         })
         .collect()
 }
 
 /// What the kernel says of the program that a descriptor stands for.
-fn verified_instructions(descriptor: i32) -> u64 {
-    let path = format!("/proc/self/fdinfo/{descriptor}");
-    let text = fs::read_to_string(&path).expect("the program is loaded");
-    let line = text.lines().find_map(|line| line.strip_prefix("verified_insns:"));
-    let count = line.and_then(|count| count.trim().parse().ok());
-    count.unwrap_or_else(|| panic!("no count of verified instructions in {path}:\n{text}"))
+fn verified_instructions(program: impl AsFd) -> u64 {
+    let text = fdinfo::read(program).expect("the program is loaded");
+    let count = fdinfo::number(&text, "verified_insns:");
+    count.unwrap_or_else(|| panic!("no count of verified instructions:\n{text}"))
 }
 
 /// Every program stays within its budget.

@@ -1,6 +1,8 @@
 //! Clocks that the standard library does not tell the time of: the one that probes use, and CPU time.
 
-#![allow(unsafe_code)]
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
 
 /// Microseconds of `CLOCK_MONOTONIC`, modulo 2^32: `bpf_ktime_get_ns() / 1000` in a `u32`.
 pub(super) fn monotonic_microseconds() -> u32 {
@@ -10,22 +12,16 @@ pub(super) fn monotonic_microseconds() -> u32 {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: `bpf_ktime_get_ns()`.
 pub(crate) fn monotonic_nanoseconds() -> u64 {
-    nanoseconds(libc::CLOCK_MONOTONIC)
+    nanoseconds(ClockId::CLOCK_MONOTONIC)
 }
 
 /// Nanoseconds of CPU time that this thread has taken.
 pub(super) fn thread_nanoseconds() -> u64 {
-    nanoseconds(libc::CLOCK_THREAD_CPUTIME_ID)
+    nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-fn nanoseconds(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a valid, writable timespec; the call does nothing else with memory. It cannot fail: these
-    // clocks always exist. If it did, the time would be 0.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    let nanoseconds = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-    u64::try_from(nanoseconds).unwrap_or_default()
+fn nanoseconds(clock: ClockId) -> u64 {
+    // It cannot fail: these clocks always exist. If it did, the time would be 0.
+    let time = clock_gettime(clock).map_or(Duration::ZERO, Duration::from);
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -4,12 +4,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut};
 
+use super::fdinfo::recursion_misses;
 use super::load::{LoadError, Sampling, SizeFilter, Sizes, choose_allocations};
 use super::skeleton::types::{instance, limits};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
@@ -161,7 +161,7 @@ impl<'obj> KernelTrace<'obj> {
             let rows = self.rows().into_iter();
             let counted = rows.filter(|row| row.about == about && !row.second);
             counted
-                .map(|row| recursion_misses(row.program))
+                .map(|row| recursion_misses(row.program.as_fd()))
                 .fold(0, u64::saturating_add)
         };
         KernelMisses {
@@ -213,16 +213,6 @@ impl<'obj> KernelTrace<'obj> {
             .chain(frees.into_iter().map(row(About::Frees)));
         all.filter(|row| row.program.autoload()).collect()
     }
-}
-
-/// What the kernel says of the program; 0 where it does not.
-fn recursion_misses(program: &ProgramMut<'_>) -> u64 {
-    let path = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("recursion_misses:"));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Only those of kernel mode, for what the kernel has.

@@ -1,11 +1,11 @@
 //! Following mapping calls: attaches their programs, and counts the calls that they missed.
 
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use libbpf_rs::{Link, ProgramMut};
 
 use super::Kernel;
+use super::fdinfo::recursion_misses;
 
 /// The programs that follow mapping calls; dropping it ends that.
 pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
@@ -25,7 +25,7 @@ impl<'obj> Kernel<'obj> {
     /// Calls, of traced processes or others, that came while another program held their CPU, preempted: the kernel
     /// leaves a tracepoint's programs out then, and counts that since Linux 6.7.
     pub fn missed_region_calls(&self) -> u64 {
-        let missed = |program: &ProgramMut<'obj>| recursion_misses(program.as_fd().as_raw_fd());
+        let missed = |program: &ProgramMut<'obj>| recursion_misses(program.as_fd());
         self.region_programs().into_iter().map(missed).sum()
     }
 
@@ -43,13 +43,4 @@ impl<'obj> Kernel<'obj> {
             &programs.brk_begins,
         ]
     }
-}
-
-/// What the kernel says of the program that a descriptor stands for.
-fn recursion_misses(descriptor: i32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("recursion_misses:"));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }

@@ -4,12 +4,12 @@
 
 #![allow(unsafe_code)]
 
-use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::ProgramMut;
 
+use super::fdinfo;
 use super::skeleton::MemleakProgs;
 
 /// A program of probes.
@@ -104,18 +104,13 @@ impl ProbePrograms {
 
 /// What the kernel says of one program.
 pub(super) fn runs_of(program: impl AsFd) -> io::Result<Runs> {
-    let path = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
-    parse(&fs::read_to_string(path)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    parse(&fdinfo::read(program)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn parse(text: &str) -> Option<Runs> {
-    let field = |name| {
-        let mut values = text.lines().filter_map(|line| line.strip_prefix(name));
-        values.next()?.trim().parse().ok()
-    };
     Some(Runs {
-        count: field("run_cnt:")?,
-        nanoseconds: field("run_time_ns:")?,
+        count: fdinfo::number(text, "run_cnt:")?,
+        nanoseconds: fdinfo::number(text, "run_time_ns:")?,
     })
 }
 

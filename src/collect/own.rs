@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use crate::bpf::number;
+
 /// Own memory, in bytes; 0 for what could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnMemory {
@@ -27,12 +29,6 @@ impl OwnMemory {
             kernel_bytes: map_bytes(descriptions),
         }
     }
-}
-
-/// The number behind a name that begins a line.
-fn number(text: &str, name: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
-    rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// What BPF maps take, given what the kernel says of descriptors, some of which are maps and some maps twice.

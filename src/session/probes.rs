@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use unwind_tables::addr::FileOffset;
 
 use crate::allocator::{
-    self, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection, Shape,
+    self, AllocFunction, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection,
 };
 use crate::allocator::{SiteCost, SizeAt};
 use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole};
@@ -185,10 +185,7 @@ fn probe(site: &ProbeSite, offset: FileOffset, modules: &Modules) -> Option<Prob
     let function = &site.function;
     let module = modules.get(site.module)?;
     let number = u8::try_from(site.number).ok()?;
-    let cookie = Cookie {
-        module: site.module.index(),
-        ..cookie(number, function.role, function.shape, site.leaf)
-    };
+    let cookie = cookie(number, site);
     Some(Probe {
         path: module.probe_path()?,
         file: match &module.build_id {
@@ -244,7 +241,8 @@ pub(super) fn missing_by_request<'a>(
     })
 }
 
-fn cookie(function: u8, role: Role, shape: Shape, leaf: bool) -> Cookie {
+fn cookie(function: u8, site: &ProbeSite) -> Cookie {
+    let AllocFunction { role, shape, .. } = site.function;
     let (size, count) = match shape.size {
         SizeAt::Nowhere => (None, None),
         SizeAt::Argument(size) => (Some(size), None),
@@ -263,12 +261,12 @@ fn cookie(function: u8, role: Role, shape: Shape, leaf: bool) -> Cookie {
     };
     Cookie {
         function,
-        module: 0,
+        module: site.module.index(),
         role,
         size,
         count,
         block: shape.block,
         result,
-        leaf,
+        leaf: site.leaf,
     }
 }
