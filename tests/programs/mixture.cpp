@@ -55,8 +55,8 @@ struct Tree {
 static int compare(const void *a, const void *b)
 {
 	std::string one(50, 'a' + *static_cast<const char *>(a) % 20);
-	last = std::malloc(one.size());
-	std::free(last);
+	void *volatile block = std::malloc(one.size());
+	std::free(block);
 	return *static_cast<const char *>(a) - *static_cast<const char *>(b);
 }
 
