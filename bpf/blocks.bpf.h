@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The block table and the totals per stack.
+ * What becomes of blocks, and the totals per stack.
  *
- * Invariant: for each stack, allocated minus freed is what the block table holds of it, but for blocks that probes
- * are at work on. A block is added to what was allocated before the target knows its address, so a reader never sees
- * more freed than allocated. A table value is copied before its element is deleted, never read afterwards.
+ * Invariant: for each stack, allocated minus freed is what is recorded of it, among the young blocks or in the block
+ * table, but for blocks that probes are at work on. A block is added to what was allocated before the target knows its
+ * address, so a reader never sees more freed than allocated.
  */
 #pragma once
-
-static __always_inline struct block_key block_key(u32 instance, u64 address)
-{
-	return (struct block_key){ .address = address, .instance = instance };
-}
 
 static __always_inline void add(u64 *sum, u64 amount)
 {
@@ -100,66 +95,23 @@ static __always_inline void lose_call(enum counter cause, u64 size, u32 weight, 
 	lose_block(cause, size, weight, MAX_FUNCTIONS + function);
 }
 
-/*
- * How many of the table's blocks have addresses that are alike: where it is none, the table need not be asked. Kept only
- * where not all blocks are recorded, so that most frees are of others. Never less than there are: counted up before a
- * block enters, down after it has left.
- */
-static __always_inline u32 *alike_blocks(struct block_key *key)
+/* Copies a block and takes it out, wherever it is. */
+static __always_inline bool take_by_key(struct block_key *key, struct block *taken)
 {
-	u32 *all = alike;
-	u64 hash = mix(key->instance, key->address);
+	if (keeps_young()) {
+		enum young_search found = take_young(key, taken);
 
-	OPAQUE(all);
-	return &all[hash & (ALIKE_COUNTS - 1)];
+		if (found != YOUNG_ELSEWHERE)
+			return found == YOUNG_FOUND;
+	}
+	return take_from_table(key, taken);
 }
 
-static __always_inline bool counts_alike(void)
-{
-	return sampling != SAMPLE_ALL || filter_sizes;
-}
-
-static __always_inline bool is_surely_absent(struct block_key *key)
-{
-	return counts_alike() && !*(volatile u32 *)alike_blocks(key);
-}
-
-/* Enters a block, unless there is one under its key. Returns 0 or an error. */
-static __always_inline long enter_block(struct block_key *key, struct block *block)
-{
-	long error;
-
-	if (counts_alike())
-		__sync_fetch_and_add(alike_blocks(key), 1);
-	error = bpf_map_update_elem(&blocks, key, block, BPF_NOEXIST);
-	if (error && counts_alike())
-		__sync_fetch_and_add(alike_blocks(key), -1);
-	return error;
-}
-
-/* Exactly one of several that try at once succeeds. */
-static __always_inline bool remove_block(struct block_key *key)
-{
-	if (bpf_map_delete_elem(&blocks, key))
-		return false;
-	if (counts_alike())
-		__sync_fetch_and_add(alike_blocks(key), -1);
-	return true;
-}
-
-/* Takes a block out of the table. */
 static __always_inline bool take_block(u32 instance, u64 address, struct block *taken)
 {
 	struct block_key key = block_key(instance, address);
-	struct block *block;
 
-	if (is_surely_absent(&key))
-		return false;
-	block = bpf_map_lookup_elem(&blocks, &key);
-	if (!block)
-		return false;
-	*taken = *block;
-	return remove_block(&key);
+	return take_by_key(&key, taken);
 }
 
 static __always_inline bool every_block_is_recorded(void)
@@ -188,18 +140,31 @@ static __always_inline bool free_block(u32 instance, u64 address)
 	return true;
 }
 
-/* Enters a block. What is in the table under its address was freed unseen. Returns whether there was room. */
+/* What is recorded under the key of a block that is new was freed unseen. */
+static __always_inline void end_missed_block(struct block_key *key)
+{
+	struct block missed;
+
+	if (!take_by_key(key, &missed))
+		return;
+	count(COUNTER_MISSED_FREE);
+	add_freed(&missed);
+}
+
+/* Enters a block. Returns whether there was room. */
 static __always_inline bool insert_block(u32 instance, u64 address, struct block *block)
 {
 	struct block_key key = block_key(instance, address);
-	long error = enter_block(&key, block);
+	long error;
 
+	if (keeps_young()) {
+		end_missed_block(&key);
+		if (put_young(&key, block))
+			return true;
+	}
+	error = enter_block(&key, block);
 	if (error == -EEXIST) {
-		struct block missed;
-
-		count(COUNTER_MISSED_FREE);
-		if (take_block(instance, address, &missed))
-			add_freed(&missed);
+		end_missed_block(&key);
 		error = enter_block(&key, block);
 	}
 	return !error;
@@ -222,7 +187,7 @@ static __always_inline void return_doubtful_block(u32 instance, u64 address, str
 {
 	struct block_key key = block_key(instance, address);
 
-	if (enter_block(&key, block))
+	if ((keeps_young() && is_young(&key)) || enter_block(&key, block))
 		add_freed(block);
 }
 

@@ -39,6 +39,8 @@ const volatile u32 mapping_bits = 0;
 const volatile u32 mapping_mask = 0;
 /* Entries of all rule caches. */
 const volatile u32 cache_mask = 0;
+/* Places for young blocks; 0 where none are kept apart. */
+const volatile u32 young_mask = 0;
 /* Memos. */
 const volatile u32 memo_mask = 0;
 /* Stack records, those of FIRST_STACK included. */

@@ -257,12 +257,32 @@ static __always_inline void process_forks(struct task_struct___read *parent, str
 	begin_in_free_slot(&beginning);
 }
 
-/* Whether a block's instance has ended; then the block leaves the table. Its stack's totals keep it. */
+static __always_inline bool has_ended(u32 instance)
+{
+	return *(volatile u8 *)&record_of(instance)->end != INSTANCE_RUNS;
+}
+
+/* Takes a block out of the table if its instance has ended. Its stack's totals keep it. */
 static long forget_ended(void *map, struct block_key *key, struct block *block, void *context)
 {
 	struct block_key copy = *key;
 
-	if (*(volatile u8 *)&record_of(copy.instance)->end != INSTANCE_RUNS)
+	if (has_ended(copy.instance))
 		remove_block(&copy);
+	return 0;
+}
+
+/* The same for the block in a place for a young one. */
+static long forget_young(u64 number, void *context)
+{
+	struct young_block *all = young;
+	struct young_block *place;
+	u64 word;
+
+	OPAQUE(all);
+	place = &all[number & young_mask];
+	word = young_word(place);
+	if (is_full(word) && has_ended(place->key.instance))
+		exchange_word(place, word, word & ~(u64)YOUNG_STATE);
 	return 0;
 }

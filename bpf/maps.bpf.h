@@ -78,8 +78,8 @@ struct {
 	__uint(max_entries, 1);
 } stack_ids SEC(".maps");
 
-/* Blocks that were allocated and not freed. Written and read by probes; read by user space. Memory is taken
- * as blocks come. Size: --max-blocks; beyond it, new blocks are counted as lost. */
+/* Blocks that were allocated, not freed, and are not among the young. Written and read by probes; read by user space.
+ * Memory is taken as blocks come. Size: --max-blocks less the young; beyond it, new blocks are counted as lost. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -88,7 +88,11 @@ struct {
 	__uint(max_entries, 1);
 } blocks SEC(".maps");
 
-/* See blocks.bpf.h. Written and read by probes. Size: so that few are not 0 beside some thousand sampled blocks. */
+/* Blocks that were allocated lately, each in the place of its key; see young.bpf.h. Written and read by probes; read by
+ * user space in place. Size: a share of --max-blocks; one place that is not used where few blocks are recorded. */
+SEC(".bss.young") struct young_block young[1];
+
+/* See block_table.bpf.h. Written and read by probes. Size: so that few are not 0 beside some thousand sampled blocks. */
 SEC(".bss.alike") u32 alike[ALIKE_COUNTS];
 
 /* The allocator call that a thread is in. Written and read by probes; freed with the thread. */

@@ -26,6 +26,8 @@ struct scratch;
 #include "sampling.bpf.h"
 #include "memo.bpf.h"
 #include "stacks.bpf.h"
+#include "block_table.bpf.h"
+#include "young.bpf.h"
 #include "blocks.bpf.h"
 #include "nesting.bpf.h"
 #include "calls.bpf.h"
@@ -46,6 +48,7 @@ struct compared {
 	enum sampling sampling;
 	enum weight_shape weight_shape;
 	struct block block;
+	enum young_state young_state;
 	struct stack_totals totals;
 	struct stack_variance variance;
 	struct distance distance;
@@ -185,10 +188,12 @@ int process_fork(u64 *ctx)
 	return 0;
 }
 
-/* Takes the blocks of ended instances out of the table. Run by user space. */
+/* Takes out the blocks of ended instances. Run by user space. */
 SEC("syscall")
 int forget_blocks(void *ctx)
 {
+	if (keeps_young())
+		bpf_loop(young_mask + 1, forget_young, NULL, 0);
 	bpf_for_each_map_elem(&blocks, forget_ended, NULL, 0);
 	return 0;
 }

@@ -322,6 +322,29 @@ struct block {
 	u32 weight;
 };
 
+/* What is in a place for a young block. */
+enum young_state {
+	YOUNG_EMPTY = 0,
+	/* A probe writes to it. */
+	YOUNG_BUSY = 1,
+	YOUNG_FULL = 2,
+	/* The bits of the above in a place's word. */
+	YOUNG_STATE = 3,
+	/* Set while the block that is or was there is being moved to the block table. */
+	YOUNG_MOVING = 4,
+	/* What is added for each block that is put there. */
+	YOUNG_PUT = 8,
+};
+
+/* A place for a young block, see young.bpf.h. */
+struct young_block {
+	/* What `enum young_state` says; different for each block that was ever there. */
+	u64 word;
+	struct block_key key;
+	struct block block;
+	u64 unused[2];
+};
+
 /*
  * A stack. Frames and all fields but the losses are written once, before the record's index is known to anybody
  * else.
@@ -504,6 +527,7 @@ _Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
 _Static_assert(sizeof(struct process) == 64, "user space reads it as eight words");
 _Static_assert(sizeof(struct instance) == 40, "user space reads it as five words");
 _Static_assert(sizeof(struct region_event) == 72, "user space reads it as nine words");
+_Static_assert(sizeof(struct young_block) == 64, "a place is one cache line");
 _Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");
 _Static_assert(sizeof(struct stack_totals) == 64, "a stack's totals are one cache line");
 _Static_assert(sizeof(struct stack_variance) == 64, "a stack's variance is one cache line");

@@ -15,7 +15,7 @@
 //!   5  collect        events: "a walk met an unknown mapping" ─► back to 1       ◄─────   probes ─► walk ─►
 //!                     instances that began or ended by fork, exec, exit          ◄─────   (bpf/lifecycle.bpf.h)
 //!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals
-//!                     ages: the block table, walked bucket by bucket             ◄─────   blocks
+//!                     ages: young blocks in place, the block table by buckets    ◄─────   blocks
 //!   6  leak           snapshots ─► sites, what is young, what came and went; ranked      (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
 //!   8  report         Report ─► text | json                (one file per format)
@@ -38,7 +38,9 @@
 //! frames for the one that saved it (`bpf/registers.bpf.h`), by an image that is loaded when a walk first asks for it. A
 //! return address that the kernel replaced for a return probe is put back (`bpf/return_probes.bpf.h`). The frames are
 //! hashed; a new stack is stored once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The
-//! block enters the block table, its bytes the stack's totals (`bpf/blocks.bpf.h`). A free takes both back.
+//! block is recorded, its bytes enter the stack's totals (`bpf/blocks.bpf.h`). A free takes both back. Most blocks are freed
+//! soon: a new one is put in a place of its own among some ten thousand (`bpf/young.bpf.h`), and moves to the block table
+//! (`bpf/block_table.bpf.h`) when another needs that place.
 //!
 //! Three short ways make a walk cheap and change nothing else. A cache leads from an address to its rule; as slot and
 //! tag together name one address, a hit is exact. The stack is read in one piece, as long as it was when the thread was
@@ -89,8 +91,8 @@
 //!   change nothing is shown there too, and by `tests/live_walks.rs` on real programs, where each walk is done again
 //!   in the same probe without them.
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
-//! * **A report does not depend on how busy the target is.** Totals are read in place; the block table is walked once,
-//!   bucket by bucket, so that no block is seen twice, none that stays is skipped, and the walk has an end
+//! * **A report does not depend on how busy the target is.** Totals are read in place; blocks are read where they are put
+//!   first and then where they move to, the block table, which is walked once, bucket by bucket, so that no block is seen twice, none that stays is skipped, and the walk has an end
 //!   (`src/bpf/batch.rs`). What is shown as old was found to be; growth is reckoned by stack records, which never
 //!   change their meaning, not by sites, which can merge ([`leak::growth`]).
 //! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted

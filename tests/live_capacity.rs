@@ -4,6 +4,7 @@ mod common;
 
 use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
+use common::recent::of_all_ages;
 use common::report::Amount;
 
 const BLOCK_BYTES: u64 = 24;
@@ -58,6 +59,48 @@ fn millions_of_blocks() {
     assert_eq!(
         (report.lost.blocks, report.events.unknown_frees),
         (0, 0),
+        "{report}"
+    );
+}
+
+/// Blocks that compete for places among the young are moved to the table, freed and allocated again meanwhile by other
+/// threads, more of them than processors: each is accounted for once, wherever it is. With room for 4096 blocks there are
+/// 128 places, and 3000 live blocks.
+#[test]
+fn blocks_that_move_are_accounted_for_once() {
+    const THREADS: u64 = 16;
+    const CELLS: u64 = 3000;
+    let rounds: u64 = if full_load() { 1_000_000 } else { 40_000 };
+    let path = compile(
+        &directory("live_capacity-exchange"),
+        "exchange.c",
+        &["-O2", "-pthread"],
+    );
+    let arguments = [THREADS, rounds, CELLS].map(|number| number.to_string());
+    let mut program = Program::start(&path, &arguments.each_ref().map(String::as_str));
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &["-o", "0", "--max-blocks", "4096"]);
+    program.step("done");
+    let report = memleak.finish();
+    report.check_sums();
+    let outstanding = Amount {
+        bytes: (0..CELLS).map(|cell| 16 * (1 + cell % 4)).sum(),
+        blocks: CELLS,
+    };
+    let by_age = of_all_ages(&report.recent.ages);
+    assert_eq!(
+        (report.outstanding(), by_age),
+        (outstanding, outstanding),
+        "{report}"
+    );
+    assert_eq!(report.events.allocations, THREADS * rounds + CELLS, "{report}");
+    assert_eq!(
+        (
+            report.lost.blocks,
+            report.events.unknown_frees,
+            report.events.missed_frees
+        ),
+        (0, 0, 0),
         "{report}"
     );
 }

@@ -170,6 +170,11 @@ const MAX_FRAME_ENTRIES: u32 = 1 << 25;
 
 /// Walks that are remembered at once, by all threads: some 3 MiB.
 const MEMOS: u32 = 1 << 11;
+/// The most places for young blocks, 64 bytes each, and the least: fewer hold nothing for long.
+const MOST_YOUNG: u32 = 1 << 15;
+const LEAST_YOUNG: u32 = 1 << 6;
+/// Of as many blocks one can be in a place for young ones. Enough that a place is hardly ever empty when all are in use.
+const YOUNG_SHARE: u32 = 32;
 /// Stacks that the kernel's own walk can tell apart, in benchmarks.
 const KERNEL_STACKS: u32 = 1 << 16;
 
@@ -193,6 +198,8 @@ pub(super) struct Sizes {
     /// Mapping lists, two per slot.
     pub(super) lists: u32,
     pub(super) memos: u32,
+    /// Places for young blocks; 1 where none are kept apart.
+    pub(super) young: u32,
     pub(super) stacks: u32,
     /// Stacks that may be used, the fixed ones included; not a power of two.
     pub(super) stack_capacity: u32,
@@ -217,6 +224,7 @@ impl Sizes {
             mappings: power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?,
             slots,
             memos: MEMOS,
+            young: 1,
             lists: 2 * power_of_two("number of processes", slots, limits::MAX_PROCESSES.0)?,
             stacks,
             stack_capacity,
@@ -239,6 +247,24 @@ impl Sizes {
         set_array_size(&mut maps.bss_frames, frames, size_of::<u64>())
     }
 
+    /// Keeps young blocks apart where most blocks are recorded. They are a small share of `blocks`: when all are in use, so
+    /// are their places.
+    fn keep_young(&mut self, blocks: u32) {
+        let most = (blocks / YOUNG_SHARE).checked_ilog2();
+        self.young = most.map_or(1, |bits| (1 << bits).min(MOST_YOUNG));
+        if self.young < LEAST_YOUNG {
+            self.young = 1;
+        }
+    }
+
+    /// What the block table holds, of `blocks` in all.
+    fn table_blocks(&self, blocks: u32) -> u32 {
+        match self.young {
+            1 => blocks.max(1),
+            young => blocks - young,
+        }
+    }
+
     pub(super) fn cache_slots(&self) -> u32 {
         self.lists << limits::CACHE_BITS.0
     }
@@ -253,7 +279,10 @@ pub(super) fn load<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
     settings: &Settings,
 ) -> Result<Loaded<'obj>, LoadError> {
-    let sizes = Sizes::new(&settings.capacity, settings.sampling)?;
+    let mut sizes = Sizes::new(&settings.capacity, settings.sampling)?;
+    if settings.sampling == Sampling::All && settings.sizes.is_none() {
+        sizes.keep_young(settings.capacity.blocks);
+    }
     let mut object = MemleakSkelBuilder::default().open(storage)?;
     choose_programs(&mut object, settings.attach);
     if settings.regions {
@@ -263,7 +292,7 @@ pub(super) fn load<'obj>(
     }
     set_knobs(&mut object, settings, &sizes)?;
     set_array_sizes(&mut object, &sizes)?;
-    set_table_sizes(&mut object, &settings.capacity)?;
+    set_table_sizes(&mut object, &settings.capacity, &sizes)?;
     if settings.walk == Walk::Kernel {
         object.maps.kernel_stacks.set_max_entries(KERNEL_STACKS)?;
     } else {
@@ -344,6 +373,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.mapping_mask = sizes.lists * sizes.mappings - 1;
     knobs.cache_mask = sizes.cache_slots() - 1;
     knobs.memo_mask = sizes.memos - 1;
+    knobs.young_mask = sizes.young - 1;
     knobs.stack_capacity = sizes.stack_capacity;
     knobs.stack_mask = sizes.stacks - 1;
     knobs.variance_mask = sizes.variances - 1;
@@ -386,6 +416,7 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
         ),
         (&mut maps.bss_cache, sizes.cache_slots(), size_of::<u64>()),
         (&mut maps.bss_memos, sizes.memos, size_of::<types::memo>()),
+        (&mut maps.bss_young, sizes.young, size_of::<types::young_block>()),
     ];
     for (map, entries, entry_bytes) in arrays {
         set_array_size(map, entries, entry_bytes)?;
@@ -421,10 +452,14 @@ fn zeroed_array(name: &OsStr, value_bytes: u32) -> Result<MapHandle, libbpf_rs::
 }
 
 /// Numbers of elements of the hash tables and of the scratch array.
-fn set_table_sizes(object: &mut OpenMemleakSkel<'_>, capacity: &Capacity) -> Result<(), LoadError> {
+fn set_table_sizes(
+    object: &mut OpenMemleakSkel<'_>,
+    capacity: &Capacity,
+    sizes: &Sizes,
+) -> Result<(), LoadError> {
     let cpus = u32::try_from(libbpf_rs::num_possible_cpus()?).unwrap_or(u32::MAX);
     let maps = &mut object.maps;
-    maps.blocks.set_max_entries(capacity.blocks.max(1))?;
+    maps.blocks.set_max_entries(sizes.table_blocks(capacity.blocks))?;
     maps.stack_ids.set_max_entries(capacity.stacks.max(1))?;
     maps.scratches
         .set_max_entries(cpus.saturating_mul(limits::SCRATCH_PER_CPU.0))?;

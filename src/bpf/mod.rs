@@ -22,6 +22,7 @@ mod regions;
 mod statistics;
 mod tables;
 mod tracepoints;
+mod young;
 
 #[allow(
     missing_docs,
@@ -62,6 +63,7 @@ pub(crate) use skeleton::types;
 pub use statistics::{AllRuns, ProbeProgram, ProbePrograms, Runs, Statistics};
 pub use tables::{Stored, TableStore};
 pub use tracepoints::{KernelEvents, TracepointError};
+pub(crate) use young::YoungBlocks;
 
 /// Where libbpf keeps its object: made by the caller, outlives the [`Kernel`].
 pub type Storage = MaybeUninit<OpenObject>;
@@ -103,6 +105,8 @@ pub(crate) struct Recorded {
     pub(crate) region_events: Option<MapHandle>,
     /// From `types::block_key` to `types::block`.
     pub(crate) blocks: HashTable,
+    /// Blocks that are not in it.
+    pub(crate) young: YoungBlocks,
 }
 
 impl Recorded {
@@ -127,6 +131,7 @@ impl Recorded {
             events: MapHandle::try_from(&maps.events)?,
             region_events: region_events.transpose()?,
             blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
+            young: YoungBlocks::new(MapHandle::try_from(&maps.bss_young)?).map_err(libbpf_rs::Error::from)?,
         };
         recorded.reserve_fixed_stacks();
         if let Sampling::Governed(first) = sampling {
@@ -220,7 +225,7 @@ impl<'obj> Kernel<'obj> {
         Ok(Watch(links))
     }
 
-    /// Takes the blocks of ended instances out of the block table. The totals of their stacks keep them.
+    /// Takes out the blocks of ended instances. The totals of their stacks keep them.
     ///
     /// # Errors
     ///

@@ -1,9 +1,11 @@
-//! The block table, read block by block while the target runs. What stacks hold in all is in the totals, which need
+//! The block table and the young blocks beside it, read block by block while the target runs. What stacks hold in all is in the totals, which need
 //! no such walk (`snapshot`); this is for what only single blocks know: their age and their address.
 //!
 //! A block that lives from before the walk to its end is seen just once, others once or not at all (`bpf::batch`). Nothing is
-//! kept of a block but what is summed up, so memory is bounded by the number of stacks.
+//! kept of a block but what is summed up, so memory is bounded by the number of stacks and of young blocks.
 
+use std::collections::HashSet;
+use std::mem::offset_of;
 use std::ops::Add;
 use std::time::Duration;
 
@@ -13,11 +15,11 @@ use super::Estimate;
 use super::ages::Ages;
 use super::weight::{Weight, WeightedAmount};
 use crate::bpf::types::{block, block_key};
-use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, monotonic_nanoseconds};
+use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
 
-/// Bytes of a key and of a value of the table.
-const KEY_BYTES: usize = size_of::<block_key>();
-const VALUE_BYTES: usize = size_of::<block>();
+/// Words of a key and of a value of the table.
+const KEY_WORDS: usize = size_of::<block_key>() / size_of::<u64>();
+const VALUE_WORDS: usize = size_of::<block>() / size_of::<u64>();
 
 /// A moment, by the clock that blocks are dated with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,32 +61,37 @@ impl Block {
     }
 
     /// From the table's key and value, in the layout of `struct block_key` and `struct block`.
-    fn decode(key: &[u8; KEY_BYTES], value: &[u8; VALUE_BYTES]) -> Self {
+    fn decode(key: &[u64; KEY_WORDS], value: &[u64; VALUE_WORDS]) -> Self {
         Self {
-            instance: half(key, std::mem::offset_of!(block_key, instance)),
-            address: Avma::new(whole(key, std::mem::offset_of!(block_key, address))),
-            size: whole(value, std::mem::offset_of!(block, size)),
-            allocated_at: whole(value, std::mem::offset_of!(block, allocated_at)),
-            stack: half(value, std::mem::offset_of!(block, stack)),
-            weight: Weight::stored(half(value, std::mem::offset_of!(block, weight))),
+            instance: half(key, offset_of!(block_key, instance)),
+            address: Avma::new(whole(key, offset_of!(block_key, address))),
+            size: whole(value, offset_of!(block, size)),
+            allocated_at: whole(value, offset_of!(block, allocated_at)),
+            stack: half(value, offset_of!(block, stack)),
+            weight: Weight::stored(half(value, offset_of!(block, weight))),
         }
     }
 }
 
-/// The `u32` at `at`, which is inside.
-fn half(bytes: &[u8], at: usize) -> u32 {
-    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
-    bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+/// The `u64` at byte `at`.
+fn whole(words: &[u64], at: usize) -> u64 {
+    words.get(at / size_of::<u64>()).copied().unwrap_or_default()
 }
 
-/// The `u64` at `at`, which is inside.
-fn whole(bytes: &[u8], at: usize) -> u64 {
-    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
-    bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+/// The `u32` at byte `at`.
+fn half(words: &[u64], at: usize) -> u32 {
+    let bytes = whole(words, at).to_ne_bytes();
+    let half = bytes
+        .get(at % size_of::<u64>()..)
+        .and_then(|bytes| bytes.first_chunk());
+    half.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// The block table, which any thread can read, also after the rest of the kernel side is gone.
-pub struct BlockTable(HashTable);
+/// All blocks, which any thread can read, also after the rest of the kernel side is gone.
+pub struct BlockTable {
+    table: HashTable,
+    young: YoungBlocks,
+}
 
 impl BlockTable {
     /// That of `kernel`.
@@ -93,7 +100,7 @@ impl BlockTable {
     ///
     /// No file descriptor is left.
     pub fn of(kernel: &Kernel<'_>) -> Result<Self, libbpf_rs::Error> {
-        kernel.recorded.blocks.again().map(Self)
+        Self::of_recorded(&kernel.recorded)
     }
 
     /// That of kernel mode.
@@ -102,22 +109,47 @@ impl BlockTable {
     ///
     /// What the kernel says.
     pub fn of_kernel_mode(trace: &KernelTrace<'_>) -> Result<Self, libbpf_rs::Error> {
-        trace.recorded.blocks.again().map(Self)
+        Self::of_recorded(&trace.recorded)
     }
 
-    /// Shows `see` every block in the table.
+    fn of_recorded(recorded: &Recorded) -> Result<Self, libbpf_rs::Error> {
+        Ok(Self {
+            table: recorded.blocks.again()?,
+            young: recorded.young.again()?,
+        })
+    }
+
+    /// Shows `see` every block.
     ///
     /// # Errors
     ///
     /// The table could not be read.
     pub fn visit(&self, mut see: impl FnMut(Block)) -> Result<(), libbpf_rs::Error> {
-        self.0.walk(|Batch { keys, values }| {
-            let (keys, values) = (keys.as_chunks().0, values.as_chunks().0);
-            for (key, value) in keys.iter().zip(values) {
-                see(Block::decode(key, value));
+        // Young blocks first: they can move to the table meanwhile, and nothing moves from there.
+        let mut young = HashSet::new();
+        for (key, value) in self.young.blocks() {
+            let block = Block::decode(&key, &value);
+            young.insert((block.instance, block.address));
+            see(block);
+        }
+        self.table.walk(|Batch { keys, values }| {
+            for (key, value) in words(keys).zip(words(values)) {
+                let block = Block::decode(&key, &value);
+                if !young.contains(&(block.instance, block.address)) {
+                    see(block);
+                }
             }
         })
     }
+}
+
+/// Elements of `N` words each.
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u64; N]> {
+    let (words, _) = bytes.as_chunks();
+    let (elements, _) = words.as_chunks();
+    elements
+        .iter()
+        .map(|element: &[_; N]| element.map(u64::from_ne_bytes))
 }
 
 /// The live blocks of a stack.
@@ -273,19 +305,22 @@ mod tests {
     /// Fields are read from where the kernel side has them.
     #[test]
     fn a_block_is_decoded() {
-        let (mut key, mut value) = ([0; KEY_BYTES], [0; VALUE_BYTES]);
-        key[..8].copy_from_slice(&0x7f00_1234_u64.to_ne_bytes());
-        key[8..12].copy_from_slice(&7_u32.to_ne_bytes());
-        value[..8].copy_from_slice(&(5_u64 << 40).to_ne_bytes());
-        value[8..16].copy_from_slice(&77_u64.to_ne_bytes());
-        value[16..20].copy_from_slice(&11_u32.to_ne_bytes());
-        value[20..].copy_from_slice(&2.5f32.to_ne_bytes());
+        let bytes = |parts: &[&[u8]]| parts.concat();
+        let key = bytes(&[&0x7f00_1234_u64.to_ne_bytes(), &7_u32.to_ne_bytes(), &[0xff; 4]]);
+        let value = bytes(&[
+            &(5_u64 << 40).to_ne_bytes(),
+            &77_u64.to_ne_bytes(),
+            &11_u32.to_ne_bytes(),
+            &2.5f32.to_ne_bytes(),
+        ]);
         let expected = Block {
             instance: 7,
             address: Avma::new(0x7f00_1234),
             weight: Weight::stored(2.5f32.to_bits()),
             ..block(11, 5 << 40, 77)
         };
-        assert_eq!(Block::decode(&key, &value), expected);
+        let decoded = words(&key).zip(words(&value));
+        let decoded: Vec<_> = decoded.map(|(key, value)| Block::decode(&key, &value)).collect();
+        assert_eq!(decoded, [expected]);
     }
 }
