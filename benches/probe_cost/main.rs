@@ -6,7 +6,8 @@
 //! frames that are there: a broken walk must not look fast.
 //!
 //! One process of `target.c` is measured in all ways in turn, in an order that changes with each round;
-//! costs are differences and ratios within a round. The program that reports, which sleeps meanwhile, costs nothing
+//! costs are differences and ratios within a round. As processors are not equally fast from one second to the next, pairs
+//! are measured in round trips through a pipe, made before and after each fraction of a millisecond of them. The program that reports, which sleeps meanwhile, costs nothing
 //! here.
 
 mod bare;
@@ -21,7 +22,7 @@ use anyhow::ensure;
 use memleak::preflight;
 
 use ratios::{RATIOS, Spread, Verdict};
-use target::{Build, FRAME_POINTERS, LARGE_FRAMES, Load, PLAIN, Stacks, Target};
+use target::{Build, Cost, FRAME_POINTERS, LARGE_FRAMES, Load, PLAIN, Stacks, Target};
 use ways::{Seen, Way};
 
 /// Ways and loads that are compared with one another on one build of the target.
@@ -174,7 +175,7 @@ fn run(plan: &Plan, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 /// By way, then by load.
-type Round = Vec<Vec<(f64, Seen)>>;
+type Round = Vec<Vec<(Cost, Seen)>>;
 
 fn measure(plan: &Plan, comparison: &Comparison) -> anyhow::Result<Vec<Round>> {
     let Comparison { build, ways, loads } = comparison;
@@ -192,9 +193,15 @@ fn measure(plan: &Plan, comparison: &Comparison) -> anyhow::Result<Vec<Round>> {
     Ok(rounds)
 }
 
-/// What a way added to the load in a round. The first way is what it is added to.
+/// What a way added to the load in a round, in round trips. The first way is what it is added to.
 fn added(round: &Round, way: usize, load: usize) -> f64 {
-    round[way][load].0 - round[0][load].0
+    round[way][load].0.round_trips - round[0][load].0.round_trips
+}
+
+/// Nanoseconds of a round trip, by which costs are told: the median of all rounds.
+fn reference(rounds: &[Round]) -> f64 {
+    let all = rounds.iter().flatten().flatten();
+    Spread::of(all.map(|(cost, _)| cost.reference).collect()).median()
 }
 
 /// Prints how one load did in all rounds, by way.
@@ -205,11 +212,13 @@ fn print_load(
     rounds: &[Round],
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let over_rounds =
-        |value: &dyn Fn(&Round) -> f64| Spread::of(rounds.iter().map(value).collect::<Vec<_>>());
+    let reference = reference(rounds);
+    let over_rounds = |value: &dyn Fn(&Round) -> f64| {
+        Spread::of(rounds.iter().map(|round| value(round) * reference).collect())
+    };
     for (number, way) in ways.iter().enumerate() {
         if *way == Way::Untraced {
-            let alone = over_rounds(&|round| round[number][index].0);
+            let alone = over_rounds(&|round| round[number][index].0.round_trips);
             writeln!(out, "  {:<20} {:<20} {alone:.0} ns", load.to_string(), way.name())?;
             continue;
         }

@@ -120,6 +120,10 @@ impl Spread {
             most: at(values.len().saturating_sub(1)),
         }
     }
+
+    pub(crate) fn median(&self) -> f64 {
+        self.median
+    }
 }
 
 impl fmt::Display for Spread {

@@ -1,13 +1,17 @@
 /*
  * The program that the benchmark traces: pairs of malloc and free, called at a chosen depth.
  *
- * Reads commands, one per line, and answers each with the CPU time per pair in nanoseconds, the mean of its threads:
+ * Reads commands, one per line, and answers each with two numbers, the means of its threads: the time per pair in round
+ * trips of some bytes through a pipe, and that of a round trip in nanoseconds.
  *
  *   hot DEPTH PAIRS [THREADS]      all pairs from one stack of DEPTH frames, the caller of malloc up to the outermost
  *   varied DEPTH PAIRS [THREADS]     each pair from one of 32 stacks at random, of DEPTH - 3 to DEPTH frames
  *   distinct DEPTH PAIRS [THREADS]   each pair from the next of 4096 stacks of DEPTH frames
  *
- * CPU time, so that other programs on the machine do not count. Every frame is a function of its own with a
+ * CPU time, so that other programs on the machine do not count, unless they make the processor slower, which changes from
+ * one second to the next. So pairs are measured in slices of a fraction of a millisecond, each with round trips before and
+ * after it, which are slowed down alike: they enter and leave the kernel and copy little, as probes do. What is told is
+ * the median of slices. Every frame is a function of its own with a
  * frame of its own size, as in a real program; no call is a tail call. FRAME_UNIT is what sizes are multiples of.
  * Ends at the end of input.
  */
@@ -33,6 +37,10 @@
 #define DISTINCT 4096
 #define MOST_THREADS 64
 #define BLOCK 64
+#define SLICE_PAIRS 150
+#define SLICE_ROUND_TRIPS 60
+#define MOST_SLICES 4096
+#define PIPE_BYTES 256
 #ifndef FRAME_UNIT
 #define FRAME_UNIT 16
 #endif
@@ -104,26 +112,33 @@ struct job {
 	unsigned number;
 	unsigned depth;
 	unsigned long count;
+	int pipe[2];
+	/* What is told: medians over slices. */
+	double round_trips;
 	double nanoseconds;
+	/* Of each slice. */
+	double costs[MOST_SLICES];
+	double references[MOST_SLICES];
+	/* Where the choice of stacks is. */
+	unsigned random;
+	unsigned long turn;
 	/* Keeps the work from being left out. */
 	unsigned long done;
 };
 
-static __attribute__((noinline)) unsigned long run_pairs(const struct job *job)
+static __attribute__((noinline)) unsigned long run_pairs(struct job *job, unsigned long count)
 {
 	unsigned remaining = job->depth - FIXED_FRAMES - 1;
 	unsigned long done = 0;
 
 	if (job->mode[0] == 'h') {
-		pairs = job->count;
+		pairs = count;
 		return levels[remaining](remaining, 0, LEVELS);
 	}
 	pairs = 1;
 	if (job->mode[0] == 'v') {
-		unsigned state = 2463534242u;
-
-		for (unsigned long left = job->count; left; left--) {
-			unsigned random = random_number(&state) >> 8;
+		for (; count; count--) {
+			unsigned random = random_number(&job->random) >> 8;
 			unsigned less = random % DEPTHS;
 			unsigned start = random / DEPTHS % STARTS;
 
@@ -131,53 +146,104 @@ static __attribute__((noinline)) unsigned long run_pairs(const struct job *job)
 		}
 		return done;
 	}
-	for (unsigned long left = job->count; left; left--)
-		done += levels[remaining](remaining, left % DISTINCT, remaining / CHOOSING_LEVELS);
+	for (; count; count--)
+		done += levels[remaining](remaining, job->turn++ % DISTINCT, remaining / CHOOSING_LEVELS);
 	return done;
+}
+
+/* Nanoseconds of a round trip through the pipe. */
+static double round_trip(const struct job *job)
+{
+	char bytes[PIPE_BYTES] = { 0 };
+	double began = cpu_nanoseconds();
+
+	for (int left = SLICE_ROUND_TRIPS; left; left--) {
+		if (write(job->pipe[1], bytes, PIPE_BYTES) != PIPE_BYTES ||
+		    read(job->pipe[0], bytes, PIPE_BYTES) != PIPE_BYTES)
+			exit(1);
+	}
+	return (cpu_nanoseconds() - began) / SLICE_ROUND_TRIPS;
+}
+
+/* The median; sorts. (qsort may allocate.) */
+static double median(double *values, unsigned long count)
+{
+	for (unsigned long end = 1; end < count; end++) {
+		double value = values[end];
+		unsigned long at = end;
+
+		for (; at && values[at - 1] > value; at--)
+			values[at] = values[at - 1];
+		values[at] = value;
+	}
+	return values[count / 2];
 }
 
 static __attribute__((noinline)) void *begin_thread(void *argument)
 {
 	struct job *job = argument;
+	unsigned long left = job->count, slices = 0;
 	cpu_set_t cpus;
-	double began;
 
 	/* One thread is always on the same CPU: two need not be equally fast. */
 	CPU_ZERO(&cpus);
 	CPU_SET(job->number % sysconf(_SC_NPROCESSORS_ONLN), &cpus);
 	sched_setaffinity(0, sizeof(cpus), &cpus);
-	began = cpu_nanoseconds();
-	job->done = run_pairs(job);
-	job->nanoseconds = (cpu_nanoseconds() - began) / job->count;
+	job->random = 2463534242u;
+	job->turn = 0;
+	while (left && slices < MOST_SLICES) {
+		unsigned long count = left < 2 * SLICE_PAIRS ? left : SLICE_PAIRS;
+		double before = round_trip(job);
+		double began = cpu_nanoseconds();
+		double took;
+
+		job->done += run_pairs(job, count);
+		took = cpu_nanoseconds() - began;
+		job->references[slices] = (before + round_trip(job)) / 2;
+		job->costs[slices] = took / count / job->references[slices];
+		slices++;
+		left -= count;
+	}
+	job->round_trips = median(job->costs, slices);
+	job->nanoseconds = median(job->references, slices);
 	return NULL;
 }
 
 int main(void)
 {
 	static struct job jobs[MOST_THREADS];
-	struct job job = { 0 };
+	static struct job asked;
 	unsigned threads = 1;
 	char line[128];
 
+	for (unsigned number = 0; number < MOST_THREADS; number++) {
+		jobs[number].number = number;
+		if (pipe(jobs[number].pipe))
+			return 1;
+	}
 	while (fgets(line, sizeof(line), stdin) &&
-	       sscanf(line, "%15s %u %lu %u", job.mode, &job.depth, &job.count, &threads) >= 3) {
+	       sscanf(line, "%15s %u %lu %u", asked.mode, &asked.depth, &asked.count, &threads) >= 3) {
 		pthread_t ids[MOST_THREADS];
-		double sum = 0;
+		double round_trips = 0, nanoseconds = 0;
 
-		if (job.depth < FIXED_FRAMES + 1 + CHOOSING_LEVELS || job.depth > LEVELS - STARTS || !job.count ||
-		    !threads || threads > MOST_THREADS)
+		if (asked.depth < FIXED_FRAMES + 1 + CHOOSING_LEVELS || asked.depth > LEVELS - STARTS ||
+		    !asked.count || asked.count > SLICE_PAIRS * MOST_SLICES || !threads || threads > MOST_THREADS)
 			return 1;
 		for (unsigned number = 0; number < threads; number++) {
-			jobs[number] = job;
-			jobs[number].number = number;
-			if (pthread_create(&ids[number], NULL, begin_thread, &jobs[number]))
+			struct job *job = &jobs[number];
+
+			memcpy(job->mode, asked.mode, sizeof(job->mode));
+			job->depth = asked.depth;
+			job->count = asked.count;
+			if (pthread_create(&ids[number], NULL, begin_thread, job))
 				return 1;
 		}
 		for (unsigned number = 0; number < threads; number++) {
 			pthread_join(ids[number], NULL);
-			sum += jobs[number].nanoseconds;
+			round_trips += jobs[number].round_trips / threads;
+			nanoseconds += jobs[number].nanoseconds / threads;
 		}
-		printf("%.2f\n", sum / threads);
+		printf("%.5f %.2f\n", round_trips, nanoseconds);
 		fflush(stdout);
 		threads = 1;
 	}

@@ -108,6 +108,15 @@ pub(crate) fn compile(build: &Build) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
+/// What a pair takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Cost {
+    /// In round trips through a pipe, measured beside it: the processor is not equally fast all the time.
+    pub(crate) round_trips: f64,
+    /// Nanoseconds of a round trip then.
+    pub(crate) reference: f64,
+}
+
 /// A running target; ended when dropped.
 pub(crate) struct Target {
     child: Child,
@@ -143,8 +152,8 @@ impl Target {
         self.child.id()
     }
 
-    /// Nanoseconds of CPU time per pair, `pairs` by each thread.
-    pub(crate) fn ask(&mut self, load: Load, pairs: u32) -> anyhow::Result<f64> {
+    /// What a pair takes, of `pairs` by each thread.
+    pub(crate) fn ask(&mut self, load: Load, pairs: u32) -> anyhow::Result<Cost> {
         let Load {
             stacks,
             depth,
@@ -154,7 +163,14 @@ impl Target {
         let Some(answer) = self.answers.next() else {
             bail!("the target ended")
         };
-        answer?.parse().context("the target answers with a number")
+        let answer = answer?;
+        let cost = answer.split_once(' ').and_then(|(cost, reference)| {
+            Some(Cost {
+                round_trips: cost.parse().ok()?,
+                reference: reference.parse().ok()?,
+            })
+        });
+        cost.with_context(|| format!("the target answers with two numbers, not {answer:?}"))
     }
 }
 

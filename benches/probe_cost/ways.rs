@@ -8,7 +8,7 @@ use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 
 use crate::bare::Bare;
-use crate::target::{Build, Load, Target};
+use crate::target::{Build, Cost, Load, Target};
 
 /// A way to trace; the first is what the costs of others are added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,14 +112,14 @@ impl Way {
     }
 }
 
-/// Loads measured in one way: nanoseconds per pair and what was seen, by load.
+/// Loads measured in one way: what a pair takes and what was seen, by load.
 pub(crate) fn measure(
     way: Way,
     build: &Build,
     target: &mut Target,
     loads: &[Load],
     pairs: u32,
-) -> anyhow::Result<Vec<(f64, Seen)>> {
+) -> anyhow::Result<Vec<(Cost, Seen)>> {
     let mut storages = storages();
     let is_bare = matches!(way, Way::Bare | Way::BareEntries);
     let bare = is_bare
@@ -135,22 +135,16 @@ pub(crate) fn measure(
         // New stacks, pages and caches are not what each pair costs.
         target.ask(load, (pairs / 2).max(10_000))?;
         let before = Seen::of(session.as_ref())?;
-        // The best of several: whatever else goes on only adds.
-        let times = (0..REPEATS).map(|_| target.ask(load, pairs / REPEATS));
-        let times = times.collect::<anyhow::Result<Vec<_>>>()?;
-        let best = times.into_iter().fold(f64::INFINITY, f64::min);
+        let cost = target.ask(load, pairs)?;
         let seen = Seen::of(session.as_ref())?.since(&before);
         if let Some(walk) = way.walk() {
-            let expected = pairs / REPEATS * REPEATS * load.threads;
-            seen.check(walk, way.records(), build, load, expected)?;
+            seen.check(walk, way.records(), build, load, pairs * load.threads)?;
         }
-        measured.push((best, seen));
+        measured.push((cost, seen));
     }
     drop(bare);
     Ok(measured)
 }
-
-const REPEATS: u32 = 4;
 
 /// What a trace recorded of a load.
 #[derive(Clone, Copy, Default)]
