@@ -75,8 +75,13 @@ static __always_inline u64 returned_slot(struct pt_regs *ctx)
 	return ctx->sp - 8;
 }
 
-/* The general registers, by their DWARF numbers (x86-64 psABI, figure 3.36). */
-static __always_inline void save_registers(struct pt_regs *ctx, u64 *general)
+static __always_inline u64 frame_pointer(struct pt_regs *ctx)
+{
+	return ctx->bp;
+}
+
+/* The general registers but stack and frame pointer, by their DWARF numbers (x86-64 psABI, figure 3.36). */
+static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *general)
 {
 	general[0] = ctx->ax;
 	general[1] = ctx->dx;
@@ -84,8 +89,6 @@ static __always_inline void save_registers(struct pt_regs *ctx, u64 *general)
 	general[3] = ctx->bx;
 	general[4] = ctx->si;
 	general[5] = ctx->di;
-	general[6] = ctx->bp;
-	general[7] = ctx->sp;
 	general[8] = ctx->r8;
 	general[9] = ctx->r9;
 	general[10] = ctx->r10;

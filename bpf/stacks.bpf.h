@@ -124,36 +124,18 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 }
 
 /* What names the stack that a finished walk found. */
-static __always_inline u64 stack_id(struct walk *walk, u64 view, u32 instance, u32 function)
+static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *wanted)
 {
-	u64 id = mix(walk->hash, (u64)epoch_of(view) << 32 | instance);
+	u64 id = mix(walk->hash, (u64)epoch_of(wanted->view) << 32 | instance_of(wanted->owner));
 
-	return mix(id, function << 8 | walk->end);
-}
-
-/* For tests: does the walk that found record `stack` again, without all that makes it fast. */
-static __always_inline void check_walk(struct walk *walk, struct wanted_stack *wanted, u64 view, bool changing,
-				       u32 stack)
-{
-	u64 found = record_at(stack)->id;
-
-	if (stack < FIRST_STACK)
-		return;
-	walk->plain = true;
-	forget_window(walk);
-	begin_walk(walk, list_of(view), changing, wanted->pc);
-	walk_stack(walk);
-	walk->plain = false;
-	count(COUNTER_CHECKED_WALK);
-	if (stack_id(walk, view, instance_of(wanted->owner), wanted->function) != found)
-		count(COUNTER_DIFFERENT_WALK);
+	return mix(id, wanted->function << 8 | walk->end);
 }
 
 /*
  * Walks, and finds or makes the record of the stack that scratch `key` wants. Not static: verified once, by itself, and
  * not for each state that its caller can be in.
  */
-__noinline u32 walk_to_record(u32 key, u64 view, u32 changing)
+__noinline u32 walk_to_record(u32 key)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
 
@@ -162,27 +144,30 @@ __noinline u32 walk_to_record(u32 key, u64 view, u32 changing)
 
 	struct walk *walk = &scratch->walk;
 	struct wanted_stack *wanted = &scratch->wanted;
-	u32 instance = instance_of(wanted->owner);
 
-	begin_walk(walk, list_of(view), changing, wanted->pc);
+	begin_walk(walk, list_of(wanted->view), wanted->changing, wanted->pc);
 	walk->stack_end = wanted->habits.stack_end;
 	walk_stack(walk);
 	wanted->habits.stack_end = walk->stack_end;
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(wanted->owner, walk);
 
-	u64 id = stack_id(walk, view, instance, wanted->function);
+	u64 id = stack_id(walk, wanted);
 	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
 
-	return stored ? *stored : store_stack(walk, id, instance, epoch_of(view), wanted->function);
+	return stored ? *stored
+		      : store_stack(walk, id, instance_of(wanted->owner), epoch_of(wanted->view), wanted->function);
 }
 
-/* The record of the stack that scratch `key` wants, by the memo or by a walk. Not static for the same reason. */
-__noinline u32 find_record(u32 key)
+/*
+ * The record of the stack that scratch `key` wants, if a memo has it; else NO_STACK. Of the registers, needs the stack and
+ * frame pointers only. Not static for the same reason.
+ */
+__noinline u32 recall_record(u32 key)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
 	struct memo *memo = NULL;
-	u32 stack = NO_STACK;
+	u32 stack;
 
 	if (!scratch)
 		return 0;
@@ -190,30 +175,72 @@ __noinline u32 find_record(u32 key)
 	struct walk *walk = &scratch->walk;
 	struct wanted_stack *wanted = &scratch->wanted;
 	u64 owner = wanted->owner;
-	u64 state = state_of(slot_of(owner));
-	/* Asked before the list is chosen: a list with a change is published before the change is. */
-	bool changing = is_changing(slot_of(owner));
-	u64 view = view_of(owner);
 
+	wanted->state = state_of(slot_of(owner));
+	/* Asked before the list is chosen: a list with a change is published before the change is. */
+	wanted->changing = is_changing(slot_of(owner));
+	wanted->view = view_of(owner);
 	forget_window(walk);
-	if (walk_memo && !changing && tries_memo(&wanted->habits) && describes(state, view, owner))
+	if (walk_memo && !wanted->changing && tries_memo(&wanted->habits) &&
+	    describes(wanted->state, wanted->view, owner))
+		memo = take_memo(walk, wanted->pc);
+	wanted->tries_memo = memo;
+	if (!memo)
+		return NO_STACK;
+	stack = recall_stack(walk, memo, wanted->pc, wanted->state, wanted->function);
+	release_memo(memo);
+	judge_memo(&wanted->habits, stack != NO_STACK);
+	if (check_walks && stack != NO_STACK)
+		count(COUNTER_RECALLED_WALK);
+	return stack;
+}
+
+/* The same by a walk, which is remembered if it was looked for. */
+__noinline u32 find_record(u32 key)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+	struct memo *memo = NULL;
+	u32 stack;
+
+	if (!scratch)
+		return 0;
+
+	struct walk *walk = &scratch->walk;
+	struct wanted_stack *wanted = &scratch->wanted;
+
+	stack = walk_to_record(key);
+	if (wanted->tries_memo)
 		memo = take_memo(walk, wanted->pc);
 	if (memo) {
-		stack = recall_stack(walk, memo, wanted->pc, state, wanted->function);
-		judge_memo(&wanted->habits, stack != NO_STACK);
-		if (check_walks && stack != NO_STACK)
-			count(COUNTER_RECALLED_WALK);
-	}
-	if (stack == NO_STACK) {
-		stack = walk_to_record(key, view, changing);
-		if (memo)
-			remember_stack(walk, memo, wanted->pc, state, wanted->function, stack);
-	}
-	if (memo)
+		remember_stack(walk, memo, wanted->pc, wanted->state, wanted->function, stack);
 		release_memo(memo);
-	if (check_walks)
-		check_walk(walk, wanted, view, changing, stack);
+	}
 	return stack;
+}
+
+/*
+ * For tests: walks again to the stack that scratch `key` wanted, of which record `stack` was found, without all that makes
+ * it fast.
+ */
+__noinline u32 check_record(u32 key, u32 stack)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+
+	if (!scratch || stack < FIRST_STACK)
+		return 0;
+
+	struct walk *walk = &scratch->walk;
+	struct wanted_stack *wanted = &scratch->wanted;
+
+	walk->plain = true;
+	forget_window(walk);
+	begin_walk(walk, list_of(wanted->view), wanted->changing, wanted->pc);
+	walk_stack(walk);
+	walk->plain = false;
+	count(COUNTER_CHECKED_WALK);
+	if (stack_id(walk, wanted) != record_at(stack)->id)
+		count(COUNTER_DIFFERENT_WALK);
+	return 0;
 }
 
 /* Where a walk starts: the function that called the allocator. */
@@ -237,13 +264,19 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	scratch = take_scratch(&key);
 	if (!scratch)
 		return not_walked;
-	save_registers(ctx, scratch->walk.at_probe);
 	scratch->walk.at_probe[REGISTER_SP] = caller.sp;
+	scratch->walk.at_probe[REGISTER_FP] = frame_pointer(ctx);
 	scratch->wanted.pc = caller.pc;
 	scratch->wanted.owner = owner;
 	scratch->wanted.function = function;
 	scratch->wanted.habits = habits ? *habits : (struct habits){};
-	index = find_record(key);
+	index = recall_record(key);
+	if (index == NO_STACK || check_walks)
+		save_other_registers(ctx, scratch->walk.at_probe);
+	if (index == NO_STACK)
+		index = find_record(key);
+	if (check_walks)
+		check_record(key, index);
 	if (habits)
 		*habits = scratch->wanted.habits;
 	release_scratch(scratch);

@@ -78,6 +78,12 @@ struct wanted_stack {
 	u64 pc;
 	u64 owner;
 	u32 function;
+	/* Of the owner's slot; what the walk uses of it; whether a change is announced that this does not have. */
+	u64 state;
+	u64 view;
+	bool changing;
+	/* A memo was looked at: what is found is to be in it. */
+	bool tries_memo;
 	/* A copy; nothing but zeros when the thread has none. */
 	struct habits habits;
 };

@@ -9,7 +9,7 @@
 #pragma once
 
 /* Stack bytes that a walk's window holds at most, and that all slots of a trail must be in. */
-#define WINDOW_BITS 13
+#define WINDOW_BITS 14
 #define WINDOW_BYTES (1 << WINDOW_BITS)
 /* Slots of the longest trail, some 100 frames. */
 #define TRAIL_SLOT_BITS 7

@@ -52,7 +52,7 @@ fn check(name: &str, memleak: Memleak, least_checked: u64, least_recalled: u64) 
 fn stacks(name: &str, flags: &[&str]) -> Program {
     let flags = [&["-O2", "-pthread"], flags].concat();
     let path = compile(&directory(name), "../../benches/probe_cost/target.c", &flags);
-    Program::start(&path, &[])
+    Program::start(&path, &["plain"])
 }
 
 /// Asks it for so many pairs, by each of so many threads.
