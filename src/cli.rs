@@ -128,9 +128,10 @@ pub struct TraceArgs {
     /// Blocks that can be live at once; more are counted as lost. Without it, as many as the processes' size suggests.
     #[arg(long, value_name = "N")]
     pub max_blocks: Option<u32>,
-    /// Distinct stacks that can be stored; blocks of more are counted without their stack.
-    #[arg(long, default_value_t = 1 << 16, value_name = "N")]
-    pub stack_storage_size: u32,
+    /// Distinct stacks that can be stored; blocks of more are counted without their stack. Without it, 65 thousand, or up to
+    /// 262 thousand for processes with much code and with --follow-fork.
+    #[arg(long, value_name = "N")]
+    pub stack_storage_size: Option<u32>,
     /// Memory in the kernel for unwind tables, in bytes or with K, M, G; rounded down to a power of two.
     ///
     /// Without it, as much as the processes need, with headroom, up to 256M. Tables that no process needs any more
@@ -263,7 +264,10 @@ impl TryFrom<TraceArgs> for Config {
                 .max_blocks
                 .map(|blocks| non_zero("--max-blocks", blocks))
                 .transpose()?,
-            max_stacks: non_zero("--stack-storage-size", args.stack_storage_size)?,
+            max_stacks: args
+                .stack_storage_size
+                .map(|stacks| non_zero("--stack-storage-size", stacks))
+                .transpose()?,
             table_memory: args.table_memory.as_deref().map(parse_table_memory).transpose()?,
             attach: match args.attach {
                 None => AttachPath::ALL.to_vec(),

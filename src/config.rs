@@ -48,8 +48,8 @@ pub struct Config {
     pub sizes: Option<SizeFilter>,
     /// Blocks that can be live at once; without it, as many as the processes' size suggests.
     pub max_blocks: Option<u32>,
-    /// Distinct stacks that can be stored.
-    pub max_stacks: u32,
+    /// Distinct stacks that can be stored; without it, as many as the processes' code suggests.
+    pub max_stacks: Option<u32>,
     /// Bytes of unwind tables in the kernel, all together; without it, what the processes need with headroom.
     pub table_memory: Option<u32>,
     /// Ways to attach, to be tried in this order.
@@ -119,7 +119,7 @@ impl Config {
             max_overhead: None,
             sizes: None,
             max_blocks: None,
-            max_stacks: 1 << 16,
+            max_stacks: None,
             table_memory: None,
             attach: AttachPath::ALL.to_vec(),
             interval: Duration::from_secs(1),

@@ -84,6 +84,8 @@ pub struct Capacity {
 impl Capacity {
     /// The most processes that can be traced at once.
     pub const MAX_PROCESSES: u32 = limits::MAX_PROCESSES.0 - 1;
+    /// Records beside those of stacks that can be stored: room for a power of two less these wastes none.
+    pub const FIXED_STACKS: u32 = limits::FIRST_STACK.0;
 }
 
 /// Which allocations are recorded.

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use super::describe::{Recently, time_of_day};
 use super::kernel_report::{Facts, report};
 use super::{Signals, Storages, TICK, storages, write};
-use crate::bpf::{KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
+use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
 use crate::collect::{self, BlockTable, LiveBlocks, Moment, Snapshot};
 use crate::config::{Config, KernelConfig, View};
 use crate::leak::growth::Growth;
@@ -19,6 +19,8 @@ use crate::symbolize::Kallsyms;
 
 /// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
 const BLOCKS: u32 = 1 << 20;
+/// Distinct stacks that can be stored, if nobody says otherwise.
+const STACKS: u32 = (1 << 16) - Capacity::FIXED_STACKS;
 /// Frames of a stack that the kernel gives, unless it says otherwise.
 const STACK_LIMIT: u32 = 127;
 
@@ -71,7 +73,7 @@ fn settings(config: &Config, kernel: KernelConfig, events: KernelEvents) -> anyh
         events,
         percpu: kernel.percpu,
         bulk: true,
-        stacks: config.max_stacks,
+        stacks: config.max_stacks.unwrap_or(STACKS),
         blocks: config.max_blocks.unwrap_or(BLOCKS),
         stack_limit: stack_limit(),
         sizes: config.sizes,

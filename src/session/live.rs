@@ -3,6 +3,7 @@
 //! How processes begin and end while it goes on is in `lifecycle`.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -33,6 +34,12 @@ const MIN_FOLLOWED_TABLE_WORDS: usize = 1 << 23;
 const RESIDENT_BYTES_PER_BLOCK: u64 = 64;
 const MIN_BLOCKS: u32 = 1 << 20;
 const MAX_BLOCKS: u32 = 1 << 25;
+
+/// Room for stacks when none was asked for: one for so many bytes of code. clang, with a hundred megabytes of it, allocates
+/// from 124 000. Each takes 640 bytes.
+const CODE_BYTES_PER_STACK: u64 = 512;
+const MIN_STACKS: u32 = 1 << 16;
+const MAX_STACKS: u32 = 1 << 18;
 
 /// Pieces of mappings that one process can have: by default the kernel has no more than 65,530 (vm.max_map_count),
 /// but joins what is alike. Some 100 MB.
@@ -373,9 +380,25 @@ fn capacity(config: &Config, prepared: &Prepared) -> Capacity {
         } else {
             fit(prepared.targets.len())
         },
-        stacks: config.max_stacks,
+        stacks: config
+            .max_stacks
+            .unwrap_or_else(|| stacks(config.follow_fork, &prepared.mappings)),
         blocks: config.max_blocks.unwrap_or_else(|| blocks(&prepared.targets)),
     }
+}
+
+/// Stacks that processes with so much code can be expected to allocate from, each process from its own.
+fn stacks(follow_fork: bool, processes: &[Mappings]) -> u32 {
+    let mappings = processes.iter().flat_map(Mappings::entries);
+    let bytes = |range: &Range<Avma>| range.end.get().saturating_sub(range.start.get());
+    let code: u64 = mappings.map(|mapping| bytes(&mapping.range)).sum();
+    let stacks = match follow_fork {
+        true => MAX_STACKS,
+        false => u32::try_from(code / CODE_BYTES_PER_STACK).unwrap_or(u32::MAX),
+    };
+    let stacks = stacks.clamp(MIN_STACKS, MAX_STACKS).next_power_of_two();
+    // What is stored beside them takes the rest.
+    stacks - Capacity::FIXED_STACKS
 }
 
 /// Blocks that processes of this size can be expected to hold at once. A block costs memory only once it is there, a

@@ -48,7 +48,7 @@ impl Drop for Python {
 fn config(pid: u32) -> Config {
     Config {
         max_blocks: Some(1 << 16),
-        max_stacks: 1 << 12,
+        max_stacks: Some(1 << 12),
         ..Config::of_process(pid)
     }
 }
