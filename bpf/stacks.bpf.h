@@ -146,6 +146,7 @@ __noinline u32 walk_to_record(u32 key)
 	struct wanted_stack *wanted = &scratch->wanted;
 
 	begin_walk(walk, list_of(wanted->view), wanted->changing, wanted->pc);
+	walk->leaves_trail = wanted->tries_memo;
 	walk->stack_end = wanted->habits.stack_end;
 	walk_stack(walk);
 	wanted->habits.stack_end = walk->stack_end;

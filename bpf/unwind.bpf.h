@@ -390,8 +390,9 @@ static __always_inline bool find_caller(u32 rule, u64 sp, u64 fp, struct caller_
 /*
  * The short way: goes over frames as long as their rules are cached and plain, and the window holds what they need. What
  * a frame needs beyond that is left to `step`, from the same frame on. Returns whether there were as many as it takes.
+ * `leaves_trail`: a constant.
  */
-static __always_inline bool run(struct walk *walk)
+static __always_inline bool run(struct walk *walk, bool leaves_trail)
 {
 	u64 pc = walk->pc, sp = walk->sp, fp = walk->fp, hash = walk->hash;
 	u64 found_by = walk->found_by;
@@ -416,11 +417,12 @@ static __always_inline bool run(struct walk *walk)
 		walk->frames[first + done] = frame;
 		walk->sps[first + done] = sp;
 		walk->fps[first + done] = fp;
-		if (unwind_by_fp || rule_kind(rule) == RULE_FP)
+		if (leaves_trail && (unwind_by_fp || rule_kind(rule) == RULE_FP))
 			use_fp(&walk->trail);
-		if (slots.has_fp)
+		if (leaves_trail && slots.has_fp)
 			leave_fp(&walk->trail, slots.fp, caller_fp);
-		leave_trail(&walk->trail, slots.ra, ra);
+		if (leaves_trail)
+			leave_trail(&walk->trail, slots.ra, ra);
 		hash = mix(hash, frame);
 		pc = ra;
 		sp = slots.cfa;
@@ -440,7 +442,8 @@ static long step_until_end(u64 number, struct walk **context)
 {
 	struct walk *walk = *context;
 
-	if (takes(walk_cache && walk_window, walk) && run(walk))
+	if (takes(walk_cache && walk_window, walk) &&
+	    (walk_memo && walk->leaves_trail ? run(walk, true) : run(walk, false)))
 		return 0;
 
 	enum end_cause end = step(walk);
@@ -474,8 +477,8 @@ static __always_inline void begin_walk(struct walk *walk, u32 list, u64 changing
 }
 
 /*
- * Walks the stack. Afterwards frames, frame_count, hash, end, pc (where it ended), saves_wanted, stack_end and trail are
- * set.
+ * Walks the stack. Afterwards frames, frame_count, hash, end, pc (where it ended), saves_wanted, stack_end and, if one was
+ * to be left, trail are set.
  */
 static __always_inline void walk_stack(struct walk *walk)
 {

@@ -94,6 +94,15 @@ struct host_stack {
 	u64 slot_value[TRAIL_SLOTS];
 };
 
+static void walk_once(struct walk *walk, const struct host_tables *given, u64 pc, bool leaves_trail)
+{
+	forget_window(walk);
+	begin_walk(walk, list_number(0, 0), given->changing, pc);
+	walk->leaves_trail = leaves_trail;
+	walk->stack_end = given->stack_end;
+	walk_stack(walk);
+}
+
 /* `start` is the program counter, then the general registers by their DWARF numbers. */
 void host_walk(const struct host_tables *given, read_memory read, void *context, const u64 *start,
 	       struct host_stack *stack)
@@ -118,10 +127,15 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 
 	for (u32 number = 0; number < REGISTERS; number++)
 		walk.at_probe[number] = start[1 + number];
-	forget_window(&walk);
-	begin_walk(&walk, list_number(0, 0), given->changing, start[0]);
-	walk.stack_end = given->stack_end;
-	walk_stack(&walk);
+	walk_once(&walk, given, start[0], false);
+
+	u64 hash = walk.hash, pc = walk.pc;
+	enum end_cause end = walk.end;
+
+	walk_once(&walk, given, start[0], true);
+	/* That a trail is left changes nothing. */
+	if (walk.hash != hash || walk.pc != pc || walk.end != end)
+		__builtin_trap();
 	stack->end_pc = walk.pc;
 	stack->saves_wanted = walk.saves_wanted;
 	stack->end = walk.end;
