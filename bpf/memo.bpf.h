@@ -146,8 +146,15 @@ static __always_inline void remember_stack(struct walk *walk, struct memo *memo,
 	OPAQUE(count);
 	if (count > TRAIL_SLOTS)
 		return;
-	bpf_probe_read_kernel(memo->slot_at, count * sizeof(u16), trail->slot_at);
-	bpf_probe_read_kernel(memo->slot_value, count * sizeof(u64), trail->slot_value);
+	for (u32 number = 0; number < TRAIL_SLOTS; number += 4) {
+		if (number >= count)
+			break;
+#pragma unroll
+		for (u32 next = number; next < number + 4; next++) {
+			memo->slot_at[next] = trail->slot_at[next];
+			memo->slot_value[next] = trail->slot_value[next];
+		}
+	}
 	if (trail->check_count)
 		bpf_probe_read_kernel(memo->checks, sizeof(memo->checks), trail->checks);
 	memo->pc = pc;

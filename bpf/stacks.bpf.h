@@ -196,27 +196,24 @@ __noinline u32 recall_record(u32 key)
 	return stack;
 }
 
-/* The same by a walk, which is remembered if it was looked for. */
-__noinline u32 find_record(u32 key)
+/* Remembers the walk that scratch `key` has just done, if it was looked for, by the record that it found. */
+__noinline u32 remember_record(u32 key, u32 stack)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
-	struct memo *memo = NULL;
-	u32 stack;
+	struct memo *memo;
 
-	if (!scratch)
+	if (!scratch || !scratch->wanted.tries_memo)
 		return 0;
 
 	struct walk *walk = &scratch->walk;
 	struct wanted_stack *wanted = &scratch->wanted;
 
-	stack = walk_to_record(key);
-	if (wanted->tries_memo)
-		memo = take_memo(walk, wanted->pc);
-	if (memo) {
-		remember_stack(walk, memo, wanted->pc, wanted->state, wanted->function, stack);
-		release_memo(memo);
-	}
-	return stack;
+	memo = take_memo(walk, wanted->pc);
+	if (!memo)
+		return 0;
+	remember_stack(walk, memo, wanted->pc, wanted->state, wanted->function, stack);
+	release_memo(memo);
+	return 0;
 }
 
 /*
@@ -274,8 +271,12 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	index = recall_record(key);
 	if (index == NO_STACK || check_walks)
 		save_other_registers(ctx, scratch->walk.at_probe);
-	if (index == NO_STACK)
-		index = find_record(key);
+	if (index == NO_STACK) {
+		/* One after the other: older kernels let calls within calls have 512 bytes of stack in all. */
+		index = walk_to_record(key);
+		if (walk_memo)
+			remember_record(key, index);
+	}
 	if (check_walks)
 		check_record(key, index);
 	if (habits)

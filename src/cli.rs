@@ -129,7 +129,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N")]
     pub max_blocks: Option<u32>,
     /// Distinct stacks that can be stored; blocks of more are counted without their stack. Without it, 65 thousand, or up to
-    /// 262 thousand for processes with much code and with --follow-fork.
+    /// 131 thousand for processes with much code and with --follow-fork.
     #[arg(long, value_name = "N")]
     pub stack_storage_size: Option<u32>,
     /// Memory in the kernel for unwind tables, in bytes or with K, M, G; rounded down to a power of two.
