@@ -275,14 +275,10 @@ static long forget_ended(void *map, struct block_key *key, struct block *block, 
 /* The same for the block in a place for a young one. */
 static long forget_young(u64 number, void *context)
 {
-	struct young_block *all = young;
-	struct young_block *place;
-	u64 word;
+	struct young_block *place = place_at(number);
+	u64 word = young_word(place);
 
-	OPAQUE(all);
-	place = &all[number & young_mask];
-	word = young_word(place);
 	if (is_full(word) && has_ended(place->key.instance))
-		exchange_word(place, word, word & ~(u64)YOUNG_STATE);
+		empty_place(place, word);
 	return 0;
 }

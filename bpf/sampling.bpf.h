@@ -12,6 +12,19 @@
  */
 #pragma once
 
+/* What lies between a thread and the next call that it records. */
+struct sampler {
+	/* Calls or bytes, see enum sampling. */
+	u64 until_next;
+	union {
+		/* Calls behind the next one until another is chosen from as many. */
+		u64 behind_next;
+		/* With --max-overhead: the mean by which `until_next` was drawn; 0: it has not been. */
+		u64 mean;
+	};
+	bool begun;
+};
+
 /* Bits behind the point of a logarithm, and of an exponential. */
 #define LOG_BITS 26
 #define EXP_BITS 31

@@ -38,19 +38,6 @@ struct call {
 	u8 role;
 };
 
-/* What lies between a thread and the next call that it records. */
-struct sampler {
-	/* Calls or bytes, see enum sampling. */
-	u64 until_next;
-	union {
-		/* Calls behind the next one until another is chosen from as many. */
-		u64 behind_next;
-		/* With --max-overhead: the mean by which `until_next` was drawn; 0: it has not been. */
-		u64 mean;
-	};
-	bool begun;
-};
-
 /* What a thread's last walks say about its next ones. */
 struct habits {
 	/* Where its stack ended; 0 if that is not known. */

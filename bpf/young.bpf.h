@@ -30,13 +30,17 @@ enum young_search {
 	YOUNG_NOWHERE,
 };
 
-static __always_inline struct young_block *young_at(struct block_key *key)
+static __always_inline struct young_block *place_at(u64 number)
 {
 	struct young_block *all = young;
-	u64 hash = mix(key->instance, key->address) >> 32;
 
 	OPAQUE(all);
-	return &all[hash & young_mask];
+	return &all[number & young_mask];
+}
+
+static __always_inline struct young_block *place_of(struct block_key *key)
+{
+	return place_at(mix(key->instance, key->address) >> 32);
 }
 
 static __always_inline u64 young_word(struct young_block *place)
@@ -63,10 +67,15 @@ static __always_inline bool exchange_word(struct young_block *place, u64 word, u
 	return __sync_val_compare_and_swap(&place->word, word, next) == word;
 }
 
+static __always_inline bool empty_place(struct young_block *place, u64 word)
+{
+	return exchange_word(place, word, word & ~(u64)YOUNG_STATE);
+}
+
 /* Copies a block out of its place, which becomes empty. */
 static __always_inline enum young_search take_young(struct block_key *key, struct block *taken)
 {
-	struct young_block *place = young_at(key);
+	struct young_block *place = place_of(key);
 
 	/* A mover can come between, and another; then the block is in the table. */
 #pragma unroll
@@ -78,7 +87,7 @@ static __always_inline enum young_search take_young(struct block_key *key, struc
 		if (!is_full(word))
 			return word & YOUNG_MOVING ? YOUNG_NOWHERE : YOUNG_ELSEWHERE;
 		*taken = place->block;
-		if (exchange_word(place, word, word & ~(u64)YOUNG_STATE))
+		if (empty_place(place, word))
 			return YOUNG_FOUND;
 	}
 	return YOUNG_ELSEWHERE;
@@ -87,7 +96,7 @@ static __always_inline enum young_search take_young(struct block_key *key, struc
 /* Whether the place of a key has the last word on it. */
 static __always_inline bool is_young(struct block_key *key)
 {
-	struct young_block *place = young_at(key);
+	struct young_block *place = place_of(key);
 	u64 word = young_word(place);
 
 	return is_of(place, key) && (is_full(word) || word & YOUNG_MOVING);
@@ -116,7 +125,7 @@ static __always_inline bool move_out(struct young_block *place, u64 word)
 /* Puts a block in its place, if that can be had. The key is nowhere. */
 static __always_inline bool put_young(struct block_key *key, struct block *block)
 {
-	struct young_block *place = young_at(key);
+	struct young_block *place = place_of(key);
 	u64 word = young_word(place);
 
 	if (is_full(word) && !(word & YOUNG_MOVING)) {

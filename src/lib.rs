@@ -92,8 +92,8 @@
 //!   in the same probe without them.
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
 //! * **A report does not depend on how busy the target is.** Totals are read in place; blocks are read where they are put
-//!   first and then where they move to, the block table, which is walked once, bucket by bucket, so that no block is seen twice, none that stays is skipped, and the walk has an end
-//!   (`src/bpf/batch.rs`). What is shown as old was found to be; growth is reckoned by stack records, which never
+//!   first and then where they move to, the block table, which is walked once, bucket by bucket, so that no block is seen
+//!   twice, none that stays is skipped, and the walk has an end (`src/bpf/batch.rs`). What is shown as old was found to be; growth is reckoned by stack records, which never
 //!   change their meaning, not by sites, which can merge ([`leak::growth`]).
 //! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted
 //!   with its cause. Nothing is subtracted that was not added.

@@ -6,9 +6,8 @@
 mod common;
 
 use std::ffi::c_void;
-use std::path::PathBuf;
-use std::process::Command;
 
+use common::host::compile_for_host;
 use common::random::Random;
 use libloading::{Library, Symbol};
 
@@ -27,22 +26,8 @@ struct Host(Library);
 impl Host {
     /// `test` names the object: tests run side by side.
     fn build(test: &str) -> Self {
-        let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("host-sampling-{test}.so"));
-        let status = Command::new("clang")
-            .args([
-                "-O1",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-Wno-unused-function",
-                "-fPIC",
-                "-shared",
-            ])
-            .args(["-Wno-pass-failed", "-Ibpf", "tests/host_bpf/sampling.c", "-o"])
-            .arg(&object)
-            .status()
-            .expect("clang runs");
-        assert!(status.success(), "it compiles for the host");
+        let flags = ["-Wno-unused-function", "-Wno-pass-failed"];
+        let object = compile_for_host("sampling.c", &format!("host-sampling-{test}"), &flags);
         // SAFETY: the object is the one just built; it has no initialisers.
         Self(unsafe { Library::new(&object) }.expect("the shared object loads"))
     }

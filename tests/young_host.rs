@@ -4,9 +4,9 @@
 
 #![allow(unsafe_code, reason = "calls the C side through a shared object")]
 
-use std::path::PathBuf;
-use std::process::Command;
+mod common;
 
+use common::host::compile_for_host;
 use libloading::{Library, Symbol};
 
 type ExchangeBlocks = unsafe extern "C" fn(u32, u64) -> u64;
@@ -15,23 +15,8 @@ type ExchangeBlocks = unsafe extern "C" fn(u32, u64) -> u64;
 /// known, and as it was recorded; none is left.
 #[test]
 fn each_block_is_in_one_place() {
-    let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("host-young.so");
-    let status = Command::new("clang")
-        .args([
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Wno-unused-function",
-            "-fPIC",
-            "-shared",
-            "-pthread",
-        ])
-        .args(["-Wno-pass-failed", "-Ibpf", "tests/host_bpf/young.c", "-o"])
-        .arg(&object)
-        .status()
-        .expect("clang runs");
-    assert!(status.success(), "it compiles for the host");
+    let flags = ["-Wno-unused-function", "-Wno-pass-failed", "-pthread"];
+    let object = compile_for_host("young.c", "host-young", &flags);
     let rounds = match std::env::var_os("MEMLEAK_FULL_LOAD") {
         Some(_) => 500_000,
         None => 20_000,

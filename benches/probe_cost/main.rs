@@ -7,8 +7,8 @@
 //!
 //! One process of `target.c` is measured in all ways in turn, in an order that changes with each round;
 //! costs are differences and ratios within a round. As processors are not equally fast from one second to the next, pairs
-//! are measured in round trips through a pipe, made before and after each fraction of a millisecond of them. The program that reports, which sleeps meanwhile, costs nothing
-//! here.
+//! are measured in round trips through a pipe, made before and after each fraction of a millisecond of them. The program
+//! that reports, which sleeps meanwhile, costs nothing here.
 
 mod bare;
 mod ratios;

@@ -12,9 +12,8 @@
  * CPU time, so that other programs on the machine do not count, unless they make the processor slower, which changes from
  * one second to the next. So pairs are measured in slices of a fraction of a millisecond, each with round trips before and
  * after it, which are slowed down alike: they enter and leave the kernel and copy little, as probes do. What is told is
- * the median of slices. Every frame is a function of its own with a
- * frame of its own size, as in a real program; no call is a tail call. FRAME_UNIT is what sizes are multiples of.
- * Ends at the end of input.
+ * the median of slices. Every frame is a function of its own with a frame of its own size, as in a real program; no call is
+ * a tail call. FRAME_UNIT is what sizes are multiples of. Ends at the end of input.
  */
 #define _GNU_SOURCE
 #pragma GCC optimize("no-optimize-sibling-calls")

@@ -228,26 +228,25 @@ impl HostWalk {
     }
 }
 
-fn compile() -> PathBuf {
-    let object =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("host-walk-{}.so", std::process::id()));
+/// Compiles `source` of `tests/host_bpf` to a shared object called `name`.
+pub fn compile_for_host(source: &str, name: &str, flags: &[&str]) -> PathBuf {
+    let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
     let status = Command::new("clang")
-        .args([
-            "-O1",
-            "-g",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Wno-unused-parameter",
-            "-fPIC",
-            "-shared",
-        ])
-        .args(["-Ibpf", "tests/host_bpf/host.c", "-o"])
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
+        .args(flags)
+        .arg("-Ibpf")
+        .arg(format!("tests/host_bpf/{source}"))
+        .arg("-o")
         .arg(&object)
         .status()
         .expect("clang runs");
-    assert!(status.success(), "the walk compiles for the host");
+    assert!(status.success(), "{source} compiles for the host");
     object
+}
+
+fn compile() -> PathBuf {
+    let name = format!("host-walk-{}", std::process::id());
+    compile_for_host("host.c", &name, &["-Wno-unused-parameter"])
 }
 
 fn host_mapping(mapping: &Mapping) -> HostMapping {

@@ -26,15 +26,6 @@ static u32 bpf_get_prandom_u32(void)
 	return random_from(random_context);
 }
 
-struct sampler {
-	u64 until_next;
-	union {
-		u64 behind_next;
-		u64 mean;
-	};
-	bool begun;
-};
-
 #include "sampling.bpf.h"
 
 /* The weights, as they are stored, of calls for `sizes`, made by one thread. */

@@ -36,15 +36,6 @@ static struct stack_record record;
 static u64 counted[COUNTERS];
 static int blocks;
 
-struct sampler {
-	u64 until_next;
-	union {
-		u64 behind_next;
-		u64 mean;
-	};
-	bool begun;
-};
-
 static struct stack_totals *totals_at(u32 stack)
 {
 	(void)stack;
@@ -89,6 +80,13 @@ static u32 bpf_get_prandom_u32(void)
 	return 0;
 }
 
+static unsigned next_random(unsigned *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 17;
+	return *state ^= *state << 5;
+}
+
 /* Now and then, something else goes on for a while. */
 static void hold_up(void)
 {
@@ -96,9 +94,7 @@ static void hold_up(void)
 
 	if (!state)
 		state = (unsigned)(unsigned long)&state | 1;
-	state ^= state << 13;
-	state ^= state >> 17;
-	state ^= state << 5;
+	next_random(&state);
 	if (state % 64 == 0)
 		usleep(state / 64 % 64);
 	else if (state % 4 == 0)
@@ -233,10 +229,7 @@ static void *exchange_blocks(void *argument)
 		u64 *cell;
 		u64 old;
 
-		random ^= random << 13;
-		random ^= random >> 17;
-		random ^= random << 5;
-		cell = &cells[(random >> 8) % CELLS];
+		cell = &cells[(next_random(&random) >> 8) % CELLS];
 		old = __atomic_exchange_n(cell, record_one(), __ATOMIC_SEQ_CST);
 		if (old)
 			take_one(old);
