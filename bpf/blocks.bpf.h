@@ -95,23 +95,23 @@ static __always_inline void lose_call(enum counter cause, u64 size, u32 weight, 
 	lose_block(cause, size, weight, MAX_FUNCTIONS + function);
 }
 
-/* Copies a block and takes it out, wherever it is. */
-static __always_inline bool take_by_key(struct block_key *key, struct block *taken)
+/* Copies a block and takes it out, wherever it is. `lifetimes`: of the thread, or NULL. */
+static __always_inline bool take_by_key(struct block_key *key, struct block *taken, struct lifetimes *lifetimes)
 {
-	if (keeps_young()) {
-		enum young_search found = take_young(key, taken);
+	enum young_search found = keeps_young() ? take_young(key, taken) : YOUNG_ELSEWHERE;
 
-		if (found != YOUNG_ELSEWHERE)
-			return found == YOUNG_FOUND;
-	}
-	return take_from_table(key, taken);
+	if (found == YOUNG_NOWHERE || (found == YOUNG_ELSEWHERE && !take_from_table(key, taken)))
+		return false;
+	if (keeps_young())
+		judge_lifetime(lifetimes, found == YOUNG_FOUND);
+	return true;
 }
 
-static __always_inline bool take_block(u32 instance, u64 address, struct block *taken)
+static __always_inline bool take_block(u32 instance, u64 address, struct block *taken, struct lifetimes *lifetimes)
 {
 	struct block_key key = block_key(instance, address);
 
-	return take_by_key(&key, taken);
+	return take_by_key(&key, taken, lifetimes);
 }
 
 static __always_inline bool every_block_is_recorded(void)
@@ -130,11 +130,11 @@ static __always_inline void count_unknown_free(void)
 }
 
 /* Returns whether the block was known. */
-static __always_inline bool free_block(u32 instance, u64 address)
+static __always_inline bool free_block(u32 instance, u64 address, struct lifetimes *lifetimes)
 {
 	struct block block;
 
-	if (!take_block(instance, address, &block))
+	if (!take_block(instance, address, &block, lifetimes))
 		return false;
 	add_freed(&block);
 	return true;
@@ -145,19 +145,19 @@ static __always_inline void end_missed_block(struct block_key *key)
 {
 	struct block missed;
 
-	if (!take_by_key(key, &missed))
+	if (!take_by_key(key, &missed, NULL))
 		return;
 	count(COUNTER_MISSED_FREE);
 	add_freed(&missed);
 }
 
-/* Enters a block. Returns whether there was room. */
-static __always_inline bool insert_block(u32 instance, u64 address, struct block *block)
+/* Enters a block. `lifetimes`: of the thread, or NULL. Returns whether there was room. */
+static __always_inline bool insert_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
 	struct block_key key = block_key(instance, address);
 	long error;
 
-	if (keeps_young()) {
+	if (keeps_young() && (may_die_young(lifetimes) || is_young(&key))) {
 		end_missed_block(&key);
 		if (put_young(&key, block))
 			return true;
@@ -173,7 +173,7 @@ static __always_inline bool insert_block(u32 instance, u64 address, struct block
 /* Enters a block again that was taken out too early. */
 static __always_inline void return_block(u32 instance, u64 address, struct block *block)
 {
-	if (insert_block(instance, address, block))
+	if (insert_block(instance, address, block, NULL))
 		return;
 	take_back_allocated(block);
 	lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);
@@ -192,10 +192,10 @@ static __always_inline void return_doubtful_block(u32 instance, u64 address, str
 }
 
 /* Nobody but this thread knows the block's address yet: it cannot be freed before it is in the totals. */
-static __always_inline void record_block(u32 instance, u64 address, struct block *block)
+static __always_inline void record_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
 	block->allocated_at = bpf_ktime_get_ns();
-	if (insert_block(instance, address, block))
+	if (insert_block(instance, address, block, lifetimes))
 		add_allocated(block);
 	else
 		lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);

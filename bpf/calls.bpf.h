@@ -173,7 +173,8 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->role = role;
 	/* The old block leaves now: once it is freed inside, its address may be another thread's new block. */
 	if (resizes(role) && call->old_address)
-		call->old_known = take_block(instance_of(owner), call->old_address, &call->old);
+		call->old_known = take_block(instance_of(owner), call->old_address, &call->old,
+					     &thread->lifetimes);
 	call->end = end;
 	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted())
 		lose_unseen_call(instance_of(owner), call);
@@ -246,7 +247,7 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 		struct block block = { .size = call->size, .weight = call->weight };
 
 		block.stack = current_stack(ctx, &thread->habits, caller, thread->owner, call->function);
-		record_block(instance, address, &block);
+		record_block(instance, address, &block, &thread->lifetimes);
 	} else if (!address && (!resizes(call->role) || call->size)) {
 		count(COUNTER_FAILED);
 	}
@@ -326,7 +327,7 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner || (thread && is_nested(thread, ctx, cookie)))
 		return;
-	if (free_block(instance_of(owner), address)) {
+	if (free_block(instance_of(owner), address, thread ? &thread->lifetimes : NULL)) {
 		if (thread) {
 			thread->freed = address;
 			thread->freed_slot = return_slot(ctx);

@@ -157,7 +157,7 @@ static __always_inline void record_kernel_block(u32 space, u64 address, u64 size
 {
 	struct block block = { .size = size, .weight = weight, .stack = stack };
 
-	record_block(space, address, &block);
+	record_block(space, address, &block, NULL);
 }
 
 /* A block at an address of one of the spaces of enum kernel_space. The lowest addresses stand for "nothing". */
@@ -177,7 +177,7 @@ static __always_inline void kernel_allocated(void *ctx, u32 space, u64 address, 
 
 static __always_inline void kernel_freed(u32 space, u64 address)
 {
-	if (address > ZERO_SIZE_BLOCK && !free_block(space, address))
+	if (address > ZERO_SIZE_BLOCK && !free_block(space, address, NULL))
 		count_unknown_free();
 }
 
@@ -244,7 +244,7 @@ static long take_larger(u64 number, struct page_search *search)
 
 	if (!block || block->size != (u64)PAGE_BYTES << order)
 		return 0;
-	if (take_block(SPACE_PAGE, key.address, &search->block))
+	if (take_block(SPACE_PAGE, key.address, &search->block, NULL))
 		search->block_order = order;
 	return 1;
 }
@@ -299,7 +299,7 @@ static __always_inline void pages_freed(u64 page, u64 order)
 {
 	struct page_search search = { .page = page, .order = order };
 
-	if (take_block(SPACE_PAGE, page, &search.block)) {
+	if (take_block(SPACE_PAGE, page, &search.block, NULL)) {
 		if (search.block.size <= (u64)PAGE_BYTES << order || !page_descriptor_bytes) {
 			add_freed(&search.block);
 			return;

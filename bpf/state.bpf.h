@@ -48,10 +48,19 @@ struct habits {
 	u32 walks;
 };
 
+/* What the blocks that a thread took back lately say about how long its next ones will live. */
+struct lifetimes {
+	/* More of them had lived long than not, by so many. */
+	u32 long_lives;
+	/* Blocks since then that were taken to live long. */
+	u32 untried;
+};
+
 struct thread {
 	struct call call;
 	struct sampler sampler;
 	struct habits habits;
+	struct lifetimes lifetimes;
 	/* The known block that the thread freed last, the function's return slot then, and where it was probed. */
 	u64 freed;
 	u64 freed_slot;

@@ -21,6 +21,12 @@
  */
 #pragma once
 
+/* Evidence from which on a thread's blocks are taken to live long, and the most that is kept of it. */
+#define LIVES_LONG 32
+#define MOST_LONG_LIVES 64
+/* Of a thread whose blocks live long, one block of so many is put among the young ones all the same, to see. */
+#define YOUNG_TRIAL 16
+
 /* What became of a search for a block. */
 enum young_search {
 	/* If it is anywhere, it is in the block table. */
@@ -139,4 +145,29 @@ static __always_inline bool put_young(struct block_key *key, struct block *block
 	place->block = *block;
 	__sync_fetch_and_add(&place->word, YOUNG_PUT - YOUNG_BUSY + YOUNG_FULL);
 	return true;
+}
+
+/*
+ * Whether a thread's next block is worth a place. Where blocks live long, each that is put here has another moved out, and
+ * both cost more than to enter the table at once, where the last block of the same address has just been.
+ */
+static __always_inline bool may_die_young(struct lifetimes *lifetimes)
+{
+	return !lifetimes || lifetimes->long_lives < LIVES_LONG || (++lifetimes->untried & (YOUNG_TRIAL - 1)) == 0;
+}
+
+/* A block was taken back, out of its place or out of the table. */
+static __always_inline void judge_lifetime(struct lifetimes *lifetimes, bool was_young)
+{
+	if (!lifetimes)
+		return;
+
+	u32 lives = lifetimes->long_lives;
+	/* Where few are tried, one stands for those that were not. */
+	u32 evidence = lives < LIVES_LONG ? 1 : YOUNG_TRIAL;
+
+	if (was_young)
+		lifetimes->long_lives = lives > evidence ? lives - evidence : 0;
+	else if (lives < MOST_LONG_LIVES)
+		lifetimes->long_lives = lives + 1;
 }

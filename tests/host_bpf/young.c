@@ -23,6 +23,11 @@
 #define MOST_THREADS 16
 
 /* What the other headers declare. */
+struct lifetimes {
+	u32 long_lives;
+	u32 untried;
+};
+
 static const u32 young_mask = PLACES - 1;
 static const u32 sampling = SAMPLE_ALL;
 static const u64 sampling_interval = 1;
@@ -197,14 +202,15 @@ static void release(u64 address)
 	pthread_mutex_unlock(&allocator);
 }
 
-/* Allocates a block that differs from all before. */
-static u64 record_one(void)
+/* Allocates a block that differs from all before, for a thread of which anything may be known. */
+static u64 record_one(unsigned *random)
 {
+	struct lifetimes lifetimes = { .long_lives = next_random(random) >> 8 & 1 ? LIVES_LONG : 0 };
 	u64 address = allocate();
 	struct block block = { .size = __atomic_add_fetch(&next_number, 1, __ATOMIC_SEQ_CST) };
 
 	__atomic_store_n(&given_for[address / 16 - 1], block.size, __ATOMIC_SEQ_CST);
-	if (!insert_block(1, address, &block))
+	if (!insert_block(1, address, &block, &lifetimes))
 		__atomic_fetch_add(&wrong, 1, __ATOMIC_SEQ_CST);
 	return address;
 }
@@ -214,7 +220,7 @@ static void take_one(u64 address)
 {
 	struct block block = {};
 
-	if (!take_block(1, address, &block) ||
+	if (!take_block(1, address, &block, NULL) ||
 	    block.size != __atomic_load_n(&given_for[address / 16 - 1], __ATOMIC_SEQ_CST))
 		__atomic_fetch_add(&wrong, 1, __ATOMIC_SEQ_CST);
 	release(address);
@@ -230,7 +236,7 @@ static void *exchange_blocks(void *argument)
 		u64 old;
 
 		cell = &cells[(next_random(&random) >> 8) % CELLS];
-		old = __atomic_exchange_n(cell, record_one(), __ATOMIC_SEQ_CST);
+		old = __atomic_exchange_n(cell, record_one(&random), __ATOMIC_SEQ_CST);
 		if (old)
 			take_one(old);
 	}
