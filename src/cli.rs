@@ -2,6 +2,7 @@
 
 mod allocators;
 mod kernel;
+mod output;
 mod program;
 mod selection;
 mod short_ways;
@@ -18,8 +19,8 @@ use crate::config::{
     parse_table_memory,
 };
 use crate::doctor;
-use crate::report::Format;
 pub use kernel::KernelArgs;
+pub use output::{FormatArg, OutputArgs};
 pub use program::ProgramArgs;
 pub use selection::SelectionArgs;
 pub use short_ways::{ShortWayArgs, Switch};
@@ -84,7 +85,7 @@ pub struct DoctorArgs {
     pub pid: Option<String>,
     /// Form of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
-    pub format: FormatArg,
+    pub format: FindingsArg,
 }
 
 /// Flags and arguments of a trace.
@@ -110,9 +111,9 @@ pub struct TraceArgs {
     /// How to walk stacks.
     #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
     pub unwind: UnwindArg,
-    /// Form of the reports.
-    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
-    pub format: FormatArg,
+    /// Form of the reports, and where they go.
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
@@ -173,12 +174,12 @@ pub enum UnwindArg {
     Kernel,
 }
 
-/// Form of the reports.
+/// Form of the findings of `memleak doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FormatArg {
+pub enum FindingsArg {
     /// For people.
     Text,
-    /// One object per line.
+    /// One object.
     Json,
 }
 
@@ -193,22 +194,16 @@ pub enum AttachArg {
     Perf,
 }
 
-impl From<FormatArg> for Format {
-    fn from(format: FormatArg) -> Self {
-        match format {
-            FormatArg::Text => Self::Text,
-            FormatArg::Json => Self::Json,
-        }
-    }
-}
-
 impl TryFrom<DoctorArgs> for doctor::Options {
     type Error = ConfigError;
 
     fn try_from(args: DoctorArgs) -> Result<Self, ConfigError> {
         Ok(Self {
             pid: args.pid.as_deref().map(parse_pid).transpose()?,
-            format: args.format.into(),
+            format: match args.format {
+                FindingsArg::Text => doctor::Format::Text,
+                FindingsArg::Json => doctor::Format::Json,
+            },
         })
     }
 }
@@ -223,6 +218,7 @@ impl TryFrom<TraceArgs> for Config {
             (false, true) => parse_pids(&args.pid)?,
             (true, _) => Vec::new(),
         };
+        let (format, destination) = args.output.check()?;
         let selected = args.selection.check()?;
         let of_processes = [
             ("--follow-fork", args.follow_fork),
@@ -250,7 +246,8 @@ impl TryFrom<TraceArgs> for Config {
                 UnwindArg::Off => Walk::Off,
                 UnwindArg::Kernel => Walk::Kernel,
             },
-            format: args.format.into(),
+            format,
+            destination,
             top: args.top,
             view: match View::try_from(args.view)? {
                 // Mappings have no ages.

@@ -11,6 +11,7 @@ use crate::allocator::Selection;
 use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, ShortWays, SizeFilter, Walk};
 use crate::leak::Order;
+use crate::output::Destination;
 use crate::report::Format;
 
 /// A trace that can be attempted.
@@ -36,6 +37,8 @@ pub struct Config {
     pub first_instructions: bool,
     /// Form of the reports.
     pub format: Format,
+    /// Where they go.
+    pub destination: Destination,
     /// Stacks in a text report.
     pub top: usize,
     /// What reports show of what was recorded.
@@ -113,6 +116,7 @@ impl Config {
             short_ways: ShortWays::default(),
             first_instructions: false,
             format: Format::Text,
+            destination: Destination::default(),
             top: 0,
             view: View::default(),
             sampling: Sampling::All,
@@ -230,6 +234,14 @@ pub enum ConfigError {
         "--combined-only does not read how old blocks are, which --older asks for: give only one of them"
     )]
     AgesNotRead,
+    /// A file whose name says nothing of its format.
+    #[error(
+        "the name `{0}` does not say in which format it is to be: give --format, or one of the endings {1}"
+    )]
+    UnknownEnding(String, String),
+    /// Permission to replace nothing.
+    #[error("-f is about --output, which is not given: leave it out, or give --output FILE")]
+    NothingToReplace,
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),

@@ -19,10 +19,11 @@
 //!   6  leak           snapshots ─► sites, what is young, what came and went; ranked      (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
 //!   8  report         Report ─► text | json                (one file per format)
+//!   9  output         to standard output, or into a file that is nobody's by accident
 //! ```
 //!
 //! Modules import only those before them in this list: `parallel`, `preflight`, `launch`, `calls`, `target`, `memory`,
-//! `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `config`, `session`, `doctor`,
+//! `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `output`, `config`, `session`, `doctor`,
 //! `inspect`, `cli`. `tests/tidy.rs` holds them to it. `doctor` and `inspect` are the commands that do not trace.
 //!
 //! # What happens at an allocation
@@ -40,7 +41,7 @@
 //! hashed; a new stack is stored once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The
 //! block is recorded, its bytes enter the stack's totals (`bpf/blocks.bpf.h`). A free takes both back. Most blocks are freed
 //! soon: a new one is put in a place of its own among some ten thousand (`bpf/young.bpf.h`), and moves to the block table
-//! (`bpf/block_table.bpf.h`) when another needs that place.
+//! (`bpf/block_table.bpf.h`) when another needs that place; those of a thread whose blocks live long go there at once.
 //!
 //! Three short ways make a walk cheap and change nothing else. A cache leads from an address to its rule; as slot and
 //! tag together name one address, a hit is exact. The stack is read in one piece, as long as it was when the thread was
@@ -140,6 +141,7 @@ pub mod inspect;
 pub mod launch;
 pub mod leak;
 pub mod memory;
+pub mod output;
 pub mod overhead;
 pub mod parallel;
 pub mod preflight;

@@ -10,6 +10,7 @@ use clap::error::ErrorKind;
 use memleak::cli::{Cli, Command};
 use memleak::config::Config;
 use memleak::launch::LaunchError;
+use memleak::output::Output;
 use memleak::session::Signals;
 use memleak::{doctor, inspect, session};
 use tracing::{Event, Level, Subscriber};
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let mut out = io::stdout().lock();
+    let mut out = io::stdout();
     match cli.command {
         Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut out)?,
         Some(Command::Table { files, verify: true }) => {
@@ -54,11 +55,18 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         None => {
             let config = Config::try_from(cli.trace)?;
-            let status = session::run(&config, &listen_to_signals()?, &mut out)?;
-            return Ok(ExitCode::from(status));
+            return trace(&config).map(ExitCode::from);
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was reported before an error is still written.
+fn trace(config: &Config) -> anyhow::Result<u8> {
+    let mut output = Output::open(config.format, &config.destination)?;
+    let status = session::run(config, &listen_to_signals()?, &mut output);
+    output.finish()?;
+    status
 }
 
 /// What the user says by signals from now on.

@@ -71,6 +71,19 @@ fn nonsense_is_refused() {
             &["magic", "dwarf, fp", "--help"],
         ),
         (&["-p", "1", "--nonsense"], &["--nonsense", "--help"]),
+        (
+            &["-p", "1", "--output", "x.doc"],
+            &["`x.doc`", "--format", ".json"],
+        ),
+        (&["-p", "1", "-f"], &["-f", "--output FILE"]),
+        (
+            &["-p", "1", "--output", "/etc/passwd", "--format", "text"],
+            &["`/etc/passwd`", "-f"],
+        ),
+        (
+            &["-p", "1", "--output", "/nowhere/x.txt"],
+            &["`/nowhere/x.txt`", "No such file"],
+        ),
         (&["table"], &["<ELF>"]),
         (
             &["doctor", "-p", "bash"],

@@ -9,7 +9,7 @@ const MAX_LINES: usize = 600;
 
 /// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
 /// they mean, which the session is given; the program around them is `main`.
-const LAYERS: [&str; 21] = [
+const LAYERS: [&str; 22] = [
     "parallel",
     "preflight",
     "launch",
@@ -24,6 +24,7 @@ const LAYERS: [&str; 21] = [
     "symbolize",
     "leak",
     "report",
+    "output",
     "config",
     "session",
     "doctor",

@@ -13,9 +13,17 @@ mod text;
 use std::io::{self, Write};
 
 use crate::allocator::ProbeSite;
-use crate::report::Format;
 pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
+}
 
 /// What to look at and how to say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,6 +22,15 @@ use thiserror::Error;
 
 pub use held::Held;
 
+/// User and group of who called sudo; `None` when nobody did, when it was root, or when we are not root.
+///
+/// # Errors
+///
+/// The environment names a user that does not exist.
+pub fn invoking_user() -> io::Result<Option<(u32, u32)>> {
+    Ok(user::RunAs::find()?.map(|user| user.ids()))
+}
+
 /// The program was not found, as shells say it.
 const NOT_FOUND: u8 = 127;
 /// The program was found and cannot be executed.

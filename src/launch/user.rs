@@ -40,6 +40,11 @@ impl RunAs {
         }))
     }
 
+    /// User and group, by number.
+    pub(super) fn ids(&self) -> (u32, u32) {
+        (self.user.as_raw(), self.group.as_raw())
+    }
+
     /// Becomes this user for good. Three system calls: fit for a child between fork and exec.
     pub(super) fn become_user(&self) -> io::Result<()> {
         setgroups(&self.groups)?;

@@ -5,6 +5,7 @@
 
 mod ends;
 mod estimates;
+mod format;
 mod health;
 mod json;
 mod kernel;
@@ -18,7 +19,6 @@ mod tests;
 mod text;
 
 use std::fmt;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +35,7 @@ use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
 use crate::symbolize::frame::Symbolized;
+pub use format::{Format, Span, render};
 pub(crate) use health::{counted, percent, size};
 pub use kernel::{KernelFacts, KindTotals};
 pub(crate) use overhead::{forecast, rate, share};
@@ -261,19 +262,12 @@ pub(crate) fn printable(text: &str) -> String {
     text::Printable(text).to_string()
 }
 
-/// A way to write a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// For people, in the grammar of bcc's `memleak.py`.
-    Text,
-    /// One JSON object per report, on one line.
-    Json,
-}
-
-/// Writes `report` to `out`.
-pub fn render(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
-    match format {
-        Format::Text => text::render(report, out),
-        Format::Json => json::render(report, out),
-    }
+/// What is done with the reports of a trace, one after another.
+pub trait Consumer {
+    /// Takes the next report.
+    ///
+    /// # Errors
+    ///
+    /// It cannot go where it should; the trace ends.
+    fn take(&mut self, report: Report) -> anyhow::Result<()>;
 }

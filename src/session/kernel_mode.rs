@@ -1,7 +1,6 @@
 //! A trace of the kernel's own allocations, from start to end: what `session` does for processes.
 
 use std::fs;
-use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,12 +8,13 @@ use anyhow::{Context, bail};
 
 use super::describe::{Recently, time_of_day};
 use super::kernel_report::{Facts, report};
-use super::{Signals, Storages, TICK, storages, write};
+use super::{Signals, Storages, TICK, storages};
 use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
 use crate::collect::{self, BlockTable, LiveBlocks, Moment, Snapshot};
 use crate::config::{Config, KernelConfig, View};
 use crate::leak::growth::Growth;
 use crate::preflight;
+use crate::report::Consumer;
 use crate::symbolize::Kallsyms;
 
 /// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
@@ -24,7 +24,7 @@ const STACKS: u32 = (1 << 16) - Capacity::FIXED_STACKS;
 /// Frames of a stack that the kernel gives, unless it says otherwise.
 const STACK_LIMIT: u32 = 127;
 
-/// Traces as `config` says and writes reports to `out`, until all are made or an end is asked for.
+/// Traces as `config` says and gives reports to `reports`, until all are made or an end is asked for.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub(super) fn run(
     config: &Config,
     kernel: KernelConfig,
     signals: &Signals,
-    out: &mut dyn Write,
+    reports: &mut dyn Consumer,
 ) -> anyhow::Result<()> {
     preflight::check_kernel_mode()?;
     let events = KernelEvents::read()?;
@@ -50,7 +50,7 @@ pub(super) fn run(
     let mut storages: Storages = storages();
     let [first, second, ..] = &mut storages;
     match Trace::start(first, &settings) {
-        Ok(trace) => trace.report(&facts, config, signals, out),
+        Ok(trace) => trace.report(&facts, config, signals, reports),
         Err(error) => {
             tracing::debug!("with functions that free many objects at once: {error:#}");
             let settings = KernelSettings {
@@ -62,7 +62,7 @@ pub(super) fn run(
                 "this kernel lets nobody trace its functions (fentry): objects that are freed many at once, as by \
                  kfree_rcu, stay outstanding"
             );
-            trace.report(&facts, config, signals, out)
+            trace.report(&facts, config, signals, reports)
         }
     }
 }
@@ -104,13 +104,13 @@ impl<'obj> Trace<'obj> {
         })
     }
 
-    /// Writes reports until all are made or an end is asked for.
+    /// Makes reports until all are made or an end is asked for.
     fn report(
         self,
         facts: &Facts,
         config: &Config,
         signals: &Signals,
-        out: &mut dyn Write,
+        reports: &mut dyn Consumer,
     ) -> anyhow::Result<()> {
         tracing::info!(
             "tracing the kernel's allocations{}: {} programs; Ctrl-C ends it with a last report",
@@ -135,7 +135,7 @@ impl<'obj> Trace<'obj> {
             };
             // Modules and programs come and go: the symbols are those of now.
             let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
-            write(&report, config.format, out)?;
+            reports.take(report)?;
             growth.reported(&snapshot);
             if signals.take_mark() {
                 growth.mark(&snapshot);

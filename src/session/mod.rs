@@ -28,7 +28,7 @@ mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ use crate::config::{Config, View};
 use crate::launch::{Held, Running};
 use crate::leak::Growth;
 use crate::preflight;
-use crate::report::{self, Format, ModuleFacts, Report, TimeOfDay};
+use crate::report::{Consumer, ModuleFacts, Report, TimeOfDay};
 use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use live::{Live, Prepared};
@@ -66,15 +66,15 @@ pub fn storages() -> Storages {
 /// How long the session sleeps at most before it looks at the target and at signals again.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Traces as `config` says and writes reports to `out`, until all are made, `signals` ask for an end, or
+/// Traces as `config` says and gives reports to `reports`, until all are made, `signals` ask for an end, or
 /// the target ends. Returns the status of the program that it started, if that has ended and no end was asked for; else 0.
 ///
 /// # Errors
 ///
 /// What went wrong, on which object, and what to do about it. Nothing is left attached.
-pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::Result<u8> {
+pub fn run(config: &Config, signals: &Signals, reports: &mut dyn Consumer) -> anyhow::Result<u8> {
     if let Some(kernel) = config.kernel {
-        return kernel_mode::run(config, kernel, signals, out).map(|()| 0);
+        return kernel_mode::run(config, kernel, signals, reports).map(|()| 0);
     }
     preflight::check()?;
     let mut storages = storages();
@@ -91,7 +91,7 @@ pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::R
             true => session.last_report(&config.view, config.top, signals)?,
             false => session.report(&config.view, config.top, signals)?,
         };
-        write(&report, config.format, out)?;
+        reports.take(report)?;
         if ending {
             let status = if signals.wants_end() {
                 0
@@ -101,13 +101,6 @@ pub fn run(config: &Config, signals: &Signals, out: &mut dyn Write) -> anyhow::R
             return Ok(status);
         }
     }
-}
-
-/// In large pieces: a report of many stacks is many megabytes of small ones.
-fn write(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 16, out);
-    report::render(report, format, &mut out)?;
-    out.flush()
 }
 
 /// Processes that are being traced. Dropping it detaches.

@@ -1,0 +1,119 @@
+//! Flags that say in which form reports are written, and where to.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::config::ConfigError;
+use crate::output::Destination;
+use crate::report::Format;
+
+/// Form of the reports, and where they go.
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// Form of the reports; without it, what the name of the --output file says, or text.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<FormatArg>,
+    /// Write reports to this file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the --output file if it is there already.
+    #[arg(short = 'f', long)]
+    pub force: bool,
+}
+
+/// Form of the reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormatArg {
+    /// For people.
+    Text,
+    /// One object per line.
+    Json,
+}
+
+impl From<FormatArg> for Format {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Text => Self::Text,
+            FormatArg::Json => Self::Json,
+        }
+    }
+}
+
+impl OutputArgs {
+    /// What the flags mean. `-` is standard output.
+    pub(super) fn check(&self) -> Result<(Format, Destination), ConfigError> {
+        let file = self.output.clone().filter(|file| file.as_os_str() != "-");
+        if self.force && file.is_none() {
+            return Err(ConfigError::NothingToReplace);
+        }
+        let format = match (self.format, &file) {
+            (Some(format), _) => format.into(),
+            (None, None) => Format::Text,
+            (None, Some(file)) => Format::of_file(file).ok_or_else(|| {
+                let endings: Vec<_> = Format::endings().collect();
+                ConfigError::UnknownEnding(file.display().to_string(), endings.join(", "))
+            })?,
+        };
+        let destination = Destination {
+            file,
+            overwrite: self.force,
+        };
+        Ok((format, destination))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn output(arguments: &str) -> Result<(Format, Destination), ConfigError> {
+        let arguments = ["memleak", "-p", "1"]
+            .into_iter()
+            .chain(arguments.split_whitespace());
+        let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+        cli.trace.output.check()
+    }
+
+    /// The file's name says the format, unless it is given.
+    #[test]
+    fn formats() {
+        let to = |file: &str| Destination {
+            file: Some(file.into()),
+            overwrite: false,
+        };
+        for (arguments, expected) in [
+            ("", (Format::Text, Destination::default())),
+            ("--format json", (Format::Json, Destination::default())),
+            ("--output -", (Format::Text, Destination::default())),
+            ("--output a.json", (Format::Json, to("a.json"))),
+            ("--output A.TXT", (Format::Text, to("A.TXT"))),
+            ("--output a.json --format text", (Format::Text, to("a.json"))),
+            ("--output a --format json", (Format::Json, to("a"))),
+        ] {
+            assert_eq!(output(arguments), Ok(expected), "{arguments}");
+        }
+        assert!(output("--output a.json -f").is_ok_and(|(_, destination)| destination.overwrite));
+    }
+
+    /// A name that says nothing, and a permission without an object, are refused.
+    #[test]
+    fn nonsense_is_refused() {
+        for name in ["leaks", "leaks.xml"] {
+            let error = output(&format!("--output {name}"))
+                .expect_err("refused")
+                .to_string();
+            assert!(error.contains(name) && error.contains(".json"), "{error}");
+        }
+        for arguments in ["-f", "--output - --force"] {
+            assert_eq!(
+                output(arguments),
+                Err(ConfigError::NothingToReplace),
+                "{arguments}"
+            );
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A file that is made for output: readable by its owner alone, who is the user that called sudo, if one did.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Gid, Uid, fchown};
+use tempfile::{Builder, NamedTempFile};
+
+use super::OutputError;
+use crate::launch;
+
+/// What output is written to.
+pub(super) enum File {
+    /// Under its name from the beginning.
+    Open(fs::File),
+    /// Under a passing name until it is whole.
+    Hidden {
+        file: NamedTempFile,
+        path: PathBuf,
+        overwrite: bool,
+    },
+}
+
+impl File {
+    /// Makes the file, or empties it if it is there and is to be replaced.
+    pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+        let mut options = OpenOptions::new();
+        options.write(true).mode(0o600);
+        let made = options.create_new(true).open(path).and_then(owned);
+        let file = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && overwrite => {
+                options.create_new(false).truncate(true).open(path)
+            }
+            made => made,
+        };
+        file.map(Self::Open).map_err(|error| refused(path, error))
+    }
+
+    /// Makes a file beside `path` that will take its place.
+    pub(super) fn prepare(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+        let is_special = fs::metadata(path).is_ok_and(|there| !there.is_file());
+        if is_special {
+            // A device or a pipe is written to; nothing takes its place.
+            return Self::open(path, true);
+        }
+        if !overwrite && fs::symlink_metadata(path).is_ok() {
+            return Err(OutputError::Exists(path.to_owned()));
+        }
+        // What a link leads to is replaced, not the link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let directory = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let hidden = Builder::new().prefix(".memleak-").tempfile_in(directory);
+        let owned = hidden.and_then(|file| owned(file.as_file().try_clone()?).map(|_| file));
+        Ok(Self::Hidden {
+            file: owned.map_err(|error| refused(&path, error))?,
+            path,
+            overwrite,
+        })
+    }
+
+    /// Gives the file its name, now that it is whole.
+    pub(super) fn publish(self) -> Result<(), OutputError> {
+        let Self::Hidden {
+            file,
+            path,
+            overwrite,
+        } = self
+        else {
+            return Ok(());
+        };
+        let published = match overwrite {
+            true => file.persist(&path),
+            false => file.persist_noclobber(&path),
+        };
+        published.map(drop).map_err(|failed| refused(&path, failed.error))
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Open(file) => file.write(bytes),
+            Self::Hidden { file, .. } => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Open(file) => file.flush(),
+            Self::Hidden { file, .. } => file.flush(),
+        }
+    }
+}
+
+fn refused(path: &Path, error: io::Error) -> OutputError {
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => OutputError::Exists(path),
+        _ => OutputError::File { path, error },
+    }
+}
+
+/// A file just made becomes that of the user who called sudo.
+fn owned(file: fs::File) -> io::Result<fs::File> {
+    if let Some((user, group)) = launch::invoking_user()? {
+        fchown(&file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn text(path: &Path) -> Option<String> {
+        fs::read_to_string(path).ok()
+    }
+
+    /// A file that is there is left as it is, unless it is to be replaced; what is made is for its owner alone.
+    #[test]
+    fn nothing_is_overwritten_by_accident() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("leaks.txt");
+        for make in [File::open, File::prepare] {
+            fs::write(&path, "old").expect("a file");
+            assert!(matches!(make(&path, false), Err(OutputError::Exists(named)) if named == path));
+            assert_eq!(text(&path).as_deref(), Some("old"));
+            let mut file = make(&path, true).expect("it is replaced");
+            file.write_all(b"new").expect("written");
+            file.publish().expect("published");
+            assert_eq!(text(&path).as_deref(), Some("new"));
+            fs::remove_file(&path).expect("removed");
+            let mut file = make(&path, false).expect("it is made");
+            file.write_all(b"made").expect("written");
+            file.publish().expect("published");
+            let mode = fs::metadata(&path).expect("there").permissions().mode();
+            assert_eq!((text(&path).as_deref(), mode & 0o777), (Some("made"), 0o600));
+            fs::remove_file(&path).expect("removed");
+        }
+    }
+
+    /// A document is under its name only once it is whole, and does not replace what came there meanwhile; what is
+    /// not finished leaves nothing.
+    #[test]
+    fn documents_appear_whole() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("leaks.svg");
+        let mut file = File::prepare(&path, false).expect("prepared");
+        file.write_all(b"half").expect("written");
+        assert_eq!(text(&path), None);
+        drop(file);
+        let left = fs::read_dir(directory.path()).expect("readable").count();
+        assert_eq!(left, 0);
+        let file = File::prepare(&path, false).expect("prepared");
+        fs::write(&path, "another's").expect("a file");
+        assert!(matches!(file.publish(), Err(OutputError::Exists(_))));
+        assert_eq!(text(&path).as_deref(), Some("another's"));
+    }
+
+    /// What cannot be made is said with its name.
+    #[test]
+    fn directories_that_are_not_there() {
+        let path = Path::new("/nonexistent/leaks.txt");
+        for make in [File::open, File::prepare] {
+            let error = make(path, false).err().expect("refused").to_string();
+            assert!(error.contains("/nonexistent/leaks.txt"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The forms that a report can be written in: what there is to know of each beside how it is written.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::{Report, json, text};
+
+/// A way to write reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people, in the grammar of bcc's `memleak.py`.
+    Text,
+    /// One JSON object per report, on one line.
+    Json,
+}
+
+/// How much of a trace one document holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// Each report is written behind the last one as soon as it is made.
+    EachReport,
+    /// A document is of one report: the last one.
+    LastReport,
+}
+
+/// What there is to know of a format.
+struct Facts {
+    format: Format,
+    /// As `--format` has it.
+    name: &'static str,
+    /// What names of its files end with; the first is the usual one.
+    endings: &'static [&'static str],
+    span: Span,
+    /// Whether it is for programs only: a terminal should not get it.
+    is_binary: bool,
+    write: fn(&Report, &mut dyn Write) -> io::Result<()>,
+}
+
+const FORMATS: &[Facts] = &[
+    Facts {
+        format: Format::Text,
+        name: "text",
+        endings: &[".txt"],
+        span: Span::EachReport,
+        is_binary: false,
+        write: text::render,
+    },
+    Facts {
+        format: Format::Json,
+        name: "json",
+        endings: &[".json", ".jsonl"],
+        span: Span::EachReport,
+        is_binary: false,
+        write: json::render,
+    },
+];
+
+impl Format {
+    /// The format that files of this name are in: that of the longest ending that fits. `None` if none does.
+    pub fn of_file(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let fitting = FORMATS.iter().flat_map(|facts| {
+            let endings = facts.endings.iter().filter(|ending| name.ends_with(**ending));
+            endings.map(|ending| (ending.len(), facts.format))
+        });
+        fitting
+            .max_by_key(|(length, _)| *length)
+            .map(|(_, format)| format)
+    }
+
+    /// All endings of files that [`Format::of_file`] knows.
+    pub fn endings() -> impl Iterator<Item = &'static str> {
+        FORMATS.iter().flat_map(|facts| facts.endings.iter().copied())
+    }
+
+    /// As `--format` has it.
+    pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// How much of a trace one document holds.
+    pub fn span(self) -> Span {
+        self.facts().span
+    }
+
+    /// Whether it is for programs only.
+    pub fn is_binary(self) -> bool {
+        self.facts().is_binary
+    }
+
+    fn facts(self) -> &'static Facts {
+        let facts = FORMATS.iter().find(|facts| facts.format == self);
+        // The test below sees to it.
+        facts.unwrap_or(&FORMATS[0])
+    }
+}
+
+/// Writes `report` to `out`.
+pub fn render(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    (format.facts().write)(report, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each format is known by its files' names, in any case, and by no other.
+    #[test]
+    fn files_have_a_format() {
+        for facts in FORMATS {
+            for ending in facts.endings {
+                for name in [
+                    format!("leaks{ending}"),
+                    format!("/tmp/A.B{}", ending.to_uppercase()),
+                ] {
+                    assert_eq!(Format::of_file(Path::new(&name)), Some(facts.format), "{name}");
+                }
+            }
+            assert_eq!(facts.format.name(), facts.name);
+        }
+        for name in ["leaks", "leaks.xml", "txt", "/", ".."] {
+            assert_eq!(Format::of_file(Path::new(name)), None, "{name}");
+        }
+    }
+}
