@@ -4,6 +4,8 @@ mod allocators;
 mod kernel;
 mod output;
 mod program;
+mod record;
+mod replay;
 mod selection;
 mod short_ways;
 mod view;
@@ -20,8 +22,10 @@ use crate::config::{
 };
 use crate::doctor;
 pub use kernel::KernelArgs;
-pub use output::{FormatArg, OutputArgs};
+pub use output::{FormatArg, OutputArgs, PlaceArgs};
 pub use program::ProgramArgs;
+pub use record::RecordArgs;
+pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
 pub use short_ways::{ShortWayArgs, Switch};
 pub use view::{OrderArg, ViewArgs};
@@ -38,13 +42,16 @@ pub use view::{OrderArg, ViewArgs};
     override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
         memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]\n       \
         memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]\n       \
-        memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak table ELF…\n       memleak doctor [-p PID]",
+        memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak report|diff|trend FILE…\n       \
+        memleak table ELF…\n       memleak doctor [-p PID]",
     after_help = "Examples:\n  \
         memleak -p 4711              report every 5 seconds until Ctrl-C\n  \
         memleak -p 4711 10 3         report three times, 10 seconds apart\n  \
         memleak -c './server --port 80'  start it, and report until it ends\n  \
         memleak 10                   the kernel's own allocations, every 10 seconds\n  \
         memleak --format json -p 4711 60 1 > leaks.json\n  \
+        memleak --record leaks.memleak -p 4711   record all reports, to be read later and elsewhere\n  \
+        memleak diff leaks.memleak:1 leaks.memleak   what grew from the first report to the last\n  \
         memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
         memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
         Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace. With a \
@@ -73,6 +80,12 @@ pub enum Command {
         #[arg(required = true, value_name = "ELF")]
         files: Vec<PathBuf>,
     },
+    /// Show what was recorded with --record: the last report, or others, in any format.
+    Report(ReportArgs),
+    /// Show what is different between two recorded reports: which stacks grew, and by how much.
+    Diff(DiffArgs),
+    /// Show how fast stacks grow, over all reports of a recording or over several recordings.
+    Trend(TrendArgs),
     /// Say what is in the way of a trace, and how complete its stacks would be. Traces nothing.
     Doctor(DoctorArgs),
 }
@@ -114,6 +127,9 @@ pub struct TraceArgs {
     /// Form of the reports, and where they go.
     #[command(flatten)]
     pub output: OutputArgs,
+    /// How they are recorded besides.
+    #[command(flatten)]
+    pub record: RecordArgs,
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
@@ -218,7 +234,8 @@ impl TryFrom<TraceArgs> for Config {
             (false, true) => parse_pids(&args.pid)?,
             (true, _) => Vec::new(),
         };
-        let (format, destination) = args.output.check()?;
+        let (format, destination) = args.output.check(args.record.record.is_some())?;
+        let recording = args.record.check_for_trace(&destination)?;
         let selected = args.selection.check()?;
         let of_processes = [
             ("--follow-fork", args.follow_fork),
@@ -248,6 +265,7 @@ impl TryFrom<TraceArgs> for Config {
             },
             format,
             destination,
+            recording,
             top: args.top,
             view: match View::try_from(args.view)? {
                 // Mappings have no ages.

@@ -12,6 +12,7 @@ use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, ShortWays, SizeFilter, Walk};
 use crate::leak::Order;
 use crate::output::Destination;
+use crate::recording;
 use crate::report::Format;
 
 /// A trace that can be attempted.
@@ -39,6 +40,8 @@ pub struct Config {
     pub format: Format,
     /// Where they go.
     pub destination: Destination,
+    /// How they are recorded besides.
+    pub recording: Option<recording::Settings>,
     /// Stacks in a text report.
     pub top: usize,
     /// What reports show of what was recorded.
@@ -117,6 +120,7 @@ impl Config {
             first_instructions: false,
             format: Format::Text,
             destination: Destination::default(),
+            recording: None,
             top: 0,
             view: View::default(),
             sampling: Sampling::All,
@@ -240,8 +244,26 @@ pub enum ConfigError {
     )]
     UnknownEnding(String, String),
     /// Permission to replace nothing.
-    #[error("-f is about --output, which is not given: leave it out, or give --output FILE")]
+    #[error("-f is about the files of --output and --record, of which none is given: leave it out")]
     NothingToReplace,
+    /// Something about a recording, without one.
+    #[error("{0} is about a recording: give --record FILE, too, or leave it out")]
+    NothingToRecord(&'static str),
+    /// A recording that cannot be one.
+    #[error("--record needs a file, which it writes to more than once: `{0}` is none")]
+    RecordToStdout(String),
+    /// Two things in one file.
+    #[error("--output and --record name the same file `{0}`: give each its own")]
+    SameFile(String),
+    /// Not a size of a recording.
+    #[error("--record-limit `{0}` is not an amount of memory from 64K on: give bytes, or K, M or G")]
+    RecordLimit(String),
+    /// A copy is asked for, and something else.
+    #[error("{0} is about reports that are shown, and --record copies them: give only one of them")]
+    CopiedOnly(&'static str),
+    /// A form that comparisons do not have.
+    #[error("{0} is no form of {1}: give --format {2}")]
+    NoSuchForm(String, &'static str, &'static str),
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),
@@ -321,6 +343,13 @@ fn parse_bytes(text: &str) -> Option<u64> {
     };
     let number: u64 = digits.parse().ok()?;
     number.checked_mul(1 << shift)
+}
+
+/// The most bytes of a recording.
+pub(crate) fn parse_record_limit(text: &str) -> Result<u64, ConfigError> {
+    parse_bytes(text)
+        .filter(|&limit| limit >= recording::Settings::LEAST_LIMIT)
+        .ok_or_else(|| ConfigError::RecordLimit(text.to_owned()))
 }
 
 /// Memory for tables.

@@ -11,8 +11,10 @@ use memleak::cli::{Cli, Command};
 use memleak::config::Config;
 use memleak::launch::LaunchError;
 use memleak::output::Output;
+use memleak::recording::Recorder;
+use memleak::report::{Consumer, Report};
 use memleak::session::Signals;
-use memleak::{doctor, inspect, session};
+use memleak::{doctor, inspect, replay, session};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -53,6 +55,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let can_trace = doctor::run(args.try_into()?, &mut out)?;
             return Ok(ExitCode::from(if can_trace { 0 } else { FAILED }));
         }
+        Some(Command::Report(args)) => replay::report(&args.try_into()?)?,
+        Some(Command::Diff(args)) => replay::diff(&args.try_into()?)?,
+        Some(Command::Trend(args)) => replay::trend(&args.try_into()?)?,
         None => {
             let config = Config::try_from(cli.trace)?;
             return trace(&config).map(ExitCode::from);
@@ -64,9 +69,32 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 /// What was reported before an error is still written.
 fn trace(config: &Config) -> anyhow::Result<u8> {
     let mut output = Output::open(config.format, &config.destination)?;
-    let status = session::run(config, &listen_to_signals()?, &mut output);
+    let mut recorder = config.recording.as_ref().map(Recorder::create).transpose()?;
+    let mut reports = Both {
+        output: &mut output,
+        recorder: recorder.as_mut(),
+    };
+    let status = session::run(config, &listen_to_signals()?, &mut reports);
+    let recorded = recorder.map_or(Ok(()), Recorder::finish);
     output.finish()?;
-    status
+    let status = status?;
+    recorded?;
+    Ok(status)
+}
+
+/// Reports are recorded first: what reads the output may be gone.
+struct Both<'a> {
+    output: &'a mut Output,
+    recorder: Option<&'a mut Recorder>,
+}
+
+impl Consumer for Both<'_> {
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.take(report)?;
+        }
+        self.output.take(report)
+    }
 }
 
 /// What the user says by signals from now on.

@@ -9,7 +9,7 @@ const MAX_LINES: usize = 600;
 
 /// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
 /// they mean, which the session is given; the program around them is `main`.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 25] = [
     "parallel",
     "preflight",
     "launch",
@@ -25,10 +25,13 @@ const LAYERS: [&str; 22] = [
     "leak",
     "report",
     "output",
+    "recording",
+    "compare",
     "config",
     "session",
     "doctor",
     "inspect",
+    "replay",
     "cli",
     "lib",
     "main",

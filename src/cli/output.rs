@@ -14,10 +14,18 @@ pub struct OutputArgs {
     /// Form of the reports; without it, what the name of the --output file says, or text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<FormatArg>,
-    /// Write reports to this file instead of standard output.
+    /// Where they go.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Where something is written to.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Replace the --output file if it is there already.
+    /// Replace files that are there already.
     #[arg(short = 'f', long)]
     pub force: bool,
 }
@@ -29,6 +37,8 @@ pub enum FormatArg {
     Text,
     /// One object per line.
     Json,
+    /// Totals and the five largest sources.
+    Summary,
 }
 
 impl From<FormatArg> for Format {
@@ -36,30 +46,43 @@ impl From<FormatArg> for Format {
         match format {
             FormatArg::Text => Self::Text,
             FormatArg::Json => Self::Json,
+            FormatArg::Summary => Self::Summary,
         }
     }
 }
 
-impl OutputArgs {
-    /// What the flags mean. `-` is standard output.
-    pub(super) fn check(&self) -> Result<(Format, Destination), ConfigError> {
+impl PlaceArgs {
+    /// Where that is; `-` is standard output. `has_other`: there is another file that -f can be about.
+    pub(super) fn check(&self, has_other: bool) -> Result<Destination, ConfigError> {
         let file = self.output.clone().filter(|file| file.as_os_str() != "-");
-        if self.force && file.is_none() {
+        if self.force && file.is_none() && !has_other {
             return Err(ConfigError::NothingToReplace);
         }
-        let format = match (self.format, &file) {
-            (Some(format), _) => format.into(),
-            (None, None) => Format::Text,
-            (None, Some(file)) => Format::of_file(file).ok_or_else(|| {
-                let endings: Vec<_> = Format::endings().collect();
-                ConfigError::UnknownEnding(file.display().to_string(), endings.join(", "))
-            })?,
-        };
-        let destination = Destination {
+        Ok(Destination {
             file,
             overwrite: self.force,
-        };
-        Ok((format, destination))
+        })
+    }
+}
+
+impl OutputArgs {
+    /// What the flags mean. `records`: there is a recording, too.
+    pub(super) fn check(&self, records: bool) -> Result<(Format, Destination), ConfigError> {
+        let destination = self.place.check(records)?;
+        let format = self.format.map(Format::from);
+        Ok((format_of(format, &destination)?, destination))
+    }
+}
+
+/// The format: what was asked for, or what the file's name says, or text.
+pub(super) fn format_of(asked: Option<Format>, destination: &Destination) -> Result<Format, ConfigError> {
+    match (asked, &destination.file) {
+        (Some(format), _) => Ok(format),
+        (None, None) => Ok(Format::Text),
+        (None, Some(file)) => Format::of_file(file).ok_or_else(|| {
+            let endings: Vec<_> = Format::endings().collect();
+            ConfigError::UnknownEnding(file.display().to_string(), endings.join(", "))
+        }),
     }
 }
 
@@ -75,7 +98,7 @@ mod tests {
             .into_iter()
             .chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
-        cli.trace.output.check()
+        cli.trace.output.check(false)
     }
 
     /// The file's name says the format, unless it is given.

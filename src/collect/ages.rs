@@ -28,6 +28,11 @@ impl<A: Copy + Add<Output = A>> Ages<A> {
         }
     }
 
+    /// Amounts by class, youngest first.
+    pub fn of_classes(classes: [A; AGE_BOUNDS.len() + 1]) -> Self {
+        Self(classes)
+    }
+
     /// The same with other amounts.
     pub fn map<B>(self, other: impl FnMut(A) -> B) -> Ages<B> {
         Ages(self.0.map(other))

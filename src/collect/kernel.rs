@@ -26,7 +26,7 @@ pub fn take_kernel(trace: &KernelTrace<'_>, elapsed: Duration) -> Result<Snapsho
     losses.frees = left_out.frees.saturating_sub(counters.get(Counter::NestedFree));
     losses.blocks = losses.blocks.saturating_add(lost);
     if lost > 0 {
-        losses.causes.insert(NESTED, lost);
+        losses.causes.insert(NESTED.into(), lost);
     }
     snapshot.events.allocations = snapshot.events.allocations.saturating_add(lost);
     Ok(snapshot)

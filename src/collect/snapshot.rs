@@ -4,6 +4,7 @@
 //! and no block is counted twice, however busy the target is. Per stack, freed is read before allocated, so it
 //! is never the larger; the totals of different stacks are some microseconds apart.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -91,7 +92,7 @@ pub struct Losses {
     /// than they had to be.
     pub events: u64,
     /// Blocks by cause; causes that did not occur are left out.
-    pub causes: BTreeMap<&'static str, u64>,
+    pub causes: BTreeMap<Cow<'static, str>, u64>,
 }
 
 /// Walks that were done again without what only makes them faster; see [`ShortWays::checked`](crate::bpf::ShortWays).
@@ -200,7 +201,7 @@ fn losses(counters: &Counters) -> Losses {
         losses.blocks += blocks;
         losses.bytes += counters.get(bytes);
         if blocks > 0 {
-            losses.causes.insert(name, blocks);
+            losses.causes.insert(name.into(), blocks);
         }
     }
     losses

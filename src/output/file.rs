@@ -12,7 +12,7 @@ use super::OutputError;
 use crate::launch;
 
 /// What output is written to.
-pub(super) enum File {
+pub(crate) enum File {
     /// Under its name from the beginning.
     Open(fs::File),
     /// Under a passing name until it is whole.
@@ -26,20 +26,42 @@ pub(super) enum File {
 impl File {
     /// Makes the file, or empties it if it is there and is to be replaced.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+        let file = Self::open_with(OpenOptions::new().write(true), path, overwrite, true);
+        file.map(Self::Open)
+    }
+
+    /// Makes a file that is read again, too, and can have another put into its place; or opens it if it is there and is
+    /// to be replaced. It is not emptied. Returns whether it was made.
+    pub(crate) fn open_to_rewrite(path: &Path, overwrite: bool) -> Result<(fs::File, bool), OutputError> {
+        let there = fs::metadata(path);
+        if there.as_ref().is_ok_and(|there| !there.is_file()) {
+            let error = io::Error::other("it is not a regular file");
+            return Err(refused(path, error));
+        }
         let mut options = OpenOptions::new();
-        options.write(true).mode(0o600);
+        let opened = Self::open_with(options.read(true).write(true), path, overwrite, false);
+        opened.map(|file| (file, there.is_err()))
+    }
+
+    fn open_with(
+        options: &mut OpenOptions,
+        path: &Path,
+        overwrite: bool,
+        truncate: bool,
+    ) -> Result<fs::File, OutputError> {
+        options.mode(0o600);
         let made = options.create_new(true).open(path).and_then(owned);
         let file = match made {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && overwrite => {
-                options.create_new(false).truncate(true).open(path)
+                options.create_new(false).truncate(truncate).open(path)
             }
             made => made,
         };
-        file.map(Self::Open).map_err(|error| refused(path, error))
+        file.map_err(|error| refused(path, error))
     }
 
     /// Makes a file beside `path` that will take its place.
-    pub(super) fn prepare(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+    pub(crate) fn prepare(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
         let is_special = fs::metadata(path).is_ok_and(|there| !there.is_file());
         if is_special {
             // A device or a pipe is written to; nothing takes its place.
@@ -64,20 +86,20 @@ impl File {
     }
 
     /// Gives the file its name, now that it is whole.
-    pub(super) fn publish(self) -> Result<(), OutputError> {
-        let Self::Hidden {
-            file,
-            path,
-            overwrite,
-        } = self
-        else {
-            return Ok(());
+    pub(crate) fn publish(self) -> Result<fs::File, OutputError> {
+        let (file, path, overwrite) = match self {
+            Self::Open(file) => return Ok(file),
+            Self::Hidden {
+                file,
+                path,
+                overwrite,
+            } => (file, path, overwrite),
         };
         let published = match overwrite {
             true => file.persist(&path),
             false => file.persist_noclobber(&path),
         };
-        published.map(drop).map_err(|failed| refused(&path, failed.error))
+        published.map_err(|failed| refused(&path, failed.error))
     }
 }
 

@@ -8,11 +8,12 @@ mod file;
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::report::{self, Consumer, Format, Report, Span};
-use file::File;
+pub(crate) use file::File;
 
 /// Where reports are to go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +49,28 @@ pub struct Output {
     format: Format,
     place: Place,
     /// What a document is made of at the end.
-    last: Option<Report>,
+    last: Option<Arc<Report>>,
+}
+
+/// Writes one document, whole or not at all, that is not of one report.
+///
+/// # Errors
+///
+/// It cannot be written, or its file is there already.
+pub fn write_document(
+    destination: &Destination,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let Some(path) = &destination.file else {
+        let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+        write(&mut out)?;
+        return Ok(out.flush()?);
+    };
+    let mut out = BufWriter::with_capacity(1 << 16, File::prepare(path, destination.overwrite)?);
+    write(&mut out)?;
+    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.publish()?;
+    Ok(())
 }
 
 enum Place {
@@ -112,10 +134,10 @@ impl Output {
 }
 
 impl Consumer for Output {
-    fn take(&mut self, report: Report) -> anyhow::Result<()> {
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         match self.format.span() {
-            Span::EachReport => self.write(&report)?,
-            Span::LastReport => self.last = Some(report),
+            Span::EachReport => self.write(report)?,
+            Span::LastReport => self.last = Some(Arc::clone(report)),
         }
         Ok(())
     }

@@ -52,7 +52,7 @@ impl Report {
 }
 
 /// How far an estimate can be off, and what it rests on.
-pub(super) fn error(spread: Spread) -> String {
+pub(crate) fn error(spread: Spread) -> String {
     let error = spread.standard_error();
     format!(
         "± {} and {:.0} blocks (standard error; from {} recorded)",

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Report, json, text};
+use super::{Report, json, summary, text};
 
 /// A way to write reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Format {
     Text,
     /// One JSON object per report, on one line.
     Json,
+    /// Totals, and the sources of most of it.
+    Summary,
 }
 
 /// How much of a trace one document holds.
@@ -52,6 +54,14 @@ const FORMATS: &[Facts] = &[
         span: Span::EachReport,
         is_binary: false,
         write: json::render,
+    },
+    Facts {
+        format: Format::Summary,
+        name: "summary",
+        endings: &[],
+        span: Span::EachReport,
+        is_binary: false,
+        write: summary::render,
     },
 ];
 

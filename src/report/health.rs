@@ -2,6 +2,7 @@
 //!
 //! A handful of aligned lines. The word "byte" must not occur (see `text`).
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -49,7 +50,8 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     render_losses(report, out)
 }
 
-fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<()> {
+/// A line of the block, under a label if it is the first of several.
+pub(crate) fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<()> {
     let label = match label {
         "" => String::new(),
         label => format!("{label}:"),
@@ -140,9 +142,9 @@ fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let sums = &report.completeness;
-    let total: u64 = sums.stacks.values().sum();
+    let total = all(&sums.stacks);
     let complete = sums.stacks.get(&End::Complete).copied().unwrap_or(0);
-    let walks: u64 = sums.allocations.values().sum();
+    let walks = all(&sums.allocations);
     let complete_walks = sums.allocations.get(&End::Complete).copied().unwrap_or(0);
     let share = percent(complete_walks, walks);
     line(
@@ -164,6 +166,11 @@ fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Recordings can say anything.
+fn all(counts: &BTreeMap<End, u64>) -> u64 {
+    counts.values().copied().fold(0, u64::saturating_add)
 }
 
 fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {

@@ -8,6 +8,7 @@ mod memory;
 mod overhead;
 mod recent;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::symbolize::frame::InlinedFrame;
 
 use recent::{RecentJson, StackRecentJson};
 
-const SCHEMA_VERSION: u32 = 1;
+pub(crate) const SCHEMA_VERSION: u32 = 1;
 
 /// Writes `report` as one line.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -98,7 +99,7 @@ struct LostJson {
     frees: u64,
     processes: u64,
     events: u64,
-    causes: BTreeMap<&'static str, u64>,
+    causes: BTreeMap<Cow<'static, str>, u64>,
 }
 
 #[derive(Serialize)]
@@ -167,8 +168,9 @@ struct EndAtJson {
     address: String,
 }
 
+/// A frame with its names.
 #[derive(Serialize)]
-struct FrameJson {
+pub(crate) struct FrameJson {
     pc: String,
     module: Option<String>,
     build_id: Option<String>,
@@ -368,6 +370,11 @@ impl From<&InlinedFrame> for InlinedJson {
             line: inlined.line,
         }
     }
+}
+
+/// The frames of a stack as reports have them.
+pub(crate) fn frames(stack: &Stack) -> Vec<FrameJson> {
+    stack.frames.iter().map(FrameJson::from).collect()
 }
 
 fn module_path(at: &Location) -> Option<String> {

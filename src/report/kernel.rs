@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Report;
 use super::health::{counted, size};
+use crate::allocator::Name;
 use crate::collect::Amount;
 
 /// The kernel that was traced.
@@ -19,7 +20,7 @@ pub struct KernelFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindTotals {
     /// Its name, as stacks have it.
-    pub allocator: &'static str,
+    pub allocator: Name,
     /// Allocated and not freed.
     pub outstanding: Amount,
     /// Everything allocated.
@@ -64,7 +65,7 @@ pub(super) struct KernelJson {
 
 #[derive(Serialize)]
 struct KindJson {
-    allocator: &'static str,
+    allocator: Name,
     outstanding: TotalJson,
     allocated: TotalJson,
     /// Its blocks hold those of another allocator, which are counted by themselves.
@@ -86,7 +87,7 @@ impl From<Amount> for TotalJson {
 impl From<&KernelFacts> for KernelJson {
     fn from(kernel: &KernelFacts) -> Self {
         let kinds = kernel.kinds.iter().map(|kind| KindJson {
-            allocator: kind.allocator,
+            allocator: kind.allocator.clone(),
             outstanding: kind.outstanding.into(),
             allocated: kind.allocated.into(),
             holds_others: kind.holds_others,

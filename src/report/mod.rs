@@ -11,9 +11,11 @@ mod json;
 mod kernel;
 mod memory;
 mod modules;
+mod order;
 mod overhead;
 mod recent;
 mod regions;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -35,10 +37,16 @@ use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
 use crate::symbolize::frame::Symbolized;
+pub(crate) use estimates::error;
 pub use format::{Format, Span, render};
-pub(crate) use health::{counted, percent, size};
+pub(crate) use health::{counted, line, percent, size};
+pub(crate) use json::{FrameJson, SCHEMA_VERSION, frames as frames_json};
 pub use kernel::{KernelFacts, KindTotals};
 pub(crate) use overhead::{forecast, rate, share};
+pub(crate) use recent::signed;
+#[cfg(test)]
+pub(crate) use tests::full as sample;
+pub(crate) use text::write_frames;
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -141,6 +149,19 @@ pub struct StackRecent {
     pub since_baseline: Change,
 }
 
+impl Report {
+    /// Stacks of what people are shown: what can be a leak as far as can be told, and no block twice.
+    pub fn suspects(&self) -> impl Iterator<Item = &Stack> {
+        let kernel = self.kernel.as_ref();
+        let holds_others =
+            move |stack: &Stack| kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
+        let is_suspect = |stack: &Stack| stack.kind.is_none_or(RegionKind::is_suspect);
+        self.stacks
+            .iter()
+            .filter(move |stack| is_suspect(stack) && !holds_others(stack))
+    }
+}
+
 /// One allocator function called by one stack.
 #[derive(Clone, Debug)]
 pub struct Stack {
@@ -222,7 +243,7 @@ pub struct ModuleFacts {
 }
 
 /// What a report says of a module's unwind table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TableFacts {
     /// Bytes of the module's code.
     pub code_bytes: u64,
@@ -264,10 +285,10 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// What is done with the reports of a trace, one after another.
 pub trait Consumer {
-    /// Takes the next report.
+    /// Takes the next report, which others may be given too.
     ///
     /// # Errors
     ///
     /// It cannot go where it should; the trace ends.
-    fn take(&mut self, report: Report) -> anyhow::Result<()>;
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()>;
 }

@@ -62,20 +62,25 @@ fn growth_line(change: &Change, time: Duration, since: &str) -> String {
 
 /// Signed amount per second, in the largest binary unit that leaves at least one.
 fn rate(net: i64, time: Duration) -> String {
-    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
     // Exact to 15 digits, of which three are shown.
     #[allow(clippy::cast_precision_loss)]
     let net = net as f64;
-    let mut rate = match time.as_secs_f64() {
+    let rate = match time.as_secs_f64() {
         0.0 => 0.0,
         seconds => net / seconds,
     };
-    let mut unit = 0;
-    while rate.abs() >= 1024.0 && unit + 1 < UNITS.len() {
-        rate /= 1024.0;
+    format!("{}/s", signed(rate))
+}
+
+/// So many bytes with their sign, in the largest binary unit that leaves at least one.
+pub(crate) fn signed(bytes: f64) -> String {
+    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
+    let (mut amount, mut unit) = (bytes, 0);
+    while amount.abs() >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
         unit += 1;
     }
-    format!("{rate:+.1} {}/s", UNITS[unit])
+    format!("{amount:+.1} {}", UNITS[unit])
 }
 
 /// Lines of the closing block: what is hidden since it is young, and how old blocks are.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod recent;
+mod summary;
 
 use std::collections::BTreeMap;
 
@@ -119,7 +120,7 @@ fn report(stacks: Vec<Stack>) -> Report {
 
 /// A complete stack through inlined code, one cut short after a frame without names, and one that freed
 /// everything; with losses.
-fn full() -> Report {
+pub(crate) fn full() -> Report {
     let libstdcxx = module("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30", Some("0a1b"));
     let leaker = module("/opt/leaker", None);
     let plugin = Arc::new(ModuleFacts {
@@ -187,7 +188,7 @@ fn full() -> Report {
         events: 0,
         blocks: 9,
         bytes: 1_600_000,
-        causes: BTreeMap::from([("block_table_full", 9), ("stack_table_full", 0)]),
+        causes: BTreeMap::from([("block_table_full".into(), 9), ("stack_table_full".into(), 0)]),
     };
     report.completeness = Completeness {
         stacks: BTreeMap::from([(End::Complete, 2), (End::NoCfi, 1)]),

@@ -15,7 +15,6 @@ use super::ends::explain;
 use super::health::{counted, size};
 use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health, recent};
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::RegionKind;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
 /// The address column of lines that have no address.
@@ -28,16 +27,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         "[{}] Top {} stacks with outstanding allocations:",
         report.time, report.top
     )?;
-    let holds_others = |stack: &Stack| {
-        let kernel = report.kernel.as_ref();
-        kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator))
-    };
-    let is_suspect = |stack: &&Stack| stack.kind.is_none_or(RegionKind::is_suspect) && !holds_others(stack);
-    let outstanding = report
-        .stacks
-        .iter()
-        .filter(is_suspect)
-        .filter(|stack| stack.shown().blocks > 0);
+    let outstanding = report.suspects().filter(|stack| stack.shown().blocks > 0);
     let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
     shown.reverse();
     for stack in shown {
@@ -71,8 +61,13 @@ fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Resu
         let (blocks, bytes) = (counted(lost.blocks, "block"), size(lost.bytes));
         writeln!(out, "\t\tlost besides: {blocks}, {bytes}")?;
     }
+    write_frames(stack, report.unwind, out)
+}
+
+/// The frames of a stack, and how it ended.
+pub(crate) fn write_frames(stack: &Stack, unwind: Unwind, out: &mut dyn Write) -> io::Result<()> {
     for frame in &stack.frames {
-        render_frame(frame, report.unwind, out)?;
+        render_frame(frame, unwind, out)?;
     }
     writeln!(out, "\t\tend: {}", EndLine(stack))
 }

@@ -1,6 +1,5 @@
 //! From a snapshot to a report: groups, resolves and names what the kernel recorded.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,15 +57,6 @@ impl Recently<'_> {
             marked: self.marked,
         }
     }
-
-    /// Where a stack stands in the order asked for; more comes first.
-    pub(super) fn rank(&self, stack: &Stack, view: &View) -> [i128; 2] {
-        let grown = match self.marked {
-            Some(_) => &stack.recent.since_baseline,
-            None => &stack.recent.since_last,
-        };
-        view.sort.key(stack.shown(), grown)
-    }
 }
 
 /// The report of `snapshot`.
@@ -91,10 +81,8 @@ pub(super) fn report(
     let completeness = Completeness::of(&sites);
     let ends = names.ends(&sites);
     let steps = names.steps(&sites);
-    let mut stacks: Vec<_> = sites.into_iter().map(|site| names.stack(site, view)).collect();
-    // What ended programs held is no longer anybody's to free: it comes last.
-    stacks.sort_by_cached_key(|stack| (stack.ended.is_some(), Reverse(recently.rank(stack, view))));
-    Report {
+    let stacks = sites.into_iter().map(|site| names.stack(site, view)).collect();
+    let mut report = Report {
         time: time_of_day(),
         elapsed: snapshot.elapsed,
         unwind,
@@ -111,7 +99,9 @@ pub(super) fn report(
         overhead: None,
         kernel: None,
         own: OwnMemory::read(),
-    }
+    };
+    report.sort(view.sort);
+    report
 }
 
 impl Meaning<ModuleId> for History {

@@ -1,6 +1,7 @@
 //! A trace of the kernel's own allocations, from start to end: what `session` does for processes.
 
 use std::fs;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -135,7 +136,7 @@ impl<'obj> Trace<'obj> {
             };
             // Modules and programs come and go: the symbols are those of now.
             let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
-            reports.take(report)?;
+            reports.take(&Arc::new(report))?;
             growth.reported(&snapshot);
             if signals.take_mark() {
                 growth.mark(&snapshot);

@@ -1,6 +1,5 @@
 //! From a snapshot of kernel mode to a report: cuts the allocators' own frames off, groups, names.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -62,17 +61,11 @@ pub(super) fn report(
         })
         .collect();
     let kinds = kind_totals(&sites);
-    let mut stacks: Vec<_> = sites
+    let stacks = sites
         .into_iter()
         .map(|site| stack(site, symbols, &mut modules, &facts.view))
         .collect();
-    // Pages that hold what is counted by itself are no leak of their own: they come last.
-    stacks.sort_by_cached_key(|stack| {
-        let mut others = kinds.iter().filter(|kind| kind.holds_others);
-        let holds_others = others.any(|kind| stack.allocator == kind.allocator);
-        (holds_others, Reverse(recently.rank(stack, &facts.view)))
-    });
-    Report {
+    let mut report = Report {
         time: time_of_day(),
         elapsed: snapshot.elapsed,
         unwind: Unwind::Dwarf,
@@ -92,7 +85,9 @@ pub(super) fn report(
             kinds,
         }),
         own: OwnMemory::read(),
-    }
+    };
+    report.sort(facts.view.sort);
+    report
 }
 
 fn kernel_as_target() -> TargetFacts {
@@ -226,7 +221,7 @@ fn kind_totals(sites: &[Site<usize>]) -> Vec<KindTotals> {
         })
     };
     let totals = Kind::ALL.into_iter().map(|kind| KindTotals {
-        allocator: kind.name(),
+        allocator: kind.name().into(),
         outstanding: sum(kind, Site::outstanding),
         allocated: sum(kind, |site| site.allocated),
         holds_others: kind.holds_others(),

@@ -91,7 +91,7 @@ pub fn run(config: &Config, signals: &Signals, reports: &mut dyn Consumer) -> an
             true => session.last_report(&config.view, config.top, signals)?,
             false => session.report(&config.view, config.top, signals)?,
         };
-        reports.take(report)?;
+        reports.take(&Arc::new(report))?;
         if ending {
             let status = if signals.wants_end() {
                 0

@@ -186,7 +186,7 @@ impl Live<'_> {
             snapshot
                 .losses
                 .causes
-                .insert("region_calls_not_seen", ledger.untold);
+                .insert("region_calls_not_seen".into(), ledger.untold);
         }
         let blocks = |amount: fn(&StackTotals) -> u64| snapshot.stacks.iter().map(amount).sum::<u64>();
         let (allocations, frees) = (
@@ -249,7 +249,7 @@ fn add_lost(snapshot: &mut Snapshot) {
     losses.bytes = losses.bytes.saturating_add(lost.bytes);
     losses.blocks = losses.blocks.saturating_add(lost.blocks);
     if lost.blocks > 0 {
-        losses.causes.insert("region_table_full", lost.blocks);
+        losses.causes.insert("region_table_full".into(), lost.blocks);
     }
 }
 

@@ -1,0 +1,127 @@
+//! Flags that say how reports are recorded.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::{ConfigError, parse_record_limit};
+use crate::output::Destination;
+use crate::recording::Settings;
+
+/// Flags of recordings.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// Record reports into this file, besides: with all that they say and all names, for `memleak report`, `diff` and
+    /// `trend`, on any machine.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// The most bytes that the recording may have, in bytes or with K, M, G; it keeps fewer reports then, evenly over all
+    /// of the time, and always the last.
+    ///
+    /// [default: 256M]
+    #[arg(long, value_name = "BYTES")]
+    pub record_limit: Option<String>,
+    /// Replace the names of functions, files, processes and hosts, and build-ids, by meaningless ones, the same for the
+    /// same.
+    #[arg(long)]
+    pub anonymize: bool,
+}
+
+impl RecordArgs {
+    /// As [`RecordArgs::check`], where nothing but a recording can be without names.
+    pub(super) fn check_for_trace(&self, reports: &Destination) -> Result<Option<Settings>, ConfigError> {
+        match self.anonymize && self.record.is_none() {
+            true => Err(ConfigError::NothingToRecord("--anonymize")),
+            false => self.check(reports),
+        }
+    }
+
+    /// How reports are recorded, if they are; `reports` are where else they go.
+    pub(super) fn check(&self, reports: &Destination) -> Result<Option<Settings>, ConfigError> {
+        let Some(file) = &self.record else {
+            return match self.record_limit {
+                Some(_) => Err(ConfigError::NothingToRecord("--record-limit")),
+                None => Ok(None),
+            };
+        };
+        let name = || file.display().to_string();
+        if file.as_os_str() == "-" {
+            return Err(ConfigError::RecordToStdout(name()));
+        }
+        if reports.file.as_ref() == Some(file) {
+            return Err(ConfigError::SameFile(name()));
+        }
+        let limit = self.record_limit.as_deref().map(parse_record_limit).transpose()?;
+        Ok(Some(Settings {
+            file: file.clone(),
+            overwrite: reports.overwrite,
+            limit: limit.unwrap_or(Settings::USUAL_LIMIT),
+            anonymize: self.anonymize,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+    use crate::config::Config;
+
+    fn settings(arguments: &str) -> Result<Option<Settings>, ConfigError> {
+        let arguments = ["memleak", "-p", "1"]
+            .into_iter()
+            .chain(arguments.split_whitespace());
+        let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+        Config::try_from(cli.trace).map(|config| config.recording)
+    }
+
+    /// A recording has a file, a limit, and its part in -f.
+    #[test]
+    fn recordings() {
+        let usual = Settings {
+            file: "a.memleak".into(),
+            overwrite: false,
+            limit: 256 << 20,
+            anonymize: false,
+        };
+        for (arguments, expected) in [
+            ("", None),
+            ("--record a.memleak", Some(usual.clone())),
+            (
+                "--record a.memleak --record-limit 64K --anonymize -f",
+                Some(Settings {
+                    overwrite: true,
+                    limit: 64 << 10,
+                    anonymize: true,
+                    ..usual
+                }),
+            ),
+        ] {
+            assert_eq!(settings(arguments), Ok(expected), "{arguments}");
+        }
+    }
+
+    /// What cannot be recorded, or is about no recording, is refused.
+    #[test]
+    fn nonsense_is_refused() {
+        let limit = |text: &str| ConfigError::RecordLimit(text.to_owned());
+        for (arguments, expected) in [
+            (
+                "--record-limit 1M",
+                ConfigError::NothingToRecord("--record-limit"),
+            ),
+            ("--anonymize", ConfigError::NothingToRecord("--anonymize")),
+            ("--record -", ConfigError::RecordToStdout("-".to_owned())),
+            (
+                "--record a --output a --format text",
+                ConfigError::SameFile("a".to_owned()),
+            ),
+            ("--record a --record-limit 63K", limit("63K")),
+            ("--record a --record-limit much", limit("much")),
+        ] {
+            assert_eq!(settings(arguments), Err(expected), "{arguments}");
+        }
+    }
+}

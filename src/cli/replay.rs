@@ -1,0 +1,198 @@
+//! Arguments of the commands that read recordings.
+
+use std::ffi::OsString;
+use std::num::NonZeroI64;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::output::{OutputArgs, PlaceArgs, format_of};
+use super::record::RecordArgs;
+use super::view::OrderArg;
+use crate::config::ConfigError;
+use crate::leak::Order;
+use crate::output::Destination;
+use crate::replay::{DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which};
+use crate::report::Format;
+
+/// Arguments of `memleak report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The recording.
+    pub file: PathBuf,
+    /// Show this report, counted from 1, or from -1 backwards; without it, the last.
+    #[arg(long, value_name = "N", allow_hyphen_values = true, conflicts_with_all = ["all", "list"])]
+    pub at: Option<NonZeroI64>,
+    /// Show all reports, one after another.
+    #[arg(long, conflicts_with = "list")]
+    pub all: bool,
+    /// Show a line for each report.
+    #[arg(long, conflicts_with_all = ["format", "summary", "sort", "top", "record", "anonymize"])]
+    pub list: bool,
+    /// Show totals and the five largest sources: --format summary.
+    #[arg(long, conflicts_with = "format")]
+    pub summary: bool,
+    /// Form of the reports, and where they go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Stacks to show in a text report; without it, as many as were to be shown when it was recorded.
+    #[arg(short = 'T', long, value_name = "N")]
+    pub top: Option<usize>,
+    /// What stacks are ranked by; without it, what they were when it was recorded.
+    #[arg(long, value_enum, value_name = "ORDER")]
+    pub sort: Option<OrderArg>,
+    /// Another recording to put reports into.
+    #[command(flatten)]
+    pub record: RecordArgs,
+}
+
+/// Arguments of `memleak diff`.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The earlier recording, of which the last report is meant, or FILE:N, a report counted from 1, or from -1 backwards.
+    pub before: OsString,
+    /// The later one, which may be the same file.
+    pub after: OsString,
+    /// Form of the difference; without it, what the name of the --output file says, or text.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<DifferenceArg>,
+    /// Where it goes.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Sites to show in text: those that grew most, and as many that shrank most.
+    #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
+    pub top: usize,
+}
+
+/// Form of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DifferenceArg {
+    /// For people.
+    Text,
+    /// One object.
+    Json,
+}
+
+/// Arguments of `memleak trend`.
+#[derive(Debug, Args)]
+pub struct TrendArgs {
+    /// One recording, all reports of it; or several, the last of each, or FILE:N.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<OsString>,
+    /// Form of the trend; without it, what the name of the --output file says, or text.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<TrendArg>,
+    /// Where it goes.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Sites to show in text: those that grow fastest.
+    #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
+    pub top: usize,
+}
+
+/// Form of a trend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TrendArg {
+    /// For people.
+    Text,
+    /// One object.
+    Json,
+}
+
+impl TryFrom<ReportArgs> for ReportOptions {
+    type Error = ConfigError;
+
+    fn try_from(args: ReportArgs) -> Result<Self, ConfigError> {
+        let records = args.record.record.is_some();
+        let asked_for_reports = [
+            ("--format", args.output.format.is_some()),
+            ("--summary", args.summary),
+            ("--output", args.output.place.output.is_some()),
+        ];
+        let asked = asked_for_reports.into_iter().find(|&(_, asked)| records && asked);
+        if let Some((flag, _)) = asked {
+            return Err(ConfigError::CopiedOnly(flag));
+        }
+        let destination = args.output.place.check(records)?;
+        let asked = match args.summary || args.list {
+            true => Some(Format::Summary),
+            false => args.output.format.map(Format::from),
+        };
+        Ok(Self {
+            which: match (args.at, args.all) {
+                (Some(number), _) => Which::One(number),
+                (None, true) => Which::All,
+                (None, false) => Which::Last,
+            },
+            list: args.list,
+            format: format_of(asked, &destination)?,
+            record: args.record.check(&destination)?,
+            destination,
+            top: args.top,
+            sort: args.sort.map(Order::from),
+            anonymize: args.record.anonymize,
+            file: args.file,
+        })
+    }
+}
+
+/// What a file's name says, if that is a form of `what`, which has the forms `all`.
+fn form<T>(
+    destination: &Destination,
+    forms: fn(Format) -> Option<T>,
+    what: &'static str,
+    all: &'static str,
+) -> Result<T, ConfigError> {
+    let format = format_of(None, destination)?;
+    forms(format).ok_or_else(|| ConfigError::NoSuchForm(format.name().to_owned(), what, all))
+}
+
+impl TryFrom<DiffArgs> for DifferenceOptions {
+    type Error = ConfigError;
+
+    fn try_from(args: DiffArgs) -> Result<Self, ConfigError> {
+        let destination = args.place.check(false)?;
+        let of_name = |format| match format {
+            Format::Text => Some(DifferenceArg::Text),
+            Format::Json => Some(DifferenceArg::Json),
+            Format::Summary => None,
+        };
+        let format = match args.format {
+            Some(format) => format,
+            None => form(&destination, of_name, "a difference", "text or json")?,
+        };
+        Ok(Self {
+            before: Source::parse(&args.before),
+            after: Source::parse(&args.after),
+            format: match format {
+                DifferenceArg::Text => DifferenceFormat::Text,
+                DifferenceArg::Json => DifferenceFormat::Json,
+            },
+            destination,
+            top: args.top,
+        })
+    }
+}
+
+impl TryFrom<TrendArgs> for TrendOptions {
+    type Error = ConfigError;
+
+    fn try_from(args: TrendArgs) -> Result<Self, ConfigError> {
+        let destination = args.place.check(false)?;
+        let of_name = |format| match format {
+            Format::Text => Some(TrendArg::Text),
+            Format::Json => Some(TrendArg::Json),
+            _ => None,
+        };
+        let format = match args.format {
+            Some(format) => format,
+            None => form(&destination, of_name, "a trend", "text or json")?,
+        };
+        Ok(Self {
+            sources: args.files.iter().map(|file| Source::parse(file)).collect(),
+            json: format == TrendArg::Json,
+            destination,
+            top: args.top,
+        })
+    }
+}

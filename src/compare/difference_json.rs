@@ -1,0 +1,229 @@
+//! The difference of two reports as one JSON object on one line. The types here are the schema; fields are only ever
+//! added.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use unwind_tables::walk::End;
+
+use super::difference::{Comparison, Difference, Held, Side, State};
+use crate::collect::{Amount, Estimate, RegionKind, StandardError};
+use crate::report::{FrameJson, SCHEMA_VERSION, frames_json};
+
+/// Writes `comparison`, all sites.
+pub fn render(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, &DifferenceJson::of(comparison))?;
+    writeln!(out)
+}
+
+#[derive(Serialize)]
+struct DifferenceJson<'a> {
+    schema_version: u32,
+    memleak: &'static str,
+    before: SideJson<'a>,
+    after: SideJson<'a>,
+    /// Of all sites.
+    growth: GrowthJson,
+    /// How many sites are in each state.
+    states: BTreeMap<&'static str, usize>,
+    /// Why the two may not be comparable.
+    notes: &'a [String],
+    sites: Vec<SiteJson<'a>>,
+}
+
+/// A report that is compared.
+#[derive(Serialize)]
+pub(super) struct SideJson<'a> {
+    name: &'a str,
+    /// When it was recorded.
+    unix_ns: u64,
+    time: String,
+    duration_ns: u64,
+    targets: Vec<TargetJson<'a>>,
+    held: HeldJson,
+    /// Stacks, and allocations by them, that are complete, and all of them.
+    complete: CompleteJson,
+    lost: LostJson,
+}
+
+#[derive(Serialize)]
+struct TargetJson<'a> {
+    pid: u32,
+    comm: &'a str,
+    exe: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CompleteJson {
+    stacks: u64,
+    all_stacks: u64,
+    allocations: u64,
+    all_allocations: u64,
+}
+
+#[derive(Serialize)]
+struct LostJson {
+    blocks: u64,
+    bytes: u64,
+    frees: u64,
+    processes: u64,
+    events: u64,
+}
+
+#[derive(Serialize)]
+struct SiteJson<'a> {
+    state: &'static str,
+    allocator: &'a str,
+    kind: Option<&'static str>,
+    growth: GrowthJson,
+    before: HeldJson,
+    after: HeldJson,
+    end: &'static str,
+    frames: Vec<FrameJson>,
+}
+
+/// What a site holds more than before, without what is young.
+#[derive(Serialize)]
+struct GrowthJson {
+    bytes: i128,
+    blocks: i128,
+    /// Only where amounts are estimates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    standard_error_at_most: Option<ErrorJson>,
+}
+
+#[derive(Serialize)]
+struct ErrorJson {
+    bytes: f64,
+    blocks: f64,
+}
+
+/// What a site has.
+#[derive(Serialize)]
+pub(super) struct HeldJson {
+    /// Outstanding, without what is young.
+    shown: AmountJson,
+    outstanding: AmountJson,
+    allocated: AmountJson,
+}
+
+#[derive(Serialize)]
+pub(super) struct AmountJson {
+    bytes: u64,
+    blocks: u64,
+}
+
+impl From<Amount> for AmountJson {
+    fn from(Amount { bytes, blocks }: Amount) -> Self {
+        Self { bytes, blocks }
+    }
+}
+
+impl From<Held> for HeldJson {
+    fn from(held: Held) -> Self {
+        let Held {
+            shown,
+            outstanding,
+            allocated,
+        } = held;
+        let [shown, outstanding, allocated] =
+            [shown, outstanding, allocated].map(|Estimate { amount, .. }| amount.into());
+        Self {
+            shown,
+            outstanding,
+            allocated,
+        }
+    }
+}
+
+impl<'a> DifferenceJson<'a> {
+    fn of(comparison: &'a Comparison<'a>) -> Self {
+        let (before, after) = comparison.total();
+        let is_estimate = comparison.is_estimate();
+        let states = State::ALL.into_iter();
+        Self {
+            schema_version: SCHEMA_VERSION,
+            memleak: env!("CARGO_PKG_VERSION"),
+            before: SideJson::of(&comparison.before, before),
+            after: SideJson::of(&comparison.after, after),
+            growth: GrowthJson::between(before, after, is_estimate),
+            states: states
+                .map(|state| (state.name(), comparison.count(state)))
+                .collect(),
+            notes: &comparison.notes,
+            sites: comparison
+                .sites
+                .iter()
+                .map(|site| SiteJson::of(site, is_estimate))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> SideJson<'a> {
+    pub(super) fn of(side: &'a Side<'_>, held: Held) -> Self {
+        let report = side.report;
+        let targets = report.targets.iter();
+        let sums = &report.completeness;
+        let all = |counts: &BTreeMap<End, u64>| counts.values().copied().fold(0, u64::saturating_add);
+        let complete = |counts: &BTreeMap<End, u64>| counts.get(&End::Complete).copied().unwrap_or(0);
+        let losses = &report.losses;
+        Self {
+            name: &side.name,
+            unix_ns: side.unix_ns,
+            time: report.time.to_string(),
+            duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            targets: targets
+                .map(|target| TargetJson {
+                    pid: target.pid,
+                    comm: &target.comm,
+                    exe: target.exe.as_ref().map(|exe| exe.to_string_lossy().into_owned()),
+                })
+                .collect(),
+            held: held.into(),
+            complete: CompleteJson {
+                stacks: complete(&sums.stacks),
+                all_stacks: all(&sums.stacks),
+                allocations: complete(&sums.allocations),
+                all_allocations: all(&sums.allocations),
+            },
+            lost: LostJson {
+                blocks: losses.blocks,
+                bytes: losses.bytes,
+                frees: losses.frees,
+                processes: losses.processes,
+                events: losses.events,
+            },
+        }
+    }
+}
+
+impl<'a> SiteJson<'a> {
+    fn of(site: &Difference<'a>, is_estimate: bool) -> Self {
+        let stack = site.stack;
+        Self {
+            state: site.state().name(),
+            allocator: &stack.allocator,
+            kind: stack.kind.map(RegionKind::name),
+            growth: GrowthJson::between(site.before, site.after, is_estimate),
+            before: site.before.into(),
+            after: site.after.into(),
+            end: stack.end.name(),
+            frames: frames_json(stack),
+        }
+    }
+}
+
+impl GrowthJson {
+    fn between(before: Held, after: Held, is_estimate: bool) -> Self {
+        let (was, is) = (before.shown, after.shown);
+        let net = |is: u64, was: u64| i128::from(is) - i128::from(was);
+        let StandardError { bytes, blocks } = (was.spread + is.spread).standard_error();
+        Self {
+            bytes: net(is.amount.bytes, was.amount.bytes),
+            blocks: net(is.amount.blocks, was.amount.blocks),
+            standard_error_at_most: is_estimate.then_some(ErrorJson { bytes, blocks }),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The difference of two reports for people. Grown sites come last, the one that grew most at the very end, as in the
+//! text of a report.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use unwind_tables::walk::End;
+
+use super::difference::{Comparison, Difference, Held, Side, State};
+use crate::collect::{Amount, Losses};
+use crate::report::{Report, counted, error, line, percent, printable, size, write_frames};
+
+/// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
+pub fn render(comparison: &Comparison<'_>, top: usize, out: &mut dyn Write) -> io::Result<()> {
+    let Comparison { before, after, .. } = comparison;
+    writeln!(out, "Difference from {} to {}:", side(before), side(after))?;
+    let changed = |wanted: fn(State) -> bool| {
+        let sites = comparison.sites.iter();
+        sites.filter(move |site| wanted(site.state()))
+    };
+    let smaller = changed(|state| matches!(state, State::Shrunk | State::Gone));
+    let smaller: Vec<_> = smaller.collect();
+    let first = smaller.len().saturating_sub(top);
+    // What shrank most is farthest from what grew most.
+    for site in smaller[first..].iter().rev() {
+        render_site(site, comparison, out)?;
+    }
+    let larger = changed(|state| matches!(state, State::New | State::Grown));
+    let larger: Vec<_> = larger.take(top).collect();
+    for site in larger.into_iter().rev() {
+        render_site(site, comparison, out)?;
+    }
+    render_closing(comparison, out)
+}
+
+fn side(side: &Side<'_>) -> String {
+    let Report { time, elapsed, .. } = side.report;
+    format!(
+        "{} ({time}, after {:.1} s)",
+        printable(&side.name),
+        elapsed.as_secs_f64()
+    )
+}
+
+fn render_site(site: &Difference<'_>, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (before, after) = (site.before.shown.amount, site.after.shown.amount);
+    writeln!(
+        out,
+        "\t{:+} bytes in {:+} allocations ({}): {} in {} before, {} in {} after",
+        site.bytes(),
+        site.blocks(),
+        site.state().name(),
+        before.bytes,
+        before.blocks,
+        after.bytes,
+        after.blocks
+    )?;
+    if comparison.is_estimate() {
+        writeln!(
+            out,
+            "\t\t{}",
+            error(site.before.shown.spread + site.after.shown.spread)
+        )?;
+    }
+    let kind = site.stack.kind;
+    let kind = kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
+    writeln!(out, "\t\tvia {}{kind}", printable(&site.stack.allocator))?;
+    write_frames(site.stack, comparison.after.report.unwind, out)
+}
+
+fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (before, after) = comparison.total();
+    let (was, is) = (before.shown.amount, after.shown.amount);
+    writeln!(out)?;
+    let net = |is: u64, was: u64| i128::from(is) - i128::from(was);
+    let total = format!(
+        "{} before, {} after: {:+} B, {:+} blocks",
+        amount(was),
+        amount(is),
+        net(is.bytes, was.bytes),
+        net(is.blocks, was.blocks)
+    );
+    line(out, "Total", total)?;
+    if comparison.is_estimate() {
+        line(out, "", error(before.shown.spread + after.shown.spread))?;
+    }
+    let young = |held: &Held| held.outstanding.less(held.shown).amount;
+    if [&before, &after].into_iter().any(|held| young(held).blocks > 0) {
+        let (was, is) = (amount(young(&before)), amount(young(&after)));
+        line(out, "Young", format!("besides, {was} before, {is} after"))?;
+    }
+    let states = State::ALL.map(|state| format!("{} {}", comparison.count(state), state.name()));
+    line(out, "Sites", states.join(", "))?;
+    let complete = |side: &Side<'_>| complete(side.report);
+    let (was, is) = (complete(&comparison.before), complete(&comparison.after));
+    line(out, "Stacks", format!("{was} before, {is} after"))?;
+    let (was, is) = (
+        lost(&comparison.before.report.losses),
+        lost(&comparison.after.report.losses),
+    );
+    line(out, "Lost", format!("{was} before, {is} after"))?;
+    for note in &comparison.notes {
+        line(out, "Note", note)?;
+    }
+    Ok(())
+}
+
+fn amount(amount: Amount) -> String {
+    format!("{} in {}", size(amount.bytes), counted(amount.blocks, "block"))
+}
+
+/// How far the stacks of a report can be trusted.
+pub(super) fn complete(report: &Report) -> String {
+    let sums = &report.completeness;
+    let all = |counts: &BTreeMap<End, u64>| counts.values().copied().fold(0, u64::saturating_add);
+    let complete = |counts: &BTreeMap<End, u64>| counts.get(&End::Complete).copied().unwrap_or(0);
+    format!(
+        "{} of {} complete ({} of allocations)",
+        complete(&sums.stacks),
+        all(&sums.stacks),
+        percent(complete(&sums.allocations), all(&sums.allocations))
+    )
+}
+
+/// What is missing in a report.
+pub(super) fn lost(losses: &Losses) -> String {
+    let mut lost = Vec::new();
+    if losses.blocks > 0 || losses.bytes > 0 {
+        lost.push(format!(
+            "{}, {}",
+            counted(losses.blocks, "block"),
+            size(losses.bytes)
+        ));
+    }
+    if losses.frees > 0 {
+        lost.push(counted(losses.frees, "free"));
+    }
+    if losses.events > 0 {
+        lost.push(format!("{} of mappings", counted(losses.events, "notice")));
+    }
+    match losses.processes {
+        0 => {}
+        1 => lost.push("1 process".to_owned()),
+        more => lost.push(format!("{more} processes")),
+    }
+    match lost.is_empty() {
+        true => "nothing".to_owned(),
+        false => lost.join(", "),
+    }
+}

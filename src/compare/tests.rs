@@ -1,0 +1,385 @@
+//! Comparisons of hand-made reports.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use unwind_tables::addr::{Avma, Svma};
+
+use super::*;
+use crate::bpf::Sampling;
+use crate::collect::Amount;
+use crate::report::{ModuleFacts, Report, Stack};
+use crate::symbolize::frame::{InlinedFrame, Symbol, Symbolized};
+
+fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
+    Arc::new(ModuleFacts {
+        path: path.into(),
+        build_id: build_id.map(str::to_owned),
+        ..ModuleFacts::clone(&*sample_frame().at.place.unwrap().0)
+    })
+}
+
+fn sample_frame() -> crate::report::Frame {
+    crate::report::sample().stacks[0].frames[1].clone()
+}
+
+/// A frame at an address of a module, in a function, with what was inlined there, innermost first.
+fn frame(
+    module: &Arc<ModuleFacts>,
+    svma: u64,
+    function: Option<&str>,
+    inlined: &[&str],
+) -> crate::report::Frame {
+    let mut frame = sample_frame();
+    frame.at.pc = Avma::new(0x7000_0000 + svma);
+    frame.at.place = Some((Arc::clone(module), Svma::new(svma)));
+    frame.names = Arc::new(Symbolized {
+        symbol: function.map(|name| Symbol {
+            name: name.to_owned(),
+            offset: Some(4),
+        }),
+        inlined: inlined
+            .iter()
+            .map(|name| InlinedFrame {
+                symbol: Some((*name).to_owned()),
+                file: None,
+                line: None,
+            })
+            .collect(),
+        ..Symbolized::default()
+    });
+    frame
+}
+
+fn stack(bytes: u64, blocks: u64, frames: Vec<crate::report::Frame>) -> Stack {
+    Stack {
+        outstanding: Amount { bytes, blocks },
+        allocated: Amount {
+            bytes: bytes * 2,
+            blocks: blocks * 2,
+        },
+        frames,
+        ..crate::report::sample().stacks[0].clone()
+    }
+}
+
+fn report(seconds: u64, stacks: Vec<Stack>) -> Report {
+    Report {
+        elapsed: Duration::from_secs(seconds),
+        stacks,
+        ..crate::report::sample()
+    }
+}
+
+fn side<'a>(name: &str, report: &'a Report) -> Side<'a> {
+    Side {
+        name: name.to_owned(),
+        unix_ns: 1_700_000_000_000_000_000 + u64::try_from(report.elapsed.as_nanos()).unwrap(),
+        report,
+    }
+}
+
+fn compare<'a>(before: &'a Report, after: &'a Report, builds: &Builds) -> Comparison<'a> {
+    Comparison::of(side("a", before), side("b", after), builds)
+}
+
+/// Bytes before and after of each site, with the first function's name.
+fn found(comparison: &Comparison<'_>) -> Vec<(String, u64, u64, &'static str)> {
+    let name = |site: &Difference<'_>| site.stack.frames[0].names.symbol.clone().unwrap().name;
+    let sites = comparison.sites.iter();
+    sites
+        .map(|site| {
+            let (before, after) = (site.before.shown.amount, site.after.shown.amount);
+            (name(site), before.bytes, after.bytes, site.state().name())
+        })
+        .collect()
+}
+
+fn expected<'a>(sites: &[(&'a str, u64, u64, &'static str)]) -> Vec<(String, u64, u64, &'static str)> {
+    let own = |&(name, before, after, state): &(&'a str, u64, u64, &'static str)| {
+        (name.to_owned(), before, after, state)
+    };
+    sites.iter().map(own).collect()
+}
+
+fn before_and_after() -> (Report, Report) {
+    let leaker = module("/opt/leaker", Some("aa"));
+    let at = |svma, name| vec![frame(&leaker, svma, Some(name), &[])];
+    let before = report(
+        5,
+        vec![
+            stack(900, 9, at(0x10, "stays")),
+            stack(400, 4, at(0x20, "shrinks")),
+            stack(300, 3, at(0x30, "goes")),
+            stack(100, 1, at(0x40, "grows")),
+            stack(0, 0, at(0x60, "idle")),
+        ],
+    );
+    let after = report(
+        65,
+        vec![
+            stack(1000, 10, at(0x40, "grows")),
+            stack(900, 9, at(0x10, "stays")),
+            stack(500, 5, at(0x50, "comes")),
+            stack(100, 1, at(0x20, "shrinks")),
+            stack(0, 0, at(0x30, "goes")),
+        ],
+    );
+    (before, after)
+}
+
+/// What grew most is first, with both amounts; a site that held nothing is new, and one that holds nothing is gone.
+#[test]
+fn ranked_by_growth() {
+    let (before, after) = before_and_after();
+    let comparison = compare(&before, &after, &Builds::of_one_trace());
+    assert_eq!(
+        found(&comparison),
+        expected(&[
+            ("grows", 100, 1000, "grown"),
+            ("comes", 0, 500, "new"),
+            ("stays", 900, 900, "unchanged"),
+            ("idle", 0, 0, "unchanged"),
+            ("shrinks", 400, 100, "shrunk"),
+            ("goes", 300, 0, "gone"),
+        ])
+    );
+    let (was, is) = comparison.total();
+    assert_eq!((was.shown.amount.bytes, is.shown.amount.bytes), (1700, 2500));
+    assert!(comparison.notes.is_empty());
+}
+
+/// The whole text: what shrank first, what grew most last.
+#[test]
+fn text_of_a_difference() {
+    let (before, after) = before_and_after();
+    let comparison = compare(&before, &after, &Builds::of_one_trace());
+    let mut out = Vec::new();
+    render_difference_text(&comparison, 2, &mut out).unwrap();
+    insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
+Difference from a (09:05:07, after 5.0 s) to b (09:05:07, after 65.0 s):
+	-300 bytes in -3 allocations (gone): 300 in 3 before, 0 in 0 after
+		via malloc
+		0x0000000070000030	goes+0x4 [leaker]
+		end: complete
+	-300 bytes in -3 allocations (shrunk): 400 in 4 before, 100 in 1 after
+		via malloc
+		0x0000000070000020	shrinks+0x4 [leaker]
+		end: complete
+	+500 bytes in +5 allocations (new): 0 in 0 before, 500 in 5 after
+		via malloc
+		0x0000000070000050	comes+0x4 [leaker]
+		end: complete
+	+900 bytes in +9 allocations (grown): 100 in 1 before, 1000 in 10 after
+		via malloc
+		0x0000000070000040	grows+0x4 [leaker]
+		end: complete
+
+  Total:     1.6 KiB (1700 B) in 17 blocks before, 2.4 KiB (2500 B) in 25 blocks after: +800 B, +8 blocks
+  Sites:     1 new, 1 grown, 2 unchanged, 1 shrunk, 1 gone
+  Stacks:    2 of 3 complete (93.3% of allocations) before, 2 of 3 complete (93.3% of allocations) after
+  Lost:      9 blocks, 1.5 MiB (1600000 B) before, 9 blocks, 1.5 MiB (1600000 B) after
+");
+    let mut one = Vec::new();
+    render_difference_text(&comparison, 1, &mut one).unwrap();
+    let one = String::from_utf8(one).unwrap();
+    assert!(one.contains("grows") && one.contains("goes"), "{one}");
+    assert!(!one.contains("comes") && !one.contains("shrinks"), "{one}");
+}
+
+/// The JSON of it: all sites, with both amounts.
+#[test]
+fn json_of_a_difference() {
+    let (before, after) = before_and_after();
+    let comparison = compare(&before, &after, &Builds::of_one_trace());
+    let mut out = Vec::new();
+    render_difference_json(&comparison, &mut out).unwrap();
+    let value: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(value["schema_version"], 1);
+    assert_eq!(
+        (&value["before"]["name"], &value["after"]["time"]),
+        (&json!("a"), &json!("09:05:07"))
+    );
+    assert_eq!(value["growth"], json!({"bytes": 800, "blocks": 8}));
+    assert_eq!(
+        value["states"],
+        json!({"new": 1, "grown": 1, "unchanged": 2, "shrunk": 1, "gone": 1})
+    );
+    assert_eq!(value["before"]["complete"]["all_allocations"], 30);
+    assert_eq!(value["after"]["lost"]["blocks"], 9);
+    let site = &value["sites"][0];
+    assert_eq!(site["growth"], json!({"bytes": 900, "blocks": 9}));
+    assert_eq!(site["before"]["shown"], json!({"bytes": 100, "blocks": 1}));
+    assert_eq!(site["after"]["allocated"], json!({"bytes": 2000, "blocks": 20}));
+    assert_eq!(
+        (&site["state"], &site["frames"][0]["symbol"]),
+        (&json!("grown"), &json!("grows"))
+    );
+    assert_eq!(value["sites"].as_array().unwrap().len(), 6);
+}
+
+fn of_modules(reports: [&[Arc<ModuleFacts>]; 2]) -> Builds {
+    let trace = |modules| Trace {
+        modules,
+        kernel: None,
+    };
+    Builds::of_traces(reports.map(trace))
+}
+
+/// In the same build, an address is a site; in another, a function is, and what is inlined in one and not in the other
+/// is the same.
+#[test]
+fn other_builds_are_compared_by_function() {
+    let (libc, old, new) = (
+        module("/lib/libc.so.6", Some("cc")),
+        module("/opt/leaker", Some("aa")),
+        module("/opt/leaker", Some("bb")),
+    );
+    let libc_frame = || frame(&libc, 0x7000, Some("start"), &[]);
+    let before = report(
+        1,
+        vec![
+            stack(10, 1, vec![frame(&old, 0x10, Some("f"), &["g"]), libc_frame()]),
+            stack(20, 1, vec![frame(&old, 0x20, Some("f"), &["g"]), libc_frame()]),
+            stack(
+                40,
+                1,
+                vec![
+                    frame(&old, 0x30, Some("h"), &[]),
+                    frame(&libc, 0x7008, Some("start"), &[]),
+                ],
+            ),
+        ],
+    );
+    let g_alone = frame(&new, 0x99, Some("g"), &[]);
+    let after = report(
+        2,
+        vec![
+            stack(
+                100,
+                1,
+                vec![g_alone, frame(&new, 0x88, Some("f"), &[]), libc_frame()],
+            ),
+            stack(200, 1, vec![frame(&new, 0x77, Some("h"), &[]), libc_frame()]),
+        ],
+    );
+    let modules = [[libc.clone(), old.clone()], [libc.clone(), new.clone()]];
+    let builds = of_modules([&modules[0], &modules[1]]);
+    let comparison = compare(&before, &after, &builds);
+    // `h` was called from another place in libc, of which there is one build.
+    assert_eq!(
+        found(&comparison),
+        expected(&[
+            ("h", 0, 200, "new"),
+            ("g", 30, 100, "grown"),
+            ("h", 40, 0, "gone")
+        ])
+    );
+    let traces = [0, 1].map(|at: usize| Trace {
+        modules: &modules[at],
+        kernel: None,
+    });
+    assert_eq!(builds.rebuilt(&traces), [std::path::Path::new("/opt/leaker")]);
+}
+
+/// Modules without a build-id are the same if their tables are; the kernel's, if it is the same version.
+#[test]
+fn builds_without_an_id() {
+    let plain = module("/opt/leaker", None);
+    let mut with_table = ModuleFacts::clone(&plain);
+    with_table.table = crate::report::sample().ends[0].module.as_ref().unwrap().table;
+    let with_table = Arc::new(with_table);
+    let is_common = |module: &Arc<ModuleFacts>, kernels: [Option<&str>; 2]| {
+        let modules = [Arc::clone(module)];
+        let traces = kernels.map(|kernel| Trace {
+            modules: &modules,
+            kernel,
+        });
+        Builds::of_traces(traces).rebuilt(&traces).is_empty()
+    };
+    assert!(!is_common(&plain, [None; 2]));
+    assert!(is_common(&with_table, [None; 2]));
+    assert!(is_common(&plain, [Some("6.1"); 2]));
+    assert!(!is_common(&plain, [Some("6.1"), Some("6.2")]));
+}
+
+/// Reports that were made otherwise, or are of something else, are compared with a note; those of one trace without.
+#[test]
+fn what_is_not_comparable_is_said() {
+    let (before, mut after) = before_and_after();
+    after.sampling = Sampling::Calls(100);
+    after.targets[0].exe = Some("/opt/other\n".into());
+    after.compared.older = Some(Duration::from_secs(1));
+    let notes = compare(&before, &after, &Builds::default()).notes;
+    assert_eq!(
+        notes,
+        [
+            "they are of different programs: leaker and other\\n",
+            "other allocations were recorded: all, and one of 100",
+            "blocks count as young up to different ages (-o)",
+        ]
+    );
+    assert!(compare(&before, &after, &Builds::of_one_trace()).notes.is_empty());
+    let comparison = compare(&before, &after, &Builds::default());
+    let mut text = Vec::new();
+    render_difference_text(&comparison, 10, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.contains("  Note:      they are of different programs"),
+        "{text}"
+    );
+    assert!(text.contains("\t\t± "), "{text}");
+}
+
+/// What grows steadily is first, whatever is larger; each point has its amount, also where a site was not there yet.
+#[test]
+fn trends() {
+    let leaker = module("/opt/leaker", Some("aa"));
+    let at = |svma, name| vec![frame(&leaker, svma, Some(name), &[])];
+    let mut trend = Trend::new(Builds::of_one_trace());
+    for minute in 0..6 {
+        let mut stacks = vec![
+            stack(90_000, 9, at(0x10, "cache")),
+            stack(100 * minute + 7, minute + 1, at(0x20, "leak")),
+        ];
+        if minute >= 2 {
+            stacks.push(stack(10 * minute, 1, at(0x30, "late")));
+        }
+        let report = report(60 * minute, stacks);
+        trend.add(format!("report {minute}"), 60_000_000_000 * minute, &report);
+    }
+    trend.finish();
+    let names: Vec<_> = trend
+        .sites
+        .iter()
+        .map(|site| site.stack.frames[0].names.symbol.clone().unwrap().name)
+        .collect();
+    assert_eq!(names, ["leak", "late", "cache"]);
+    assert!((trend.sites[0].bytes_per_minute - 100.0).abs() < 1e-9);
+    assert!((trend.sites[0].blocks_per_minute - 1.0).abs() < 1e-9);
+    let amounts: Vec<_> = trend.sites[1].amounts.iter().map(|amount| amount.bytes).collect();
+    assert_eq!(amounts, [0, 0, 20, 30, 40, 50]);
+    assert_eq!((trend.sites[0].rises(), trend.sites[2].rises()), (5, 0));
+    let mut text = Vec::new();
+    render_trend_text(&trend, 1, &mut text).unwrap();
+    insta::assert_snapshot!(String::from_utf8(text).unwrap(), @r"
+Trend over 6 points in 5.0 min, from report 0 to report 5:
+	+100.0 B/min, +1.0 blocks/min, rising in 5 of 5 steps ▁▂▃▅▆█
+		7, 107, 207, 307, 407, 507 bytes
+		via malloc
+		0x0000000070000020	leak+0x4 [leaker]
+		end: complete
+
+  Total:     +110.0 B/min, +1.2 blocks/min: 87.8 KiB (90007 B) in 10 blocks at first, 88.4 KiB (90557 B) in 16 blocks at last
+  Sites:     2 of 3 grow
+");
+    let mut out = Vec::new();
+    render_trend_json(&trend, &mut out).unwrap();
+    let value: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(value["points"].as_array().unwrap().len(), 6);
+    assert_eq!(value["sites"][1]["shown"][3], json!({"bytes": 30, "blocks": 1}));
+    assert_eq!(value["sites"][0]["slope"]["bytes_per_minute"], json!(100.0));
+}

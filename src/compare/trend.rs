@@ -1,0 +1,231 @@
+//! How fast sites grow, by what they held at several points in time.
+//!
+//! The slope is the median of the slopes between each two points (Theil and Sen): a single step, as of a cache that is
+//! filled once, or a single peak does not make one.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use unwind_tables::walk::Unwind;
+
+use super::difference::Held;
+use super::identity::{Builds, SiteId};
+use super::manner::Manner;
+use crate::collect::Amount;
+use crate::report::{Report, Stack};
+
+/// A point in time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// What the user calls it.
+    pub name: String,
+    /// When, in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// Minutes since the first one.
+    pub minutes: f64,
+    /// Of all sites that can be leaks.
+    pub held: Held,
+}
+
+/// What a site held at each point.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// One of its stacks, of the last point that has it.
+    pub stack: Stack,
+    /// Without what is young, by point.
+    pub amounts: Vec<Amount>,
+    /// Bytes that it grows by in a minute.
+    pub bytes_per_minute: f64,
+    /// Blocks.
+    pub blocks_per_minute: f64,
+}
+
+impl Course {
+    /// How often it had more than at the point before.
+    pub fn rises(&self) -> usize {
+        let pairs = self.amounts.windows(2);
+        pairs.filter(|pair| pair[0].bytes < pair[1].bytes).count()
+    }
+}
+
+/// Sites at several points.
+#[derive(Debug)]
+pub struct Trend {
+    builds: Builds,
+    /// In their order.
+    pub points: Vec<Point>,
+    /// Sites, those that grow fastest first. Empty until [`Trend::finish`].
+    pub sites: Vec<Course>,
+    /// Why points may not be comparable.
+    pub notes: Vec<String>,
+    /// Of the first point.
+    manner: Option<Manner>,
+    /// How stacks were walked.
+    pub unwind: Unwind,
+    known: HashMap<SiteId, usize>,
+}
+
+impl Trend {
+    /// The most points: the work for a site grows with their square.
+    pub const MOST_POINTS: usize = 64;
+
+    /// Without points yet; of the modules of all reports, these builds are common.
+    pub fn new(builds: Builds) -> Self {
+        Self {
+            builds,
+            points: Vec::new(),
+            sites: Vec::new(),
+            notes: Vec::new(),
+            manner: None,
+            unwind: Unwind::Dwarf,
+            known: HashMap::new(),
+        }
+    }
+
+    /// Adds a point, which is later than those before.
+    pub fn add(&mut self, name: String, unix_ns: u64, report: &Report) {
+        self.note_manner(report);
+        let number = self.points.len();
+        let first = self.points.first().map_or(unix_ns, |first| first.unix_ns);
+        let mut all = Held::default();
+        let mut has_stack = vec![false; self.sites.len()];
+        for stack in report.suspects() {
+            let held = Held::of(stack);
+            all.add(held);
+            let next = self.sites.len();
+            let at = *self.known.entry(self.builds.site(stack, report)).or_insert(next);
+            if at == next {
+                has_stack.push(false);
+                self.sites.push(Course {
+                    stack: stack.clone(),
+                    amounts: Vec::new(),
+                    bytes_per_minute: 0.0,
+                    blocks_per_minute: 0.0,
+                });
+            }
+            let (site, has_stack) = (&mut self.sites[at], &mut has_stack[at]);
+            site.amounts.resize(number + 1, Amount::default());
+            site.amounts[number] = site.amounts[number] + held.shown.amount;
+            // The first of a report is its largest.
+            if !std::mem::replace(has_stack, true) {
+                site.stack = stack.clone();
+            }
+        }
+        self.points.push(Point {
+            name,
+            unix_ns,
+            minutes: minutes(unix_ns.saturating_sub(first)),
+            held: all,
+        });
+    }
+
+    fn note_manner(&mut self, report: &Report) {
+        self.unwind = report.unwind;
+        let manner = Manner::of(report);
+        if let Some(first) = &self.manner
+            && !self.builds.same_trace()
+        {
+            for note in first.notes(&manner) {
+                if !self.notes.contains(&note) {
+                    self.notes.push(note);
+                }
+            }
+        }
+        self.manner.get_or_insert(manner);
+    }
+
+    /// Reckons slopes, now that all points are there.
+    pub fn finish(&mut self) {
+        let minutes: Vec<_> = self.points.iter().map(|point| point.minutes).collect();
+        for site in &mut self.sites {
+            site.amounts.resize(minutes.len(), Amount::default());
+            let points = |amount: fn(&Amount) -> u64| {
+                let amounts = site.amounts.iter().map(amount).map(real);
+                slope(&minutes.iter().copied().zip(amounts).collect::<Vec<_>>())
+            };
+            let (bytes, blocks) = (points(|amount| amount.bytes), points(|amount| amount.blocks));
+            (site.bytes_per_minute, site.blocks_per_minute) = (bytes, blocks);
+        }
+        self.sites.sort_by(|a, b| {
+            let by_slope = b.bytes_per_minute.total_cmp(&a.bytes_per_minute);
+            by_slope.then_with(|| last(b).cmp(&last(a)))
+        });
+    }
+
+    /// The slope of all sites together, in bytes and blocks per minute.
+    pub fn total(&self) -> (f64, f64) {
+        let of = |amount: fn(&Amount) -> u64| {
+            let points = self.points.iter();
+            let points = points.map(|point| (point.minutes, real(amount(&point.held.shown.amount))));
+            slope(&points.collect::<Vec<_>>())
+        };
+        (of(|amount| amount.bytes), of(|amount| amount.blocks))
+    }
+}
+
+fn last(course: &Course) -> u64 {
+    course.amounts.last().map_or(0, |amount| amount.bytes)
+}
+
+/// Exact to 15 digits.
+fn real(number: u64) -> f64 {
+    number as f64
+}
+
+fn minutes(nanoseconds: u64) -> f64 {
+    real(nanoseconds) / 60e9
+}
+
+/// The median of the slopes between each two points; 0 where no two are apart.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let mut slopes = Vec::with_capacity(points.len() * points.len() / 2);
+    for (at, (earlier, from)) in points.iter().enumerate() {
+        for (later, to) in &points[at + 1..] {
+            let time = later - earlier;
+            if time > 0.0 {
+                slopes.push((to - from) / time);
+            }
+        }
+    }
+    median(&mut slopes)
+}
+
+fn median(numbers: &mut [f64]) -> f64 {
+    let middle = numbers.len() / 2;
+    if numbers.is_empty() {
+        return 0.0;
+    }
+    let compare = |a: &f64, b: &f64| -> Ordering { a.total_cmp(b) };
+    let (below, &mut upper, _) = numbers.select_nth_unstable_by(middle, compare);
+    match below.iter().copied().max_by(compare) {
+        Some(lower) if numbers.len().is_multiple_of(2) => f64::midpoint(lower, upper),
+        _ => upper,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is steady counts; a step, a peak and an empty moment do not.
+    #[test]
+    fn slopes() {
+        for (amounts, expected) in [
+            (&[0.0, 10.0, 20.0, 30.0][..], 10.0),
+            (&[0.0, 100.0, 100.0, 100.0, 100.0, 100.0], 0.0),
+            (&[5.0, 5.0, 900.0, 5.0, 5.0], 0.0),
+            (&[30.0, 20.0, 10.0], -10.0),
+            (&[0.0, 10.0, 20.0, 0.0, 40.0, 50.0, 60.0], 10.0),
+            (&[7.0], 0.0),
+            (&[], 0.0),
+        ] {
+            let points: Vec<_> = (0..).map(f64::from).zip(amounts.iter().copied()).collect();
+            assert!(
+                (slope(&points) - expected).abs() < 1e-9,
+                "{amounts:?}: {}",
+                slope(&points)
+            );
+        }
+        assert!(slope(&[(1.0, 0.0), (1.0, 50.0)]).abs() < 1e-9);
+    }
+}

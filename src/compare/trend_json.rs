@@ -1,0 +1,96 @@
+//! A trend as one JSON object on one line. The types here are the schema; fields are only ever added.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::difference_json::{AmountJson, HeldJson};
+use super::trend::{Course, Point, Trend};
+use crate::collect::RegionKind;
+use crate::report::{FrameJson, SCHEMA_VERSION, frames_json};
+
+/// Writes `trend`, all sites.
+pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+    let (bytes_per_minute, blocks_per_minute) = trend.total();
+    let json = TrendJson {
+        schema_version: SCHEMA_VERSION,
+        memleak: env!("CARGO_PKG_VERSION"),
+        points: trend.points.iter().map(PointJson::from).collect(),
+        slope: SlopeJson {
+            bytes_per_minute,
+            blocks_per_minute,
+        },
+        notes: &trend.notes,
+        sites: trend.sites.iter().map(CourseJson::from).collect(),
+    };
+    serde_json::to_writer(&mut *out, &json)?;
+    writeln!(out)
+}
+
+#[derive(Serialize)]
+struct TrendJson<'a> {
+    schema_version: u32,
+    memleak: &'static str,
+    points: Vec<PointJson<'a>>,
+    /// Of all sites together.
+    slope: SlopeJson,
+    /// Why points may not be comparable.
+    notes: &'a [String],
+    sites: Vec<CourseJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct PointJson<'a> {
+    name: &'a str,
+    unix_ns: u64,
+    minutes: f64,
+    held: HeldJson,
+}
+
+#[derive(Serialize)]
+struct SlopeJson {
+    bytes_per_minute: f64,
+    blocks_per_minute: f64,
+}
+
+#[derive(Serialize)]
+struct CourseJson<'a> {
+    allocator: &'a str,
+    kind: Option<&'static str>,
+    slope: SlopeJson,
+    /// Points at which there was more than at the one before.
+    rises: usize,
+    /// What was shown at each point.
+    shown: Vec<AmountJson>,
+    end: &'static str,
+    frames: Vec<FrameJson>,
+}
+
+impl<'a> From<&'a Point> for PointJson<'a> {
+    fn from(point: &'a Point) -> Self {
+        Self {
+            name: &point.name,
+            unix_ns: point.unix_ns,
+            minutes: point.minutes,
+            held: point.held.into(),
+        }
+    }
+}
+
+impl<'a> From<&'a Course> for CourseJson<'a> {
+    fn from(course: &'a Course) -> Self {
+        let stack = &course.stack;
+        Self {
+            allocator: &stack.allocator,
+            kind: stack.kind.map(RegionKind::name),
+            slope: SlopeJson {
+                bytes_per_minute: course.bytes_per_minute,
+                blocks_per_minute: course.blocks_per_minute,
+            },
+            rises: course.rises(),
+            shown: course.amounts.iter().map(|&amount| amount.into()).collect(),
+            end: stack.end.name(),
+            frames: frames_json(stack),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The frame of a recording: a header that never changes, and chunks, each written whole, checked and compressed by
+//! itself. What is in them is `schema`'s.
+//!
+//! All numbers are little-endian.
+//!
+//! ```text
+//! header (32 bytes)   89 'memleak', u32 format, u32 0, 16 bytes: the version of the writer, padded with zeros
+//! chunk  (16 bytes)   4 letters: its kind, u32 bytes of CBOR, u32 bytes stored, u32 CRC-32 of these 12 bytes and of
+//!                     what is stored
+//!                     then what is stored: the CBOR, compressed by zlib (RFC 1950)
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+
+use flate2::Compression;
+use flate2::read::ZlibDecoder;
+use flate2::write::ZlibEncoder;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The format that is written, and the newest that is read.
+pub(super) const FORMAT: u32 = 1;
+/// The first byte is no text, so that nothing takes it for text and mends its line ends.
+const MAGIC: [u8; 8] = *b"\x89memleak";
+pub(super) const HEADER_BYTES: usize = 32;
+const WRITER_AT: usize = 16;
+const FRAME_BYTES: usize = 16;
+/// The most bytes of one chunk's CBOR. Writers split what could be more.
+const MAX_BYTES: u32 = 16 << 20;
+/// Most of what zlib can gain on such data at a third of the time of its default.
+const EFFORT: Compression = Compression::new(3);
+/// Nesting of a chunk's CBOR; ours has 5.
+const MAX_NESTING: usize = 16;
+
+/// What a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Where the recording comes from; the first one.
+    Head,
+    /// What others refer to by number.
+    Definitions,
+    /// Amounts of a report's stacks: a part of the report that follows.
+    Amounts,
+    /// A report, whose stacks were before.
+    Report,
+    /// The end, if the recording has one.
+    Done,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [
+        Self::Head,
+        Self::Definitions,
+        Self::Amounts,
+        Self::Report,
+        Self::Done,
+    ];
+
+    pub(super) const fn letters(self) -> [u8; 4] {
+        match self {
+            Self::Head => *b"head",
+            Self::Definitions => *b"defs",
+            Self::Amounts => *b"amts",
+            Self::Report => *b"rept",
+            Self::Done => *b"done",
+        }
+    }
+}
+
+/// There is more than a recording has room for.
+#[derive(Debug)]
+pub(super) struct TooLarge;
+
+/// The header of a file of this program.
+pub(super) fn header() -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..MAGIC.len()].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    let version = env!("CARGO_PKG_VERSION").bytes();
+    for (place, byte) in header[WRITER_AT..].iter_mut().zip(version) {
+        *place = byte;
+    }
+    header
+}
+
+/// What a header says: the format, and which version wrote it. `None` if it is none.
+pub(super) fn read_header(header: &[u8; HEADER_BYTES]) -> Option<(u32, String)> {
+    let rest = header.strip_prefix(&MAGIC)?;
+    let format = u32::from_le_bytes(*rest.first_chunk()?);
+    let writer = header[WRITER_AT..]
+        .iter()
+        .take_while(|byte| byte.is_ascii_graphic());
+    Some((format, writer.map(|&byte| char::from(byte)).collect()))
+}
+
+/// The whole chunk.
+pub(super) fn encode(kind: Kind, payload: &impl Serialize) -> Result<Vec<u8>, TooLarge> {
+    let mut bytes = Vec::new();
+    // Writing to memory does not fail, and what is written has nothing that CBOR has no form for.
+    ciborium::into_writer(payload, &mut bytes).map_err(|_| TooLarge)?;
+    seal(kind.letters(), &bytes)
+}
+
+/// The chunk with these bytes of CBOR in it.
+pub(super) fn seal(kind: [u8; 4], bytes: &[u8]) -> Result<Vec<u8>, TooLarge> {
+    let length = u32::try_from(bytes.len())
+        .ok()
+        .filter(|&length| length <= MAX_BYTES);
+    let length = length.ok_or(TooLarge)?;
+    let mut compressed = ZlibEncoder::new(vec![0; FRAME_BYTES], EFFORT);
+    let compressed = compressed.write_all(bytes).and_then(|()| compressed.finish());
+    let mut chunk = compressed.map_err(|_| TooLarge)?;
+    let stored = u32::try_from(chunk.len() - FRAME_BYTES).map_err(|_| TooLarge)?;
+    chunk[..4].copy_from_slice(&kind);
+    chunk[4..8].copy_from_slice(&length.to_le_bytes());
+    chunk[8..12].copy_from_slice(&stored.to_le_bytes());
+    let sum = checksum(&chunk[..12], &chunk[FRAME_BYTES..]);
+    chunk[12..FRAME_BYTES].copy_from_slice(&sum.to_le_bytes());
+    Ok(chunk)
+}
+
+fn checksum(frame: &[u8], stored: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(frame);
+    sum.update(stored);
+    sum.finalize()
+}
+
+/// A chunk in a file, found to be whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// `None` for a kind that this version does not know.
+    pub(super) kind: Option<Kind>,
+    /// Where it begins.
+    pub(super) at: u64,
+    /// Bytes of CBOR.
+    length: u32,
+    stored: u32,
+}
+
+/// What comes next in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Chunk(Chunk),
+    /// Nothing.
+    End,
+    /// The beginning of a chunk.
+    Cut,
+    /// What was never written like this.
+    Damaged,
+}
+
+impl Chunk {
+    /// Where the next one begins.
+    pub(super) fn end(&self) -> u64 {
+        self.at + FRAME_BYTES as u64 + u64::from(self.stored)
+    }
+
+    /// What is in it. It was found whole before; `None` if it is no such thing all the same.
+    pub(super) fn read<T: DeserializeOwned>(&self, file: &File) -> io::Result<Option<T>> {
+        let mut stored = vec![0; self.stored as usize];
+        file.read_exact_at(&mut stored, self.at + FRAME_BYTES as u64)?;
+        let mut bytes = Vec::new();
+        let mut limited = ZlibDecoder::new(&stored[..]).take(u64::from(self.length) + 1);
+        let read = limited.read_to_end(&mut bytes);
+        if read.is_err() || bytes.len() != self.length as usize {
+            return Ok(None);
+        }
+        Ok(ciborium::de::from_reader_with_recursion_limit(&bytes[..], MAX_NESTING).ok())
+    }
+}
+
+/// The chunk at `at` in a file that ends at `end`.
+pub(super) fn next(file: &File, at: u64, end: u64) -> io::Result<Next> {
+    let left = end.saturating_sub(at);
+    if left == 0 {
+        return Ok(Next::End);
+    }
+    if left < FRAME_BYTES as u64 {
+        return Ok(Next::Cut);
+    }
+    let mut frame = [0; FRAME_BYTES];
+    file.read_exact_at(&mut frame, at)?;
+    let number = |from: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| frame[from + byte]));
+    let (length, stored, sum) = (number(4), number(8), number(12));
+    // What zlib cannot make smaller it makes larger by a few bytes in each 16 KiB.
+    if length > MAX_BYTES || stored > MAX_BYTES + MAX_BYTES / 1024 {
+        return Ok(Next::Damaged);
+    }
+    if u64::from(stored) > left - FRAME_BYTES as u64 {
+        return Ok(Next::Cut);
+    }
+    let mut bytes = vec![0; stored as usize];
+    file.read_exact_at(&mut bytes, at + FRAME_BYTES as u64)?;
+    if checksum(&frame[..12], &bytes) != sum {
+        return Ok(Next::Damaged);
+    }
+    let kind = Kind::ALL.into_iter().find(|kind| kind.letters() == frame[..4]);
+    Ok(Next::Chunk(Chunk {
+        kind,
+        at,
+        length,
+        stored,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: &[u8]) -> (File, u64) {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(bytes).expect("written");
+        (file, bytes.len() as u64)
+    }
+
+    /// A chunk is read as it was written; cut anywhere it is cut, and with any bit changed it is not taken for whole.
+    #[test]
+    fn chunks_are_checked() {
+        let payload: Vec<u64> = (0..100).map(|number| number * number).collect();
+        let chunk = encode(Kind::Amounts, &payload).expect("small");
+        let (whole, end) = file(&chunk);
+        let Ok(Next::Chunk(found)) = next(&whole, 0, end) else {
+            panic!("no chunk")
+        };
+        assert_eq!((found.kind, found.end()), (Some(Kind::Amounts), end));
+        assert_eq!(found.read(&whole).expect("readable"), Some(payload));
+        assert_eq!(next(&whole, end, end).expect("readable"), Next::End);
+        for length in 1..end {
+            assert_eq!(next(&whole, 0, length).expect("readable"), Next::Cut, "{length}");
+        }
+        for bit in 0..chunk.len() * 8 {
+            let mut changed = chunk.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let (changed, end) = file(&changed);
+            let found = next(&changed, 0, end).expect("readable");
+            assert!(matches!(found, Next::Cut | Next::Damaged), "bit {bit}: {found:?}");
+        }
+    }
+
+    /// Whoever can make a checksum can lie about lengths: nothing is unpacked beyond what was announced.
+    #[test]
+    fn lies_about_lengths() {
+        let chunk = encode(Kind::Head, &"x".repeat(1 << 20)).expect("small");
+        for announced in [0_u32, 1, 1000, 1 << 20, (1 << 20) + 6, MAX_BYTES] {
+            let mut chunk = chunk.clone();
+            chunk[4..8].copy_from_slice(&announced.to_le_bytes());
+            let sum = checksum(&chunk[..12], &chunk[FRAME_BYTES..]);
+            chunk[12..16].copy_from_slice(&sum.to_le_bytes());
+            let (file, end) = file(&chunk);
+            let Ok(Next::Chunk(found)) = next(&file, 0, end) else {
+                panic!("no chunk")
+            };
+            assert_eq!(
+                found.read::<String>(&file).expect("readable"),
+                None,
+                "{announced}"
+            );
+        }
+        let mut large = chunk;
+        large[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        let (file, end) = file(&large);
+        assert_eq!(next(&file, 0, end).expect("readable"), Next::Damaged);
+    }
+
+    /// A header says the format and who wrote it; what begins otherwise is none.
+    #[test]
+    fn headers() {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        assert_eq!(read_header(&header()), Some((FORMAT, version)));
+        let mut other = header();
+        other[0] = b'{';
+        assert_eq!(read_header(&other), None);
+    }
+}

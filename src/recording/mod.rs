@@ -1,0 +1,201 @@
+//! Recordings: the reports of a trace in one file, to be read later and elsewhere, without root, without the programs
+//! that were traced.
+//!
+//! A recording has a header, and chunks, of which each is written whole ([`chunk`](self) says how). Each chunk is a
+//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item, which says by itself what its fields are called; `schema` says
+//! what they mean.
+//!
+//! ```text
+//! header
+//! head    where the recording comes from
+//! defs    texts, modules with build-ids, frames with names, stacks: each once, when it is first seen
+//! amts    amounts of the stacks of a report, by the numbers of their definitions
+//! rept    everything else of the report: it is whole now
+//!         … defs, amts and rept for each report
+//! done    how many reports were made and are here; missing, if memleak was killed
+//! ```
+//!
+//! * What a report was is what is read: every format can be made of it, and says the same to the byte.
+//! * Whatever was written before memleak or the machine came to an end can be read.
+//! * The file is bounded (`recorder`), and so is reading it (`tables`): a recording can come from anywhere.
+//! * A chunk of an unknown kind is skipped, and a field that is not known. What cannot be understood without them has
+//!   another format number, and says which version wrote it.
+
+mod anonymize;
+mod chunk;
+mod decode;
+mod define;
+mod encode;
+mod read;
+mod recorder;
+mod schema;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::output::OutputError;
+pub use anonymize::Anonymizer;
+pub use encode::Standing;
+pub use read::{Ending, Glance, Recorded, Recording};
+pub use recorder::{Recorder, Settings};
+
+/// Where a recording comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// The version that recorded.
+    pub memleak: String,
+    /// When it began, in nanoseconds since 1970.
+    pub created_unix_ns: u64,
+    /// On which machine, if that is said.
+    pub host: Option<Host>,
+    /// Names are not the real ones.
+    pub anonymized: bool,
+}
+
+/// A machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// What it is called.
+    pub name: String,
+    /// The kernel's version.
+    pub release: String,
+    /// The kind of its processor.
+    pub machine: String,
+}
+
+impl About {
+    /// What is said of a recording that begins here and now.
+    pub fn here() -> Self {
+        let kernel = |name| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+        Self {
+            memleak: env!("CARGO_PKG_VERSION").to_owned(),
+            created_unix_ns: recorder::unix_nanoseconds(),
+            host: Some(Host {
+                name: kernel("hostname").trim().to_owned(),
+                release: kernel("osrelease").trim().to_owned(),
+                machine: std::env::consts::ARCH.to_owned(),
+            }),
+            anonymized: false,
+        }
+    }
+
+    fn entry(&self, anonymize: bool) -> schema::Head {
+        let host = self.host.as_ref().filter(|_| !anonymize);
+        schema::Head {
+            memleak: self.memleak.clone(),
+            created_unix_ns: self.created_unix_ns,
+            host: host.map(|host| schema::Host {
+                name: host.name.clone(),
+                release: host.release.clone(),
+                machine: host.machine.clone(),
+            }),
+            anonymized: self.anonymized || anonymize,
+        }
+    }
+}
+
+impl From<schema::Head> for About {
+    fn from(head: schema::Head) -> Self {
+        Self {
+            memleak: head.memleak,
+            created_unix_ns: head.created_unix_ns,
+            host: head.host.map(|host| Host {
+                name: host.name,
+                release: host.release,
+                machine: host.machine,
+            }),
+            anonymized: head.anonymized,
+        }
+    }
+}
+
+/// A recording cannot be made, or not go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Its file cannot be made, or not take another's place.
+    #[error(transparent)]
+    File(#[from] OutputError),
+    /// It cannot be written to.
+    #[error("cannot write `{}`: {error}", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Not even one report has room.
+    #[error(
+        "a report takes {needed} bytes, more than --record-limit allows ({limit}): give more, or record less with \
+         --sample-bytes"
+    )]
+    NoRoom {
+        /// What it takes.
+        needed: u64,
+        /// What there is.
+        limit: u64,
+    },
+    /// More than the format has room for.
+    #[error("a part of a report takes more than a recording has room for")]
+    TooLarge,
+}
+
+impl From<chunk::TooLarge> for RecordError {
+    fn from(_: chunk::TooLarge) -> Self {
+        Self::TooLarge
+    }
+}
+
+/// A recording cannot be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be.
+    #[error("cannot read `{}`: {error}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Something else.
+    #[error("`{}` is not a recording: those are made by memleak --record FILE", .0.display())]
+    NotARecording(PathBuf),
+    /// What `--format json` writes.
+    #[error(
+        "`{}` has reports in JSON, which other programs read: for memleak to read, record with --record FILE", .0.display()
+    )]
+    Json(PathBuf),
+    /// Of another version.
+    #[error(
+        "`{}` was recorded by memleak {writer} in format {format}, and this is memleak {}, which reads format {}: use \
+         version {writer} or newer", .path.display(), env!("CARGO_PKG_VERSION"), chunk::FORMAT
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: u32,
+        /// The version that wrote it.
+        writer: String,
+    },
+    /// No report.
+    #[error("`{}` holds no whole report: memleak was ended before it made one, or the file is damaged", .0.display())]
+    Empty(PathBuf),
+    /// Not what was written.
+    #[error("report {report} of `{}` is damaged: {what}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Which report, from 1.
+        report: usize,
+        /// What is wrong.
+        what: String,
+    },
+}

@@ -1,0 +1,292 @@
+//! Reads recordings: definitions at once, reports when they are asked for.
+//!
+//! A file may end anywhere, be changed anywhere, or be made to do harm. What is before the first chunk that is not whole
+//! is read, and what comes after it is not; what a chunk refers to and how much it asks for is checked (`tables`).
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::chunk::{self, Chunk, FORMAT, HEADER_BYTES, Kind, Next};
+use super::decode::{self, Stacks};
+use super::encode::Standing;
+use super::tables::{Tables, Wrong};
+use super::{About, ReadError, schema};
+use crate::report::{ModuleFacts, Report};
+
+/// The most that is read from what is no file, as a pipe.
+const MOST_FROM_PIPES: u64 = 4 << 30;
+
+/// How a recording ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// As it should.
+    Done {
+        /// Reports that were made, recorded or not.
+        made: u64,
+    },
+    /// Between two chunks: memleak still writes it, or was killed.
+    Open,
+    /// Within a chunk that begins here.
+    Cut(u64),
+    /// At a chunk that begins here and is not what was written.
+    Damaged(u64),
+}
+
+/// Where a report is.
+#[derive(Clone, Debug)]
+struct Place {
+    amounts: Vec<Chunk>,
+    report: Chunk,
+}
+
+/// A recording, open for reading.
+pub struct Recording {
+    path: PathBuf,
+    file: File,
+    about: About,
+    tables: Tables,
+    reports: Vec<Place>,
+    ending: Ending,
+}
+
+/// A report as it was recorded.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Where it stands.
+    pub standing: Standing,
+    /// The report.
+    pub report: Report,
+}
+
+/// What is known of a report at a glance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// Where it stands.
+    pub standing: Standing,
+    /// The kernel's version, if it was traced.
+    pub kernel: Option<String>,
+}
+
+impl Recording {
+    /// Opens the recording at `path`; one in a pipe is read to its end.
+    ///
+    /// # Errors
+    ///
+    /// It is none, cannot be read, or has no report that can be.
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let read = Self::try_open(path).map_err(|error| ReadError::File {
+            path: path.to_owned(),
+            error,
+        });
+        let recording = read??;
+        match recording.reports.is_empty() {
+            true => Err(ReadError::Empty(path.to_owned())),
+            false => Ok(recording),
+        }
+    }
+
+    fn try_open(path: &Path) -> io::Result<Result<Self, ReadError>> {
+        let (file, end) = seekable(File::open(path)?)?;
+        if end == 0 {
+            return Ok(Err(ReadError::Empty(path.to_owned())));
+        }
+        let mut header = [0; HEADER_BYTES];
+        let beginning = usize::try_from(end).map_or(HEADER_BYTES, |end| end.min(HEADER_BYTES));
+        file.read_exact_at(&mut header[..beginning], 0)?;
+        let Some((format, writer)) = chunk::read_header(&header).filter(|_| beginning == HEADER_BYTES) else {
+            return Ok(Err(not_a_recording(path, &file)));
+        };
+        if format != FORMAT {
+            return Ok(Err(ReadError::Format {
+                path: path.to_owned(),
+                format,
+                writer,
+            }));
+        }
+        let mut recording = Self {
+            path: path.to_owned(),
+            file,
+            about: About::default(),
+            tables: Tables::default(),
+            reports: Vec::new(),
+            ending: Ending::Open,
+        };
+        recording.index(end)?;
+        Ok(Ok(recording))
+    }
+
+    /// Finds the chunks, and reads the definitions.
+    fn index(&mut self, end: u64) -> io::Result<()> {
+        let mut at = HEADER_BYTES as u64;
+        let mut amounts = Vec::new();
+        loop {
+            let chunk = match chunk::next(&self.file, at, end)? {
+                Next::Chunk(chunk) => chunk,
+                Next::End => return Ok(()),
+                Next::Cut => {
+                    self.ending = Ending::Cut(at);
+                    return Ok(());
+                }
+                Next::Damaged => {
+                    self.ending = Ending::Damaged(at);
+                    return Ok(());
+                }
+            };
+            let understood = match chunk.kind {
+                None => true,
+                Some(Kind::Amounts) => {
+                    amounts.push(chunk);
+                    true
+                }
+                Some(Kind::Report) => {
+                    let amounts = std::mem::take(&mut amounts);
+                    self.reports.push(Place {
+                        amounts,
+                        report: chunk,
+                    });
+                    true
+                }
+                Some(Kind::Head) => match chunk.read::<schema::Head>(&self.file)? {
+                    Some(head) => {
+                        self.about = head.into();
+                        true
+                    }
+                    None => false,
+                },
+                Some(Kind::Definitions) => match chunk.read(&self.file)? {
+                    Some(definitions) => self.tables.add(definitions).is_ok(),
+                    None => false,
+                },
+                Some(Kind::Done) => match chunk.read::<schema::Done>(&self.file)? {
+                    Some(done) => {
+                        self.ending = Ending::Done { made: done.made };
+                        return Ok(());
+                    }
+                    None => false,
+                },
+            };
+            if !understood {
+                self.ending = Ending::Damaged(at);
+                return Ok(());
+            }
+            at = chunk.end();
+        }
+    }
+
+    /// How many reports can be read; at least one.
+    pub fn count(&self) -> usize {
+        self.reports.len()
+    }
+
+    /// Where it comes from.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// How it ends.
+    pub fn ending(&self) -> Ending {
+        self.ending
+    }
+
+    /// All modules that stacks of it came through.
+    pub fn modules(&self) -> &[Arc<ModuleFacts>] {
+        self.tables.modules()
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What can be known of a report without reading its stacks; the first has index 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recording::report`].
+    pub fn glance(&self, index: usize) -> Result<Glance, ReadError> {
+        self.checked(index, self.try_glance(index))
+    }
+
+    fn try_glance(&self, index: usize) -> io::Result<Result<Glance, Wrong>> {
+        let Some(place) = self.reports.get(index) else {
+            return Ok(Err(Wrong("there is no such report".to_owned())));
+        };
+        let Some(report) = place.report.read::<schema::Report>(&self.file)? else {
+            return Ok(Err(Wrong("it is not what was written".to_owned())));
+        };
+        let release = report
+            .kernel
+            .as_ref()
+            .map(|kernel| self.tables.text(kernel.release));
+        Ok(release.transpose().map(|release| Glance {
+            standing: decode::standing(&report),
+            kernel: release.map(|release| release.to_string_lossy().into_owned()),
+        }))
+    }
+
+    /// Reads a report; the first has index 0.
+    ///
+    /// # Errors
+    ///
+    /// It is damaged, or there is none.
+    pub fn report(&self, index: usize) -> Result<Recorded, ReadError> {
+        self.checked(index, self.try_report(index))
+    }
+
+    fn checked<T>(&self, index: usize, read: io::Result<Result<T, Wrong>>) -> Result<T, ReadError> {
+        let path = || self.path.clone();
+        let read = read.map_err(|error| ReadError::File { path: path(), error });
+        read?.map_err(|Wrong(what)| ReadError::Damaged {
+            path: path(),
+            report: index + 1,
+            what,
+        })
+    }
+
+    fn try_report(&self, index: usize) -> io::Result<Result<Recorded, Wrong>> {
+        let unreadable = |what: &str| Ok(Err(Wrong(what.to_owned())));
+        let Some(place) = self.reports.get(index) else {
+            return unreadable("there is no such report");
+        };
+        let mut stacks = Stacks::new(&self.tables);
+        for chunk in &place.amounts {
+            let Some(amounts) = chunk.read(&self.file)? else {
+                return unreadable("its stacks are not what was written");
+            };
+            if let Err(wrong) = stacks.add(amounts) {
+                return Ok(Err(wrong));
+            }
+        }
+        let Some(report) = place.report.read(&self.file)? else {
+            return unreadable("it is not what was written");
+        };
+        let standing = decode::standing(&report);
+        Ok(decode::report(stacks, report).map(|report| Recorded { standing, report }))
+    }
+}
+
+/// The same file, or what a pipe has as one, and where it ends.
+fn seekable(mut file: File) -> io::Result<(File, u64)> {
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        return Ok((file, metadata.len()));
+    }
+    let mut copy = tempfile::tempfile()?;
+    let bytes = io::copy(&mut (&mut file).take(MOST_FROM_PIPES), &mut copy)?;
+    copy.seek(SeekFrom::Start(0))?;
+    Ok((copy, bytes))
+}
+
+/// What a file is instead, as far as can be told.
+fn not_a_recording(path: &Path, file: &File) -> ReadError {
+    let mut start = [0; 64];
+    let length = file.read_at(&mut start, 0).unwrap_or(0);
+    let start = String::from_utf8_lossy(&start[..length]);
+    match start.starts_with('{') && start.contains("\"schema_version\"") {
+        true => ReadError::Json(path.to_owned()),
+        false => ReadError::NotARecording(path.to_owned()),
+    }
+}

@@ -1,0 +1,335 @@
+//! Recordings as a whole: what was recorded is what is read, whatever happened to the file, and whatever is in it.
+
+#![allow(clippy::unwrap_used)]
+
+mod hostile;
+mod limit;
+mod sample;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::report::{Format, Report, render};
+use sample::{grown, rich};
+
+/// A directory, and the settings of a recording in it.
+struct Place {
+    _directory: TempDir,
+    settings: Settings,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            file: directory.path().join("leaks.memleak"),
+            overwrite: false,
+            limit: Settings::USUAL_LIMIT,
+            anonymize: false,
+        };
+        Self {
+            _directory: directory,
+            settings,
+        }
+    }
+
+    fn file(&self) -> &Path {
+        &self.settings.file
+    }
+
+    /// Records `reports` and ends the recording.
+    fn record(&self, reports: &[Report]) {
+        let mut recorder = Recorder::create(&self.settings).unwrap();
+        for (report, number) in reports.iter().zip(1..) {
+            recorder.record(standing(number), report).unwrap();
+        }
+        recorder.finish().unwrap();
+    }
+
+    fn open(&self) -> Recording {
+        Recording::open(self.file()).unwrap()
+    }
+
+    /// The error of opening a file with these bytes.
+    fn refused(&self, bytes: &[u8]) -> String {
+        fs::write(self.file(), bytes).unwrap();
+        Recording::open(self.file()).map(|_| ()).unwrap_err().to_string()
+    }
+}
+
+fn standing(number: u64) -> Standing {
+    Standing {
+        number,
+        unix_ns: 1_700_000_000_000_000_000 + number * 1_000_000_000,
+    }
+}
+
+/// A report in every format.
+fn formats(report: &Report) -> Vec<String> {
+    let formats = [Format::Text, Format::Json, Format::Summary];
+    formats
+        .into_iter()
+        .map(|format| {
+            let mut out = Vec::new();
+            render(report, format, &mut out).unwrap();
+            String::from_utf8_lossy(&out).into_owned()
+        })
+        .collect()
+}
+
+#[track_caller]
+fn assert_same(read: &Report, recorded: &Report) {
+    assert_eq!(format!("{read:#?}"), format!("{recorded:#?}"));
+    assert_eq!(formats(read), formats(recorded));
+}
+
+/// Every field of every report is read as it was recorded, and every format of it is the same to the byte.
+#[test]
+fn what_is_recorded_is_read() {
+    let place = Place::new();
+    let reports = [
+        rich(),
+        grown(2),
+        crate::report::sample(),
+        sample::of_the_kernel(),
+        sample::empty(),
+    ];
+    place.record(&reports);
+    let recording = place.open();
+    assert_eq!(
+        (recording.count(), recording.ending()),
+        (5, Ending::Done { made: 5 })
+    );
+    for (index, recorded) in reports.iter().enumerate() {
+        let read = recording.report(index).unwrap();
+        assert_eq!(read.standing, standing(index as u64 + 1));
+        assert_same(&read.report, recorded);
+    }
+    let about = recording.about();
+    assert_eq!(about.memleak, env!("CARGO_PKG_VERSION"));
+    let host = about.host.as_ref().unwrap();
+    assert!(!host.name.is_empty() && !host.release.is_empty() && !about.anonymized);
+    assert!(
+        recording
+            .modules()
+            .iter()
+            .any(|module| module.path.ends_with("leaker"))
+    );
+}
+
+/// What reports have in common is there once: the tenth takes a small part of what the first takes.
+#[test]
+fn definitions_are_written_once() {
+    let place = Place::new();
+    let mut recorder = Recorder::create(&place.settings).unwrap();
+    let mut sizes = Vec::new();
+    for number in 1..=10 {
+        recorder.record(standing(number), &grown(200)).unwrap();
+        sizes.push(fs::metadata(place.file()).unwrap().len());
+    }
+    let (first, last) = (sizes[0], sizes[9] - sizes[8]);
+    assert!(last * 4 < first, "{sizes:?}");
+}
+
+/// Wherever a file ends, the reports before that are read as they were; a file without an end says so.
+#[test]
+fn files_that_were_cut() {
+    let place = Place::new();
+    let reports = [rich(), grown(3), grown(4)];
+    let mut recorder = Recorder::create(&place.settings).unwrap();
+    let mut ends = Vec::new();
+    for (report, number) in reports.iter().zip(1..) {
+        recorder.record(standing(number), report).unwrap();
+        ends.push(fs::metadata(place.file()).unwrap().len());
+    }
+    assert_eq!(place.open().ending(), Ending::Open);
+    recorder.finish().unwrap();
+    let file = fs::File::options().write(true).open(place.file()).unwrap();
+    let whole = file.metadata().unwrap().len();
+    let around = |end: u64| end.saturating_sub(20)..end + 20;
+    let close = |length: &u64| ends.iter().any(|&end| around(end).contains(length));
+    // A file that was cut is cut again.
+    for length in (0..whole)
+        .rev()
+        .filter(|length| length % 11 == 0 || close(length))
+    {
+        file.set_len(length).unwrap();
+        let complete = ends.iter().filter(|&&end| end <= length).count();
+        let Ok(recording) = Recording::open(place.file()) else {
+            assert_eq!(complete, 0, "at {length}");
+            continue;
+        };
+        assert_eq!(recording.count(), complete, "at {length}");
+        assert!(
+            matches!(recording.ending(), Ending::Cut(_) | Ending::Open),
+            "at {length}"
+        );
+        if close(&length) {
+            let last = recording.report(complete - 1).unwrap();
+            assert_same(&last.report, &reports[complete - 1]);
+        }
+    }
+}
+
+/// A file of another version, or of something else, is refused with what to do about it.
+#[test]
+fn other_files() {
+    let place = Place::new();
+    place.record(&[rich()]);
+    let whole = fs::read(place.file()).unwrap();
+    let mut newer = whole.clone();
+    newer[8] = 7;
+    newer[16..22].copy_from_slice(b"12.3.4");
+    let refused = place.refused(&newer);
+    assert!(
+        refused.contains("memleak 12.3.4 in format 7") && refused.contains("12.3.4 or newer"),
+        "{refused}"
+    );
+    let mut json = Vec::new();
+    render(&rich(), Format::Json, &mut json).unwrap();
+    assert!(place.refused(&json).contains("reports in JSON"));
+    for other in [&b"\x7fELF"[..], b"\n", b"\x89memleak", &[0; 4096]] {
+        assert!(place.refused(other).contains("is not a recording"));
+    }
+    for started in [&whole[..HEADER], b""] {
+        assert!(place.refused(started).contains("no whole report"));
+    }
+    fs::remove_file(place.file()).unwrap();
+    let missing = Recording::open(place.file()).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        missing.contains("leaks.memleak") && missing.contains("No such file"),
+        "{missing}"
+    );
+}
+
+const HEADER: usize = chunk::HEADER_BYTES;
+
+/// What a later version may add is skipped: chunks of other kinds, fields with other names.
+#[test]
+fn what_is_not_known_is_skipped() {
+    let place = Place::new();
+    place.record(&[rich()]);
+    let whole = fs::read(place.file()).unwrap();
+    let other = chunk::seal(*b"mood", b"not even CBOR").unwrap();
+    let mut head = Vec::new();
+    ciborium::into_writer(
+        &serde_json::json!({"memleak": "9.9", "weather": ["rain", 7]}),
+        &mut head,
+    )
+    .unwrap();
+    let head = chunk::seal(*b"head", &head).unwrap();
+    let new = [&whole[..HEADER], &other, &whole[HEADER..], &head].concat();
+    let new = [&new[..HEADER], &head, &new[HEADER..]].concat();
+    fs::write(place.file(), new).unwrap();
+    let recording = place.open();
+    assert_eq!(recording.ending(), Ending::Done { made: 1 });
+    assert_same(&recording.report(0).unwrap().report, &rich());
+}
+
+/// A recording is its owner's alone, and replaces nothing unless that was asked for.
+#[test]
+fn nothing_is_replaced_by_accident() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut place = Place::new();
+    fs::write(place.file(), "old").unwrap();
+    let refused = Recorder::create(&place.settings)
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("is there already") && refused.contains("-f"),
+        "{refused}"
+    );
+    place.settings.overwrite = true;
+    // A trace that does not begin replaces nothing.
+    place.record(&[]);
+    assert_eq!(fs::read(place.file()).unwrap(), b"old");
+    place.record(&[rich()]);
+    assert_eq!(place.open().count(), 1);
+    fs::remove_file(place.file()).unwrap();
+    place.record(&[]);
+    assert!(!place.file().exists());
+    place.record(&[rich()]);
+    let mode = fs::metadata(place.file()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    place.settings.file = "/dev/null".into();
+    let special = Recorder::create(&place.settings)
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(special.contains("not a regular file"), "{special}");
+}
+
+/// Two recordings without names are the same as far as the names in them are, and have no name in them that was there.
+#[test]
+fn anonymized() {
+    let mut place = Place::new();
+    place.settings.anonymize = true;
+    place.record(&[rich(), sample::of_the_kernel()]);
+    let bytes_of_all = unpacked(place.file());
+    for name in sample::NAMES {
+        assert!(!bytes_of_all.contains(name), "{name}");
+    }
+    let recording = place.open();
+    assert!(recording.about().anonymized && recording.about().host.is_none());
+    let first = recording.report(0).unwrap().report;
+    let original = rich();
+    assert_eq!(first.stacks.len(), original.stacks.len());
+    for (stack, was) in first.stacks.iter().zip(&original.stacks) {
+        assert_eq!((stack.outstanding, stack.end), (was.outstanding, was.end));
+        assert_eq!(stack.frames.len(), was.frames.len());
+    }
+    // What had one name has one name, and the executable is the module.
+    let symbol = |stack: usize, frame: usize| {
+        first.stacks[stack].frames[frame]
+            .names
+            .symbol
+            .clone()
+            .unwrap()
+            .name
+    };
+    assert_eq!(symbol(0, 0), symbol(2, 0));
+    assert_ne!(symbol(0, 0), symbol(0, 1));
+    let (module, _) = first.stacks[0].frames[1].at.place.clone().unwrap();
+    assert_eq!(first.targets[0].exe.as_ref(), Some(&module.path));
+    assert_eq!(first.stacks[0].allocator, "malloc");
+    fs::remove_file(place.file()).unwrap();
+    place.record(&[rich()]);
+    assert_same(&place.open().report(0).unwrap().report, &first);
+}
+
+/// All that chunks of a file hold, as text.
+fn unpacked(path: &Path) -> String {
+    let file = fs::File::open(path).unwrap();
+    let end = file.metadata().unwrap().len();
+    let mut at = HEADER as u64;
+    let mut text = String::new();
+    while let Ok(chunk::Next::Chunk(chunk)) = chunk::next(&file, at, end) {
+        let value: ciborium::Value = chunk.read(&file).unwrap().unwrap();
+        text.push_str(&format!("{value:?}"));
+        at = chunk.end();
+    }
+    assert_eq!(at, end);
+    text
+}
+
+/// A copy of a recording is the same recording.
+#[test]
+fn copies() {
+    let place = Place::new();
+    place.record(&[rich(), grown(3)]);
+    let recording = place.open();
+    let copy = Place::new();
+    let mut recorder = Recorder::create_with(&copy.settings, recording.about()).unwrap();
+    for index in 0..recording.count() {
+        let recorded = recording.report(index).unwrap();
+        recorder.record(recorded.standing, &recorded.report).unwrap();
+    }
+    recorder.finish().unwrap();
+    assert_eq!(copy.open().about(), recording.about());
+    let read = |path: PathBuf| fs::read(path).unwrap();
+    assert_eq!(read(copy.settings.file), read(place.settings.file));
+}

@@ -1,0 +1,95 @@
+//! The size of recordings.
+
+use super::*;
+
+/// A recording of `count` reports of `stacks` stacks with this limit; its size is checked after each.
+fn bounded(limit: u64, count: u64, stacks: impl Fn(u64) -> u64) -> (Place, Recorder) {
+    let mut place = Place::new();
+    place.settings.limit = limit;
+    let mut recorder = Recorder::create(&place.settings).unwrap();
+    for number in 1..=count {
+        recorder.record(standing(number), &grown(stacks(number))).unwrap();
+        let length = fs::metadata(place.file()).unwrap().len();
+        assert!(length <= limit, "{length} bytes after {number} reports");
+    }
+    (place, recorder)
+}
+
+fn numbers(recording: &Recording) -> Vec<u64> {
+    let numbers = 0..recording.count();
+    numbers
+        .map(|index| recording.glance(index).unwrap().standing.number)
+        .collect()
+}
+
+/// However many reports are made, the file keeps below its limit; it has the first and the last, and those between them
+/// are evenly far apart. At any moment, what it has can be read.
+#[test]
+fn thinned_evenly() {
+    const COUNT: u64 = 300;
+    const LIMIT: u64 = Settings::LEAST_LIMIT;
+    let (place, recorder) = bounded(LIMIT, COUNT, |_| 40);
+    let before_the_end = numbers(&place.open());
+    assert_eq!(before_the_end[0], 1);
+    recorder.finish().unwrap();
+    assert!(fs::metadata(place.file()).unwrap().len() <= LIMIT);
+    let recording = place.open();
+    assert_eq!(recording.ending(), Ending::Done { made: COUNT });
+    let numbers = numbers(&recording);
+    assert_eq!((numbers[0], numbers.last()), (1, Some(&COUNT)));
+    let distances: Vec<_> = numbers.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let (last, others) = distances.split_last().unwrap();
+    assert!(
+        others.iter().all(|&distance| distance == others[0]),
+        "{numbers:?}"
+    );
+    assert!(others[0].is_power_of_two() && *last <= others[0], "{numbers:?}");
+    assert!(numbers.len() >= 10, "{numbers:?}");
+    assert_same(
+        &recording.report(recording.count() - 1).unwrap().report,
+        &grown(40),
+    );
+}
+
+/// When stacks grow so many that nothing else has room, the last report is what stays.
+#[test]
+fn the_last_has_room() {
+    let (place, recorder) = bounded(Settings::LEAST_LIMIT, 30, |number| 40 * number);
+    recorder.finish().unwrap();
+    let recording = place.open();
+    assert_eq!(numbers(&recording).last(), Some(&30));
+    assert_same(
+        &recording.report(recording.count() - 1).unwrap().report,
+        &grown(1200),
+    );
+}
+
+/// A report that is too large by itself is said to be, and what was recorded before stays readable.
+#[test]
+fn not_even_one_has_room() {
+    let (place, mut recorder) = bounded(Settings::LEAST_LIMIT, 3, |_| 10);
+    let refused = recorder
+        .record(standing(4), &grown(4000))
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("--record-limit allows (65536)"), "{refused}");
+    assert_eq!(numbers(&place.open()), [1, 2, 3]);
+}
+
+/// A trace goes on when its recording cannot, and is told so at the end.
+#[test]
+fn a_trace_outlives_its_recording() {
+    use crate::report::Consumer;
+    let (place, mut recorder) = bounded(Settings::LEAST_LIMIT, 1, |_| 10);
+    let large = std::sync::Arc::new(grown(4000));
+    recorder.take(&large).unwrap();
+    recorder.take(&large).unwrap();
+    assert!(
+        recorder
+            .finish()
+            .unwrap_err()
+            .to_string()
+            .contains("--record-limit")
+    );
+    assert_eq!(place.open().ending(), Ending::Done { made: 3 });
+}

@@ -1,0 +1,264 @@
+//! Reports that have everything a report can have.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::walk::{End, FoundBy, Unwind};
+
+use crate::bpf::{InstanceEnd, ProbeProgram, Sampling, Traps};
+use crate::collect::{AGE_BOUNDS, Ages, Amount, Estimate, Losses, RegionKind, Spread};
+use crate::leak::Change;
+use crate::memory::Parts;
+use crate::overhead::{Governed, Overhead, ProgramTime, Spent};
+use crate::report::{
+    Compared, Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, StackRecent, TargetFacts,
+    TimeOfDay,
+};
+use crate::symbolize::frame::{Gap, InlinedFrame, Symbol, Symbolized};
+
+/// Names that are in these reports and are nobody's business.
+pub(super) const NAMES: [&str; 9] = [
+    "LeakLib",
+    "leaker",
+    "libplugin",
+    "libstdc++",
+    "secret_worker",
+    "very_own_alloc",
+    "0a1b",
+    "6.18.5-secret",
+    "main",
+];
+
+fn estimate(seed: u64) -> Estimate {
+    Estimate {
+        amount: Amount {
+            bytes: seed * 1000,
+            blocks: seed,
+        },
+        spread: Spread {
+            recorded: seed / 2,
+            bytes: u128::from(seed) << 80,
+            blocks: u128::MAX - u128::from(seed),
+        },
+    }
+}
+
+/// With a value other than the usual one in every field of it.
+pub(super) fn rich() -> Report {
+    let mut report = crate::report::sample();
+    report.time = TimeOfDay {
+        hour: 23,
+        minute: 59,
+        second: 60,
+    };
+    report.unwind = Unwind::Fp;
+    report.top = usize::MAX;
+    report.sampling = Sampling::Governed(4096);
+    report.compared = Compared {
+        older: Some(Duration::from_millis(u64::MAX)),
+        first: true,
+        since_last: Duration::from_nanos(1),
+        since_baseline: Duration::from_secs(1 << 40),
+        marked: Some(TimeOfDay::default()),
+    };
+    targets(&mut report);
+    stacks(&mut report);
+    report.losses = Losses {
+        blocks: 1,
+        bytes: 2,
+        frees: 3,
+        processes: 4,
+        events: 5,
+        causes: BTreeMap::from([
+            ("block_table_full".into(), 1),
+            ("of_a_later_version".into(), u64::MAX),
+        ]),
+    };
+    report.overhead = Some(overhead());
+    report.events.filtered = estimate(3).amount;
+    report
+}
+
+fn targets(report: &mut Report) {
+    let memory = Parts {
+        rss: 1,
+        tracked: 2,
+        before_attach_at_most: 3,
+        slack_at_least: 4,
+        thread_stacks: 5,
+        files: 6,
+        shared: 7,
+        unexplained: 8,
+        not_resident: u64::MAX,
+    };
+    report.targets[0].memory = Some(memory);
+    report.targets.push(TargetFacts {
+        pid: u32::MAX,
+        instance: 2,
+        parent: Some(1),
+        comm: "secret_worker\n".to_owned(),
+        exe: Some(OsString::from_vec(b"/opt/\xff\xfe".to_vec()).into()),
+        ended: Some(InstanceEnd::Execed),
+        memory: None,
+    });
+}
+
+fn stacks(report: &mut Report) {
+    let mut ages = [Estimate::default(); AGE_BOUNDS.len() + 1];
+    ages[2] = estimate(9);
+    let first = &mut report.stacks[0];
+    first.outstanding_spread = estimate(5).spread;
+    first.allocated_spread = estimate(6).spread;
+    first.lost = estimate(7).amount;
+    first.recent = StackRecent {
+        young: Some(estimate(1)),
+        ages: Some(Ages::of_classes(ages)),
+        since_last: Change {
+            allocated: estimate(2),
+            freed: estimate(3),
+        },
+        since_baseline: Change {
+            allocated: estimate(4),
+            freed: Estimate::default(),
+        },
+    };
+    let second = &mut report.stacks[1];
+    second.instance = 2;
+    second.ended = Some(InstanceEnd::Exited);
+    second.kind = Some(RegionKind::Shared);
+    second.allocator = "very_own_alloc".into();
+    let code = Location {
+        pc: Avma::new(u64::MAX),
+        place: Some((module("/opt/leaker"), Svma::new(u64::MAX - 1))),
+    };
+    for gap in super::super::define::GAPS {
+        second.frames.push(frame(code.clone(), None, Some(gap)));
+    }
+    second.frames.push(frame(code, Some("no_offset"), None));
+}
+
+fn module(path: &str) -> Arc<ModuleFacts> {
+    Arc::new(ModuleFacts {
+        path: path.into(),
+        build_id: None,
+        table: None,
+    })
+}
+
+fn frame(at: Location, name: Option<&str>, gap: Option<Gap>) -> Frame {
+    Frame {
+        at,
+        found_by: FoundBy::Kernel,
+        names: Arc::new(Symbolized {
+            symbol: name.map(|name| Symbol {
+                name: name.to_owned(),
+                offset: None,
+            }),
+            file: Some(String::new()),
+            line: Some(u32::MAX),
+            inlined: vec![InlinedFrame {
+                symbol: None,
+                file: None,
+                line: None,
+            }],
+            gap,
+        }),
+    }
+}
+
+fn overhead() -> Overhead {
+    let mut programs = [ProgramTime::default(); ProbeProgram::ALL.len()];
+    for (program, number) in programs.iter_mut().zip([1.0, 0.1, 1e300, 0.0, 7.25]) {
+        *program = ProgramTime {
+            runs: number,
+            nanoseconds: number / 3.0,
+        };
+    }
+    Overhead {
+        spent: Spent {
+            seconds: 0.1,
+            entries: 1.0 / 3.0,
+            programs,
+            traps: 1e-9,
+            trap_nanoseconds: 12_345.678,
+            unmeasured: 1.0,
+        },
+        lately: 0.7,
+        traps: Traps {
+            emulated: 500.5,
+            stepped: Some(16_000.0),
+            returning: 700.0,
+            empty_program: 40.0,
+        },
+        measured: true,
+        governed: Some(Governed {
+            limit: 0.02,
+            now: 4096,
+            least: 1,
+            most: u64::MAX,
+            changes: 7,
+            floor: Some(0.03),
+        }),
+    }
+}
+
+/// One of the kernel's own allocations.
+pub(super) fn of_the_kernel() -> Report {
+    let mut report = crate::report::sample();
+    let total = |allocator: &str, holds_others| KindTotals {
+        allocator: allocator.to_owned().into(),
+        outstanding: estimate(1).amount,
+        allocated: estimate(2).amount,
+        holds_others,
+    };
+    report.kernel = Some(KernelFacts {
+        release: "6.18.5-secret".to_owned(),
+        kinds: vec![total("kmalloc", false), total("slab_pages", true)],
+    });
+    report.sampling = Sampling::Calls(100);
+    report.stacks[0].end = End::KernelUnwinder;
+    report.stacks[0].allocator = "slab_pages".into();
+    report.stacks[0].frames[0].at.place = Some((module("[kernel]"), Svma::new(16)));
+    report
+}
+
+/// One in which nothing is.
+pub(super) fn empty() -> Report {
+    let mut report = crate::report::sample();
+    report.targets.clear();
+    report.stacks.clear();
+    report.ends.clear();
+    report.steps.clear();
+    report.sampling = Sampling::Bytes(1);
+    report
+}
+
+/// One with so many stacks, the first of which hold more than in a smaller one.
+pub(super) fn grown(stacks: u64) -> Report {
+    let mut report = crate::report::sample();
+    let pattern = report.stacks[0].clone();
+    report.elapsed = Duration::from_secs(stacks);
+    report.stacks = (0..stacks)
+        .map(|number| {
+            let mut stack = pattern.clone();
+            stack.outstanding = Amount {
+                bytes: 100 * (stacks - number),
+                blocks: stacks - number,
+            };
+            let (module, _) = stack.frames[1].at.place.clone().unwrap();
+            stack.frames[1].at.place = Some((module, Svma::new(0x1000 + number)));
+            let mut names = stack.frames[1].names.as_ref().clone();
+            names.symbol = Some(Symbol {
+                name: format!("grows_{}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                offset: Some(number),
+            });
+            stack.frames[1].names = Arc::new(names);
+            stack
+        })
+        .collect();
+    report
+}

@@ -1,0 +1,138 @@
+//! `memleak diff`: what grew from one report to another.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::source::{Source, index, name, open, read};
+use crate::compare::{Builds, Comparison, Side, Trace, render_difference_json, render_difference_text};
+use crate::output::{Destination, write_document};
+use crate::recording::{Recorded, Recording};
+use crate::report::{Report, printable};
+
+/// Modules that are named.
+const MOST_MODULES: usize = 3;
+
+/// The form of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DifferenceFormat {
+    /// For people.
+    Text,
+    /// One object.
+    Json,
+}
+
+/// What `memleak diff` is to do.
+#[derive(Clone, Debug)]
+pub struct DifferenceOptions {
+    /// The earlier report.
+    pub before: Source,
+    /// The later one.
+    pub after: Source,
+    /// The form.
+    pub format: DifferenceFormat,
+    /// Where it goes.
+    pub destination: Destination,
+    /// Sites in text.
+    pub top: usize,
+}
+
+/// Does it.
+///
+/// # Errors
+///
+/// A recording cannot be read, or nothing can be written.
+pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
+    let before = Opened::of(&options.before)?;
+    let after = match options.after.file == options.before.file {
+        true => before.another(&options.after)?,
+        false => Opened::of(&options.after)?,
+    };
+    let traces = [before.trace(), after.trace()];
+    let builds = match is_one_trace(&before.recording, &after.recording) {
+        true => Builds::of_one_trace(),
+        false => Builds::of_traces(traces),
+    };
+    let mut comparison = Comparison::of(before.side(), after.side(), &builds);
+    comparison.notes.extend(rebuilt(&builds.rebuilt(&traces)));
+    if after.recorded.standing.unix_ns < before.recorded.standing.unix_ns {
+        comparison.notes.push("the first is the later one".to_owned());
+    }
+    write_document(&options.destination, |out| match options.format {
+        DifferenceFormat::Text => render_difference_text(&comparison, options.top, out),
+        DifferenceFormat::Json => render_difference_json(&comparison, out),
+    })
+}
+
+/// A report of a recording.
+struct Opened {
+    recording: Arc<Recording>,
+    index: usize,
+    recorded: Recorded,
+}
+
+impl Opened {
+    fn of(source: &Source) -> anyhow::Result<Self> {
+        Self::in_recording(Arc::new(open(&source.file)?), source)
+    }
+
+    /// One of the same recording.
+    fn another(&self, source: &Source) -> anyhow::Result<Self> {
+        Self::in_recording(Arc::clone(&self.recording), source)
+    }
+
+    fn in_recording(recording: Arc<Recording>, source: &Source) -> anyhow::Result<Self> {
+        let index = match source.report {
+            Some(number) => index(&recording, number)?,
+            None => recording.count() - 1,
+        };
+        Ok(Self {
+            recorded: read(&recording, index)?,
+            recording,
+            index,
+        })
+    }
+
+    fn report(&self) -> &Report {
+        &self.recorded.report
+    }
+
+    fn trace(&self) -> Trace<'_> {
+        let kernel = self.report().kernel.as_ref();
+        Trace {
+            modules: self.recording.modules(),
+            kernel: kernel.map(|kernel| kernel.release.as_str()),
+        }
+    }
+
+    fn side(&self) -> Side<'_> {
+        Side {
+            name: name(&self.recording, self.index),
+            unix_ns: self.recorded.standing.unix_ns,
+            report: self.report(),
+        }
+    }
+}
+
+/// Whether two recordings are of one trace: one is a copy of the other, or of its beginning.
+pub(super) fn is_one_trace(a: &Recording, b: &Recording) -> bool {
+    a.path() == b.path() || a.about() == b.about()
+}
+
+/// What is said of modules of which there are several builds.
+pub(super) fn rebuilt(paths: &[&Path]) -> Option<String> {
+    let name = |path: &&Path| {
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        printable(&name.to_string_lossy())
+    };
+    let mut names: Vec<_> = paths.iter().take(MOST_MODULES).map(name).collect();
+    match paths.len().saturating_sub(MOST_MODULES) {
+        0 => {}
+        more => names.push(format!("{more} more")),
+    }
+    (!names.is_empty()).then(|| {
+        format!(
+            "of {} there are several builds: their code is compared by the names of functions",
+            names.join(", ")
+        )
+    })
+}
