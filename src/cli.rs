@@ -4,6 +4,7 @@ mod allocators;
 mod kernel;
 mod output;
 mod program;
+mod quantity;
 mod selection;
 mod short_ways;
 mod view;
@@ -22,6 +23,7 @@ use crate::doctor;
 pub use kernel::KernelArgs;
 pub use output::{FormatArg, OutputArgs};
 pub use program::ProgramArgs;
+pub use quantity::{MeasureArg, QuantityArgs, UnitArg};
 pub use selection::SelectionArgs;
 pub use short_ways::{ShortWayArgs, Switch};
 pub use view::{OrderArg, ViewArgs};
@@ -45,6 +47,7 @@ pub use view::{OrderArg, ViewArgs};
         memleak -c './server --port 80'  start it, and report until it ends\n  \
         memleak 10                   the kernel's own allocations, every 10 seconds\n  \
         memleak --format json -p 4711 60 1 > leaks.json\n  \
+        memleak --output leaks.svg -p 4711 60 1  a flame graph of a minute, for a browser\n  \
         memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
         memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
         Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace. With a \
@@ -114,6 +117,9 @@ pub struct TraceArgs {
     /// Form of the reports, and where they go.
     #[command(flatten)]
     pub output: OutputArgs,
+    /// What flame graphs show.
+    #[command(flatten)]
+    pub quantity: QuantityArgs,
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
@@ -219,6 +225,7 @@ impl TryFrom<TraceArgs> for Config {
             (true, _) => Vec::new(),
         };
         let (format, destination) = args.output.check()?;
+        let quantity = args.quantity.check(format)?;
         let selected = args.selection.check()?;
         let of_processes = [
             ("--follow-fork", args.follow_fork),
@@ -251,8 +258,12 @@ impl TryFrom<TraceArgs> for Config {
             top: args.top,
             view: match View::try_from(args.view)? {
                 // Mappings have no ages.
-                view if args.mmap => View { older: None, ..view },
-                view => view,
+                view if args.mmap => View {
+                    older: None,
+                    quantity,
+                    ..view
+                },
+                view => View { quantity, ..view },
             },
             sampling: selected.sampling,
             max_overhead: selected.max_overhead,

@@ -12,7 +12,7 @@ use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, ShortWays, SizeFilter, Walk};
 use crate::leak::Order;
 use crate::output::Destination;
-use crate::report::Format;
+use crate::report::{Format, Quantity};
 
 /// A trace that can be attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,8 @@ pub struct View {
     pub older: Option<Duration>,
     /// What stacks are ranked by.
     pub sort: Order,
+    /// What is shown of a stack where there is one number for each.
+    pub quantity: Quantity,
 }
 
 impl Default for View {
@@ -98,6 +100,7 @@ impl Default for View {
         Self {
             older: Some(Duration::from_millis(500)),
             sort: Order::default(),
+            quantity: Quantity::default(),
         }
     }
 }
@@ -242,6 +245,17 @@ pub enum ConfigError {
     /// Permission to replace nothing.
     #[error("-f is about --output, which is not given: leave it out, or give --output FILE")]
     NothingToReplace,
+    /// What a flame graph shows, without one.
+    #[error(
+        "{flag} is about formats with one number for each stack (folded, svg, speedscope), and {format} has all of \
+         them: leave it out, or give another --format"
+    )]
+    NoQuantity {
+        /// What was asked for.
+        flag: &'static str,
+        /// The format.
+        format: &'static str,
+    },
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),

@@ -29,6 +29,14 @@ pub enum FormatArg {
     Text,
     /// One object per line.
     Json,
+    /// A line for each stack, root first, and what it holds: what flame graphs are made of.
+    Folded,
+    /// A flame graph, for a browser.
+    Svg,
+    /// For `pprof` and what else reads its files: allocated and outstanding, blocks and bytes.
+    Pprof,
+    /// For speedscope.app.
+    Speedscope,
 }
 
 impl From<FormatArg> for Format {
@@ -36,6 +44,10 @@ impl From<FormatArg> for Format {
         match format {
             FormatArg::Text => Self::Text,
             FormatArg::Json => Self::Json,
+            FormatArg::Folded => Self::Folded,
+            FormatArg::Svg => Self::Svg,
+            FormatArg::Pprof => Self::Pprof,
+            FormatArg::Speedscope => Self::Speedscope,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod ends;
 mod estimates;
+pub mod flame;
 mod format;
 mod health;
 mod json;
@@ -12,19 +13,23 @@ mod kernel;
 mod memory;
 mod modules;
 mod overhead;
+mod pprof;
+mod quantity;
 mod recent;
 mod regions;
+mod speedscope;
 #[cfg(test)]
 mod tests;
 mod text;
 
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use unwind_tables::Coverage;
-use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::addr::{Avma, FileOffset, Svma};
 use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
@@ -39,18 +44,23 @@ pub use format::{Format, Span, render};
 pub(crate) use health::{counted, percent, size};
 pub use kernel::{KernelFacts, KindTotals};
 pub(crate) use overhead::{forecast, rate, share};
+pub use quantity::{Measure, Quantity, Unit};
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Local time at which the totals were read.
     pub time: TimeOfDay,
+    /// The same moment in the time of the world.
+    pub read_at: SystemTime,
     /// Time since the attach.
     pub elapsed: Duration,
     /// How stacks were walked.
     pub unwind: Unwind,
     /// How many stacks formats for people show.
     pub top: usize,
+    /// What formats that have one number for each stack show.
+    pub quantity: Quantity,
     /// The processes.
     pub targets: Vec<TargetFacts>,
     /// What ages and changes are measured by.
@@ -141,6 +151,19 @@ pub struct StackRecent {
     pub since_baseline: Change,
 }
 
+impl Report {
+    /// Stacks of what people are shown: what can be a leak as far as can be told, and no block twice.
+    pub fn suspects(&self) -> impl Iterator<Item = &Stack> {
+        let kernel = self.kernel.as_ref();
+        let holds_others =
+            move |stack: &Stack| kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
+        let is_suspect = |stack: &Stack| stack.kind.is_none_or(RegionKind::is_suspect);
+        self.stacks
+            .iter()
+            .filter(move |stack| is_suspect(stack) && !holds_others(stack))
+    }
+}
+
 /// One allocator function called by one stack.
 #[derive(Clone, Debug)]
 pub struct Stack {
@@ -195,6 +218,8 @@ impl Stack {
 pub struct Frame {
     /// The raw return address.
     pub at: Location,
+    /// The address is the very instruction, not the one behind a call.
+    pub exact: bool,
     /// How it was found.
     pub found_by: FoundBy,
     /// Its names.
@@ -217,8 +242,19 @@ pub struct ModuleFacts {
     pub path: PathBuf,
     /// Its build-id in hexadecimal digits.
     pub build_id: Option<String>,
+    /// Where its code is; empty where that is not known.
+    pub code: Vec<CodeSegment>,
     /// Its unwind table, if one was built.
     pub table: Option<TableFacts>,
+}
+
+/// A segment of a module that has code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CodeSegment {
+    /// Its addresses, in the module's own space.
+    pub svma: Range<Svma>,
+    /// Where the first of them is in the file.
+    pub offset: FileOffset,
 }
 
 /// What a report says of a module's unwind table.

@@ -15,7 +15,6 @@ use super::ends::explain;
 use super::health::{counted, size};
 use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health, recent};
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::RegionKind;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
 /// The address column of lines that have no address.
@@ -28,16 +27,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         "[{}] Top {} stacks with outstanding allocations:",
         report.time, report.top
     )?;
-    let holds_others = |stack: &Stack| {
-        let kernel = report.kernel.as_ref();
-        kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator))
-    };
-    let is_suspect = |stack: &&Stack| stack.kind.is_none_or(RegionKind::is_suspect) && !holds_others(stack);
-    let outstanding = report
-        .stacks
-        .iter()
-        .filter(is_suspect)
-        .filter(|stack| stack.shown().blocks > 0);
+    let outstanding = report.suspects().filter(|stack| stack.shown().blocks > 0);
     let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
     shown.reverse();
     for stack in shown {
