@@ -4,6 +4,7 @@ mod allocators;
 mod kernel;
 mod output;
 mod program;
+mod quantity;
 mod record;
 mod replay;
 mod selection;
@@ -24,6 +25,7 @@ use crate::doctor;
 pub use kernel::KernelArgs;
 pub use output::{FormatArg, OutputArgs, PlaceArgs};
 pub use program::ProgramArgs;
+pub use quantity::{MeasureArg, QuantityArgs, UnitArg};
 pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
@@ -50,6 +52,7 @@ pub use view::{OrderArg, ViewArgs};
         memleak -c './server --port 80'  start it, and report until it ends\n  \
         memleak 10                   the kernel's own allocations, every 10 seconds\n  \
         memleak --format json -p 4711 60 1 > leaks.json\n  \
+        memleak --output leaks.svg -p 4711 60 1  a flame graph of a minute, for a browser\n  \
         memleak --record leaks.memleak -p 4711   record all reports, to be read later and elsewhere\n  \
         memleak diff leaks.memleak:1 leaks.memleak   what grew from the first report to the last\n  \
         memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
@@ -127,6 +130,9 @@ pub struct TraceArgs {
     /// Form of the reports, and where they go.
     #[command(flatten)]
     pub output: OutputArgs,
+    /// What flame graphs show.
+    #[command(flatten)]
+    pub quantity: QuantityArgs,
     /// How they are recorded besides.
     #[command(flatten)]
     pub record: RecordArgs,
@@ -235,6 +241,7 @@ impl TryFrom<TraceArgs> for Config {
             (true, _) => Vec::new(),
         };
         let (format, destination) = args.output.check(args.record.record.is_some())?;
+        let quantity = args.quantity.check(format)?;
         let recording = args.record.check_for_trace(&destination)?;
         let selected = args.selection.check()?;
         let of_processes = [
@@ -269,8 +276,12 @@ impl TryFrom<TraceArgs> for Config {
             top: args.top,
             view: match View::try_from(args.view)? {
                 // Mappings have no ages.
-                view if args.mmap => View { older: None, ..view },
-                view => view,
+                view if args.mmap => View {
+                    older: None,
+                    quantity,
+                    ..view
+                },
+                view => View { quantity, ..view },
             },
             sampling: selected.sampling,
             max_overhead: selected.max_overhead,

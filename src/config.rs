@@ -13,7 +13,7 @@ use crate::bpf::{AttachPath, Capacity, Sampling, ShortWays, SizeFilter, Walk};
 use crate::leak::Order;
 use crate::output::Destination;
 use crate::recording;
-use crate::report::Format;
+use crate::report::{Format, Quantity};
 
 /// A trace that can be attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +94,8 @@ pub struct View {
     pub older: Option<Duration>,
     /// What stacks are ranked by.
     pub sort: Order,
+    /// What is shown of a stack where there is one number for each.
+    pub quantity: Quantity,
 }
 
 impl Default for View {
@@ -101,6 +103,7 @@ impl Default for View {
         Self {
             older: Some(Duration::from_millis(500)),
             sort: Order::default(),
+            quantity: Quantity::default(),
         }
     }
 }
@@ -261,9 +264,23 @@ pub enum ConfigError {
     /// A copy is asked for, and something else.
     #[error("{0} is about reports that are shown, and --record copies them: give only one of them")]
     CopiedOnly(&'static str),
+    /// Growth of what is growth.
+    #[error("a difference is growth already: give --measure outstanding or allocated, or leave it out")]
+    GrowthOfGrowth,
     /// A form that comparisons do not have.
     #[error("{0} is no form of {1}: give --format {2}")]
     NoSuchForm(String, &'static str, &'static str),
+    /// What a flame graph shows, without one.
+    #[error(
+        "{flag} is about formats with one number for each stack (folded, svg, speedscope), and {format} has all of \
+         them: leave it out, or give another --format"
+    )]
+    NoQuantity {
+        /// What was asked for.
+        flag: &'static str,
+        /// The format.
+        format: &'static str,
+    },
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),

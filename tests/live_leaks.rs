@@ -3,7 +3,10 @@
 
 mod common;
 
+use std::fs;
+
 use common::memleak::Memleak;
+use common::profiles;
 use common::program::{Program, compile, directory};
 use common::report::{Amount, Report, Stack};
 
@@ -146,7 +149,69 @@ fn every_function() {
     check_calls("calls", &[]);
 }
 
-/// The same by entry and return probes that are not one.
+/// Pictures and profiles of one process, traced by all of them at once: programs that are not ours read them, and find
+/// the totals of the JSON report in them.
+#[test]
+fn every_format() {
+    let directory = directory("live_leaks-formats");
+    let path = compile(&directory, "calls.c", &[&RELEASE[..], &["-g"]].concat());
+    let mut program = Program::start(&path, &[]);
+    program.expect("ready");
+    let files = [
+        "leaks.pb.gz",
+        "leaks.folded",
+        "leaks.svg",
+        "leaks.speedscope.json",
+    ]
+    .map(|name| directory.join(name));
+    let attach = |output: &[&str]| Memleak::attach(program.pid(), &[&["-o", "0"], output].concat());
+    let writers: Vec<_> = files
+        .iter()
+        .map(|file| attach(&["--output", file.to_str().expect("UTF-8")]))
+        .collect();
+    let json = attach(&[]);
+    program.step("done");
+    for writer in writers {
+        assert_eq!(writer.finish_text(), "", "nothing goes to standard output");
+    }
+    let report = json.finish();
+    assert!(program.end().success());
+    let [pprof, folded, svg, speedscope] = files;
+    let (allocated, outstanding) = (report.allocated, report.outstanding);
+    assert_eq!(
+        profiles::pprof_totals(&pprof),
+        [
+            allocated.blocks,
+            allocated.bytes,
+            outstanding.blocks,
+            outstanding.bytes
+        ]
+    );
+    // What it finds in the files by addresses alone is what we found.
+    for symbolize in ["none", "force"] {
+        let arguments = format!("-symbolize={symbolize} -top -unit=B -lines -nodefraction=0");
+        let top = profiles::pprof(&pprof, &arguments);
+        let line = top
+            .lines()
+            .find(|line| line.contains("malloc_kept"))
+            .expect("a line");
+        assert!(line.trim_start().starts_with("1001B"), "{line}");
+        assert!(line.contains("calls.c:"), "{line}");
+    }
+    let lines = fs::read_to_string(folded).expect("UTF-8");
+    assert_eq!(profiles::folded_total(&lines), outstanding.bytes);
+    assert!(
+        lines.lines().any(|line| line.ends_with(";malloc_kept 1001")),
+        "{lines}"
+    );
+    assert_eq!(profiles::svg_total(&svg), outstanding.bytes);
+    assert_eq!(
+        profiles::speedscope_totals(&speedscope),
+        [outstanding.bytes, outstanding.blocks, allocated.bytes]
+    );
+}
+
+/// Every function by entry and return probes that are not one.
 #[test]
 fn every_function_by_multi_probes() {
     check_calls("calls-multi", &["--attach", "multi"]);

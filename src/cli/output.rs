@@ -39,6 +39,14 @@ pub enum FormatArg {
     Json,
     /// Totals and the five largest sources.
     Summary,
+    /// A line for each stack, root first, and what it holds: what flame graphs are made of.
+    Folded,
+    /// A flame graph, for a browser.
+    Svg,
+    /// For `pprof` and what else reads its files: allocated and outstanding, blocks and bytes.
+    Pprof,
+    /// For speedscope.app.
+    Speedscope,
 }
 
 impl From<FormatArg> for Format {
@@ -47,6 +55,10 @@ impl From<FormatArg> for Format {
             FormatArg::Text => Self::Text,
             FormatArg::Json => Self::Json,
             FormatArg::Summary => Self::Summary,
+            FormatArg::Folded => Self::Folded,
+            FormatArg::Svg => Self::Svg,
+            FormatArg::Pprof => Self::Pprof,
+            FormatArg::Speedscope => Self::Speedscope,
         }
     }
 }

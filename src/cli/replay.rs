@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::output::{OutputArgs, PlaceArgs, format_of};
+use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
 use super::view::OrderArg;
 use crate::config::ConfigError;
 use crate::leak::Order;
 use crate::output::Destination;
 use crate::replay::{DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which};
-use crate::report::Format;
+use crate::report::{Format, Measure};
 
 /// Arguments of `memleak report`.
 #[derive(Debug, Args)]
@@ -35,6 +36,9 @@ pub struct ReportArgs {
     /// Form of the reports, and where they go.
     #[command(flatten)]
     pub output: OutputArgs,
+    /// What flame graphs show.
+    #[command(flatten)]
+    pub quantity: QuantityArgs,
     /// Stacks to show in a text report; without it, as many as were to be shown when it was recorded.
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
@@ -56,6 +60,9 @@ pub struct DiffArgs {
     /// Form of the difference; without it, what the name of the --output file says, or text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<DifferenceArg>,
+    /// What flame graphs show.
+    #[command(flatten)]
+    pub quantity: QuantityArgs,
     /// Where it goes.
     #[command(flatten)]
     pub place: PlaceArgs,
@@ -71,6 +78,35 @@ pub enum DifferenceArg {
     Text,
     /// One object.
     Json,
+    /// A line for each stack, root first, and what it held before and after.
+    Folded,
+    /// A flame graph of the later report: red where there is more than before, blue where there is less.
+    Svg,
+    /// The later report, for `pprof -base` with the earlier one.
+    Pprof,
+}
+
+impl DifferenceArg {
+    fn of(format: Format) -> Option<Self> {
+        match format {
+            Format::Text => Some(Self::Text),
+            Format::Json => Some(Self::Json),
+            Format::Folded => Some(Self::Folded),
+            Format::Svg => Some(Self::Svg),
+            Format::Pprof => Some(Self::Pprof),
+            Format::Summary | Format::Speedscope => None,
+        }
+    }
+
+    fn format(self) -> Format {
+        match self {
+            Self::Text => Format::Text,
+            Self::Json => Format::Json,
+            Self::Folded => Format::Folded,
+            Self::Svg => Format::Svg,
+            Self::Pprof => Format::Pprof,
+        }
+    }
 }
 
 /// Arguments of `memleak trend`.
@@ -118,14 +154,18 @@ impl TryFrom<ReportArgs> for ReportOptions {
             true => Some(Format::Summary),
             false => args.output.format.map(Format::from),
         };
+        let format = format_of(asked, &destination)?;
+        let has_quantity = args.quantity.measure.is_some() || args.quantity.unit.is_some();
+        let quantity = args.quantity.check(format)?;
         Ok(Self {
+            quantity: has_quantity.then_some(quantity),
             which: match (args.at, args.all) {
                 (Some(number), _) => Which::One(number),
                 (None, true) => Which::All,
                 (None, false) => Which::Last,
             },
             list: args.list,
-            format: format_of(asked, &destination)?,
+            format,
             record: args.record.check(&destination)?,
             destination,
             top: args.top,
@@ -152,21 +192,26 @@ impl TryFrom<DiffArgs> for DifferenceOptions {
 
     fn try_from(args: DiffArgs) -> Result<Self, ConfigError> {
         let destination = args.place.check(false)?;
-        let of_name = |format| match format {
-            Format::Text => Some(DifferenceArg::Text),
-            Format::Json => Some(DifferenceArg::Json),
-            Format::Summary => None,
-        };
         let format = match args.format {
             Some(format) => format,
-            None => form(&destination, of_name, "a difference", "text or json")?,
+            None => {
+                let all = "text, json, folded, svg or pprof";
+                form(&destination, DifferenceArg::of, "a difference", all)?
+            }
         };
+        let quantity = args.quantity.check(format.format())?;
+        if quantity.measure == Measure::Growth {
+            return Err(ConfigError::GrowthOfGrowth);
+        }
         Ok(Self {
             before: Source::parse(&args.before),
             after: Source::parse(&args.after),
             format: match format {
                 DifferenceArg::Text => DifferenceFormat::Text,
                 DifferenceArg::Json => DifferenceFormat::Json,
+                DifferenceArg::Folded => DifferenceFormat::Folded(quantity),
+                DifferenceArg::Svg => DifferenceFormat::Svg(quantity),
+                DifferenceArg::Pprof => DifferenceFormat::Pprof,
             },
             destination,
             top: args.top,
@@ -182,7 +227,7 @@ impl TryFrom<TrendArgs> for TrendOptions {
         let of_name = |format| match format {
             Format::Text => Some(TrendArg::Text),
             Format::Json => Some(TrendArg::Json),
-            _ => None,
+            Format::Summary | Format::Folded | Format::Svg | Format::Pprof | Format::Speedscope => None,
         };
         let format = match args.format {
             Some(format) => format,

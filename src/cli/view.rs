@@ -10,7 +10,7 @@ use crate::leak::Order;
 /// Flags of the reports.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
-    /// Hide blocks younger than this many milliseconds from text reports; 0 shows all.
+    /// Hide blocks younger than this many milliseconds from all reports but JSON; 0 shows all.
     ///
     /// [default: 500]
     #[arg(short = 'o', long, value_name = "MS")]
@@ -57,6 +57,7 @@ impl TryFrom<ViewArgs> for View {
         Ok(Self {
             older,
             sort: args.sort.into(),
+            ..Self::default()
         })
     }
 }

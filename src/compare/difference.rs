@@ -126,8 +126,6 @@ impl Difference<'_> {
 pub struct Side<'a> {
     /// What the user calls it.
     pub name: String,
-    /// When it was recorded, in nanoseconds since 1970.
-    pub unix_ns: u64,
     /// The report.
     pub report: &'a Report,
 }

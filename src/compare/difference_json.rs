@@ -9,7 +9,7 @@ use unwind_tables::walk::End;
 
 use super::difference::{Comparison, Difference, Held, Side, State};
 use crate::collect::{Amount, Estimate, RegionKind, StandardError};
-use crate::report::{FrameJson, SCHEMA_VERSION, frames_json};
+use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds};
 
 /// Writes `comparison`, all sites.
 pub fn render(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -36,7 +36,7 @@ struct DifferenceJson<'a> {
 #[derive(Serialize)]
 pub(super) struct SideJson<'a> {
     name: &'a str,
-    /// When it was recorded.
+    /// When totals were read, since 1970.
     unix_ns: u64,
     time: String,
     duration_ns: u64,
@@ -171,7 +171,7 @@ impl<'a> SideJson<'a> {
         let losses = &report.losses;
         Self {
             name: &side.name,
-            unix_ns: side.unix_ns,
+            unix_ns: unix_nanoseconds(report.read_at),
             time: report.time.to_string(),
             duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
             targets: targets

@@ -47,6 +47,7 @@ fn build(module: &ModuleFacts, kernel: Option<&str>) -> Option<Build> {
     let ModuleFacts {
         path,
         build_id,
+        code: _,
         table,
     } = module;
     let mut hasher = DefaultHasher::new();

@@ -4,6 +4,7 @@
 //! business.
 
 pub mod difference;
+mod difference_flame;
 mod difference_json;
 mod difference_text;
 mod identity;
@@ -15,6 +16,7 @@ mod trend_json;
 mod trend_text;
 
 pub use difference::{Comparison, Difference, Held, Side, State};
+pub use difference_flame::{render_folded as render_difference_folded, render_svg as render_difference_svg};
 pub use difference_json::render as render_difference_json;
 pub use difference_text::render as render_difference_text;
 pub use identity::{Builds, Trace};

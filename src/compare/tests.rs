@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unwind_tables::addr::{Avma, Svma};
@@ -69,6 +69,7 @@ fn stack(bytes: u64, blocks: u64, frames: Vec<crate::report::Frame>) -> Stack {
 fn report(seconds: u64, stacks: Vec<Stack>) -> Report {
     Report {
         elapsed: Duration::from_secs(seconds),
+        read_at: UNIX_EPOCH + Duration::from_secs(seconds),
         stacks,
         ..crate::report::sample()
     }
@@ -77,7 +78,6 @@ fn report(seconds: u64, stacks: Vec<Stack>) -> Report {
 fn side<'a>(name: &str, report: &'a Report) -> Side<'a> {
     Side {
         name: name.to_owned(),
-        unix_ns: 1_700_000_000_000_000_000 + u64::try_from(report.elapsed.as_nanos()).unwrap(),
         report,
     }
 }
@@ -349,7 +349,7 @@ fn trends() {
             stacks.push(stack(10 * minute, 1, at(0x30, "late")));
         }
         let report = report(60 * minute, stacks);
-        trend.add(format!("report {minute}"), 60_000_000_000 * minute, &report);
+        trend.add(format!("report {minute}"), &report);
     }
     trend.finish();
     let names: Vec<_> = trend

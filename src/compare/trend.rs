@@ -5,6 +5,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::time::SystemTime;
 
 use unwind_tables::walk::Unwind;
 
@@ -19,8 +20,8 @@ use crate::report::{Report, Stack};
 pub struct Point {
     /// What the user calls it.
     pub name: String,
-    /// When, in nanoseconds since 1970.
-    pub unix_ns: u64,
+    /// When.
+    pub read_at: SystemTime,
     /// Minutes since the first one.
     pub minutes: f64,
     /// Of all sites that can be leaks.
@@ -83,10 +84,11 @@ impl Trend {
     }
 
     /// Adds a point, which is later than those before.
-    pub fn add(&mut self, name: String, unix_ns: u64, report: &Report) {
+    pub fn add(&mut self, name: String, report: &Report) {
         self.note_manner(report);
         let number = self.points.len();
-        let first = self.points.first().map_or(unix_ns, |first| first.unix_ns);
+        let first = self.points.first().map_or(report.read_at, |first| first.read_at);
+        let since = report.read_at.duration_since(first).unwrap_or_default();
         let mut all = Held::default();
         let mut has_stack = vec![false; self.sites.len()];
         for stack in report.suspects() {
@@ -113,8 +115,8 @@ impl Trend {
         }
         self.points.push(Point {
             name,
-            unix_ns,
-            minutes: minutes(unix_ns.saturating_sub(first)),
+            read_at: report.read_at,
+            minutes: since.as_secs_f64() / 60.0,
             held: all,
         });
     }
@@ -170,10 +172,6 @@ fn last(course: &Course) -> u64 {
 /// Exact to 15 digits.
 fn real(number: u64) -> f64 {
     number as f64
-}
-
-fn minutes(nanoseconds: u64) -> f64 {
-    real(nanoseconds) / 60e9
 }
 
 /// The median of the slopes between each two points; 0 where no two are apart.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::difference_json::{AmountJson, HeldJson};
 use super::trend::{Course, Point, Trend};
 use crate::collect::RegionKind;
-use crate::report::{FrameJson, SCHEMA_VERSION, frames_json};
+use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds};
 
 /// Writes `trend`, all sites.
 pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
@@ -42,6 +42,7 @@ struct TrendJson<'a> {
 #[derive(Serialize)]
 struct PointJson<'a> {
     name: &'a str,
+    /// Since 1970.
     unix_ns: u64,
     minutes: f64,
     held: HeldJson,
@@ -70,7 +71,7 @@ impl<'a> From<&'a Point> for PointJson<'a> {
     fn from(point: &'a Point) -> Self {
         Self {
             name: &point.name,
-            unix_ns: point.unix_ns,
+            unix_ns: unix_nanoseconds(point.read_at),
             minutes: point.minutes,
             held: point.held.into(),
         }

@@ -97,9 +97,11 @@ impl Anonymizer {
             steps: _,
             kernel: _,
             time,
+            read_at,
             elapsed,
             unwind,
             top,
+            quantity,
             compared,
             sampling,
             events,
@@ -115,9 +117,11 @@ impl Anonymizer {
             steps,
             kernel,
             time: *time,
+            read_at: *read_at,
             elapsed: *elapsed,
             unwind: *unwind,
             top: *top,
+            quantity: *quantity,
             compared: *compared,
             sampling: *sampling,
             events: *events,
@@ -203,11 +207,13 @@ impl Anonymizer {
         let ModuleFacts {
             path,
             build_id,
+            code,
             table,
         } = module.as_ref();
         let replaced = Arc::new(ModuleFacts {
             path: self.path(path),
             build_id: build_id.as_ref().map(|build_id| self.build_id(build_id)),
+            code: code.clone(),
             table: *table,
         });
         self.modules.insert(Arc::as_ptr(module), Arc::clone(&replaced));
@@ -260,9 +266,15 @@ impl Anonymizer {
     }
 
     fn frame(&mut self, frame: &Frame) -> Frame {
-        let Frame { at, found_by, names } = frame;
+        let Frame {
+            at,
+            exact,
+            found_by,
+            names,
+        } = frame;
         Frame {
             at: self.location(at),
+            exact: *exact,
             found_by: *found_by,
             names: self.symbolized(names),
         }

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use unwind_tables::walk::Unwind;
 
-use super::encode::{Standing, unwind_word};
+use super::encode::{measure_word, unwind_word};
 use super::schema::{self, List, MOST_FRAMES, MOST_STACKS, Number, STACKS_IN_CHUNK, Word};
 use super::tables::{Budget, Tables, Wrong, end_of, found_by_of};
 use crate::bpf::{InstanceEnd, ProbeProgram, Sampling};
@@ -15,7 +15,8 @@ use crate::collect::{AGE_BOUNDS, Ages, Estimate, Losses};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::overhead::{Overhead, Spent};
 use crate::report::{
-    Compared, KernelFacts, KindTotals, ModuleFacts, Report, Stack, StackRecent, TargetFacts,
+    Compared, KernelFacts, KindTotals, Measure, ModuleFacts, Quantity, Report, Stack, StackRecent,
+    TargetFacts, Unit,
 };
 
 /// Bytes of texts in one report that are not among its stacks.
@@ -88,12 +89,9 @@ impl<'a> Stacks<'a> {
     }
 }
 
-/// Where `report` stands in its recording.
-pub(super) fn standing(report: &schema::Report) -> Standing {
-    Standing {
-        number: report.number,
-        unix_ns: report.unix_ns,
-    }
+/// When totals were read.
+pub(super) fn read_at(report: &schema::Report) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(report.unix_ns)
 }
 
 /// The report with these stacks.
@@ -105,15 +103,18 @@ pub(super) fn report(stacks: Stacks<'_>, report: schema::Report) -> Result<Repor
     if !bounds.eq(report.age_bounds_ns.iter().copied()) {
         return Err(Wrong("ages are in other classes than this version's".to_owned()));
     }
+    let read_at = read_at(&report);
     let mut texts = Texts {
         tables: stacks.tables,
         budget: Budget::new(MOST_TEXT_BYTES, "names of processes"),
     };
     Ok(Report {
         time: report.time.into(),
+        read_at,
         elapsed: duration(report.elapsed_ns),
         unwind: unwind(&report.unwind)?,
         top: usize::try_from(report.top).unwrap_or(usize::MAX),
+        quantity: quantity(&report.quantity)?,
         targets: each(report.targets, |target| texts.target(target))?,
         compared: compared(report.compared),
         stacks: stacks.stacks,
@@ -228,6 +229,25 @@ fn unwind(word: &str) -> Result<Unwind, Wrong> {
     let ways = [Unwind::Dwarf, Unwind::Fp];
     let way = ways.into_iter().find(|&way| unwind_word(way) == word);
     way.ok_or_else(|| Wrong(format!("`{word}` is no way to walk that this version knows")))
+}
+
+fn quantity(quantity: &schema::Quantity) -> Result<Quantity, Wrong> {
+    let measures = [Measure::Outstanding, Measure::Allocated, Measure::Growth];
+    let units = [Unit::Bytes, Unit::Blocks];
+    let measure = measures
+        .into_iter()
+        .find(|&measure| measure_word(measure) == quantity.measure);
+    let unit = units.into_iter().find(|unit| unit.name() == quantity.unit);
+    let found = measure
+        .zip(unit)
+        .map(|(measure, unit)| Quantity { measure, unit });
+    let unknown = || {
+        Wrong(format!(
+            "`{} {}` is no quantity that this version knows",
+            quantity.measure, quantity.unit
+        ))
+    };
+    found.ok_or_else(unknown)
 }
 
 fn sampling(sampling: Option<schema::Sampling>) -> Result<Sampling, Wrong> {

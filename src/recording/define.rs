@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::chunk::TooLarge;
 use super::schema::{self, MOST_DEFINITIONS, Number, Text};
-use crate::report::{Frame, Location, ModuleFacts, Stack};
+use crate::report::{CodeSegment, Frame, Location, ModuleFacts, Stack};
 use crate::symbolize::frame::{Gap, InlinedFrame, Symbol, Symbolized};
 
 /// About how many bytes of definitions are put into one chunk, which stay far below what a chunk can hold.
@@ -89,9 +89,16 @@ impl Definer {
         let ModuleFacts {
             path,
             build_id,
+            code,
             table,
         } = module.as_ref();
+        let segment = |CodeSegment { svma, offset }: &CodeSegment| schema::CodeSegment {
+            start: svma.start.get(),
+            end: svma.end.get(),
+            offset: offset.get(),
+        };
         let module = schema::Module {
+            code: code.iter().map(segment).collect(),
             path: self.text(path),
             build_id: build_id.as_ref().map(|build_id| self.text(build_id)),
             table: table.map(Into::into),
@@ -149,9 +156,15 @@ impl Definer {
     }
 
     fn frame(&mut self, frame: &Frame) -> Number {
-        let Frame { at, found_by, names } = frame;
+        let Frame {
+            at,
+            exact,
+            found_by,
+            names,
+        } = frame;
         let frame = schema::Frame {
             at: self.location(at),
+            exact: *exact,
             found_by: found_by.name().into(),
             names: self.names(names),
         };

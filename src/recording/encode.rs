@@ -16,17 +16,9 @@ use crate::collect::{AGE_BOUNDS, Losses};
 use crate::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::overhead::{Overhead, Spent};
 use crate::report::{
-    Compared, KernelFacts, KindTotals, ModuleFacts, Report, Stack, StackRecent, TargetFacts,
+    Compared, KernelFacts, KindTotals, Measure, ModuleFacts, Quantity, Report, Stack, StackRecent,
+    TargetFacts, unix_nanoseconds,
 };
-
-/// Where a report stands in a recording.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// Its number among all that were made, from 1; not all need be recorded.
-    pub number: u64,
-    /// When it was recorded, in nanoseconds since 1970.
-    pub unix_ns: u64,
-}
 
 /// A report in chunks.
 pub(super) struct Encoded {
@@ -43,7 +35,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    pub(super) fn encode(&mut self, standing: Standing, report: &Report) -> Result<Encoded, TooLarge> {
+    pub(super) fn encode(&mut self, number: u64, report: &Report) -> Result<Encoded, TooLarge> {
         let frames: usize = report.stacks.iter().map(|stack| stack.frames.len()).sum();
         if report.stacks.len() > MOST_STACKS || frames > MOST_FRAMES {
             return Err(TooLarge);
@@ -54,7 +46,7 @@ impl Encoder {
             let amounts: List<_, STACKS_IN_CHUNK> = part.iter().map(|stack| self.amounts(stack)).collect();
             chunks.extend(chunk::encode(Kind::Amounts, &amounts)?);
         }
-        chunks.extend(chunk::encode(Kind::Report, &self.report(standing, report))?);
+        chunks.extend(chunk::encode(Kind::Report, &self.report(number, report))?);
         let mut definitions = Vec::new();
         for piece in self.definer.take_new()? {
             definitions.extend(chunk::encode(Kind::Definitions, &piece)?);
@@ -104,12 +96,14 @@ impl Encoder {
         }
     }
 
-    fn report(&mut self, standing: Standing, report: &Report) -> schema::Report {
+    fn report(&mut self, number: u64, report: &Report) -> schema::Report {
         let Report {
             time,
+            read_at,
             elapsed,
             unwind,
             top,
+            quantity,
             targets,
             compared,
             stacks,
@@ -124,12 +118,13 @@ impl Encoder {
             own,
         } = report;
         schema::Report {
-            number: standing.number,
-            unix_ns: standing.unix_ns,
+            number,
+            unix_ns: unix_nanoseconds(*read_at),
             time: (*time).into(),
             elapsed_ns: elapsed.as_nanos(),
             unwind: unwind_word(*unwind).into(),
             top: *top as u64,
+            quantity: quantity_entry(*quantity),
             compared: compared_entry(compared),
             targets: targets.iter().map(|target| self.target(target)).collect(),
             sampling: sampling_entry(*sampling),
@@ -225,6 +220,23 @@ pub(super) const fn unwind_word(unwind: Unwind) -> &'static str {
     match unwind {
         Unwind::Dwarf => "dwarf",
         Unwind::Fp => "fp",
+    }
+}
+
+/// The words for measures.
+pub(super) const fn measure_word(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Outstanding => "outstanding",
+        Measure::Allocated => "allocated",
+        Measure::Growth => "growth",
+    }
+}
+
+fn quantity_entry(quantity: Quantity) -> schema::Quantity {
+    let Quantity { measure, unit } = quantity;
+    schema::Quantity {
+        measure: measure_word(measure).into(),
+        unit: unit.name().into(),
     }
 }
 

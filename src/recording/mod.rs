@@ -36,12 +36,13 @@ mod tests;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use thiserror::Error;
 
 use crate::output::OutputError;
+use crate::report::unix_nanoseconds;
 pub use anonymize::Anonymizer;
-pub use encode::Standing;
 pub use read::{Ending, Glance, Recorded, Recording};
 pub use recorder::{Recorder, Settings};
 
@@ -75,7 +76,7 @@ impl About {
         let kernel = |name| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
         Self {
             memleak: env!("CARGO_PKG_VERSION").to_owned(),
-            created_unix_ns: recorder::unix_nanoseconds(),
+            created_unix_ns: unix_nanoseconds(SystemTime::now()),
             host: Some(Host {
                 name: kernel("hostname").trim().to_owned(),
                 release: kernel("osrelease").trim().to_owned(),

@@ -8,10 +8,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::chunk::{self, Chunk, FORMAT, HEADER_BYTES, Kind, Next};
 use super::decode::{self, Stacks};
-use super::encode::Standing;
 use super::tables::{Tables, Wrong};
 use super::{About, ReadError, schema};
 use crate::report::{ModuleFacts, Report};
@@ -55,8 +55,8 @@ pub struct Recording {
 /// A report as it was recorded.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// Where it stands.
-    pub standing: Standing,
+    /// Its number among all that were made, from 1; not all need be recorded.
+    pub number: u64,
     /// The report.
     pub report: Report,
 }
@@ -64,8 +64,10 @@ pub struct Recorded {
 /// What is known of a report at a glance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glance {
-    /// Where it stands.
-    pub standing: Standing,
+    /// Its number among all that were made, from 1.
+    pub number: u64,
+    /// When totals were read.
+    pub read_at: SystemTime,
     /// The kernel's version, if it was traced.
     pub kernel: Option<String>,
 }
@@ -222,7 +224,8 @@ impl Recording {
             .as_ref()
             .map(|kernel| self.tables.text(kernel.release));
         Ok(release.transpose().map(|release| Glance {
-            standing: decode::standing(&report),
+            number: report.number,
+            read_at: decode::read_at(&report),
             kernel: release.map(|release| release.to_string_lossy().into_owned()),
         }))
     }
@@ -260,11 +263,11 @@ impl Recording {
                 return Ok(Err(wrong));
             }
         }
-        let Some(report) = place.report.read(&self.file)? else {
+        let Some(report) = place.report.read::<schema::Report>(&self.file)? else {
             return unreadable("it is not what was written");
         };
-        let standing = decode::standing(&report);
-        Ok(decode::report(stacks, report).map(|report| Recorded { standing, report }))
+        let number = report.number;
+        Ok(decode::report(stacks, report).map(|report| Recorded { number, report }))
     }
 }
 

@@ -10,11 +10,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::anonymize::Anonymizer;
 use super::chunk::{self, Kind};
-use super::encode::{Encoded, Encoder, Standing};
+use super::encode::{Encoded, Encoder};
 use super::{RecordError, schema};
 use crate::output::File;
 use crate::report::{Consumer, Report, counted, size};
@@ -69,7 +68,7 @@ pub struct Recorder {
     /// Reports are recorded whose number is one more than a multiple of this.
     stride: u64,
     /// The last report, if it is not recorded.
-    pending: Option<(Standing, Vec<u8>)>,
+    pending: Option<(u64, Vec<u8>)>,
     /// Why nothing more is recorded.
     failed: Option<RecordError>,
 }
@@ -110,26 +109,26 @@ impl Recorder {
         })
     }
 
-    /// Records a report, or keeps it in case that it is the last one.
+    /// Records a report, which has this number among all that were made, from 1, or keeps it in case that it is the last one.
     ///
     /// # Errors
     ///
     /// It cannot be written, or there is no room for it alone.
-    pub fn record(&mut self, standing: Standing, report: &Report) -> Result<(), RecordError> {
-        self.made = standing.number;
+    pub fn record(&mut self, number: u64, report: &Report) -> Result<(), RecordError> {
+        self.made = number;
         self.begin()?;
         let anonymous = self.anonymizer.as_mut().map(|names| names.report(report));
         let report = anonymous.as_ref().unwrap_or(report);
-        let encoded = self.encoder.encode(standing, report)?;
+        let encoded = self.encoder.encode(number, report)?;
         if !self.make_room(&encoded)? {
-            return self.start_over(standing, report);
+            return self.start_over(number, report);
         }
         self.append(&encoded.definitions, None)?;
-        if self.is_due(standing.number) {
-            self.append(&encoded.report, Some(standing.number))?;
+        if self.is_due(number) {
+            self.append(&encoded.report, Some(number))?;
             self.pending = None;
         } else {
-            self.pending = Some((standing, encoded.report));
+            self.pending = Some((number, encoded.report));
         }
         Ok(())
     }
@@ -190,9 +189,9 @@ impl Recorder {
     }
 
     /// Where even one report beside the definitions of all others is too much: leaves nothing but this one.
-    fn start_over(&mut self, standing: Standing, report: &Report) -> Result<(), RecordError> {
+    fn start_over(&mut self, number: u64, report: &Report) -> Result<(), RecordError> {
         self.encoder = Encoder::default();
-        let encoded = self.encoder.encode(standing, report)?;
+        let encoded = self.encoder.encode(number, report)?;
         let Some(&start) = self.pieces.first() else {
             return Ok(());
         };
@@ -206,10 +205,7 @@ impl Recorder {
         self.pending = None;
         self.rewrite(
             &[start],
-            &[
-                (&encoded.definitions, None),
-                (&encoded.report, Some(standing.number)),
-            ],
+            &[(&encoded.definitions, None), (&encoded.report, Some(number))],
         )
     }
 
@@ -283,9 +279,9 @@ impl Recorder {
             return Ok(());
         }
         if self.failed.is_none()
-            && let Some((standing, report)) = self.pending.take()
+            && let Some((number, report)) = self.pending.take()
         {
-            self.append(&report, Some(standing.number))?;
+            self.append(&report, Some(number))?;
         }
         let done = schema::Done {
             made: self.made,
@@ -309,22 +305,13 @@ impl Recorder {
 impl Consumer for Recorder {
     /// A trace goes on though it cannot be recorded: its reports may go elsewhere too. [`Recorder::finish`] says it again.
     fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
-        let standing = Standing {
-            number: self.made + 1,
-            unix_ns: unix_nanoseconds(),
-        };
+        let number = self.made + 1;
         if self.failed.is_some() {
-            self.made = standing.number;
-        } else if let Err(error) = self.record(standing, report) {
+            self.made = number;
+        } else if let Err(error) = self.record(number, report) {
             tracing::warn!("{error}; later reports are not recorded");
             self.failed = Some(error);
         }
         Ok(())
     }
-}
-
-/// Now, since 1970.
-pub(super) fn unix_nanoseconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

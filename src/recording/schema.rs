@@ -116,13 +116,14 @@ entries! { ()
     Report {
         /// Its number among all that were made, from 1; not all need be recorded.
         number: u64,
-        /// When it was recorded, since 1970.
+        /// When totals were read, since 1970.
         unix_ns: u64,
         /// Local.
         time: TimeOfDay,
         elapsed_ns: u128,
         unwind: Word,
         top: u64,
+        quantity: Quantity,
         compared: Compared,
         targets: List<Target, MOST_TARGETS>,
         sampling: Option<Sampling>,
@@ -148,6 +149,12 @@ entries! { ()
         exe: Option<Number>,
         ended: Option<Word>,
         memory: Option<Parts>,
+    }
+
+    /// What flame graphs show.
+    Quantity {
+        measure: Word,
+        unit: Word,
     }
 
     Compared {
@@ -291,7 +298,15 @@ entries! { (Eq, Hash)
     Module {
         path: Number,
         build_id: Option<Number>,
+        code: List<CodeSegment, MOST_OF_OTHERS>,
         table: Option<TableFacts>,
+    }
+
+    /// Addresses of code, in the module's own space, and where the first is in the file.
+    CodeSegment {
+        start: u64,
+        end: u64,
+        offset: u64,
     }
 
     /// What is known of a code address.
@@ -323,6 +338,8 @@ entries! { (Eq, Hash)
 
     Frame {
         at: Location,
+        /// The address is the very instruction, not the one behind a call.
+        exact: bool,
         found_by: Word,
         names: Number,
     }

@@ -6,14 +6,14 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::addr::{Avma, FileOffset, Svma};
 use unwind_tables::walk::{End, FoundBy};
 
 use super::define::{GAPS, gap_word};
 use super::schema::{self, MOST_DEFINITIONS, Number};
 use crate::allocator::Name;
 use crate::collect::RegionKind;
-use crate::report::{Frame, Location, ModuleFacts};
+use crate::report::{CodeSegment, Frame, Location, ModuleFacts};
 use crate::symbolize::frame::{Gap, InlinedFrame, Symbol, Symbolized};
 
 /// Bytes of all texts together; and of all copies of them in names and modules.
@@ -87,16 +87,7 @@ pub(super) struct Tables {
 
 impl Default for Tables {
     fn default() -> Self {
-        Self {
-            texts: Vec::new(),
-            modules: Vec::new(),
-            names: Vec::new(),
-            frames: Vec::new(),
-            paths: Vec::new(),
-            sites: Vec::new(),
-            text_bytes: Budget::new(MOST_TEXT_BYTES, "text"),
-            copied_bytes: Budget::new(MOST_TEXT_BYTES, "names"),
-        }
+        Self::with_room_for(MOST_TEXT_BYTES)
     }
 }
 
@@ -117,6 +108,20 @@ fn push<T>(things: &mut Vec<T>, thing: T, what: &str) -> Result<(), Wrong> {
 }
 
 impl Tables {
+    /// Without definitions; texts may have so many bytes in all, and so many more where names are made of them.
+    pub(super) fn with_room_for(text_bytes: usize) -> Self {
+        Self {
+            texts: Vec::new(),
+            modules: Vec::new(),
+            names: Vec::new(),
+            frames: Vec::new(),
+            paths: Vec::new(),
+            sites: Vec::new(),
+            text_bytes: Budget::new(text_bytes, "text"),
+            copied_bytes: Budget::new(text_bytes, "names"),
+        }
+    }
+
     /// Adds what a chunk defines.
     pub(super) fn add(&mut self, definitions: schema::Definitions) -> Result<(), Wrong> {
         let schema::Definitions {
@@ -203,13 +208,19 @@ impl Tables {
         let schema::Module {
             path,
             build_id,
+            code,
             table,
         } = module;
+        let segment = |segment: &schema::CodeSegment| CodeSegment {
+            svma: Svma::new(segment.start)..Svma::new(segment.end),
+            offset: FileOffset::new(segment.offset),
+        };
         let path = self.text(*path)?.to_owned();
         self.copied_bytes.take(path.len())?;
         Ok(ModuleFacts {
             path: path.into(),
             build_id: self.copied_if(*build_id)?,
+            code: code.0.iter().map(segment).collect(),
             table: table.clone().map(Into::into),
         })
     }
@@ -256,8 +267,14 @@ impl Tables {
     }
 
     fn read_frame(&self, frame: &schema::Frame) -> Result<Frame, Wrong> {
-        let schema::Frame { at, found_by, names } = frame;
+        let schema::Frame {
+            at,
+            exact,
+            found_by,
+            names,
+        } = frame;
         Ok(Frame {
+            exact: *exact,
             at: self.read_location(at)?,
             found_by: found_by_of(found_by)?,
             names: get(&self.names, *names, "name")?.clone(),

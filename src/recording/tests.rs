@@ -44,7 +44,7 @@ impl Place {
     fn record(&self, reports: &[Report]) {
         let mut recorder = Recorder::create(&self.settings).unwrap();
         for (report, number) in reports.iter().zip(1..) {
-            recorder.record(standing(number), report).unwrap();
+            recorder.record(number, report).unwrap();
         }
         recorder.finish().unwrap();
     }
@@ -60,22 +60,23 @@ impl Place {
     }
 }
 
-fn standing(number: u64) -> Standing {
-    Standing {
-        number,
-        unix_ns: 1_700_000_000_000_000_000 + number * 1_000_000_000,
-    }
-}
-
 /// A report in every format.
-fn formats(report: &Report) -> Vec<String> {
-    let formats = [Format::Text, Format::Json, Format::Summary];
+fn formats(report: &Report) -> Vec<Vec<u8>> {
+    let formats = [
+        Format::Text,
+        Format::Json,
+        Format::Summary,
+        Format::Folded,
+        Format::Svg,
+        Format::Pprof,
+        Format::Speedscope,
+    ];
     formats
         .into_iter()
         .map(|format| {
             let mut out = Vec::new();
             render(report, format, &mut out).unwrap();
-            String::from_utf8_lossy(&out).into_owned()
+            out
         })
         .collect()
 }
@@ -105,7 +106,7 @@ fn what_is_recorded_is_read() {
     );
     for (index, recorded) in reports.iter().enumerate() {
         let read = recording.report(index).unwrap();
-        assert_eq!(read.standing, standing(index as u64 + 1));
+        assert_eq!(read.number, index as u64 + 1);
         assert_same(&read.report, recorded);
     }
     let about = recording.about();
@@ -127,7 +128,7 @@ fn definitions_are_written_once() {
     let mut recorder = Recorder::create(&place.settings).unwrap();
     let mut sizes = Vec::new();
     for number in 1..=10 {
-        recorder.record(standing(number), &grown(200)).unwrap();
+        recorder.record(number, &grown(200)).unwrap();
         sizes.push(fs::metadata(place.file()).unwrap().len());
     }
     let (first, last) = (sizes[0], sizes[9] - sizes[8]);
@@ -142,7 +143,7 @@ fn files_that_were_cut() {
     let mut recorder = Recorder::create(&place.settings).unwrap();
     let mut ends = Vec::new();
     for (report, number) in reports.iter().zip(1..) {
-        recorder.record(standing(number), report).unwrap();
+        recorder.record(number, report).unwrap();
         ends.push(fs::metadata(place.file()).unwrap().len());
     }
     assert_eq!(place.open().ending(), Ending::Open);
@@ -326,7 +327,7 @@ fn copies() {
     let mut recorder = Recorder::create_with(&copy.settings, recording.about()).unwrap();
     for index in 0..recording.count() {
         let recorded = recording.report(index).unwrap();
-        recorder.record(recorded.standing, &recorded.report).unwrap();
+        recorder.record(recorded.number, &recorded.report).unwrap();
     }
     recorder.finish().unwrap();
     assert_eq!(copy.open().about(), recording.about());

@@ -4,10 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::source::{Source, index, name, open, read};
-use crate::compare::{Builds, Comparison, Side, Trace, render_difference_json, render_difference_text};
-use crate::output::{Destination, write_document};
+use crate::compare::{
+    Builds, Comparison, Side, Trace, render_difference_folded, render_difference_json, render_difference_svg,
+    render_difference_text,
+};
+use crate::output::{Destination, Output, write_document};
 use crate::recording::{Recorded, Recording};
-use crate::report::{Report, printable};
+use crate::report::{Consumer, Format, Quantity, Report, printable};
 
 /// Modules that are named.
 const MOST_MODULES: usize = 3;
@@ -19,6 +22,12 @@ pub enum DifferenceFormat {
     Text,
     /// One object.
     Json,
+    /// A line for each stack, with both amounts.
+    Folded(Quantity),
+    /// A flame graph in red and blue.
+    Svg(Quantity),
+    /// The later report, for pprof to subtract the earlier one from.
+    Pprof,
 }
 
 /// What `memleak diff` is to do.
@@ -54,13 +63,47 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
     };
     let mut comparison = Comparison::of(before.side(), after.side(), &builds);
     comparison.notes.extend(rebuilt(&builds.rebuilt(&traces)));
-    if after.recorded.standing.unix_ns < before.recorded.standing.unix_ns {
+    if after.report().read_at < before.report().read_at {
         comparison.notes.push("the first is the later one".to_owned());
     }
-    write_document(&options.destination, |out| match options.format {
-        DifferenceFormat::Text => render_difference_text(&comparison, options.top, out),
-        DifferenceFormat::Json => render_difference_json(&comparison, out),
-    })
+    if matches!(options.format, DifferenceFormat::Folded(_)) {
+        comparison.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    }
+    match options.format {
+        DifferenceFormat::Text => write_document(&options.destination, |out| {
+            render_difference_text(&comparison, options.top, out)
+        }),
+        DifferenceFormat::Json => write_document(&options.destination, |out| {
+            render_difference_json(&comparison, out)
+        }),
+        DifferenceFormat::Folded(quantity) => write_document(&options.destination, |out| {
+            render_difference_folded(&comparison, quantity, out)
+        }),
+        DifferenceFormat::Svg(quantity) => write_document(&options.destination, |out| {
+            render_difference_svg(&comparison, quantity, out)
+        }),
+        DifferenceFormat::Pprof => {
+            comparison.notes.iter().for_each(|note| tracing::warn!("{note}"));
+            pprof(&after, options)
+        }
+    }
+}
+
+/// pprof subtracts by itself: it needs both profiles.
+fn pprof(after: &Opened, options: &DifferenceOptions) -> anyhow::Result<()> {
+    let mut output = Output::open(Format::Pprof, &options.destination)?;
+    output.take(&Arc::new(after.report().clone()))?;
+    output.finish()?;
+    tracing::info!(
+        "this is the later report alone; for the difference: memleak report {}{} --output before.pb.gz, then pprof -base \
+         before.pb.gz with this one",
+        options.before,
+        options
+            .before
+            .report
+            .map_or_else(String::new, |number| format!(" --at {number}"))
+    );
+    Ok(())
 }
 
 /// A report of a recording.
@@ -107,7 +150,6 @@ impl Opened {
     fn side(&self) -> Side<'_> {
         Side {
             name: name(&self.recording, self.index),
-            unix_ns: self.recorded.standing.unix_ns,
             report: self.report(),
         }
     }

@@ -11,7 +11,7 @@ use super::source::{index, open, read};
 use crate::leak::Order;
 use crate::output::{Destination, Output, write_document};
 use crate::recording::{Anonymizer, Recorder, Recording, Settings};
-use crate::report::{Consumer, Format, Report, Span, counted, size};
+use crate::report::{Consumer, Format, Quantity, Report, Span, counted, size};
 
 /// Which reports of a recording are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct ReportOptions {
     pub top: Option<usize>,
     /// What they are ranked by, if not as they were then.
     pub sort: Option<Order>,
+    /// What flame graphs show, if not what they were to show then.
+    pub quantity: Option<Quantity>,
     /// Whether names are replaced.
     pub anonymize: bool,
     /// Another recording that the reports are put into, instead.
@@ -91,6 +93,7 @@ fn as_asked(mut report: Report, options: &ReportOptions, anonymizer: Option<&mut
         report.sort(order);
     }
     report.top = options.top.unwrap_or(report.top);
+    report.quantity = options.quantity.unwrap_or(report.quantity);
     report
 }
 
@@ -99,7 +102,7 @@ fn copy(recording: &Recording, chosen: std::ops::Range<usize>, settings: &Settin
     let mut recorder = Recorder::create_with(settings, recording.about())?;
     for index in chosen {
         let recorded = read(recording, index)?;
-        recorder.record(recorded.standing, &recorded.report)?;
+        recorder.record(recorded.number, &recorded.report)?;
     }
     Ok(recorder.finish()?)
 }

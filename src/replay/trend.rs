@@ -1,6 +1,7 @@
 //! `memleak trend`: how fast sites grow, over the reports of a recording or over several recordings.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 
@@ -27,7 +28,7 @@ pub struct TrendOptions {
 struct Chosen {
     recording: Arc<Recording>,
     index: usize,
-    unix_ns: u64,
+    read_at: SystemTime,
 }
 
 /// Does it.
@@ -41,12 +42,12 @@ pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
         bail!("a trend needs two reports at least: give a recording that has more, or several recordings");
     }
     let (builds, note) = builds(&mut chosen)?;
-    chosen.sort_by_key(|chosen| chosen.unix_ns);
+    chosen.sort_by_key(|chosen| chosen.read_at);
     let mut trend = compare::Trend::new(builds);
     for Chosen { recording, index, .. } in &chosen {
         let recorded = read(recording, *index)?;
         let name = name(recording, *index);
-        trend.add(name, recorded.standing.unix_ns, &recorded.report);
+        trend.add(name, &recorded.report);
     }
     trend.finish();
     trend.notes.extend(note);
@@ -76,7 +77,7 @@ fn choose(sources: &[Source]) -> anyhow::Result<Vec<Chosen>> {
         chosen.extend(indices.into_iter().map(|index| Chosen {
             recording: Arc::clone(&recording),
             index,
-            unix_ns: 0,
+            read_at: UNIX_EPOCH,
         }));
     }
     match chosen.len() > compare::Trend::MOST_POINTS {
@@ -100,7 +101,7 @@ fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
     let mut kernels = Vec::with_capacity(chosen.len());
     for chosen in chosen.iter_mut() {
         let glance = chosen.recording.glance(chosen.index)?;
-        chosen.unix_ns = glance.standing.unix_ns;
+        chosen.read_at = glance.read_at;
         kernels.push(glance.kernel);
     }
     let [first, others @ ..] = &*chosen else {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Report, json, summary, text};
+use super::{Report, flame, json, pprof, speedscope, summary, text};
 
 /// A way to write reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,14 @@ pub enum Format {
     Json,
     /// Totals, and the sources of most of it.
     Summary,
+    /// Stacks as lines of text, for flame graph tools.
+    Folded,
+    /// A flame graph.
+    Svg,
+    /// A profile in pprof's `profile.proto`, compressed.
+    Pprof,
+    /// A profile for speedscope.
+    Speedscope,
 }
 
 /// How much of a trace one document holds.
@@ -63,6 +71,38 @@ const FORMATS: &[Facts] = &[
         is_binary: false,
         write: summary::render,
     },
+    Facts {
+        format: Format::Folded,
+        name: "folded",
+        endings: &[".folded"],
+        span: Span::LastReport,
+        is_binary: false,
+        write: flame::render_folded,
+    },
+    Facts {
+        format: Format::Svg,
+        name: "svg",
+        endings: &[".svg"],
+        span: Span::LastReport,
+        is_binary: false,
+        write: flame::render_svg,
+    },
+    Facts {
+        format: Format::Pprof,
+        name: "pprof",
+        endings: &[".pb.gz", ".pprof"],
+        span: Span::LastReport,
+        is_binary: true,
+        write: pprof::render,
+    },
+    Facts {
+        format: Format::Speedscope,
+        name: "speedscope",
+        endings: &[".speedscope.json"],
+        span: Span::LastReport,
+        is_binary: false,
+        write: speedscope::render,
+    },
 ];
 
 impl Format {
@@ -96,6 +136,11 @@ impl Format {
     /// Whether it is for programs only.
     pub fn is_binary(self) -> bool {
         self.facts().is_binary
+    }
+
+    /// Whether it shows one number for each stack, which is chosen: [`Report::quantity`].
+    pub fn has_quantity(self) -> bool {
+        matches!(self, Self::Folded | Self::Svg | Self::Speedscope)
     }
 
     fn facts(self) -> &'static Facts {

@@ -5,6 +5,7 @@
 
 mod ends;
 mod estimates;
+pub mod flame;
 mod format;
 mod health;
 mod json;
@@ -13,20 +14,24 @@ mod memory;
 mod modules;
 mod order;
 mod overhead;
+mod pprof;
+mod quantity;
 mod recent;
 mod regions;
+mod speedscope;
 mod summary;
 #[cfg(test)]
 mod tests;
 mod text;
 
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use unwind_tables::Coverage;
-use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::addr::{Avma, FileOffset, Svma};
 use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
@@ -43,6 +48,7 @@ pub(crate) use health::{counted, line, percent, size};
 pub(crate) use json::{FrameJson, SCHEMA_VERSION, frames as frames_json};
 pub use kernel::{KernelFacts, KindTotals};
 pub(crate) use overhead::{forecast, rate, share};
+pub use quantity::{Measure, Quantity, Unit};
 pub(crate) use recent::signed;
 #[cfg(test)]
 pub(crate) use tests::full as sample;
@@ -53,12 +59,16 @@ pub(crate) use text::write_frames;
 pub struct Report {
     /// Local time at which the totals were read.
     pub time: TimeOfDay,
+    /// The same moment in the time of the world.
+    pub read_at: SystemTime,
     /// Time since the attach.
     pub elapsed: Duration,
     /// How stacks were walked.
     pub unwind: Unwind,
     /// How many stacks formats for people show.
     pub top: usize,
+    /// What formats that have one number for each stack show.
+    pub quantity: Quantity,
     /// The processes.
     pub targets: Vec<TargetFacts>,
     /// What ages and changes are measured by.
@@ -100,6 +110,12 @@ impl fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02}:{:02}:{:02}", self.hour, self.minute, self.second)
     }
+}
+
+/// A moment in nanoseconds since 1970, as far as there are numbers for it.
+pub(crate) fn unix_nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What ran in a traced process between two execs: an instance.
@@ -216,6 +232,8 @@ impl Stack {
 pub struct Frame {
     /// The raw return address.
     pub at: Location,
+    /// The address is the very instruction, not the one behind a call.
+    pub exact: bool,
     /// How it was found.
     pub found_by: FoundBy,
     /// Its names.
@@ -238,8 +256,19 @@ pub struct ModuleFacts {
     pub path: PathBuf,
     /// Its build-id in hexadecimal digits.
     pub build_id: Option<String>,
+    /// Where its code is; empty where that is not known.
+    pub code: Vec<CodeSegment>,
     /// Its unwind table, if one was built.
     pub table: Option<TableFacts>,
+}
+
+/// A segment of a module that has code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CodeSegment {
+    /// Its addresses, in the module's own space.
+    pub svma: Range<Svma>,
+    /// Where the first of them is in the file.
+    pub offset: FileOffset,
 }
 
 /// What a report says of a module's unwind table.

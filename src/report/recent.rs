@@ -123,7 +123,7 @@ fn age_class(bound: Option<Duration>, amount: Amount) -> String {
 }
 
 /// A time in the largest unit in which it is a whole number.
-fn spoken(time: Duration) -> String {
+pub(super) fn spoken(time: Duration) -> String {
     let milliseconds = time.as_millis();
     [(3_600_000, "h"), (60_000, "min"), (1000, "s")]
         .into_iter()

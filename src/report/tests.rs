@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod flame;
 mod recent;
+mod speedscope;
 mod summary;
 
 use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
 
@@ -25,6 +28,7 @@ fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
     Arc::new(ModuleFacts {
         path: path.into(),
         build_id: build_id.map(str::to_owned),
+        code: Vec::new(),
         table: None,
     })
 }
@@ -49,6 +53,7 @@ fn named(name: &str, offset: u64) -> Symbolized {
 fn frame(at: Location, found_by: FoundBy, names: Symbolized) -> Frame {
     Frame {
         at,
+        exact: false,
         found_by,
         names: Arc::new(names),
     }
@@ -83,10 +88,12 @@ fn report(stacks: Vec<Stack>) -> Report {
             minute: 5,
             second: 7,
         },
+        read_at: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         elapsed: Duration::from_millis(12_345),
         unwind: Unwind::Dwarf,
         sampling: Sampling::All,
         top: 10,
+        quantity: Quantity::default(),
         compared: Compared::default(),
         targets: vec![TargetFacts {
             pid: 4242,
@@ -126,6 +133,10 @@ pub(crate) fn full() -> Report {
     let plugin = Arc::new(ModuleFacts {
         path: "/opt/libplugin.so".into(),
         build_id: Some("77".to_owned()),
+        code: vec![CodeSegment {
+            svma: Svma::new(0x1010)..Svma::new(0x1800),
+            offset: FileOffset::new(0x10),
+        }],
         table: Some(TableFacts {
             code_bytes: 1000,
             covered_bytes: 120,

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use chrono::Timelike;
 use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::elf::Segment;
 use unwind_tables::walk::Unwind;
 
 use super::process::Process;
@@ -18,7 +19,7 @@ use crate::leak::{
     Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group,
 };
 use crate::report::{
-    Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
+    CodeSegment, Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
 };
 use crate::symbolize::{CodeObject, PerfMap, Symbolized, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
@@ -84,9 +85,11 @@ pub(super) fn report(
     let stacks = sites.into_iter().map(|site| names.stack(site, view)).collect();
     let mut report = Report {
         time: time_of_day(),
+        read_at: SystemTime::now(),
         elapsed: snapshot.elapsed,
         unwind,
         top,
+        quantity: view.quantity,
         compared: recently.compared(view),
         targets: processes.values().map(|process| process.facts.clone()).collect(),
         stacks,
@@ -122,6 +125,13 @@ pub(super) fn time_of_day() -> TimeOfDay {
         hour: part(now.hour()),
         minute: part(now.minute()),
         second: part(now.second()),
+    }
+}
+
+fn code_segment(segment: &Segment) -> CodeSegment {
+    CodeSegment {
+        svma: segment.svma.clone(),
+        offset: segment.offset.start,
     }
 }
 
@@ -194,6 +204,7 @@ impl Describer<'_> {
                 .iter()
                 .map(|frame| Frame {
                     at: self.location(frame.pc, frame.place),
+                    exact: frame.exact,
                     found_by: frame.found_by,
                     names: self.names(site.instance, frame),
                 })
@@ -237,6 +248,7 @@ impl Describer<'_> {
         let facts = Arc::new(ModuleFacts {
             path: module.path.clone(),
             build_id,
+            code: module.code().map(code_segment).collect(),
             table: self.tables.facts(id),
         });
         self.facts.insert(id, Arc::clone(&facts));

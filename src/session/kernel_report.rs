@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
@@ -67,9 +68,11 @@ pub(super) fn report(
         .collect();
     let mut report = Report {
         time: time_of_day(),
+        read_at: SystemTime::now(),
         elapsed: snapshot.elapsed,
         unwind: Unwind::Dwarf,
         top: facts.top,
+        quantity: facts.view.quantity,
         compared: recently.compared(&facts.view),
         targets: vec![kernel_as_target()],
         stacks,
@@ -157,6 +160,7 @@ impl<'a> Modules<'a> {
             Arc::new(ModuleFacts {
                 path: name.into(),
                 build_id: None,
+                code: Vec::new(),
                 table: None,
             })
         });
@@ -191,6 +195,7 @@ fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>, view:
             .iter()
             .map(|frame| Frame {
                 at: modules.location(frame.pc, frame.place),
+                exact: frame.exact,
                 found_by: frame.found_by,
                 names: Arc::new(names(symbols, frame.pc)),
             })

@@ -121,6 +121,11 @@ impl Module {
         &self.linking
     }
 
+    /// Its `PT_LOAD` segments that have code.
+    pub fn code(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(|segment| segment.executable)
+    }
+
     /// Its `PT_LOAD` segments.
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments

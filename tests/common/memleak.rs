@@ -69,7 +69,8 @@ impl Memleak {
     #[track_caller]
     fn start_with(mut command: Command, flags: &[&str], interval: &[&str]) -> Self {
         require_root();
-        let format = match flags.contains(&"--format") {
+        let is_said = |flag: &&str| ["--format", "--output"].contains(flag);
+        let format = match flags.iter().any(is_said) {
             true => &[][..],
             false => &["--format", "json"],
         };

@@ -8,6 +8,7 @@
 
 pub mod host;
 pub mod memleak;
+pub mod profiles;
 pub mod program;
 pub mod random;
 pub mod recent;

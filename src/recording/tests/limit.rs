@@ -8,7 +8,7 @@ fn bounded(limit: u64, count: u64, stacks: impl Fn(u64) -> u64) -> (Place, Recor
     place.settings.limit = limit;
     let mut recorder = Recorder::create(&place.settings).unwrap();
     for number in 1..=count {
-        recorder.record(standing(number), &grown(stacks(number))).unwrap();
+        recorder.record(number, &grown(stacks(number))).unwrap();
         let length = fs::metadata(place.file()).unwrap().len();
         assert!(length <= limit, "{length} bytes after {number} reports");
     }
@@ -18,7 +18,7 @@ fn bounded(limit: u64, count: u64, stacks: impl Fn(u64) -> u64) -> (Place, Recor
 fn numbers(recording: &Recording) -> Vec<u64> {
     let numbers = 0..recording.count();
     numbers
-        .map(|index| recording.glance(index).unwrap().standing.number)
+        .map(|index| recording.glance(index).unwrap().number)
         .collect()
 }
 
@@ -68,10 +68,7 @@ fn the_last_has_room() {
 #[test]
 fn not_even_one_has_room() {
     let (place, mut recorder) = bounded(Settings::LEAST_LIMIT, 3, |_| 10);
-    let refused = recorder
-        .record(standing(4), &grown(4000))
-        .unwrap_err()
-        .to_string();
+    let refused = recorder.record(4, &grown(4000)).unwrap_err().to_string();
     assert!(refused.contains("--record-limit allows (65536)"), "{refused}");
     assert_eq!(numbers(&place.open()), [1, 2, 3]);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
@@ -15,8 +15,8 @@ use crate::leak::Change;
 use crate::memory::Parts;
 use crate::overhead::{Governed, Overhead, ProgramTime, Spent};
 use crate::report::{
-    Compared, Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, StackRecent, TargetFacts,
-    TimeOfDay,
+    Compared, Frame, KernelFacts, KindTotals, Location, Measure, ModuleFacts, Quantity, Report, StackRecent,
+    TargetFacts, TimeOfDay, Unit,
 };
 use crate::symbolize::frame::{Gap, InlinedFrame, Symbol, Symbolized};
 
@@ -57,6 +57,11 @@ pub(super) fn rich() -> Report {
     };
     report.unwind = Unwind::Fp;
     report.top = usize::MAX;
+    report.quantity = Quantity {
+        measure: Measure::Growth,
+        unit: Unit::Blocks,
+    };
+    report.read_at = UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789);
     report.sampling = Sampling::Governed(4096);
     report.compared = Compared {
         older: Some(Duration::from_millis(u64::MAX)),
@@ -145,6 +150,7 @@ fn module(path: &str) -> Arc<ModuleFacts> {
     Arc::new(ModuleFacts {
         path: path.into(),
         build_id: None,
+        code: Vec::new(),
         table: None,
     })
 }
@@ -152,6 +158,7 @@ fn module(path: &str) -> Arc<ModuleFacts> {
 fn frame(at: Location, name: Option<&str>, gap: Option<Gap>) -> Frame {
     Frame {
         at,
+        exact: true,
         found_by: FoundBy::Kernel,
         names: Arc::new(Symbolized {
             symbol: name.map(|name| Symbol {

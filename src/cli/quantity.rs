@@ -1,0 +1,127 @@
+//! Flags that say what flame graphs show of each stack.
+
+use clap::{Args, ValueEnum};
+
+use crate::config::ConfigError;
+use crate::report::{Format, Measure, Quantity, Unit};
+
+/// Flags of the formats folded, svg and speedscope.
+#[derive(Debug, Args)]
+pub struct QuantityArgs {
+    /// What folded, svg and speedscope show of a stack.
+    ///
+    /// [default: outstanding]
+    #[arg(long, value_enum, value_name = "MEASURE")]
+    pub measure: Option<MeasureArg>,
+    /// What they count.
+    ///
+    /// [default: bytes]
+    #[arg(long, value_enum, value_name = "UNIT")]
+    pub unit: Option<UnitArg>,
+}
+
+/// What is shown of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MeasureArg {
+    /// What was not freed; without young blocks, see --older.
+    Outstanding,
+    /// Everything since the attach.
+    Allocated,
+    /// What came less what went since the mark (SIGUSR1), or without one since the last report; only of stacks that grew.
+    Growth,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UnitArg {
+    /// Bytes that were asked for.
+    Bytes,
+    /// Blocks.
+    Blocks,
+}
+
+impl From<MeasureArg> for Measure {
+    fn from(measure: MeasureArg) -> Self {
+        match measure {
+            MeasureArg::Outstanding => Self::Outstanding,
+            MeasureArg::Allocated => Self::Allocated,
+            MeasureArg::Growth => Self::Growth,
+        }
+    }
+}
+
+impl From<UnitArg> for Unit {
+    fn from(unit: UnitArg) -> Self {
+        match unit {
+            UnitArg::Bytes => Self::Bytes,
+            UnitArg::Blocks => Self::Blocks,
+        }
+    }
+}
+
+impl QuantityArgs {
+    /// What the flags mean for reports in `format`.
+    pub(super) fn check(&self, format: Format) -> Result<Quantity, ConfigError> {
+        let given = [
+            ("--measure", self.measure.is_some()),
+            ("--unit", self.unit.is_some()),
+        ];
+        let unheard = given
+            .into_iter()
+            .find(|&(_, given)| given && !format.has_quantity());
+        if let Some((flag, _)) = unheard {
+            let format = format.name();
+            return Err(ConfigError::NoQuantity { flag, format });
+        }
+        Ok(Quantity {
+            measure: self.measure.map(Measure::from).unwrap_or_default(),
+            unit: self.unit.map(Unit::from).unwrap_or_default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn quantity(format: Format, arguments: &str) -> Result<Quantity, ConfigError> {
+        let arguments = ["memleak", "-p", "1"]
+            .into_iter()
+            .chain(arguments.split_whitespace());
+        let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+        cli.trace.quantity.check(format)
+    }
+
+    /// Outstanding bytes, if nothing is said; what is said is refused where nothing would come of it.
+    #[test]
+    fn quantities() {
+        let quantity_of = |measure, unit| Ok(Quantity { measure, unit });
+        for (arguments, expected) in [
+            ("", quantity_of(Measure::Outstanding, Unit::Bytes)),
+            ("--unit blocks", quantity_of(Measure::Outstanding, Unit::Blocks)),
+            (
+                "--measure allocated",
+                quantity_of(Measure::Allocated, Unit::Bytes),
+            ),
+            (
+                "--measure growth --unit bytes",
+                quantity_of(Measure::Growth, Unit::Bytes),
+            ),
+        ] {
+            for format in [Format::Folded, Format::Svg, Format::Speedscope] {
+                assert_eq!(quantity(format, arguments), expected, "{arguments}");
+            }
+        }
+        assert_eq!(quantity(Format::Json, ""), Ok(Quantity::default()));
+        for (format, arguments, flag) in [
+            (Format::Text, "--measure outstanding", "--measure"),
+            (Format::Pprof, "--unit blocks", "--unit"),
+        ] {
+            let error = quantity(format, arguments).expect_err("refused").to_string();
+            assert!(error.contains(flag) && error.contains(format.name()), "{error}");
+        }
+    }
+}

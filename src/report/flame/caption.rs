@@ -1,0 +1,152 @@
+//! What is written above a picture: of what it is, and how far it can be trusted.
+
+use unwind_tables::walk::End;
+
+use super::super::estimates::whole;
+use super::super::health::{counted, percent, size};
+use super::super::recent::spoken;
+use super::super::{Measure, Quantity, Report, Unit};
+use crate::bpf::Sampling;
+use crate::collect::{Amount, Estimate, Losses, Spread};
+
+/// What is written above a picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caption {
+    /// Of what it is.
+    pub title: String,
+    /// What to know of it.
+    pub subtitle: Option<String>,
+    /// What it counts.
+    pub unit: Unit,
+}
+
+impl Caption {
+    /// Of a picture of what the stacks of `report` have of `quantity`.
+    pub fn of(report: &Report, quantity: Quantity) -> Self {
+        let notes = notes(report, quantity);
+        Self {
+            title: [Some(title(report, quantity)), completeness(report)]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("; "),
+            subtitle: (!notes.is_empty()).then(|| notes.join("; ")),
+            unit: quantity.unit,
+        }
+    }
+}
+
+/// What the quantity is called.
+pub(in crate::report) fn name(report: &Report, quantity: Quantity) -> String {
+    let unit = quantity.unit.name();
+    match quantity.measure {
+        Measure::Outstanding => format!("Outstanding {unit}"),
+        Measure::Allocated => format!("Allocated {unit}"),
+        Measure::Growth => format!("Growth in {unit} since {}", since(report)),
+    }
+}
+
+/// How far stacks and amounts can be trusted.
+pub(in crate::report) fn remarks(report: &Report, quantity: Quantity) -> Vec<String> {
+    completeness(report)
+        .into_iter()
+        .chain(notes(report, quantity))
+        .collect()
+}
+
+/// Quantity, target, time.
+fn title(report: &Report, quantity: Quantity) -> String {
+    let seconds = report.elapsed.as_secs_f64();
+    format!("{}: {}, {seconds:.1} s", name(report, quantity), target(report))
+}
+
+/// What growth is reckoned from.
+fn since(report: &Report) -> String {
+    let compared = &report.compared;
+    match (compared.marked, compared.first) {
+        (Some(time), _) => format!("{time} (marked)"),
+        (None, true) => "the attach".to_owned(),
+        (None, false) => "the last report".to_owned(),
+    }
+}
+
+fn target(report: &Report) -> String {
+    if let Some(kernel) = &report.kernel {
+        return format!("Linux {}", kernel.release);
+    }
+    let first = report.targets.first();
+    let first = first.map_or_else(String::new, |first| format!("{} ({})", first.comm, first.pid));
+    match report.targets.len().saturating_sub(1) {
+        0 => first,
+        1 => format!("{first} and 1 more process"),
+        more => format!("{first} and {more} more processes"),
+    }
+}
+
+/// `None` without stacks.
+fn completeness(report: &Report) -> Option<String> {
+    let allocations = &report.completeness.allocations;
+    let all = allocations.values().copied().fold(0, u64::saturating_add);
+    let complete = allocations.get(&End::Complete).copied().unwrap_or(0);
+    (all > 0).then(|| format!("{} of allocations have complete stacks", percent(complete, all)))
+}
+
+fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
+    let mut notes = Vec::new();
+    if quantity.measure == Measure::Growth {
+        notes.push("only stacks that grew".to_owned());
+    }
+    if report.sampling != Sampling::All {
+        let spread: Spread = report
+            .suspects()
+            .map(|stack| quantity.spread_of(stack, report))
+            .sum();
+        let error = spread.standard_error();
+        let error = match quantity.unit {
+            Unit::Bytes => size(whole(error.bytes)),
+            Unit::Blocks => counted(whole(error.blocks), "block"),
+        };
+        notes.push(format!("estimated from samples, in all ± {error}"));
+    }
+    if quantity.measure == Measure::Outstanding {
+        notes.extend(young(report));
+    }
+    notes.extend(lost(&report.losses));
+    notes
+}
+
+/// What is left out since it is young.
+fn young(report: &Report) -> Option<String> {
+    let older = report.compared.older?;
+    let young = report.suspects().filter_map(|stack| stack.recent.young);
+    let Amount { bytes, blocks } = young.sum::<Estimate>().amount;
+    (blocks > 0).then(|| {
+        format!(
+            "without {}, {}, younger than {}",
+            counted(blocks, "block"),
+            size(bytes),
+            spoken(older)
+        )
+    })
+}
+
+/// What is not in the picture though it should be, or the other way round.
+fn lost(losses: &Losses) -> Vec<String> {
+    let mut lost = Vec::new();
+    if losses.blocks > 0 || losses.bytes > 0 {
+        lost.push(format!(
+            "lost: {}, {}",
+            counted(losses.blocks, "block"),
+            size(losses.bytes)
+        ));
+    }
+    if losses.frees > 0 {
+        lost.push(format!("{} not seen", counted(losses.frees, "free")));
+    }
+    match losses.processes {
+        0 => {}
+        1 => lost.push("1 process not traced".to_owned()),
+        more => lost.push(format!("{more} processes not traced")),
+    }
+    lost
+}

@@ -1,0 +1,182 @@
+//! What frames are called in flame graphs: functions by their names alone, so that all places of one are one frame.
+//!
+//! Names come from a process and its files, and end up between the separators of folded lines, in XML and on
+//! terminals.
+
+use std::collections::HashMap;
+
+use unwind_tables::walk::End;
+
+use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+
+/// A frame of a flame graph.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::report) struct FlameFrame {
+    /// Never empty; fit for folded lines.
+    pub(in crate::report) name: String,
+    /// The source file, if known.
+    pub(in crate::report) file: Option<String>,
+}
+
+impl FlameFrame {
+    /// A frame that is no code.
+    fn marker(name: &str) -> Self {
+        Self {
+            name: readable(name),
+            file: None,
+        }
+    }
+}
+
+/// Knows what distinguishes the stacks of one report.
+pub(in crate::report) struct Naming {
+    /// Root frames of instances; `None` where there is but one, and nothing to tell apart.
+    processes: Option<HashMap<u32, String>>,
+}
+
+impl Naming {
+    pub(in crate::report) fn of(report: &Report) -> Self {
+        let root = |target: &TargetFacts| (target.instance, format!("{}-{}", target.comm, target.pid));
+        let are_several = report.targets.len() > 1;
+        Self {
+            processes: are_several.then(|| report.targets.iter().map(root).collect()),
+        }
+    }
+
+    /// Where there is nothing to tell apart.
+    pub(in crate::report) fn of_one_process() -> Self {
+        Self { processes: None }
+    }
+
+    /// The frames of a stack from the root on; at least one.
+    pub(in crate::report) fn frames(&self, stack: &Stack) -> Vec<FlameFrame> {
+        let mut frames = Vec::with_capacity(stack.frames.len() + 2);
+        if let Some(processes) = &self.processes {
+            let process = processes.get(&stack.instance);
+            let process = process.map_or("[several processes]", String::as_str);
+            frames.push(FlameFrame::marker(process));
+        }
+        // Else the first frame that was found would pass for the program's first.
+        if stack.end != End::Complete {
+            frames.push(FlameFrame::marker(&end_marker(stack)));
+        }
+        stack
+            .frames
+            .iter()
+            .rev()
+            .for_each(|frame| push_functions(frame, &mut frames));
+        if frames.is_empty() {
+            frames.push(FlameFrame::marker(NAMELESS));
+        }
+        frames
+    }
+}
+
+/// Code of which nothing is known.
+const NAMELESS: &str = "[unknown]";
+
+/// The function and what was inlined into it, outermost first.
+fn push_functions(frame: &Frame, frames: &mut Vec<FlameFrame>) {
+    let names = &frame.names;
+    let symbol = names.symbol.as_ref().map(|symbol| &symbol.name);
+    let own = (symbol, &names.file);
+    let inlined = names.inlined.iter().rev();
+    let inlined = inlined.map(|inlined| (inlined.symbol.as_ref(), &inlined.file));
+    frames.extend(
+        std::iter::once(own)
+            .chain(inlined)
+            .map(|(name, file)| FlameFrame {
+                name: name.map_or_else(|| readable(&module_name(&frame.at)), |name| readable(name)),
+                file: file.clone(),
+            }),
+    );
+}
+
+/// Code without a name, by its module.
+fn module_name(at: &Location) -> String {
+    match &at.place {
+        None => NAMELESS.to_owned(),
+        Some((module, _)) => bracketed(module),
+    }
+}
+
+fn bracketed(module: &ModuleFacts) -> String {
+    format!("[{}]", module.basename())
+}
+
+/// Why an incomplete stack has no root, and where its walk ended: no address, which would make a root of each.
+fn end_marker(stack: &Stack) -> String {
+    let cause = stack.end.name();
+    let place = stack.end_at.as_ref().and_then(|at| at.place.as_ref());
+    match place {
+        None => format!("[{cause}]"),
+        Some((module, _)) => format!("[{cause} in {}]", module.basename()),
+    }
+}
+
+/// A name that can stand in a folded line: without what separates frames, and without a number of its own at its end,
+/// which readers would take for the first of two.
+fn readable(name: &str) -> String {
+    let mut readable = one_line(name.trim()).replace(';', ":");
+    let last_space = readable
+        .char_indices()
+        .rfind(|(_, character)| character.is_whitespace());
+    if let Some((at, space)) = last_space {
+        let after = at + space.len_utf8();
+        let is_digit = |character: char| character.is_ascii_digit() || character == '.';
+        if readable[after..].chars().all(is_digit) {
+            readable.replace_range(at..after, "_");
+        }
+    }
+    match readable.is_empty() {
+        true => NAMELESS.to_owned(),
+        false => readable,
+    }
+}
+
+/// Text without control characters, without what some readers end lines at, and without what XML cannot hold.
+pub(super) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        let is_foreign = matches!(character, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+        match character.is_control() || is_foreign {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names stay as they are, as far as a line can hold them.
+    #[test]
+    fn names_are_readable() {
+        for (name, expected) in [
+            ("main", "main"),
+            (
+                "std::map<int, char>::at(int const&)",
+                "std::map<int, char>::at(int const&)",
+            ),
+            (
+                "operator delete[](void*, unsigned long)",
+                "operator delete[](void*, unsigned long)",
+            ),
+            ("a;b", "a:b"),
+            (";", ":"),
+            ("evil\u{1b}[2J\n480", "evil\\u{1b}[2J\\n480"),
+            ("a\u{2028}b\u{ffff}\u{85}c", "a\\u{2028}b\\u{ffff}\\u{85}c"),
+            ("", "[unknown]"),
+            (" \t\n", "[unknown]"),
+            (" padded ", "padded"),
+            ("LazyCompile: f 12", "LazyCompile: f_12"),
+            ("f 1 2.5", "f 1_2.5"),
+            ("f\u{a0}7", "f_7"),
+            ("größe 4x", "größe 4x"),
+        ] {
+            assert_eq!(readable(name), expected, "{name:?}");
+        }
+    }
+}

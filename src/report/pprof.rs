@@ -1,0 +1,95 @@
+//! pprof's profile format: what pprof, Parca, Pyroscope, Grafana and others read. Compressed; equal reports give equal
+//! files.
+//!
+//! Allocated and outstanding, in blocks and bytes, by the names that heap profiles conventionally have, with outstanding
+//! bytes shown first. As in flame graphs, of what can be a leak, without young blocks. The allocator function is a label,
+//! not a frame, so that the function that called it has the bytes as its own; how a stack ended is one, too.
+
+mod mappings;
+mod numbered;
+mod proto;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::time::{Duration, UNIX_EPOCH};
+
+use flate2::{Compression, GzBuilder};
+use prost::Message;
+
+use super::{Quantity, Report, flame};
+use crate::bpf::Sampling;
+use crate::collect::Losses;
+use proto::{Profile, ValueType};
+use table::Table;
+
+/// The sample types, each with its unit; a sample has a value for each of them.
+const SAMPLE_TYPES: [(&str, &str); 4] = [
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+];
+/// The one that is shown unless another is asked for.
+const DEFAULT_TYPE: &str = "inuse_space";
+
+/// Writes `report`.
+pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let mut compressed = GzBuilder::new().mtime(0).write(out, Compression::default());
+    compressed.write_all(&profile(report).encode_to_vec())?;
+    compressed.finish().map(drop)
+}
+
+fn profile(report: &Report) -> Profile {
+    let mut table = Table::of(report);
+    report.suspects().for_each(|stack| table.add(stack));
+    let sample_type = SAMPLE_TYPES.map(|(kind, unit)| value_type(&mut table, kind, unit));
+    let period = match report.sampling {
+        Sampling::All => None,
+        Sampling::Calls(calls) => Some((value_type(&mut table, "objects", "count"), calls)),
+        Sampling::Bytes(bytes) | Sampling::Governed(bytes) => {
+            Some((value_type(&mut table, "space", "bytes"), bytes))
+        }
+    };
+    let comments = comments(report);
+    let comment = comments.iter().map(|line| table.string(line)).collect();
+    let default_sample_type = table.string(DEFAULT_TYPE);
+    let since_epoch = report.read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Profile {
+        sample_type: sample_type.to_vec(),
+        period_type: period.map(|(kind, _)| kind),
+        period: period.map_or(0, |(_, period)| signed(period)),
+        time_nanos: nanoseconds(since_epoch),
+        duration_nanos: nanoseconds(report.elapsed),
+        comment,
+        default_sample_type,
+        ..table.into_profile()
+    }
+}
+
+fn value_type(table: &mut Table, kind: &str, unit: &str) -> ValueType {
+    ValueType {
+        kind: table.string(kind),
+        unit: table.string(unit),
+    }
+}
+
+/// What pprof writes above everything that it makes of a profile: few lines.
+fn comments(report: &Report) -> Vec<String> {
+    let mut comments = vec![concat!("memleak ", env!("CARGO_PKG_VERSION")).to_owned()];
+    comments.extend(flame::remarks(report, Quantity::default()));
+    if report.losses == Losses::default() {
+        comments.push("lost: nothing".to_owned());
+    }
+    comments
+}
+
+/// The nearest number that the format can hold.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}

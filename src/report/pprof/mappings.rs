@@ -1,0 +1,127 @@
+//! Where in a process modules are: pprof finds their functions by it, and tells code of one module from another's.
+
+use std::cmp::Reverse;
+use std::path::Path;
+
+use unwind_tables::addr::{Avma, Bias, Svma};
+
+use super::super::{CodeSegment, Frame, ModuleFacts};
+use super::numbered::{Numbered, id};
+use super::proto::Mapping;
+
+/// Mappings begin and end with pages of this size, or of a multiple of it.
+const PAGE: u64 = 4096;
+
+/// A segment of a module in a process.
+#[derive(PartialEq, Eq, Hash)]
+struct Key<'a> {
+    path: &'a Path,
+    build_id: Option<&'a str>,
+    bias: Bias,
+    /// `None` where nothing says where the module's code is.
+    segment: Option<&'a CodeSegment>,
+}
+
+/// Mappings that code of samples is in.
+pub(super) struct Mappings<'a> {
+    keys: Numbered<Key<'a>>,
+    /// The lowest and the highest address that was seen of each.
+    seen: Vec<(Avma, Avma)>,
+}
+
+/// What is known of any location in a mapping. (pprof says so of what it resolves itself, and tries only mappings of which
+/// nothing is known.)
+#[derive(Clone, Copy, Default)]
+pub(super) struct Resolved {
+    pub(super) functions: bool,
+    pub(super) filenames: bool,
+    pub(super) line_numbers: bool,
+    pub(super) inline_frames: bool,
+}
+
+impl<'a> Mappings<'a> {
+    pub(super) fn new() -> Self {
+        Self {
+            keys: Numbered::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// The mapping that `address`, which is of `frame`'s code, is in; `None` for code of no module.
+    pub(super) fn number(&mut self, frame: &'a Frame, address: Avma) -> Option<usize> {
+        let (module, svma) = frame.at.place.as_ref()?;
+        let ModuleFacts {
+            path, build_id, code, ..
+        } = module.as_ref();
+        let bias = Bias::between(frame.at.pc, *svma);
+        let at = bias.to_svma(address);
+        let number = self.keys.number(Key {
+            path,
+            build_id: build_id.as_deref(),
+            bias,
+            segment: code.iter().find(|segment| segment.svma.contains(&at)),
+        });
+        if number == self.seen.len() {
+            self.seen.push((address, address));
+        }
+        let (lowest, highest) = &mut self.seen[number];
+        *lowest = address.min(*lowest);
+        *highest = address.max(*highest);
+        Some(number)
+    }
+
+    /// The messages, those of `program` first, and the ids that the mappings have, by their numbers.
+    pub(super) fn messages(
+        self,
+        program: Option<&Path>,
+        resolved: &[Resolved],
+        mut string: impl FnMut(&str) -> i64,
+    ) -> (Vec<Mapping>, Vec<u64>) {
+        let keys = self.keys.in_order();
+        let mut order: Vec<_> = (0..keys.len()).collect();
+        order.sort_by_key(|&number| Reverse(Some(keys[number].path) == program));
+        let mut ids = vec![0; keys.len()];
+        let message = |(place, &number): (usize, &usize)| {
+            ids[number] = id(place);
+            let (start, limit, file_offset) = bounds(&keys[number], self.seen[number]);
+            let resolved = resolved[number];
+            Mapping {
+                id: id(place),
+                memory_start: start.get(),
+                memory_limit: limit.get(),
+                file_offset,
+                filename: string(&keys[number].path.to_string_lossy()),
+                build_id: string(keys[number].build_id.unwrap_or_default()),
+                has_functions: resolved.functions,
+                has_filenames: resolved.filenames,
+                has_line_numbers: resolved.line_numbers,
+                has_inline_frames: resolved.inline_frames,
+            }
+        };
+        let messages = order.iter().enumerate().map(message).collect();
+        (messages, ids)
+    }
+}
+
+/// Start and end in the process, and where in the file the start is: as the kernel maps the segment; where that is not
+/// known, around what was seen.
+fn bounds(key: &Key<'_>, (lowest, highest): (Avma, Avma)) -> (Avma, Avma, u64) {
+    let down = |address: u64| address & !(PAGE - 1);
+    let up = |address: u64| address.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+    match key.segment {
+        None => (
+            Avma::new(down(lowest.get())),
+            Avma::new(up(highest.get().saturating_add(1))),
+            0,
+        ),
+        Some(CodeSegment { svma, offset }) => (
+            key.bias.to_avma(Svma::new(down(svma.start.get()))),
+            key.bias.to_avma(Svma::new(up(svma.end.get()))),
+            down(offset.get()),
+        ),
+    }
+}

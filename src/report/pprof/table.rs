@@ -1,0 +1,236 @@
+//! What samples refer to, each once: strings, functions, mappings, locations; numbered in the order in which they come.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use unwind_tables::addr::Avma;
+
+use super::super::{Frame, Report, Stack, TargetFacts, printable};
+use super::mappings::{Mappings, Resolved};
+use super::numbered::{Numbered, id};
+use super::proto::{Function, Label, Line, Location, Profile, Sample};
+use super::signed;
+use crate::bpf::InstanceEnd;
+use crate::collect::RegionKind;
+
+/// A function without a name at an address where others have one.
+const NAMELESS: &str = "[unknown]";
+
+/// A profile that grows.
+pub(super) struct Table<'a> {
+    targets: HashMap<u32, &'a TargetFacts>,
+    /// The program that is traced.
+    program: Option<&'a Path>,
+    strings: Numbered<String>,
+    functions: Numbered<FunctionKey>,
+    mappings: Mappings<'a>,
+    locations: Numbered<LocationKey>,
+    samples: Numbered<SampleKey>,
+    /// By the samples' numbers.
+    values: Vec<[u64; 4]>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct FunctionKey {
+    name: i64,
+    filename: i64,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct LocationKey {
+    /// The mapping's number.
+    mapping: Option<usize>,
+    address: Avma,
+    lines: Vec<Line>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct SampleKey {
+    locations: Vec<u64>,
+    labels: Vec<Label>,
+}
+
+impl<'a> Table<'a> {
+    /// Without any stack.
+    pub(super) fn of(report: &'a Report) -> Self {
+        let targets = &report.targets;
+        let mut table = Self {
+            targets: targets.iter().map(|target| (target.instance, target)).collect(),
+            program: targets.first().and_then(|target| target.exe.as_deref()),
+            strings: Numbered::new(),
+            functions: Numbered::new(),
+            mappings: Mappings::new(),
+            locations: Numbered::new(),
+            samples: Numbered::new(),
+            values: Vec::new(),
+        };
+        table.string("");
+        table
+    }
+
+    /// The index of a text.
+    pub(super) fn string(&mut self, text: &str) -> i64 {
+        index(&mut self.strings, text)
+    }
+
+    /// Adds what a stack has. Stacks with equal frames and labels are one sample.
+    pub(super) fn add(&mut self, stack: &'a Stack) {
+        let mut locations: Vec<_> = stack.frames.iter().map(|frame| self.location(frame)).collect();
+        if locations.is_empty() {
+            // A sample without any would be in no view.
+            locations.push(self.marker(&format!("[{}]", stack.end.name())));
+        }
+        let labels = self.labels(stack);
+        let number = self.samples.number(SampleKey { locations, labels });
+        if number == self.values.len() {
+            self.values.push([0; 4]);
+        }
+        let (allocated, outstanding) = (stack.allocated, stack.shown());
+        let values = [
+            allocated.blocks,
+            allocated.bytes,
+            outstanding.blocks,
+            outstanding.bytes,
+        ];
+        for (sum, value) in self.values[number].iter_mut().zip(values) {
+            *sum = sum.saturating_add(value);
+        }
+    }
+
+    fn labels(&mut self, stack: &Stack) -> Vec<Label> {
+        let target = self.targets.get(&stack.instance).copied();
+        let comm = target.map(|target| printable(&target.comm));
+        let texts = [
+            ("allocator", Some(&*stack.allocator)),
+            ("end", Some(stack.end.name())),
+            ("kind", stack.kind.map(RegionKind::name)),
+            ("comm", comm.as_deref()),
+            ("ended", stack.ended.map(InstanceEnd::name)),
+        ];
+        let mut labels = Vec::new();
+        for (key, text) in texts {
+            if let Some(text) = text {
+                labels.push(Label {
+                    key: self.string(key),
+                    str: self.string(text),
+                    num: 0,
+                });
+            }
+        }
+        // Of the kernel and of several processes together it is 0, which stands for no label.
+        if stack.pid != 0 {
+            labels.push(Label {
+                key: self.string("pid"),
+                str: 0,
+                num: stack.pid.into(),
+            });
+        }
+        labels
+    }
+
+    fn location(&mut self, frame: &'a Frame) -> u64 {
+        // Within the call, as addresses of callers are conventionally.
+        let address = frame.at.pc.wrapping_sub(u64::from(!frame.exact));
+        let key = LocationKey {
+            mapping: self.mappings.number(frame, address),
+            address,
+            lines: self.lines(frame),
+        };
+        id(self.locations.number(key))
+    }
+
+    /// A location that is no code.
+    fn marker(&mut self, name: &str) -> u64 {
+        let key = LocationKey {
+            mapping: None,
+            address: Avma::new(0),
+            lines: vec![self.line(Some(name), None, None)],
+        };
+        id(self.locations.number(key))
+    }
+
+    /// The functions at an address, innermost first; none if no name is known.
+    fn lines(&mut self, frame: &Frame) -> Vec<Line> {
+        let names = &frame.names;
+        let symbol = names.symbol.as_ref().map(|symbol| symbol.name.as_str());
+        if symbol.is_none() && names.inlined.is_empty() {
+            return Vec::new();
+        }
+        let inlined = names.inlined.iter();
+        let inlined = inlined.map(|inlined| (inlined.symbol.as_deref(), &inlined.file, inlined.line));
+        inlined
+            .chain([(symbol, &names.file, names.line)])
+            .map(|(name, file, line)| self.line(name, file.as_deref(), line))
+            .collect()
+    }
+
+    fn line(&mut self, name: Option<&str>, file: Option<&str>, line: Option<u32>) -> Line {
+        let key = FunctionKey {
+            name: self.string(&printable(name.unwrap_or(NAMELESS))),
+            filename: self.string(&printable(file.unwrap_or_default())),
+        };
+        Line {
+            function_id: id(self.functions.number(key)),
+            line: line.unwrap_or(0).into(),
+        }
+    }
+
+    /// The samples and everything that they refer to.
+    pub(super) fn into_profile(self) -> Profile {
+        let mut strings = self.strings;
+        let functions = self.functions.in_order();
+        let locations = self.locations.in_order();
+        let resolved = resolved(&locations, &functions, self.mappings.len());
+        let string = |text: &str| index(&mut strings, text);
+        let (mapping, ids) = self.mappings.messages(self.program, &resolved, string);
+        let location = |(number, key): (usize, LocationKey)| Location {
+            id: id(number),
+            mapping_id: key.mapping.map_or(0, |mapping| ids[mapping]),
+            address: key.address.get(),
+            line: key.lines,
+        };
+        let function = |(number, key): (usize, &FunctionKey)| Function {
+            id: id(number),
+            name: key.name,
+            system_name: key.name,
+            filename: key.filename,
+        };
+        let sample = |(key, values): (SampleKey, [u64; 4])| Sample {
+            location_id: key.locations,
+            value: values.map(signed).to_vec(),
+            label: key.labels,
+        };
+        let samples = self.samples.in_order().into_iter().zip(self.values);
+        Profile {
+            sample: samples.map(sample).collect(),
+            mapping,
+            location: locations.into_iter().enumerate().map(location).collect(),
+            function: functions.iter().enumerate().map(function).collect(),
+            string_table: strings.in_order(),
+            ..Profile::default()
+        }
+    }
+}
+
+fn index(strings: &mut Numbered<String>, text: &str) -> i64 {
+    signed(strings.number(text.to_owned()) as u64)
+}
+
+/// What is known of the locations of each of so many mappings.
+fn resolved(locations: &[LocationKey], functions: &[FunctionKey], mappings: usize) -> Vec<Resolved> {
+    let mut all = vec![Resolved::default(); mappings];
+    let has_file = |line: &Line| {
+        let number = usize::try_from(line.function_id - 1);
+        number.is_ok_and(|number| functions[number].filename != 0)
+    };
+    for LocationKey { mapping, lines, .. } in locations {
+        let Some(resolved) = mapping.map(|number| &mut all[number]) else {
+            continue;
+        };
+        resolved.functions |= !lines.is_empty();
+        resolved.filenames |= lines.iter().any(has_file);
+        resolved.line_numbers |= lines.iter().any(|line| line.line > 0);
+        resolved.inline_frames |= lines.len() > 1;
+    }
+    all
+}

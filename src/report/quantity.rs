@@ -1,0 +1,90 @@
+//! The one number that a flame graph has for each stack.
+
+use super::{Report, Stack};
+use crate::collect::{Amount, Spread};
+use crate::leak::Change;
+
+/// What of a stack is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// What it holds: allocated, not freed, and not young.
+    #[default]
+    Outstanding,
+    /// Everything that it allocated since the attach.
+    Allocated,
+    /// What came less what went since the mark, or without one since the last report: of stacks that grew by it, and
+    /// nothing of all others, since no width is below zero.
+    Growth,
+}
+
+/// What it is measured in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    #[default]
+    Bytes,
+    /// Blocks.
+    Blocks,
+}
+
+impl Unit {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Blocks => "blocks",
+        }
+    }
+
+    const fn of(self, amount: Amount) -> u64 {
+        match self {
+            Self::Bytes => amount.bytes,
+            Self::Blocks => amount.blocks,
+        }
+    }
+}
+
+/// A measure in a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quantity {
+    /// What is measured.
+    pub measure: Measure,
+    /// What in.
+    pub unit: Unit,
+}
+
+impl Quantity {
+    /// How much of it a stack has.
+    pub fn of(self, stack: &Stack, report: &Report) -> u64 {
+        let Self { measure, unit } = self;
+        match (measure, unit) {
+            (Measure::Outstanding, _) => unit.of(stack.shown()),
+            (Measure::Allocated, _) => unit.of(stack.allocated),
+            (Measure::Growth, Unit::Bytes) => positive(report.growth(stack).net_bytes()),
+            (Measure::Growth, Unit::Blocks) => positive(report.growth(stack).net_blocks()),
+        }
+    }
+
+    /// How far that can be off, when it is estimated.
+    pub(super) fn spread_of(self, stack: &Stack, report: &Report) -> Spread {
+        match self.measure {
+            Measure::Outstanding => stack.shown_estimate().spread,
+            Measure::Allocated => stack.allocated_spread,
+            Measure::Growth => report.growth(stack).net_spread(),
+        }
+    }
+}
+
+fn positive(net: i64) -> u64 {
+    u64::try_from(net).unwrap_or(0)
+}
+
+impl Report {
+    /// What came and went of a stack since the mark, or without one since the last report.
+    fn growth<'a>(&self, stack: &'a Stack) -> &'a Change {
+        match self.compared.marked {
+            Some(_) => &stack.recent.since_baseline,
+            None => &stack.recent.since_last,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Files of pictures and profiles, as programs that are not ours read them.
+
+use std::path::Path;
+use std::process::Command;
+
+#[track_caller]
+fn output(command: &mut Command, package: &str) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error} (apt-get install {package})"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// What Go's `pprof` makes of a file, with these arguments.
+#[track_caller]
+pub fn pprof(file: &Path, arguments: &str) -> String {
+    let mut command = Command::new("go");
+    command
+        .args(["tool", "pprof"])
+        .args(arguments.split_whitespace())
+        .arg(file);
+    // It keeps settings and what it fetched there.
+    command.env("HOME", file.parent().expect("a directory"));
+    output(&mut command, "golang-go")
+}
+
+/// The sums of all samples' values, by `pprof -raw`.
+#[track_caller]
+pub fn pprof_totals(file: &Path) -> Vec<u64> {
+    let raw = pprof(file, "-symbolize=none -raw");
+    let mut samples = raw.lines().skip_while(|line| *line != "Samples:").skip(1);
+    let types = samples.next().expect("sample types");
+    let mut totals = vec![0; types.split_whitespace().count()];
+    for line in samples.take_while(|line| *line != "Locations") {
+        // Lines of labels have no list of locations.
+        let Some((values, locations)) = line.split_once(": ") else {
+            continue;
+        };
+        if !locations.split_whitespace().all(|id| id.parse::<u64>().is_ok()) {
+            continue;
+        }
+        for (total, value) in totals.iter_mut().zip(values.split_whitespace()) {
+            *total += value.parse::<u64>().expect("a value");
+        }
+    }
+    totals
+}
+
+/// The sum of the numbers of folded lines, each of which is as FlameGraph's script wants it:
+/// `^(.*)\s+(\d+(?:\.\d*)?)$`, and frames are not empty.
+#[track_caller]
+pub fn folded_total(text: &str) -> u64 {
+    let amount = |line: &str| {
+        let (stack, amount) = line.rsplit_once(' ').expect("a stack and a number");
+        assert!(stack.split(';').all(|frame| !frame.is_empty()), "{line}");
+        amount.parse::<u64>().expect("a number")
+    };
+    text.lines().map(amount).sum()
+}
+
+/// What stands at the root of a flame graph, as Python's parser reads it: `all (1,234 bytes, 100%)`.
+#[track_caller]
+pub fn svg_total(file: &Path) -> u64 {
+    let script = "
+import re, sys, xml.etree.ElementTree as tree
+titles = (e.text for e in tree.parse(sys.argv[1]).iter() if e.tag.endswith('}title'))
+[total] = [m[1] for m in (re.match(r'all \\(([0-9,]+) bytes, 100%\\)', t or '') for t in titles) if m]
+print(total.replace(',', ''))
+";
+    python(script, file).trim().parse().expect("a number")
+}
+
+/// The sums of the weights of each profile of a speedscope file, whose samples, indices and ends fit together.
+#[track_caller]
+pub fn speedscope_totals(file: &Path) -> Vec<u64> {
+    let script = "
+import json, sys
+file = json.load(open(sys.argv[1]))
+frames = file['shared']['frames']
+assert file['$schema'] == 'https://www.speedscope.app/file-format-schema.json'
+assert file['activeProfileIndex'] in range(len(file['profiles']))
+assert all(frame['name'] for frame in frames)
+for profile in file['profiles']:
+    assert profile['type'] == 'sampled' and profile['unit'] in ('bytes', 'none') and profile['name']
+    assert len(profile['samples']) == len(profile['weights'])
+    assert all(index in range(len(frames)) for sample in profile['samples'] for index in sample)
+    assert all(profile['samples']) and all(weight > 0 for weight in profile['weights'])
+    assert (profile['startValue'], profile['endValue']) == (0, sum(profile['weights']))
+    print(sum(profile['weights']))
+";
+    let totals = python(script, file);
+    totals
+        .lines()
+        .map(|total| total.parse().expect("a number"))
+        .collect()
+}
+
+#[track_caller]
+fn python(script: &str, file: &Path) -> String {
+    output(Command::new("python3").arg("-c").arg(script).arg(file), "python3")
+}
