@@ -20,11 +20,14 @@
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
 //!   8  report         Report ─► text | json | folded | svg | pprof | speedscope    (one file per format)
 //!   9  output         to standard output, or into a file that is nobody's by accident
+//!      recording      into a file of memleak's own, besides, and back: the very same Report
+//!      compare        Report × Report ─► what grew; Report × … ─► how fast                  (pure)
 //! ```
 //!
 //! Modules import only those before them in this list: `parallel`, `preflight`, `launch`, `calls`, `target`, `memory`,
-//! `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `output`, `config`, `session`, `doctor`,
-//! `inspect`, `cli`. `tests/tidy.rs` holds them to it. `doctor` and `inspect` are the commands that do not trace.
+//! `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `output`, `recording`, `compare`,
+//! `config`, `session`, `doctor`, `inspect`, `replay`, `cli`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and
+//! `replay` are the commands that do not trace.
 //!
 //! # What happens at an allocation
 //!

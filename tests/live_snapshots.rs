@@ -1,9 +1,12 @@
-//! Reports while the target goes on: what is old and what is young, what came and went since the last one, and that
-//! each block is counted once however busy the target is. Needs root.
+//! Reports while the target goes on: what is old and what is young, what came and went since the last one, that each
+//! block is counted once however busy the target is, and recordings of them. Needs root.
 
 mod common;
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -312,4 +315,152 @@ fn a_million_blocks() {
     assert_eq!(stack.outstanding, kept(blocks));
     assert_eq!(of_all_ages(&stack.recent.ages), kept(blocks));
     assert_eq!(report.lost.blocks, 0);
+}
+
+/// A recording, where everyone may read it, beside a copy of the program that reads it.
+struct Shelf(tempfile::TempDir);
+
+impl Shelf {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("our own");
+        fs::copy(env!("CARGO_BIN_EXE_memleak"), directory.path().join("memleak")).expect("room for it");
+        Self(directory)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// What memleak says, run as nobody.
+    #[track_caller]
+    fn memleak(&self, arguments: &[&str]) -> (String, String) {
+        let nobody = [
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "--no-new-privs",
+        ];
+        let output = Command::new("setpriv")
+            .args(nobody)
+            .arg(self.path("memleak"))
+            .args(arguments)
+            .output()
+            .expect("util-linux is installed");
+        let (out, said) = (output.stdout, output.stderr);
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {}", text(&said));
+        (text(&out), text(&said))
+    }
+}
+
+/// What memleak had written when it was killed can be read by anyone, without the program that was traced, and is to
+/// the byte what it reported then. Another reader finds the same in it.
+#[test]
+fn what_is_recorded_outlives_everything() {
+    let shelf = Shelf::new();
+    let path = program("recorded");
+    let mut program = Program::start(&path, &["500", "1"]);
+    program.expect("ready");
+    let file = shelf.path("leaks.memleak");
+    let memleak = Memleak::attach_reporting(program.pid(), &["--record", &file], &["0.2"]);
+    program.step("kept");
+    program.step("churning");
+    let reports: Vec<_> = (0..5).map(|_| memleak.report_line()).collect();
+    memleak.kill();
+    program.end();
+    fs::remove_file(&path).expect("our own");
+    let mode = fs::metadata(&file).expect("a recording").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("our own");
+    let (read, said) = shelf.memleak(&["report", &file, "--all", "--format", "json"]);
+    assert!(said.contains("has no end"), "{said}");
+    // The next may have been recorded and not been written yet.
+    assert!(read.lines().count() - reports.len() <= 1, "{said}");
+    assert!(
+        read.lines().zip(&reports).all(|(read, written)| read == written),
+        "{read}"
+    );
+    let last = Report::parse(read.lines().last().expect("a report"));
+    last.only_through("leak_block")
+        .check(&["leak_block", "leak", ".."]);
+    check_by_another_reader(&file, &last, read.lines().count());
+    let (text, _) = shelf.memleak(&["diff", &format!("{file}:1"), &file, "-T", "1"]);
+    let grown = text
+        .lines()
+        .find(|line| line.contains("(grown)") || line.contains("(new)"));
+    assert!(grown.is_some() && text.contains("leak_block+0x"), "{text}");
+    let (trend, _) = shelf.memleak(&["trend", &file, "--format", "json"]);
+    let trend: serde_json::Value = serde_json::from_str(&trend).expect("JSON");
+    let steepest = &trend["sites"][0];
+    assert_eq!(steepest["frames"][0]["symbol"], "leak_block", "{trend}");
+    assert!(
+        steepest["slope"]["bytes_per_minute"].as_f64() > Some(10_000.0),
+        "{trend}"
+    );
+}
+
+/// The recording as Python reads it, by its description.
+#[track_caller]
+fn check_by_another_reader(file: &str, last: &Report, count: usize) {
+    let reader = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/read_recording.py");
+    let output = Command::new("/usr/bin/python3").args([reader, file]).output();
+    let output = output.expect("python3 is installed");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{errors} (apt-get install python3-cbor2)"
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let reports: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(reports.len(), count);
+    let outstanding = &reports[count - 1]["outstanding"];
+    for site in ["keep_block", "leak_block", "churn_block"] {
+        let Amount { bytes, blocks } = last.only_through(site).outstanding;
+        assert_eq!(
+            outstanding[site],
+            serde_json::json!([bytes, blocks]),
+            "{site}: {text}"
+        );
+    }
+}
+
+/// Two runs are compared site by site; what is larger in the second has grown, in every form of the difference.
+#[test]
+fn two_runs_are_compared() {
+    let shelf = Shelf::new();
+    let path = program("compared");
+    let files = [("100", "before.memleak"), ("300", "after.memleak")].map(|(blocks, name)| {
+        let file = shelf.path(name);
+        let mut program = Program::start(&path, &[blocks, "0"]);
+        program.expect("ready");
+        let memleak = Memleak::attach(program.pid(), &["--record", &file, "-o", "0"]);
+        program.step("kept");
+        memleak.finish();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("our own");
+        file
+    });
+    let [before, after] = &files;
+    let (text, _) = shelf.memleak(&["diff", before, after]);
+    let entry = "\t+4800 bytes in +200 allocations (grown): 2400 in 100 before, 7200 in 300 after\n";
+    assert!(text.contains(entry) && !text.contains("Note:"), "{text}");
+    let (folded, _) = shelf.memleak(&["diff", before, after, "--format", "folded"]);
+    assert!(
+        folded.lines().any(|line| line.ends_with(";keep_block 2400 7200")),
+        "{folded}"
+    );
+    let (svg, _) = shelf.memleak(&["diff", before, after, "--format", "svg"]);
+    assert!(svg.contains("keep_block (7,200 bytes, 100.00%; +"), "{svg}");
+    let (json, _) = shelf.memleak(&["diff", after, before, "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        json["sites"][0]["growth"],
+        serde_json::json!({"bytes": -4800, "blocks": -200})
+    );
+    assert_eq!(json["notes"], serde_json::json!(["the first is the later one"]));
 }

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
 # What tests compile with, compare with, and trace.
 test_packages='binutils gdb git golang-go libgc-dev libgoogle-perftools4 libjemalloc-dev libjemalloc2 libmimalloc2.0
-libtcmalloc-minimal4 musl-tools nodejs procps python3 redis-server redis-tools sqlite3 util-linux'
+libtcmalloc-minimal4 musl-tools nodejs procps python3 python3-cbor2 redis-server redis-tools sqlite3 util-linux'
 
 die() {
     echo "error: $*" >&2

@@ -19,7 +19,7 @@ use crate::report::{Format, Measure};
 /// Arguments of `memleak report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// The recording.
+    /// The recording; - is standard input.
     pub file: PathBuf,
     /// Show this report, counted from 1, or from -1 backwards; without it, the last.
     #[arg(long, value_name = "N", allow_hyphen_values = true, conflicts_with_all = ["all", "list"])]

@@ -29,8 +29,9 @@ const WRITER_AT: usize = 16;
 const FRAME_BYTES: usize = 16;
 /// The most bytes of one chunk's CBOR. Writers split what could be more.
 const MAX_BYTES: u32 = 16 << 20;
-/// Most of what zlib can gain on such data at a third of the time of its default.
-const EFFORT: Compression = Compression::new(3);
+/// On 60 MB of chunks of a trace of clang: 4.1 MB in 0.35 s. More effort takes up to four times as long for 2 % less; zstd
+/// as far as there is one in Rust, 7.5 MB.
+const EFFORT: Compression = Compression::new(2);
 /// Nesting of a chunk's CBOR; ours has 5.
 const MAX_NESTING: usize = 16;
 

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ pub struct Glance {
 }
 
 impl Recording {
-    /// Opens the recording at `path`; one in a pipe is read to its end.
+    /// Opens the recording at `path`, `-` being standard input; one in a pipe is read to its end.
     ///
     /// # Errors
     ///
@@ -91,7 +92,11 @@ impl Recording {
     }
 
     fn try_open(path: &Path) -> io::Result<Result<Self, ReadError>> {
-        let (file, end) = seekable(File::open(path)?)?;
+        let file = match path.as_os_str() == "-" {
+            true => io::stdin().as_fd().try_clone_to_owned()?.into(),
+            false => File::open(path)?,
+        };
+        let (file, end) = seekable(file)?;
         if end == 0 {
             return Ok(Err(ReadError::Empty(path.to_owned())));
         }

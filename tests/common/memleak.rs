@@ -152,6 +152,18 @@ impl Memleak {
         Report::parse(&self.reports.next().expect("a report"))
     }
 
+    /// The next report that it makes by itself, as it is written.
+    #[track_caller]
+    pub fn report_line(&self) -> String {
+        self.reports.next().expect("a report")
+    }
+
+    /// Ends it as nothing can be ended that is to do anything about it.
+    pub fn kill(mut self) {
+        self.child.kill().expect("a child of ours");
+        self.child.wait().expect("a child of ours");
+    }
+
     /// Asks for an end and returns the last report.
     #[track_caller]
     pub fn finish(self) -> Report {
