@@ -84,6 +84,40 @@ fn nonsense_is_refused() {
             &["-p", "1", "--output", "/nowhere/x.txt"],
             &["`/nowhere/x.txt`", "No such file"],
         ),
+        (&["-p", "1", "--record", "-"], &["--record needs a file"]),
+        (&["-p", "1", "--anonymize"], &["--anonymize", "--record FILE"]),
+        (
+            &["-p", "1", "--record", "a", "--record-limit", "1K"],
+            &["--record-limit `1K`", "64K"],
+        ),
+        (&["report"], &["<FILE>", "--help"]),
+        (&["report", "/nonexistent"], &["/nonexistent", "No such file"]),
+        (
+            &["report", "/etc/passwd"],
+            &["/etc/passwd", "not a recording", "--record"],
+        ),
+        (&["report", "a", "--at", "0"], &["--at", "0"]),
+        (
+            &["report", "a", "--all", "--format", "svg"],
+            &["svg", "one report", "--at N"],
+        ),
+        (
+            &["report", "a", "--record", "b", "--format", "json"],
+            &["--format", "--record", "only one"],
+        ),
+        (&["diff", "a"], &["<AFTER>", "--help"]),
+        (
+            &["diff", "a", "b", "--measure", "growth", "--format", "svg"],
+            &["growth already", "outstanding"],
+        ),
+        (
+            &["diff", "a", "b", "--output", "a.speedscope.json"],
+            &["speedscope", "a difference", "folded"],
+        ),
+        (
+            &["trend", "a", "--output", "a.svg"],
+            &["svg", "a trend", "text or json"],
+        ),
         (&["table"], &["<ELF>"]),
         (
             &["doctor", "-p", "bash"],
