@@ -120,8 +120,8 @@ mapping 1 0x7f0000001000-0x7f0000002000 at 0x0 /opt/leaker "" [true, true, true,
 mapping 2 0x7f00000ae000-0x7f00000af000 at 0x0 /usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30 "0a1b" [true, false, false, false]
 mapping 3 0x7f0000001000-0x7f0000002000 at 0x0 /opt/libplugin.so "77" [false, false, false, false]
 comment memleak VERSION
-comment 93.3% of allocations have complete stacks
-comment lost: 9 blocks, 1.5 MiB (1600000 B)
+comment complete stacks: 93.3% of allocations
+comment lost: 9 blocks, 1.5 MiB
 time 1700000000000000000 for 12345000000
 period None 0
 default inuse_space
