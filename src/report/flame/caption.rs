@@ -25,24 +25,27 @@ impl Caption {
     pub fn of(report: &Report, quantity: Quantity) -> Self {
         let notes = notes(report, quantity);
         Self {
-            title: [Some(title(report, quantity)), completeness(report)]
-                .into_iter()
-                .flatten()
-                .collect::<Vec<_>>()
-                .join("; "),
+            title: title(report, quantity),
             subtitle: (!notes.is_empty()).then(|| notes.join("; ")),
             unit: quantity.unit,
         }
     }
 }
 
-/// What the quantity is called.
+/// What the quantity is called, on its own.
 pub(in crate::report) fn name(report: &Report, quantity: Quantity) -> String {
+    match quantity.measure {
+        Measure::Outstanding | Measure::Allocated => short_name(quantity),
+        Measure::Growth => format!("{} since {}", short_name(quantity), since(report)),
+    }
+}
+
+fn short_name(quantity: Quantity) -> String {
     let unit = quantity.unit.name();
     match quantity.measure {
         Measure::Outstanding => format!("Outstanding {unit}"),
         Measure::Allocated => format!("Allocated {unit}"),
-        Measure::Growth => format!("Growth in {unit} since {}", since(report)),
+        Measure::Growth => format!("Growth in {unit}"),
     }
 }
 
@@ -54,10 +57,14 @@ pub(in crate::report) fn remarks(report: &Report, quantity: Quantity) -> Vec<Str
         .collect()
 }
 
-/// Quantity, target, time.
+/// Quantity, target, time, completeness.
 fn title(report: &Report, quantity: Quantity) -> String {
     let seconds = report.elapsed.as_secs_f64();
-    format!("{}: {}, {seconds:.1} s", name(report, quantity), target(report))
+    let mut title = format!("{}: {}, {seconds:.1} s", short_name(quantity), target(report));
+    if let Some(complete) = completeness(report) {
+        title += &format!(", {complete}");
+    }
+    title
 }
 
 /// What growth is reckoned from.
@@ -78,8 +85,7 @@ fn target(report: &Report) -> String {
     let first = first.map_or_else(String::new, |first| format!("{} ({})", first.comm, first.pid));
     match report.targets.len().saturating_sub(1) {
         0 => first,
-        1 => format!("{first} and 1 more process"),
-        more => format!("{first} and {more} more processes"),
+        more => format!("{first} and {more} more"),
     }
 }
 
@@ -88,13 +94,13 @@ fn completeness(report: &Report) -> Option<String> {
     let allocations = &report.completeness.allocations;
     let all = allocations.values().copied().fold(0, u64::saturating_add);
     let complete = allocations.get(&End::Complete).copied().unwrap_or(0);
-    (all > 0).then(|| format!("{} of allocations have complete stacks", percent(complete, all)))
+    (all > 0).then(|| format!("complete stacks: {} of allocations", percent(complete, all)))
 }
 
 fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
     let mut notes = Vec::new();
     if quantity.measure == Measure::Growth {
-        notes.push("only stacks that grew".to_owned());
+        notes.push(format!("of stacks that grew since {}", since(report)));
     }
     if report.sampling != Sampling::All {
         let spread: Spread = report
@@ -103,7 +109,7 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
             .sum();
         let error = spread.standard_error();
         let error = match quantity.unit {
-            Unit::Bytes => size(whole(error.bytes)),
+            Unit::Bytes => rounded(whole(error.bytes)),
             Unit::Blocks => counted(whole(error.blocks), "block"),
         };
         notes.push(format!("estimated from samples, in all ± {error}"));
@@ -124,7 +130,7 @@ fn young(report: &Report) -> Option<String> {
         format!(
             "without {}, {}, younger than {}",
             counted(blocks, "block"),
-            size(bytes),
+            rounded(bytes),
             spoken(older)
         )
     })
@@ -137,7 +143,7 @@ fn lost(losses: &Losses) -> Vec<String> {
         lost.push(format!(
             "lost: {}, {}",
             counted(losses.blocks, "block"),
-            size(losses.bytes)
+            rounded(losses.bytes)
         ));
     }
     if losses.frees > 0 {
@@ -149,4 +155,10 @@ fn lost(losses: &Losses) -> Vec<String> {
         more => lost.push(format!("{more} processes not traced")),
     }
     lost
+}
+
+/// A size without the exact number.
+fn rounded(bytes: u64) -> String {
+    let size = size(bytes);
+    size.split(" (").next().unwrap_or_default().to_owned()
 }

@@ -43,6 +43,10 @@ impl Folded {
         self.0.iter().map(|(stack, &amount)| (stack.as_str(), amount))
     }
 
+    pub(super) fn into_stacks(self) -> impl Iterator<Item = (String, u64)> {
+        self.0.into_iter()
+    }
+
     /// What one of them has.
     pub fn get(&self, stack: &str) -> u64 {
         self.0.get(stack).copied().unwrap_or(0)

@@ -19,9 +19,10 @@ const MOST: u64 = 1 << 53;
 pub(in crate::report) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let folded = Folded::of(report, report.quantity);
     let mut left = MOST;
+    // In place: of many stacks there can be hundreds of megabytes.
     let lines: Vec<_> = folded
-        .stacks()
-        .map(|(stack, amount)| format!("{stack} {}", taken(&mut left, amount)))
+        .into_stacks()
+        .map(|(stack, amount)| stack + &format!(" {}", taken(&mut left, amount)))
         .collect();
     draw(&lines, &Caption::of(report, report.quantity), out)
 }
@@ -56,6 +57,8 @@ fn draw(lines: &[String], caption: &Caption, out: &mut dyn Write) -> io::Result<
     let mut options = Options::default();
     options.colors = Palette::Basic(BasicPalette::Mem);
     options.deterministic = true;
+    // Of monospace fonts, with their margin: where no script runs, names are cut by it, and go beyond their frames else.
+    options.font_width = 0.63;
     options.title = title;
     options.subtitle = subtitle;
     caption.unit.name().clone_into(&mut options.count_name);

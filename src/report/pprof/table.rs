@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use unwind_tables::addr::Avma;
 
-use super::super::{Frame, Report, Stack, TargetFacts, printable};
+use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, printable};
 use super::mappings::{Mappings, Resolved};
 use super::numbered::{Numbered, id};
-use super::proto::{Function, Label, Line, Location, Profile, Sample};
+use super::proto::{self, Function, Label, Line, Profile, Sample};
 use super::signed;
 use crate::bpf::InstanceEnd;
 use crate::collect::RegionKind;
+use crate::symbolize::frame::Symbolized;
 
 /// A function without a name at an address where others have one.
 const NAMELESS: &str = "[unknown]";
@@ -25,6 +27,8 @@ pub(super) struct Table<'a> {
     functions: Numbered<FunctionKey>,
     mappings: Mappings<'a>,
     locations: Numbered<LocationKey>,
+    /// The ids of frames that came before: most of them do again and again.
+    known: HashMap<FrameKey, u64>,
     samples: Numbered<SampleKey>,
     /// By the samples' numbers.
     values: Vec<[u64; 4]>,
@@ -44,6 +48,9 @@ struct LocationKey {
     lines: Vec<Line>,
 }
 
+/// A frame, its module and its names by where they are in memory.
+type FrameKey = (Avma, bool, Option<*const ModuleFacts>, *const Symbolized);
+
 #[derive(PartialEq, Eq, Hash)]
 struct SampleKey {
     locations: Vec<u64>,
@@ -61,6 +68,7 @@ impl<'a> Table<'a> {
             functions: Numbered::new(),
             mappings: Mappings::new(),
             locations: Numbered::new(),
+            known: HashMap::new(),
             samples: Numbered::new(),
             values: Vec::new(),
         };
@@ -129,14 +137,22 @@ impl<'a> Table<'a> {
     }
 
     fn location(&mut self, frame: &'a Frame) -> u64 {
+        let Location { pc, place } = &frame.at;
+        let module = place.as_ref().map(|(module, _)| Arc::as_ptr(module));
+        let known = (*pc, frame.exact, module, Arc::as_ptr(&frame.names));
+        if let Some(&id) = self.known.get(&known) {
+            return id;
+        }
         // Within the call, as addresses of callers are conventionally.
-        let address = frame.at.pc.wrapping_sub(u64::from(!frame.exact));
+        let address = pc.wrapping_sub(u64::from(!frame.exact));
         let key = LocationKey {
             mapping: self.mappings.number(frame, address),
             address,
             lines: self.lines(frame),
         };
-        id(self.locations.number(key))
+        let id = id(self.locations.number(key));
+        self.known.insert(known, id);
+        id
     }
 
     /// A location that is no code.
@@ -183,7 +199,7 @@ impl<'a> Table<'a> {
         let resolved = resolved(&locations, &functions, self.mappings.len());
         let string = |text: &str| index(&mut strings, text);
         let (mapping, ids) = self.mappings.messages(self.program, &resolved, string);
-        let location = |(number, key): (usize, LocationKey)| Location {
+        let location = |(number, key): (usize, LocationKey)| proto::Location {
             id: id(number),
             mapping_id: key.mapping.map_or(0, |mapping| ids[mapping]),
             address: key.address.get(),

@@ -215,14 +215,14 @@ fn svg_of_a_full_report() {
     let svg = rendered(&full(), Format::Svg);
     assert_eq!(svg, rendered(&full(), Format::Svg));
     insta::assert_snapshot!(texts(&svg).join("\n"), @r"
-Outstanding bytes: leaker (4242), 12.3 s; 93.3% of allocations have complete stacks
-lost: 9 blocks, 1.5 MiB (1600000 B)
+Outstanding bytes: leaker (4242), 12.3 s, complete stacks: 93.3% of allocations
+lost: 9 blocks, 1.5 MiB
 Reset Zoom
 Search
-[no_cfi in ..
-evil\u{1b}[..
+[no_cfi in..
+evil\u{1b}..
 [unknown]
-[libplugin...
+[libplugin..
 main
 LeakLib::slowMemoryLeak()
 operator new(unsigned long)
@@ -259,12 +259,12 @@ fn svg_captions() {
         format!("{title}\n{}", subtitle.unwrap_or_default())
     };
     insta::assert_snapshot!(caption(Measure::Outstanding, Unit::Bytes), @r"
-Outstanding bytes: leaker (4242), 12.3 s; 93.3% of allocations have complete stacks
-estimated from samples, in all ± 300 B; without 2 blocks, 80 B, younger than 500 ms; lost: 9 blocks, 1.5 MiB (1600000 B); 1 free not seen; 2 processes not traced
+Outstanding bytes: leaker (4242), 12.3 s, complete stacks: 93.3% of allocations
+estimated from samples, in all ± 300 B; without 2 blocks, 80 B, younger than 500 ms; lost: 9 blocks, 1.5 MiB; 1 free not seen; 2 processes not traced
 ");
     insta::assert_snapshot!(caption(Measure::Growth, Unit::Blocks), @r"
-Growth in blocks since the last report: leaker (4242), 12.3 s; 93.3% of allocations have complete stacks
-only stacks that grew; estimated from samples, in all ± 0 blocks; lost: 9 blocks, 1.5 MiB (1600000 B); 1 free not seen; 2 processes not traced
+Growth in blocks: leaker (4242), 12.3 s, complete stacks: 93.3% of allocations
+of stacks that grew since the last report; estimated from samples, in all ± 0 blocks; lost: 9 blocks, 1.5 MiB; 1 free not seen; 2 processes not traced
 ");
 }
 

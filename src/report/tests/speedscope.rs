@@ -17,7 +17,7 @@ fn speedscope_of_a_full_report() {
     };
     let expected = json!({
         "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "name": "Outstanding bytes: leaker (4242), 12.3 s; 93.3% of allocations have complete stacks",
+        "name": "Outstanding bytes: leaker (4242), 12.3 s, complete stacks: 93.3% of allocations",
         "exporter": format!("memleak@{}", env!("CARGO_PKG_VERSION")),
         "activeProfileIndex": 0,
         "shared": {"frames": [
