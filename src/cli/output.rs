@@ -29,6 +29,10 @@ pub enum FormatArg {
     Text,
     /// One object per line.
     Json,
+    /// Exactly as bcc's memleak.py writes them.
+    Bcc,
+    /// Exactly as libbpf-tools' memleak writes them.
+    Libbpf,
 }
 
 impl From<FormatArg> for Format {
@@ -36,6 +40,8 @@ impl From<FormatArg> for Format {
         match format {
             FormatArg::Text => Self::Text,
             FormatArg::Json => Self::Json,
+            FormatArg::Bcc => Self::Bcc,
+            FormatArg::Libbpf => Self::Libbpf,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Report, json, text};
+use super::{Report, bcc, json, libbpf, text};
 
 /// A way to write reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,10 @@ pub enum Format {
     Text,
     /// One JSON object per report, on one line.
     Json,
+    /// As bcc's `memleak.py` writes them, and nothing else.
+    Bcc,
+    /// As libbpf-tools' `memleak` writes them, and nothing else.
+    Libbpf,
 }
 
 /// How much of a trace one document holds.
@@ -52,6 +56,22 @@ const FORMATS: &[Facts] = &[
         span: Span::EachReport,
         is_binary: false,
         write: json::render,
+    },
+    Facts {
+        format: Format::Bcc,
+        name: "bcc",
+        endings: &[],
+        span: Span::EachReport,
+        is_binary: false,
+        write: bcc::render,
+    },
+    Facts {
+        format: Format::Libbpf,
+        name: "libbpf",
+        endings: &[],
+        span: Span::EachReport,
+        is_binary: false,
+        write: libbpf::render,
     },
 ];
 

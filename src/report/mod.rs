@@ -3,15 +3,21 @@
 //! [`Report`] is plain data that holds everything any format needs; a format is one file with one function.
 //! Nothing here looks anything up, reads a clock, or knows where the output goes.
 
+mod bcc;
+mod blocks;
+mod calls;
+mod dialect;
 mod ends;
 mod estimates;
 mod format;
 mod health;
 mod json;
 mod kernel;
+mod libbpf;
 mod memory;
 mod modules;
 mod overhead;
+mod paths;
 mod recent;
 mod regions;
 #[cfg(test)]
@@ -30,11 +36,13 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Ages, Amount, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
+use crate::collect::{Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
 use crate::symbolize::frame::Symbolized;
+pub use calls::{Call, CallsTold, Reports};
+pub use dialect::{Beside, Stage};
 pub use format::{Format, Span, render};
 pub(crate) use health::{counted, percent, size};
 pub use kernel::{KernelFacts, KindTotals};
@@ -51,6 +59,8 @@ pub struct Report {
     pub unwind: Unwind,
     /// How many stacks formats for people show.
     pub top: usize,
+    /// The most frames that stacks have, if the user set a limit; what is alike in these is one stack.
+    pub depth: Option<usize>,
     /// The processes.
     pub targets: Vec<TargetFacts>,
     /// What ages and changes are measured by.
@@ -75,6 +85,26 @@ pub struct Report {
     pub kernel: Option<KernelFacts>,
     /// What memleak itself takes.
     pub own: OwnMemory,
+}
+
+impl Report {
+    /// Stacks that hold what can be a leak, in the order asked for: not what is young, not mappings that are somebody's
+    /// ordinary needs, not pages whose blocks are counted by themselves.
+    pub(crate) fn suspects(&self) -> impl Iterator<Item = &Stack> {
+        let holds_others = |stack: &Stack| {
+            let kernel = self.kernel.as_ref();
+            kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator))
+        };
+        let is_suspect =
+            move |stack: &&Stack| stack.kind.is_none_or(RegionKind::is_suspect) && !holds_others(stack);
+        let stacks = self.stacks.iter().filter(is_suspect);
+        stacks.filter(|stack| stack.shown().blocks > 0)
+    }
+
+    /// Whether a stack ends where it does because the user wanted no more of it.
+    pub(crate) fn is_cut(&self, stack: &Stack) -> bool {
+        stack.end == End::DepthLimit && self.depth.is_some_and(|depth| depth == stack.frames.len())
+    }
 }
 
 /// A time of day.
@@ -172,6 +202,9 @@ pub struct Stack {
     pub end_at: Option<Location>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
+    /// Its blocks one by one, those that are not young; `None` if they were not asked for, or are no longer known, the
+    /// program having ended.
+    pub blocks: Option<BlockList>,
 }
 
 impl Stack {
@@ -262,6 +295,11 @@ pub(crate) fn printable(text: &str) -> String {
     text::Printable(text).to_string()
 }
 
+/// A frame in one line, without its source: `function+0xoffset [module]`.
+pub(crate) fn frame_name(frame: &Frame) -> String {
+    text::named(frame)
+}
+
 /// What is done with the reports of a trace, one after another.
 pub trait Consumer {
     /// Takes the next report.
@@ -270,4 +308,24 @@ pub trait Consumer {
     ///
     /// It cannot go where it should; the trace ends.
     fn take(&mut self, report: Report) -> anyhow::Result<()>;
+
+    /// Is told what else happens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::take`].
+    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        _ = stage;
+        Ok(())
+    }
+
+    /// Is told of calls, where that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::take`].
+    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+        _ = calls;
+        Ok(())
+    }
 }
