@@ -33,6 +33,12 @@ impl Moment {
         Self(monotonic_nanoseconds())
     }
 
+    /// A moment that is so long ago.
+    pub fn ago(time: Duration) -> Self {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self(monotonic_nanoseconds().saturating_sub(nanoseconds))
+    }
+
     /// How long after this moment something happened; nothing if it happened before.
     pub fn until(self, at: u64) -> Duration {
         Duration::from_nanos(at.saturating_sub(self.0))

@@ -43,10 +43,11 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    pub(super) fn new(queue: CallQueue) -> Self {
+    /// `started`: when the last probe was attached.
+    pub(super) fn new(queue: CallQueue, started: Instant) -> Self {
         Self {
             queue,
-            began: Moment::now(),
+            began: Moment::ago(started.elapsed()),
             callers: HashMap::new(),
             next_look: Some(Instant::now()),
         }

@@ -211,7 +211,7 @@ impl Calls {
         let queue = CallQueue::of_kernel_mode(&trace.loaded).context("cannot open the queue of calls")?;
         let calls = queue.map(|queue| {
             Ok(Self {
-                teller: Teller::new(queue),
+                teller: Teller::new(queue, trace.started),
                 symbols: Kallsyms::read()?,
             })
         });

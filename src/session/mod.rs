@@ -160,7 +160,7 @@ impl<'obj> Session<'obj> {
         let queue = CallQueue::of(&live.kernel).context("cannot open the queue of calls")?;
         Ok(Self {
             meter: Meter::start(&live, config.max_overhead)?,
-            teller: queue.map(Teller::new),
+            teller: queue.map(|queue| Teller::new(queue, live.started)),
             live,
             program,
             symbolizer,
