@@ -1,6 +1,7 @@
 //! The command line as it is written, and what it means as settings.
 
 mod allocators;
+mod dialects;
 mod kernel;
 mod output;
 mod program;
@@ -16,10 +17,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
 use crate::config::{
-    Config, ConfigError, View, non_zero, parse_count, parse_interval, parse_pid, parse_pids,
-    parse_table_memory,
+    Config, ConfigError, View, non_zero, parse_count, parse_interval, parse_pid, parse_pids, parse_table_memory,
 };
 use crate::doctor;
+pub use dialects::DialectArgs;
 pub use kernel::KernelArgs;
 pub use output::{FormatArg, OutputArgs};
 pub use program::ProgramArgs;
@@ -37,6 +38,7 @@ pub use view::{OrderArg, ViewArgs};
     name = "memleak",
     version,
     args_conflicts_with_subcommands = true,
+    infer_long_args = true,
     override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
         memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]\n       \
         memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]\n       \
@@ -154,6 +156,9 @@ pub struct TraceArgs {
     /// What makes it fast.
     #[command(flatten)]
     pub short_ways: ShortWayArgs,
+    /// What users of bcc's memleak expect besides.
+    #[command(flatten)]
+    pub dialects: DialectArgs,
     /// Seconds between reports.
     #[arg(value_name = "INTERVAL", default_value = "5")]
     pub interval: String,
@@ -256,15 +261,11 @@ impl TryFrom<TraceArgs> for Config {
             format,
             destination,
             top: args.top,
-            view: match View::try_from(args.view)? {
-                // Mappings have no ages.
-                view if args.mmap => View {
-                    older: None,
-                    quantity,
-                    ..view
-                },
-                view => View { quantity, ..view },
+            view: View {
+                quantity,
+                ..args.view.check(format, args.mmap)?
             },
+            calls: args.dialects.calls(format)?,
             sampling: selected.sampling,
             max_overhead: selected.max_overhead,
             sizes: selected.sizes,

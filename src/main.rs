@@ -12,7 +12,7 @@ use memleak::config::Config;
 use memleak::launch::LaunchError;
 use memleak::output::Output;
 use memleak::session::Signals;
-use memleak::{doctor, inspect, session};
+use memleak::{bpf, doctor, inspect, session};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -53,6 +53,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let can_trace = doctor::run(args.try_into()?, &mut out)?;
             return Ok(ExitCode::from(if can_trace { 0 } else { FAILED }));
         }
+        None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,
         None => {
             let config = Config::try_from(cli.trace)?;
             return trace(&config).map(ExitCode::from);

@@ -3,6 +3,10 @@
 //! [`Report`] is plain data that holds everything any format needs; a format is one file with one function.
 //! Nothing here looks anything up, reads a clock, or knows where the output goes.
 
+mod bcc;
+mod blocks;
+mod calls;
+mod dialect;
 mod ends;
 mod estimates;
 pub mod flame;
@@ -10,9 +14,11 @@ mod format;
 mod health;
 mod json;
 mod kernel;
+mod libbpf;
 mod memory;
 mod modules;
 mod overhead;
+mod paths;
 mod pprof;
 mod quantity;
 mod recent;
@@ -35,11 +41,13 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Ages, Amount, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
+use crate::collect::{Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
 use crate::symbolize::frame::Symbolized;
+pub use calls::{Call, CallsTold, Reports};
+pub use dialect::{Beside, Stage};
 pub use format::{Format, Span, render};
 pub(crate) use health::{counted, percent, size};
 pub use kernel::{KernelFacts, KindTotals};
@@ -61,6 +69,8 @@ pub struct Report {
     pub top: usize,
     /// What formats that have one number for each stack show.
     pub quantity: Quantity,
+    /// The most frames that stacks have, if the user set a limit; what is alike in these is one stack.
+    pub depth: Option<usize>,
     /// The processes.
     pub targets: Vec<TargetFacts>,
     /// What ages and changes are measured by.
@@ -85,6 +95,29 @@ pub struct Report {
     pub kernel: Option<KernelFacts>,
     /// What memleak itself takes.
     pub own: OwnMemory,
+}
+
+impl Report {
+    /// Stacks of what people are shown: what can be a leak as far as can be told, and no block twice.
+    pub fn suspects(&self) -> impl Iterator<Item = &Stack> {
+        let kernel = self.kernel.as_ref();
+        let holds_others =
+            move |stack: &Stack| kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
+        let is_suspect = |stack: &Stack| stack.kind.is_none_or(RegionKind::is_suspect);
+        self.stacks
+            .iter()
+            .filter(move |stack| is_suspect(stack) && !holds_others(stack))
+    }
+
+    /// Those of them that hold anything that is not young, in the order asked for.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = &Stack> {
+        self.suspects().filter(|stack| stack.shown().blocks > 0)
+    }
+
+    /// Whether a stack ends where it does because the user wanted no more of it.
+    pub(crate) fn is_cut(&self, stack: &Stack) -> bool {
+        stack.end == End::DepthLimit && self.depth.is_some_and(|depth| depth == stack.frames.len())
+    }
 }
 
 /// A time of day.
@@ -151,19 +184,6 @@ pub struct StackRecent {
     pub since_baseline: Change,
 }
 
-impl Report {
-    /// Stacks of what people are shown: what can be a leak as far as can be told, and no block twice.
-    pub fn suspects(&self) -> impl Iterator<Item = &Stack> {
-        let kernel = self.kernel.as_ref();
-        let holds_others =
-            move |stack: &Stack| kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
-        let is_suspect = |stack: &Stack| stack.kind.is_none_or(RegionKind::is_suspect);
-        self.stacks
-            .iter()
-            .filter(move |stack| is_suspect(stack) && !holds_others(stack))
-    }
-}
-
 /// One allocator function called by one stack.
 #[derive(Clone, Debug)]
 pub struct Stack {
@@ -195,6 +215,9 @@ pub struct Stack {
     pub end_at: Option<Location>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
+    /// Its blocks one by one, those that are not young; `None` if they were not asked for, or are no longer known, the
+    /// program having ended.
+    pub blocks: Option<BlockList>,
 }
 
 impl Stack {
@@ -298,6 +321,11 @@ pub(crate) fn printable(text: &str) -> String {
     text::Printable(text).to_string()
 }
 
+/// A frame in one line, without its source: `function+0xoffset [module]`.
+pub(crate) fn frame_name(frame: &Frame) -> String {
+    text::named(frame)
+}
+
 /// What is done with the reports of a trace, one after another.
 pub trait Consumer {
     /// Takes the next report.
@@ -306,4 +334,24 @@ pub trait Consumer {
     ///
     /// It cannot go where it should; the trace ends.
     fn take(&mut self, report: Report) -> anyhow::Result<()>;
+
+    /// Is told what else happens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::take`].
+    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        _ = stage;
+        Ok(())
+    }
+
+    /// Is told of calls, where that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::take`].
+    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+        _ = calls;
+        Ok(())
+    }
 }
