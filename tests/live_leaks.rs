@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::thread;
 
 use common::memleak::Memleak;
 use common::profiles;
@@ -164,17 +165,25 @@ fn every_format() {
         "leaks.speedscope.json",
     ]
     .map(|name| directory.join(name));
-    let attach = |output: &[&str]| Memleak::attach(program.pid(), &[&["-o", "0"], output].concat());
-    let writers: Vec<_> = files
-        .iter()
-        .map(|file| attach(&["--output", file.to_str().expect("UTF-8")]))
-        .collect();
-    let json = attach(&[]);
+    let pid = program.pid();
+    let attach = |output: &[&str]| Memleak::attach(pid, &[&["-o", "0"], output].concat());
+    let (writers, json) = thread::scope(|scope| {
+        let outputs = files.iter().map(|file| file.to_str().expect("UTF-8"));
+        let writers: Vec<_> = outputs
+            .map(|file| scope.spawn(move || attach(&["--output", file])))
+            .collect();
+        let json = attach(&[]);
+        let writers = writers
+            .into_iter()
+            .map(|writer| writer.join().expect("it attaches"));
+        (writers.collect::<Vec<_>>(), json)
+    });
     program.step("done");
+    writers.iter().chain([&json]).for_each(Memleak::interrupt);
     for writer in writers {
-        assert_eq!(writer.finish_text(), "", "nothing goes to standard output");
+        assert_eq!(writer.wait_for_text(), "", "nothing goes to standard output");
     }
-    let report = json.finish();
+    let report = json.last_report();
     assert!(program.end().success());
     let [pprof, folded, svg, speedscope] = files;
     let (allocated, outstanding) = (report.allocated, report.outstanding);

@@ -34,6 +34,10 @@ const SAMPLE_TYPES: [(&str, &str); 4] = [
 /// The one that is shown unless another is asked for.
 const DEFAULT_TYPE: &str = "inuse_space";
 
+/// Frames that are there but are not shown, as in all heap profiles: what they allocate is their callers' own. (Readers
+/// match the whole name, some of them without its parameters.)
+const DROPPED: &str = r"operator new(\[\])?(\(.*\))?";
+
 /// Writes `report`.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut compressed = GzBuilder::new().mtime(0).write(out, Compression::default());
@@ -55,6 +59,7 @@ fn profile(report: &Report) -> Profile {
     let comments = comments(report);
     let comment = comments.iter().map(|line| table.string(line)).collect();
     let default_sample_type = table.string(DEFAULT_TYPE);
+    let drop_frames = table.string(DROPPED);
     let since_epoch = report.read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Profile {
         sample_type: sample_type.to_vec(),
@@ -64,6 +69,7 @@ fn profile(report: &Report) -> Profile {
         duration_nanos: nanoseconds(report.elapsed),
         comment,
         default_sample_type,
+        drop_frames,
         ..table.into_profile()
     }
 }

@@ -92,7 +92,7 @@ fn target(report: &Report) -> String {
 /// `None` without stacks.
 fn completeness(report: &Report) -> Option<String> {
     let allocations = &report.completeness.allocations;
-    let all: u64 = allocations.values().sum();
+    let all = allocations.values().copied().fold(0, u64::saturating_add);
     let complete = allocations.get(&End::Complete).copied().unwrap_or(0);
     (all > 0).then(|| format!("complete stacks: {} of allocations", percent(complete, all)))
 }

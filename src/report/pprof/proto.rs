@@ -19,6 +19,9 @@ pub(super) struct Profile {
     pub(super) function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
     pub(super) string_table: Vec<String>,
+    /// A regular expression of functions that are not shown, nor what they call.
+    #[prost(int64, tag = "7")]
+    pub(super) drop_frames: i64,
     #[prost(int64, tag = "9")]
     pub(super) time_nanos: i64,
     #[prost(int64, tag = "10")]
