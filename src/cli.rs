@@ -1,6 +1,7 @@
 //! The command line as it is written, and what it means as settings.
 
 mod allocators;
+mod debuginfod;
 mod dialects;
 mod kernel;
 mod output;
@@ -21,6 +22,7 @@ use crate::config::{
     parse_table_memory,
 };
 use crate::doctor;
+pub use debuginfod::DebuginfodArgs;
 pub use dialects::DialectArgs;
 pub use kernel::KernelArgs;
 pub use output::{FormatArg, OutputArgs};
@@ -129,6 +131,9 @@ pub struct TraceArgs {
     /// What reports show.
     #[command(flatten)]
     pub view: ViewArgs,
+    /// Where names come from.
+    #[command(flatten)]
+    pub debuginfod: DebuginfodArgs,
     /// Which allocations are recorded.
     #[command(flatten)]
     pub selection: SelectionArgs,
@@ -241,6 +246,7 @@ impl TryFrom<TraceArgs> for Config {
             ("-O", !args.allocators.objects.is_empty()),
             ("-S", !args.allocators.prefixes.is_empty()),
             ("--alloc", !args.allocators.functions.is_empty()),
+            ("--debuginfod", args.debuginfod.debuginfod),
         ];
         let is_process = !pids.is_empty() || !program.is_empty();
         let kernel = args.kernel.check(is_process, &of_processes)?;
@@ -267,6 +273,7 @@ impl TryFrom<TraceArgs> for Config {
                 ..args.view.check(format, args.mmap)?
             },
             calls: args.dialects.calls(format)?,
+            debuginfod: args.debuginfod.check()?,
             sampling: selected.sampling,
             max_overhead: selected.max_overhead,
             sizes: selected.sizes,

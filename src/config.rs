@@ -14,6 +14,7 @@ use crate::collect::ListLimits;
 use crate::leak::Order;
 use crate::output::Destination;
 use crate::report::{CallsTold, Format, Quantity, Reports};
+use crate::symbolize::debuginfod::DebuginfodSettings;
 
 /// A trace that can be attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Config {
     pub view: View,
     /// How calls are told one by one; without it, they are not.
     pub calls: Option<CallsTold>,
+    /// Which servers are asked for debug files, if any.
+    pub debuginfod: Option<DebuginfodSettings>,
     /// Which allocations are recorded.
     pub sampling: Sampling,
     /// What tracing may cost the target.
@@ -132,6 +135,7 @@ impl Config {
             top: 0,
             view: View::default(),
             calls: None,
+            debuginfod: None,
             sampling: Sampling::All,
             max_overhead: None,
             sizes: None,
@@ -289,6 +293,12 @@ pub enum ConfigError {
         /// The format.
         format: &'static str,
     },
+    /// Nobody to ask for debug files.
+    #[error(
+        "--debuginfod knows no server: name some in DEBUGINFOD_URLS, for example \
+         DEBUGINFOD_URLS=https://debuginfod.elfutils.org (sudo takes it as sudo DEBUGINFOD_URLS=… memleak …)"
+    )]
+    NoDebuginfodServer,
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),

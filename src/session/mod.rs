@@ -47,6 +47,7 @@ use crate::launch::{Held, Running};
 use crate::leak::Growth;
 use crate::preflight;
 use crate::report::{Consumer, ModuleFacts, Report, Stage, TimeOfDay};
+use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use calls::Teller;
@@ -149,7 +150,10 @@ impl<'obj> Session<'obj> {
             say(&Stage::Started { command, pid })?;
         }
         let prepared = prepare(config, started)?;
-        let symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
+        let mut symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
+        if let Some(settings) = &config.debuginfod {
+            symbolizer = symbolizer.with_servers(Debuginfod::start(settings.clone())?);
+        }
         let live = Live::start(storages, config, prepared)?;
         let pids: Vec<_> = config.pids.iter().copied().chain(started).collect();
         say(&Stage::Attached { pids: &pids })?;
@@ -290,7 +294,7 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read or written.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        self.report_and(view, top, signals, |_| ())
+        self.report_and(view, top, signals, Patience::None, |_| ())
     }
 
     /// The same for the last time: the target is left alone as soon as everything is read, before names are found for
@@ -300,7 +304,12 @@ impl<'obj> Session<'obj> {
     ///
     /// As [`Session::report`].
     pub fn last_report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        self.report_and(view, top, signals, Live::detach)
+        // An end that was asked for by a signal is so already; a second one ends at once.
+        let patience = match signals.wants_end() {
+            true => Patience::Long,
+            false => Patience::Until(Arc::clone(&signals.stop)),
+        };
+        self.report_and(view, top, signals, patience, Live::detach)
     }
 
     fn report_and(
@@ -308,6 +317,7 @@ impl<'obj> Session<'obj> {
         view: &View,
         top: usize,
         signals: &Signals,
+        patience: Patience,
         then: impl FnOnce(&mut Live<'obj>),
     ) -> anyhow::Result<Report> {
         self.live.settle_regions()?;
@@ -321,6 +331,7 @@ impl<'obj> Session<'obj> {
         self.live.reload_all()?;
         self.live.forget_ended()?;
         then(&mut self.live);
+        self.symbolizer.begin(patience);
         self.live.add_regions(&mut snapshot, &mut self.symbolizer);
         self.live.describe_memory(&snapshot);
         if snapshot.events.probe_hits == 0 {
@@ -357,6 +368,7 @@ impl<'obj> Session<'obj> {
         };
         let report = describe::report(names, &snapshot, &recent, view, unwind, top);
         self.growth.reported(&snapshot);
+        self.symbolizer.release();
         self.live.modules.release();
         Ok(Report { overhead, ..report })
     }

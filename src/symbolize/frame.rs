@@ -51,6 +51,10 @@ pub enum Gap {
     TooLarge,
     /// The debug information is malformed.
     Malformed,
+    /// The compiler left the debug information in files of its own (`.dwo`, `.dwp`), and they were not found.
+    NoSplitFile,
+    /// What the debug information shares with that of other objects (dwz) was not found.
+    NoSupplementaryFile,
 }
 
 impl Gap {
@@ -63,6 +67,8 @@ impl Gap {
             Self::NotInSymbol => "no symbol holds the address",
             Self::TooLarge => "debug information too large",
             Self::Malformed => "debug information malformed",
+            Self::NoSplitFile => "no .dwo file or .dwp package found",
+            Self::NoSupplementaryFile => "no supplementary debug file (dwz) found",
         }
     }
 }
