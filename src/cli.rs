@@ -455,6 +455,7 @@ mod tests {
             ("-p 1 --percpu", ConfigError::KernelFlag("--percpu")),
             ("--follow-fork 1", ConfigError::ProcessFlag("--follow-fork")),
             ("-O libx.so", ConfigError::ProcessFlag("-O")),
+            ("--debuginfod", ConfigError::ProcessFlag("--debuginfod")),
             ("-p 1 -- ls -l", ConfigError::TwoTargets),
             ("-p 1 -c ls", ConfigError::TwoTargets),
             ("-c ls -- ls", ConfigError::TwoPrograms),

@@ -138,6 +138,7 @@ impl<'obj> Session<'obj> {
         config: &Config,
         say: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
+        let servers = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
         // Killed if anything fails from here on.
         let held = match &config.program[..] {
             [] => None,
@@ -150,10 +151,7 @@ impl<'obj> Session<'obj> {
             say(&Stage::Started { command, pid })?;
         }
         let prepared = prepare(config, started)?;
-        let mut symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
-        if let Some(settings) = &config.debuginfod {
-            symbolizer = symbolizer.with_servers(Debuginfod::start(settings.clone())?);
-        }
+        let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
         let live = Live::start(storages, config, prepared)?;
         let pids: Vec<_> = config.pids.iter().copied().chain(started).collect();
         say(&Stage::Attached { pids: &pids })?;

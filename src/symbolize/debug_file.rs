@@ -119,7 +119,9 @@ impl SupplementaryLink {
             None => Some(self.name.clone()).filter(|name| name.is_absolute()),
         };
         let found = roots.iter().find_map(|root| {
-            let named = named.as_deref().and_then(|path| self.build_id.open_same(root, path));
+            let named = named
+                .as_deref()
+                .and_then(|path| self.build_id.open_same(root, path));
             named.or_else(|| self.build_id.open_kept(root))
         });
         found.map(|opened| opened.file)

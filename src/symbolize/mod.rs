@@ -14,6 +14,7 @@ mod debug_files;
 pub mod debuginfod;
 mod demangle;
 pub mod frame;
+mod heap;
 mod kallsyms;
 mod lines;
 mod mini_debug;
@@ -24,7 +25,6 @@ mod sections;
 mod split;
 mod symbols;
 
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,9 +44,10 @@ const MAX_OBJECTS: usize = 64;
 /// About how much memory objects may take together, in bytes; the one in use may exceed it alone.
 const MAX_MEMORY: usize = 1 << 30;
 /// The same while no names are sought.
-const KEPT_MEMORY: usize = 32 << 20;
-/// How many addresses are remembered.
-const MAX_ADDRESSES: NonZeroUsize = NonZeroUsize::new(1 << 15).unwrap();
+const KEPT_MEMORY: usize = 64 << 20;
+/// How much memory the names that are remembered may take, in bytes: those of some 100 thousand addresses of C++ or Rust
+/// code with its inlined functions. All are asked for again in each report.
+const MAX_NAMES: usize = 128 << 20;
 
 /// An object with code, as the symbolizer needs it.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,7 @@ pub struct Symbolizer {
     files: DebugFiles,
     objects: LruCache<u32, LoadedObject>,
     known: LruCache<Lookup, Arc<Symbolized>>,
+    known_memory: usize,
     /// Objects whose files are on their way.
     awaiting: Vec<(u32, BuildId)>,
 }
@@ -83,14 +85,15 @@ impl Symbolizer {
         Self {
             files: DebugFiles::new(debug_roots),
             objects: LruCache::unbounded(),
-            known: LruCache::new(MAX_ADDRESSES),
+            known: LruCache::unbounded(),
+            known_memory: 0,
             awaiting: Vec::new(),
         }
     }
 
-    /// The same, and what is found nowhere is asked of servers.
-    pub fn with_servers(mut self, servers: Debuginfod) -> Self {
-        self.files.servers = Some(servers);
+    /// The same, and what is found nowhere is asked of servers, if there are any.
+    pub fn with_servers(mut self, servers: Option<Debuginfod>) -> Self {
+        self.files.servers = servers;
         self
     }
 
@@ -119,7 +122,11 @@ impl Symbolizer {
     /// Gives back the memory that seeking names took, but for what is known by now. To be called when all names for a
     /// report are found.
     pub fn release(&mut self) {
+        let held = self.objects.len();
         self.shrink(0, KEPT_MEMORY);
+        if self.objects.len() < held {
+            heap::give_back();
+        }
     }
 
     /// Forgets an object and the names in it.
@@ -128,7 +135,8 @@ impl Symbolizer {
         let of_object = self.known.iter().map(|(lookup, _)| *lookup);
         let of_object: Vec<_> = of_object.filter(|lookup| lookup.object == object).collect();
         for lookup in of_object {
-            self.known.pop(&lookup);
+            let forgotten = self.known.pop(&lookup);
+            self.known_memory -= forgotten.map_or(0, |names| remembered(&names));
         }
     }
 
@@ -148,17 +156,31 @@ impl Symbolizer {
         }
         let code = if exact { svma } else { svma.wrapping_sub(1) };
         let symbolized = Arc::new(self.loaded(object).symbolize(svma.get(), code.get()));
-        self.known.put(lookup, symbolized.clone());
+        self.remember(lookup, symbolized.clone());
         // What is read for one address can be much: its object's debug information, and its unit's.
         self.shrink(1, MAX_MEMORY);
         symbolized
     }
 
+    fn remember(&mut self, lookup: Lookup, names: Arc<Symbolized>) {
+        self.known_memory += remembered(&names);
+        self.known.put(lookup, names);
+        while self.known_memory > MAX_NAMES {
+            let Some((_, forgotten)) = self.known.pop_lru() else {
+                return;
+            };
+            self.known_memory -= remembered(&forgotten);
+        }
+    }
+
     fn loaded(&mut self, object: CodeObject<'_>) -> &LoadedObject {
         if !self.objects.contains(&object.key) {
             let loaded = LoadedObject::load(object.bytes, object.path, &self.files);
-            let awaited = self.files.take_awaited().into_iter();
-            self.awaiting.extend(awaited.map(|id| (object.key, id)));
+            let awaited = self.files.take_awaited().into_iter().map(|id| (object.key, id));
+            let awaited: Vec<_> = awaited
+                .filter(|awaited| !self.awaiting.contains(awaited))
+                .collect();
+            self.awaiting.extend(awaited);
             self.objects.put(object.key, loaded);
         }
         self.objects
@@ -175,6 +197,11 @@ impl Symbolizer {
             self.objects.pop_lru();
         }
     }
+}
+
+/// How much memory it takes to remember names, in bytes: theirs, and that of a place in the cache.
+fn remembered(names: &Symbolized) -> usize {
+    names.memory() + 4 * size_of::<Lookup>()
 }
 
 /// Names for an address outside all modules: those that the program gave to code that it generated, if it did.

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use gimli::{Dwarf, DwarfPackage, EndianArcSlice, LittleEndian, SectionId};
+use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, EndianArcSlice, LittleEndian, SectionId};
 use object::read::ReadCache;
 use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection};
 
@@ -97,7 +97,11 @@ pub(super) fn has_lines<'d>(elf: &impl Object<'d>) -> bool {
 impl<'d, E: Object<'d>> Source<'_, E> {
     /// The debug information of a whole file.
     pub(super) fn dwarf(&self, budget: &mut Budget) -> Result<Dwarf<Reader>, Gap> {
-        Dwarf::load(|id| self.section(WHOLE.contains(&id).then(|| id.name()), budget))
+        let section = |id: SectionId| self.section(WHOLE.contains(&id).then(|| id.name()), budget);
+        let mut dwarf = Dwarf::load(section)?;
+        // Units that dwz makes share one large table of abbreviations.
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
+        Ok(dwarf)
     }
 
     /// That of a `.dwo` file.

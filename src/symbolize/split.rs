@@ -112,7 +112,9 @@ impl SplitUnits {
 
 /// Those of `paths` that are files, under each of `roots` in turn.
 fn opened(roots: &[PathBuf], paths: &[PathBuf]) -> impl Iterator<Item = File> {
-    let all = roots.iter().flat_map(move |root| paths.iter().map(move |path| (root, path)));
+    let all = roots
+        .iter()
+        .flat_map(move |root| paths.iter().map(move |path| (root, path)));
     all.filter_map(|(root, path)| Some(open_regular(root, path).ok()?.file))
 }
 
@@ -205,7 +207,11 @@ mod tests {
             let expected: Vec<_> = expected.iter().map(PathBuf::from).collect();
             assert_eq!(paths, expected, "{directory} {name}");
         };
-        check("/src", "a/x.dwo", &["/src/a/x.dwo", "/opt/bin/a/x.dwo", "/opt/bin/x.dwo"]);
+        check(
+            "/src",
+            "a/x.dwo",
+            &["/src/a/x.dwo", "/opt/bin/a/x.dwo", "/opt/bin/x.dwo"],
+        );
         check("", "x.dwo", &["/opt/bin/x.dwo"]);
         check("../src", "x.dwo", &["/opt/bin/../src/x.dwo", "/opt/bin/x.dwo"]);
         check("/src", "/tmp/x.dwo", &["/tmp/x.dwo", "/opt/bin/x.dwo"]);

@@ -48,16 +48,57 @@ fn debians_server() {
         .status();
     let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
     let (report, messages) = (read("report"), read("messages"));
-    assert!(status.expect("unshare runs").success(), "{messages}\n{}", read("server.log"));
-    for name in ["store::Cache::grow(unsigned long)", "store::Cache::add(int)", "fill(store::Cache&, int)"] {
+    assert!(
+        status.expect("unshare runs").success(),
+        "{messages}\n{}",
+        read("server.log")
+    );
+    for name in [
+        "store::Cache::grow(unsigned long)",
+        "store::Cache::add(int)",
+        "fill(store::Cache&, int)",
+    ] {
         assert!(report.contains(name), "{name}: {report}");
     }
     let kept = directory.join("cache").join(&id).join("debuginfo");
     assert_eq!(read("found").trim(), text(&kept));
-    assert!(messages.contains(&format!("asking for the debug information of stripped (build {id})")), "{messages}");
-    assert!(messages.contains("stripped: 1 MB from http://127.0.0.1:8002 in "), "{messages}");
+    assert!(
+        messages.contains(&format!(
+            "asking for the debug information of stripped (build {id})"
+        )),
+        "{messages}"
+    );
+    assert!(
+        messages.contains("stripped: 1 MB from http://127.0.0.1:8002 in "),
+        "{messages}"
+    );
     // It has nothing of the C library, whose debug file is installed, and is not asked for it.
     assert!(!messages.contains("libc.so.6"), "{messages}");
+}
+
+/// Without servers, or a place for what they send, nothing is started, and the line about it names the remedy.
+#[test]
+fn refusals() {
+    let refused = |urls: &str, cache: &str, remedy: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args(["--debuginfod", "--", "touch", "/proc/started"])
+            .envs([("DEBUGINFOD_URLS", urls), ("DEBUGINFOD_CACHE_PATH", cache)])
+            .output();
+        let output = output.expect("memleak was built");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            (output.status.code(), errors.lines().count()),
+            (Some(2), 1),
+            "{errors}"
+        );
+        assert!(errors.contains(remedy), "{errors}");
+    };
+    refused("localhost:8002", "/tmp", "DEBUGINFOD_URLS=https://");
+    refused(
+        "http://localhost:8002",
+        "/dev/null/cache",
+        "another directory in DEBUGINFOD_CACHE_PATH",
+    );
 }
 
 /// A server that answers every request with `answer`, until it is dropped.
@@ -111,7 +152,9 @@ fn send(stream: &mut TcpStream, status: &str, body: &[u8]) {
     let length = body.len();
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
     // A client need not read it all.
-    _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+    _ = stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.write_all(body));
 }
 
 /// A stripped program, and where files of servers are kept.
@@ -147,7 +190,7 @@ impl Setting {
         };
         let mut subject = Subject::in_root(&self.stripped, Path::new("/opt/program"), Vec::new());
         let servers = Debuginfod::start(settings).expect("a directory that can be made");
-        subject.symbolizer = Symbolizer::new(Vec::new()).with_servers(servers);
+        subject.symbolizer = Symbolizer::new(Vec::new()).with_servers(Some(servers));
         subject.symbolizer.begin(patience);
         subject
     }
@@ -174,7 +217,9 @@ fn bad_servers() {
         FakeServer::start(|_| thread::sleep(Duration::from_secs(3))),
         FakeServer::start(move |stream| {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {whole}\r\n\r\n");
-            _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&half));
+            _ = stream
+                .write_all(head.as_bytes())
+                .and_then(|()| stream.write_all(&half));
         }),
         FakeServer::start(|stream| send(stream, "not HTTP", b"")),
     ];
@@ -193,7 +238,10 @@ fn bad_servers() {
     assert_eq!(setting.kept(), Some(setting.debug.len() as u64));
     assert_eq!((good.requests(), bad[1].requests()), (1, 2));
     // What is kept needs no server.
-    check_same_names(&setting.program, &mut setting.subject(&[refusing], Patience::None));
+    check_same_names(
+        &setting.program,
+        &mut setting.subject(&[refusing], Patience::None),
+    );
 }
 
 /// What no server has is noted, and not asked for again for some time.
@@ -224,7 +272,11 @@ fn only_the_last_report_waits() {
     let mut subject = setting.subject(&[&server.address], Patience::None);
     let began = Instant::now();
     check_no_names(&mut subject);
-    assert!(began.elapsed() < Duration::from_millis(400), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(400),
+        "{:?}",
+        began.elapsed()
+    );
     subject.symbolizer.release();
     let stop = Arc::new(AtomicBool::new(true));
     subject.symbolizer.begin(Patience::Until(stop));

@@ -21,8 +21,14 @@ fn compressed_sections() {
         check_same_names(program, &mut Subject::new(&compressed));
 
         let root = directory.join(format!("{way}-root"));
-        keep_debug(&compressed, &root.join("usr/lib/debug").join(build_id_path(program)));
-        check_same_names(program, &mut Subject::in_root(&stripped, Path::new("/p"), vec![root]));
+        keep_debug(
+            &compressed,
+            &root.join("usr/lib/debug").join(build_id_path(program)),
+        );
+        check_same_names(
+            program,
+            &mut Subject::in_root(&stripped, Path::new("/p"), vec![root]),
+        );
     }
 }
 
@@ -31,7 +37,10 @@ fn compressed_sections() {
 fn bombs_are_refused() {
     let (directory, program) = (directory("bomb"), whole_program());
     let compressed = directory.join("zlib");
-    run("objcopy", &["--compress-debug-sections=zlib", text(program), text(&compressed)]);
+    run(
+        "objcopy",
+        &["--compress-debug-sections=zlib", text(program), text(&compressed)],
+    );
     let mut bytes = fs::read(&compressed).expect("it was made");
     let elf = object::File::parse(&*bytes).expect("an ELF file");
     let section = elf.section_by_name(".debug_info").expect("debug information");
@@ -56,13 +65,20 @@ fn with_mini_debug(program: &Path, directory: &Path) -> PathBuf {
             .filter_map(|line| {
                 let mut words = line.split(' ');
                 let (name, kind) = (words.next()?, words.next()?);
-                kinds.contains(kind).then(|| name.split('@').next().unwrap_or(name).to_owned())
+                kinds
+                    .contains(kind)
+                    .then(|| name.split('@').next().unwrap_or(name).to_owned())
             })
             .collect();
         names.sort();
         names
     };
-    let listing = |table: &[&str]| run("nm", &[&["--format=posix", "--defined-only", text(program)], table].concat());
+    let listing = |table: &[&str]| {
+        run(
+            "nm",
+            &[&["--format=posix", "--defined-only", text(program)], table].concat(),
+        )
+    };
     let dynamic = names(listing(&["-D"]), "TtWwDVi");
     let mut kept = names(listing(&[]), "TtWw");
     kept.retain(|name| dynamic.binary_search(name).is_err());
@@ -71,7 +87,16 @@ fn with_mini_debug(program: &Path, directory: &Path) -> PathBuf {
     let debug = beside("mini-debug");
     keep_debug(program, &debug);
     let keep = format!("--keep-symbols={}", text(&list));
-    run("objcopy", &["-S", "--remove-section=.comment", &keep, text(&debug), text(&mini)]);
+    run(
+        "objcopy",
+        &[
+            "-S",
+            "--remove-section=.comment",
+            &keep,
+            text(&debug),
+            text(&mini),
+        ],
+    );
     run("xz", &["--force", text(&mini)]);
     let add = format!("--add-section=.gnu_debugdata={}.xz", text(&mini));
     run("objcopy", &["--strip-all", &add, text(program), text(&stripped)]);
@@ -131,7 +156,11 @@ impl Split {
         let whole = directory.join("whole");
         let flags = [&["-g", "-Wl,--build-id"], flags].concat();
         fs::rename(build(&directory, "inlined.cpp", &flags), &whole).expect("it was made");
-        let program = build(&directory, "inlined.cpp", &[&flags[..], &["-gsplit-dwarf"]].concat());
+        let program = build(
+            &directory,
+            "inlined.cpp",
+            &[&flags[..], &["-gsplit-dwarf"]].concat(),
+        );
         Self {
             directory,
             whole,
@@ -144,24 +173,27 @@ impl Split {
         let directory = directory(test);
         Self {
             whole: whole_program().to_owned(),
-            program: build(&directory, "symbols.cpp", &["-g", "-Wl,--build-id", "-gsplit-dwarf"]),
+            program: build(
+                &directory,
+                "symbols.cpp",
+                &["-g", "-Wl,--build-id", "-gsplit-dwarf"],
+            ),
             directory,
         }
     }
 
-    /// What rustc makes, for which it is asked by `form`.
-    fn rust(test: &str, version: &str, form: &str) -> Self {
+    /// What rustc makes of a library, with a package.
+    fn rust(test: &str) -> Self {
         let directory = directory(test);
         let compile = |name: &str, form: &str| {
             let library = directory.join(name);
-            let flags = ["-g", "-O", "--crate-type=dylib", "-C", "prefer-dynamic", "-C", version, "-C"];
-            let form = format!("split-debuginfo={form}");
-            run("rustc", &[&flags[..], &[&form, "-o", text(&library), &source("load.rs")]].concat());
+            let flags = ["-Cprefer-dynamic", "-Cdwarf-version=5", form];
+            compile_rust_library(&library, &flags);
             library
         };
         Self {
-            whole: compile("libwhole.so", "off"),
-            program: compile("libload.so", form),
+            whole: compile("libwhole.so", "-Csplit-debuginfo=off"),
+            program: compile("libload.so", "-Csplit-debuginfo=packed"),
             directory,
         }
     }
@@ -183,7 +215,10 @@ impl Split {
     fn check_only_lines(&self, roots: &[&str]) {
         let mut subject = self.subject(roots);
         let addresses = subject.return_addresses();
-        let found: Vec<_> = addresses.iter().map(|&address| subject.at(address, false)).collect();
+        let found: Vec<_> = addresses
+            .iter()
+            .map(|&address| subject.at(address, false))
+            .collect();
         let with_line = found.iter().filter(|found| found.line.is_some());
         assert!(with_line.clone().count() >= 5);
         for found in with_line {
@@ -202,7 +237,10 @@ impl Split {
 /// it, under the root that the program belongs to; that of another program is not used.
 #[test]
 fn split_files() {
-    let (large, small) = (Split::large("split-large"), Split::cpp("split-small", &["-gdwarf-4"]));
+    let (large, small) = (
+        Split::large("split-large"),
+        Split::cpp("split-small", &["-gdwarf-4"]),
+    );
     for (split, other) in [(&large, &small), (&small, &large)] {
         let rest = file_with_ending(&split.directory, "dwo");
         split.check_only_lines(&["empty"]);
@@ -211,7 +249,11 @@ fn split_files() {
         let beside = Path::new("/opt").join(rest.file_name().expect("a name"));
         put(&split.root("beside"), &beside, &rest);
         split.check("beside");
-        put(&split.root("other"), &rest, &file_with_ending(&other.directory, "dwo"));
+        put(
+            &split.root("other"),
+            &rest,
+            &file_with_ending(&other.directory, "dwo"),
+        );
         split.check_only_lines(&["other"]);
     }
 }
@@ -225,23 +267,32 @@ fn split_files_with_units_of_types() {
     split.check("compiled");
 }
 
-/// Packages are found beside the program and among debug files: those of `dwp`, which knows DWARF 4, and those that
-/// rustc makes of either version. A package of another program is not used.
+/// Packages are found beside the program and among debug files: those of `dwp`, which knows DWARF 4, and those of rustc,
+/// which knows DWARF 5. A package of another program is not used.
 #[test]
 fn split_packages() {
     let split = Split::cpp("package-cpp", &["-gdwarf-4"]);
     let package = split.directory.join("package");
-    run("dwp", &["-o", text(&package), text(&file_with_ending(&split.directory, "dwo"))]);
+    run(
+        "dwp",
+        &[
+            "-o",
+            text(&package),
+            text(&file_with_ending(&split.directory, "dwo")),
+        ],
+    );
     put(&split.root("beside"), Path::new("/opt/program.dwp"), &package);
     split.check("beside");
-    put(&split.root("kept"), Path::new("/usr/lib/debug/opt/program.dwp"), &package);
+    put(
+        &split.root("kept"),
+        Path::new("/usr/lib/debug/opt/program.dwp"),
+        &package,
+    );
     split.check("kept");
-    for version in ["dwarf-version=5", "dwarf-version=4"] {
-        let rust = Split::rust(&format!("package-rust-{version}"), version, "packed");
-        let theirs = file_with_ending(&rust.directory, "dwp");
-        put(&rust.root("beside"), Path::new("/opt/program.dwp"), &theirs);
-        rust.check("beside");
-        put(&split.root("other"), Path::new("/opt/program.dwp"), &theirs);
-        split.check_only_lines(&["other"]);
-    }
+    let rust = Split::rust("package-rust");
+    let theirs = file_with_ending(&rust.directory, "dwp");
+    put(&rust.root("beside"), Path::new("/opt/program.dwp"), &theirs);
+    rust.check("beside");
+    put(&split.root("other"), Path::new("/opt/program.dwp"), &theirs);
+    split.check_only_lines(&["other"]);
 }

@@ -44,7 +44,9 @@ impl Case {
         let step = code.len() / SAMPLE + 1;
         let sample = code.iter().step_by(step).map(|instruction| instruction.ip());
         let addresses: Vec<u64> = sample.collect();
-        let ours = addresses.iter().map(|&address| own_chain(&subject.at(address, true)));
+        let ours = addresses
+            .iter()
+            .map(|&address| own_chain(&subject.at(address, true)));
         let mut tables = vec![file.clone()];
         if debug_file {
             tables.push(Path::new("/usr/lib/debug").join(build_id_path(&file)));
@@ -71,7 +73,12 @@ impl Case {
         let file = self.file.display();
         let some: Vec<_> = wrong.iter().take(20).cloned().collect();
         let all = self.addresses.len();
-        assert!(wrong.is_empty(), "{file}: {reader}: {} of {all}:\n{}", wrong.len(), some.join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{file}: {reader}: {} of {all}:\n{}",
+            wrong.len(),
+            some.join("\n")
+        );
     }
 
     fn blazesym(&self) -> Vec<Vec<Level>> {
@@ -91,7 +98,9 @@ impl Case {
             }
         }
         assert!(unnamed <= 5, "{}: {unnamed}", self.file.display());
-        self.check("binutils", &theirs, |ours, theirs| has_lines(ours) && inner_levels_differ(ours, theirs));
+        self.check("binutils", &theirs, |ours, theirs| {
+            has_lines(ours) && inner_levels_differ(ours, theirs)
+        });
     }
 
     /// What elfutils says is the same, where there are lines. Of inlined functions that overlap it takes the first in the
@@ -109,7 +118,9 @@ impl Case {
             }
         }
         assert!(overlapping <= 2, "{}: {overlapping}", self.file.display());
-        self.check("elfutils", &theirs, |ours, theirs| has_lines(ours) && inner_levels_differ(ours, theirs));
+        self.check("elfutils", &theirs, |ours, theirs| {
+            has_lines(ours) && inner_levels_differ(ours, theirs)
+        });
     }
 
     /// Every outermost function has the name that a symbol table has for the address, if one has any.
@@ -127,7 +138,11 @@ impl Case {
             );
             named += usize::from(!names.is_empty());
         }
-        assert!(named > self.addresses.len() / 2, "{named} of {}", self.addresses.len());
+        assert!(
+            named > self.addresses.len() / 2,
+            "{named} of {}",
+            self.addresses.len()
+        );
     }
 }
 
@@ -164,7 +179,9 @@ impl Symbols {
 
     /// The names of what holds `address`.
     fn holding(&self, address: u64) -> Vec<String> {
-        let starts = self.functions.range(address.saturating_sub(self.longest)..=address);
+        let starts = self
+            .functions
+            .range(address.saturating_sub(self.longest)..=address);
         let holding = starts.flat_map(|(_, functions)| functions.iter().filter(|(end, _)| *end > address));
         holding.map(|(_, name)| name.clone()).collect()
     }
@@ -172,11 +189,14 @@ impl Symbols {
 
 /// What blazesym says of `addresses`, innermost function first; nothing where it has no symbol.
 fn blazesym_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
-    let symbolizer = blazesym::symbolize::Symbolizer::builder().enable_demangling(false).build();
+    let symbolizer = blazesym::symbolize::Symbolizer::builder()
+        .enable_demangling(false)
+        .build();
     let source = Source::Elf(Elf::new(file));
     let found = symbolizer.symbolize(&source, Input::VirtOffset(addresses));
     let found = found.expect("blazesym reads it");
-    let chain = |found: &blazesym::symbolize::Symbolized| found.as_sym().map(blazesym_chain).unwrap_or_default();
+    let chain =
+        |found: &blazesym::symbolize::Symbolized| found.as_sym().map(blazesym_chain).unwrap_or_default();
     found.iter().map(chain).collect()
 }
 
@@ -184,7 +204,11 @@ fn blazesym_chain(symbol: &Sym) -> Vec<Level> {
     let level = |name: &str, info: Option<&blazesym::symbolize::CodeInfo>| {
         let file = info.map_or("??".to_owned(), |info| base_name(&info.file.to_string_lossy()));
         let line = info.and_then(|info| info.line).filter(|&line| line > 0);
-        (readable(name), file, line.map_or("?".to_owned(), |line| line.to_string()))
+        (
+            readable(name),
+            file,
+            line.map_or("?".to_owned(), |line| line.to_string()),
+        )
     };
     let inlined = symbol.inlined.iter().rev();
     let mut chain: Vec<Level> = inlined
@@ -218,8 +242,20 @@ fn binutils_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
 
 /// Whether chains differ in more than the outermost function's name.
 fn inner_levels_differ(ours: &[Level], theirs: &[Level]) -> bool {
-    let places = |chain: &[Level]| -> Vec<_> { chain.iter().map(|(_, file, line)| (file.clone(), line.clone())).collect() };
-    let inner = |chain: &[Level]| -> Vec<_> { chain.iter().rev().skip(1).map(|(name, _, _)| name.clone()).collect() };
+    let places = |chain: &[Level]| -> Vec<_> {
+        chain
+            .iter()
+            .map(|(_, file, line)| (file.clone(), line.clone()))
+            .collect()
+    };
+    let inner = |chain: &[Level]| -> Vec<_> {
+        chain
+            .iter()
+            .rev()
+            .skip(1)
+            .map(|(name, _, _)| name.clone())
+            .collect()
+    };
     places(ours) != places(theirs) || inner(ours) != inner(theirs)
 }
 
@@ -242,8 +278,7 @@ fn a_cpp_program() {
 #[test]
 fn a_rust_program() {
     let library = directory("oracle-rust").join("libload.so");
-    let flags = ["-g", "-O", "--crate-type=dylib", "-C", "prefer-dynamic", "-o"];
-    run("rustc", &[&flags[..], &[text(&library), &source("load.rs")]].concat());
+    compile_rust_library(&library, &["-Cprefer-dynamic"]);
     let case = Case::new(library, false);
     case.check_symbols();
     case.check("blazesym", &case.blazesym(), inner_levels_differ);

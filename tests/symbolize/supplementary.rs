@@ -13,13 +13,17 @@ struct Shared {
 
 /// `symbols.cpp`'s and that of `other`, which is compiled with other flags; `name` is what they call what they share.
 fn shared(directory: &Path, other: &Path, name: &str) -> Shared {
-    let [debug, other] = [(whole_program(), "program.debug"), (other, "other.debug")].map(|(program, name)| {
-        let debug = directory.join(name);
-        keep_debug(program, &debug);
-        debug
-    });
+    let [debug, other] =
+        [(whole_program(), "program.debug"), (other, "other.debug")].map(|(program, name)| {
+            let debug = directory.join(name);
+            keep_debug(program, &debug);
+            debug
+        });
     let common = directory.join("common.debug");
-    run("dwz", &["-m", text(&common), "-M", name, text(&debug), text(&other)]);
+    run(
+        "dwz",
+        &["-m", text(&common), "-M", name, text(&debug), text(&other)],
+    );
     let sections = run("readelf", &["-SW", text(&debug)]);
     assert!(sections.contains(".gnu_debugaltlink"), "{sections}");
     Shared {
@@ -54,11 +58,19 @@ impl Shared {
 /// or with another file in its place, names are missing and the reason is said.
 #[test]
 fn shared_debug_information() {
-    let other = build(&directory("dwz-other"), "symbols.cpp", &["-g", "-Wl,--build-id", "-O1"]);
+    let other = build(
+        &directory("dwz-other"),
+        "symbols.cpp",
+        &["-g", "-Wl,--build-id", "-O1"],
+    );
     for name in ["/usr/lib/debug/.dwz/common.debug", "../.dwz/common.debug"] {
         let directory = directory(&format!("dwz{}", name.len()));
         let shared = shared(&directory, &other, name);
-        let (named, kept, none) = (directory.join("named"), directory.join("kept"), directory.join("none"));
+        let (named, kept, none) = (
+            directory.join("named"),
+            directory.join("kept"),
+            directory.join("none"),
+        );
         shared.put_common(&named, "usr/lib/debug/.dwz/common.debug");
         let by_id = build_id_path(&shared.common);
         shared.put_common(&kept, &format!("usr/lib/debug/{}", by_id.display()));

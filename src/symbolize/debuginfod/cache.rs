@@ -67,7 +67,12 @@ impl Cache {
         // One of a process that had our number and was killed.
         _ = fs::remove_file(&path);
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
         Ok(Arriving { file, path, target })
     }
 

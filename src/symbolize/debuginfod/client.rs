@@ -138,7 +138,11 @@ impl Client {
             other => return Err(FetchError::Status(other)),
         }
         let max = self.settings.max_size;
-        if response.body().content_length().is_some_and(|length| length > max) {
+        if response
+            .body()
+            .content_length()
+            .is_some_and(|length| length > max)
+        {
             return Err(FetchError::TooLarge(max));
         }
         let mut arriving = self.cache.arriving(id).map_err(FetchError::Keep)?;
@@ -175,7 +179,10 @@ impl Client {
             if received < FIRST_BYTES && began.elapsed() > self.settings.timeout {
                 return Err(FetchError::Slow(self.settings.timeout.as_secs()));
             }
-            arriving.file.write_all(&buffer[..length]).map_err(FetchError::Keep)?;
+            arriving
+                .file
+                .write_all(&buffer[..length])
+                .map_err(FetchError::Keep)?;
         }
     }
 }
@@ -191,6 +198,11 @@ fn tls(settings: &DebuginfodSettings) -> TlsConfig {
     for error in &found.errors {
         tracing::warn!("debuginfod: cannot read the system's certificates: {error}");
     }
-    let certificates = found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned());
-    builder.root_certs(certificates.collect::<Vec<_>>().into()).build()
+    let certificates = found
+        .certs
+        .iter()
+        .map(|certificate| Certificate::from_der(certificate).to_owned());
+    builder
+        .root_certs(certificates.collect::<Vec<_>>().into())
+        .build()
 }

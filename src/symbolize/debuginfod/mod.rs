@@ -8,6 +8,7 @@ mod cache;
 mod client;
 mod settings;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -33,6 +34,7 @@ pub struct Debuginfod {
     cache: Cache,
     timeout: Duration,
     patience: Patience,
+    has_waited: Cell<bool>,
 }
 
 /// Whether who needs a file waits for it.
@@ -48,6 +50,14 @@ pub enum Patience {
 }
 
 impl Patience {
+    /// What people can do who have less.
+    fn way_out(&self) -> &'static str {
+        match self {
+            Self::None | Self::Until(_) => "Ctrl-C makes it without them",
+            Self::Long => "Ctrl-C again ends without it",
+        }
+    }
+
     fn lasts(&self) -> bool {
         match self {
             Self::None => false,
@@ -114,7 +124,10 @@ impl Debuginfod {
         let cache = Cache::open(&settings.cache).map_err(|error| {
             let directory = settings.cache.display();
             let remedy = "name another directory in DEBUGINFOD_CACHE_PATH";
-            io::Error::new(error.kind(), format!("cannot keep debug files in {directory}: {error}; {remedy}"))
+            io::Error::new(
+                error.kind(),
+                format!("cannot keep debug files in {directory}: {error}; {remedy}"),
+            )
         })?;
         let timeout = settings.timeout;
         let shared = Arc::new(Shared::default());
@@ -133,6 +146,7 @@ impl Debuginfod {
             cache,
             timeout,
             patience: Patience::None,
+            has_waited: Cell::new(false),
         })
     }
 
@@ -195,6 +209,12 @@ impl Debuginfod {
         mut states: MutexGuard<'a, HashMap<BuildId, State>>,
         id: &BuildId,
     ) -> MutexGuard<'a, HashMap<BuildId, State>> {
+        if !self.has_waited.replace(true) {
+            tracing::info!(
+                "debuginfod: the report waits for debug files; {}",
+                self.patience.way_out()
+            );
+        }
         let mut last = (self.shared.progress.load(Ordering::Relaxed), Instant::now());
         while states.get(id) == Some(&State::Asked) && self.patience.lasts() {
             let progress = self.shared.progress.load(Ordering::Relaxed);

@@ -53,7 +53,11 @@ impl DebuginfodSettings {
             .collect();
         let number = |name| {
             let text = variable(name)?;
-            text.to_str()?.trim().parse().ok().filter(|&number: &u64| number > 0)
+            text.to_str()?
+                .trim()
+                .parse()
+                .ok()
+                .filter(|&number: &u64| number > 0)
         };
         (!servers.is_empty()).then(|| Self {
             servers,
@@ -81,7 +85,11 @@ fn system_servers(directory: &Path) -> String {
 }
 
 fn cache(variable: impl Fn(&str) -> Option<OsString>, is_directory: impl Fn(&Path) -> bool) -> PathBuf {
-    let path = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let path = |name| {
+        variable(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
     if let Some(given) = path("DEBUGINFOD_CACHE_PATH") {
         return given;
     }
@@ -122,7 +130,10 @@ mod tests {
             some(&["https://b.example"])
         );
         assert_eq!(servers(&[], ""), None);
-        assert_eq!(servers(&[("DEBUGINFOD_URLS", "localhost")], "https://b.example"), None);
+        assert_eq!(
+            servers(&[("DEBUGINFOD_URLS", "localhost")], "https://b.example"),
+            None
+        );
     }
 
     /// Files are kept where the other clients of the same user keep theirs.
@@ -130,8 +141,14 @@ mod tests {
     fn caches() {
         for (variables, expected) in [
             (&[("HOME", "/h")][..], "/h/.cache/debuginfod_client"),
-            (&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")], "/x/debuginfod_client"),
-            (&[("HOME", "/old"), ("XDG_CACHE_HOME", "/x")], "/old/.debuginfod_client_cache"),
+            (
+                &[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")],
+                "/x/debuginfod_client",
+            ),
+            (
+                &[("HOME", "/old"), ("XDG_CACHE_HOME", "/x")],
+                "/old/.debuginfod_client_cache",
+            ),
             (&[("HOME", "/old"), ("DEBUGINFOD_CACHE_PATH", "/c")], "/c"),
             (&[], "/.cache/debuginfod_client"),
         ] {
