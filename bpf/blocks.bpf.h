@@ -129,6 +129,15 @@ static __always_inline void count_unknown_free(void)
 		count(COUNTER_UNKNOWN_FREE);
 }
 
+/* The same, told. */
+static __always_inline void note_unknown_free(u32 instance, u64 address)
+{
+	if (!every_block_is_recorded())
+		return;
+	count(COUNTER_UNKNOWN_FREE);
+	tell_call(UNKNOWN_FREED, instance, address, 0, 0);
+}
+
 /* Returns whether the block was known. */
 static __always_inline bool free_block(u32 instance, u64 address, struct lifetimes *lifetimes)
 {
@@ -137,6 +146,7 @@ static __always_inline bool free_block(u32 instance, u64 address, struct lifetim
 	if (!take_block(instance, address, &block, lifetimes))
 		return false;
 	add_freed(&block);
+	tell_call(BLOCK_FREED, instance, address, block.size, block.stack);
 	return true;
 }
 
@@ -199,4 +209,5 @@ static __always_inline void record_block(u32 instance, u64 address, struct block
 		add_allocated(block);
 	else
 		lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);
+	tell_call(BLOCK_ALLOCATED, instance, address, block->size, block->stack);
 }

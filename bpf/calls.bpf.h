@@ -164,6 +164,8 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	/* Nothing is to be seen of it, and nothing that is probed can be called within it. */
 	if (!weight && !resizes(role) && can_go_unseen(cookie, end) && is_probed_alone(cookie >> COOKIE_MODULE))
 		return false;
+	if (tell_calls && weight)
+		tell_call(CALL_BEGINS, instance_of(owner), 0, size, MAX_FUNCTIONS + function);
 	call->size = size;
 	call->weight = weight;
 	call->result_at = argument(ctx, cookie_field(cookie, COOKIE_RESULT));
@@ -202,10 +204,12 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 			return_block(instance, call->old_address, &call->old);
 		return;
 	}
-	if (call->old_known)
-		add_freed(&call->old);
-	else
-		count_unknown_free();
+	if (!call->old_known) {
+		note_unknown_free(instance, call->old_address);
+		return;
+	}
+	add_freed(&call->old);
+	tell_call(BLOCK_FREED, instance, call->old_address, call->old.size, call->old.stack);
 }
 
 /* The address of the new block, 0 if the call failed. Returns whether it could be read. */
@@ -250,6 +254,8 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 		record_block(instance, address, &block, &thread->lifetimes);
 	} else if (!address && (!resizes(call->role) || call->size)) {
 		count(COUNTER_FAILED);
+		if (tell_calls && call->weight)
+			tell_call(CALL_FAILED, instance, 0, call->size, MAX_FUNCTIONS + call->function);
 	}
 }
 
@@ -337,7 +343,7 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 	}
 	if (thread && is_freed_within(thread, ctx, address))
 		return;
-	count_unknown_free();
+	note_unknown_free(instance_of(owner), address);
 	if (every_block_is_recorded() && is_called_by_own_module(ctx, owner))
 		count(COUNTER_OWN_UNKNOWN_FREE);
 }

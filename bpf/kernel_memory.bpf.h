@@ -171,8 +171,10 @@ static __always_inline void kernel_allocated(void *ctx, u32 space, u64 address, 
 
 	u32 weight = kernel_weight(size);
 
-	if (weight)
-		record_kernel_block(space, address, size, weight, kernel_stack(ctx, allocator));
+	if (!weight)
+		return;
+	tell_call(CALL_BEGINS, space, 0, size, MAX_FUNCTIONS + allocator);
+	record_kernel_block(space, address, size, weight, kernel_stack(ctx, allocator));
 }
 
 static __always_inline void kernel_freed(u32 space, u64 address)
@@ -302,16 +304,19 @@ static __always_inline void pages_freed(u64 page, u64 order)
 	if (take_block(SPACE_PAGE, page, &search.block, NULL)) {
 		if (search.block.size <= (u64)PAGE_BYTES << order || !page_descriptor_bytes) {
 			add_freed(&search.block);
+			tell_call(BLOCK_FREED, SPACE_PAGE, page, search.block.size, search.block.stack);
 			return;
 		}
 		search.block_order = order_of(search.block.size);
 	} else if (page_descriptor_bytes) {
 		bpf_loop(MAX_PAGE_ORDER, take_larger, &search, 0);
 	}
-	if (search.block_order)
-		free_part(&search);
-	else
+	if (!search.block_order) {
 		count_unknown_free();
+		return;
+	}
+	free_part(&search);
+	tell_call(BLOCK_FREED, SPACE_PAGE, page, (u64)PAGE_BYTES << order, search.block.stack);
 }
 
 static __always_inline void percpu_allocated(void *ctx)

@@ -141,6 +141,13 @@ struct {
 	__uint(max_entries, 4096);
 } region_events SEC(".maps");
 
+/* Calls, one by one. Written by probes; read by user space many times a second. Only with -t. Size: beyond it, calls are
+ * counted as not told. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 8 * 1024 * 1024);
+} call_events SEC(".maps");
+
 /*
  * Holds nothing of use. The kernel promises that an update of a map of maps returns only after every
  * program that was running has ended; user space updates this one to know that no walk still uses the

@@ -24,6 +24,7 @@ struct scratch;
 #include "sampling.bpf.h"
 #include "state.bpf.h"
 #include "changes.bpf.h"
+#include "call_events.bpf.h"
 #include "memo.bpf.h"
 #include "stacks.bpf.h"
 #include "block_table.bpf.h"
@@ -73,6 +74,9 @@ struct compared {
 	struct event event;
 	enum region_call region_call;
 	struct region_event region_event;
+	enum telling telling;
+	enum call_event_kind call_event_kind;
+	struct call_event call_event;
 	enum kernel_allocator kernel_allocator;
 };
 const volatile struct compared compared = {};

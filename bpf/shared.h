@@ -476,6 +476,8 @@ enum counter {
 	COUNTER_CHECKED_WALK = 23,
 	COUNTER_RECALLED_WALK = 24,
 	COUNTER_DIFFERENT_WALK = 25,
+	/* A call that user space was not told of (-t): the queue was full. */
+	COUNTER_LOST_CALL_EVENT = 26,
 	COUNTERS,
 };
 
@@ -523,6 +525,48 @@ struct region_event {
 	u64 time;
 };
 
+/* What user space is told of calls (-t). */
+enum telling {
+	TELL_NOTHING = 0,
+	/* What became of them. */
+	TELL_ENDS = 1,
+	/* That they begin, too. */
+	TELL_ALL = 2,
+};
+
+enum call_event_kind {
+	/* A function that allocates was called, and what it gives is to be recorded. */
+	CALL_BEGINS = 0,
+	/* It has given a block. */
+	BLOCK_ALLOCATED = 1,
+	/* It has failed. */
+	CALL_FAILED = 2,
+	/* A block was freed, or resized. */
+	BLOCK_FREED = 3,
+	/* The same of one that is not known. */
+	UNKNOWN_FREED = 4,
+};
+
+struct call_event {
+	/* CLOCK_MONOTONIC. */
+	u64 time;
+	/* The block's; 0 if there is none. */
+	u64 address;
+	/* 0 for a block that is not known. */
+	u64 size;
+	/* enum call_event_kind. */
+	u32 kind;
+	u32 instance;
+	/* Ids in the initial pid namespace. */
+	u32 process;
+	u32 thread;
+	/* Index of the stack record: of what was allocated, or of what allocated what is freed. */
+	u32 stack;
+	u32 cpu;
+	char comm[16];
+};
+
+_Static_assert(sizeof(struct call_event) == 64, "user space reads it as eight words");
 _Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
 _Static_assert(sizeof(struct process) == 64, "user space reads it as eight words");
 _Static_assert(sizeof(struct instance) == 40, "user space reads it as five words");

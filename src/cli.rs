@@ -1,6 +1,8 @@
 //! The command line as it is written, and what it means as settings.
 
 mod allocators;
+mod debuginfod;
+mod dialects;
 mod kernel;
 mod output;
 mod program;
@@ -22,6 +24,8 @@ use crate::config::{
     parse_table_memory,
 };
 use crate::doctor;
+pub use debuginfod::DebuginfodArgs;
+pub use dialects::DialectArgs;
 pub use kernel::KernelArgs;
 pub use output::{FormatArg, OutputArgs, PlaceArgs};
 pub use program::ProgramArgs;
@@ -41,6 +45,7 @@ pub use view::{OrderArg, ViewArgs};
     name = "memleak",
     version,
     args_conflicts_with_subcommands = true,
+    infer_long_args = true,
     override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
         memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]\n       \
         memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]\n       \
@@ -142,6 +147,9 @@ pub struct TraceArgs {
     /// What reports show.
     #[command(flatten)]
     pub view: ViewArgs,
+    /// Where names come from.
+    #[command(flatten)]
+    pub debuginfod: DebuginfodArgs,
     /// Which allocations are recorded.
     #[command(flatten)]
     pub selection: SelectionArgs,
@@ -170,6 +178,9 @@ pub struct TraceArgs {
     /// What makes it fast.
     #[command(flatten)]
     pub short_ways: ShortWayArgs,
+    /// What users of bcc's memleak expect besides.
+    #[command(flatten)]
+    pub dialects: DialectArgs,
     /// Seconds between reports.
     #[arg(value_name = "INTERVAL", default_value = "5")]
     pub interval: String,
@@ -252,6 +263,7 @@ impl TryFrom<TraceArgs> for Config {
             ("-O", !args.allocators.objects.is_empty()),
             ("-S", !args.allocators.prefixes.is_empty()),
             ("--alloc", !args.allocators.functions.is_empty()),
+            ("--debuginfod", args.debuginfod.debuginfod),
         ];
         let is_process = !pids.is_empty() || !program.is_empty();
         let kernel = args.kernel.check(is_process, &of_processes)?;
@@ -274,15 +286,12 @@ impl TryFrom<TraceArgs> for Config {
             destination,
             recording,
             top: args.top,
-            view: match View::try_from(args.view)? {
-                // Mappings have no ages.
-                view if args.mmap => View {
-                    older: None,
-                    quantity,
-                    ..view
-                },
-                view => View { quantity, ..view },
+            view: View {
+                quantity,
+                ..args.view.check(format, args.mmap)?
             },
+            calls: args.dialects.calls(format)?,
+            debuginfod: args.debuginfod.check()?,
             sampling: selected.sampling,
             max_overhead: selected.max_overhead,
             sizes: selected.sizes,
@@ -464,6 +473,7 @@ mod tests {
             ("-p 1 --percpu", ConfigError::KernelFlag("--percpu")),
             ("--follow-fork 1", ConfigError::ProcessFlag("--follow-fork")),
             ("-O libx.so", ConfigError::ProcessFlag("-O")),
+            ("--debuginfod", ConfigError::ProcessFlag("--debuginfod")),
             ("-p 1 -- ls -l", ConfigError::TwoTargets),
             ("-p 1 -c ls", ConfigError::TwoTargets),
             ("-c ls -- ls", ConfigError::TwoPrograms),

@@ -1,7 +1,7 @@
 //! Validated settings: whatever exists makes sense. How they are written on the command line is `cli`.
 
 use std::ffi::{OsStr, OsString};
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
@@ -10,10 +10,12 @@ use thiserror::Error;
 use crate::allocator::Selection;
 use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, ShortWays, SizeFilter, Walk};
+use crate::collect::ListLimits;
 use crate::leak::Order;
 use crate::output::Destination;
 use crate::recording;
-use crate::report::{Format, Quantity};
+use crate::report::{CallsTold, Format, Quantity, Reports};
+use crate::symbolize::debuginfod::DebuginfodSettings;
 
 /// A trace that can be attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,10 @@ pub struct Config {
     pub top: usize,
     /// What reports show of what was recorded.
     pub view: View,
+    /// How calls are told one by one; without it, they are not.
+    pub calls: Option<CallsTold>,
+    /// Which servers are asked for debug files, if any.
+    pub debuginfod: Option<DebuginfodSettings>,
     /// Which allocations are recorded.
     pub sampling: Sampling,
     /// What tracing may cost the target.
@@ -96,6 +102,10 @@ pub struct View {
     pub sort: Order,
     /// What is shown of a stack where there is one number for each.
     pub quantity: Quantity,
+    /// Frames of a stack, the innermost; without it, all.
+    pub depth: Option<NonZeroUsize>,
+    /// How many blocks are listed; without it, none are.
+    pub list: Option<ListLimits>,
 }
 
 impl Default for View {
@@ -104,6 +114,8 @@ impl Default for View {
             older: Some(Duration::from_millis(500)),
             sort: Order::default(),
             quantity: Quantity::default(),
+            depth: None,
+            list: None,
         }
     }
 }
@@ -126,6 +138,8 @@ impl Config {
             recording: None,
             top: 0,
             view: View::default(),
+            calls: None,
+            debuginfod: None,
             sampling: Sampling::All,
             max_overhead: None,
             sizes: None,
@@ -135,6 +149,15 @@ impl Config {
             attach: AttachPath::ALL.to_vec(),
             interval: Duration::from_secs(1),
             count: None,
+        }
+    }
+
+    /// Whether a report is made after an interval; `last`: none will follow.
+    pub fn is_report_due(&self, last: bool) -> bool {
+        match self.calls.map_or(Reports::Each, |calls| calls.reports) {
+            Reports::Each => true,
+            Reports::Last => last,
+            Reports::None => false,
         }
     }
 
@@ -241,6 +264,20 @@ pub enum ConfigError {
         "--combined-only does not read how old blocks are, which --older asks for: give only one of them"
     )]
     AgesNotRead,
+    /// Blocks are asked for where none are read.
+    #[error("{0} does not read the block table, which --show-allocs lists: give only one of them")]
+    BlocksNotRead(&'static str),
+    /// Blocks are asked for where there is no place for them.
+    #[error("--format {0} has no place for single blocks: leave out --show-allocs, or give another format")]
+    NoPlaceForBlocks(&'static str),
+    /// Calls are to be told where there is no place for them.
+    #[error("--format {0} has no place for single calls: leave out --trace, or give another format")]
+    NoPlaceForCalls(&'static str),
+    /// Not a depth.
+    #[error(
+        "--perf-max-stack-depth `{0}` is not a number of frames above 0: leave it out to keep all frames"
+    )]
+    Depth(String),
     /// A file whose name says nothing of its format.
     #[error(
         "the name `{0}` does not say in which format it is to be: give --format, or one of the endings {1}"
@@ -281,6 +318,12 @@ pub enum ConfigError {
         /// The format.
         format: &'static str,
     },
+    /// Nobody to ask for debug files.
+    #[error(
+        "--debuginfod knows no server: name some in DEBUGINFOD_URLS, for example \
+         DEBUGINFOD_URLS=https://debuginfod.elfutils.org (sudo takes it as sudo DEBUGINFOD_URLS=… memleak …)"
+    )]
+    NoDebuginfodServer,
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),
@@ -341,6 +384,11 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, ConfigError> {
 pub(crate) fn parse_older(text: &str) -> Result<Duration, ConfigError> {
     let milliseconds = text.parse().map(Duration::from_millis);
     milliseconds.map_err(|_| ConfigError::Older(text.to_owned()))
+}
+
+/// The most frames of a stack.
+pub(crate) fn parse_depth(text: &str) -> Result<NonZeroUsize, ConfigError> {
+    text.parse().map_err(|_| ConfigError::Depth(text.to_owned()))
 }
 
 /// The number of reports.

@@ -18,7 +18,7 @@
 //!                     ages: young blocks in place, the block table by buckets    ◄─────   blocks
 //!   6  leak           snapshots ─► sites, what is young, what came and went; ranked      (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
-//!   8  report         Report ─► text | json | folded | svg | pprof | speedscope    (one file per format)
+//!   8  report         Report ─► text | json | bcc | libbpf | folded | svg | pprof | speedscope   (one file per format)
 //!   9  output         to standard output, or into a file that is nobody's by accident
 //!      recording      into a file of memleak's own, besides, and back: the very same Report
 //!      compare        Report × Report ─► what grew; Report × … ─► how fast                  (pure)

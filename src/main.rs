@@ -12,9 +12,9 @@ use memleak::config::Config;
 use memleak::launch::LaunchError;
 use memleak::output::Output;
 use memleak::recording::Recorder;
-use memleak::report::{Consumer, Report};
+use memleak::report::{Call, Consumer, Report, Stage};
 use memleak::session::Signals;
-use memleak::{doctor, inspect, replay, session};
+use memleak::{bpf, doctor, inspect, replay, session};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -58,6 +58,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Report(args)) => replay::report(&args.try_into()?)?,
         Some(Command::Diff(args)) => replay::diff(&args.try_into()?)?,
         Some(Command::Trend(args)) => replay::trend(&args.try_into()?)?,
+        None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,
         None => {
             let config = Config::try_from(cli.trace)?;
             return trace(&config).map(ExitCode::from);
@@ -94,6 +95,14 @@ impl Consumer for Both<'_> {
             recorder.take(report)?;
         }
         self.output.take(report)
+    }
+
+    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        self.output.reach(stage)
+    }
+
+    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+        self.output.tell(calls)
     }
 }
 

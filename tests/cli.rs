@@ -63,6 +63,18 @@ fn nonsense_is_refused() {
             &["--combined-only", "--older", "only one"],
         ),
         (
+            &["-p", "1", "-C", "-a"],
+            &["--combined-only", "--show-allocs", "only one"],
+        ),
+        (&["-p", "1", "--mmap", "-a"], &["--mmap", "--show-allocs"]),
+        (&["-p", "1", "--mmap", "-t"], &["--mmap", "--trace"]),
+        (
+            &["-p", "1", "--perf-max-stack-depth", "0"],
+            &["--perf-max-stack-depth `0`", "above 0"],
+        ),
+        // Of several options that begin like this, none is meant.
+        (&["-p", "1", "--m", "5"], &["--m"]),
+        (
             &["-p", "1", "--sort", "age"],
             &["age", "size, count, growth", "--help"],
         ),
@@ -126,6 +138,34 @@ fn nonsense_is_refused() {
         (&["doctor", "--format", "xml"], &["xml", "text, json"]),
     ] {
         check_refused(&memleak(arguments), parts);
+    }
+}
+
+/// The source of what is loaded can be read, without privileges and without a process.
+#[test]
+fn source_of_the_programs() {
+    let output = memleak(&["--ebpf"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && output.stderr.is_empty());
+    for part in [
+        "/* ---- bpf/memleak.bpf.c ---- */\n",
+        "SEC(\"uprobe.session\")",
+        "bpf/kernel_memory.bpf.h",
+    ] {
+        assert!(text.contains(part), "no {part:?}");
+    }
+}
+
+/// Long options can be shortened, as bcc's memleaks have it; help is also where libbpf-tools' has it.
+#[test]
+fn options_as_elsewhere() {
+    check_refused(
+        &memleak(&["-p", "1", "--combined", "--show-al"]),
+        &["--combined-only", "only one"],
+    );
+    let help = memleak(&["-h"]);
+    for flag in ["-?", "--usage"] {
+        assert_eq!(memleak(&[flag]), help, "{flag}");
     }
 }
 

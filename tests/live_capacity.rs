@@ -6,6 +6,7 @@ use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
 use common::recent::of_all_ages;
 use common::report::Amount;
+use serde_json::Value;
 
 const BLOCK_BYTES: u64 = 24;
 
@@ -165,4 +166,33 @@ fn thousands_of_stacks() {
         assert!(!std::mem::replace(&mut seen[path], true), "{stack}");
     }
     assert_eq!(seen.iter().filter(|&&seen| !seen).count(), 0);
+}
+
+/// Of calls that are told one by one, those that come while nobody looks are left out beyond what the queue holds. Each is
+/// counted, and accounted for like any other.
+#[test]
+fn calls_beyond_the_queue_are_counted() {
+    const BLOCKS: u64 = 150_000;
+    let path = compile(&directory("live_capacity-calls"), "many_blocks.c", &["-O2"]);
+    let mut program = Program::start(&path, &[&BLOCKS.to_string()]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &["--format", "json", "--trace"]);
+    memleak.signal("STOP");
+    program.step("held");
+    memleak.signal("CONT");
+    let text = memleak.finish_text();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let (report, calls) = lines.split_last().expect("a report");
+    let told = u64::try_from(calls.len()).expect("not that many");
+    let of_hold = |call: &Value| {
+        let caller = call["caller"].as_str().unwrap_or_default();
+        call["event"] == "allocation" && call["bytes"] == BLOCK_BYTES && caller.starts_with("hold+0x")
+    };
+    assert!(calls.iter().all(of_hold), "{}", calls[0]);
+    assert!(told > BLOCKS / 2, "{told} were told");
+    assert_eq!(report["lost"]["calls"], BLOCKS - told);
+    assert_eq!(report["outstanding"]["blocks"], BLOCKS);
 }

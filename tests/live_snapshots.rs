@@ -212,12 +212,13 @@ fn age_filter() {
     }
 }
 
-/// A program that has exited held what it held: nothing of it is young, and people are shown all of it.
+/// A program that has exited held what it held: nothing of it is young, people are shown all of it, and with its blocks if
+/// they want them.
 #[test]
 fn what_an_ended_program_held_is_shown() {
     let mut program = start("ended", 100, 0);
     let json = Memleak::attach(program.pid(), &["-o", "60000"]);
-    let text = Memleak::attach(program.pid(), &["-o", "60000", "--format", "text"]);
+    let text = Memleak::attach(program.pid(), &["-o", "60000", "-a", "--format", "text"]);
     program.step("kept");
     program.end();
     let report = json.last_report();
@@ -226,10 +227,14 @@ fn what_an_ended_program_held_is_shown() {
         Some(NOTHING),
         "{report}"
     );
+    let text = text.wait_for_text();
     assert!(
-        text.wait_for_text()
-            .contains("\t2400 bytes in 100 allocations from stack")
+        text.contains("\t2400 bytes in 100 allocations from stack"),
+        "{text}"
     );
+    assert_eq!(text.matches("\t\taddr = 0x").count(), 10, "{text}");
+    assert_eq!(text.matches(" size = 24, ").count(), 10, "{text}");
+    assert!(text.contains("\t\tand 90 more blocks\n"), "{text}");
 }
 
 /// Totals alone say the same as totals and blocks of a target at rest; ages are then not known.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use super::fdinfo;
-use super::{AttachPath, Capacity, Kernel, Sampling, Settings, ShortWays, Storage, Walk};
+use super::{AttachPath, Capacity, Kernel, Sampling, Settings, ShortWays, Storage, Telling, Walk};
 
 /// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18 processed for
 /// it when this was written.
@@ -153,6 +153,7 @@ fn verified(attach: AttachPath, walk: Walk, sampling: Sampling) -> BTreeMap<Stri
         regions: true,
         sizes: None,
         sampling,
+        calls: Telling::Nothing,
         capacity: Capacity {
             table_words: 1 << 20,
             mappings: 1 << 10,

@@ -10,11 +10,11 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut};
 
 use super::fdinfo::recursion_misses;
-use super::load::{LoadError, Sampling, SizeFilter, Sizes, choose_allocations};
+use super::load::{LoadError, Sampling, SizeFilter, Sizes, choose_allocations, pid_namespace};
 use super::skeleton::types::{instance, limits};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
 use super::tracepoints::{KernelEvents, SizeAt};
-use super::{Capacity, Recorded, Storage};
+use super::{Capacity, Recorded, Storage, Telling};
 
 /// The kernel's allocators; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +58,8 @@ pub struct KernelSettings {
     pub sizes: Option<SizeFilter>,
     /// Which allocations of these sizes are recorded.
     pub sampling: Sampling,
+    /// Which of them, and which frees, are told one by one. This program's own are not.
+    pub calls: Telling,
     /// Where the code is that interrupts begin with; both 0 where it is not known.
     pub interrupt_entries: (u64, u64),
 }
@@ -132,9 +134,12 @@ impl<'obj> KernelTrace<'obj> {
         let mut object = MemleakSkelBuilder::default().open(storage)?;
         choose_programs(&mut object, settings)?;
         set_knobs(&mut object, settings, &sizes)?;
+        // In another namespace it is not known by which number the kernel knows this process.
+        let own = (pid_namespace() == 0).then(std::process::id);
+        settings.calls.set(&mut object, own)?;
         set_sizes(&mut object, settings, &sizes)?;
         let skeleton = object.load()?;
-        let recorded = Recorded::of(&skeleton.maps, &sizes, settings.sampling, false)?;
+        let recorded = Recorded::of(&skeleton.maps, &sizes, settings.sampling, false, settings.calls)?;
         Ok(Self { skeleton, recorded })
     }
 

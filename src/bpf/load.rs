@@ -10,6 +10,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, MapType, OpenMapMut, OpenObject, ProgramAttachType};
 use thiserror::Error;
 
+use super::Telling;
 use super::skeleton::types::limits;
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 
@@ -136,6 +137,8 @@ pub struct Settings {
     pub sizes: Option<SizeFilter>,
     /// Which allocations of these sizes are recorded.
     pub sampling: Sampling,
+    /// Which calls are told one by one.
+    pub calls: Telling,
     /// How much the kernel side can hold.
     pub capacity: Capacity,
 }
@@ -293,6 +296,7 @@ pub(super) fn load<'obj>(
         leave_out_region_programs(&mut object);
     }
     set_knobs(&mut object, settings, &sizes)?;
+    settings.calls.set(&mut object, None)?;
     set_array_sizes(&mut object, &sizes)?;
     set_table_sizes(&mut object, &settings.capacity, &sizes)?;
     if settings.walk == Walk::Kernel {
@@ -346,7 +350,7 @@ fn leave_out_region_programs(object: &mut OpenMemleakSkel<'_>) {
 }
 
 /// The pid namespace that our process ids are of; 0 for the initial one, in which the kernel counts by itself.
-fn pid_namespace() -> u32 {
+pub(super) fn pid_namespace() -> u32 {
     /// `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
     const INITIAL: u64 = 0xEFFF_FFFC;
     let inode = std::fs::metadata("/proc/self/ns/pid").map_or(INITIAL, |namespace| namespace.ino());

@@ -19,8 +19,10 @@ mod placement;
 mod processes;
 mod publish;
 mod regions;
+mod source;
 mod statistics;
 mod tables;
+mod telling;
 mod tracepoints;
 mod young;
 
@@ -60,8 +62,10 @@ pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
 pub use regions::RegionWatch;
 pub(crate) use skeleton::types;
+pub use source::write_source;
 pub use statistics::{AllRuns, ProbeProgram, ProbePrograms, Runs, Statistics};
 pub use tables::{Stored, TableStore};
+pub use telling::Telling;
 pub use tracepoints::{KernelEvents, TracepointError};
 pub(crate) use young::YoungBlocks;
 
@@ -103,6 +107,8 @@ pub(crate) struct Recorded {
     pub(crate) events: MapHandle,
     /// Of `types::region_event`; `None` where mapping calls are not followed.
     pub(crate) region_events: Option<MapHandle>,
+    /// Of `types::call_event`; `None` where calls are not told.
+    pub(crate) call_events: Option<MapHandle>,
     /// From `types::block_key` to `types::block`.
     pub(crate) blocks: HashTable,
     /// Blocks that are not in it.
@@ -110,14 +116,16 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// That of a loaded object. `regions`: whether it follows mapping calls.
+    /// That of a loaded object. `regions`: whether it follows mapping calls; `calls`: what it tells of calls.
     fn of(
         maps: &skeleton::MemleakMaps<'_>,
         sizes: &load::Sizes,
         sampling: Sampling,
         regions: bool,
+        calls: Telling,
     ) -> Result<Self, LoadError> {
         let region_events = regions.then(|| MapHandle::try_from(&maps.region_events));
+        let call_events = (calls != Telling::Nothing).then(|| MapHandle::try_from(&maps.call_events));
         let recorded = Self {
             stacks: map_words(&maps.bss_stacks)?,
             totals: map_words(&maps.bss_totals)?,
@@ -130,6 +138,7 @@ impl Recorded {
             counters: MapHandle::try_from(&maps.counters)?,
             events: MapHandle::try_from(&maps.events)?,
             region_events: region_events.transpose()?,
+            call_events: call_events.transpose()?,
             blocks: HashTable::new(MapHandle::try_from(&maps.blocks)?),
             young: YoungBlocks::new(MapHandle::try_from(&maps.bss_young)?).map_err(libbpf_rs::Error::from)?,
         };
@@ -181,7 +190,13 @@ impl<'obj> Kernel<'obj> {
             slot_count: sizes.slots,
         };
         processes.reset();
-        let recorded = Arc::new(Recorded::of(maps, &sizes, settings.sampling, settings.regions)?);
+        let Settings {
+            sampling,
+            regions,
+            calls,
+            ..
+        } = *settings;
+        let recorded = Arc::new(Recorded::of(maps, &sizes, sampling, regions, calls)?);
         let probed = map_words(&maps.bss_probed)?;
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
         Ok(Self {

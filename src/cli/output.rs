@@ -47,6 +47,10 @@ pub enum FormatArg {
     Pprof,
     /// For speedscope.app.
     Speedscope,
+    /// Exactly as bcc's memleak.py writes them.
+    Bcc,
+    /// Exactly as libbpf-tools' memleak writes them.
+    Libbpf,
 }
 
 impl From<FormatArg> for Format {
@@ -59,6 +63,8 @@ impl From<FormatArg> for Format {
             FormatArg::Svg => Self::Svg,
             FormatArg::Pprof => Self::Pprof,
             FormatArg::Speedscope => Self::Speedscope,
+            FormatArg::Bcc => Self::Bcc,
+            FormatArg::Libbpf => Self::Libbpf,
         }
     }
 }

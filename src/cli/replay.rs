@@ -94,7 +94,7 @@ impl DifferenceArg {
             Format::Folded => Some(Self::Folded),
             Format::Svg => Some(Self::Svg),
             Format::Pprof => Some(Self::Pprof),
-            Format::Summary | Format::Speedscope => None,
+            Format::Summary | Format::Speedscope | Format::Bcc | Format::Libbpf => None,
         }
     }
 
@@ -227,7 +227,13 @@ impl TryFrom<TrendArgs> for TrendOptions {
         let of_name = |format| match format {
             Format::Text => Some(TrendArg::Text),
             Format::Json => Some(TrendArg::Json),
-            Format::Summary | Format::Folded | Format::Svg | Format::Pprof | Format::Speedscope => None,
+            Format::Summary
+            | Format::Folded
+            | Format::Svg
+            | Format::Pprof
+            | Format::Speedscope
+            | Format::Bcc
+            | Format::Libbpf => None,
         };
         let format = match args.format {
             Some(format) => format,

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::config::{ConfigError, View, parse_older};
+use crate::config::{ConfigError, View, parse_depth, parse_older};
 use crate::leak::Order;
+use crate::report::Format;
 
 /// Flags of the reports.
 #[derive(Debug, Args)]
@@ -21,6 +22,17 @@ pub struct ViewArgs {
     /// What stacks are ranked by.
     #[arg(long, value_enum, default_value = "size", value_name = "ORDER")]
     pub sort: OrderArg,
+    /// List the blocks of each stack with their addresses and sizes, except those that -o hides.
+    ///
+    /// A text report lists the 10 largest of each stack shown, JSON the 1000 largest of each stack, bcc and libbpf all; what
+    /// is left out is counted.
+    #[arg(short = 'a', long)]
+    pub show_allocs: bool,
+    /// Keep the N innermost frames of each stack; stacks that are alike in these are one.
+    ///
+    /// They are walked to their end all the same, and what reports say of that is about the whole stacks.
+    #[arg(long, value_name = "N")]
+    pub perf_max_stack_depth: Option<String>,
 }
 
 /// What stacks are ranked by.
@@ -44,26 +56,38 @@ impl From<OrderArg> for Order {
     }
 }
 
-impl TryFrom<ViewArgs> for View {
-    type Error = ConfigError;
-
-    fn try_from(args: ViewArgs) -> Result<Self, ConfigError> {
-        let older = match (args.older, args.combined_only) {
+impl ViewArgs {
+    /// What the flags mean for reports in `format`, of mappings or of blocks.
+    pub(super) fn check(&self, format: Format, of_mappings: bool) -> Result<View, ConfigError> {
+        let older = match (&self.older, self.combined_only) {
             (Some(_), true) => return Err(ConfigError::AgesNotRead),
+            // Mappings have no ages.
+            (None, _) if of_mappings => None,
             (None, true) => None,
-            (Some(text), false) => Some(parse_older(&text)?),
+            (Some(text), false) => Some(parse_older(text)?),
             (None, false) => Some(View::default().older.unwrap_or(Duration::ZERO)),
         };
-        Ok(Self {
+        let depth = self.perf_max_stack_depth.as_deref().map(parse_depth);
+        let list = self.show_allocs.then(|| match format.list_limits() {
+            _ if self.combined_only => Err(ConfigError::BlocksNotRead("--combined-only")),
+            _ if of_mappings => Err(ConfigError::BlocksNotRead("--mmap")),
+            None => Err(ConfigError::NoPlaceForBlocks(format.name())),
+            Some(limits) => Ok(limits),
+        });
+        Ok(View {
             older,
-            sort: args.sort.into(),
-            ..Self::default()
+            sort: self.sort.into(),
+            depth: depth.transpose()?,
+            list: list.transpose()?,
+            ..View::default()
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use clap::Parser;
 
     use super::*;
@@ -74,7 +98,7 @@ mod tests {
             .into_iter()
             .chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
-        cli.trace.view.try_into()
+        cli.trace.view.check(Format::Text, false)
     }
 
     /// Ages: half a second if nothing is said, any whole number of milliseconds, none with totals only; to ask for
@@ -97,6 +121,41 @@ mod tests {
         for wrong in ["1.5", "5s", "x", "18446744073709551616"] {
             let error = ConfigError::Older(wrong.to_owned());
             assert_eq!(older(&format!("-o {wrong}")), Err(error));
+        }
+    }
+
+    /// Blocks are listed where they are read and where there is a place for them, as many as the format has room for.
+    #[test]
+    fn blocks() {
+        let args = |arguments: &str| {
+            let arguments = ["memleak", "-p", "1"]
+                .into_iter()
+                .chain(arguments.split_whitespace());
+            let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+            cli.trace.view
+        };
+        let limit = |format| {
+            let view = args("-a").check(format, false);
+            view.map(|view| view.list.map(|limits| limits.of_a_stack))
+        };
+        assert_eq!(view("").map(|view| view.list), Ok(None));
+        assert_eq!(limit(Format::Text), Ok(Some(10)));
+        assert_eq!(limit(Format::Json), Ok(Some(1000)));
+        assert_eq!(limit(Format::Bcc), Ok(Some(usize::MAX)));
+        let not_read = |flag| Err(ConfigError::BlocksNotRead(flag));
+        assert_eq!(view("-C --show-allocs"), not_read("--combined-only"));
+        assert_eq!(args("-a").check(Format::Text, true), not_read("--mmap"));
+    }
+
+    /// Depths are numbers of frames.
+    #[test]
+    fn depths() {
+        let depth = |arguments: &str| view(arguments).map(|view| view.depth.map(NonZeroUsize::get));
+        assert_eq!(depth(""), Ok(None));
+        assert_eq!(depth("--perf-max-stack-depth 5"), Ok(Some(5)));
+        for wrong in ["0", "-1", "many"] {
+            let error = ConfigError::Depth(wrong.to_owned());
+            assert_eq!(depth(&format!("--perf-max-stack-depth={wrong}")), Err(error));
         }
     }
 

@@ -2,7 +2,8 @@
 //! no such walk (`snapshot`); this is for what only single blocks know: their age and their address.
 //!
 //! A block that lives from before the walk to its end is seen just once, others once or not at all (`bpf::batch`). Nothing is
-//! kept of a block but what is summed up, so memory is bounded by the number of stacks and of young blocks.
+//! kept of a block but what is summed up, so memory is bounded by the number of stacks and of young blocks; where single
+//! blocks are asked for, by what is asked for (`listing`).
 
 use std::collections::HashSet;
 use std::mem::offset_of;
@@ -13,6 +14,7 @@ use unwind_tables::addr::Avma;
 
 use super::Estimate;
 use super::ages::Ages;
+use super::listing::{BlockList, ListRequest, Listing};
 use super::weight::{Weight, WeightedAmount};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
@@ -29,6 +31,17 @@ impl Moment {
     /// This moment.
     pub fn now() -> Self {
         Self(monotonic_nanoseconds())
+    }
+
+    /// A moment that is so long ago.
+    pub fn ago(time: Duration) -> Self {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self(monotonic_nanoseconds().saturating_sub(nanoseconds))
+    }
+
+    /// How long after this moment something happened; nothing if it happened before.
+    pub fn until(self, at: u64) -> Duration {
+        Duration::from_nanos(at.saturating_sub(self.0))
     }
 
     /// How long before this moment something happened; nothing if it happened later.
@@ -196,21 +209,32 @@ impl StackBlocks<WeightedAmount> {
 }
 
 /// The blocks of a moment by stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct LiveBlocks {
     /// By the number of the stack's record.
     by_stack: Vec<Option<Box<StackBlocks<WeightedAmount>>>>,
+    /// Single blocks, if they were asked for.
+    listing: Option<Box<Listing>>,
 }
 
 impl LiveBlocks {
     /// Reads the table, and tells blocks that were younger than `older` at `moment` from the others. Blocks that were
-    /// allocated after it are left out: the totals that were read then do not have them either.
+    /// allocated after it are left out: the totals that were read then do not have them either. Of the others, those
+    /// that `list` asks for are kept.
     ///
     /// # Errors
     ///
     /// The table could not be read.
-    pub fn read(table: &BlockTable, moment: Moment, older: Duration) -> Result<Self, libbpf_rs::Error> {
-        let mut live = Self::default();
+    pub fn read(
+        table: &BlockTable,
+        moment: Moment,
+        older: Duration,
+        list: Option<ListRequest>,
+    ) -> Result<Self, libbpf_rs::Error> {
+        let mut live = Self {
+            listing: list.map(|list| Box::new(Listing::new(list))),
+            ..Self::default()
+        };
         table.visit(|block| live.add(&block, moment, older))?;
         Ok(live)
     }
@@ -227,7 +251,11 @@ impl LiveBlocks {
             self.by_stack.resize(number + 1, None);
         }
         let stack = self.by_stack[number].get_or_insert_default();
-        stack.count(moment.age(block.allocated_at), older, block);
+        let age = moment.age(block.allocated_at);
+        stack.count(age, older, block);
+        if let Some(listing) = &mut self.listing {
+            listing.add(block, age, older);
+        }
     }
 
     /// Those of a stack.
@@ -235,6 +263,11 @@ impl LiveBlocks {
         let number = usize::try_from(record).unwrap_or(usize::MAX);
         let stack = self.by_stack.get(number).and_then(Option::as_deref);
         stack.map(StackBlocks::rounded).unwrap_or_default()
+    }
+
+    /// Single blocks of the stack that has these records; `None` if they were not asked for.
+    pub fn listed(&self, records: &[u32]) -> Option<BlockList> {
+        self.listing.as_ref().map(|listing| listing.of(records))
     }
 }
 

@@ -37,6 +37,7 @@ pub enum Counter {
     CheckedWalk = 23,
     RecalledWalk = 24,
     DifferentWalk = 25,
+    LostCallEvent = 26,
 }
 
 macro_rules! same_number {
@@ -77,6 +78,7 @@ same_number! {
     COUNTER_CHECKED_WALK => CheckedWalk,
     COUNTER_RECALLED_WALK => RecalledWalk,
     COUNTER_DIFFERENT_WALK => DifferentWalk,
+    COUNTER_LOST_CALL_EVENT => LostCallEvent,
 }
 
 /// A reading of all counters, summed over CPUs.

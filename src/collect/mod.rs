@@ -3,11 +3,13 @@
 mod ages;
 mod amount;
 mod blocks;
+mod call_events;
 mod counters;
 mod counts;
 mod events;
 mod held;
 mod kernel;
+mod listing;
 mod own;
 mod regions;
 mod snapshot;
@@ -17,12 +19,16 @@ mod weight;
 pub use ages::{AGE_BOUNDS, Ages};
 pub use amount::{Amount, Estimate, Spread, StandardError};
 pub use blocks::{Block, BlockTable, LiveBlocks, Moment, StackBlocks};
+pub use call_events::{CallEvent, CallKind, CallQueue};
 pub use counters::{Counter, Counters};
 pub(crate) use counts::{entries, recorded_by_function};
 pub use events::{Event, Events as EventQueue};
 pub use held::{Held, held};
 pub use kernel::take_kernel;
+pub use listing::{BlockList, ListLimits, ListRequest, ListedBlock};
 pub use own::OwnMemory;
 pub use regions::{CallMoment, RegionCall, RegionEvent, RegionKind};
-pub use snapshot::{CheckedWalks, Events, Losses, Snapshot, StackTotals, stack_of, take};
+pub use snapshot::{
+    CheckedWalks, Events, Losses, Snapshot, StackTotals, stack_of, stack_of_kernel_mode, take,
+};
 pub use weight::{Weight, WeightedAmount};

@@ -17,7 +17,7 @@ use super::counters::{Counter, Counters};
 use super::regions::RegionKind;
 use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
-use crate::bpf::{Kernel, Recorded, Sampling};
+use crate::bpf::{Kernel, KernelTrace, Recorded, Sampling};
 
 /// Words of one record.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
@@ -88,6 +88,8 @@ pub struct Losses {
     pub frees: u64,
     /// Processes that were not traced though they should have been.
     pub processes: u64,
+    /// Calls that were not told one by one, where that was asked for: they came faster than they could be written.
+    pub calls: u64,
     /// Times that user space was not told what it should act on: until the next report, mappings may have been older
     /// than they had to be.
     pub events: u64,
@@ -194,6 +196,7 @@ fn losses(counters: &Counters) -> Losses {
     let mut losses = Losses {
         processes: counters.get(Counter::LostProcess),
         events: counters.get(Counter::LostEvent),
+        calls: counters.get(Counter::LostCallEvent),
         ..Losses::default()
     };
     for (name, blocks, bytes) in LOSS_CAUSES {
@@ -257,7 +260,15 @@ fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
 ///
 /// `index` must have come from the kernel side: else the record may not have been written.
 pub fn stack_of(kernel: &Kernel<'_>, index: u32) -> Option<StackTotals> {
-    let recorded = &kernel.recorded;
+    stack_of_recorded(&kernel.recorded, index)
+}
+
+/// The same in kernel mode.
+pub fn stack_of_kernel_mode(trace: &KernelTrace<'_>, index: u32) -> Option<StackTotals> {
+    stack_of_recorded(&trace.recorded, index)
+}
+
+fn stack_of_recorded(recorded: &Recorded, index: u32) -> Option<StackTotals> {
     let first = usize::try_from(index).ok()?.checked_mul(RECORD_WORDS)?;
     let record = recorded.stacks.words().get(first..)?.get(..RECORD_WORDS)?;
     read_shape(recorded, index, record)

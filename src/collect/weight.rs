@@ -10,15 +10,34 @@ const FRACTION_BITS: u32 = 23;
 const EXPONENT_BIAS: u32 = 127;
 
 /// A weight; at least 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight(u64);
 
 impl Weight {
+    /// That of a block that stands for itself alone.
+    pub const ONE: Self = Self(1 << SHIFT);
+
     /// From how it is stored with a block: an IEEE 754 single, at least 1.
     pub(super) fn stored(bits: u32) -> Self {
         let fraction = u64::from(1 << FRACTION_BITS | bits & ((1 << FRACTION_BITS) - 1));
         let exponent = (bits >> FRACTION_BITS).saturating_sub(EXPONENT_BIAS).min(40);
         Self(fraction << exponent >> (FRACTION_BITS - SHIFT))
+    }
+
+    /// That of a block that stands for so many; at least 1.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates, and is not below 1"
+    )]
+    pub fn of_blocks(blocks: f64) -> Self {
+        Self((blocks * f64::from(1 << SHIFT)) as u64).max(Self::ONE)
+    }
+
+    /// As a number of blocks.
+    #[allow(clippy::cast_precision_loss, reason = "it came from 24 bits")]
+    pub fn blocks(self) -> f64 {
+        self.0 as f64 / f64::from(1 << SHIFT)
     }
 
     /// What a block of `size` stands for, and how far that can be off: the same estimate as that of the totals
@@ -98,6 +117,7 @@ mod tests {
                 }
             );
         }
+        assert!((Weight::stored(1.5f32.to_bits()).blocks() - 1.5).abs() < f64::EPSILON);
         let half_more = Weight::stored(1.5f32.to_bits()).of(10);
         assert_eq!(half_more.rounded().amount, Amount { bytes: 15, blocks: 2 });
         assert_eq!(

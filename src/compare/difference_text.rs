@@ -8,7 +8,7 @@ use unwind_tables::walk::End;
 
 use super::difference::{Comparison, Difference, Held, Side, State};
 use crate::collect::{Amount, Losses};
-use crate::report::{Report, counted, error, line, percent, printable, size, write_frames};
+use crate::report::{FrameStyle, Report, counted, error, line, percent, printable, size};
 
 /// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
 pub fn render(comparison: &Comparison<'_>, top: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -65,7 +65,7 @@ fn render_site(site: &Difference<'_>, comparison: &Comparison<'_>, out: &mut dyn
     let kind = site.stack.kind;
     let kind = kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     writeln!(out, "\t\tvia {}{kind}", printable(&site.stack.allocator))?;
-    write_frames(site.stack, comparison.after.report.unwind, out)
+    FrameStyle::of(comparison.after.report).write_frames(site.stack, out)
 }
 
 fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {

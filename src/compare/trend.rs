@@ -7,13 +7,11 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-use unwind_tables::walk::Unwind;
-
 use super::difference::Held;
 use super::identity::{Builds, SiteId};
 use super::manner::Manner;
 use crate::collect::Amount;
-use crate::report::{Report, Stack};
+use crate::report::{FrameStyle, Report, Stack};
 
 /// A point in time.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,8 +59,8 @@ pub struct Trend {
     pub notes: Vec<String>,
     /// Of the first point.
     manner: Option<Manner>,
-    /// How stacks were walked.
-    pub unwind: Unwind,
+    /// How frames are written, as in the last report.
+    pub(super) style: Option<FrameStyle>,
     known: HashMap<SiteId, usize>,
 }
 
@@ -78,7 +76,7 @@ impl Trend {
             sites: Vec::new(),
             notes: Vec::new(),
             manner: None,
-            unwind: Unwind::Dwarf,
+            style: None,
             known: HashMap::new(),
         }
     }
@@ -122,7 +120,7 @@ impl Trend {
     }
 
     fn note_manner(&mut self, report: &Report) {
-        self.unwind = report.unwind;
+        self.style = Some(FrameStyle::of(report));
         let manner = Manner::of(report);
         if let Some(first) = &self.manner
             && !self.builds.same_trace()

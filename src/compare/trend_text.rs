@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::trend::{Course, Trend};
 use crate::collect::Amount;
-use crate::report::{counted, line, printable, signed, size, write_frames};
+use crate::report::{counted, line, printable, signed, size};
 
 /// Points that are written out for a site.
 const WRITTEN: usize = 8;
@@ -67,7 +67,10 @@ fn render_site(site: &Course, trend: &Trend, out: &mut dyn Write) -> io::Result<
     let kind = site.stack.kind;
     let kind = kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     writeln!(out, "\t\tvia {}{kind}", printable(&site.stack.allocator))?;
-    write_frames(&site.stack, trend.unwind, out)
+    match &trend.style {
+        Some(style) => style.write_frames(&site.stack, out),
+        None => Ok(()),
+    }
 }
 
 /// `+1.5 KiB/min, +12.0 blocks/min`.

@@ -9,7 +9,7 @@ use super::Finding;
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::{
     AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Sampling, Settings, ShortWays, Storage,
-    Walk,
+    Telling, Walk,
 };
 
 /// The path of this program's own file, for the kernel.
@@ -67,6 +67,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
         regions: false,
         sizes: None,
         sampling: Sampling::All,
+        calls: Telling::Nothing,
         capacity: SMALL,
     };
     let kernel = Kernel::load(&mut storage, &settings)?;

@@ -7,6 +7,7 @@
 pub mod age;
 pub mod by_module;
 pub mod completeness;
+pub mod depth;
 pub mod growth;
 pub mod kernel_frames;
 pub mod order;
@@ -24,6 +25,7 @@ use crate::collect::{Amount, RegionKind, Snapshot, Spread, StackTotals};
 pub use age::Holder;
 pub use by_module::{EndGroup, ModuleSteps};
 pub use completeness::Completeness;
+pub use depth::innermost;
 pub use growth::{Change, Growth, Recent};
 pub use order::Order;
 
@@ -85,6 +87,8 @@ pub struct Site<M> {
     pub allocated_spread: Spread,
     /// How far `freed` can be off.
     pub freed_spread: Spread,
+    /// The records of its stacks.
+    pub records: Vec<u32>,
 }
 
 impl<M> Site<M> {
@@ -189,6 +193,7 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
         lost: stack.lost,
         allocated_spread: stack.allocated_spread,
         freed_spread: stack.freed_spread,
+        records: vec![stack.record],
     }
 }
 
@@ -253,6 +258,7 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
 
 /// Adds `site`'s amounts to `known`'s; its addresses replace the known ones where they are `newer`.
 fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
+    known.records.extend(site.records);
     known.recent = known.recent + site.recent;
     known.allocated = known.allocated + site.allocated;
     known.freed = known.freed + site.freed;

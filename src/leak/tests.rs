@@ -92,6 +92,7 @@ fn sites_that_merge_keep_their_growth() {
     let changes = growth.changes(&now);
     let sites = group(&now, |_| &Layout, |stack| changes.of(stack, None));
     assert_eq!(sites.len(), 1);
+    assert_eq!(sites[0].records, [40, 41]);
     assert_eq!(sites[0].recent.since_last.allocated, amount(2, 1).into());
     assert_eq!(sites[0].recent.since_baseline.allocated, amount(109, 12).into());
 }
@@ -114,6 +115,35 @@ fn what_is_young() {
     assert_eq!(of(Some(blocks), Holder::Ended), Some(amount(0, 0).into()));
     assert_eq!(of(Some(blocks), Holder::Several), Some(amount(10, 1).into()));
     assert_eq!(of(None, Holder::Ended), None);
+}
+
+/// Stacks that are alike in their innermost frames become one, which ends there; what is short enough stays as it is.
+#[test]
+fn stacks_cut_to_their_innermost_frames_merge() {
+    let deep = |outermost, end| StackTotals {
+        end,
+        ..stack(0, &[0x1010, 0x1020, outermost], amount(10, 1))
+    };
+    let snapshot = Snapshot {
+        stacks: vec![
+            deep(0x1030, End::Complete),
+            deep(0x1040, End::NoCfi),
+            stack(0, &[0x1010, 0x1020], amount(5, 1)),
+        ],
+        ..Snapshot::default()
+    };
+    let sites = group(&innermost(&snapshot, 2), |_| &Layout, |_| Recent::default());
+    let found: Vec<_> = sites
+        .iter()
+        .map(|site| (site.allocated, site.end, site.frames.len()))
+        .collect();
+    let expected = [
+        (amount(20, 2), End::DepthLimit, 2),
+        (amount(5, 1), End::Complete, 2),
+    ];
+    assert_eq!(found, expected);
+    let end_at = sites[0].end_at.map(|at| at.pc);
+    assert_eq!(end_at, Some(Avma::new(0x1020)), "the last frame that is kept");
 }
 
 /// The same address in another epoch is other code.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::report::{self, Consumer, Format, Report, Span};
+use crate::report::{self, Beside, Call, Consumer, Format, Report, Span, Stage};
 pub(crate) use file::File;
 
 /// Where reports are to go.
@@ -117,8 +117,21 @@ impl Output {
         Ok(())
     }
 
-    /// In large pieces: a report of many stacks is many megabytes of small ones.
     fn write(&mut self, report: &Report) -> io::Result<()> {
+        let format = self.format;
+        self.with_place(|out| report::render(report, format, out))?;
+        for line in format.beside(report) {
+            match line {
+                // Nothing is left to tell if standard error is gone.
+                Beside::Verbatim(line) => _ = writeln!(io::stderr(), "{line}"),
+                Beside::Warning(line) => tracing::warn!("{line}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// In large pieces: a report of many stacks is many megabytes of small ones.
+    fn with_place(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         let mut standard;
         let out: &mut dyn Write = match &mut self.place {
             Place::Standard => {
@@ -128,7 +141,7 @@ impl Output {
             Place::File(file) => file,
         };
         let mut out = BufWriter::with_capacity(1 << 16, out);
-        report::render(report, self.format, &mut out)?;
+        write(&mut out)?;
         out.flush()
     }
 }
@@ -138,6 +151,30 @@ impl Consumer for Output {
         match self.format.span() {
             Span::EachReport => self.write(report)?,
             Span::LastReport => self.last = Some(Arc::clone(report)),
+        }
+        Ok(())
+    }
+
+    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        let lines = self.format.said(stage);
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let written = self.with_place(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")));
+        Ok(written?)
+    }
+
+    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+        let lines = calls.iter().filter_map(|call| self.format.call_line(call));
+        let mut text = lines.collect::<Vec<_>>().join("\n");
+        if text.is_empty() {
+            return Ok(());
+        }
+        text.push('\n');
+        match self.format.calls_told().is_some_and(|told| told.aside) {
+            // Nothing is left to tell if standard error is gone.
+            true => _ = io::stderr().write_all(text.as_bytes()),
+            false => self.with_place(|out| out.write_all(text.as_bytes()))?,
         }
         Ok(())
     }

@@ -101,6 +101,7 @@ impl Anonymizer {
             elapsed,
             unwind,
             top,
+            depth,
             quantity,
             compared,
             sampling,
@@ -121,6 +122,7 @@ impl Anonymizer {
             elapsed: *elapsed,
             unwind: *unwind,
             top: *top,
+            depth: *depth,
             quantity: *quantity,
             compared: *compared,
             sampling: *sampling,
@@ -238,6 +240,7 @@ impl Anonymizer {
             outstanding_spread,
             allocated_spread,
             end,
+            blocks,
         } = stack;
         Stack {
             allocator: self.allocator(allocator),
@@ -254,6 +257,7 @@ impl Anonymizer {
             outstanding_spread: *outstanding_spread,
             allocated_spread: *allocated_spread,
             end: *end,
+            blocks: blocks.clone(),
         }
     }
 

@@ -44,6 +44,8 @@ pub(super) enum Kind {
     Definitions,
     /// Amounts of a report's stacks: a part of the report that follows.
     Amounts,
+    /// Single blocks of stacks that were before: a part of the report that follows.
+    Blocks,
     /// A report, whose stacks were before.
     Report,
     /// The end, if the recording has one.
@@ -51,10 +53,11 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Head,
         Self::Definitions,
         Self::Amounts,
+        Self::Blocks,
         Self::Report,
         Self::Done,
     ];
@@ -64,6 +67,7 @@ impl Kind {
             Self::Head => *b"head",
             Self::Definitions => *b"defs",
             Self::Amounts => *b"amts",
+            Self::Blocks => *b"blks",
             Self::Report => *b"rept",
             Self::Done => *b"done",
         }

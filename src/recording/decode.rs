@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use unwind_tables::walk::Unwind;
 
+use super::blocks;
 use super::encode::{measure_word, unwind_word};
-use super::schema::{self, List, MOST_FRAMES, MOST_STACKS, Number, STACKS_IN_CHUNK, Word};
+use super::schema::{self, List, MOST_BLOCKS, MOST_FRAMES, MOST_STACKS, Number, STACKS_IN_CHUNK, Word};
 use super::tables::{Budget, Tables, Wrong, end_of, found_by_of};
 use crate::bpf::{InstanceEnd, ProbeProgram, Sampling};
 use crate::collect::{AGE_BOUNDS, Ages, Estimate, Losses};
@@ -28,6 +29,7 @@ pub(super) struct Stacks<'a> {
     stacks: Vec<Stack>,
     frames: Budget,
     left: Budget,
+    blocks: Budget,
 }
 
 impl<'a> Stacks<'a> {
@@ -37,6 +39,7 @@ impl<'a> Stacks<'a> {
             stacks: Vec::new(),
             frames: Budget::new(MOST_FRAMES, "frames"),
             left: Budget::new(MOST_STACKS, "stacks"),
+            blocks: Budget::new(MOST_BLOCKS, "blocks"),
         }
     }
 
@@ -46,6 +49,18 @@ impl<'a> Stacks<'a> {
         for amounts in amounts {
             let stack = self.stack(amounts)?;
             self.stacks.push(stack);
+        }
+        Ok(())
+    }
+
+    /// Adds single blocks to those of which there are amounts.
+    pub(super) fn add_blocks(
+        &mut self,
+        List(parts): List<schema::Blocks, STACKS_IN_CHUNK>,
+    ) -> Result<(), Wrong> {
+        for part in parts {
+            self.blocks.take(part.listed.0.len())?;
+            blocks::add(&mut self.stacks, part)?;
         }
         Ok(())
     }
@@ -84,6 +99,7 @@ impl<'a> Stacks<'a> {
             allocated_spread: allocated_spread.into(),
             end: site.end,
             end_at: site.end_at.clone(),
+            blocks: None,
             frames: self.tables.frames(site, &mut self.frames)?,
         })
     }
@@ -114,6 +130,9 @@ pub(super) fn report(stacks: Stacks<'_>, report: schema::Report) -> Result<Repor
         elapsed: duration(report.elapsed_ns),
         unwind: unwind(&report.unwind)?,
         top: usize::try_from(report.top).unwrap_or(usize::MAX),
+        depth: report
+            .depth
+            .map(|depth| usize::try_from(depth).unwrap_or(usize::MAX)),
         quantity: quantity(&report.quantity)?,
         targets: each(report.targets, |target| texts.target(target))?,
         compared: compared(report.compared),
@@ -202,7 +221,7 @@ impl Texts<'_> {
 }
 
 /// The longest time there is, for one that is longer.
-fn duration(nanoseconds: u128) -> Duration {
+pub(super) fn duration(nanoseconds: u128) -> Duration {
     const SECOND: u128 = 1_000_000_000;
     match u64::try_from(nanoseconds / SECOND) {
         // Less than a second fits.
@@ -281,6 +300,7 @@ fn losses(losses: schema::Losses) -> Losses {
         bytes: losses.bytes,
         frees: losses.frees,
         processes: losses.processes,
+        calls: losses.calls,
         events: losses.events,
         causes: causes
             .map(|(cause, blocks)| (Cow::Owned(cause), blocks))

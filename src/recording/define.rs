@@ -255,13 +255,15 @@ fn cut(text: &OsStr) -> &OsStr {
 }
 
 /// Every gap.
-pub(super) const GAPS: [Gap; 6] = [
+pub(super) const GAPS: [Gap; 8] = [
     Gap::NoModule,
     Gap::Unreadable,
     Gap::NoSymbols,
     Gap::NotInSymbol,
     Gap::TooLarge,
     Gap::Malformed,
+    Gap::NoSplitFile,
+    Gap::NoSupplementaryFile,
 ];
 
 /// The word for why a name is missing.
@@ -273,5 +275,7 @@ pub(super) fn gap_word(gap: Gap) -> &'static str {
         Gap::NotInSymbol => "not_in_symbol",
         Gap::TooLarge => "too_large",
         Gap::Malformed => "malformed",
+        Gap::NoSplitFile => "no_split_file",
+        Gap::NoSupplementaryFile => "no_supplementary_file",
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use unwind_tables::walk::Unwind;
 
+use super::blocks;
 use super::chunk::{self, Kind, TooLarge};
 use super::define::Definer;
 use super::schema::{self, List, MOST_FRAMES, MOST_STACKS, STACKS_IN_CHUNK, Word};
@@ -46,6 +47,9 @@ impl Encoder {
             let amounts: List<_, STACKS_IN_CHUNK> = part.iter().map(|stack| self.amounts(stack)).collect();
             chunks.extend(chunk::encode(Kind::Amounts, &amounts)?);
         }
+        for part in blocks::parts(&report.stacks)? {
+            chunks.extend(chunk::encode(Kind::Blocks, &part)?);
+        }
         chunks.extend(chunk::encode(Kind::Report, &self.report(number, report))?);
         let mut definitions = Vec::new();
         for piece in self.definer.take_new()? {
@@ -67,6 +71,8 @@ impl Encoder {
             end: _,
             end_at: _,
             frames: _,
+            // These are in chunks of their own.
+            blocks: _,
             ended,
             outstanding,
             allocated,
@@ -103,6 +109,7 @@ impl Encoder {
             elapsed,
             unwind,
             top,
+            depth,
             quantity,
             targets,
             compared,
@@ -124,6 +131,7 @@ impl Encoder {
             elapsed_ns: elapsed.as_nanos(),
             unwind: unwind_word(*unwind).into(),
             top: *top as u64,
+            depth: depth.map(|depth| depth as u64),
             quantity: quantity_entry(*quantity),
             compared: compared_entry(compared),
             targets: targets.iter().map(|target| self.target(target)).collect(),
@@ -276,6 +284,7 @@ fn losses_entry(losses: &Losses) -> schema::Losses {
         bytes,
         frees,
         processes,
+        calls,
         events,
         causes,
     } = losses;
@@ -284,6 +293,7 @@ fn losses_entry(losses: &Losses) -> schema::Losses {
         bytes: *bytes,
         frees: *frees,
         processes: *processes,
+        calls: *calls,
         events: *events,
         causes: causes
             .iter()

@@ -10,6 +10,7 @@
 //! head    where the recording comes from
 //! defs    texts, modules with build-ids, frames with names, stacks: each once, when it is first seen
 //! amts    amounts of the stacks of a report, by the numbers of their definitions
+//! blks    single blocks of these stacks, if they were asked for
 //! rept    everything else of the report: it is whole now
 //!         … defs, amts and rept for each report
 //! done    how many reports were made and are here; missing, if memleak was killed
@@ -22,6 +23,7 @@
 //!   another format number, and says which version wrote it.
 
 mod anonymize;
+mod blocks;
 mod chunk;
 mod decode;
 mod define;

@@ -144,7 +144,7 @@ impl Recording {
             };
             let understood = match chunk.kind {
                 None => true,
-                Some(Kind::Amounts) => {
+                Some(Kind::Amounts | Kind::Blocks) => {
                     amounts.push(chunk);
                     true
                 }
@@ -261,11 +261,14 @@ impl Recording {
         };
         let mut stacks = Stacks::new(&self.tables);
         for chunk in &place.amounts {
-            let Some(amounts) = chunk.read(&self.file)? else {
-                return unreadable("its stacks are not what was written");
+            let added = match chunk.kind {
+                Some(Kind::Blocks) => chunk.read(&self.file)?.map(|blocks| stacks.add_blocks(blocks)),
+                _ => chunk.read(&self.file)?.map(|amounts| stacks.add(amounts)),
             };
-            if let Err(wrong) = stacks.add(amounts) {
-                return Ok(Err(wrong));
+            match added {
+                Some(Ok(())) => {}
+                Some(Err(wrong)) => return Ok(Err(wrong)),
+                None => return unreadable("its stacks are not what was written"),
             }
         }
         let Some(report) = place.report.read::<schema::Report>(&self.file)? else {

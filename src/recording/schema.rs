@@ -22,7 +22,10 @@ use crate::{bpf, collect, leak, memory, overhead, report};
 /// Stacks and frames of all stacks of one report.
 pub(super) const MOST_STACKS: usize = 1 << 20;
 pub(super) const MOST_FRAMES: usize = 1 << 25;
-/// Stacks whose amounts are in one chunk.
+/// Single blocks of one report, and of one chunk.
+pub(super) const MOST_BLOCKS: usize = 1 << 22;
+pub(super) const BLOCKS_IN_CHUNK: usize = 1 << 16;
+/// Stacks whose amounts, or blocks, are in one chunk.
 pub(super) const STACKS_IN_CHUNK: usize = 1 << 11;
 /// Definitions of one sort: in one chunk, and in all.
 const DEFINITIONS_IN_CHUNK: usize = 1 << 19;
@@ -123,6 +126,8 @@ entries! { ()
         elapsed_ns: u128,
         unwind: Word,
         top: u64,
+        /// Frames that stacks have at most, if the user set a limit.
+        depth: Option<u64>,
         quantity: Quantity,
         compared: Compared,
         targets: List<Target, MOST_TARGETS>,
@@ -176,6 +181,7 @@ entries! { ()
         bytes: u64,
         frees: u64,
         processes: u64,
+        calls: u64,
         events: u64,
         causes: BTreeMap<String, u64>,
     }
@@ -240,6 +246,23 @@ entries! { ()
         ages: Option<Vec<Estimate>>,
         since_last: Change,
         since_baseline: Change,
+    }
+
+    /// Single blocks of a stack; more entries of the same stack have more of them.
+    Blocks {
+        /// Its place in the report, from 0.
+        stack: u64,
+        listed: List<Block, BLOCKS_IN_CHUNK>,
+        /// Blocks that are in no list.
+        left_out: u64,
+    }
+
+    Block {
+        address: u64,
+        size: u64,
+        age_ns: u128,
+        /// How many blocks it stands for.
+        stands_for: f64,
     }
 
     /// The end of a recording.

@@ -70,6 +70,8 @@ fn formats(report: &Report) -> Vec<Vec<u8>> {
         Format::Svg,
         Format::Pprof,
         Format::Speedscope,
+        Format::Bcc,
+        Format::Libbpf,
     ];
     formats
         .into_iter()

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Report, flame, json, pprof, speedscope, summary, text};
+use super::{Report, bcc, flame, json, libbpf, pprof, speedscope, summary, text};
 
 /// A way to write reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,10 @@ pub enum Format {
     Pprof,
     /// A profile for speedscope.
     Speedscope,
+    /// As bcc's `memleak.py` writes them, and nothing else.
+    Bcc,
+    /// As libbpf-tools' `memleak` writes them, and nothing else.
+    Libbpf,
 }
 
 /// How much of a trace one document holds.
@@ -102,6 +106,22 @@ const FORMATS: &[Facts] = &[
         span: Span::LastReport,
         is_binary: false,
         write: speedscope::render,
+    },
+    Facts {
+        format: Format::Bcc,
+        name: "bcc",
+        endings: &[],
+        span: Span::EachReport,
+        is_binary: false,
+        write: bcc::render,
+    },
+    Facts {
+        format: Format::Libbpf,
+        name: "libbpf",
+        endings: &[],
+        span: Span::EachReport,
+        is_binary: false,
+        write: libbpf::render,
     },
 ];
 

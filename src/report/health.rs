@@ -12,21 +12,23 @@ use super::ends::explain;
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
-use super::{Report, estimates, memory, overhead, recent, regions};
+use super::{Report, Stack, estimates, memory, overhead, recent, regions};
 use crate::bpf::InstanceEnd;
-use crate::collect::OwnMemory;
+use crate::collect::{Amount, OwnMemory};
 
 /// Lines for processes.
 const MAX_PROCESSES: usize = 10;
 
-/// Writes the block.
-pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+/// Writes the block. `paths`: what was left out of the paths above.
+pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     match &report.kernel {
         Some(kernel) => line(out, "Kernel", format!("Linux {}", Printable(&kernel.release)))?,
         None => render_targets(report, out)?,
     }
     render_calls(report, out)?;
+    render_total(report, out)?;
+    lines(out, "Paths", paths.into_iter().collect())?;
     render_memory(report, out)?;
     lines(out, "Mapped", regions::lines(report))?;
     lines(out, "Kinds", kind_lines(report))?;
@@ -140,6 +142,35 @@ fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// What the shares of stacks are of, and of how many stacks those above are the largest.
+fn render_total(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let stacks = report.holders().count();
+    if stacks == 0 {
+        return Ok(());
+    }
+    let Amount { bytes, blocks } = report.holders().map(Stack::shown).sum();
+    let stacks_text = counted(u64::try_from(stacks).unwrap_or(u64::MAX), "stack");
+    let shown = match stacks.saturating_sub(report.top) {
+        0 => String::new(),
+        more => format!(" ({more} not shown: -T {stacks} shows all)"),
+    };
+    let text = format!(
+        "{} outstanding in {} of {stacks_text}{shown}",
+        size(bytes),
+        counted(blocks, "block")
+    );
+    line(out, "In all", text)?;
+    if let Some(depth) = report.depth {
+        let depth = u64::try_from(depth).unwrap_or(u64::MAX);
+        let text = format!(
+            "at most {} of a stack, the innermost (--perf-max-stack-depth); stacks that are alike in these are one",
+            counted(depth, "frame")
+        );
+        line(out, "Depth", text)?;
+    }
+    Ok(())
+}
+
 fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let sums = &report.completeness;
     let total = all(&sums.stacks);
@@ -224,6 +255,13 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         );
         line(out, "Lost", text)?;
     }
+    if losses.calls > 0 {
+        let text = format!(
+            "{} not written one by one, having come too fast; they are in the amounts all the same",
+            counted(losses.calls, "call")
+        );
+        line(out, "Lost", text)?;
+    }
     if losses.blocks == 0 && losses.bytes == 0 && losses.causes.values().all(|&blocks| blocks == 0) {
         return line(out, "Lost", "nothing");
     }
@@ -261,11 +299,19 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 
 /// A size in the largest binary unit that leaves at least one, with the exact number beside it.
 pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => short_size(bytes),
+        _ => format!("{} ({bytes} B)", short_size(bytes)),
+    }
+}
+
+/// The same without the exact number.
+pub(super) fn short_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
         return format!("{bytes} B");
     };
     let unit = UNITS[power - 1];
     let tenths = (u128::from(bytes) * 10) >> (10 * power);
-    format!("{}.{} {unit} ({bytes} B)", tenths / 10, tenths % 10)
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }

@@ -21,6 +21,7 @@ use amount::{AmountJson, SamplingJson};
 use memory::{MemoryJson, OwnJson};
 use overhead::OverheadJson;
 
+use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::allocator::Name;
@@ -46,6 +47,9 @@ struct ReportJson {
     unwind: &'static str,
     duration_ns: u64,
     sampling: Option<SamplingJson>,
+    /// With `--perf-max-stack-depth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_stack_depth: Option<usize>,
     targets: Vec<TargetJson>,
     events: EventsJson,
     /// Over all stacks.
@@ -99,6 +103,9 @@ struct LostJson {
     frees: u64,
     processes: u64,
     events: u64,
+    /// With `-t`: calls that were not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
     causes: BTreeMap<Cow<'static, str>, u64>,
 }
 
@@ -159,6 +166,9 @@ struct StackJson {
     end: &'static str,
     end_at: Option<EndAtJson>,
     frames: Vec<FrameJson>,
+    /// With `-a`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<BlocksJson>,
 }
 
 #[derive(Serialize)]
@@ -203,6 +213,7 @@ impl From<&Report> for ReportJson {
             },
             duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
             sampling: SamplingJson::of(report.sampling),
+            max_stack_depth: report.depth,
             targets: report
                 .targets
                 .iter()
@@ -227,6 +238,7 @@ impl From<&Report> for ReportJson {
                 frees: losses.frees,
                 processes: losses.processes,
                 events: losses.events,
+                calls: Some(losses.calls).filter(|&calls| calls > 0),
                 causes: losses.causes.clone(),
             },
             unwinding: UnwindingJson {
@@ -327,6 +339,7 @@ impl StackJson {
             end: stack.end.name(),
             end_at: stack.end_at.as_ref().map(EndAtJson::from),
             frames: stack.frames.iter().map(FrameJson::from).collect(),
+            blocks: stack.blocks.as_ref().map(|list| BlocksJson::of(list, report)),
         }
     }
 }

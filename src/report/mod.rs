@@ -3,6 +3,10 @@
 //! [`Report`] is plain data that holds everything any format needs; a format is one file with one function.
 //! Nothing here looks anything up, reads a clock, or knows where the output goes.
 
+mod bcc;
+mod blocks;
+mod calls;
+mod dialect;
 mod ends;
 mod estimates;
 pub mod flame;
@@ -10,10 +14,12 @@ mod format;
 mod health;
 mod json;
 mod kernel;
+mod libbpf;
 mod memory;
 mod modules;
 mod order;
 mod overhead;
+mod paths;
 mod pprof;
 mod quantity;
 mod recent;
@@ -37,11 +43,13 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Ages, Amount, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
+use crate::collect::{Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
 use crate::symbolize::frame::Symbolized;
+pub use calls::{Call, CallsTold, Reports};
+pub use dialect::{Beside, Stage};
 pub(crate) use estimates::error;
 pub use format::{Format, Span, render};
 pub(crate) use health::{counted, line, percent, size};
@@ -52,7 +60,7 @@ pub use quantity::{Measure, Quantity, Unit};
 pub(crate) use recent::signed;
 #[cfg(test)]
 pub(crate) use tests::full as sample;
-pub(crate) use text::write_frames;
+pub(crate) use text::FrameStyle;
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -69,6 +77,8 @@ pub struct Report {
     pub top: usize,
     /// What formats that have one number for each stack show.
     pub quantity: Quantity,
+    /// The most frames that stacks have, if the user set a limit; what is alike in these is one stack.
+    pub depth: Option<usize>,
     /// The processes.
     pub targets: Vec<TargetFacts>,
     /// What ages and changes are measured by.
@@ -93,6 +103,24 @@ pub struct Report {
     pub kernel: Option<KernelFacts>,
     /// What memleak itself takes.
     pub own: OwnMemory,
+}
+
+impl Report {
+    /// Stacks of what people are shown: what can be a leak as far as can be told, and no block twice.
+    pub fn suspects(&self) -> impl Iterator<Item = &Stack> {
+        let kernel = self.kernel.as_ref();
+        let holds_others =
+            move |stack: &Stack| kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
+        let is_suspect = |stack: &Stack| stack.kind.is_none_or(RegionKind::is_suspect);
+        self.stacks
+            .iter()
+            .filter(move |stack| is_suspect(stack) && !holds_others(stack))
+    }
+
+    /// Those of them that hold anything that is not young, in the order asked for.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = &Stack> {
+        self.suspects().filter(|stack| stack.shown().blocks > 0)
+    }
 }
 
 /// A time of day.
@@ -165,19 +193,6 @@ pub struct StackRecent {
     pub since_baseline: Change,
 }
 
-impl Report {
-    /// Stacks of what people are shown: what can be a leak as far as can be told, and no block twice.
-    pub fn suspects(&self) -> impl Iterator<Item = &Stack> {
-        let kernel = self.kernel.as_ref();
-        let holds_others =
-            move |stack: &Stack| kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
-        let is_suspect = |stack: &Stack| stack.kind.is_none_or(RegionKind::is_suspect);
-        self.stacks
-            .iter()
-            .filter(move |stack| is_suspect(stack) && !holds_others(stack))
-    }
-}
-
 /// One allocator function called by one stack.
 #[derive(Clone, Debug)]
 pub struct Stack {
@@ -209,9 +224,17 @@ pub struct Stack {
     pub end_at: Option<Location>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
+    /// Its blocks one by one, those that are not young; `None` if they were not asked for, or are no longer known, the
+    /// program having ended.
+    pub blocks: Option<BlockList>,
 }
 
 impl Stack {
+    /// Whether it ends where it does because the user wanted no more than `depth` frames.
+    pub(crate) fn is_cut(&self, depth: Option<usize>) -> bool {
+        self.end == End::DepthLimit && depth == Some(self.frames.len())
+    }
+
     /// What is outstanding and not young: what people are shown.
     pub fn shown(&self) -> Amount {
         self.shown_estimate().amount
@@ -312,6 +335,11 @@ pub(crate) fn printable(text: &str) -> String {
     text::Printable(text).to_string()
 }
 
+/// A frame in one line, without its source: `function+0xoffset [module]`.
+pub(crate) fn frame_name(frame: &Frame) -> String {
+    text::named(frame)
+}
+
 /// What is done with the reports of a trace, one after another.
 pub trait Consumer {
     /// Takes the next report, which others may be given too.
@@ -320,4 +348,24 @@ pub trait Consumer {
     ///
     /// It cannot go where it should; the trace ends.
     fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()>;
+
+    /// Is told what else happens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::take`].
+    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        _ = stage;
+        Ok(())
+    }
+
+    /// Is told of calls, where that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::take`].
+    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+        _ = calls;
+        Ok(())
+    }
 }

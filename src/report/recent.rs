@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::estimates::whole;
-use super::health::{counted, size};
+use super::health::{counted, short_size, size};
 use super::{Report, Stack};
 use crate::bpf::Sampling;
 use crate::collect::{AGE_BOUNDS, Ages, Amount, Estimate};
@@ -117,8 +117,7 @@ fn age_class(bound: Option<Duration>, amount: Amount) -> String {
         (Some(bound), _) => format!("<{}", spoken(bound)),
         (None, last) => format!("older than {}", spoken(last.copied().unwrap_or_default())),
     };
-    let size = size(amount.bytes);
-    let size = size.split(" (").next().unwrap_or_default();
+    let size = short_size(amount.bytes);
     format!("{class} {} ({size})", counted(amount.blocks, "block"))
 }
 

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod dialects;
 mod flame;
+mod people;
 mod recent;
 mod speedscope;
 mod summary;
@@ -78,6 +80,7 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
         end,
         end_at,
         frames,
+        blocks: None,
     }
 }
 
@@ -94,6 +97,7 @@ fn report(stacks: Vec<Stack>) -> Report {
         sampling: Sampling::All,
         top: 10,
         quantity: Quantity::default(),
+        depth: None,
         compared: Compared::default(),
         targets: vec![TargetFacts {
             pid: 4242,
@@ -197,6 +201,7 @@ pub(crate) fn full() -> Report {
         frees: 0,
         processes: 0,
         events: 0,
+        calls: 0,
         blocks: 9,
         bytes: 1_600_000,
         causes: BTreeMap::from([("block_table_full".into(), 9), ("stack_table_full".into(), 0)]),
@@ -228,22 +233,24 @@ fn text_of_a_full_report() {
     insta::assert_snapshot!(rendered(&full(), Format::Text), @r"
 [09:05:07] Top 10 stacks with outstanding allocations:
 	40 bytes in 1 allocations from stack
-		via malloc
+		40 B, 7.6% of all outstanding, via malloc
 		0x00007f0000001234	libplugin.so+0x1234 [libplugin.so]
 		0x00007e0000001000	[unknown] (by frame pointer)
 		0x00007f0000001200	evil\u{1b}[2J\n+0x10 [leaker] (by frame pointer)
 		end: no_cfi at libplugin.so+0x2000 (code without CFI, frame pointer not plausible)
 	480 bytes in 12 allocations from stack
-		via malloc
+		480 B, 92.3% of all outstanding, via malloc
 		0x00007f00000ae98c	operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
-		                  	LeakLib::slowMemoryLeak() (inlined) [leaker] /src/leaklib.h:12
-		0x00007f0000001131	main+0x31 [leaker] /src/leaker.cpp:30
+		                  	LeakLib::slowMemoryLeak() (inlined) [leaker] …/leaklib.h:12
+		0x00007f0000001131	main+0x31 [leaker] …/leaker.cpp:30
 		end: complete
 
   Process:   4242 leaker (/opt/leaker)
   Calls:     30 allocations, 8 frees in 12.3 s
              3 frees of blocks that are not known: older than the attach, a parent's, lost, or given back twice
              1 call failed and allocated nothing
+  In all:    520 B outstanding in 13 blocks of 2 stacks
+  Paths:     …/ is /src/
   Stacks:    2 of 3 complete (93.3% of allocations)
              1 no_cfi (6.6% of allocations): code without CFI, frame pointer not plausible
                Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
@@ -348,7 +355,7 @@ fn text_of_frame_pointer_walks_is_not_marked() {
 fn text_names_the_process_among_several() {
     let mut report = full();
     report.targets.push(report.targets[0].clone());
-    assert!(rendered(&report, Format::Text).contains("\t\tvia malloc in process 4242\n"));
+    assert!(rendered(&report, Format::Text).contains(", via malloc in process 4242\n"));
 }
 
 /// The whole document, field by field, on one line.

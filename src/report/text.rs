@@ -1,8 +1,8 @@
 //! Text for people and for scripts written for bcc's `memleak.py`.
 //!
 //! Header, entry and frame lines are bcc's, biggest entry last. Added to it, each in a line of its own or
-//! behind what bcc prints: the allocator function, inlined functions, source lines, how a frame was found if
-//! not by CFI, and how each stack ended. Such scripts take the last line with the word "byte" for the biggest
+//! behind what bcc prints: what share it has, the allocator function, inlined functions, source lines, how a frame was
+//! found if not by CFI, and how each stack ended. Such scripts take the last line with the word "byte" for the biggest
 //! entry, so nothing else may hold it: sizes elsewhere are in `B`, `KiB` and so on.
 
 use std::fmt;
@@ -12,89 +12,144 @@ use unwind_tables::addr::Svma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::ends::explain;
-use super::health::{counted, size};
-use super::{Frame, Location, ModuleFacts, Report, Stack, estimates, health, recent};
+use super::health::{counted, percent, short_size, size};
+use super::paths::Paths;
+use super::{Frame, Location, ModuleFacts, Report, Stack, bcc, blocks, estimates, health, recent};
 use crate::bpf::{InstanceEnd, Sampling};
+use crate::collect::Amount;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
 /// The address column of lines that have no address.
 const NO_ADDRESS: &str = "                  ";
 
+/// What the lines of a report have in common.
+struct Page<'a> {
+    report: &'a Report,
+    /// All that is outstanding.
+    total: Amount,
+    style: FrameStyle,
+}
+
+/// How frames are written, and ends of stacks.
+#[derive(Debug)]
+pub(crate) struct FrameStyle {
+    unwind: Unwind,
+    /// The most frames of a stack, if there was a limit.
+    depth: Option<usize>,
+    paths: Paths,
+}
+
 /// Writes `report`.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "[{}] Top {} stacks with outstanding allocations:",
-        report.time, report.top
-    )?;
-    let outstanding = report.suspects().filter(|stack| stack.shown().blocks > 0);
-    let mut shown: Vec<&Stack> = outstanding.take(report.top).collect();
+    let mut shown: Vec<&Stack> = report.holders().take(report.top).collect();
     shown.reverse();
-    for stack in shown {
-        render_stack(stack, report, out)?;
-    }
-    health::render(report, out)
-}
-
-fn render_stack(stack: &Stack, report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let amount = stack.shown();
-    writeln!(
-        out,
-        "\t{} bytes in {} allocations from stack",
-        amount.bytes, amount.blocks
-    )?;
-    let kind = stack
-        .kind
-        .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
-    if report.sampling != Sampling::All {
-        writeln!(out, "\t\t{}", estimates::error(stack.shown_estimate().spread))?;
-    }
-    match report.targets.len() > 1 {
-        true => writeln!(out, "\t\tvia {}{kind} in {}", stack.allocator, Owner(stack))?,
-        false => writeln!(out, "\t\tvia {}{kind}", stack.allocator)?,
-    }
-    for line in recent::growth_lines(stack, report) {
-        writeln!(out, "\t\t{line}")?;
-    }
-    if stack.lost.blocks > 0 {
-        let lost = stack.lost;
-        let (blocks, bytes) = (counted(lost.blocks, "block"), size(lost.bytes));
-        writeln!(out, "\t\tlost besides: {blocks}, {bytes}")?;
-    }
-    write_frames(stack, report.unwind, out)
-}
-
-/// The frames of a stack, and how it ended.
-pub(crate) fn write_frames(stack: &Stack, unwind: Unwind, out: &mut dyn Write) -> io::Result<()> {
-    for frame in &stack.frames {
-        render_frame(frame, unwind, out)?;
-    }
-    writeln!(out, "\t\tend: {}", EndLine(stack))
-}
-
-fn render_frame(frame: &Frame, unwind: Unwind, out: &mut dyn Write) -> io::Result<()> {
-    let module = frame.at.place.as_ref().map(|(module, _)| module.as_ref());
-    for inlined in &frame.names.inlined {
-        writeln!(
-            out,
-            "\t\t{NO_ADDRESS}\t{}{}",
-            Inlined(inlined),
-            InModule(module, &inlined.file, inlined.line)
-        )?;
-    }
-    let Symbolized { file, line, .. } = frame.names.as_ref();
-    // Where the user asked for frame pointers, the mark would be on each frame.
-    let mark = match (frame.found_by, unwind) {
-        (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
-        (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
+    let page = Page {
+        report,
+        total: report.holders().map(Stack::shown).sum(),
+        style: FrameStyle {
+            paths: Paths::of(&shown),
+            ..FrameStyle::of(report)
+        },
     };
-    let pc = frame.at.pc;
-    writeln!(
-        out,
-        "\t\t{pc:#018x}\t{}{}{mark}",
-        FrameName(frame),
-        InModule(module, file, *line)
-    )
+    bcc::write_header(report, out)?;
+    for stack in &shown {
+        page.render_stack(stack, out)?;
+    }
+    health::render(report, page.style.paths.line(), out)
+}
+
+impl Page<'_> {
+    fn render_stack(&self, stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
+        let report = self.report;
+        bcc::write_entry(stack, out)?;
+        self.render_summary(stack, out)?;
+        if report.sampling != Sampling::All {
+            writeln!(out, "\t\t{}", estimates::error(stack.shown_estimate().spread))?;
+        }
+        for line in recent::growth_lines(stack, report) {
+            writeln!(out, "\t\t{line}")?;
+        }
+        if stack.lost.blocks > 0 {
+            let lost = stack.lost;
+            let (blocks, bytes) = (counted(lost.blocks, "block"), size(lost.bytes));
+            writeln!(out, "\t\tlost besides: {blocks}, {bytes}")?;
+        }
+        for line in blocks::lines(stack, report) {
+            writeln!(out, "\t\t{line}")?;
+        }
+        self.style.write_frames(stack, out)
+    }
+
+    /// How much that is, and whose.
+    fn render_summary(&self, stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
+        let bytes = stack.shown().bytes;
+        let (short, share) = (short_size(bytes), percent(bytes, self.total.bytes));
+        write!(
+            out,
+            "\t\t{short}, {share} of all outstanding, via {}",
+            stack.allocator
+        )?;
+        if let Some(kind) = stack.kind {
+            write!(out, " ({})", kind.name())?;
+        }
+        if self.report.targets.len() > 1 {
+            write!(out, " in {}", Owner(stack))?;
+        }
+        writeln!(out)
+    }
+}
+
+impl FrameStyle {
+    /// That of `report`'s frames, with whole paths.
+    pub(crate) fn of(report: &Report) -> Self {
+        Self {
+            unwind: report.unwind,
+            depth: report.depth,
+            paths: Paths::default(),
+        }
+    }
+
+    /// The frames of a stack, and how it ended.
+    pub(crate) fn write_frames(&self, stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
+        for frame in &stack.frames {
+            self.render_frame(frame, out)?;
+        }
+        let is_cut = stack.is_cut(self.depth);
+        writeln!(out, "\t\tend: {}", EndLine { stack, is_cut })
+    }
+
+    fn render_frame(&self, frame: &Frame, out: &mut dyn Write) -> io::Result<()> {
+        let module = frame.at.place.as_ref().map(|(module, _)| module.as_ref());
+        let source = |file, line| InModule {
+            module,
+            file,
+            line,
+            paths: &self.paths,
+        };
+        for inlined in &frame.names.inlined {
+            let place = source(inlined.file.as_deref(), inlined.line);
+            writeln!(out, "\t\t{NO_ADDRESS}\t{}{place}", Inlined(inlined))?;
+        }
+        let Symbolized { file, line, .. } = frame.names.as_ref();
+        // Where the user asked for frame pointers, the mark would be on each frame.
+        let mark = match (frame.found_by, self.unwind) {
+            (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
+            (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
+        };
+        let (pc, place) = (frame.at.pc, source(file.as_deref(), *line));
+        writeln!(out, "\t\t{pc:#018x}\t{}{place}{mark}", FrameName(frame))
+    }
+}
+
+/// A frame in one line, without its source.
+pub(super) fn named(frame: &Frame) -> String {
+    let place = InModule {
+        module: frame.at.place.as_ref().map(|(module, _)| module.as_ref()),
+        file: None,
+        line: None,
+        paths: &Paths::default(),
+    };
+    format!("{}{place}", FrameName(frame))
 }
 
 /// The process that a stack belongs to, among several.
@@ -157,27 +212,36 @@ impl fmt::Display for Inlined<'_> {
 }
 
 /// ` [module] file:line`, as far as known.
-struct InModule<'a>(Option<&'a ModuleFacts>, &'a Option<String>, Option<u32>);
+struct InModule<'a> {
+    module: Option<&'a ModuleFacts>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    paths: &'a Paths,
+}
 
 impl fmt::Display for InModule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(module) = self.0 {
+        if let Some(module) = self.module {
             write!(f, " [{}]", Printable(&module.basename()))?;
         }
-        if let Some(file) = self.1 {
-            write!(f, " {}", Printable(file))?;
-            self.2.map_or(Ok(()), |line| write!(f, ":{line}"))?;
+        if let Some(file) = self.file {
+            let (mark, rest) = self.paths.shorten(file);
+            write!(f, " {mark}{}", Printable(rest))?;
+            self.line.map_or(Ok(()), |line| write!(f, ":{line}"))?;
         }
         Ok(())
     }
 }
 
 /// How a stack ended, and for incomplete ones where and why.
-struct EndLine<'a>(&'a Stack);
+struct EndLine<'a> {
+    stack: &'a Stack,
+    is_cut: bool,
+}
 
 impl fmt::Display for EndLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stack { end, end_at, .. } = self.0;
+        let Stack { end, end_at, .. } = self.stack;
         f.write_str(end.name())?;
         if *end == End::Complete {
             return Ok(());
@@ -187,7 +251,10 @@ impl fmt::Display for EndLine<'_> {
             Some(Location { pc, place: None }) => write!(f, " at {pc:#x}")?,
             None => {}
         }
-        write!(f, " ({})", explain(*end).meaning)
+        match self.is_cut {
+            true => f.write_str(" (the stack goes on: --perf-max-stack-depth keeps no more of it)"),
+            false => write!(f, " ({})", explain(*end).meaning),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 
 use super::{Session, Signals, describe};
-use crate::collect::{BlockTable, LiveBlocks, Moment};
+use crate::collect::{BlockTable, ListRequest, LiveBlocks, Moment};
 use crate::config::View;
 
 /// How long the block table is waited for before the processes are looked at again, and how long these are looked at.
@@ -30,8 +30,12 @@ impl Session<'_> {
         };
         let began = Instant::now();
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
+        let list = view.list.map(|limits| ListRequest {
+            limits,
+            ended: self.live.ended(),
+        });
         let (sender, receiver) = channel();
-        thread::spawn(move || sender.send(LiveBlocks::read(&table, moment, older)));
+        thread::spawn(move || sender.send(LiveBlocks::read(&table, moment, older, list)));
         let mut ended = false;
         let blocks = loop {
             let waited = match ended {

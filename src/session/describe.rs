@@ -1,6 +1,7 @@
 //! From a snapshot to a report: groups, resolves and names what the kernel recorded.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,17 +10,22 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::elf::Segment;
 use unwind_tables::walk::Unwind;
 
+use super::calls::Caller;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::{Catalog, Name};
-use crate::collect::{Ages, Estimate, LiveBlocks, OwnMemory, RegionCall, Snapshot};
+use crate::collect::{
+    Ages, Amount, BlockList, Estimate, LiveBlocks, OwnMemory, RegionCall, Snapshot, StackTotals,
+};
 use crate::config::View;
 use crate::leak::growth::Changes;
 use crate::leak::{
-    Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Site, SiteFrame, by_module, group,
+    Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Recent, Site, SiteFrame, by_module, group,
+    innermost,
 };
 use crate::report::{
     CodeSegment, Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
+    frame_name,
 };
 use crate::symbolize::{CodeObject, PerfMap, Symbolized, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
@@ -58,6 +64,11 @@ impl Recently<'_> {
             marked: self.marked,
         }
     }
+
+    /// The site's blocks, if single ones were asked for.
+    pub(super) fn listed<M>(&self, site: &Site<M>) -> Option<BlockList> {
+        self.blocks.as_ref()?.listed(&site.records)
+    }
 }
 
 /// The report of `snapshot`.
@@ -76,13 +87,23 @@ pub(super) fn report(
             .map_or(&unknown, |process| &process.history)
     };
     let changes = &recently.changes;
-    let sites = group(snapshot, history, |stack| {
-        changes.of(stack, recently.blocks.as_ref())
-    });
+    let sites_of = |snapshot: &Snapshot| {
+        group(snapshot, history, |stack| {
+            changes.of(stack, recently.blocks.as_ref())
+        })
+    };
+    let sites = sites_of(snapshot);
     let completeness = Completeness::of(&sites);
     let ends = names.ends(&sites);
     let steps = names.steps(&sites);
-    let stacks = sites.into_iter().map(|site| names.stack(site, view)).collect();
+    let sites = match view.depth {
+        None => sites,
+        Some(depth) => sites_of(&innermost(snapshot, depth.get())),
+    };
+    let stacks = sites
+        .into_iter()
+        .map(|site| names.stack(site, recently, view))
+        .collect();
     let mut report = Report {
         time: time_of_day(),
         read_at: SystemTime::now(),
@@ -90,6 +111,7 @@ pub(super) fn report(
         unwind,
         top,
         quantity: view.quantity,
+        depth: view.depth.map(NonZeroUsize::get),
         compared: recently.compared(view),
         targets: processes.values().map(|process| process.facts.clone()).collect(),
         stacks,
@@ -162,6 +184,17 @@ pub(super) fn recent<M>(site: &Site<M>, holder: Holder, view: &View) -> StackRec
     }
 }
 
+/// Of an instance that ended before the last report, no block is in the table any more.
+fn still_known(list: BlockList, holder: Holder, outstanding: Amount) -> BlockList {
+    match holder {
+        Holder::Ended if list.listed.is_empty() => BlockList {
+            left_out: outstanding.blocks,
+            ..list
+        },
+        Holder::Ended | Holder::Running | Holder::Several => list,
+    }
+}
+
 impl Describer<'_> {
     /// The process that a stack belongs to. One that stands for all belongs to the only one, if there is no other.
     fn process(&self, instance: u32) -> Option<&TargetFacts> {
@@ -183,10 +216,14 @@ impl Describer<'_> {
         function.map_or(Name::Borrowed("?"), |function| function.name.clone())
     }
 
-    fn stack(&mut self, site: Site<ModuleId>, view: &View) -> Stack {
+    fn stack(&mut self, site: Site<ModuleId>, recently: &Recently<'_>, view: &View) -> Stack {
         let process = self.process(site.instance);
+        let holder = holder(process);
         Stack {
-            recent: recent(&site, holder(process), view),
+            blocks: recently
+                .listed(&site)
+                .map(|list| still_known(list, holder, site.outstanding())),
+            recent: recent(&site, holder, view),
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
             ended: process.and_then(|process| process.ended),
@@ -202,13 +239,43 @@ impl Describer<'_> {
             frames: site
                 .frames
                 .iter()
-                .map(|frame| Frame {
-                    at: self.location(frame.pc, frame.place),
-                    exact: frame.exact,
-                    found_by: frame.found_by,
-                    names: self.names(site.instance, frame),
-                })
+                .map(|frame| self.frame(site.instance, frame))
                 .collect(),
+        }
+    }
+
+    fn frame(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> Frame {
+        Frame {
+            at: self.location(frame.pc, frame.place),
+            exact: frame.exact,
+            found_by: frame.found_by,
+            names: self.names(instance, frame),
+        }
+    }
+
+    /// Who made the calls of a stack.
+    pub(super) fn caller(&mut self, stack: Option<StackTotals>) -> Caller {
+        let (processes, unknown) = (self.processes, History::default());
+        let history = |instance| {
+            processes
+                .get(&instance)
+                .map_or(&unknown, |process| &process.history)
+        };
+        let snapshot = Snapshot {
+            stacks: stack.into_iter().collect(),
+            ..Snapshot::default()
+        };
+        let site = group(&snapshot, history, |_| Recent::default()).pop();
+        Caller {
+            allocator: site
+                .as_ref()
+                .map_or(Name::Borrowed("?"), |site| self.allocator(site)),
+            at: site.and_then(|site| {
+                let frame = self.frame(site.instance, site.frames.first()?);
+                // Else the mappings are not known yet.
+                let is_known = frame.at.place.is_some() || frame.names.symbol.is_some();
+                is_known.then(|| frame_name(&frame).into())
+            }),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A trace of the kernel's own allocations, from start to end: what `session` does for processes.
 
+use std::collections::HashSet;
 use std::fs;
 use std::sync::Arc;
 use std::thread;
@@ -7,15 +8,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::calls::{self, Teller};
 use super::describe::{Recently, time_of_day};
-use super::kernel_report::{Facts, report};
+use super::kernel_report::{Facts, caller, report};
 use super::{Signals, Storages, TICK, storages};
-use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
-use crate::collect::{self, BlockTable, LiveBlocks, Moment, Snapshot};
+use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Telling, Tracing};
+use crate::collect::{
+    self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, Snapshot, stack_of_kernel_mode,
+};
 use crate::config::{Config, KernelConfig, View};
 use crate::leak::growth::Growth;
 use crate::preflight;
-use crate::report::Consumer;
+use crate::report::{Consumer, Stage};
 use crate::symbolize::Kallsyms;
 
 /// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
@@ -79,6 +83,7 @@ fn settings(config: &Config, kernel: KernelConfig, events: KernelEvents) -> anyh
         stack_limit: stack_limit(),
         sizes: config.sizes,
         sampling: config.sampling,
+        calls: config.calls.map_or(Telling::Nothing, |calls| calls.told),
         interrupt_entries: entries.map_or((0, 0), |(start, end)| (start.get(), end.get())),
     })
 }
@@ -118,33 +123,59 @@ impl<'obj> Trace<'obj> {
             if self.percpu { ", per-CPU ones too" } else { "" },
             self.attached.program_count(),
         );
+        reports.reach(&Stage::Attached { pids: &[] })?;
+        let mut calls = Calls::of(&self)?;
         let (mut growth, mut marked) = (Growth::default(), None);
         let mut made = 0;
         let mut next = Instant::now();
         loop {
             next = (next + config.interval).max(Instant::now());
-            let ending = wait(next, signals);
+            let stopping = self.follow(next, signals, &mut calls, reports)?;
             made += 1;
-            // In this order: what was old at the moment is in the totals.
-            let moment = Moment::now();
-            let snapshot = self.snapshot()?;
-            let recently = Recently {
-                changes: growth.changes(&snapshot),
-                first: !growth.has_reported(),
-                marked,
-                blocks: self.live_blocks(moment, &config.view)?,
-            };
-            // Modules and programs come and go: the symbols are those of now.
-            let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
-            reports.take(&Arc::new(report))?;
-            growth.reported(&snapshot);
-            if signals.take_mark() {
-                growth.mark(&snapshot);
-                marked = Some(time_of_day());
-                tracing::info!("marked: later reports say what has changed since this one");
+            let ending = stopping || config.count.is_some_and(|count| made >= count.get());
+            if config.is_report_due(ending) {
+                // In this order: what was old at the moment is in the totals.
+                let moment = Moment::now();
+                let snapshot = self.snapshot()?;
+                let recently = Recently {
+                    changes: growth.changes(&snapshot),
+                    first: !growth.has_reported(),
+                    marked,
+                    blocks: self.live_blocks(moment, &config.view)?,
+                };
+                // Modules and programs come and go: the symbols are those of now.
+                let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
+                reports.take(&Arc::new(report))?;
+                growth.reported(&snapshot);
             }
-            if ending || config.count.is_some_and(|count| made >= count.get()) {
+            if signals.take_mark() {
+                growth.mark(&self.snapshot()?);
+                marked = Some(time_of_day());
+                tracing::info!("marked: later reports say what has changed since");
+            }
+            if ending {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Waits until `deadline`, handing on calls if they are told. Returns whether an end was asked for before.
+    fn follow(
+        &self,
+        deadline: Instant,
+        signals: &Signals,
+        calls: &mut Option<Calls>,
+        reports: &mut dyn Consumer,
+    ) -> anyhow::Result<bool> {
+        let Some(calls) = calls else {
+            return Ok(wait(deadline, signals));
+        };
+        loop {
+            let next = deadline.min(Instant::now() + calls::PAUSE);
+            let stopping = wait(next, signals);
+            calls.tell(self, reports)?;
+            if stopping || next == deadline {
+                return Ok(stopping);
             }
         }
     }
@@ -158,9 +189,42 @@ impl<'obj> Trace<'obj> {
         let Some(older) = view.older else {
             return Ok(None);
         };
+        let list = view.list.map(|limits| ListRequest {
+            limits,
+            ended: HashSet::new(),
+        });
         let table = BlockTable::of_kernel_mode(&self.loaded);
-        let blocks = table.and_then(|table| LiveBlocks::read(&table, moment, older));
+        let blocks = table.and_then(|table| LiveBlocks::read(&table, moment, older, list));
         blocks.map(Some).context("cannot read the block table")
+    }
+}
+
+/// What is needed to tell calls.
+struct Calls {
+    teller: Teller,
+    /// Those of the beginning.
+    symbols: Kallsyms,
+}
+
+impl Calls {
+    /// `None` where calls are not told.
+    fn of(trace: &Trace<'_>) -> anyhow::Result<Option<Self>> {
+        let queue = CallQueue::of_kernel_mode(&trace.loaded).context("cannot open the queue of calls")?;
+        let calls = queue.map(|queue| {
+            Ok(Self {
+                teller: Teller::new(queue, trace.started),
+                symbols: Kallsyms::read()?,
+            })
+        });
+        calls.transpose()
+    }
+
+    fn tell(&mut self, trace: &Trace<'_>, reports: &mut dyn Consumer) -> anyhow::Result<()> {
+        let symbols = &self.symbols;
+        let who = |record| caller(stack_of_kernel_mode(&trace.loaded, record), symbols, trace.percpu);
+        self.teller.tell_all(reports, |event| event.process, who)?;
+        self.teller
+            .warn(|| Counters::read(&trace.loaded.recorded.counters))
     }
 }
 

@@ -1,20 +1,25 @@
 //! From a snapshot of kernel mode to a report: cuts the allocators' own frames off, groups, names.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 
+use super::calls::Caller;
 use super::describe::{Recently, recent, time_of_day};
+use crate::allocator::Name;
 use crate::bpf::KernelAllocator;
 use crate::collect::{Amount, OwnMemory, Snapshot, StackTotals};
 use crate::config::View;
 use crate::leak::age::Holder;
 use crate::leak::kernel_frames::{Kind, cut, is_root};
-use crate::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group};
-use crate::report::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group, innermost};
+use crate::report::{
+    Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts, frame_name,
+};
 use crate::symbolize::{Gap, Kallsyms, Symbol, Symbolized, readable};
 
 /// The bits of a kernel's address that a stored frame has no room for. All are set in every address of kernel code.
@@ -44,11 +49,14 @@ pub(super) fn report(
     }
     let meaning = Listed(symbols);
     let changes = &recently.changes;
-    let sites = group(
-        &snapshot,
-        |_| &meaning,
-        |stack| changes.of(stack, recently.blocks.as_ref()),
-    );
+    let sites_of = |snapshot: &Snapshot| {
+        group(
+            snapshot,
+            |_| &meaning,
+            |stack| changes.of(stack, recently.blocks.as_ref()),
+        )
+    };
+    let sites = sites_of(&snapshot);
     let completeness = Completeness::of(&sites);
     let mut modules = Modules::new(symbols);
     let ends = by_module::ends(&sites).into_iter();
@@ -62,9 +70,16 @@ pub(super) fn report(
         })
         .collect();
     let kinds = kind_totals(&sites);
+    let sites = match facts.view.depth {
+        None => sites,
+        Some(depth) => sites_of(&innermost(&snapshot, depth.get())),
+    };
     let stacks = sites
         .into_iter()
-        .map(|site| stack(site, symbols, &mut modules, &facts.view))
+        .map(|site| Stack {
+            blocks: recently.listed(&site),
+            ..stack(site, symbols, &mut modules, &facts.view)
+        })
         .collect();
     let mut report = Report {
         time: time_of_day(),
@@ -73,6 +88,7 @@ pub(super) fn report(
         unwind: Unwind::Dwarf,
         top: facts.top,
         quantity: facts.view.quantity,
+        depth: facts.view.depth.map(NonZeroUsize::get),
         compared: recently.compared(&facts.view),
         targets: vec![kernel_as_target()],
         stacks,
@@ -91,6 +107,31 @@ pub(super) fn report(
     };
     report.sort(facts.view.sort);
     report
+}
+
+/// Who made the calls of a stack.
+pub(super) fn caller(stack: Option<StackTotals>, symbols: &Kallsyms, percpu: bool) -> Caller {
+    let Some(mut stack) = stack else {
+        return Caller {
+            allocator: Name::Borrowed("?"),
+            at: None,
+        };
+    };
+    from_the_caller_on(&mut stack, symbols, percpu);
+    let frame = stack.frames.first().map(|frame| {
+        let place = Listed(symbols).in_epoch(0, frame.pc.wrapping_sub(1));
+        let place = place.map(|(module, svma)| Place { module, svma });
+        Frame {
+            at: Modules::new(symbols).location(frame.pc, place),
+            exact: frame.exact,
+            found_by: frame.found_by,
+            names: Arc::new(names(symbols, frame.pc)),
+        }
+    });
+    Caller {
+        allocator: Kind::from_number(stack.function).map_or("?", Kind::name).into(),
+        at: frame.map(|frame| frame_name(&frame).into()),
+    }
 }
 
 fn kernel_as_target() -> TargetFacts {
@@ -200,6 +241,7 @@ fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>, view:
                 names: Arc::new(names(symbols, frame.pc)),
             })
             .collect(),
+        blocks: None,
     }
 }
 

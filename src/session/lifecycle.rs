@@ -4,6 +4,7 @@
 //! an ended one's slot is closed. Here that is caught up with. What happened is read from the kernel side's record
 //! of all instances; events only say that it is time to.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -49,6 +50,12 @@ impl Live<'_> {
             }
         }
         self.lifecycle.next != first
+    }
+
+    /// The instances that have ended.
+    pub(super) fn ended(&self) -> HashSet<u32> {
+        let ended = self.processes.iter().filter(|(_, process)| !process.is_live());
+        ended.map(|(&number, _)| number).collect()
     }
 
     /// Whether anything is still traced.
@@ -221,6 +228,10 @@ impl Live<'_> {
 
     /// As [`Live::forget_ended`], not too often.
     fn forget_sometimes(&mut self) -> anyhow::Result<()> {
+        // Then they are forgotten once they have been listed.
+        if self.lists_blocks {
+            return Ok(());
+        }
         let now = Instant::now();
         match self.lifecycle.forget_not_before {
             Some(not_before) if now < not_before => Ok(()),

@@ -16,7 +16,7 @@ use super::process::Process;
 use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::Said;
-use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
+use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Telling, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
 use crate::target::{History, MappedCode, Mappings, Modules, Target};
@@ -72,6 +72,8 @@ pub(super) struct Live<'obj> {
     pub(super) walk: Walk,
     pub(super) checks_walks: bool,
     pub(super) follow_fork: bool,
+    /// Reports list blocks one by one.
+    pub(super) lists_blocks: bool,
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
@@ -122,6 +124,7 @@ impl<'obj> Live<'obj> {
             regions: config.mmap,
             sizes: config.sizes,
             sampling: config.sampling,
+            calls: config.calls.map_or(Telling::Nothing, |calls| calls.told),
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared
@@ -143,6 +146,7 @@ impl<'obj> Live<'obj> {
             walk: config.walk,
             checks_walks: config.short_ways.checked,
             follow_fork: config.follow_fork,
+            lists_blocks: config.view.list.is_some(),
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),

@@ -5,6 +5,7 @@
 
 mod ages;
 mod attachments;
+mod calls;
 mod copies;
 mod describe;
 mod hook;
@@ -40,14 +41,16 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
 use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
-use crate::collect::{self, CheckedWalks, Moment, Snapshot};
+use crate::collect::{self, CallQueue, CheckedWalks, Moment, Snapshot};
 use crate::config::{Config, View};
 use crate::launch::{Held, Running};
 use crate::leak::Growth;
 use crate::preflight;
-use crate::report::{Consumer, ModuleFacts, Report, TimeOfDay};
+use crate::report::{Consumer, ModuleFacts, Report, Stage, TimeOfDay};
+use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
+use calls::Teller;
 use live::{Live, Prepared};
 use overhead::Meter;
 use phases::Phases;
@@ -78,27 +81,25 @@ pub fn run(config: &Config, signals: &Signals, reports: &mut dyn Consumer) -> an
     }
     preflight::check()?;
     let mut storages = storages();
-    let mut session = Session::start(&mut storages, config)?;
+    let mut session = Session::start_saying(&mut storages, config, &mut |stage| reports.reach(stage))?;
     let mut made = 0;
     let mut next = Instant::now();
     loop {
         // From report to report, however long the last one took; none is made up for.
         next = (next + config.interval).max(Instant::now());
-        let stopping = session.follow(next, signals)?;
+        let stopping = session.follow_calls(next, signals, reports)?;
         made += 1;
         let ending = stopping || config.count.is_some_and(|count| made >= count.get());
-        let report = match ending {
-            true => session.last_report(&config.view, config.top, signals)?,
-            false => session.report(&config.view, config.top, signals)?,
-        };
-        reports.take(&Arc::new(report))?;
+        let report = session.due_report(config, signals, ending)?;
+        session.tell_calls(reports)?;
+        if let Some(report) = report {
+            reports.take(&Arc::new(report))?;
+        }
         if ending {
-            let status = if signals.wants_end() {
-                0
-            } else {
-                session.program_status()
+            return match signals.wants_end() {
+                true => Ok(0),
+                false => session.end_of_program(reports),
             };
-            return Ok(status);
         }
     }
 }
@@ -117,6 +118,8 @@ pub struct Session<'obj> {
     growth: Growth,
     /// When the user marked the baseline of growth.
     marked: Option<TimeOfDay>,
+    /// Where calls are told one by one.
+    teller: Option<Teller>,
 }
 
 impl<'obj> Session<'obj> {
@@ -126,17 +129,40 @@ impl<'obj> Session<'obj> {
     ///
     /// As [`run`].
     pub fn start(storages: &'obj mut Storages, config: &Config) -> anyhow::Result<Self> {
+        Self::start_saying(storages, config, &mut |_| Ok(()))
+    }
+
+    /// The same, telling `say` how far it has come.
+    fn start_saying(
+        storages: &'obj mut Storages,
+        config: &Config,
+        say: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
+        let servers = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
         // Killed if anything fails from here on.
         let held = match &config.program[..] {
             [] => None,
             words => Some(program::hold(words)?),
         };
-        let prepared = prepare(config, held.as_ref().map(Held::pid))?;
-        let symbolizer = Symbolizer::new(debug_roots(&prepared.targets));
+        let started = held.as_ref().map(Held::pid);
+        if let Some(pid) = started {
+            let words: Vec<_> = config.program.iter().map(|word| word.to_string_lossy()).collect();
+            let command = &words.join(" ");
+            say(&Stage::Started { command, pid })?;
+        }
+        let prepared = prepare(config, started)?;
+        let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
         let live = Live::start(storages, config, prepared)?;
+        let pids: Vec<_> = config.pids.iter().copied().chain(started).collect();
+        say(&Stage::Attached { pids: &pids })?;
+        if held.is_some() {
+            say(&Stage::Released)?;
+        }
         let program = held.map(Held::release).transpose()?;
+        let queue = CallQueue::of(&live.kernel).context("cannot open the queue of calls")?;
         Ok(Self {
             meter: Meter::start(&live, config.max_overhead)?,
+            teller: queue.map(|queue| Teller::new(queue, live.started)),
             live,
             program,
             symbolizer,
@@ -181,20 +207,24 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// The status of the program that was started, as shells say it; 0 while it runs, or if there is none.
-    pub fn program_status(&self) -> u8 {
+    /// Says whether the program that was started has ended. Returns its status, as shells have it; 0 while it runs, or
+    /// if there is none.
+    fn end_of_program(&self, reports: &mut dyn Consumer) -> anyhow::Result<u8> {
         let Some(program) = &self.program else {
-            return 0;
+            return Ok(0);
         };
         let mut given = self.live.processes.values().filter(|process| process.is_given);
         // Its end is seen before its parent, which is this process, is told.
         let has_exited = given.any(|process| process.ended == Some(InstanceEnd::Exited));
         let end = if has_exited { program.wait() } else { program.end() };
         match end {
-            Some(end) => end.status(),
+            Some(end) => {
+                reports.reach(&Stage::Ended)?;
+                Ok(end.status())
+            }
             None => {
                 tracing::info!("the program runs on");
-                0
+                Ok(0)
             }
         }
     }
@@ -238,13 +268,31 @@ impl<'obj> Session<'obj> {
         }
     }
 
+    /// The report that is due, if reports are made now. At the end, the target is left alone in any case.
+    fn due_report(
+        &mut self,
+        config: &Config,
+        signals: &Signals,
+        ending: bool,
+    ) -> anyhow::Result<Option<Report>> {
+        match (config.is_report_due(ending), ending) {
+            (true, false) => self.report(&config.view, config.top, signals).map(Some),
+            (true, true) => self.last_report(&config.view, config.top, signals).map(Some),
+            (false, true) => {
+                self.live.detach();
+                Ok(None)
+            }
+            (false, false) => Ok(None),
+        }
+    }
+
     /// A report of everything recorded so far. While it is made, the processes are followed.
     ///
     /// # Errors
     ///
     /// The kernel side cannot be read or written.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        self.report_and(view, top, signals, |_| ())
+        self.report_and(view, top, signals, Patience::None, |_| ())
     }
 
     /// The same for the last time: the target is left alone as soon as everything is read, before names are found for
@@ -254,7 +302,12 @@ impl<'obj> Session<'obj> {
     ///
     /// As [`Session::report`].
     pub fn last_report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        self.report_and(view, top, signals, Live::detach)
+        // An end that was asked for by a signal is so already; a second one ends at once.
+        let patience = match signals.wants_end() {
+            true => Patience::Long,
+            false => Patience::Until(Arc::clone(&signals.stop)),
+        };
+        self.report_and(view, top, signals, patience, Live::detach)
     }
 
     fn report_and(
@@ -262,6 +315,7 @@ impl<'obj> Session<'obj> {
         view: &View,
         top: usize,
         signals: &Signals,
+        patience: Patience,
         then: impl FnOnce(&mut Live<'obj>),
     ) -> anyhow::Result<Report> {
         self.live.settle_regions()?;
@@ -275,6 +329,7 @@ impl<'obj> Session<'obj> {
         self.live.reload_all()?;
         self.live.forget_ended()?;
         then(&mut self.live);
+        self.symbolizer.begin(patience);
         self.live.add_regions(&mut snapshot, &mut self.symbolizer);
         self.live.describe_memory(&snapshot);
         if snapshot.events.probe_hits == 0 {
@@ -311,6 +366,7 @@ impl<'obj> Session<'obj> {
         };
         let report = describe::report(names, &snapshot, &recent, view, unwind, top);
         self.growth.reported(&snapshot);
+        self.symbolizer.release();
         self.live.modules.release();
         Ok(Report { overhead, ..report })
     }

@@ -1,9 +1,11 @@
-//! Finding the separate debug file of an object: by build-id, else by `.gnu_debuglink`.
+//! Finding the separate debug file of an object, by build-id, else by `.gnu_debuglink`; and the supplementary file
+//! that several debug files share what they have in common in (dwz), by `.gnu_debugaltlink`.
 //!
 //! A file is used only if it says that it belongs to the object: by the same build-id or, where there is
 //! none, by the checksum that the link states.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
@@ -13,14 +15,22 @@ use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ReadRef};
 
-use super::root::open_regular;
+use super::root::{Opened, open_regular};
 
-const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
+/// Where debug files are kept.
+pub(super) const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
+
+/// Bytes of the longest build-id that is looked for. Linkers make 8, 16 or 20.
+const MAX_BUILD_ID: usize = 64;
+
+/// What a server and a directory of debug files know an object by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct BuildId(Vec<u8>);
 
 /// What an object says about its debug file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DebugLinks {
-    build_id: Option<Vec<u8>>,
+    build_id: Option<BuildId>,
     /// File name and checksum.
     link: Option<(Vec<u8>, u32)>,
 }
@@ -30,16 +40,20 @@ impl DebugLinks {
     pub(super) fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, LittleEndian, R>) -> Self {
         let link = elf.gnu_debuglink().ok().flatten();
         Self {
-            build_id: build_id(elf),
+            build_id: BuildId::of(elf),
             link: link.map(|(name, crc)| (name.to_vec(), crc)),
         }
     }
 
+    /// The object's build-id.
+    pub(super) fn build_id(&self) -> Option<&BuildId> {
+        self.build_id.as_ref()
+    }
+
     /// The first debug file found for the object at `path`, looking under each of `roots` in turn.
-    pub(super) fn find(&self, path: &Path, roots: &[PathBuf]) -> Option<File> {
+    pub(super) fn find(&self, path: &Path, roots: &[PathBuf]) -> Option<Opened> {
         roots.iter().find_map(|root| {
-            let by_id = self.build_id.as_deref().and_then(build_id_path);
-            let by_id = by_id.and_then(|file| self.open_same_id(root, &file));
+            let by_id = self.build_id.as_ref().and_then(|id| id.open_kept(root));
             by_id.or_else(|| {
                 self.link_paths(path)
                     .iter()
@@ -48,19 +62,14 @@ impl DebugLinks {
         })
     }
 
-    fn open_same_id(&self, root: &Path, path: &Path) -> Option<File> {
-        let file = open_regular(root, path).ok()?;
-        (build_id_of(&file) == self.build_id).then_some(file)
-    }
-
-    fn open_linked(&self, root: &Path, path: &Path) -> Option<File> {
+    fn open_linked(&self, root: &Path, path: &Path) -> Option<Opened> {
         let (_, crc) = self.link.as_ref()?;
-        let file = open_regular(root, path).ok()?;
-        let belongs = match (&self.build_id, build_id_of(&file)) {
+        let opened = open_regular(root, path).ok()?;
+        let belongs = match (&self.build_id, build_id_of(&opened.file)) {
             (Some(own), Some(other)) => *own == other,
-            _ => crc_of(&file).ok()? == *crc,
+            _ => crc_of(&opened.file).ok()? == *crc,
         };
-        belongs.then_some(file)
+        belongs.then_some(opened)
     }
 
     /// Where the linked file may lie, as GDB's manual orders it ("Separate Debug Files").
@@ -80,25 +89,89 @@ impl DebugLinks {
     }
 }
 
-fn build_id<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, LittleEndian, R>) -> Option<Vec<u8>> {
-    elf.build_id().ok().flatten().map(<[u8]>::to_vec)
+/// What a debug file says about its supplementary file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SupplementaryLink {
+    name: PathBuf,
+    build_id: BuildId,
 }
 
-fn build_id_of(file: &File) -> Option<Vec<u8>> {
-    let cache = ReadCache::new(file);
-    build_id(&ElfFile64::<LittleEndian, _>::parse(&cache).ok()?)
-}
-
-/// `/usr/lib/debug/.build-id/ab/cdef….debug`.
-fn build_id_path(build_id: &[u8]) -> Option<PathBuf> {
-    let (first, rest) = build_id.split_first()?;
-    if rest.is_empty() {
-        return None;
+impl SupplementaryLink {
+    /// What `elf` says.
+    pub(super) fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, LittleEndian, R>) -> Option<Self> {
+        let (name, build_id) = elf.gnu_debugaltlink().ok().flatten()?;
+        Some(Self {
+            name: PathBuf::from(OsStr::from_bytes(name)),
+            build_id: BuildId::new(build_id)?,
+        })
     }
-    let hex: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(PathBuf::from(format!(
-        "{DEBUG_DIRECTORY}/.build-id/{first:02x}/{hex}.debug"
-    )))
+
+    /// The file's build-id.
+    pub(super) fn build_id(&self) -> &BuildId {
+        &self.build_id
+    }
+
+    /// The file, for a debug file at `linking`, looking under each of `roots` in turn: names are relative to that.
+    pub(super) fn find(&self, linking: Option<&Path>, roots: &[PathBuf]) -> Option<File> {
+        let directory = linking.and_then(Path::parent);
+        let named = match directory {
+            Some(directory) => Some(directory.join(&self.name)),
+            None => Some(self.name.clone()).filter(|name| name.is_absolute()),
+        };
+        let found = roots.iter().find_map(|root| {
+            let named = named
+                .as_deref()
+                .and_then(|path| self.build_id.open_same(root, path));
+            named.or_else(|| self.build_id.open_kept(root))
+        });
+        found.map(|opened| opened.file)
+    }
+}
+
+impl BuildId {
+    fn new(bytes: &[u8]) -> Option<Self> {
+        (2..=MAX_BUILD_ID)
+            .contains(&bytes.len())
+            .then(|| Self(bytes.to_vec()))
+    }
+
+    fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, LittleEndian, R>) -> Option<Self> {
+        Self::new(elf.build_id().ok().flatten()?)
+    }
+
+    /// Opens the file at `path` if it has this build-id.
+    pub(super) fn open_same(&self, root: &Path, path: &Path) -> Option<Opened> {
+        let opened = open_regular(root, path).ok()?;
+        self.is_of(&opened.file).then_some(opened)
+    }
+
+    /// Whether this is the build-id of `file`.
+    pub(super) fn is_of(&self, file: &File) -> bool {
+        build_id_of(file).as_ref() == Some(self)
+    }
+
+    /// The file with this build-id among those that are kept by build-id.
+    fn open_kept(&self, root: &Path) -> Option<Opened> {
+        self.open_same(root, &self.kept_path())
+    }
+
+    /// `/usr/lib/debug/.build-id/ab/cdef….debug`.
+    fn kept_path(&self) -> PathBuf {
+        let hex = self.to_string();
+        let (first, rest) = hex.split_at(2);
+        PathBuf::from(format!("{DEBUG_DIRECTORY}/.build-id/{first}/{rest}.debug"))
+    }
+}
+
+impl fmt::Display for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+fn build_id_of(file: &File) -> Option<BuildId> {
+    let cache = ReadCache::new(file);
+    BuildId::of(&ElfFile64::<LittleEndian, _>::parse(&cache).ok()?)
 }
 
 fn crc_of(mut file: &File) -> io::Result<u32> {
@@ -164,16 +237,17 @@ mod tests {
         assert_eq!(crc.finish(), 0xcbf4_3926);
     }
 
-    /// A build-id names one file; one too short to have a directory and a file names none.
+    /// A build-id names one file; one too short to have a directory and a file, or longer than any, names none.
     #[test]
     fn build_id_paths() {
-        let path = build_id_path(&[0xab, 0x01, 0xff]);
+        let path = |bytes: &[u8]| BuildId::new(bytes).map(|id| id.kept_path());
         assert_eq!(
-            path,
+            path(&[0xab, 0x01, 0xff]),
             Some(PathBuf::from("/usr/lib/debug/.build-id/ab/01ff.debug"))
         );
-        assert_eq!(build_id_path(&[0xab]), None);
-        assert_eq!(build_id_path(&[]), None);
+        for bytes in [&[][..], &[0xab], &[0; 65]] {
+            assert_eq!(path(bytes), None, "{bytes:?}");
+        }
     }
 
     /// A link's name is looked for in three places, and a name that is a path in none.

@@ -36,6 +36,18 @@ pub struct Symbolized {
     pub gap: Option<Gap>,
 }
 
+impl Symbolized {
+    /// How much memory this takes, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        let length = |text: Option<&String>| text.map_or(0, String::len);
+        let inlined = self.inlined.iter().map(|frame| {
+            size_of::<InlinedFrame>() + length(frame.symbol.as_ref()) + length(frame.file.as_ref())
+        });
+        let symbol = self.symbol.as_ref().map(|symbol| &symbol.name);
+        size_of::<Self>() + length(symbol) + length(self.file.as_ref()) + inlined.sum::<usize>()
+    }
+}
+
 /// Why a function or line is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Gap {
@@ -51,6 +63,10 @@ pub enum Gap {
     TooLarge,
     /// The debug information is malformed.
     Malformed,
+    /// The compiler left the debug information in files of its own (`.dwo`, `.dwp`), and they were not found.
+    NoSplitFile,
+    /// What the debug information shares with that of other objects (dwz) was not found.
+    NoSupplementaryFile,
 }
 
 impl Gap {
@@ -63,6 +79,8 @@ impl Gap {
             Self::NotInSymbol => "no symbol holds the address",
             Self::TooLarge => "debug information too large",
             Self::Malformed => "debug information malformed",
+            Self::NoSplitFile => "no .dwo file or .dwp package found",
+            Self::NoSupplementaryFile => "no supplementary debug file (dwz) found",
         }
     }
 }

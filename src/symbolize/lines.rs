@@ -1,45 +1,27 @@
 //! Functions, inlined functions and lines from DWARF.
-//!
-//! The sections are copied, not mapped: a debug file can be truncated by its owner at any time, and reading a
-//! mapping beyond its file's end is a signal, not an error.
 
-use std::sync::Arc;
+use std::cell::RefCell;
 
-use addr2line::Context;
-use gimli::{EndianArcSlice, LittleEndian, SectionId};
-use object::{Object, ObjectSection};
+use addr2line::{Context, LookupContinuation, LookupResult};
+use gimli::Dwarf;
 
 use super::demangle::demangle;
 use super::frame::{Gap, InlinedFrame};
+use super::sections::Reader;
+use super::split::SplitUnits;
 
-/// The most bytes of debug sections, uncompressed, that are held for one object.
-const MAX_SECTIONS: u64 = 1 << 30;
 /// The most functions inlined into each other that are shown.
 const MAX_INLINED: usize = 128;
 /// The deepest nesting of entries that is accepted. The reader recurses once per level; compilers nest a
 /// level per scope and inlined call, a few dozen.
 const MAX_NESTING: isize = 1024;
 
-type Reader = EndianArcSlice<LittleEndian>;
-
-/// The sections that functions and lines come from.
-const SECTIONS: [SectionId; 10] = [
-    SectionId::DebugAbbrev,
-    SectionId::DebugAddr,
-    SectionId::DebugAranges,
-    SectionId::DebugInfo,
-    SectionId::DebugLine,
-    SectionId::DebugLineStr,
-    SectionId::DebugRanges,
-    SectionId::DebugRngLists,
-    SectionId::DebugStr,
-    SectionId::DebugStrOffsets,
-];
-
 /// An object's debug information.
 pub(super) struct Lines {
     context: Context<Reader>,
-    memory: usize,
+    split: RefCell<SplitUnits>,
+    /// Why names are missing that are not in the file itself.
+    gap: Option<Gap>,
 }
 
 /// What debug information says of an address.
@@ -53,47 +35,36 @@ pub(super) struct Found {
     pub(super) line: Option<u32>,
     /// Functions inlined there, innermost first.
     pub(super) inlined: Vec<InlinedFrame>,
-}
-
-/// Whether `elf` has debug information of its own.
-pub(super) fn has_lines<'a>(elf: &impl Object<'a>) -> bool {
-    let info = elf.section_by_name(".debug_info");
-    info.is_some_and(|section| {
-        section
-            .compressed_data()
-            .is_ok_and(|data| data.uncompressed_size > 0)
-    })
+    /// Why there may be names missing, if they were sought in another file.
+    pub(super) gap: Option<Gap>,
 }
 
 impl Lines {
-    /// Copies the debug information of `elf`.
-    pub(super) fn load<'a>(elf: &impl Object<'a>) -> Result<Self, Gap> {
-        let mut memory = 0;
-        for id in SECTIONS {
-            memory += uncompressed_size(elf, id);
-            if memory > MAX_SECTIONS {
-                return Err(Gap::TooLarge);
-            }
-        }
-        let dwarf = gimli::Dwarf::load(|id| section(elf, id))?;
-        check_nesting(&dwarf).map_err(|_| Gap::Malformed)?;
-        let context = Context::from_dwarf(dwarf).map_err(|_| Gap::Malformed)?;
+    /// What `dwarf` and the units that it has in other files say; `gap` is why some of it cannot be known.
+    pub(super) fn new(dwarf: Dwarf<Reader>, split: SplitUnits, gap: Option<Gap>) -> Result<Self, Gap> {
+        check_nesting(&dwarf)?;
         Ok(Self {
-            context,
-            // Parsed units and line rows take about as much again.
-            memory: usize::try_from(memory).unwrap_or(usize::MAX).saturating_mul(2),
+            context: Context::from_dwarf(dwarf)?,
+            split: RefCell::new(split),
+            gap,
         })
     }
 
     /// What is known of the code at `address`.
     pub(super) fn find(&self, address: u64) -> Result<Found, Gap> {
-        let mut frames = self
-            .context
-            .find_frames(address)
-            .skip_all_loads()
-            .map_err(|_| Gap::Malformed)?;
+        let mut lookup = self.context.find_frames(address);
+        let frames = loop {
+            match lookup {
+                LookupResult::Output(frames) => break frames,
+                LookupResult::Load { load, continuation } => {
+                    let unit = self.split.borrow_mut().load(&load);
+                    lookup = continuation.resume(unit);
+                }
+            }
+        };
+        let mut frames = frames?;
         let mut chain = Vec::new();
-        while let Some(frame) = frames.next().map_err(|_| Gap::Malformed)? {
+        while let Some(frame) = frames.next()? {
             if chain.len() > MAX_INLINED {
                 break;
             }
@@ -114,44 +85,33 @@ impl Lines {
                     .filter(|&line| line > 0),
             });
         }
-        let Some(outermost) = chain.pop() else {
-            return Ok(Found::default());
+        let is_named = chain.iter().all(|frame| frame.symbol.is_some());
+        let gap = match is_named {
+            true => None,
+            false => self.split.borrow().gap().or(self.gap),
         };
+        let outermost = chain.pop();
+        let outermost = outermost.map(|frame| (frame.symbol, frame.file, frame.line));
+        let (function, file, line) = outermost.unwrap_or_default();
         Ok(Found {
-            function: outermost.symbol,
-            file: outermost.file,
-            line: outermost.line,
+            function,
+            file,
+            line,
             inlined: chain,
+            gap,
         })
     }
 
     /// About how much memory this takes, in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.memory
+        let sections = usize::try_from(self.split.borrow().taken()).unwrap_or(usize::MAX);
+        // Parsed units and line rows take about as much again.
+        sections.saturating_mul(2)
     }
 }
 
-fn uncompressed_size<'a>(elf: &impl Object<'a>, id: SectionId) -> u64 {
-    let section = elf.section_by_name(id.name());
-    let data = section.and_then(|section| section.compressed_data().ok());
-    data.map_or(0, |data| data.uncompressed_size)
-}
-
-/// A copy of one section; empty where there is none or it is not needed.
-fn section<'a>(elf: &impl Object<'a>, id: SectionId) -> Result<Reader, Gap> {
-    let section = SECTIONS
-        .contains(&id)
-        .then(|| elf.section_by_name(id.name()))
-        .flatten();
-    let bytes: Arc<[u8]> = match section {
-        None => Arc::from([]),
-        Some(section) => section.uncompressed_data().map_err(|_| Gap::Malformed)?.into(),
-    };
-    Ok(Reader::new(bytes, LittleEndian))
-}
-
 /// Rejects entries nested so deep that reading them could exhaust the program's own stack.
-fn check_nesting(dwarf: &gimli::Dwarf<Reader>) -> Result<(), gimli::Error> {
+pub(super) fn check_nesting(dwarf: &Dwarf<Reader>) -> Result<(), gimli::Error> {
     let mut headers = dwarf.units();
     while let Some(header) = headers.next()? {
         // A unit that cannot be read is skipped here as it is when it is looked up.

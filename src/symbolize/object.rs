@@ -1,16 +1,21 @@
 //! Everything names come from for one object: its own symbols and debug information, and those of its
 //! separate debug file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use gimli::Dwarf;
 use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, ReadRef, SectionFlags, SymbolFlags, elf};
 
-use super::debug_file::DebugLinks;
+use super::debug_file::{DebugLinks, SupplementaryLink};
+use super::debug_files::{DebugFile, DebugFiles};
 use super::demangle::demangle;
 use super::frame::{Gap, Symbol, Symbolized};
-use super::lines::{Lines, has_lines};
+use super::lines::Lines;
+use super::mini_debug;
+use super::sections::{Budget, Content, Reader, Source, has_lines};
+use super::split::SplitUnits;
 use super::symbols::{RawSymbol, SymbolTable};
 
 type Elf<'a, R> = ElfFile64<'a, LittleEndian, R>;
@@ -29,37 +34,25 @@ pub(super) struct LoadedObject {
 }
 
 impl LoadedObject {
-    /// Reads the object whose file holds `bytes`, and its debug file if it has one under one of `roots`.
-    pub(super) fn load(bytes: &[u8], path: &Path, roots: &[PathBuf]) -> Self {
+    /// Reads the object at `path`, whose file holds `bytes`, and its debug file if there is one among `files`.
+    pub(super) fn load(bytes: &[u8], path: &Path, files: &DebugFiles) -> Self {
         let Ok(own) = Elf::parse(bytes) else {
-            return Self::nameless(Gap::Unreadable);
+            return Self {
+                symbols: SymbolTable::default(),
+                lines: None,
+                gap: Some(Gap::Unreadable),
+            };
         };
-        if has_lines(&own) && own.symbol_table().is_some() {
-            return Self::of(&own, None::<&Elf<'_, &[u8]>>);
-        }
-        let Some(file) = DebugLinks::of(&own).find(path, roots) else {
-            return Self::of(&own, None::<&Elf<'_, &[u8]>>);
+        let debug = match has_lines(&own) && own.symbol_table().is_some() {
+            true => None,
+            false => files.debug_file(&DebugLinks::of(&own), path),
         };
-        let cache = ReadCache::new(file);
-        Self::of(&own, Elf::parse(&cache).ok().as_ref())
-    }
-
-    fn nameless(gap: Gap) -> Self {
-        Self {
-            symbols: SymbolTable::default(),
-            lines: None,
-            gap: Some(gap),
-        }
-    }
-
-    fn of<'a, R: ReadRef<'a>, D: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&Elf<'a, D>>) -> Self {
-        let mut raw = code_symbols(own);
-        raw.extend(debug.into_iter().flat_map(code_symbols));
-        let symbols = SymbolTable::new(raw);
+        let symbols = symbols(&own, debug.as_ref());
+        let loader = LineLoader { files, object: path };
         let lines = match debug {
-            _ if has_lines(own) => Some(Lines::load(own)),
-            Some(debug) if has_lines(debug) => Some(Lines::load(debug)),
-            _ => None,
+            _ if has_lines(&own) => Some(loader.load(&own, Content::Memory(bytes), Some(path))),
+            Some(debug) => loader.load_debug(&debug),
+            None => None,
         };
         let (lines, gap) = match lines {
             Some(Ok(lines)) => (Some(lines), None),
@@ -82,6 +75,7 @@ impl LoadedObject {
         });
         let by_lines = found.function.map(|name| Symbol { name, offset: None });
         let symbol = symbol.or(by_lines);
+        gap = gap.or(found.gap);
         if symbol.is_none() {
             gap = gap.or(Some(Gap::NotInSymbol));
         }
@@ -99,6 +93,83 @@ impl LoadedObject {
         let lines = self.lines.as_ref().map_or(0, Lines::memory);
         lines.saturating_add(self.symbols.memory())
     }
+}
+
+/// Finds the lines of one object.
+struct LineLoader<'a> {
+    files: &'a DebugFiles,
+    /// Where the object lies.
+    object: &'a Path,
+}
+
+impl LineLoader<'_> {
+    /// Those of its debug file, if it has any.
+    fn load_debug(&self, debug: &DebugFile) -> Option<Result<Lines, Gap>> {
+        let cache = ReadCache::new(&debug.file);
+        let elf = Elf::parse(&cache).ok()?;
+        has_lines(&elf).then(|| self.load(&elf, Content::File(&debug.file), debug.path.as_deref()))
+    }
+
+    /// Those of the file `elf`, which lies at `path` if it lies anywhere.
+    fn load<'d, R: ReadRef<'d>>(
+        &self,
+        elf: &Elf<'d, R>,
+        content: Content<'_>,
+        path: Option<&Path>,
+    ) -> Result<Lines, Gap> {
+        let mut budget = Budget::default();
+        let mut dwarf = Source { elf, content }.dwarf(&mut budget)?;
+        let link = SupplementaryLink::of(elf);
+        let supplementary = link.map(|link| self.supplementary(&link, path, &mut budget));
+        let gap = match supplementary {
+            Some(Ok(supplementary)) => {
+                dwarf.set_sup(supplementary);
+                None
+            }
+            Some(Err(gap)) => Some(gap),
+            None => None,
+        };
+        let paths = [Some(self.object), path.filter(|path| *path != self.object)];
+        let objects = paths.into_iter().flatten().map(Path::to_owned).collect();
+        let split = SplitUnits::new(self.files.roots.clone(), objects, budget);
+        Lines::new(dwarf, split, gap)
+    }
+
+    /// What a file at `path` shares with others.
+    fn supplementary(
+        &self,
+        link: &SupplementaryLink,
+        path: Option<&Path>,
+        budget: &mut Budget,
+    ) -> Result<Dwarf<Reader>, Gap> {
+        let file = self.files.supplementary(link, path, self.object);
+        let file = file.ok_or(Gap::NoSupplementaryFile)?;
+        let cache = ReadCache::new(&file);
+        let elf = Elf::parse(&cache).map_err(|_| Gap::Malformed)?;
+        let content = Content::File(&file);
+        Source { elf: &elf, content }.dwarf(budget)
+    }
+}
+
+/// The symbols of an object, its debug file, and where neither has a table for debuggers, of the small one that
+/// distributions leave in the object.
+fn symbols<'a, R: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&DebugFile>) -> SymbolTable {
+    let mut raw = code_symbols(own);
+    let cache = debug.map(|debug| ReadCache::new(&debug.file));
+    let debug = cache.as_ref().and_then(|cache| Elf::parse(cache).ok());
+    if let Some(debug) = &debug {
+        raw.extend(code_symbols(debug));
+    }
+    let has_table = own.symbol_table().is_some() || debug.is_some_and(|debug| debug.symbol_table().is_some());
+    let mini = match has_table {
+        true => None,
+        false => mini_debug::read(own).ok().flatten(),
+    };
+    let mini = mini.as_deref().and_then(|mini| Elf::parse(mini).ok());
+    if let Some(mini) = &mini {
+        raw.extend(code_symbols(mini));
+    }
+    SymbolTable::new(raw)
 }
 
 /// The symbols of both tables that lie in code, up to the limits.

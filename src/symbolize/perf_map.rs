@@ -37,7 +37,7 @@ impl PerfMap {
     /// There is none, or it is not to be trusted.
     pub fn read(root: &Path, pid: u32, user: u32) -> io::Result<Self> {
         let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-        let file = root::open_regular(root, &path)?;
+        let file = root::open_regular(root, &path)?.file;
         if ![user, 0].contains(&file.metadata()?.uid()) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }

@@ -16,21 +16,32 @@ const MAX_LINKS: usize = 40;
 /// Larger files are not opened, in bytes.
 const MAX_FILE: u64 = 4 << 30;
 
+/// A file under a root.
+pub(super) struct Opened {
+    /// The file.
+    pub(super) file: File,
+    /// Where it lies, in that root: without links, so that names beside it can be made of it.
+    pub(super) path: PathBuf,
+}
+
 /// Opens the regular file that `path` names for a process whose root is `root`.
-pub(super) fn open_regular(root: &Path, path: &Path) -> io::Result<File> {
+pub(super) fn open_regular(root: &Path, path: &Path) -> io::Result<Opened> {
     let inside = resolve(path, |link| match fs::read_link(root.join(link)) {
         Ok(target) => Ok(Some(target)),
         // Not a link.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
         Err(error) => Err(error),
     })?;
-    let file = root.join(inside);
+    let path = root.join(&inside);
     // Opening a device can act on it, so what it is comes first; the second look is at what was opened.
-    check_regular(&fs::symlink_metadata(&file)?)?;
+    check_regular(&fs::symlink_metadata(&path)?)?;
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     check_regular(&file.metadata()?)?;
-    Ok(file)
+    Ok(Opened {
+        file,
+        path: Path::new("/").join(inside),
+    })
 }
 
 fn check_regular(metadata: &fs::Metadata) -> io::Result<()> {

@@ -44,6 +44,7 @@ fn settings(is_new: bool, blocks: u32) -> KernelSettings {
         stack_limit: 127,
         sizes: None,
         sampling: Sampling::All,
+        calls: Telling::Nothing,
         interrupt_entries: (0, 0),
     }
 }

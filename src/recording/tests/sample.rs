@@ -10,7 +10,9 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::bpf::{InstanceEnd, ProbeProgram, Sampling, Traps};
-use crate::collect::{AGE_BOUNDS, Ages, Amount, Estimate, Losses, RegionKind, Spread};
+use crate::collect::{
+    AGE_BOUNDS, Ages, Amount, BlockList, Estimate, ListedBlock, Losses, RegionKind, Spread, Weight,
+};
 use crate::leak::Change;
 use crate::memory::Parts;
 use crate::overhead::{Governed, Overhead, ProgramTime, Spent};
@@ -57,6 +59,7 @@ pub(super) fn rich() -> Report {
     };
     report.unwind = Unwind::Fp;
     report.top = usize::MAX;
+    report.depth = Some(3);
     report.quantity = Quantity {
         measure: Measure::Growth,
         unit: Unit::Blocks,
@@ -77,6 +80,7 @@ pub(super) fn rich() -> Report {
         bytes: 2,
         frees: 3,
         processes: 4,
+        calls: 6,
         events: 5,
         causes: BTreeMap::from([
             ("block_table_full".into(), 1),
@@ -131,7 +135,20 @@ fn stacks(report: &mut Report) {
             freed: Estimate::default(),
         },
     };
+    first.blocks = Some(BlockList {
+        listed: vec![
+            ListedBlock {
+                address: Avma::new(u64::MAX),
+                size: 7,
+                age: Duration::MAX,
+                weight: Weight::of_blocks(1.5),
+            };
+            3
+        ],
+        left_out: u64::MAX,
+    });
     let second = &mut report.stacks[1];
+    second.blocks = Some(BlockList::default());
     second.instance = 2;
     second.ended = Some(InstanceEnd::Exited);
     second.kind = Some(RegionKind::Shared);

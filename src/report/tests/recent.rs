@@ -81,12 +81,12 @@ fn text_of_ages_and_changes() {
     insta::assert_snapshot!(entry, @r"
     [09:05:07] Top 10 stacks with outstanding allocations:
     	400 bytes in 10 allocations from stack
-    		via malloc
+    		400 B, 100% of all outstanding, via malloc
     		+12.0 KiB/s since the last report (+61500 B: 615 allocated, 0 freed)
     		+1.0 KiB/s since 12:03:04 (marked) (+61540 B: 616 allocated, 0 freed)
     		0x00007f00000ae98c	operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
-    		                  	LeakLib::slowMemoryLeak() (inlined) [leaker] /src/leaklib.h:12
-    		0x00007f0000001131	main+0x31 [leaker] /src/leaker.cpp:30
+    		                  	LeakLib::slowMemoryLeak() (inlined) [leaker] …/leaklib.h:12
+    		0x00007f0000001131	main+0x31 [leaker] …/leaker.cpp:30
     		end: complete
     ");
     let lines: Vec<_> = text

@@ -1,0 +1,28 @@
+//! The flag that lets servers be asked for debug files.
+
+use clap::Args;
+
+use crate::config::ConfigError;
+use crate::symbolize::debuginfod::DebuginfodSettings;
+
+/// Where names come from, beyond this machine.
+#[derive(Debug, Args)]
+pub struct DebuginfodArgs {
+    /// Fetch debug files that are missing here from the servers in DEBUGINFOD_URLS, or in /etc/debuginfod.
+    ///
+    /// They are asked for objects on whose code a stack was found, by build-id alone. What they send is kept for later
+    /// in the cache of debuginfod's clients (DEBUGINFOD_CACHE_PATH). Only the last report waits for it.
+    #[arg(long)]
+    pub debuginfod: bool,
+}
+
+impl DebuginfodArgs {
+    /// What the flag means in this environment.
+    pub(super) fn check(&self) -> Result<Option<DebuginfodSettings>, ConfigError> {
+        if !self.debuginfod {
+            return Ok(None);
+        }
+        let settings = DebuginfodSettings::of_environment();
+        settings.map(Some).ok_or(ConfigError::NoDebuginfodServer)
+    }
+}

@@ -1,0 +1,34 @@
+//! Flags of bcc's two memleaks that are about nothing else here.
+
+use clap::{ArgAction, Args};
+
+use crate::config::ConfigError;
+use crate::report::{CallsTold, Format};
+
+/// What users of bcc's memleak expect besides.
+#[derive(Debug, Args)]
+pub struct DialectArgs {
+    /// Write a line for each call that allocates or frees, as they come; a report is made at the end only.
+    ///
+    /// Those that come faster than they can be written are left out and counted. With --format bcc there is no report, as
+    /// there; with --format libbpf reports are made as ever, and the lines go to standard error.
+    #[arg(short = 't', long, conflicts_with = "mmap")]
+    pub trace: bool,
+    /// Write the source of what would be loaded into the kernel, and end.
+    #[arg(long, hide = true)]
+    pub ebpf: bool,
+    /// What libbpf-tools' memleak has for -h.
+    #[arg(short = '?', long, hide = true, action = ArgAction::HelpShort)]
+    pub usage: Option<bool>,
+}
+
+impl DialectArgs {
+    /// How calls are told one by one in `format`; `None` if that was not asked for.
+    pub(super) fn calls(&self, format: Format) -> Result<Option<CallsTold>, ConfigError> {
+        if !self.trace {
+            return Ok(None);
+        }
+        let told = format.calls_told();
+        told.map(Some).ok_or(ConfigError::NoPlaceForCalls(format.name()))
+    }
+}

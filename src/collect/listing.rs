@@ -1,0 +1,219 @@
+//! Single blocks of each stack, as far as there is room for them: what `-a` lists. Pure.
+//!
+//! A process can hold tens of millions of blocks. Those that are not kept are counted.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::time::Duration;
+
+use unwind_tables::addr::Avma;
+
+use super::blocks::Block;
+use super::weight::Weight;
+
+/// How many blocks are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListLimits {
+    /// Of each stack; its largest are.
+    pub of_a_stack: usize,
+    /// Of all stacks together, whichever are found first. Each takes 40 bytes while a report is made.
+    pub in_all: usize,
+}
+
+/// Which blocks are listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListRequest {
+    /// How many.
+    pub limits: ListLimits,
+    /// Instances of which young blocks are listed too: they have ended, so nothing of theirs is still to be freed.
+    pub ended: HashSet<u32>,
+}
+
+/// A block in a list.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ListedBlock {
+    /// Where it begins.
+    pub address: Avma,
+    /// The bytes that were asked for.
+    pub size: u64,
+    /// How old it was.
+    pub age: Duration,
+    /// How many blocks it stands for.
+    pub weight: Weight,
+}
+
+/// The blocks of a stack, the largest first, those of one size by their addresses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockList {
+    /// Those that there was room for.
+    pub listed: Vec<ListedBlock>,
+    /// How many more were found.
+    pub left_out: u64,
+}
+
+/// What is kept of a block, compared by its place in the list: what comes first is the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kept {
+    size: Reverse<u64>,
+    address: Avma,
+    age: Duration,
+    weight: Weight,
+}
+
+impl Kept {
+    fn listed(self) -> ListedBlock {
+        ListedBlock {
+            address: self.address,
+            size: self.size.0,
+            age: self.age,
+            weight: self.weight,
+        }
+    }
+}
+
+/// A stack's. The last in the list is on top.
+#[derive(Clone, Debug, Default)]
+struct OfStack {
+    kept: BinaryHeap<Kept>,
+    left_out: u64,
+}
+
+/// Blocks by stack, while they are read and after.
+#[derive(Clone, Debug)]
+pub(super) struct Listing {
+    request: ListRequest,
+    /// By the number of the stack's record.
+    by_stack: HashMap<u32, OfStack>,
+    kept: usize,
+}
+
+impl Listing {
+    pub(super) fn new(request: ListRequest) -> Self {
+        Self {
+            request,
+            by_stack: HashMap::new(),
+            kept: 0,
+        }
+    }
+
+    /// Takes in a block that is `age` old; one that is younger than `older` only if that does not matter any more.
+    pub(super) fn add(&mut self, block: &Block, age: Duration, older: Duration) {
+        if age < older && !self.request.ended.contains(&block.instance) {
+            return;
+        }
+        let ListLimits { of_a_stack, in_all } = self.request.limits;
+        let stack = self.by_stack.entry(block.stack).or_default();
+        let kept = Kept {
+            size: Reverse(block.size),
+            address: block.address,
+            age,
+            weight: block.weight,
+        };
+        if stack.kept.len() < of_a_stack && self.kept < in_all {
+            stack.kept.push(kept);
+            self.kept += 1;
+            return;
+        }
+        stack.left_out += 1;
+        if let Some(mut last) = stack.kept.peek_mut()
+            && kept < *last
+        {
+            *last = kept;
+        }
+    }
+
+    /// Those of several records, which make one stack.
+    pub(super) fn of(&self, records: &[u32]) -> BlockList {
+        let stacks = || records.iter().filter_map(|record| self.by_stack.get(record));
+        let mut kept: Vec<Kept> = stacks().flat_map(|stack| stack.kept.iter().copied()).collect();
+        kept.sort_unstable();
+        let most = self.request.limits.of_a_stack;
+        let beyond = u64::try_from(kept.len().saturating_sub(most)).unwrap_or(u64::MAX);
+        kept.truncate(most);
+        BlockList {
+            listed: kept.into_iter().map(Kept::listed).collect(),
+            left_out: stacks().map(|stack| stack.left_out).sum::<u64>() + beyond,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLDER: Duration = Duration::from_secs(1);
+
+    fn block(stack: u32, size: u64, address: u64) -> Block {
+        Block {
+            instance: 1,
+            address: Avma::new(address),
+            size,
+            allocated_at: 0,
+            stack,
+            weight: Weight::stored(1f32.to_bits()),
+        }
+    }
+
+    fn listing(of_a_stack: usize, in_all: usize, ended: &[u32]) -> Listing {
+        Listing::new(ListRequest {
+            limits: ListLimits { of_a_stack, in_all },
+            ended: ended.iter().copied().collect(),
+        })
+    }
+
+    fn sizes(list: &BlockList) -> (Vec<u64>, u64) {
+        (
+            list.listed.iter().map(|block| block.size).collect(),
+            list.left_out,
+        )
+    }
+
+    /// Of each stack its largest blocks are kept, whenever they come; the others are counted.
+    #[test]
+    fn the_largest_are_kept() {
+        let mut listing = listing(2, 100, &[]);
+        for (address, size) in [5, 1, 9, 7, 7].into_iter().enumerate() {
+            listing.add(&block(3, size, address as u64), OLDER, OLDER);
+        }
+        assert_eq!(sizes(&listing.of(&[3])), (vec![9, 7], 3));
+        assert_eq!(
+            listing.of(&[3]).listed[1].address,
+            Avma::new(3),
+            "the lower address"
+        );
+        assert_eq!(listing.of(&[4]), BlockList::default());
+    }
+
+    /// Stacks that turn out to be one have one list, no longer than any other.
+    #[test]
+    fn records_of_one_stack_are_one_list() {
+        let mut listing = listing(3, 100, &[]);
+        for (stack, size) in [(1, 10), (1, 30), (2, 20), (2, 40), (3, 50)] {
+            listing.add(&block(stack, size, size), OLDER, OLDER);
+        }
+        assert_eq!(sizes(&listing.of(&[1, 2])), (vec![40, 30, 20], 1));
+        assert_eq!(sizes(&listing.of(&[3])), (vec![50], 0));
+    }
+
+    /// There is an end to what all stacks together take; nothing beyond it goes uncounted.
+    #[test]
+    fn all_together_are_bounded() {
+        let mut listing = listing(100, 2, &[]);
+        for (stack, size) in [(1, 10), (1, 20), (1, 30), (2, 40)] {
+            listing.add(&block(stack, size, size), OLDER, OLDER);
+        }
+        assert_eq!(sizes(&listing.of(&[1])), (vec![30, 20], 1));
+        assert_eq!(sizes(&listing.of(&[2])), (vec![], 1));
+    }
+
+    /// Young blocks are not listed, unless what allocated them has ended.
+    #[test]
+    fn young_blocks_are_not_listed() {
+        let young = OLDER / 2;
+        for (ended, expected) in [(&[][..], (vec![], 0)), (&[1], (vec![8], 0))] {
+            let mut listing = listing(10, 10, ended);
+            listing.add(&block(1, 8, 0), young, OLDER);
+            assert_eq!(sizes(&listing.of(&[1])), expected);
+        }
+    }
+}

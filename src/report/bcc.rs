@@ -1,0 +1,113 @@
+//! The dialect of bcc's `memleak.py`. See `dialect` for what it leaves to standard error.
+//!
+//! Two variants, as there: from the block table, frames with their addresses; from totals alone (`-C`), without. bcc
+//! drops stacks that could not be stored from the first and says "stack information lost" in the second; here both
+//! say it, or a report could leave out the largest of all without a word.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use super::dialect::{Stage, attached};
+use super::text::Printable;
+use super::{Frame, Report, Stack};
+use crate::collect::ListedBlock;
+
+/// Stands for the frames of a stack that is not known.
+const LOST: &str = "stack information lost";
+
+/// The lines between reports.
+pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
+    match stage {
+        Stage::Started { command, .. } => {
+            vec![format!(
+                "Executing '{command}' and tracing the resulting process."
+            )]
+        }
+        Stage::Attached { pids } => attached(pids),
+        Stage::Released | Stage::Ended => Vec::new(),
+    }
+}
+
+/// Writes `report`.
+pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let has_addresses = report.compared.older.is_some();
+    write_header(report, out)?;
+    for block in blocks(report) {
+        writeln!(out, "\taddr = {:x} size = {}", block.address, block.size)?;
+    }
+    let mut shown: Vec<&Stack> = report.holders().take(report.top).collect();
+    shown.reverse();
+    if shown.is_empty() && !has_addresses {
+        // The entries are printed as one text, which is empty.
+        return writeln!(out);
+    }
+    for stack in shown {
+        write_entry(stack, out)?;
+        if stack.frames.is_empty() {
+            writeln!(out, "\t\t{LOST}")?;
+        }
+        for frame in &stack.frames {
+            let name = Name {
+                frame,
+                pid: stack.pid,
+            };
+            match has_addresses {
+                true => writeln!(out, "\t\t{:#018x}\t{name}", frame.at.pc)?,
+                false => writeln!(out, "\t\t{name}")?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The line that begins a report; the number is what was asked for.
+pub(super) fn write_header(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "[{}] Top {} stacks with outstanding allocations:",
+        report.time, report.top
+    )
+}
+
+/// The line that begins a stack.
+pub(super) fn write_entry(stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
+    let amount = stack.shown();
+    writeln!(
+        out,
+        "\t{} bytes in {} allocations from stack",
+        amount.bytes, amount.blocks
+    )
+}
+
+/// Those of all stacks together, the smallest first, whether or not their stacks are among the largest.
+fn blocks(report: &Report) -> Vec<&ListedBlock> {
+    let lists = report.holders().filter_map(|stack| stack.blocks.as_ref());
+    let mut blocks: Vec<_> = lists.flat_map(|list| &list.listed).collect();
+    blocks.sort_by_key(|block| (block.size, block.address));
+    blocks
+}
+
+/// `function+0xoffset [module]`, as far as known.
+struct Name<'a> {
+    frame: &'a Frame,
+    pid: u32,
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let symbol = &self.frame.names.symbol;
+        match symbol {
+            None => f.write_str("[unknown]")?,
+            Some(symbol) => {
+                Printable(&symbol.name).fmt(f)?;
+                symbol.offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))?;
+            }
+        }
+        match (&self.frame.at.place, symbol) {
+            (Some((module, _)), _) => write!(f, " [{}]", Printable(&module.basename())),
+            // bcc takes the file that names generated code for its module.
+            (None, Some(_)) => write!(f, " [perf-{}.map]", self.pid),
+            (None, None) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Single blocks of a stack (`-a`): how many each format lists, and how they look in those of our own.
+//!
+//! The word "byte" must not occur (see `text`).
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::health::counted;
+use super::{Format, Report, Stack};
+use crate::bpf::Sampling;
+use crate::collect::{BlockList, ListLimits, ListedBlock};
+
+/// Blocks of one stack that a format lists; formats that list none are not here.
+const OF_A_STACK: &[(Format, usize)] = &[
+    (Format::Text, 10),
+    (Format::Json, 1000),
+    // As the originals do; a reader of these wants them all.
+    (Format::Bcc, usize::MAX),
+    (Format::Libbpf, usize::MAX),
+];
+
+/// Blocks of all stacks together: 170 MB while a report is made, and more lines than anybody reads.
+const IN_ALL: usize = 1 << 22;
+
+impl Format {
+    /// How many blocks it lists; `None` if it has no place for them.
+    pub fn list_limits(self) -> Option<ListLimits> {
+        let row = OF_A_STACK.iter().find(|(format, _)| *format == self);
+        row.map(|&(_, of_a_stack)| ListLimits {
+            of_a_stack,
+            in_all: IN_ALL,
+        })
+    }
+}
+
+/// The blocks of a stack for people, a line each, and how many there are besides.
+pub(super) fn lines(stack: &Stack, report: &Report) -> Vec<String> {
+    let Some(BlockList { listed, left_out }) = &stack.blocks else {
+        return Vec::new();
+    };
+    let mut lines: Vec<_> = listed.iter().map(|block| line(block, report)).collect();
+    match (listed.is_empty(), *left_out) {
+        (_, 0) => {}
+        (true, blocks) => lines.push(format!("{} not listed", counted(blocks, "block"))),
+        (false, blocks) => lines.push(format!("and {}", counted(blocks, "more block"))),
+    }
+    lines
+}
+
+fn line(block: &ListedBlock, report: &Report) -> String {
+    let age = age(block.age);
+    let text = format!("addr = {:#x} size = {}, {age} old", block.address, block.size);
+    match report.sampling {
+        Sampling::All => text,
+        Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) => {
+            format!("{text}, stands for {:.1}", block.weight.blocks())
+        }
+    }
+}
+
+/// A time in the largest unit of which it is at least one, with one decimal.
+fn age(age: Duration) -> String {
+    const UNITS: [(f64, &str); 4] = [(86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")];
+    let seconds = age.as_secs_f64();
+    let unit = UNITS.iter().find(|(unit, _)| seconds >= *unit);
+    match unit {
+        Some((unit, name)) => format!("{:.1} {name}", seconds / unit),
+        None => format!("{} ms", age.as_millis()),
+    }
+}
+
+/// The same for programs.
+#[derive(Serialize)]
+pub(super) struct BlocksJson {
+    listed: Vec<BlockJson>,
+    left_out: u64,
+}
+
+#[derive(Serialize)]
+struct BlockJson {
+    address: String,
+    bytes: u64,
+    age_ns: u64,
+    /// How many it stands for; only where blocks are sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<f64>,
+}
+
+impl BlocksJson {
+    pub(super) fn of(list: &BlockList, report: &Report) -> Self {
+        let is_sampled = report.sampling != Sampling::All;
+        let listed = list.listed.iter().map(|block| BlockJson {
+            address: format!("{:#x}", block.address),
+            bytes: block.size,
+            age_ns: u64::try_from(block.age.as_nanos()).unwrap_or(u64::MAX),
+            weight: is_sampled.then(|| block.weight.blocks()),
+        });
+        Self {
+            listed: listed.collect(),
+            left_out: list.left_out,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ages are in the unit that people would say them in.
+    #[test]
+    fn ages() {
+        for (milliseconds, expected) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1000, "1.0 s"),
+            (12_340, "12.3 s"),
+            (90_000, "1.5 min"),
+            (5_400_000, "1.5 h"),
+            (129_600_000, "1.5 d"),
+        ] {
+            assert_eq!(age(Duration::from_millis(milliseconds)), expected);
+        }
+    }
+}

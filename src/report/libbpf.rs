@@ -1,0 +1,95 @@
+//! The dialect of libbpf-tools' `memleak`, as it is without blazesym. See `dialect` for what it leaves to standard
+//! error.
+//!
+//! Differs from bcc's in everything but words: no tab before entries, the largest first, frames with numbers and whole
+//! paths, a header that counts what is shown and pads no digits. Names are demangled, as the same tool does with
+//! blazesym.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use super::dialect::{Stage, attached};
+use super::text::Printable;
+use super::{Frame, Report, Stack, TimeOfDay};
+
+/// The lines between reports. (The original ends a program that it has started. This one does not, so it does not say
+/// so.)
+pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
+    match stage {
+        Stage::Started { pid, .. } => vec![format!("child created with pid: {pid}")],
+        Stage::Attached { pids } => attached(pids),
+        Stage::Released => vec!["received go event. executing child command".to_owned()],
+        Stage::Ended => vec!["reaped child process".to_owned()],
+    }
+}
+
+/// Writes `report`.
+pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let known = report.holders().filter(|stack| !stack.frames.is_empty());
+    let shown: Vec<&Stack> = known.take(report.top).collect();
+    let TimeOfDay { hour, minute, second } = report.time;
+    writeln!(
+        out,
+        "[{hour}:{minute}:{second}] Top {} stacks with outstanding allocations:",
+        shown.len()
+    )?;
+    for stack in shown {
+        let amount = stack.shown();
+        writeln!(
+            out,
+            "{} bytes in {} allocations from stack",
+            amount.bytes, amount.blocks
+        )?;
+        for block in stack.blocks.iter().flat_map(|list| &list.listed) {
+            writeln!(out, "\taddr = {:#x} size = {}", block.address, block.size)?;
+        }
+        for (number, frame) in stack.frames.iter().enumerate() {
+            let name = Name {
+                frame,
+                is_kernel: report.kernel.is_some(),
+            };
+            writeln!(out, "\t{number} [<{:016x}>]{name}", frame.at.pc)?;
+        }
+    }
+    Ok(())
+}
+
+/// The original's warning about blocks whose stack is not known, which are not in its reports.
+pub(super) fn missing_stacks(report: &Report) -> Option<String> {
+    let unknown = report.holders().filter(|stack| stack.frames.is_empty());
+    let blocks = unknown
+        .map(|stack| stack.shown().blocks)
+        .fold(0, u64::saturating_add);
+    // Stacks have no hash collisions here.
+    (blocks > 0).then(|| {
+        format!(
+            "WARNING: {blocks} stack traces could not be displayed due to memory shortage, including 0 caused by hash \
+             collisions. Consider increasing --stack-storage-size."
+        )
+    })
+}
+
+/// ` function+0xoffset [/path/of/module]`, as far as known; the kernel's functions without module.
+struct Name<'a> {
+    frame: &'a Frame,
+    is_kernel: bool,
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let module = self.frame.at.place.as_ref().map(|(module, _)| module);
+        let module = module.filter(|_| !self.is_kernel);
+        let symbol = self.frame.names.symbol.as_ref();
+        if module.is_none() && symbol.is_none() {
+            return f.write_str(" <null sym>");
+        }
+        if let Some(symbol) = symbol {
+            write!(f, " {}", Printable(&symbol.name))?;
+            symbol.offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))?;
+        }
+        match module {
+            Some(module) => write!(f, " [{}]", Printable(&module.path.to_string_lossy())),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Source paths made short: of the directory that a report's paths have in common, it is enough to say it once.
+//!
+//! Paths with something in common are those of one program; standard headers lie elsewhere, the C library's paths are
+//! relative. Where not all begin alike, the directory is left out that makes the most paths the shortest.
+
+use std::collections::BTreeMap;
+
+use super::Stack;
+use super::text::Printable;
+
+/// Directories of one path that are looked at, the outermost first: a path comes from a file that anybody can write.
+const MAX_DIRECTORIES: usize = 32;
+
+/// Stands for the directory that is left out; its width in characters.
+const MARK: &str = "…/";
+const MARK_WIDTH: usize = 2;
+
+/// The directory that is left out of a report's paths, with the slash at its end; none if nothing is gained by it.
+#[derive(Debug, Default)]
+pub(super) struct Paths(Option<String>);
+
+impl Paths {
+    /// That of all source paths of `stacks`.
+    pub(super) fn of(stacks: &[&Stack]) -> Self {
+        let frames = stacks.iter().flat_map(|stack| &stack.frames);
+        let files = frames.flat_map(|frame| {
+            let inlined = frame.names.inlined.iter().map(|inlined| &inlined.file);
+            inlined.chain([&frame.names.file]).filter_map(Option::as_deref)
+        });
+        Self::common(files)
+    }
+
+    fn common<'a>(files: impl Iterator<Item = &'a str>) -> Self {
+        let mut directories: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut all = 0;
+        for file in files.filter(|file| file.starts_with('/')) {
+            all += 1;
+            let slashes = file.match_indices('/').skip(1).take(MAX_DIRECTORIES);
+            for (slash, _) in slashes {
+                *directories.entry(&file[..=slash]).or_default() += 1;
+            }
+        }
+        // It is written out once.
+        let saved = |directory: &str, count: usize| directory.len().saturating_sub(MARK_WIDTH) * (count - 1);
+        let useful = directories
+            .into_iter()
+            .filter(|&(directory, count)| saved(directory, count) > 0);
+        // What all have in common comes before all else; the longest of these saves most.
+        let best = useful.max_by_key(|&(directory, count)| (count == all, saved(directory, count)));
+        Self(best.map(|(directory, _)| directory.to_owned()))
+    }
+
+    /// What is to be shown of a path: a mark where something is left out, and the rest.
+    pub(super) fn shorten<'a>(&self, path: &'a str) -> (&'static str, &'a str) {
+        let directory = self.0.as_deref();
+        match directory.and_then(|directory| path.strip_prefix(directory)) {
+            Some(rest) => (MARK, rest),
+            None => ("", path),
+        }
+    }
+
+    /// What the mark stands for, if it is used.
+    pub(super) fn line(&self) -> Option<String> {
+        let directory = self.0.as_deref()?;
+        Some(format!("{MARK} is {}", Printable(directory)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common(files: &[&str]) -> Option<String> {
+        Paths::common(files.iter().copied()).0
+    }
+
+    /// What all have in common is left out, down to the last directory; a file alone, or nothing in common, has nothing
+    /// to leave out.
+    #[test]
+    fn what_all_have_in_common() {
+        for (files, expected) in [
+            (
+                &["/home/me/app/a.c", "/home/me/app/b.c"][..],
+                Some("/home/me/app/"),
+            ),
+            (&["/home/me/app/a.c", "/home/me/lib/b.c"], Some("/home/me/")),
+            (
+                &["/home/me/app/a.c", "./csu/start.c", "/home/me/app/a.c"],
+                Some("/home/me/app/"),
+            ),
+            (&["/home/me/app/a.c"], None),
+            (&["a.c", "b.c"], None),
+            (&["/a.c", "/b.c"], None),
+            (&["/s/a.c", "/s/b.c"], Some("/s/")),
+            (&[], None),
+        ] {
+            assert_eq!(common(files).as_deref(), expected, "{files:?}");
+        }
+    }
+
+    /// Where not all begin alike, what saves most is left out.
+    #[test]
+    fn what_most_have_in_common() {
+        let files = [
+            "/home/me/app/src/main.cpp",
+            "/home/me/app/src/cache.cpp",
+            "/home/me/app/src/cache.cpp",
+            "/usr/include/c++/12/bits/new_allocator.h",
+            "/usr/include/c++/12/bits/alloc_traits.h",
+        ];
+        assert_eq!(common(&files).as_deref(), Some("/home/me/app/src/"));
+    }
+
+    /// The rest of a path is shown behind the mark; other paths are shown whole.
+    #[test]
+    fn shortened_paths() {
+        let paths = Paths(Some("/src/app/".to_owned()));
+        assert_eq!(paths.shorten("/src/app/x/a.c"), ("…/", "x/a.c"));
+        assert_eq!(paths.shorten("/src/apple/a.c"), ("", "/src/apple/a.c"));
+        assert_eq!(paths.line().as_deref(), Some("…/ is /src/app/"));
+        assert_eq!(Paths::default().shorten("/a"), ("", "/a"));
+        assert_eq!(Paths::default().line(), None);
+    }
+
+    /// A path of nothing but slashes takes no more than any other.
+    #[test]
+    fn paths_are_not_trusted() {
+        let evil = "/".repeat(1 << 20);
+        let found = common(&[&evil, &evil]).expect("they begin alike");
+        assert!(found.len() <= MAX_DIRECTORIES + 1);
+    }
+}

@@ -1,0 +1,179 @@
+//! Calls told one by one (`-t`): takes them from the kernel side, finds out who called, and hands them on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::{Session, Signals, describe};
+use crate::allocator::Name;
+use crate::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
+use crate::report::{Call, Consumer};
+
+/// How often the queue is looked at. It holds as many calls as come in 10 ms at ten million a second.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
+
+/// How often the queue is emptied each time; as a rule, all that it can hold is taken by half of it.
+const BATCHES: usize = 16;
+
+/// How often it is looked whether calls were left out, until some were.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Who called is remembered for so many stacks.
+const MAX_CALLERS: usize = 1 << 16;
+
+/// Who made a call.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    /// The allocator function.
+    pub(super) allocator: Name,
+    /// Where it was called, as far as is known.
+    pub(super) at: Option<Arc<str>>,
+}
+
+/// What is needed to tell calls.
+pub(super) struct Teller {
+    queue: CallQueue,
+    began: Moment,
+    /// By the number of the stack's record.
+    callers: HashMap<u32, Caller>,
+    /// When it is looked whether some were left out; never again once that was said.
+    next_look: Option<Instant>,
+}
+
+impl Teller {
+    /// `started`: when the last probe was attached.
+    pub(super) fn new(queue: CallQueue, started: Instant) -> Self {
+        Self {
+            queue,
+            began: Moment::ago(started.elapsed()),
+            callers: HashMap::new(),
+            next_look: Some(Instant::now()),
+        }
+    }
+
+    /// Hands on what has come. `who` finds out who called, given a stack record; `pid_of` whose call it is.
+    pub(super) fn tell_all(
+        &mut self,
+        reports: &mut dyn Consumer,
+        pid_of: impl Fn(&CallEvent) -> u32,
+        mut who: impl FnMut(u32) -> Caller,
+    ) -> anyhow::Result<()> {
+        for _ in 0..BATCHES {
+            if !self.tell(reports, &pid_of, &mut who)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether there can be more.
+    fn tell(
+        &mut self,
+        reports: &mut dyn Consumer,
+        pid_of: &impl Fn(&CallEvent) -> u32,
+        who: &mut impl FnMut(u32) -> Caller,
+    ) -> anyhow::Result<bool> {
+        let events = self.queue.take().context("cannot read the queue of calls")?;
+        let calls: Vec<_> = events
+            .into_iter()
+            .map(|event| {
+                let caller = self.caller(event.stack, who);
+                Call {
+                    kind: event.kind,
+                    elapsed: self.began.until(event.time),
+                    clock: Duration::from_nanos(event.time),
+                    pid: pid_of(&event),
+                    thread: event.thread,
+                    comm: event.comm,
+                    cpu: event.cpu,
+                    allocator: caller.allocator,
+                    address: event.address,
+                    size: event.size,
+                    caller: caller.at,
+                }
+            })
+            .collect();
+        reports.tell(&calls)?;
+        Ok(!calls.is_empty())
+    }
+
+    fn caller(&mut self, record: u32, who: &mut impl FnMut(u32) -> Caller) -> Caller {
+        if let Some(known) = self.callers.get(&record) {
+            return known.clone();
+        }
+        let caller = who(record);
+        // What is not known can be later, when the mappings are.
+        if caller.at.is_some() && self.callers.len() < MAX_CALLERS {
+            self.callers.insert(record, caller.clone());
+        }
+        caller
+    }
+
+    /// Says once that calls come too fast. Reports say how many were left out.
+    pub(super) fn warn(
+        &mut self,
+        counters: impl FnOnce() -> Result<Counters, libbpf_rs::Error>,
+    ) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.next_look.is_none_or(|look| now < look) {
+            return Ok(());
+        }
+        let counters = counters().context("cannot read the counters")?;
+        self.next_look = Some(now + LOOK);
+        if counters.get(Counter::LostCallEvent) > 0 {
+            self.next_look = None;
+            tracing::warn!(
+                "calls come faster than they can be written: some are left out; fewer come with -z, -Z or -s"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Session<'_> {
+    /// As [`Session::follow`], handing calls to `reports` as they come, if they are told.
+    pub(super) fn follow_calls(
+        &mut self,
+        deadline: Instant,
+        signals: &Signals,
+        reports: &mut dyn Consumer,
+    ) -> anyhow::Result<bool> {
+        if self.teller.is_none() {
+            return self.follow(deadline, signals);
+        }
+        loop {
+            let next = deadline.min(Instant::now() + PAUSE);
+            let ended = self.follow(next, signals)?;
+            self.tell_calls(reports)?;
+            if ended || next == deadline {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Hands on all calls that have come by now.
+    pub(super) fn tell_calls(&mut self, reports: &mut dyn Consumer) -> anyhow::Result<()> {
+        let Some(teller) = &mut self.teller else {
+            return Ok(());
+        };
+        let live = &self.live;
+        let mut names = describe::Describer {
+            processes: &live.processes,
+            modules: &live.modules,
+            tables: &live.tables,
+            allocators: live.probes.catalog(),
+            symbolizer: &mut self.symbolizer,
+            facts: &mut self.facts,
+            perf_maps: &self.perf_maps,
+        };
+        let pid_of = |event: &CallEvent| {
+            let process = live.processes.get(&event.instance);
+            process.map_or(event.process, |process| process.facts.pid)
+        };
+        let who = |record| names.caller(stack_of(&live.kernel, record));
+        teller.tell_all(reports, pid_of, who)?;
+        teller.warn(|| Counters::read(&live.kernel.recorded.counters))
+    }
+}

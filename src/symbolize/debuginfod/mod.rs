@@ -1,0 +1,283 @@
+//! Debug files from servers that know them by build-id (<https://sourceware.org/elfutils/Debuginfod.html>), for who asks
+//! for it. Nothing is sent but build-ids.
+//!
+//! Files are fetched by a thread of their own, one after the other, and no report waits for them while processes are
+//! traced: mapping changes are to be followed. What has arrived is used by the next report; the last one waits.
+
+mod cache;
+mod client;
+mod settings;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::debug_file::BuildId;
+use cache::{Cache, Cached};
+use client::{Answer, Client};
+pub use settings::DebuginfodSettings;
+
+/// How often who waits looks whether it is still to.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Servers, and what came from them.
+pub struct Debuginfod {
+    requests: Sender<Request>,
+    shared: Arc<Shared>,
+    cache: Cache,
+    timeout: Duration,
+    patience: Patience,
+    has_waited: Cell<bool>,
+}
+
+/// Whether who needs a file waits for it.
+#[derive(Clone, Debug, Default)]
+pub enum Patience {
+    /// It does not.
+    #[default]
+    None,
+    /// As long as something goes on.
+    Long,
+    /// The same, until this is set.
+    Until(Arc<AtomicBool>),
+}
+
+impl Patience {
+    /// What people can do who have less.
+    fn way_out(&self) -> &'static str {
+        match self {
+            Self::None | Self::Until(_) => "Ctrl-C makes it without them",
+            Self::Long => "Ctrl-C again ends without it",
+        }
+    }
+
+    fn lasts(&self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Long => true,
+            Self::Until(end) => !end.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A file that is wanted.
+struct Request {
+    id: BuildId,
+    /// What people know its object by.
+    name: String,
+}
+
+/// What the fetching thread and others know.
+#[derive(Default)]
+struct Shared {
+    states: Mutex<HashMap<BuildId, State>>,
+    /// A state changed.
+    changed: Condvar,
+    /// Changes whenever something goes on.
+    progress: AtomicU64,
+}
+
+/// What is known of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Asked,
+    Here(PathBuf),
+    Nowhere,
+}
+
+/// The answer to who looks for a file.
+#[derive(Debug)]
+pub(super) enum Fetch {
+    /// The file.
+    Here(File),
+    /// There is none.
+    Nowhere,
+    /// It was asked for.
+    NotYet,
+}
+
+/// Whether a file that was on its way has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It has.
+    Here,
+    /// It will not.
+    Never,
+    /// Not yet.
+    Awaited,
+}
+
+impl Debuginfod {
+    /// Gets ready to ask the servers of `settings`. None is asked before a file is wanted.
+    ///
+    /// # Errors
+    ///
+    /// The cache cannot be used, or no thread be made.
+    pub fn start(settings: DebuginfodSettings) -> io::Result<Self> {
+        let cache = Cache::open(&settings.cache).map_err(|error| {
+            let directory = settings.cache.display();
+            let remedy = "name another directory in DEBUGINFOD_CACHE_PATH";
+            io::Error::new(
+                error.kind(),
+                format!("cannot keep debug files in {directory}: {error}; {remedy}"),
+            )
+        })?;
+        let timeout = settings.timeout;
+        let shared = Arc::new(Shared::default());
+        let (requests, wanted) = mpsc::channel();
+        let fetcher = Fetcher {
+            client: Client::new(settings, cache.clone()),
+            cache: cache.clone(),
+            shared: Arc::clone(&shared),
+        };
+        thread::Builder::new()
+            .name("debuginfod".to_owned())
+            .spawn(move || fetcher.run(&wanted))?;
+        Ok(Self {
+            requests,
+            shared,
+            cache,
+            timeout,
+            patience: Patience::None,
+            has_waited: Cell::new(false),
+        })
+    }
+
+    /// Whether files are waited for from now on.
+    pub(super) fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+    }
+
+    /// The debug file of the object with this build-id, which lies at `object`.
+    pub(super) fn find(&self, id: &BuildId, object: &Path) -> Fetch {
+        let mut states = self.shared.lock();
+        if !states.contains_key(id) {
+            let state = match self.cache.get(id) {
+                Cached::File(path) => State::Here(path),
+                Cached::Missing => State::Nowhere,
+                Cached::Nothing => self.request(id, object),
+            };
+            states.insert(id.clone(), state);
+        }
+        if states.get(id) == Some(&State::Asked) && self.patience.lasts() {
+            states = self.wait(states, id);
+        }
+        let state = states.get(id).cloned();
+        drop(states);
+        match state {
+            Some(State::Here(path)) => {
+                let opened = id.open_same(Path::new("/"), &path);
+                opened.map_or(Fetch::Nowhere, |opened| Fetch::Here(opened.file))
+            }
+            Some(State::Asked) => Fetch::NotYet,
+            Some(State::Nowhere) | None => Fetch::Nowhere,
+        }
+    }
+
+    /// What became of a file that was on its way.
+    pub(super) fn arrival(&self, id: &BuildId) -> Arrival {
+        match self.shared.lock().get(id) {
+            Some(State::Here(_)) => Arrival::Here,
+            Some(State::Asked) => Arrival::Awaited,
+            Some(State::Nowhere) | None => Arrival::Never,
+        }
+    }
+
+    fn request(&self, id: &BuildId, object: &Path) -> State {
+        let name = object.file_name().unwrap_or(object.as_os_str());
+        let request = Request {
+            id: id.clone(),
+            name: name.to_string_lossy().into_owned(),
+        };
+        match self.requests.send(request) {
+            Ok(()) => State::Asked,
+            // The thread has panicked.
+            Err(_) => State::Nowhere,
+        }
+    }
+
+    /// Waits until it is known what becomes of a file, as long as something goes on.
+    fn wait<'a>(
+        &'a self,
+        mut states: MutexGuard<'a, HashMap<BuildId, State>>,
+        id: &BuildId,
+    ) -> MutexGuard<'a, HashMap<BuildId, State>> {
+        if !self.has_waited.replace(true) {
+            tracing::info!(
+                "debuginfod: the report waits for debug files; {}",
+                self.patience.way_out()
+            );
+        }
+        let mut last = (self.shared.progress.load(Ordering::Relaxed), Instant::now());
+        while states.get(id) == Some(&State::Asked) && self.patience.lasts() {
+            let progress = self.shared.progress.load(Ordering::Relaxed);
+            if progress != last.0 {
+                last = (progress, Instant::now());
+            }
+            if last.1.elapsed() > self.timeout {
+                tracing::warn!(
+                    "debuginfod: nothing came for {} seconds (DEBUGINFOD_TIMEOUT): names are found without it",
+                    self.timeout.as_secs()
+                );
+                states.insert(id.clone(), State::Nowhere);
+                break;
+            }
+            let waited = self.shared.changed.wait_timeout(states, TICK);
+            states = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        states
+    }
+}
+
+impl Shared {
+    /// Nothing panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, HashMap<BuildId, State>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the thread does.
+struct Fetcher {
+    client: Client,
+    cache: Cache,
+    shared: Arc<Shared>,
+}
+
+impl Fetcher {
+    fn run(mut self, wanted: &Receiver<Request>) {
+        self.cache.clean();
+        for request in wanted {
+            let state = self.fetch(&request);
+            self.shared.lock().insert(request.id, state);
+            self.shared.changed.notify_all();
+        }
+    }
+
+    fn fetch(&mut self, Request { id, name }: &Request) -> State {
+        if !self.client.can_ask() {
+            return State::Nowhere;
+        }
+        tracing::info!("debuginfod: asking for the debug information of {name} (build {id})");
+        let began = Instant::now();
+        match self.client.fetch(id, &self.shared.progress) {
+            Answer::Fetched { path, bytes, server } => {
+                let megabytes = bytes.div_ceil(1_000_000);
+                let seconds = began.elapsed().as_secs_f32();
+                tracing::info!("debuginfod: {name}: {megabytes} MB from {server} in {seconds:.1} s");
+                State::Here(path)
+            }
+            Answer::Nowhere => {
+                tracing::info!("debuginfod: {name}: no server has it");
+                State::Nowhere
+            }
+            Answer::Failed => State::Nowhere,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What the environment says about servers: the variables and files that every client of debuginfod knows
+//! (debuginfod-client-config(7)).
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where distributions name servers of their own; shells read it at login.
+const SYSTEM_SERVERS: &str = "/etc/debuginfod";
+/// Time for a server to send the first 100 KB, by the same manual page.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// Time for a whole file. The manual page has no limit.
+const MAX_TIME: Duration = Duration::from_secs(600);
+/// The largest file that is fetched, in bytes. The manual page has no limit; what is larger could not be held.
+const MAX_SIZE: u64 = 2 << 30;
+
+/// Which servers are asked, and how much may be taken from them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DebuginfodSettings {
+    /// Addresses, in the order in which they are asked, without a slash at their end.
+    pub servers: Vec<String>,
+    /// Where files are kept.
+    pub cache: PathBuf,
+    /// Time for a server to answer, and for data to come.
+    pub timeout: Duration,
+    /// Time for a whole file.
+    pub max_time: Duration,
+    /// Bytes of the largest file that is fetched.
+    pub max_size: u64,
+}
+
+impl DebuginfodSettings {
+    /// What the environment and the system's files say; `None` if they name no server.
+    pub fn of_environment() -> Option<Self> {
+        let system = || system_servers(Path::new(SYSTEM_SERVERS));
+        Self::new(|name| std::env::var_os(name), system, |path| path.is_dir())
+    }
+
+    fn new(
+        variable: impl Fn(&str) -> Option<OsString>,
+        system_servers: impl FnOnce() -> String,
+        is_directory: impl Fn(&Path) -> bool,
+    ) -> Option<Self> {
+        let given = variable("DEBUGINFOD_URLS").filter(|given| !given.is_empty());
+        // `sudo` does not hand the variable on, and what the login shell made it of is there to be read.
+        let given = given.map_or_else(system_servers, |given| given.to_string_lossy().into_owned());
+        let servers: Vec<String> = given
+            .split_whitespace()
+            // Other words are policies about signatures of packages.
+            .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
+            .map(|word| word.trim_end_matches('/').to_owned())
+            .collect();
+        let number = |name| {
+            let text = variable(name)?;
+            text.to_str()?
+                .trim()
+                .parse()
+                .ok()
+                .filter(|&number: &u64| number > 0)
+        };
+        (!servers.is_empty()).then(|| Self {
+            servers,
+            cache: cache(&variable, is_directory),
+            timeout: number("DEBUGINFOD_TIMEOUT").map_or(TIMEOUT, Duration::from_secs),
+            max_time: number("DEBUGINFOD_MAXTIME").map_or(MAX_TIME, Duration::from_secs),
+            max_size: number("DEBUGINFOD_MAXSIZE").unwrap_or(MAX_SIZE),
+        })
+    }
+}
+
+/// The words of all `*.urls` files in `directory`.
+fn system_servers(directory: &Path) -> String {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return String::new();
+    };
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "urls"));
+    files.sort();
+    let texts: Vec<String> = files
+        .iter()
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .collect();
+    texts.join("\n")
+}
+
+fn cache(variable: impl Fn(&str) -> Option<OsString>, is_directory: impl Fn(&Path) -> bool) -> PathBuf {
+    let path = |name| {
+        variable(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    if let Some(given) = path("DEBUGINFOD_CACHE_PATH") {
+        return given;
+    }
+    let home = path("HOME").unwrap_or_else(|| PathBuf::from("/"));
+    let first_clients = home.join(".debuginfod_client_cache");
+    if is_directory(&first_clients) {
+        return first_clients;
+    }
+    let caches = path("XDG_CACHE_HOME").unwrap_or_else(|| home.join(".cache"));
+    caches.join("debuginfod_client")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)], system: &str) -> Option<DebuginfodSettings> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let is_directory = |path: &Path| path == Path::new("/old/.debuginfod_client_cache");
+        DebuginfodSettings::new(variable, || system.to_owned(), is_directory)
+    }
+
+    /// Servers come from the variable, else from the system's files; what is no address is no server.
+    #[test]
+    fn servers() {
+        let servers = |variables: &[_], system| settings(variables, system).map(|settings| settings.servers);
+        let some = |servers: &[&str]| Some(servers.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let given = "https://a.example/ ima:enforcing\thttp://localhost:8002 file:///srv";
+        assert_eq!(
+            servers(&[("DEBUGINFOD_URLS", given)], "https://b.example"),
+            some(&["https://a.example", "http://localhost:8002"])
+        );
+        assert_eq!(
+            servers(&[("DEBUGINFOD_URLS", "")], "https://b.example\n"),
+            some(&["https://b.example"])
+        );
+        assert_eq!(servers(&[], ""), None);
+        assert_eq!(
+            servers(&[("DEBUGINFOD_URLS", "localhost")], "https://b.example"),
+            None
+        );
+    }
+
+    /// Files are kept where the other clients of the same user keep theirs.
+    #[test]
+    fn caches() {
+        for (variables, expected) in [
+            (&[("HOME", "/h")][..], "/h/.cache/debuginfod_client"),
+            (
+                &[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")],
+                "/x/debuginfod_client",
+            ),
+            (
+                &[("HOME", "/old"), ("XDG_CACHE_HOME", "/x")],
+                "/old/.debuginfod_client_cache",
+            ),
+            (&[("HOME", "/old"), ("DEBUGINFOD_CACHE_PATH", "/c")], "/c"),
+            (&[], "/.cache/debuginfod_client"),
+        ] {
+            let found = settings(variables, "http://s").map(|settings| settings.cache);
+            assert_eq!(found, Some(PathBuf::from(expected)), "{variables:?}");
+        }
+    }
+
+    /// Limits can be set; what is no number, or means no limit, leaves ours.
+    #[test]
+    fn limits() {
+        let limits = |value: &str| {
+            let names = ["DEBUGINFOD_TIMEOUT", "DEBUGINFOD_MAXTIME", "DEBUGINFOD_MAXSIZE"];
+            let settings = settings(&names.map(|name| (name, value)), "http://s").expect("a server");
+            (settings.timeout, settings.max_time, settings.max_size)
+        };
+        let seven = Duration::from_secs(7);
+        assert_eq!(limits("7"), (seven, seven, 7));
+        for value in ["0", "-1", "x", ""] {
+            assert_eq!(limits(value), (TIMEOUT, MAX_TIME, MAX_SIZE), "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Debug information that the compiler left in files of its own (`-gsplit-dwarf`): `.dwo` files, and `.dwp` packages
+//! of them.
+//!
+//! The program's own file holds lines, and for each unit its id and the name of the file with the rest. That file is
+//! used only if it states the same id. It is looked for when an address of the unit is.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use addr2line::SplitDwarfLoad;
+use gimli::{DebugInfo, Dwarf, DwarfPackage, DwoId, Reader as _, Section, UnitType};
+use object::LittleEndian;
+use object::read::ReadCache;
+use object::read::elf::ElfFile64;
+
+use super::debug_file::DEBUG_DIRECTORY;
+use super::frame::Gap;
+use super::lines::check_nesting;
+use super::root::open_regular;
+use super::sections::{Budget, Content, Reader, Source};
+
+/// Finds the split units of one object.
+#[derive(Debug)]
+pub(super) struct SplitUnits {
+    roots: Vec<PathBuf>,
+    /// The object, and its debug file.
+    objects: Vec<PathBuf>,
+    /// The object's package, once it was looked for.
+    package: Option<Result<DwarfPackage<Reader>, Gap>>,
+    budget: Budget,
+    /// Why a unit was not found.
+    gap: Option<Gap>,
+}
+
+impl SplitUnits {
+    /// Those of an object of which `objects` are the file and its debug file, looked for under each of `roots` in turn;
+    /// what is taken for them is added to `budget`.
+    pub(super) fn new(roots: Vec<PathBuf>, objects: Vec<PathBuf>, budget: Budget) -> Self {
+        Self {
+            roots,
+            objects,
+            package: None,
+            budget,
+            gap: None,
+        }
+    }
+
+    /// Bytes taken for the object so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.budget.taken()
+    }
+
+    /// Why a unit was not found, if one was not.
+    pub(super) fn gap(&self) -> Option<Gap> {
+        self.gap
+    }
+
+    /// The unit that `wanted` tells of, alone.
+    pub(super) fn load(&mut self, wanted: &SplitDwarfLoad<Reader>) -> Option<Arc<Dwarf<Reader>>> {
+        let unit = self.find(wanted);
+        self.gap = self.gap.or(unit.as_ref().err().copied());
+        unit.ok().map(Arc::new)
+    }
+
+    fn find(&mut self, wanted: &SplitDwarfLoad<Reader>) -> Result<Dwarf<Reader>, Gap> {
+        let packed = self.packed(wanted);
+        let unit = match packed {
+            Ok(unit) => unit,
+            Err(absent) => self.unpacked(wanted, absent)?,
+        };
+        check_nesting(&unit)?;
+        Ok(unit)
+    }
+
+    /// From the package.
+    fn packed(&mut self, wanted: &SplitDwarfLoad<Reader>) -> Result<Dwarf<Reader>, Gap> {
+        let Self {
+            roots,
+            objects,
+            package,
+            budget,
+            gap: _,
+        } = self;
+        let package = package.get_or_insert_with(|| find_package(roots, objects, budget));
+        let package = package.as_ref().map_err(|gap| *gap)?;
+        let unit = package.find_cu(wanted.dwo_id, &wanted.parent);
+        let unit = unit?.ok_or(Gap::NoSplitFile)?;
+        alone(unit, wanted.dwo_id).ok_or(Gap::Malformed)
+    }
+
+    /// From a file of its own; without one, the answer is `absent`.
+    fn unpacked(&mut self, wanted: &SplitDwarfLoad<Reader>, absent: Gap) -> Result<Dwarf<Reader>, Gap> {
+        let paths = unit_paths(&self.objects, wanted);
+        for file in opened(&self.roots, &paths) {
+            let cache = ReadCache::new(&file);
+            let Ok(elf) = ElfFile64::<LittleEndian, _>::parse(&cache) else {
+                continue;
+            };
+            let content = Content::File(&file);
+            let mut unit = Source { elf: &elf, content }.split(&mut self.budget)?;
+            unit.make_dwo(&wanted.parent);
+            if let Some(unit) = alone(unit, wanted.dwo_id) {
+                return Ok(unit);
+            }
+        }
+        Err(absent)
+    }
+}
+
+/// Those of `paths` that are files, under each of `roots` in turn.
+fn opened(roots: &[PathBuf], paths: &[PathBuf]) -> impl Iterator<Item = File> {
+    let all = roots
+        .iter()
+        .flat_map(move |root| paths.iter().map(move |path| (root, path)));
+    all.filter_map(|(root, path)| Some(open_regular(root, path).ok()?.file))
+}
+
+fn find_package(
+    roots: &[PathBuf],
+    objects: &[PathBuf],
+    budget: &mut Budget,
+) -> Result<DwarfPackage<Reader>, Gap> {
+    let paths: Vec<PathBuf> = objects.iter().flat_map(|object| package_paths(object)).collect();
+    let file = opened(roots, &paths).next().ok_or(Gap::NoSplitFile)?;
+    let cache = ReadCache::new(&file);
+    let elf = ElfFile64::<LittleEndian, _>::parse(&cache).map_err(|_| Gap::Malformed)?;
+    let content = Content::File(&file);
+    Source { elf: &elf, content }.package(budget)
+}
+
+/// Where an object's package may lie: beside it, by the name that `dwp` gives it, or where debug files are kept.
+fn package_paths(object: &Path) -> [PathBuf; 2] {
+    let mut name = object.as_os_str().to_owned();
+    name.push(".dwp");
+    let beside = PathBuf::from(name);
+    let below_root = beside.strip_prefix("/").unwrap_or(&beside);
+    let kept = Path::new(DEBUG_DIRECTORY).join(below_root);
+    [beside, kept]
+}
+
+/// Where a unit's file may lie: where the compiler put it, or beside the object.
+fn unit_paths(objects: &[PathBuf], wanted: &SplitDwarfLoad<Reader>) -> Vec<PathBuf> {
+    let Some(name) = wanted.path.as_ref().and_then(path) else {
+        return Vec::new();
+    };
+    let compiled_in = wanted.comp_dir.as_ref().and_then(path).unwrap_or_default();
+    let mut paths = Vec::new();
+    for directory in objects.iter().filter_map(|object| object.parent()) {
+        // Names that are absolute are so wherever they are joined to.
+        paths.push(directory.join(&compiled_in).join(&name));
+        paths.push(directory.join(&name));
+        paths.extend(name.file_name().map(|name| directory.join(name)));
+    }
+    paths.dedup();
+    paths
+}
+
+fn path(bytes: &Reader) -> Option<PathBuf> {
+    let bytes = bytes.to_slice().ok()?;
+    (!bytes.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&bytes)))
+}
+
+/// Leaves of `dwarf` the unit with this id alone: before it there can be units of types.
+fn alone(mut dwarf: Dwarf<Reader>, id: DwoId) -> Option<Dwarf<Reader>> {
+    let mut headers = dwarf.units();
+    while let Some(header) = headers.next().ok()? {
+        if matches!(header.type_(), UnitType::Type { .. } | UnitType::SplitType { .. }) {
+            continue;
+        }
+        let start = header.debug_info_offset()?.0;
+        let end = start.checked_add(header.length_including_self())?;
+        if dwarf.unit(header).ok()?.dwo_id == Some(id) {
+            let unit = dwarf.debug_info.reader().range(start..end);
+            dwarf.debug_info = DebugInfo::from(unit);
+            return Some(dwarf);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use gimli::LittleEndian;
+
+    use super::*;
+
+    fn wanted(directory: &str, name: &str) -> SplitDwarfLoad<Reader> {
+        let reader = |text: &str| Reader::new(Arc::from(text.as_bytes()), LittleEndian);
+        let nothing: Result<_, ()> = Dwarf::load(|_| Ok(reader("")));
+        SplitDwarfLoad {
+            dwo_id: DwoId(1),
+            comp_dir: Some(reader(directory)),
+            path: Some(reader(name)),
+            parent: Arc::new(nothing.expect("nothing fails")),
+        }
+    }
+
+    /// A unit's file is where the compiler says, or beside the object under its whole or its last name.
+    #[test]
+    fn places_of_units() {
+        let check = |directory, name, expected: &[&str]| {
+            let objects = [PathBuf::from("/opt/bin/x")];
+            let paths = unit_paths(&objects, &wanted(directory, name));
+            let expected: Vec<_> = expected.iter().map(PathBuf::from).collect();
+            assert_eq!(paths, expected, "{directory} {name}");
+        };
+        check(
+            "/src",
+            "a/x.dwo",
+            &["/src/a/x.dwo", "/opt/bin/a/x.dwo", "/opt/bin/x.dwo"],
+        );
+        check("", "x.dwo", &["/opt/bin/x.dwo"]);
+        check("../src", "x.dwo", &["/opt/bin/../src/x.dwo", "/opt/bin/x.dwo"]);
+        check("/src", "/tmp/x.dwo", &["/tmp/x.dwo", "/opt/bin/x.dwo"]);
+        check("/src", "", &[]);
+    }
+
+    /// A package is beside the object, with its whole name, or where debug files are kept.
+    #[test]
+    fn places_of_packages() {
+        let expected = ["/opt/libx.so.1.dwp", "/usr/lib/debug/opt/libx.so.1.dwp"];
+        let paths = package_paths(Path::new("/opt/libx.so.1"));
+        assert_eq!(paths, expected.map(PathBuf::from));
+    }
+}

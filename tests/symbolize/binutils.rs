@@ -1,0 +1,36 @@
+//! What `addr2line` of binutils says, and programs like it.
+
+use super::*;
+
+/// The functions of the calls before `addresses`, innermost first, as people write their names.
+pub(super) fn calls(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
+    let lookups: Vec<u64> = addresses.iter().map(|address| address - 1).collect();
+    chains("addr2line", &["-C"], file, &lookups)
+}
+
+/// The functions at `addresses`, innermost first, by the linker's names, as `reader` says.
+pub(super) fn chains_by(reader: &str, file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
+    chains(reader, &[], file, addresses)
+}
+
+fn chains(reader: &str, flags: &[&str], file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
+    let lookups: Vec<String> = addresses.iter().map(|address| format!("{address:#x}")).collect();
+    let mut arguments = [&["-a", "-i", "-f", "-e", text(file)], flags].concat();
+    arguments.extend(lookups.iter().map(String::as_str));
+    let output = run(reader, &arguments);
+    let mut chains: Vec<Vec<Level>> = Vec::new();
+    let mut lines = output.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("0x") {
+            chains.push(Vec::new());
+            continue;
+        }
+        let place = lines.next().expect("two lines for each function");
+        let place = place.split(" (discriminator").next().expect("split gives one");
+        let (file, number) = place.rsplit_once(':').expect("file:line");
+        let chain = chains.last_mut().expect("an address comes first");
+        chain.push((line.to_owned(), base_name(file), number.to_owned()));
+    }
+    assert_eq!(chains.len(), addresses.len());
+    chains
+}
