@@ -284,7 +284,9 @@ pub enum ConfigError {
     )]
     UnknownEnding(String, String),
     /// Permission to replace nothing.
-    #[error("-f is about the files of --output and --record, of which none is given: leave it out")]
+    #[error(
+        "-f is about the files of --output and --record, of which none is given: leave it out, or give --output FILE"
+    )]
     NothingToReplace,
     /// Something about a recording, without one.
     #[error("{0} is about a recording: give --record FILE, too, or leave it out")]
