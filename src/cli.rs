@@ -17,7 +17,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
 use crate::config::{
-    Config, ConfigError, View, non_zero, parse_count, parse_interval, parse_pid, parse_pids, parse_table_memory,
+    Config, ConfigError, View, non_zero, parse_count, parse_interval, parse_pid, parse_pids,
+    parse_table_memory,
 };
 use crate::doctor;
 pub use dialects::DialectArgs;

@@ -99,9 +99,9 @@ impl Write for File {
 
 fn refused(path: &Path, error: io::Error) -> OutputError {
     let path = path.to_owned();
-    match error.kind() {
-        io::ErrorKind::AlreadyExists => OutputError::Exists(path),
-        _ => OutputError::File { path, error },
+    match error.kind() == io::ErrorKind::AlreadyExists {
+        true => OutputError::Exists(path),
+        false => OutputError::File { path, error },
     }
 }
 
