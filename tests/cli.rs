@@ -69,6 +69,14 @@ fn nonsense_is_refused() {
         (&["-p", "1", "--mmap", "-a"], &["--mmap", "--show-allocs"]),
         (&["-p", "1", "--mmap", "-t"], &["--mmap", "--trace"]),
         (
+            &["-p", "1", "--format", "folded", "-a"],
+            &["--format folded", "no place", "--show-allocs"],
+        ),
+        (
+            &["-p", "1", "--format", "folded", "-t"],
+            &["--format folded", "no place", "--trace"],
+        ),
+        (
             &["-p", "1", "--perf-max-stack-depth", "0"],
             &["--perf-max-stack-depth `0`", "above 0"],
         ),

@@ -186,3 +186,34 @@ fn a_full_table_is_reported() {
     assert!(report.lost.blocks > 0, "{report}");
     assert!(report.lost.causes.contains_key("block_table_full"), "{report}");
 }
+
+/// Calls are told one by one, each message that is allocated and each that is freed, by whom and from where.
+#[test]
+fn calls_are_told() {
+    let _alone = alone();
+    let mut program = kernel_user("calls");
+    let size = MESSAGE_BYTES.to_string();
+    let flags = ["--format", "json", "-t", "-z", &size, "-Z", &size];
+    let memleak = Memleak::attach_to_kernel(&flags, "86400");
+    program.step("done");
+    program.step("done");
+    program.tell("");
+    let text = memleak.finish_text();
+    let calls = text.lines().map(|line| -> serde_json::Value {
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    });
+    let calls: Vec<_> = calls
+        .filter(|call| {
+            let caller = call["caller"].as_str().unwrap_or_default();
+            call["comm"] == "kernel_user"
+                && call["allocator"] == MESSAGE.0
+                && caller.starts_with("load_msg+0x")
+        })
+        .collect();
+    for event in ["allocation", "free"] {
+        let told = calls.iter().filter(|call| call["event"] == event);
+        let told: Vec<_> = told.filter(|call| call["bytes"] == MESSAGE_BYTES).collect();
+        assert_eq!(told.len() as u64, MESSAGES, "{event}:\n{text}");
+        assert!(told.iter().all(|call| call["pid"] == program.pid()), "{text}");
+    }
+}

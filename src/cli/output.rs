@@ -119,6 +119,15 @@ mod tests {
         cli.trace.output.check(false)
     }
 
+    /// `--format` has the names that formats have.
+    #[test]
+    fn names() {
+        for format in FormatArg::value_variants() {
+            let value = format.to_possible_value().expect("none is left out");
+            assert_eq!(Format::from(*format).name(), value.get_name());
+        }
+    }
+
     /// The file's name says the format, unless it is given.
     #[test]
     fn formats() {

@@ -124,7 +124,7 @@ impl CallQueue {
         Ok(Some(Self { ring, received }))
     }
 
-    /// Calls that have come, in their order; not all of them, if there are many. None if no more are there.
+    /// Calls that have come, in their order: those that came first, if there are many.
     ///
     /// # Errors
     ///

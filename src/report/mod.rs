@@ -224,8 +224,7 @@ pub struct Stack {
     pub end_at: Option<Location>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
-    /// Its blocks one by one, those that are not young; `None` if they were not asked for, or are no longer known, the
-    /// program having ended.
+    /// Its blocks one by one, those that are not young; `None` if they were not asked for.
     pub blocks: Option<BlockList>,
 }
 
