@@ -5,8 +5,8 @@
 //! module's own file and in its separate debug file. What cannot be found is `None` with a reason, never a
 //! guess from the nearest symbol. Code outside all modules has the name that the program gave it, if it did.
 //!
-//! Debug information can be in many files: [`debug_file`] and [`debug_files`] find an object's separate file and what
-//! that shares with others, [`split`] the parts that the compiler put into files of their own, [`mini_debug`] a small
+//! Debug information can be in many files: `debug_file` and `debug_files` find an object's separate file and what
+//! that shares with others, `split` the parts that the compiler put into files of their own, `mini_debug` a small
 //! table in the object itself, and [`debuginfod`] asks servers. All of them are untrusted.
 
 mod debug_file;
