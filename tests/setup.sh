@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.."
 build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
 # What tests compile with, compare with, and trace.
 test_packages='binutils debuginfod dwz elfutils gdb git golang-go iproute2 libgc-dev libgoogle-perftools4 libjemalloc-dev
-libjemalloc2 liblua5.4-0-dbg libmimalloc2.0 libtcmalloc-minimal4 lua5.4 musl-tools nodejs procps python3 python3-cbor2 redis-server
-redis-tools sqlite3 util-linux xz-utils'
+libjemalloc2 liblua5.4-0-dbg libmimalloc2.0 libtcmalloc-minimal4 lua5.4 musl-tools nodejs openssl procps python3
+python3-cbor2 redis-server redis-tools sqlite3 util-linux xz-utils'
 
 die() {
     echo "error: $*" >&2

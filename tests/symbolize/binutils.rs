@@ -5,10 +5,14 @@ use super::*;
 /// The functions of the calls before `addresses`, innermost first, as people write their names.
 pub(super) fn calls(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     let lookups: Vec<u64> = addresses.iter().map(|address| address - 1).collect();
-    chains("addr2line", &["-C"], file, &lookups)
+    let mut chains = chains("addr2line", &["-C"], file, &lookups);
+    for (_, file, _) in chains.iter_mut().flatten() {
+        *file = base_name(file);
+    }
+    chains
 }
 
-/// The functions at `addresses`, innermost first, by the linker's names, as `reader` says.
+/// The functions at `addresses`, innermost first, by the linker's names and with whole paths, as `reader` says.
 pub(super) fn chains_by(reader: &str, file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     chains(reader, &[], file, addresses)
 }
@@ -29,7 +33,7 @@ fn chains(reader: &str, flags: &[&str], file: &Path, addresses: &[u64]) -> Vec<V
         let place = place.split(" (discriminator").next().expect("split gives one");
         let (file, number) = place.rsplit_once(':').expect("file:line");
         let chain = chains.last_mut().expect("an address comes first");
-        chain.push((line.to_owned(), base_name(file), number.to_owned()));
+        chain.push((line.to_owned(), file.to_owned(), number.to_owned()));
     }
     assert_eq!(chains.len(), addresses.len());
     chains

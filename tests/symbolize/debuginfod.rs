@@ -76,6 +76,66 @@ fn debians_server() {
     assert!(!messages.contains("libc.so.6"), "{messages}");
 }
 
+/// A server that has the debug file of the program `$1`, whose build-id is `$2`, asked by a memleak that trusts who has
+/// signed its certificate, and by one that trusts another. What is written goes to `$3`.
+const ENCRYPTED_SESSION: &str = r#"
+    ip link set lo up
+    cd "$3"
+    key="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    openssl req -x509 $key -keyout ca.key -out ca.pem -subj /CN=ca 2>openssl.log
+    openssl req $key -keyout server.key -out server.csr -subj /CN=server 2>>openssl.log
+    echo subjectAltName=IP:127.0.0.1 >names
+    openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out server.pem 2>>openssl.log
+    mkdir -p "served/buildid/$2"
+    objcopy --only-keep-debug program "served/buildid/$2/debuginfo"
+    cd served
+    openssl s_server -accept 8443 -cert ../server.pem -key ../server.key -WWW >../server.log 2>&1 &
+    server=$!
+    trap 'kill $server' EXIT
+    until grep -q ACCEPT ../server.log; do sleep 0.1; done
+    export DEBUGINFOD_URLS=https://127.0.0.1:8443
+    mv ../ca.pem ../trusted.pem
+    openssl req -x509 $key -keyout other.key -out ../untrusted.pem -subj /CN=ca 2>>../openssl.log
+    for way in trusted untrusted; do
+        SSL_CERT_FILE="../$way.pem" DEBUGINFOD_CACHE_PATH="../$way" \
+            "$MEMLEAK" --debuginfod --format json -- "$1" >"../$way.report" 2>"../$way.messages"
+    done
+"#;
+
+/// Servers are asked through TLS, if they are whom the system's certificates say.
+#[test]
+fn encrypted_servers() {
+    let directory = directory("debuginfod-tls");
+    let flags = ["-g", "-Wl,--build-id", "-static-libstdc++", "-static-libgcc"];
+    let program = build(&directory, "inlined.cpp", &flags);
+    let stripped = strip(&program, &directory);
+    let status = Command::new("unshare")
+        .args(["--net", "sh", "-euc", ENCRYPTED_SESSION, "sh"])
+        .args([text(&stripped), &build_id(&program), text(&directory)])
+        .env("MEMLEAK", env!("CARGO_BIN_EXE_memleak"))
+        .status();
+    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
+    let (trusted, untrusted) = (read("trusted.messages"), read("untrusted.messages"));
+    let logs = format!("{trusted}\n{untrusted}\n{}", read("openssl.log"));
+    assert!(status.expect("unshare runs").success(), "{logs}");
+    assert!(
+        read("trusted.report").contains("store::Cache::add(int)"),
+        "{logs}"
+    );
+    assert!(
+        !read("untrusted.report").contains("store::Cache::add(int)"),
+        "{logs}"
+    );
+    let warnings: Vec<&str> = untrusted
+        .lines()
+        .filter(|line| line.contains("warning: debuginfod"))
+        .collect();
+    assert!(
+        matches!(warnings[..], [line] if line.contains("it is not asked again")),
+        "{logs}"
+    );
+}
+
 /// Without servers, or a place for what they send, nothing is started, and the line about it names the remedy.
 #[test]
 fn refusals() {

@@ -57,7 +57,7 @@ fn bombs_are_refused() {
 }
 
 /// As distributions make it: the functions that no dynamic symbol names, compressed by xz, in the stripped file.
-fn with_mini_debug(program: &Path, directory: &Path) -> PathBuf {
+pub(super) fn with_mini_debug(program: &Path, directory: &Path) -> PathBuf {
     let beside = |name: &str| directory.join(name);
     let names = |listing: String, kinds: &str| -> Vec<String> {
         let mut names: Vec<String> = listing
@@ -135,7 +135,7 @@ fn put(root: &Path, path: &Path, file: &Path) {
 }
 
 /// The file in `directory` whose name ends so.
-fn file_with_ending(directory: &Path, ending: &str) -> PathBuf {
+pub(super) fn file_with_ending(directory: &Path, ending: &str) -> PathBuf {
     let entries = fs::read_dir(directory).expect("a directory");
     let mut paths = entries.map(|entry| entry.expect("an entry").path());
     let has_ending = |path: &PathBuf| path.extension().is_some_and(|extension| extension == ending);
@@ -143,15 +143,15 @@ fn file_with_ending(directory: &Path, ending: &str) -> PathBuf {
 }
 
 /// A program compiled whole and with its debug information split off.
-struct Split {
-    directory: PathBuf,
+pub(super) struct Split {
+    pub(super) directory: PathBuf,
     whole: PathBuf,
-    program: PathBuf,
+    pub(super) program: PathBuf,
 }
 
 impl Split {
     /// What g++ makes.
-    fn cpp(test: &str, flags: &[&str]) -> Self {
+    pub(super) fn cpp(test: &str, flags: &[&str]) -> Self {
         let directory = directory(test);
         let whole = directory.join("whole");
         let flags = [&["-g", "-Wl,--build-id"], flags].concat();

@@ -132,9 +132,14 @@ fn base_name(file: &str) -> String {
 
 /// The same from our side.
 fn own_chain(found: &Symbolized) -> Vec<Level> {
+    own_chain_by(found, base_name)
+}
+
+/// The same, with of each file what `part` makes of its path.
+fn own_chain_by(found: &Symbolized, part: impl Fn(&str) -> String) -> Vec<Level> {
     let unknown = || "??".to_owned();
     let level = |name: Option<&String>, file: &Option<String>, line: Option<u32>| {
-        let file = file.as_deref().map_or_else(unknown, base_name);
+        let file = file.as_deref().map_or_else(unknown, &part);
         let line = line.map_or("?".to_owned(), |line| line.to_string());
         (name.cloned().unwrap_or_else(unknown), file, line)
     };

@@ -15,6 +15,7 @@
 //! * libc. Binutils 2.40 mistakes the files of code that other files include: blazesym and elfutils agree on them.
 
 use std::collections::BTreeMap;
+use std::path::Component;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym};
@@ -46,7 +47,7 @@ impl Case {
         let addresses: Vec<u64> = sample.collect();
         let ours = addresses
             .iter()
-            .map(|&address| own_chain(&subject.at(address, true)));
+            .map(|&address| own_chain_by(&subject.at(address, true), str::to_owned));
         let mut tables = vec![file.clone()];
         if debug_file {
             tables.push(Path::new("/usr/lib/debug").join(build_id_path(&file)));
@@ -202,7 +203,9 @@ fn blazesym_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
 
 fn blazesym_chain(symbol: &Sym) -> Vec<Level> {
     let level = |name: &str, info: Option<&blazesym::symbolize::CodeInfo>| {
-        let file = info.map_or("??".to_owned(), |info| base_name(&info.file.to_string_lossy()));
+        let file = info.map_or("??".to_owned(), |info| {
+            info.to_path().to_string_lossy().into_owned()
+        });
         let line = info.and_then(|info| info.line).filter(|&line| line > 0);
         (
             readable(name),
@@ -242,21 +245,32 @@ fn binutils_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
 
 /// Whether chains differ in more than the outermost function's name.
 fn inner_levels_differ(ours: &[Level], theirs: &[Level]) -> bool {
-    let places = |chain: &[Level]| -> Vec<_> {
-        chain
-            .iter()
-            .map(|(_, file, line)| (file.clone(), line.clone()))
-            .collect()
-    };
     let inner = |chain: &[Level]| -> Vec<_> {
-        chain
-            .iter()
-            .rev()
-            .skip(1)
-            .map(|(name, _, _)| name.clone())
-            .collect()
+        let inner = chain.iter().rev().skip(1);
+        inner.map(|(name, _, _)| name.clone()).collect()
     };
-    places(ours) != places(theirs) || inner(ours) != inner(theirs)
+    let is_other_place =
+        |(ours, theirs): (&Level, &Level)| !is_same_file(&ours.1, &theirs.1) || ours.2 != theirs.2;
+    ours.len() != theirs.len() || inner(ours) != inner(theirs) || ours.iter().zip(theirs).any(is_other_place)
+}
+
+/// Whether two paths are the same, if one of them can be relative.
+fn is_same_file(ours: &str, theirs: &str) -> bool {
+    let (ours, theirs) = (without_detours(ours), without_detours(theirs));
+    ours.ends_with(&theirs) || theirs.ends_with(&ours)
+}
+
+/// A path without `.` and, as far as it is known where they lead to, `..`.
+fn without_detours(path: &str) -> PathBuf {
+    let mut straight = PathBuf::new();
+    for component in Path::new(path).components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir if straight.file_name().is_some() => _ = straight.pop(),
+            other => straight.push(other),
+        }
+    }
+    straight
 }
 
 fn has_lines(ours: &[Level]) -> bool {

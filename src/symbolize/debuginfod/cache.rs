@@ -44,7 +44,7 @@ impl Cache {
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         make_directory(directory)?;
         Ok(Self {
-            directory: directory.to_owned(),
+            directory: std::path::absolute(directory)?,
         })
     }
 
