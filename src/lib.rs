@@ -104,6 +104,8 @@
 //! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is
 //!   written, it is never stopped. (A program that memleak starts is held once, before its own code runs:
 //!   [`launch`].) No return probe is placed on a function that can throw.
+//! * **Nothing is sent anywhere**, but build-ids to servers of debug files, for who asks for that
+//!   ([`symbolize::debuginfod`]).
 //! * **Files and `/proc` are not trusted.** Parsing never panics and is bounded in time and memory.
 //!
 //! Deliberately absent: `perf_event` stack dumps (they truncate), the kernel's stack map (it loses colliding

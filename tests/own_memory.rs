@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::{Command, Stdio};
 
 use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
@@ -62,4 +63,24 @@ fn own_memory_is_bounded_and_true() {
     program.step("done");
     drop(memleak.finish());
     assert!(program.end().success());
+}
+
+/// What was read to find names is given back once they are found: of debug information that takes a hundred megabytes,
+/// memleak's own, little is left.
+#[test]
+fn names_take_memory_while_they_are_sought() {
+    let program = env!("CARGO_BIN_EXE_memleak");
+    let mut target = Command::new(program)
+        .args(["table", "--verify", "/usr/lib"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("memleak was built");
+    let memleak = Memleak::attach_reporting(target.id(), &[], &["1"]);
+    let own = memleak.report().own;
+    let status = fs::read_to_string(format!("/proc/{}/status", memleak.pid())).expect("it runs");
+    let now = 1024 * number(&status, "VmRSS:").expect("every process has it");
+    assert!(now + 40 * MIB < own.resident_bytes, "{own:?} {status}");
+    drop(memleak.finish());
+    target.kill().expect("it runs");
+    target.wait().expect("it was killed");
 }
