@@ -4,12 +4,16 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use memleak::symbolize::debuginfod::{Debuginfod, DebuginfodSettings, Patience};
 
 use super::*;
+
+/// Nothing here takes half as long.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Debian's `debuginfod` on `$1`, and then `memleak` on the program `$2`; what is written goes to `$3`. `$4` is a build-id
 /// that the server has when it is ready.
@@ -223,6 +227,8 @@ struct Setting {
     stripped: PathBuf,
     debug: Vec<u8>,
     cache: PathBuf,
+    /// How long a server may take.
+    timeout: Duration,
 }
 
 impl Setting {
@@ -236,6 +242,7 @@ impl Setting {
             program,
             debug: fs::read(debug).expect("it was made"),
             cache: directory.join("cache"),
+            timeout: Duration::from_secs(2),
         }
     }
 
@@ -244,8 +251,8 @@ impl Setting {
         let settings = DebuginfodSettings {
             servers: servers.iter().map(ToString::to_string).collect(),
             cache: self.cache.clone(),
-            timeout: Duration::from_secs(1),
-            max_time: Duration::from_secs(5),
+            timeout: self.timeout,
+            max_time: 2 * self.timeout,
             max_size: 1 << 20,
         };
         let mut subject = Subject::in_root(&self.stripped, Path::new("/opt/program"), Vec::new());
@@ -274,7 +281,7 @@ fn bad_servers() {
         FakeServer::start(move |stream| send(stream, "200 OK", &another)),
         FakeServer::start(|stream| send(stream, "503 Busy", b"later")),
         FakeServer::start(|stream| send(stream, "200 OK", &vec![0; 2 << 20])),
-        FakeServer::start(|_| thread::sleep(Duration::from_secs(3))),
+        FakeServer::start(|_| thread::sleep(LONG)),
         FakeServer::start(move |stream| {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {whole}\r\n\r\n");
             _ = stream
@@ -287,7 +294,7 @@ fn bad_servers() {
     for server in &addresses {
         let began = Instant::now();
         check_no_names(&mut setting.subject(&[server], Patience::Long));
-        assert!(began.elapsed() < Duration::from_secs(4), "{server}");
+        assert!(began.elapsed() < LONG / 2, "{server}");
         assert_eq!(setting.kept(), None, "a failure is not kept as an answer");
     }
     let debug = setting.debug.clone();
@@ -322,25 +329,23 @@ fn misses_are_kept() {
 /// looked up before too. The last report waits, until it is told not to.
 #[test]
 fn only_the_last_report_waits() {
-    let setting = Setting::new("patience");
+    let mut setting = Setting::new("patience");
+    setting.timeout = LONG;
     let debug = setting.debug.clone();
-    let slow = move |stream: &mut TcpStream| {
-        thread::sleep(Duration::from_millis(500));
+    let (allow, is_allowed) = mpsc::channel();
+    let server = FakeServer::start(move |stream| {
+        is_allowed.recv().expect("it is allowed some time");
         send(stream, "200 OK", &debug);
-    };
-    let server = FakeServer::start(slow);
-    let mut subject = setting.subject(&[&server.address], Patience::None);
+    });
     let began = Instant::now();
+    let mut subject = setting.subject(&[&server.address], Patience::None);
     check_no_names(&mut subject);
-    assert!(
-        began.elapsed() < Duration::from_millis(400),
-        "{:?}",
-        began.elapsed()
-    );
     subject.symbolizer.release();
     let stop = Arc::new(AtomicBool::new(true));
     subject.symbolizer.begin(Patience::Until(stop));
     check_no_names(&mut subject);
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+    allow.send(()).expect("the server runs");
     subject.symbolizer.begin(Patience::Long);
     check_same_names(&setting.program, &mut subject);
     assert_eq!(server.requests(), 1);

@@ -264,10 +264,10 @@ fn is_same_file(ours: &str, theirs: &str) -> bool {
 fn without_detours(path: &str) -> PathBuf {
     let mut straight = PathBuf::new();
     for component in Path::new(path).components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir if straight.file_name().is_some() => _ = straight.pop(),
-            other => straight.push(other),
+        if component == Component::ParentDir && straight.file_name().is_some() {
+            straight.pop();
+        } else if component != Component::CurDir {
+            straight.push(component);
         }
     }
     straight
