@@ -1,7 +1,8 @@
 # `make demo` shows what memleak does, `make test` runs everything. Both install what is missing first.
 # Single steps: make fmt clippy doc unit bench-smoke demo-smoke
+# `make dist` makes packages of a program that needs no libraries.
 
-.PHONY: help demo build test setup-build setup-test fmt clippy doc unit bench-smoke demo-smoke bench
+.PHONY: help demo build test dist setup-build setup-test setup-dist fmt clippy doc unit bench-smoke demo-smoke bench
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -21,6 +22,7 @@ help:
 	@echo 'make demo    set up, build, trace a sample leaker'
 	@echo 'make test    set up, run all checks and tests (root, or sudo)'
 	@echo 'make build   set up, build target/release/memleak'
+	@echo 'make dist    set up, build target/dist: a Debian package and an archive, of a static program'
 	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
 
 setup-build:
@@ -29,8 +31,21 @@ setup-build:
 setup-test:
 	@tests/setup.sh test
 
+setup-dist:
+	@tests/setup.sh dist
+
 build: setup-build
 	@$(STEP) build $(CARGO) build --release --locked
+
+# Without libraries, and without this machine's paths. The target is named so that build scripts and macros are built as ever.
+DIST_TARGET := x86_64-unknown-linux-gnu
+DIST_FLAGS := -C target-feature=+crt-static --remap-path-prefix=$(CURDIR)=/memleak \
+	--remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
+
+dist: setup-dist
+	@RUSTFLAGS='$(DIST_FLAGS)' LIBBPF_SYS_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu \
+		$(STEP) dist $(CARGO) build --release --locked --features static --target $(DIST_TARGET)
+	@$(STEP) dist tests/package.sh target/$(DIST_TARGET)/release/memleak target/dist
 
 demo: build
 	@tests/demo.sh target/release/memleak
@@ -49,8 +64,11 @@ clippy:
 doc:
 	@RUSTDOCFLAGS='-D warnings' $(STEP) doc $(CARGO) doc --workspace --no-deps --locked
 
+# Tests wait for the kernel, for programs and for reports as long as they compute.
+TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
+
 unit:
-	@$(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(GIVE_BACK); exit $$status
+	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(GIVE_BACK); exit $$status
 
 # Each benchmark once, quickly; the cost of probes against its limit.
 bench-smoke:

@@ -24,10 +24,13 @@ fn main() {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     require(&clang);
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("memleak.skel.rs");
+    // Source files are named in the type information: alike wherever the repository is.
+    let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    let nameless = format!("-ffile-prefix-map={here}=/memleak");
     let built = SkeletonBuilder::new()
         .source(SOURCE)
         .clang(&clang)
-        .clang_args(CLANG_ARGS)
+        .clang_args(CLANG_ARGS.map(str::to_owned).into_iter().chain([nameless]))
         .build_and_generate(&out);
     if let Err(error) = built {
         fail(&format!("cannot compile {SOURCE}: {error:#}"));

@@ -3,19 +3,27 @@
 mod allocators;
 mod debuginfod;
 mod dialects;
+mod examples;
+mod export;
+mod gate;
+mod help;
 mod kernel;
+mod live;
+mod manual;
+mod messages;
 mod output;
 mod program;
 mod quantity;
 mod record;
 mod replay;
 mod selection;
+pub mod settings;
 mod short_ways;
 mod view;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
@@ -24,9 +32,15 @@ use crate::config::{
     parse_table_memory,
 };
 use crate::doctor;
+use crate::report::Reports;
 pub use debuginfod::DebuginfodArgs;
 pub use dialects::DialectArgs;
+pub use export::{ApiArg, ExportArgs};
+pub use gate::{AnnotationsArg, GateArgs};
 pub use kernel::KernelArgs;
+pub use live::LiveArgs;
+pub use manual::{CompletionsArgs, ManArgs, completions, man};
+pub use messages::{ColorArg, MessageArgs};
 pub use output::{FormatArg, OutputArgs, PlaceArgs};
 pub use program::ProgramArgs;
 pub use quantity::{MeasureArg, QuantityArgs, UnitArg};
@@ -49,22 +63,8 @@ pub use view::{OrderArg, ViewArgs};
     override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
         memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]\n       \
         memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]\n       \
-        memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak report|diff|trend FILE…\n       \
-        memleak table ELF…\n       memleak doctor [-p PID]",
-    after_help = "Examples:\n  \
-        memleak -p 4711              report every 5 seconds until Ctrl-C\n  \
-        memleak -p 4711 10 3         report three times, 10 seconds apart\n  \
-        memleak -c './server --port 80'  start it, and report until it ends\n  \
-        memleak 10                   the kernel's own allocations, every 10 seconds\n  \
-        memleak --format json -p 4711 60 1 > leaks.json\n  \
-        memleak --output leaks.svg -p 4711 60 1  a flame graph of a minute, for a browser\n  \
-        memleak --record leaks.memleak -p 4711   record all reports, to be read later and elsewhere\n  \
-        memleak diff leaks.memleak:1 leaks.memleak   what grew from the first report to the last\n  \
-        memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6\n  \
-        memleak doctor -p 4711       say what would be in the way, and how complete stacks would be\n\n\
-        Exit status: 0 done, 1 what was to be verified is wrong, 2 wrong usage, an error, or (doctor) no trace. With a \
-        program that was started and has ended: its own, 128 + N if signal N killed it; 127 if it was not found, 126 if \
-        it cannot be executed."
+        memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak live [OPTIONS] …\n       memleak report|diff|trend FILE…\n       \
+        memleak table ELF…\n       memleak doctor [-p PID]"
 )]
 pub struct Cli {
     /// What to do instead of tracing.
@@ -73,6 +73,14 @@ pub struct Cli {
     /// How to trace.
     #[command(flatten)]
     pub trace: TraceArgs,
+    /// What memleak says, and where its settings are.
+    #[command(flatten)]
+    pub messages: MessageArgs,
+}
+
+/// The command line as help and the manual show it.
+fn command(page: help::Page) -> clap::Command {
+    help::arrange(Cli::command(), page)
 }
 
 /// Subcommands.
@@ -89,13 +97,21 @@ pub enum Command {
         files: Vec<PathBuf>,
     },
     /// Show what was recorded with --record: the last report, or others, in any format.
-    Report(ReportArgs),
-    /// Show what is different between two recorded reports: which stacks grew, and by how much.
+    Report(Box<ReportArgs>),
+    /// Show which stacks grew between two recorded reports, and by how much.
     Diff(DiffArgs),
     /// Show how fast stacks grow, over all reports of a recording or over several recordings.
     Trend(TrendArgs),
-    /// Say what is in the way of a trace, and how complete its stacks would be. Traces nothing.
+    /// Trace, and show reports on the terminal while they are made: the same as --live, with the same flags.
+    Live(Box<TraceArgs>),
+    /// Say what is in the way of a trace, and how complete its stacks would be.
+    ///
+    /// Nothing is traced.
     Doctor(DoctorArgs),
+    /// Write a script that completes command lines in a shell.
+    Completions(CompletionsArgs),
+    /// Write the manual page, or all of them.
+    Man(ManArgs),
 }
 
 /// Flags of `memleak doctor`.
@@ -141,6 +157,15 @@ pub struct TraceArgs {
     /// How they are recorded besides.
     #[command(flatten)]
     pub record: RecordArgs,
+    /// How they are exported besides.
+    #[command(flatten)]
+    pub export: ExportArgs,
+    /// What the trace is held against.
+    #[command(flatten)]
+    pub gate: GateArgs,
+    /// Reports on the terminal.
+    #[command(flatten)]
+    pub live: LiveArgs,
     /// Stacks to show in a text report.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
@@ -169,9 +194,6 @@ pub struct TraceArgs {
     /// make room for others; if there is none, stacks end in the module with table_not_loaded.
     #[arg(long, value_name = "BYTES")]
     pub table_memory: Option<String>,
-    /// Say more about what is done, on standard error; twice for everything.
-    #[arg(short, long, action = clap::ArgAction::Count)]
-    pub verbose: u8,
     /// How to attach probes, instead of the best way that the kernel has.
     #[arg(long, value_enum, hide = true)]
     pub attach: Option<AttachArg>,
@@ -182,8 +204,10 @@ pub struct TraceArgs {
     #[command(flatten)]
     pub dialects: DialectArgs,
     /// Seconds between reports.
-    #[arg(value_name = "INTERVAL", default_value = "5")]
-    pub interval: String,
+    ///
+    /// [default: 5, or 1 with --live and where growth is a condition]
+    #[arg(value_name = "INTERVAL")]
+    pub interval: Option<String>,
     /// Reports to make; without it, until interrupted.
     #[arg(value_name = "COUNT")]
     pub count: Option<String>,
@@ -227,6 +251,16 @@ pub enum AttachArg {
     Perf,
 }
 
+impl From<AttachArg> for AttachPath {
+    fn from(way: AttachArg) -> Self {
+        match way {
+            AttachArg::Session => Self::Session,
+            AttachArg::Multi => Self::Multi,
+            AttachArg::Perf => Self::Perf,
+        }
+    }
+}
+
 impl TryFrom<DoctorArgs> for doctor::Options {
     type Error = ConfigError;
 
@@ -241,6 +275,10 @@ impl TryFrom<DoctorArgs> for doctor::Options {
     }
 }
 
+fn capacity(flag: &'static str, given: Option<u32>) -> Result<Option<u32>, ConfigError> {
+    given.map(|given| non_zero(flag, given)).transpose()
+}
+
 impl TryFrom<TraceArgs> for Config {
     type Error = ConfigError;
 
@@ -251,9 +289,18 @@ impl TryFrom<TraceArgs> for Config {
             (false, true) => parse_pids(&args.pid)?,
             (true, _) => Vec::new(),
         };
-        let (format, destination) = args.output.check(args.record.record.is_some())?;
+        let (format, destination) = args
+            .output
+            .check(args.record.record.is_some() || args.gate.writes())?;
         let quantity = args.quantity.check(format)?;
         let recording = args.record.check_for_trace(&destination)?;
+        let gate = args.gate.check(destination.overwrite)?;
+        let calls = args.dialects.calls(format)?;
+        let has_reports = calls.is_none_or(|calls| calls.reports != Reports::None);
+        if gate.is_anything() && !has_reports {
+            return Err(ConfigError::NoReports);
+        }
+        let live = args.live.check(&args.output, calls.is_some())?;
         let selected = args.selection.check()?;
         let of_processes = [
             ("--follow-fork", args.follow_fork),
@@ -285,32 +332,29 @@ impl TryFrom<TraceArgs> for Config {
             format,
             destination,
             recording,
+            export: args.export.check(has_reports)?,
+            interval: args.interval.as_deref().map_or_else(
+                || Ok(Config::usual_interval(gate.is_about_growth() || live.is_some())),
+                parse_interval,
+            )?,
+            gate,
+            live,
             top: args.top,
             view: View {
                 quantity,
                 ..args.view.check(format, args.mmap)?
             },
-            calls: args.dialects.calls(format)?,
+            calls,
             debuginfod: args.debuginfod.check()?,
             sampling: selected.sampling,
             max_overhead: selected.max_overhead,
             sizes: selected.sizes,
-            max_blocks: args
-                .max_blocks
-                .map(|blocks| non_zero("--max-blocks", blocks))
-                .transpose()?,
-            max_stacks: args
-                .stack_storage_size
-                .map(|stacks| non_zero("--stack-storage-size", stacks))
-                .transpose()?,
+            max_blocks: capacity("--max-blocks", args.max_blocks)?,
+            max_stacks: capacity("--stack-storage-size", args.stack_storage_size)?,
             table_memory: args.table_memory.as_deref().map(parse_table_memory).transpose()?,
-            attach: match args.attach {
-                None => AttachPath::ALL.to_vec(),
-                Some(AttachArg::Session) => vec![AttachPath::Session],
-                Some(AttachArg::Multi) => vec![AttachPath::Multi],
-                Some(AttachArg::Perf) => vec![AttachPath::Perf],
-            },
-            interval: parse_interval(&args.interval)?,
+            attach: args
+                .attach
+                .map_or_else(|| AttachPath::ALL.to_vec(), |way| vec![way.into()]),
             count: args.count.as_deref().map(parse_count).transpose()?,
         })
     }

@@ -11,6 +11,8 @@ use crate::allocator::Selection;
 use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, Sampling, ShortWays, SizeFilter, Walk};
 use crate::collect::ListLimits;
+use crate::export;
+use crate::gate::{self, SettingsError};
 use crate::leak::Order;
 use crate::output::Destination;
 use crate::recording;
@@ -44,6 +46,12 @@ pub struct Config {
     pub destination: Destination,
     /// How they are recorded besides.
     pub recording: Option<recording::Settings>,
+    /// How they are exported besides.
+    pub export: export::Settings,
+    /// What the trace is held against.
+    pub gate: gate::Settings,
+    /// Whether and how reports are shown on the terminal while they are made.
+    pub live: Option<LiveConfig>,
     /// Stacks in a text report.
     pub top: usize,
     /// What reports show of what was recorded.
@@ -84,6 +92,13 @@ impl MaxOverhead {
     pub fn share(self) -> f64 {
         f64::from(self.thousandths) / 100_000.0
     }
+}
+
+/// How reports are shown on the terminal while they are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveConfig {
+    /// Whether the last report is written when the view is left.
+    pub keeps_report: bool,
 }
 
 /// How the kernel's own allocations are traced.
@@ -136,6 +151,9 @@ impl Config {
             format: Format::Text,
             destination: Destination::default(),
             recording: None,
+            export: export::Settings::default(),
+            gate: gate::Settings::default(),
+            live: None,
             top: 0,
             view: View::default(),
             calls: None,
@@ -158,6 +176,14 @@ impl Config {
             Reports::Each => true,
             Reports::Last => last,
             Reports::None => false,
+        }
+    }
+
+    /// The time between reports, if nothing is said: growth shows only after some of them, and who watches does not wait.
+    pub(crate) const fn usual_interval(is_often: bool) -> Duration {
+        match is_often {
+            true => Duration::from_secs(1),
+            false => Duration::from_secs(5),
         }
     }
 
@@ -284,9 +310,7 @@ pub enum ConfigError {
     )]
     UnknownEnding(String, String),
     /// Permission to replace nothing.
-    #[error(
-        "-f is about the files of --output and --record, of which none is given: leave it out, or give --output FILE"
-    )]
+    #[error("-f is about files that are written, and none is given: leave it out, or give --output FILE")]
     NothingToReplace,
     /// Something about a recording, without one.
     #[error("{0} is about a recording: give --record FILE, too, or leave it out")]
@@ -303,6 +327,11 @@ pub enum ConfigError {
     /// A copy is asked for, and something else.
     #[error("{0} is about reports that are shown, and --record copies them: give only one of them")]
     CopiedOnly(&'static str),
+    /// Reports that are not shown, or without names, are to be held against something.
+    #[error(
+        "--fail-on, suppressions and baselines are about reports that are shown with their names: leave out {0}, or them"
+    )]
+    NotHeld(&'static str),
     /// Growth of what is growth.
     #[error("a difference is growth already: give --measure outstanding or allocated, or leave it out")]
     GrowthOfGrowth,
@@ -326,9 +355,64 @@ pub enum ConfigError {
          DEBUGINFOD_URLS=https://debuginfod.elfutils.org (sudo takes it as sudo DEBUGINFOD_URLS=… memleak …)"
     )]
     NoDebuginfodServer,
+    /// A format where nothing is written.
+    #[error(
+        "--live shows reports on the terminal and writes none: leave --format out, or give --output FILE for the last one"
+    )]
+    LiveFormat,
+    /// Two things on one terminal.
+    #[error("-t writes a line for each call, and --live draws on the same terminal: give only one of them")]
+    LiveCalls,
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),
+    /// A trace without reports is to be held against something.
+    #[error(
+        "-t makes no reports in this format, which --fail-on, suppressions and baselines are about: leave one of them \
+         out"
+    )]
+    NoReports,
+    /// What the trace is to be held against makes no sense.
+    #[error(transparent)]
+    Gate(#[from] SettingsError),
+    /// What is to be exported makes no sense.
+    #[error(transparent)]
+    Export(#[from] export::SettingsError),
+}
+
+impl ConfigError {
+    /// Whether it is about things that do not go together, each of which can make sense by itself.
+    pub(crate) fn is_of_several(&self) -> bool {
+        matches!(
+            self,
+            Self::KernelFlag(_)
+                | Self::ProcessFlag(_)
+                | Self::TwoTargets
+                | Self::TwoPrograms
+                | Self::OverheadByCalls
+                | Self::NoSize { .. }
+                | Self::AgesNotRead
+                | Self::BlocksNotRead(_)
+                | Self::NoPlaceForBlocks(_)
+                | Self::NoPlaceForCalls(_)
+                | Self::NothingToReplace
+                | Self::NothingToRecord(_)
+                | Self::SameFile(_)
+                | Self::CopiedOnly(_)
+                | Self::NoQuantity { .. }
+                | Self::NoSuchForm(..)
+                | Self::NotHeld(_)
+                | Self::LiveFormat
+                | Self::LiveCalls
+                | Self::NoReports
+                | Self::Gate(SettingsError::NoCondition(_))
+                | Self::Export(
+                    export::SettingsError::NothingPushed(_)
+                        | export::SettingsError::NothingServed(_)
+                        | export::SettingsError::NoReports
+                )
+        )
+    }
 }
 
 /// A process id.

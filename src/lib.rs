@@ -18,16 +18,20 @@
 //!                     ages: young blocks in place, the block table by buckets    ◄─────   blocks
 //!   6  leak           snapshots ─► sites, what is young, what came and went; ranked      (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
-//!   8  report         Report ─► text | json | bcc | libbpf | folded | svg | pprof | speedscope   (one file per format)
+//!   8  report         Report ─► text | json | bcc | libbpf | folded | svg | pprof …                (one file per format)
+//!      status         between reports, a line on the terminal that says how it goes
 //!   9  output         to standard output, or into a file that is nobody's by accident
+//!      export         to a store of profiles, and as metrics, besides
 //!      recording      into a file of memleak's own, besides, and back: the very same Report
 //!      compare        Report × Report ─► what grew; Report × … ─► how fast                  (pure)
+//!      gate           Report × … ─► held | exceeded | not to be told ─► exit status, JUnit, annotations
+//!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `parallel`, `preflight`, `launch`, `calls`, `target`, `memory`,
-//! `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `output`, `recording`, `compare`,
-//! `config`, `session`, `doctor`, `inspect`, `replay`, `cli`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and
-//! `replay` are the commands that do not trace.
+//! Modules import only those before them in this list: `hosts`, `parallel`, `preflight`, `launch`, `calls`, `target`,
+//! `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`, `export`,
+//! `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`.
+//! `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace.
 //!
 //! # What happens at an allocation
 //!
@@ -104,8 +108,8 @@
 //! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is
 //!   written, it is never stopped. (A program that memleak starts is held once, before its own code runs:
 //!   [`launch`].) No return probe is placed on a function that can throw.
-//! * **Nothing is sent anywhere**, but build-ids to servers of debug files, for who asks for that
-//!   ([`symbolize::debuginfod`]).
+//! * **Nothing is sent anywhere**, but for who asks for it: build-ids to servers of debug files
+//!   ([`symbolize::debuginfod`]), reports to a store of profiles, and metrics to who may read them ([`export`]).
 //! * **Files and `/proc` are not trusted.** Parsing never panics and is bounded in time and memory.
 //!
 //! Deliberately absent: `perf_event` stack dumps (they truncate), the kernel's stack map (it loses colliding
@@ -143,9 +147,13 @@ pub mod collect;
 pub mod compare;
 pub mod config;
 pub mod doctor;
+pub mod export;
+pub mod gate;
+mod hosts;
 pub mod inspect;
 pub mod launch;
 pub mod leak;
+pub mod live;
 pub mod memory;
 pub mod output;
 pub mod overhead;
@@ -156,5 +164,6 @@ pub mod regions;
 pub mod replay;
 pub mod report;
 pub mod session;
+pub mod status;
 pub mod symbolize;
 pub mod target;

@@ -1,20 +1,36 @@
 //! Reads the command line, runs, reports errors, decides the exit status.
 
+use std::cell::RefCell;
+use std::env;
 use std::fmt;
 use std::io::{self, Write};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use clap::Parser;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use anyhow::bail;
 use clap::error::ErrorKind;
-use memleak::cli::{Cli, Command};
-use memleak::config::Config;
-use memleak::launch::LaunchError;
-use memleak::output::Output;
+use memleak::cli::settings::{self, ParseError, Parsed};
+use memleak::cli::{self, Cli, Command};
+use memleak::config::{Config, LiveConfig};
+use memleak::export::Exports;
+use memleak::gate::Gate;
+use memleak::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
+use memleak::live::{LiveView, Messages};
+use memleak::output::{self, Output};
 use memleak::recording::Recorder;
 use memleak::report::{Call, Consumer, Report, Stage};
 use memleak::session::Signals;
+use memleak::status::{Above, StatusLine, Watched};
 use memleak::{bpf, doctor, inspect, replay, session};
+use nix::sys::signal::Signal;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -25,14 +41,26 @@ use tracing_subscriber::registry::LookupSpan;
 const WRONG: u8 = 1;
 /// Wrong usage, or an error of the tool.
 const FAILED: u8 = 2;
+/// Ended by a signal: shells add its number.
+const KILLED: i32 = 128;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let arguments: Vec<_> = env::args_os().collect();
+    if let Some(color) = settings::wanted_color(&arguments) {
+        color.choose();
+    }
+    let Parsed { cli, notes, yielded } = match settings::parse(arguments) {
+        Ok(parsed) => parsed,
         Err(error) => return refuse(&error),
     };
-    log_to_stderr(cli.trace.verbose);
-    match run(cli) {
+    cli.messages.color.choose();
+    let aside = Aside::of(&cli);
+    log(cli.messages.verbosity(), &aside);
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
+    for origin in yielded {
+        tracing::debug!("{origin}: left out, as it does not go with the rest");
+    }
+    match run(cli, &aside) {
         Ok(status) => status,
         Err(error) if session::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -43,7 +71,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+/// What is said on standard error.
+struct Aside {
+    messages: Messages,
+    /// How it goes, where nothing else is said.
+    line: StatusLine,
+    has_line: bool,
+    /// The view has colours of its own.
+    is_painted: bool,
+}
+
+impl Aside {
+    fn of(cli: &Cli) -> Self {
+        let is_live = cli.trace.live.live || matches!(cli.command, Some(Command::Live(_)));
+        Self {
+            messages: Messages::default(),
+            line: StatusLine::default(),
+            has_line: cli.messages.quiet == 0,
+            is_painted: !is_live,
+        }
+    }
+}
+
+fn run(cli: Cli, aside: &Aside) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout();
     match cli.command {
         Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut out)?,
@@ -55,37 +105,119 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let can_trace = doctor::run(args.try_into()?, &mut out)?;
             return Ok(ExitCode::from(if can_trace { 0 } else { FAILED }));
         }
-        Some(Command::Report(args)) => replay::report(&args.try_into()?)?,
+        Some(Command::Report(args)) => return replay::report(&(*args).try_into()?).map(ExitCode::from),
         Some(Command::Diff(args)) => replay::diff(&args.try_into()?)?,
         Some(Command::Trend(args)) => replay::trend(&args.try_into()?)?,
+        Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
+        Some(Command::Man(args)) => cli::man(&args, &mut out)?,
         None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,
-        None => {
-            let config = Config::try_from(cli.trace)?;
-            return trace(&config).map(ExitCode::from);
-        }
+        Some(Command::Live(args)) => return trace(&args.live().try_into()?, aside).map(ExitCode::from),
+        None => return trace(&cli.trace.try_into()?, aside).map(ExitCode::from),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What was reported before an error is still written.
-fn trace(config: &Config) -> anyhow::Result<u8> {
+fn trace(config: &Config, aside: &Aside) -> anyhow::Result<u8> {
+    if let Some(live) = config.live {
+        return watch(config, live, &aside.messages);
+    }
     let mut output = Output::open(config.format, &config.destination)?;
     let mut recorder = config.recording.as_ref().map(Recorder::create).transpose()?;
+    let mut gate = Gate::open(&config.gate, &mut output)?;
+    let mut exports = Exports::start(&config.export)?;
     let mut reports = Both {
-        output: &mut output,
+        others: &mut gate,
         recorder: recorder.as_mut(),
     };
-    let status = session::run(config, &listen_to_signals()?, &mut reports);
+    let signals = listen_to_signals(config, None)?;
+    // What is not seen to the end is not decided.
+    if config.destination.file.is_none() && !config.gate.is_anything() && config.export.is_empty() {
+        output::await_end_of_reader(Arc::clone(&signals.stop))?;
+    }
+    // Lines of calls, and what a program says that was started, come at any time.
+    if aside.has_line && config.program.is_empty() && config.calls.is_none() {
+        aside.line.begin();
+    }
+    let mut exported = exports.before(&mut reports);
+    let status = session::run(config, &signals, &mut Watched::new(&aside.line, &mut exported));
+    aside.line.end();
+    let decided = decide(gate, &status);
     let recorded = recorder.map_or(Ok(()), Recorder::finish);
-    output.finish()?;
-    let status = status?;
+    let written = output.finish();
+    exports.finish();
+    let status = settle(status, decided?, written, config)?;
     recorded?;
     Ok(status)
 }
 
+/// The same on the terminal. What is said of conditions is said when the view is gone.
+fn watch(config: &Config, live: LiveConfig, messages: &Messages) -> anyhow::Result<u8> {
+    let output = match live.keeps_report {
+        true => Some(Output::open(config.format, &config.destination)?),
+        false => None,
+    };
+    let mut recorder = config.recording.as_ref().map(Recorder::create).transpose()?;
+    let mut exports = Exports::start(&config.export)?;
+    let is_restored = Arc::default();
+    let signals = listen_to_signals(config, Some(&is_restored))?;
+    let view = LiveView::open(config, &signals, &is_restored, messages, output)?;
+    let view = RefCell::new(view);
+    let mut shown = Shown(&view);
+    let mut gate = Gate::open(&config.gate, &mut shown)?;
+    let mut reports = Both {
+        others: &mut gate,
+        recorder: recorder.as_mut(),
+    };
+    let status = session::run(config, &signals, &mut exports.before(&mut reports));
+    let recorded = recorder.map_or(Ok(()), Recorder::finish);
+    let left = view.borrow_mut().finish(status.is_err());
+    exports.finish();
+    let decided = decide(gate, &status);
+    let status = settle(status, decided?, left, config)?;
+    recorded?;
+    Ok(status)
+}
+
+/// What the gate makes of a trace with this status; nothing of one that failed.
+fn decide(gate: Gate<'_>, status: &anyhow::Result<u8>) -> anyhow::Result<Option<u8>> {
+    match status {
+        Ok(status) => gate.finish(*status),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The status of a trace. A reader that is gone is no failure: what was decided stays decided, but what was not cannot
+/// pass for held.
+fn settle(
+    status: anyhow::Result<u8>,
+    decided: Option<u8>,
+    written: anyhow::Result<()>,
+    config: &Config,
+) -> anyhow::Result<u8> {
+    match (status, decided, written) {
+        (Err(error), ..) if session::is_broken_pipe(&error) && !config.gate.conditions.is_empty() => bail!(
+            "standard output was closed before the last report, so the conditions of --fail-on are not decided: give \
+             --output FILE"
+        ),
+        (_, Some(decided), Err(error)) if session::is_broken_pipe(&error) => Ok(decided),
+        (_, _, Err(error)) => Err(error),
+        (status, decided, Ok(())) => Ok(decided.unwrap_or(status?)),
+    }
+}
+
+/// A view that reports are shown in, while it waits to be left.
+struct Shown<'a>(&'a RefCell<LiveView>);
+
+impl Consumer for Shown<'_> {
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        self.0.borrow_mut().take(report)
+    }
+}
+
 /// Reports are recorded first: what reads the output may be gone.
 struct Both<'a> {
-    output: &'a mut Output,
+    others: &'a mut dyn Consumer,
     recorder: Option<&'a mut Recorder>,
 }
 
@@ -94,36 +226,97 @@ impl Consumer for Both<'_> {
         if let Some(recorder) = &mut self.recorder {
             recorder.take(report)?;
         }
-        self.output.take(report)
+        self.others.take(report)
     }
 
     fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
-        self.output.reach(stage)
+        self.others.reach(stage)
     }
 
     fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
-        self.output.tell(calls)
+        self.others.tell(calls)
     }
 }
 
-/// What the user says by signals from now on.
-fn listen_to_signals() -> io::Result<Signals> {
-    let signals = Signals::default();
-    for signal in [
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ] {
-        // A second signal ends at once; the kernel detaches what its process held.
-        signal_hook::flag::register_conditional_shutdown(signal, FAILED.into(), Arc::clone(&signals.stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&signals.stop))?;
-    }
+/// What the user says by signals from now on. Another signal that asks for an end is the end once `at_once` is set: if
+/// nothing else is given, from the first one on.
+fn listen_to_signals(config: &Config, at_once: Option<&Arc<AtomicBool>>) -> io::Result<Signals> {
+    let signals = Signals {
+        relay: Arc::new(Relay::new()),
+        ..Signals::default()
+    };
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&signals.mark))?;
+    let at_once = Arc::clone(at_once.unwrap_or(&signals.stop));
+    if !config.program.is_empty() {
+        pass_signals_on(&signals, at_once)?;
+        return Ok(signals);
+    }
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // As nohup has it. SIGINT is another matter: it is ignored in whatever a script starts with `&`.
+        if signal == Signal::SIGHUP && signals.relay.ignores(signal) {
+            continue;
+        }
+        let number = signal as i32;
+        // When a terminal is closed, its shell sends one, and the kernel another: the second one says nothing new.
+        if signal != Signal::SIGHUP {
+            // The kernel detaches what its process held.
+            signal_hook::flag::register_conditional_shutdown(number, KILLED + number, Arc::clone(&at_once))?;
+        }
+        signal_hook::flag::register(number, Arc::clone(&signals.stop))?;
+    }
     Ok(signals)
 }
 
+/// With a program that is started, signals are meant for it. memleak ends when it does.
+fn pass_signals_on(signals: &Signals, at_once: Arc<AtomicBool>) -> io::Result<()> {
+    let mut received = SignalsInfo::<WithOrigin>::new(PASSED_ON.map(|signal| signal as i32))?;
+    let (relay, stop) = (Arc::clone(&signals.relay), Arc::clone(&signals.stop));
+    let listen = move || {
+        for origin in &mut received {
+            let Ok(signal) = Signal::try_from(origin.signal) else {
+                continue;
+            };
+            match relay.pass_on(signal, sender(&origin)) {
+                Relayed::Delivered => tracing::debug!("{signal} is for the program"),
+                Relayed::Refused(error) => tracing::warn!("cannot pass {signal} on to the program: {error}"),
+                // As if it were not handled, but not before a terminal is as it was.
+                Relayed::NotStarted => {
+                    stop.store(true, Ordering::Relaxed);
+                    await_set(&at_once);
+                    process::exit(KILLED + origin.signal);
+                }
+                // The last report is being made. A closed terminal says so twice.
+                Relayed::Ended if at_once.load(Ordering::Relaxed) && signal != Signal::SIGHUP => {
+                    process::exit(KILLED + origin.signal)
+                }
+                Relayed::Ended => stop.store(true, Ordering::Relaxed),
+            }
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
+    Ok(())
+}
+
+/// Waits until a flag is set, but not long.
+fn await_set(flag: &AtomicBool) {
+    let began = Instant::now();
+    while !flag.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(2) {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn sender(origin: &Origin) -> Sender {
+    if origin.cause == Cause::Kernel {
+        Sender::Terminal
+    } else {
+        Sender::Process(origin.process.map(|process| process.pid))
+    }
+}
+
 /// Progress and warnings, a line each.
-struct Line;
+struct Line {
+    is_painted: bool,
+}
 
 impl<S, N> FormatEvent<S, N> for Line
 where
@@ -137,54 +330,66 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let level = *event.metadata().level();
-        let kind = match level {
-            Level::ERROR => "error: ",
-            Level::WARN => "warning: ",
-            _ => "",
+        let (kind, style) = match level {
+            Level::ERROR => ("error: ", BAD),
+            Level::WARN => ("warning: ", DOUBTFUL),
+            _ => ("", Style::new()),
         };
-        write!(writer, "memleak: {kind}")?;
+        let style = if self.is_painted {
+            painted(style)
+        } else {
+            Style::new()
+        };
+        write!(writer, "memleak: {style}{kind}{style:#}")?;
         context.field_format().format_fields(writer.by_ref(), event)?;
         writeln!(writer)
     }
 }
 
-fn log_to_stderr(verbose: u8) {
-    let level = match verbose {
-        0 => "memleak=info",
-        1 => "memleak=debug",
-        _ => "trace",
-    };
+const BAD: Style = AnsiColor::Red.on_default().bold();
+const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();
+
+/// The style, where standard error has any.
+fn painted(style: Style) -> Style {
+    match AutoStream::choice(&io::stderr()) == ColorChoice::Never {
+        true => Style::new(),
+        false => style,
+    }
+}
+
+fn log(level: &str, aside: &Aside) {
+    let writer = Above::new(aside.line.clone(), aside.messages.clone());
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(level))
-        .with_writer(io::stderr)
-        .event_format(Line)
+        .with_writer(writer)
+        .event_format(Line {
+            is_painted: aside.is_painted,
+        })
         .init();
     let print = |_: libbpf_rs::PrintLevel, message: String| tracing::trace!("{}", message.trim_end());
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, print)));
 }
 
 /// Help and version go where they were asked for; a mistake is one line.
-fn refuse(error: &clap::Error) -> ExitCode {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return if error.print().is_ok() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::from(FAILED)
+fn refuse(error: &ParseError) -> ExitCode {
+    if let ParseError::CommandLine(help) = error
+        && matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+    {
+        return match help.print() {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::from(FAILED),
+            _ => ExitCode::SUCCESS,
         };
     }
-    let text = error.render().to_string();
-    let first = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ");
-    let what = first.strip_prefix("error: ").unwrap_or(&first);
-    fail(&format!("{what} (memleak --help lists everything)"), FAILED)
+    let hint = match matches!(error, ParseError::CommandLine(_)) {
+        true => " (memleak --help lists everything)",
+        false => "",
+    };
+    fail(&format!("{error}{hint}"), FAILED)
 }
 
 fn fail(line: &str, status: u8) -> ExitCode {
+    let style = painted(BAD);
     // Nothing is left to tell if standard error is gone too.
-    _ = writeln!(io::stderr(), "memleak: {line}");
+    _ = writeln!(io::stderr(), "{style}memleak:{style:#} {line}");
     ExitCode::from(status)
 }

@@ -2,19 +2,22 @@
 //! and before anything is attached. Some cases need root.
 
 mod common;
+#[path = "manners/mod.rs"]
+mod manners;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use common::program::{Program, compile, directory, require_root};
+use common::program::{Program, compile, directory, require_root, run_tool};
 
 fn memleak(arguments: &[&str]) -> Output {
     // What is refused is refused at once.
     assert_cmd::cargo::cargo_bin_cmd!("memleak")
         .args(arguments)
+        .env_remove("COLUMNS")
         .timeout(Duration::from_secs(20))
         .output()
         .expect("memleak was built, and ends by itself")
@@ -92,6 +95,19 @@ fn nonsense_is_refused() {
         ),
         (&["-p", "1", "--nonsense"], &["--nonsense", "--help"]),
         (
+            &["-p", "1", "--fail-on", "outstanding>1MB"],
+            &["`outstanding>1MB`, character 14", "MiB"],
+        ),
+        (&["-p", "1", "--junit", "a.xml"], &["--junit", "--fail-on"]),
+        (
+            &["-p", "1", "--suppressions", "/nonexistent"],
+            &["/nonexistent", "No such file"],
+        ),
+        (
+            &["-p", "1", "--fail-on", "blocks>1", "--baseline", "/etc/passwd"],
+            &["/etc/passwd:1: ", "--write-baseline"],
+        ),
+        (
             &["-p", "1", "--output", "x.doc"],
             &["`x.doc`", "--format", ".json"],
         ),
@@ -121,6 +137,11 @@ fn nonsense_is_refused() {
             &["report", "a", "--all", "--format", "svg"],
             &["svg", "one report", "--at N"],
         ),
+        (
+            &["report", "a", "--record", "b", "--fail-on", "blocks>1"],
+            &["--record", "--fail-on"],
+        ),
+        (&["report", "a", "--baseline", "b"], &["--baseline", "--fail-on"]),
         (
             &["report", "a", "--record", "b", "--format", "json"],
             &["--format", "--record", "only one"],
@@ -295,7 +316,9 @@ fn readable_copy() -> (PathBuf, PathBuf) {
     fs::create_dir_all(&directory).expect("a new directory");
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("our own directory");
     let copy = directory.join("memleak");
-    fs::copy(env!("CARGO_BIN_EXE_memleak"), &copy).expect("room for a copy");
+    // Not by this process: what another test starts meanwhile would have the copy open for writing, and nobody could execute
+    // it (ETXTBSY).
+    run_tool(Command::new("cp").arg(env!("CARGO_BIN_EXE_memleak")).arg(&copy));
     (directory, copy)
 }
 
@@ -334,7 +357,68 @@ fn version() {
 /// The whole help text. After a change on purpose: `INSTA_UPDATE=always cargo test --test cli`.
 #[test]
 fn help() {
-    let output = memleak(&["--help"]);
-    assert!(output.status.success() && output.stderr.is_empty());
-    insta::assert_snapshot!(String::from_utf8_lossy(&output.stdout));
+    for (name, flag) in [("help", "--help"), ("short_help", "-h")] {
+        let output = memleak(&[flag]);
+        assert!(output.status.success() && output.stderr.is_empty());
+        insta::assert_snapshot!(name, String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+/// What `make dist` makes, here of the program that tests run: the package installs, its files are what it says they are,
+/// and what is in the archive runs and is readable.
+#[test]
+fn packages() {
+    let directory = directory("cli-packages");
+    let root = directory.join("root");
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let output = command.args(arguments).env("PACKAGE_COMPRESSION", "0").output();
+        let output = output.expect("Debian has it");
+        assert!(output.status.success(), "{command:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    run(
+        "tests/package.sh",
+        &[env!("CARGO_BIN_EXE_memleak"), &path(&directory)],
+    );
+    let version = env!("CARGO_PKG_VERSION");
+    let package = path(&directory.join(format!("memleak_{version}-1_amd64.deb")));
+
+    // A system without any package.
+    for made in ["var/lib/dpkg/info", "var/lib/dpkg/updates"] {
+        fs::create_dir_all(root.join(made)).expect("made");
+    }
+    fs::write(root.join("var/lib/dpkg/status"), "").expect("written");
+    let system = format!("--root={}", path(&root));
+    run("dpkg", &[&system, "--install", &package]);
+    assert_eq!(run("dpkg", &[&system, "--verify", "memleak"]), "");
+    let installed = root.join("usr/bin/memleak");
+    assert_eq!(
+        run(&path(&installed), &["--version"]),
+        format!("memleak {version}\n")
+    );
+    let doc = root.join("usr/share/doc/memleak");
+    let copyright = fs::read_to_string(doc.join("copyright")).expect("installed");
+    for part in ["libbpf-sys", "inferno", "libelf", "MIT License", "CDDL"] {
+        assert!(copyright.contains(part), "no {part:?}");
+    }
+    assert!(doc.join("README.Debian").exists());
+    let manual = path(&root.join("usr/share/man/man8/memleak.8.gz"));
+    assert!(run("zcat", &[&manual]).contains("fail\\-on"), "{manual}");
+    let completions = path(&root.join("usr/share/bash-completion/completions/memleak"));
+    run("bash", &["-n", &completions]);
+
+    run(
+        "sh",
+        &[
+            "-c",
+            &format!("cd {} && sha256sum --check SHA256SUMS", path(&directory)),
+        ],
+    );
+    let name = format!("memleak-{version}-x86_64-linux");
+    let archive = path(&directory.join(format!("{name}.tar.xz")));
+    run("tar", &["-C", &path(&directory), "-xf", &archive]);
+    let unpacked = path(&directory.join(name).join("bin/memleak"));
+    assert_eq!(run(&unpacked, &["--version"]), format!("memleak {version}\n"));
 }

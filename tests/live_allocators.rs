@@ -5,6 +5,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use common::memleak::Memleak;
 use common::program::{Program, compile, compile_as, directory, run_tool, source, stock};
@@ -197,13 +198,19 @@ fn functions_of_c_in_other_linkage() {
 fn operators_of_cxx() {
     let path = compile(&directory("live_allocators-cxx"), "allocator.cpp", &RELEASE);
     check_rows("glibc", &trace(&path, None, &[]), CXX);
-    for (library, package) in PRELOADED {
+    // Most of the time is waiting for the kernel to change code.
+    let check = |library: &str, package: &str| {
         packaged(library, package);
         for attach in ["session", "multi", "perf"] {
             let report = trace(&path, Some(library), &["--attach", attach]);
             check_rows(&format!("{library} by {attach}"), &report, CXX);
         }
-    }
+    };
+    thread::scope(|scope| {
+        for (library, package) in PRELOADED {
+            scope.spawn(|| check(library, package));
+        }
+    });
 }
 
 /// A program whose `operator new` throws, or is left by longjmp, thread after thread, is none the worse for being
@@ -211,8 +218,7 @@ fn operators_of_cxx() {
 #[test]
 fn operators_that_throw_under_load() {
     let path = compile(&directory("live_allocators-throw"), "allocator.cpp", &RELEASE);
-    // mimalloc aborts instead: as Debian builds it, in C, it cannot throw.
-    for library in ["libtcmalloc.so.4", "libjemalloc.so.2"] {
+    let check = |library: &str| {
         let mut program = start(&path, &["3000"], Some(library));
         program.tell("");
         for attach in ["session", "multi", "perf", "session"] {
@@ -240,7 +246,13 @@ fn operators_that_throw_under_load() {
                 "{library}: {stack}"
             );
         }
-    }
+    };
+    // mimalloc aborts instead: as Debian builds it, in C, it cannot throw.
+    thread::scope(|scope| {
+        for library in ["libtcmalloc.so.4", "libjemalloc.so.2"] {
+            scope.spawn(|| check(library));
+        }
+    });
 }
 
 /// jemalloc's own functions: linked, and static in the executable under a prefix, with symbols that are global and

@@ -163,6 +163,7 @@ fn every_format() {
         "leaks.folded",
         "leaks.svg",
         "leaks.speedscope.json",
+        "leaks.heap",
     ]
     .map(|name| directory.join(name));
     let pid = program.pid();
@@ -185,7 +186,7 @@ fn every_format() {
     }
     let report = json.last_report();
     assert!(program.end().success());
-    let [pprof, folded, svg, speedscope] = files;
+    let [pprof, folded, svg, speedscope, gperftools] = files;
     let (allocated, outstanding) = (report.allocated, report.outstanding);
     assert_eq!(
         profiles::pprof_totals(&pprof),
@@ -217,6 +218,21 @@ fn every_format() {
     assert_eq!(
         profiles::speedscope_totals(&speedscope),
         [outstanding.bytes, outstanding.blocks, allocated.bytes]
+    );
+    let (totals, top) = profiles::google_pprof(&gperftools);
+    assert_eq!(
+        totals,
+        [
+            outstanding.blocks,
+            outstanding.bytes,
+            allocated.blocks,
+            allocated.bytes
+        ]
+    );
+    assert!(
+        top.lines()
+            .any(|line| line.trim_start().starts_with("1001 ") && line.ends_with(" malloc_kept")),
+        "{top}"
     );
 }
 

@@ -4,6 +4,8 @@
 mod common;
 
 use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +13,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::memleak::Memleak;
+use common::profiles::pprof_totals;
 use common::program::{Program, compile, directory};
+use common::receiver::{Receiver, answer};
 use common::recent::of_all_ages;
 use common::report::{Amount, Report};
 
@@ -468,4 +472,87 @@ fn two_runs_are_compared() {
         serde_json::json!({"bytes": -4800, "blocks": -200})
     );
     assert_eq!(json["notes"], serde_json::json!(["the first is the later one"]));
+}
+
+/// What a store of profiles is sent adds up to what the last report says, as Go's pprof reads it: what was allocated in all
+/// profiles together, what is outstanding in the last. Metrics are the last report's.
+#[test]
+fn exported() {
+    let shelf = Shelf::new();
+    let store = Receiver::start(|number| match number {
+        // It has to be sent again.
+        1 => None,
+        _ => Some(answer(200, "", "")),
+    });
+    let mut program = start("exported", 5000, 2);
+    let url = format!("http://{}", store.address);
+    let push = ["--push", &url, "--push-api", "pyroscope-ingest"];
+    let flags = [
+        &push[..],
+        &["--push-label", "env=test", "--metrics", "0", "-o", "0"],
+    ]
+    .concat();
+    let memleak = Memleak::attach_reporting(program.pid(), &flags, &["0.4"]);
+    program.step("kept");
+    program.step("churning");
+    memleak.report();
+    memleak.report();
+    program.step("quiet");
+    memleak.report();
+    let at_rest = memleak.report();
+    let page = metrics(&memleak);
+    let value = |name: &str| {
+        let found = page.lines().find_map(|line| line.strip_prefix(name));
+        found.expect(name).trim().parse::<u64>().expect("a number")
+    };
+    assert_eq!(value("memleak_outstanding_bytes "), at_rest.outstanding.bytes);
+    assert_eq!(value("memleak_outstanding_blocks "), at_rest.outstanding.blocks);
+    assert_eq!(value("memleak_allocations_total "), at_rest.events.allocations);
+    let site = page
+        .lines()
+        .find(|line| line.starts_with("memleak_site_outstanding_blocks") && line.contains("\"keep_block\""));
+    assert!(site.expect("a site").ends_with(" 5000"), "{page}");
+    let (reports, messages) = memleak.finish_with_all_reports();
+    let last = reports.last().expect("a report");
+    let (mut allocated, mut outstanding) = ([0, 0], [0, 0]);
+    let mut seen = Vec::new();
+    for request in store.rest() {
+        let name = "name=snapshots%7Bcomm%3Dsnapshots%2Cenv%3Dtest%2Cexe%3D";
+        assert!(request.line.contains(name), "{}", request.line);
+        if seen.contains(&request.body) {
+            continue;
+        }
+        let file = PathBuf::from(shelf.path("pushed.pb.gz"));
+        fs::write(&file, &request.body).expect("our own");
+        let [objects, space, held_objects, held_space] = pprof_totals(&file)[..] else {
+            panic!("not four values")
+        };
+        allocated = [allocated[0] + objects, allocated[1] + space];
+        outstanding = [held_objects, held_space];
+        seen.push(request.body);
+    }
+    assert!(seen.len() >= 5, "a profile of each report");
+    assert_eq!(allocated, [last.allocated.blocks, last.allocated.bytes]);
+    assert_eq!(outstanding, [last.outstanding.blocks, last.outstanding.bytes]);
+    let sent = format!("push: {} profiles sent to {url}, none lost", seen.len());
+    assert!(
+        messages.iter().any(|message| message.contains(&sent)),
+        "{messages:#?}"
+    );
+}
+
+/// What memleak serves where it says that it does.
+#[track_caller]
+fn metrics(memleak: &Memleak) -> String {
+    let said = memleak.said().iter().find_map(|line| {
+        let (_, rest) = line.split_once("metrics: http://")?;
+        rest.split_once("/metrics").map(|(address, _)| address.to_owned())
+    });
+    let mut stream = TcpStream::connect(said.expect("an address")).expect("it listens");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("UTF-8");
+    answer
 }

@@ -2,13 +2,16 @@
 //! Needs root.
 
 mod common;
+#[path = "live_start/gates.rs"]
+mod gates;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use common::program::{PATIENCE, compile, compile_as, directory, signal};
+use common::program::{PATIENCE, Program, compile, compile_as, directory, signal};
 use common::report::{Amount, Report};
 use common::started::Started;
 
@@ -142,28 +145,89 @@ fn killed() {
     check_allocations(outcome.report());
 }
 
-/// When memleak has made its reports, or is told to end, the program goes on as before.
+/// When memleak has made its reports, the program goes on as before.
 #[test]
 fn program_goes_on() {
     let program = compile(&directory("live_start-goes_on"), "started.c", &RELEASE);
+    let mut started = Started::start(&["-c", &program.display().to_string(), "0.2", "1"]);
+    started.expect("traced 0 0, continued 0, user 0");
+    let report = Report::parse(&started.line());
+    check_allocations(&report);
+    assert_eq!(started.await_memleak(), Some(0));
+    let pid = report.targets[0].pid;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs on");
+    assert!(status.contains("TracerPid:\t0"), "{status}");
+    started.tell("");
+    await_end(pid);
+}
+
+/// Signals that are sent to memleak are the program's: it gets each once, and memleak goes on until it ends. One that it
+/// does not handle ends it. What memleak was told to ignore, it ignores, as it would without memleak.
+#[test]
+fn signals_are_the_programs() {
+    let program = compile(&directory("live_start-signals"), "gated.c", &RELEASE);
     let program = program.display().to_string();
-    for count in [Some("1"), None] {
-        let interval = if count.is_some() { "0.2" } else { "1000" };
-        let arguments = ["-c", &program, interval];
-        let mut started = Started::start(&[&arguments[..], count.as_slice()].concat());
-        started.expect("traced 0 0, continued 0, user 0");
-        if count.is_none() {
-            signal(started.pid(), "INT");
-        }
-        let report = Report::parse(&started.line());
-        check_allocations(&report);
-        assert_eq!(started.await_memleak(), Some(0));
-        let pid = report.targets[0].pid;
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs on");
-        assert!(status.contains("TracerPid:\t0"), "{status}");
+    let all = [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3), ("USR2", 12)];
+    let actions = ["1000", "--", &program, "5", "leak"];
+    let mut started = Started::start(&[&actions[..], &["catch"; 5]].concat());
+    for (name, number) in all {
+        started.expect("ignored:");
+        signal(started.pid(), name);
+        started.expect("caught");
+        std::thread::sleep(Duration::from_millis(20));
         started.tell("");
-        await_end(pid);
+        started.expect(&format!("signal {number}, times 1"));
     }
+    let outcome = started.finish();
+    assert_eq!(outcome.status, Some(5), "{:#?}", outcome.messages);
+    assert_eq!(outcome.report().only_through("leak").outstanding.blocks, 10);
+
+    let mut command = Command::new("sh");
+    let ignoring = "trap '' HUP INT; exec \"$0\" \"$@\"";
+    command.args(["-c", ignoring, env!("CARGO_BIN_EXE_memleak")]);
+    let started = Started::spawn_with(&mut command, &["1000", "--", &program, "catch"]);
+    started.expect("ignored: 1 2");
+    signal(started.pid(), "HUP");
+    signal(started.pid(), "TERM");
+    started.expect("caught");
+    let outcome = started.finish();
+    assert_eq!(outcome.status, Some(0), "{:#?}", outcome.messages);
+
+    let started = Started::start(&["1000", "--", "sleep", "1000"]);
+    started.await_message("tracing sleep");
+    signal(started.pid(), "TERM");
+    let outcome = started.finish();
+    assert_eq!(outcome.status, Some(128 + 15), "{:#?}", outcome.messages);
+    assert_eq!(outcome.report().targets[0].ended.as_deref(), Some("exited"));
+}
+
+/// Ctrl-C at a terminal reaches both by itself: the program gets it once, and memleak makes its last report when that ends.
+#[test]
+fn interrupted_at_a_terminal() {
+    let directory = directory("live_start-terminal");
+    let program = compile(&directory, "gated.c", &RELEASE);
+    let reports = directory.join("leaks.json");
+    let command = format!(
+        "{} --output {} 1000 -- {} leak catch 5",
+        env!("CARGO_BIN_EXE_memleak"),
+        reports.display(),
+        program.display()
+    );
+    let mut script = Command::new("script");
+    // It gives its input to a terminal, and takes the command's status for its own.
+    let mut terminal = Program::spawn(script.args(["-qec", &command, "/dev/null"]));
+    let expect = |terminal: &mut Program, wanted: &str| {
+        while !terminal.line().contains(wanted) {}
+    };
+    expect(&mut terminal, "ignored:");
+    terminal.tell("\x03");
+    expect(&mut terminal, "caught");
+    std::thread::sleep(Duration::from_millis(100));
+    terminal.tell("");
+    expect(&mut terminal, "signal 2, times 1");
+    assert_eq!(terminal.await_end().code(), Some(5));
+    let report = Report::parse(&fs::read_to_string(reports).expect("a report was written"));
+    assert_eq!(report.only_through("leak").outstanding.blocks, 10);
 }
 
 /// Children of a started program are traced with `--follow-fork`; the trace ends with the last of them. (What they

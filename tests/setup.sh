@@ -2,17 +2,20 @@
 # Checks the Rust toolchain and installs the Debian packages that are missing. The only list of them.
 # What is there is left alone: without anything missing, nothing is run as root.
 #
-# usage: tests/setup.sh build|test
+# usage: tests/setup.sh build|test|dist
 set -eu
 cd "$(dirname "$0")/.."
 
 # libbpf is compiled from source (make, pkg-config, libelf and zlib headers); clang compiles bpf/. The demo
 # compiles C++ and names frames inside libc by its debug symbols.
 build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
+# Static libraries, and what makes packages of a program.
+dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils'
 # What tests compile with, compare with, and trace.
-test_packages='binutils debuginfod dwz elfutils gdb git golang-go iproute2 libgc-dev libgoogle-perftools4 libjemalloc-dev
-libjemalloc2 liblua5.4-0-dbg libmimalloc2.0 libtcmalloc-minimal4 lua5.4 musl-tools nodejs openssl procps python3
-python3-cbor2 redis-server redis-tools sqlite3 util-linux xz-utils'
+test_packages='binutils chromium chromium-driver debuginfod dwz elfutils gdb git golang-go google-perftools iproute2 libgc-dev
+libgoogle-perftools4 libjemalloc-dev libjemalloc2 liblua5.4-0-dbg libmimalloc2.0 libtcmalloc-minimal4 lua5.4 man-db mandoc
+musl-tools nodejs openssl procps python3 python3-cbor2 python3-prometheus-client redis-server redis-tools sqlite3 util-linux
+xz-utils'
 
 die() {
     echo "error: $*" >&2
@@ -100,7 +103,12 @@ test)
     # Python's own tests are a package for each version.
     install_missing "$(/usr/bin/python3 -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])')"
     ;;
-*) die "usage: tests/setup.sh build|test" ;;
+dist)
+    check_toolchain build
+    # shellcheck disable=SC2086
+    install_missing $build_packages $dist_packages
+    ;;
+*) die "usage: tests/setup.sh build|test|dist" ;;
 esac
 if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
     die "tracing a process needs root, and there is no sudo: run this as root"

@@ -47,10 +47,14 @@ pub enum FormatArg {
     Pprof,
     /// For speedscope.app.
     Speedscope,
+    /// gperftools' heap profile in text: for google-pprof and jeprof, which read nothing else.
+    Gperftools,
     /// Exactly as bcc's memleak.py writes them.
     Bcc,
     /// Exactly as libbpf-tools' memleak writes them.
     Libbpf,
+    /// A page for a browser, with all reports of the trace: flame graph, sites, memory, health.
+    Html,
 }
 
 impl From<FormatArg> for Format {
@@ -63,8 +67,10 @@ impl From<FormatArg> for Format {
             FormatArg::Svg => Self::Svg,
             FormatArg::Pprof => Self::Pprof,
             FormatArg::Speedscope => Self::Speedscope,
+            FormatArg::Gperftools => Self::Gperftools,
             FormatArg::Bcc => Self::Bcc,
             FormatArg::Libbpf => Self::Libbpf,
+            FormatArg::Html => Self::Html,
         }
     }
 }
@@ -116,7 +122,7 @@ mod tests {
             .into_iter()
             .chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
-        cli.trace.output.check(false)
+        cli.trace.output.check(cli.trace.gate.writes())
     }
 
     /// `--format` has the names that formats have.
@@ -141,12 +147,15 @@ mod tests {
             ("--output -", (Format::Text, Destination::default())),
             ("--output a.json", (Format::Json, to("a.json"))),
             ("--output A.TXT", (Format::Text, to("A.TXT"))),
+            ("--output a.html", (Format::Html, to("a.html"))),
             ("--output a.json --format text", (Format::Text, to("a.json"))),
             ("--output a --format json", (Format::Json, to("a"))),
         ] {
             assert_eq!(output(arguments), Ok(expected), "{arguments}");
         }
-        assert!(output("--output a.json -f").is_ok_and(|(_, destination)| destination.overwrite));
+        for arguments in ["--output a.json -f", "--junit a.xml --fail-on blocks>1 -f"] {
+            assert!(output(arguments).is_ok_and(|(_, destination)| destination.overwrite));
+        }
     }
 
     /// A name that says nothing, and a permission without an object, are refused.

@@ -12,10 +12,11 @@ pub struct ProgramArgs {
     /// Start this command and trace it from its first allocation on.
     ///
     /// It is split into words as a shell does it, by blanks, quotes and backslashes, and nothing else of a shell: for
-    /// more, -c "sh -c '…'". Under sudo it runs as the user who called that.
+    /// more, -c "sh -c '…'". Under sudo it runs as the user who called that. Signals that memleak gets are passed on to
+    /// it (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR2).
     #[arg(short = 'c', long, value_name = "COMMAND")]
     pub command: Option<OsString>,
-    /// The same, as words of their own behind `--`.
+    /// The same, as words of their own behind `--`: PROGRAM ARGUMENT…
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }

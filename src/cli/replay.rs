@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::gate::GateArgs;
 use super::output::{OutputArgs, PlaceArgs, format_of};
 use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
@@ -21,7 +22,7 @@ use crate::report::{Format, Measure};
 pub struct ReportArgs {
     /// The recording; - is standard input.
     pub file: PathBuf,
-    /// Show this report, counted from 1, or from -1 backwards; without it, the last.
+    /// Show this report, counted from 1, or from -1 backwards; without it, the last (html: all).
     #[arg(long, value_name = "N", allow_hyphen_values = true, conflicts_with_all = ["all", "list"])]
     pub at: Option<NonZeroI64>,
     /// Show all reports, one after another.
@@ -48,6 +49,9 @@ pub struct ReportArgs {
     /// Another recording to put reports into.
     #[command(flatten)]
     pub record: RecordArgs,
+    /// What the last of the reports is held against.
+    #[command(flatten)]
+    pub gate: GateArgs,
 }
 
 /// Arguments of `memleak diff`.
@@ -94,7 +98,12 @@ impl DifferenceArg {
             Format::Folded => Some(Self::Folded),
             Format::Svg => Some(Self::Svg),
             Format::Pprof => Some(Self::Pprof),
-            Format::Summary | Format::Speedscope | Format::Bcc | Format::Libbpf => None,
+            Format::Summary
+            | Format::Speedscope
+            | Format::Gperftools
+            | Format::Html
+            | Format::Bcc
+            | Format::Libbpf => None,
         }
     }
 
@@ -149,7 +158,17 @@ impl TryFrom<ReportArgs> for ReportOptions {
         if let Some((flag, _)) = asked {
             return Err(ConfigError::CopiedOnly(flag));
         }
-        let destination = args.output.place.check(records)?;
+        let destination = args.output.place.check(records || args.gate.writes())?;
+        let gate = args.gate.check(destination.overwrite)?;
+        let without_names = [
+            ("--list", args.list),
+            ("--record", records),
+            ("--anonymize", args.record.anonymize),
+        ];
+        let without = without_names.into_iter().find(|&(_, given)| given);
+        if let Some((flag, _)) = without.filter(|_| gate.is_anything()) {
+            return Err(ConfigError::NotHeld(flag));
+        }
         let asked = match args.summary || args.list {
             true => Some(Format::Summary),
             false => args.output.format.map(Format::from),
@@ -171,6 +190,7 @@ impl TryFrom<ReportArgs> for ReportOptions {
             top: args.top,
             sort: args.sort.map(Order::from),
             anonymize: args.record.anonymize,
+            gate,
             file: args.file,
         })
     }
@@ -232,6 +252,8 @@ impl TryFrom<TrendArgs> for TrendOptions {
             | Format::Svg
             | Format::Pprof
             | Format::Speedscope
+            | Format::Gperftools
+            | Format::Html
             | Format::Bcc
             | Format::Libbpf => None,
         };

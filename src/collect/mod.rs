@@ -14,6 +14,7 @@ mod own;
 mod regions;
 mod snapshot;
 mod totals;
+mod vitals;
 mod weight;
 
 pub use ages::{AGE_BOUNDS, Ages};
@@ -31,4 +32,6 @@ pub use regions::{CallMoment, RegionCall, RegionEvent, RegionKind};
 pub use snapshot::{
     CheckedWalks, Events, Losses, Snapshot, StackTotals, stack_of, stack_of_kernel_mode, take,
 };
+pub use vitals::Vitals;
+pub(crate) use vitals::vitals;
 pub use weight::{Weight, WeightedAmount};

@@ -192,7 +192,7 @@ const LOSS_CAUSES: [(&str, Counter, Counter); 5] = [
     ("region_queue_full", Counter::LostRegion, Counter::LostRegionBytes),
 ];
 
-fn losses(counters: &Counters) -> Losses {
+pub(super) fn losses(counters: &Counters) -> Losses {
     let mut losses = Losses {
         processes: counters.get(Counter::LostProcess),
         events: counters.get(Counter::LostEvent),

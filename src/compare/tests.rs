@@ -278,8 +278,8 @@ fn other_builds_are_compared_by_function() {
             ("h", 40, 0, "gone")
         ])
     );
-    let traces = [0, 1].map(|at: usize| Trace {
-        modules: &modules[at],
+    let traces = modules.each_ref().map(|modules| Trace {
+        modules,
         kernel: None,
     });
     assert_eq!(builds.rebuilt(&traces), [std::path::Path::new("/opt/leaker")]);

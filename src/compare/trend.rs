@@ -173,7 +173,7 @@ fn real(number: u64) -> f64 {
 }
 
 /// The median of the slopes between each two points; 0 where no two are apart.
-fn slope(points: &[(f64, f64)]) -> f64 {
+pub(crate) fn slope(points: &[(f64, f64)]) -> f64 {
     let mut slopes = Vec::with_capacity(points.len() * points.len() / 2);
     for (at, (earlier, from)) in points.iter().enumerate() {
         for (later, to) in &points[at + 1..] {

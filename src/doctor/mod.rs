@@ -13,6 +13,7 @@ mod text;
 use std::io::{self, Write};
 
 use crate::allocator::ProbeSite;
+use crate::output;
 pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
 
@@ -182,7 +183,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> io::Result<bool> {
         process: options.pid.map(process::examine),
     };
     match options.format {
-        Format::Text => text::render(&diagnosis, out)?,
+        Format::Text => output::paint(output::is_painted(), out, |out| text::render(&diagnosis, out))?,
         Format::Json => json::render(&diagnosis, out)?,
     }
     out.flush()?;

@@ -7,16 +7,18 @@ use std::fs;
 use std::mem::offset_of;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::{self, Signal};
+use nix::sys::signal::{self, SigHandler, Signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use unwind_tables::addr::Avma;
 
+use super::relay::Relay;
 use super::user::RunAs;
-use super::{LaunchError, ProgramEnd, Running, name_of};
+use super::{LaunchError, ProgramEnd, Running, Streams, name_of};
 
 /// Bits of debug register 7 that make an address break on execution: of the first, of both. (Intel SDM volume 3,
 /// 17.2.4: bit 2n enables breakpoint n; type and length, from bit 16 on, are 0 for execution.)
@@ -27,44 +29,45 @@ const ENABLE_BOTH: u64 = 1 | 1 << 2;
 #[derive(Debug)]
 pub struct Held {
     name: String,
+    relay: Arc<Relay>,
     /// `None` once it is let go or has ended.
     pid: Option<Pid>,
 }
 
 impl Held {
     /// Starts `program` and stops it where the kernel has mapped it and its loader, at the loader's first instruction.
+    /// From then on `relay` leads to it.
     ///
     /// # Errors
     ///
     /// The system refused; nothing runs then.
-    pub fn start(program: &[OsString]) -> Result<Self, LaunchError> {
+    pub fn start(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -> Result<Self, LaunchError> {
         let name = name_of(program);
-        let run_as = RunAs::find().map_err(|error| LaunchError::User {
-            program: name.clone(),
-            error,
+        let mut command = command(program, relay, &name)?;
+        streams.give_to(&mut command);
+        let mut held = relay.start(|| {
+            // Returns when the exec is done, or has failed.
+            let child = command.spawn().map_err(|error| LaunchError::Refused {
+                program: name.clone(),
+                error,
+            })?;
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+            let held = Self {
+                name,
+                relay: Arc::clone(relay),
+                pid: Some(pid),
+            };
+            Ok((held, pid))
         })?;
-        let mut command = Command::new(program.first().cloned().unwrap_or_default());
-        command.args(program.iter().skip(1));
-        let before_exec = move || {
-            if let Some(user) = &run_as {
-                user.become_user()?;
+        loop {
+            let stopped_for = held.await_stop("exec")?;
+            if stopped_for == Signal::SIGTRAP {
+                break;
             }
-            // The exec that follows is then a stop.
-            Ok(ptrace::traceme()?)
-        };
-        // SAFETY: makes system calls only; what these need was looked up before the fork.
-        unsafe { command.pre_exec(before_exec) };
-        // Returns when the exec is done, or has failed.
-        let child = command.spawn().map_err(|error| LaunchError::Refused {
-            program: name.clone(),
-            error,
-        })?;
-        let pid = i32::try_from(child.id()).unwrap_or_default();
-        let mut held = Self {
-            name,
-            pid: Some(Pid::from_raw(pid)),
-        };
-        held.await_stop("exec")?;
+            // Somebody's signal came first; the stop for the exec is still to come.
+            let continued = ptrace::cont(held.stopped()?, stopped_for);
+            continued.map_err(|error| held.cannot("continue", error))?;
+        }
         // Should this process be killed, no program is left that nobody traces.
         let options = ptrace::setoptions(held.stopped()?, Options::PTRACE_O_EXITKILL);
         options.map_err(|error| held.cannot("options", error))?;
@@ -143,7 +146,10 @@ impl Held {
         let pid = self.stopped()?;
         ptrace::detach(pid, None).map_err(|error| self.cannot("detach", error))?;
         self.pid = None;
-        Ok(Running { pid })
+        Ok(Running {
+            pid,
+            relay: Arc::clone(&self.relay),
+        })
     }
 
     fn stopped(&self) -> Result<Pid, LaunchError> {
@@ -159,7 +165,7 @@ impl Held {
                 Ok(status) => {
                     if let Some(how) = ProgramEnd::of(status) {
                         // Waited for: its pid may be another's by now.
-                        self.pid = None;
+                        self.relay.reap(|| self.pid.take());
                         let program = self.name.clone();
                         return Err(LaunchError::Ended { program, how });
                     }
@@ -195,9 +201,37 @@ impl Drop for Held {
     fn drop(&mut self) {
         if let Some(pid) = self.pid {
             _ = signal::kill(pid, Signal::SIGKILL);
-            _ = waitpid(pid, Some(WaitPidFlag::__WALL));
+            self.relay.reap(|| waitpid(pid, Some(WaitPidFlag::__WALL)).ok());
         }
     }
+}
+
+/// What executes `program`, as whom it is to be and with the signals ignored that it is to ignore, and stops there.
+fn command(program: &[OsString], relay: &Relay, name: &str) -> Result<Command, LaunchError> {
+    let run_as = RunAs::find().map_err(|error| LaunchError::User {
+        program: name.to_owned(),
+        error,
+    })?;
+    let mut command = Command::new(program.first().cloned().unwrap_or_default());
+    command.args(program.iter().skip(1));
+    if let Some(user) = &run_as {
+        command.envs(user.environment(std::env::var_os("HOME").as_deref()));
+    }
+    let ignored = relay.ignored().to_vec();
+    let before_exec = move || {
+        for &signal in &ignored {
+            // SAFETY: no handler is installed.
+            unsafe { signal::signal(signal, SigHandler::SigIgn) }?;
+        }
+        if let Some(user) = &run_as {
+            user.become_user()?;
+        }
+        // The exec that follows is then a stop.
+        Ok(ptrace::traceme()?)
+    };
+    // SAFETY: makes system calls only; what these need was looked up before the fork.
+    unsafe { command.pre_exec(before_exec) };
+    Ok(command)
 }
 
 /// `AT_ENTRY` of an auxiliary vector: pairs of words, of which the first says what the second is.
@@ -232,10 +266,14 @@ mod tests {
         assert_eq!(entry_of(&[]), None);
     }
 
+    fn start(program: &[&str]) -> Result<Held, LaunchError> {
+        Held::start(&words(program), Streams::Ours, &Arc::default())
+    }
+
     /// A program runs to its entry point, is let go there, and ends with its own status.
     #[test]
     fn held_at_its_entry() {
-        let mut held = Held::start(&words(&["/bin/sh", "-c", "exit 3"])).expect("there is a shell");
+        let mut held = start(&["/bin/sh", "-c", "exit 3"]).expect("there is a shell");
         let entry = held.entry().expect("the kernel says where");
         assert_eq!(held.run_to(entry, None).expect("it comes there"), entry);
         held.step().expect("it goes on");
@@ -248,7 +286,7 @@ mod tests {
     fn dropped() {
         let file = std::env::temp_dir().join(format!("memleak-held-{}", std::process::id()));
         let path = file.to_str().expect("UTF-8");
-        let mut held = Held::start(&words(&["/usr/bin/touch", path])).expect("there is touch");
+        let mut held = start(&["/usr/bin/touch", path]).expect("there is touch");
         let entry = held.entry().expect("the kernel says where");
         held.run_to(entry, None).expect("it comes there");
         drop(held);
@@ -264,7 +302,7 @@ mod tests {
             ("/etc/passwd", 126),
             ("/", 126),
         ] {
-            let error = Held::start(&words(&[program])).expect_err(program);
+            let error = start(&[program]).expect_err(program);
             assert_eq!(error.status(2), status, "{error}");
             assert!(error.to_string().contains(program), "{error}");
         }

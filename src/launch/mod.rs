@@ -7,20 +7,27 @@
 //! and its parent would be told), and it is not traced any more when its own code begins. What is at the address where it is held is
 //! the caller's affair.
 //!
-//! Its standard streams, its environment and its process group are ours. x86-64: debug registers.
+//! Its environment and its process group are ours, and its standard streams too, unless they are a terminal that we need
+//! for ourselves ([`Streams`]); signals that are meant for it are passed on ([`Relay`]). x86-64: debug registers.
 
+mod account;
 mod held;
+mod relay;
 mod user;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use thiserror::Error;
 
 pub use held::Held;
+pub use relay::{PASSED_ON, Relay, Relayed, Sender};
 
 /// User and group of who called sudo; `None` when nobody did, when it was root, or when we are not root.
 ///
@@ -29,6 +36,41 @@ pub use held::Held;
 /// The environment names a user that does not exist.
 pub fn invoking_user() -> io::Result<Option<(u32, u32)>> {
     Ok(user::RunAs::find()?.map(|user| user.ids()))
+}
+
+/// The standard streams of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// Ours.
+    Ours,
+    /// Ours, but /dev/null for each that is a terminal: the program is not to write there, and not to take keys from it.
+    OursWithoutTerminal,
+}
+
+impl Streams {
+    fn give_to(self, command: &mut Command) {
+        if self == Self::Ours {
+            return;
+        }
+        if io::stdin().is_terminal() {
+            command.stdin(Stdio::null());
+        }
+        if io::stdout().is_terminal() {
+            command.stdout(Stdio::null());
+        }
+        if io::stderr().is_terminal() {
+            command.stderr(Stdio::null());
+        }
+    }
+}
+
+/// The home of that user.
+///
+/// # Errors
+///
+/// As [`invoking_user`].
+pub fn invoking_home() -> io::Result<Option<PathBuf>> {
+    Ok(user::RunAs::find()?.map(user::RunAs::into_home))
 }
 
 /// The program was not found, as shells say it.
@@ -142,29 +184,22 @@ impl ProgramEnd {
 #[derive(Debug)]
 pub struct Running {
     pid: Pid,
+    relay: Arc<Relay>,
 }
 
 impl Running {
     /// How it ended, if it has. To be asked until it has, and not again.
     pub fn end(&self) -> Option<ProgramEnd> {
-        waitpid(self.pid, Some(WaitPidFlag::WNOHANG))
-            .ok()
-            .and_then(ProgramEnd::of)
+        let status = || waitpid(self.pid, Some(WaitPidFlag::WNOHANG)).ok();
+        self.relay.reap(|| status().and_then(ProgramEnd::of))
     }
 
     /// How it ended; waits for that.
     pub fn wait(&self) -> Option<ProgramEnd> {
-        loop {
-            match waitpid(self.pid, None) {
-                Ok(status) => {
-                    if let Some(end) = ProgramEnd::of(status) {
-                        return Some(end);
-                    }
-                }
-                Err(Errno::EINTR) => {}
-                Err(_) => return None,
-            }
-        }
+        // Signals can be passed on until it is known to have ended.
+        let has_ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        while waitid(Id::Pid(self.pid), has_ended) == Err(Errno::EINTR) {}
+        self.end()
     }
 }
 

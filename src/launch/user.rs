@@ -1,9 +1,12 @@
 //! As whom a program is started: as the user who called sudo, not as root, if that is how we became root.
 
-use std::ffi::CString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::{Path, PathBuf};
 
-use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
+
+use super::account::Account;
 
 /// A user to become, with everything that must be looked up before the fork.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +14,10 @@ pub(super) struct RunAs {
     user: Uid,
     group: Gid,
     groups: Vec<Gid>,
+    name: OsString,
+    home: PathBuf,
+    /// Root's own, which sudo may have put into the environment.
+    roots_home: Option<PathBuf>,
 }
 
 impl RunAs {
@@ -31,18 +38,36 @@ impl RunAs {
         if user.is_root() {
             return Ok(None);
         }
-        let User { name, gid, .. } = User::from_uid(user)?.ok_or_else(unknown)?;
-        let name = CString::new(name)?;
+        let account = Account::of(user)?.ok_or_else(unknown)?;
+        let root = Account::of(Uid::from_raw(0))?;
         Ok(Some(Self {
             user,
-            group: gid,
-            groups: getgrouplist(&name, gid)?,
+            group: account.group,
+            groups: account.groups()?,
+            name: account.name,
+            home: account.home,
+            roots_home: root.map(|root| root.home),
         }))
+    }
+
+    /// What says in the environment whose it is. sudo has made all of it root's, whose home this user cannot read; a home
+    /// that is not root's was kept by sudo, and is left as it is.
+    pub(super) fn environment(&self, home: Option<&OsStr>) -> Vec<(&'static str, OsString)> {
+        let mut variables = vec![("USER", self.name.clone()), ("LOGNAME", self.name.clone())];
+        if home.is_none() || home.map(Path::new) == self.roots_home.as_deref() {
+            variables.push(("HOME", self.home.clone().into()));
+        }
+        variables
     }
 
     /// User and group, by number.
     pub(super) fn ids(&self) -> (u32, u32) {
         (self.user.as_raw(), self.group.as_raw())
+    }
+
+    /// The home directory.
+    pub(super) fn into_home(self) -> PathBuf {
+        self.home
     }
 
     /// Becomes this user for good. Three system calls: fit for a child between fork and exec.
@@ -67,6 +92,15 @@ mod tests {
         let daemon = RunAs::of(Some("1")).expect("fine").expect("a user");
         assert_eq!((daemon.user, daemon.group), (Uid::from_raw(1), Gid::from_raw(1)));
         assert!(daemon.groups.contains(&Gid::from_raw(1)));
+        let name = |variable| (variable, OsString::from("daemon"));
+        let kept = [name("USER"), name("LOGNAME")];
+        let home = ("HOME", OsString::from("/usr/sbin"));
+        assert_eq!(daemon.environment(Some(OsStr::new("/home/somebody"))), kept);
+        let [user, logname] = kept;
+        let all = [user, logname, home];
+        for roots in [None, Some(OsStr::new("/root"))] {
+            assert_eq!(daemon.environment(roots), all);
+        }
         for nonsense in ["", "x", "-1", "4000000000"] {
             let error = RunAs::of(Some(nonsense)).expect_err(nonsense);
             assert!(error.to_string().contains("SUDO_UID"), "{error}");

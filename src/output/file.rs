@@ -1,7 +1,7 @@
 //! A file that is made for output: readable by its owner alone, who is the user that called sudo, if one did.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,8 @@ pub(crate) enum File {
 impl File {
     /// Makes the file, or empties it if it is there and is to be replaced.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+        // A device or a pipe is written to; nothing of it is lost.
+        let overwrite = overwrite || is_special(path);
         let file = Self::open_with(OpenOptions::new().write(true), path, overwrite, true);
         file.map(Self::Open)
     }
@@ -62,9 +64,7 @@ impl File {
 
     /// Makes a file beside `path` that will take its place.
     pub(crate) fn prepare(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
-        let is_special = fs::metadata(path).is_ok_and(|there| !there.is_file());
-        if is_special {
-            // A device or a pipe is written to; nothing takes its place.
+        if is_special(path) {
             return Self::open(path, true);
         }
         if !overwrite && fs::symlink_metadata(path).is_ok() {
@@ -119,6 +119,23 @@ impl Write for File {
     }
 }
 
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| !there.is_file())
+}
+
+/// Whether a file is there that begins so. Devices and pipes are not read.
+pub(super) fn begins_with(path: &Path, begin: &[u8]) -> bool {
+    let read = || {
+        let is_file = fs::metadata(path)?.is_file();
+        let mut bytes = vec![0; begin.len()];
+        if is_file {
+            fs::File::open(path)?.read_exact(&mut bytes)?;
+        }
+        io::Result::Ok(bytes)
+    };
+    read().is_ok_and(|bytes| bytes == begin)
+}
+
 fn refused(path: &Path, error: io::Error) -> OutputError {
     let path = path.to_owned();
     match error.kind() == io::ErrorKind::AlreadyExists {
@@ -165,6 +182,7 @@ mod tests {
             let mode = fs::metadata(&path).expect("there").permissions().mode();
             assert_eq!((text(&path).as_deref(), mode & 0o777), (Some("made"), 0o600));
             fs::remove_file(&path).expect("removed");
+            assert!(make(Path::new("/dev/null"), false).is_ok());
         }
     }
 

@@ -5,15 +5,19 @@
 //! once it is whole.
 
 mod file;
+mod reader;
 
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anstream::{AutoStream, ColorChoice};
 use thiserror::Error;
 
-use crate::report::{self, Beside, Call, Consumer, Format, Report, Span, Stage};
+use crate::report::paint::Painted;
+use crate::report::{self, Beside, Call, Consumer, Format, Page, Report, Span, Stage};
 pub(crate) use file::File;
+pub use reader::await_end_of_reader;
 
 /// Where reports are to go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,12 +48,88 @@ pub enum OutputError {
     Terminal(Format),
 }
 
+/// A document beside the reports, under its name once it is whole.
+pub(crate) struct Document(File);
+
+impl Document {
+    /// Prepares a file. One that is there is replaced if it begins with `begin`, as documents of its kind do, or if
+    /// anything is to be.
+    ///
+    /// # Errors
+    ///
+    /// [`OutputError`]; nothing was made then.
+    pub(crate) fn prepare(path: &Path, begin: &str, overwrite: bool) -> Result<Self, OutputError> {
+        let overwrite = overwrite || file::begins_with(path, begin.as_bytes());
+        File::prepare(path, overwrite).map(Self)
+    }
+
+    /// Writes it and gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written; there is none then.
+    pub(crate) fn publish(
+        mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut out = BufWriter::new(&mut self.0);
+        write(&mut out)?;
+        out.flush()?;
+        drop(out);
+        self.0.publish()?;
+        Ok(())
+    }
+}
+
 /// Reports in one format, on their way to one place.
 pub struct Output {
     format: Format,
     place: Place,
-    /// What a document is made of at the end.
-    last: Option<Arc<Report>>,
+    at_end: AtEnd,
+}
+
+/// What is written at the end.
+#[derive(Default)]
+enum AtEnd {
+    /// Nothing, or nothing yet.
+    #[default]
+    Nothing,
+    /// The last report.
+    Last(Arc<Report>),
+    /// All reports.
+    All(Box<Page>),
+}
+
+/// Whether text for people has colours on standard output: on a terminal, unless the user says otherwise.
+pub fn is_painted() -> bool {
+    !matches!(AutoStream::choice(&io::stdout()), ColorChoice::Never)
+}
+
+/// As [`write_document`], text for people: with colours where these are.
+///
+/// # Errors
+///
+/// As [`write_document`].
+pub fn write_text(
+    destination: &Destination,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let is_painted = destination.file.is_none() && is_painted();
+    write_document(destination, |out| paint(is_painted, out, write))
+}
+
+/// Writes with colours, or without.
+pub fn paint(
+    is_painted: bool,
+    out: &mut dyn Write,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    if !is_painted {
+        return write(out);
+    }
+    let mut painted = Painted::new(out);
+    write(&mut painted)?;
+    painted.flush()
 }
 
 /// Writes one document, whole or not at all, that is not of one report.
@@ -92,13 +172,13 @@ impl Output {
             None => Place::Standard,
             Some(path) => Place::File(match format.span() {
                 Span::EachReport => File::open(path, destination.overwrite)?,
-                Span::LastReport => File::prepare(path, destination.overwrite)?,
+                Span::LastReport | Span::AllReports => File::prepare(path, destination.overwrite)?,
             }),
         };
         Ok(Self {
             format,
             place,
-            last: None,
+            at_end: AtEnd::Nothing,
         })
     }
 
@@ -108,18 +188,21 @@ impl Output {
     ///
     /// It cannot be written.
     pub fn finish(mut self) -> anyhow::Result<()> {
-        if let Some(report) = self.last.take() {
-            self.write(&report)?;
-            if let Place::File(file) = self.place {
-                file.publish()?;
-            }
+        match std::mem::take(&mut self.at_end) {
+            AtEnd::Nothing => return Ok(()),
+            AtEnd::Last(report) => self.write(&report)?,
+            AtEnd::All(page) => self.with_place(|out| page.write(out))?,
+        }
+        if let Place::File(file) = self.place {
+            file.publish()?;
         }
         Ok(())
     }
 
     fn write(&mut self, report: &Report) -> io::Result<()> {
         let format = self.format;
-        self.with_place(|out| report::render(report, format, out))?;
+        let is_painted = matches!(self.place, Place::Standard) && format.is_for_people() && is_painted();
+        self.with_place(|out| paint(is_painted, out, |out| report::render(report, format, out)))?;
         for line in format.beside(report) {
             match line {
                 // Nothing is left to tell if standard error is gone.
@@ -148,9 +231,15 @@ impl Output {
 
 impl Consumer for Output {
     fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
-        match self.format.span() {
-            Span::EachReport => self.write(report)?,
-            Span::LastReport => self.last = Some(Arc::clone(report)),
+        match (self.format.span(), &mut self.at_end) {
+            (Span::EachReport, _) => self.write(report)?,
+            (Span::LastReport, at_end) => *at_end = AtEnd::Last(Arc::clone(report)),
+            (Span::AllReports, AtEnd::All(page)) => page.add(report),
+            (Span::AllReports, at_end) => {
+                let mut page = Page::default();
+                page.add(report);
+                *at_end = AtEnd::All(Box::new(page));
+            }
         }
         Ok(())
     }

@@ -83,19 +83,13 @@ impl Anonymizer {
     pub fn report(&mut self, report: &Report) -> Report {
         self.modules.clear();
         self.names.clear();
-        let targets = report.targets.iter().map(|target| self.target(target));
-        let targets = targets.collect();
-        let stacks = report.stacks.iter().map(|stack| self.stack(stack)).collect();
-        let ends = report.ends.iter().map(|group| self.end_group(group)).collect();
-        let steps = report.steps.iter().map(|steps| self.steps(steps)).collect();
-        let kernel = report.kernel.as_ref().map(|kernel| self.kernel(kernel));
         let Report {
+            targets,
+            stacks,
+            ends,
+            steps,
+            kernel,
             // Everything else has numbers only.
-            targets: _,
-            stacks: _,
-            ends: _,
-            steps: _,
-            kernel: _,
             time,
             read_at,
             elapsed,
@@ -112,11 +106,11 @@ impl Anonymizer {
             own,
         } = report;
         Report {
-            targets,
-            stacks,
-            ends,
-            steps,
-            kernel,
+            targets: targets.iter().map(|target| self.target(target)).collect(),
+            stacks: stacks.iter().map(|stack| self.stack(stack)).collect(),
+            ends: ends.iter().map(|group| self.end_group(group)).collect(),
+            steps: steps.iter().map(|steps| self.steps(steps)).collect(),
+            kernel: kernel.as_ref().map(|kernel| self.kernel(kernel)),
             time: *time,
             read_at: *read_at,
             elapsed: *elapsed,
@@ -241,6 +235,8 @@ impl Anonymizer {
             allocated_spread,
             end,
             blocks,
+            // The reader's, and a name.
+            suppressed_by: _,
         } = stack;
         Stack {
             allocator: self.allocator(allocator),
@@ -258,6 +254,7 @@ impl Anonymizer {
             allocated_spread: *allocated_spread,
             end: *end,
             blocks: blocks.clone(),
+            suppressed_by: None,
         }
     }
 

@@ -100,6 +100,7 @@ impl<'a> Stacks<'a> {
             end: site.end,
             end_at: site.end_at.clone(),
             blocks: None,
+            suppressed_by: None,
             frames: self.tables.frames(site, &mut self.frames)?,
         })
     }

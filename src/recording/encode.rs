@@ -73,6 +73,8 @@ impl Encoder {
             frames: _,
             // These are in chunks of their own.
             blocks: _,
+            // The reader's.
+            suppressed_by: _,
             ended,
             outstanding,
             allocated,

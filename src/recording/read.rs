@@ -21,7 +21,7 @@ use crate::report::{ModuleFacts, Report};
 const MOST_FROM_PIPES: u64 = 4 << 30;
 
 /// How a recording ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// As it should.
     Done {
@@ -32,14 +32,20 @@ pub enum Ending {
     Open,
     /// Within a chunk that begins here.
     Cut(u64),
-    /// At a chunk that begins here and is not what was written.
-    Damaged(u64),
+    /// At a chunk that is not what was written, or not by this version.
+    Damaged {
+        /// Where it begins.
+        at: u64,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 /// Where a report is.
 #[derive(Clone, Debug)]
 struct Place {
-    amounts: Vec<Chunk>,
+    /// Its stacks.
+    parts: Vec<Chunk>,
     report: Chunk,
 }
 
@@ -128,7 +134,7 @@ impl Recording {
     /// Finds the chunks, and reads the definitions.
     fn index(&mut self, end: u64) -> io::Result<()> {
         let mut at = HEADER_BYTES as u64;
-        let mut amounts = Vec::new();
+        let mut parts = Vec::new();
         loop {
             let chunk = match chunk::next(&self.file, at, end)? {
                 Next::Chunk(chunk) => chunk,
@@ -138,49 +144,48 @@ impl Recording {
                     return Ok(());
                 }
                 Next::Damaged => {
-                    self.ending = Ending::Damaged(at);
+                    let why = "its checksum is wrong".to_owned();
+                    self.ending = Ending::Damaged { at, why };
                     return Ok(());
                 }
             };
-            let understood = match chunk.kind {
-                None => true,
-                Some(Kind::Amounts | Kind::Blocks) => {
-                    amounts.push(chunk);
-                    true
-                }
-                Some(Kind::Report) => {
-                    let amounts = std::mem::take(&mut amounts);
-                    self.reports.push(Place {
-                        amounts,
-                        report: chunk,
-                    });
-                    true
-                }
-                Some(Kind::Head) => match chunk.read::<schema::Head>(&self.file)? {
-                    Some(head) => {
-                        self.about = head.into();
-                        true
-                    }
-                    None => false,
-                },
-                Some(Kind::Definitions) => match chunk.read(&self.file)? {
-                    Some(definitions) => self.tables.add(definitions).is_ok(),
-                    None => false,
-                },
-                Some(Kind::Done) => match chunk.read::<schema::Done>(&self.file)? {
-                    Some(done) => {
-                        self.ending = Ending::Done { made: done.made };
-                        return Ok(());
-                    }
-                    None => false,
-                },
-            };
-            if !understood {
-                self.ending = Ending::Damaged(at);
+            if let Err(Wrong(why)) = self.note(chunk, &mut parts)? {
+                self.ending = Ending::Damaged { at, why };
+                return Ok(());
+            }
+            if matches!(self.ending, Ending::Done { .. }) {
                 return Ok(());
             }
             at = chunk.end();
         }
+    }
+
+    /// Notes what a chunk is; `parts` are those of the next report.
+    fn note(&mut self, chunk: Chunk, parts: &mut Vec<Chunk>) -> io::Result<Result<(), Wrong>> {
+        let Some(kind) = chunk.kind else {
+            return Ok(Ok(()));
+        };
+        let unreadable = || Ok(Err(Wrong("it is not what was written".to_owned())));
+        match kind {
+            Kind::Amounts | Kind::Blocks => parts.push(chunk),
+            Kind::Report => self.reports.push(Place {
+                parts: std::mem::take(parts),
+                report: chunk,
+            }),
+            Kind::Head => match chunk.read::<schema::Head>(&self.file)? {
+                Some(head) => self.about = head.into(),
+                None => return unreadable(),
+            },
+            Kind::Definitions => match chunk.read(&self.file)? {
+                Some(definitions) => return Ok(self.tables.add(definitions)),
+                None => return unreadable(),
+            },
+            Kind::Done => match chunk.read::<schema::Done>(&self.file)? {
+                Some(done) => self.ending = Ending::Done { made: done.made },
+                None => return unreadable(),
+            },
+        }
+        Ok(Ok(()))
     }
 
     /// How many reports can be read; at least one.
@@ -194,8 +199,8 @@ impl Recording {
     }
 
     /// How it ends.
-    pub fn ending(&self) -> Ending {
-        self.ending
+    pub fn ending(&self) -> &Ending {
+        &self.ending
     }
 
     /// All modules that stacks of it came through.
@@ -260,9 +265,10 @@ impl Recording {
             return unreadable("there is no such report");
         };
         let mut stacks = Stacks::new(&self.tables);
-        for chunk in &place.amounts {
+        for chunk in &place.parts {
             let added = match chunk.kind {
                 Some(Kind::Blocks) => chunk.read(&self.file)?.map(|blocks| stacks.add_blocks(blocks)),
+                // There are no others.
                 _ => chunk.read(&self.file)?.map(|amounts| stacks.add(amounts)),
             };
             match added {

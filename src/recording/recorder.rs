@@ -163,7 +163,10 @@ impl Recorder {
             }
             match self.stride.checked_mul(2) {
                 Some(stride) => self.stride = stride,
-                None => return Ok(false),
+                None => {
+                    self.stride = before;
+                    return Ok(false);
+                }
             }
         }
         if length < self.length {
@@ -278,11 +281,8 @@ impl Recorder {
             }
             return Ok(());
         }
-        if self.failed.is_none()
-            && let Some((number, report)) = self.pending.take()
-        {
-            self.append(&report, Some(number))?;
-        }
+        let pending = self.pending.take();
+        let kept = pending.map_or(Ok(()), |(number, report)| self.append(&report, Some(number)));
         let done = schema::Done {
             made: self.made,
             recorded: self.recorded(),
@@ -291,7 +291,7 @@ impl Recorder {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        appended?;
+        kept.and(appended)?;
         tracing::info!(
             "recorded {} in `{}`, {}",
             counted(done.recorded, "report"),

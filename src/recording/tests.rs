@@ -70,6 +70,7 @@ fn formats(report: &Report) -> Vec<Vec<u8>> {
         Format::Svg,
         Format::Pprof,
         Format::Speedscope,
+        Format::Gperftools,
         Format::Bcc,
         Format::Libbpf,
     ];
@@ -104,7 +105,7 @@ fn what_is_recorded_is_read() {
     let recording = place.open();
     assert_eq!(
         (recording.count(), recording.ending()),
-        (5, Ending::Done { made: 5 })
+        (5, &Ending::Done { made: 5 })
     );
     for (index, recorded) in reports.iter().enumerate() {
         let read = recording.report(index).unwrap();
@@ -148,7 +149,7 @@ fn files_that_were_cut() {
         recorder.record(number, report).unwrap();
         ends.push(fs::metadata(place.file()).unwrap().len());
     }
-    assert_eq!(place.open().ending(), Ending::Open);
+    assert_eq!(place.open().ending(), &Ending::Open);
     recorder.finish().unwrap();
     let file = fs::File::options().write(true).open(place.file()).unwrap();
     let whole = file.metadata().unwrap().len();
@@ -228,7 +229,7 @@ fn what_is_not_known_is_skipped() {
     let new = [&new[..HEADER], &head, &new[HEADER..]].concat();
     fs::write(place.file(), new).unwrap();
     let recording = place.open();
-    assert_eq!(recording.ending(), Ending::Done { made: 1 });
+    assert_eq!(recording.ending(), &Ending::Done { made: 1 });
     assert_same(&recording.report(0).unwrap().report, &rich());
 }
 
@@ -335,4 +336,23 @@ fn copies() {
     assert_eq!(copy.open().about(), recording.about());
     let read = |path: PathBuf| fs::read(path).unwrap();
     assert_eq!(read(copy.settings.file), read(place.settings.file));
+}
+
+/// A bit that is wrong ends what can be read, and is said to be; what came before is there.
+#[test]
+fn damaged_files() {
+    let place = Place::new();
+    let mut recorder = Recorder::create(&place.settings).unwrap();
+    recorder.record(1, &rich()).unwrap();
+    let damaged_at = fs::metadata(place.file()).unwrap().len();
+    recorder.record(2, &grown(3)).unwrap();
+    recorder.finish().unwrap();
+    let mut bytes = fs::read(place.file()).unwrap();
+    bytes[usize::try_from(damaged_at).unwrap() + 30] ^= 1;
+    fs::write(place.file(), bytes).unwrap();
+    let recording = place.open();
+    let why = "its checksum is wrong".to_owned();
+    let expected = Ending::Damaged { at: damaged_at, why };
+    assert_eq!((recording.count(), recording.ending()), (1, &expected));
+    assert_same(&recording.report(0).unwrap().report, &rich());
 }

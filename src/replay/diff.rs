@@ -8,7 +8,7 @@ use crate::compare::{
     Builds, Comparison, Side, Trace, render_difference_folded, render_difference_json, render_difference_svg,
     render_difference_text,
 };
-use crate::output::{Destination, Output, write_document};
+use crate::output::{Destination, Output, write_document, write_text};
 use crate::recording::{Recorded, Recording};
 use crate::report::{Consumer, Format, Quantity, Report, printable};
 
@@ -63,6 +63,10 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
     };
     let mut comparison = Comparison::of(before.side(), after.side(), &builds);
     comparison.notes.extend(rebuilt(&builds.rebuilt(&traces)));
+    if before.recording.about().anonymized != after.recording.about().anonymized {
+        let note = "one has its names and build-ids replaced, the other not: few sites will be the same";
+        comparison.notes.push(note.to_owned());
+    }
     if after.report().read_at < before.report().read_at {
         comparison.notes.push("the first is the later one".to_owned());
     }
@@ -70,7 +74,7 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
         comparison.notes.iter().for_each(|note| tracing::warn!("{note}"));
     }
     match options.format {
-        DifferenceFormat::Text => write_document(&options.destination, |out| {
+        DifferenceFormat::Text => write_text(&options.destination, |out| {
             render_difference_text(&comparison, options.top, out)
         }),
         DifferenceFormat::Json => write_document(&options.destination, |out| {

@@ -108,21 +108,21 @@ pub(super) fn open(path: &Path) -> anyhow::Result<Recording> {
         more => format!("{more} reports are readable"),
     };
     match recording.ending() {
-        Ending::Done { made } if made > count => tracing::info!(
-            "it had reached its --record-limit: {count} of the {made} reports that were made are in it, evenly over all \
-             of the time"
+        Ending::Done { made } if *made > count => tracing::info!(
+            "it had reached its --record-limit: {count} of the {made} reports that were made are in it, evenly over all of \
+             the time"
         ),
         Ending::Done { .. } => {}
         Ending::Open => {
-            tracing::warn!("`{file}` has no end: memleak still writes it, or was killed; {readable}")
+            tracing::warn!(
+                "`{file}` has no end: memleak still writes it, could not, or was killed; {readable}"
+            );
         }
         Ending::Cut(at) => {
             tracing::warn!("`{file}` ends in the middle of what begins at byte {at}; {readable}");
         }
-        Ending::Damaged(at) => {
-            tracing::warn!(
-                "`{file}` is damaged at byte {at}: what is there is not what was written; {readable} before"
-            );
+        Ending::Damaged { at, why } => {
+            tracing::warn!("`{file}` is damaged at byte {at}: {}; {readable}", printable(why));
         }
     }
     Ok(recording)

@@ -8,7 +8,7 @@ use anyhow::bail;
 use super::diff::{is_one_trace, rebuilt};
 use super::source::{Source, index, name, open, read};
 use crate::compare::{self, Builds, Trace, render_trend_json, render_trend_text};
-use crate::output::{Destination, write_document};
+use crate::output::{Destination, write_document, write_text};
 use crate::recording::Recording;
 
 /// What `memleak trend` is to do.
@@ -51,10 +51,12 @@ pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
     }
     trend.finish();
     trend.notes.extend(note);
-    write_document(&options.destination, |out| match options.json {
-        false => render_trend_text(&trend, options.top, out),
-        true => render_trend_json(&trend, out),
-    })
+    match options.json {
+        false => write_text(&options.destination, |out| {
+            render_trend_text(&trend, options.top, out)
+        }),
+        true => write_document(&options.destination, |out| render_trend_json(&trend, out)),
+    }
 }
 
 fn choose(sources: &[Source]) -> anyhow::Result<Vec<Chosen>> {

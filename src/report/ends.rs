@@ -3,15 +3,15 @@
 use unwind_tables::walk::End;
 
 /// An end in words.
-pub(super) struct Explained {
+pub(crate) struct Explained {
     /// What happened, as a clause.
-    pub(super) meaning: &'static str,
+    pub(crate) meaning: &'static str,
     /// What the user can do, as a sentence; empty where nothing can be done.
-    pub(super) advice: &'static str,
+    pub(crate) advice: &'static str,
 }
 
 /// What `end` means.
-pub(super) fn explain(end: End) -> Explained {
+pub(crate) fn explain(end: End) -> Explained {
     let (meaning, advice) = match end {
         End::Complete => ("the outermost frame was reached", ""),
         End::NoMapping => (

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Report, bcc, flame, json, libbpf, pprof, speedscope, summary, text};
+use super::{Report, bcc, flame, gperftools, html, json, libbpf, pprof, speedscope, summary, text};
 
 /// A way to write reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +22,14 @@ pub enum Format {
     Pprof,
     /// A profile for speedscope.
     Speedscope,
+    /// A heap profile in the text of gperftools.
+    Gperftools,
     /// As bcc's `memleak.py` writes them, and nothing else.
     Bcc,
     /// As libbpf-tools' `memleak` writes them, and nothing else.
     Libbpf,
+    /// A page for a browser.
+    Html,
 }
 
 /// How much of a trace one document holds.
@@ -35,6 +39,8 @@ pub enum Span {
     EachReport,
     /// A document is of one report: the last one.
     LastReport,
+    /// A document is of all reports: a [`Page`](super::Page).
+    AllReports,
 }
 
 /// What there is to know of a format.
@@ -108,6 +114,14 @@ const FORMATS: &[Facts] = &[
         write: speedscope::render,
     },
     Facts {
+        format: Format::Gperftools,
+        name: "gperftools",
+        endings: &[".heap"],
+        span: Span::LastReport,
+        is_binary: false,
+        write: gperftools::render,
+    },
+    Facts {
         format: Format::Bcc,
         name: "bcc",
         endings: &[],
@@ -122,6 +136,14 @@ const FORMATS: &[Facts] = &[
         span: Span::EachReport,
         is_binary: false,
         write: libbpf::render,
+    },
+    Facts {
+        format: Format::Html,
+        name: "html",
+        endings: &[".html", ".htm"],
+        span: Span::AllReports,
+        is_binary: false,
+        write: html::render,
     },
 ];
 
@@ -158,9 +180,14 @@ impl Format {
         self.facts().is_binary
     }
 
-    /// Whether it shows one number for each stack, which is chosen: [`Report::quantity`].
+    /// Whether it is for people only, so that it can have colours.
+    pub fn is_for_people(self) -> bool {
+        matches!(self, Self::Text | Self::Summary)
+    }
+
+    /// Whether it shows one number for each stack, at least at first, which is chosen: [`Report::quantity`].
     pub fn has_quantity(self) -> bool {
-        matches!(self, Self::Folded | Self::Svg | Self::Speedscope)
+        matches!(self, Self::Folded | Self::Svg | Self::Speedscope | Self::Html)
     }
 
     fn facts(self) -> &'static Facts {
@@ -170,7 +197,7 @@ impl Format {
     }
 }
 
-/// Writes `report` to `out`.
+/// Writes `report` to `out`, as a document of its own.
 pub fn render(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
     (format.facts().write)(report, out)
 }

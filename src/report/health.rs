@@ -12,9 +12,9 @@ use super::ends::explain;
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
-use super::{Report, Stack, estimates, memory, overhead, recent, regions};
+use super::{Report, Stack, estimates, memory, overhead, recent, regions, suppressed};
 use crate::bpf::InstanceEnd;
-use crate::collect::{Amount, OwnMemory};
+use crate::collect::{Amount, Losses, OwnMemory};
 
 /// Lines for processes.
 const MAX_PROCESSES: usize = 10;
@@ -26,7 +26,7 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
         Some(kernel) => line(out, "Kernel", format!("Linux {}", Printable(&kernel.release)))?,
         None => render_targets(report, out)?,
     }
-    render_calls(report, out)?;
+    lines(out, "Calls", call_lines(report))?;
     render_total(report, out)?;
     lines(out, "Paths", paths.into_iter().collect())?;
     render_memory(report, out)?;
@@ -48,6 +48,7 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
     recent::age_lines(report)
         .into_iter()
         .try_for_each(|(label, text)| line(out, label, text))?;
+    lines(out, "Left out", suppressed::lines(report))?;
     render_own(report, out)?;
     render_losses(report, out)
 }
@@ -105,18 +106,19 @@ fn render_memory(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     })
 }
 
-fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+/// What calls were seen.
+pub(super) fn call_lines(report: &Report) -> Vec<String> {
     let events = &report.events;
     let seconds = report.elapsed.as_secs_f64();
     if [events.probe_hits, events.frees, events.unknown_frees] == [0; 3] {
         let text = format!("none in {seconds:.1} s: idle, or it allocates by functions that are not probed");
-        return line(out, "Calls", text);
+        return vec![text];
     }
     let (allocations, frees) = (
         counted(events.allocations, "allocation"),
         counted(events.frees, "free"),
     );
-    line(out, "Calls", format!("{allocations}, {frees} in {seconds:.1} s"))?;
+    let mut lines = vec![format!("{allocations}, {frees} in {seconds:.1} s")];
     let exceptions = [
         (
             events.unknown_frees.saturating_sub(events.own_unknown_frees),
@@ -136,10 +138,9 @@ fn render_calls(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         ),
         (events.abandoned_calls, "call", "never returned"),
     ];
-    for (count, noun, what) in exceptions.into_iter().filter(|&(count, ..)| count > 0) {
-        line(out, "", format!("{} {what}", counted(count, noun)))?;
-    }
-    Ok(())
+    let some = exceptions.into_iter().filter(|&(count, ..)| count > 0);
+    lines.extend(some.map(|(count, noun, what)| format!("{} {what}", counted(count, noun))));
+    lines
 }
 
 /// What the shares of stacks are of, and of how many stacks those above are the largest.
@@ -231,50 +232,58 @@ fn render_own(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let losses = &report.losses;
+    unseen_lines(losses)
+        .into_iter()
+        .try_for_each(|text| line(out, "Lost", text))?;
+    lines(out, "Lost", lost_lines(losses))
+}
+
+/// What was not seen at all, a finding each.
+pub(super) fn unseen_lines(losses: &Losses) -> Vec<String> {
+    let mut lines = Vec::new();
     if losses.processes > 0 {
-        let text = format!(
+        lines.push(format!(
             "{} not traced: too many at once; what they allocated is not in this report",
             match losses.processes {
                 1 => "1 process".to_owned(),
                 more => format!("{more} processes"),
             }
-        );
-        line(out, "Lost", text)?;
+        ));
     }
     if losses.frees > 0 {
-        let text = format!(
+        lines.push(format!(
             "{} not seen: what they freed is among the outstanding until its address is allocated again",
             counted(losses.frees, "free")
-        );
-        line(out, "Lost", text)?;
+        ));
     }
     if losses.events > 0 {
-        let text = format!(
+        lines.push(format!(
             "{} of mappings: until this report, stacks through new code may have ended there",
             counted(losses.events, "notice")
-        );
-        line(out, "Lost", text)?;
+        ));
     }
     if losses.calls > 0 {
-        let text = format!(
+        lines.push(format!(
             "{} not written one by one, having come too fast; they are in the amounts all the same",
             counted(losses.calls, "call")
-        );
-        line(out, "Lost", text)?;
+        ));
     }
+    lines
+}
+
+/// What was seen and could not be recorded, with its causes.
+pub(super) fn lost_lines(losses: &Losses) -> Vec<String> {
     if losses.blocks == 0 && losses.bytes == 0 && losses.causes.values().all(|&blocks| blocks == 0) {
-        return line(out, "Lost", "nothing");
+        return vec!["nothing".to_owned()];
     }
-    let text = format!(
+    let mut lines = vec![format!(
         "{}, {}: not in the amounts above",
         counted(losses.blocks, "block"),
         size(losses.bytes)
-    );
-    line(out, "Lost", text)?;
-    for (cause, blocks) in losses.causes.iter().filter(|&(_, &blocks)| blocks > 0) {
-        line(out, "", format!("{blocks} {cause}"))?;
-    }
-    Ok(())
+    )];
+    let causes = losses.causes.iter().filter(|&(_, &blocks)| blocks > 0);
+    lines.extend(causes.map(|(cause, blocks)| format!("{blocks} {cause}")));
+    lines
 }
 
 /// `count` and the noun, in its plural unless it is one.
@@ -306,7 +315,7 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 /// The same without the exact number.
-pub(super) fn short_size(bytes: u64) -> String {
+pub(crate) fn short_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
         return format!("{bytes} B");

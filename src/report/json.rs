@@ -169,6 +169,9 @@ struct StackJson {
     /// With `-a`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<BlocksJson>,
+    /// The rule of the user's that leaves it out of reports for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suppressed_by: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -340,6 +343,7 @@ impl StackJson {
             end_at: stack.end_at.as_ref().map(EndAtJson::from),
             frames: stack.frames.iter().map(FrameJson::from).collect(),
             blocks: stack.blocks.as_ref().map(|list| BlocksJson::of(list, report)),
+            suppressed_by: stack.suppressed_by.as_ref().map(|by| by.rule.clone()),
         }
     }
 }

@@ -11,7 +11,9 @@ mod ends;
 mod estimates;
 pub mod flame;
 mod format;
+mod gperftools;
 mod health;
+mod html;
 mod json;
 mod kernel;
 mod libbpf;
@@ -19,6 +21,7 @@ mod memory;
 mod modules;
 mod order;
 mod overhead;
+pub(crate) mod paint;
 mod paths;
 mod pprof;
 mod quantity;
@@ -26,6 +29,7 @@ mod recent;
 mod regions;
 mod speedscope;
 mod summary;
+mod suppressed;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -43,24 +47,29 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Spread};
+use crate::collect::{
+    Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Spread, Vitals,
+};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
 use crate::symbolize::frame::Symbolized;
 pub use calls::{Call, CallsTold, Reports};
 pub use dialect::{Beside, Stage};
+pub(crate) use ends::explain;
 pub(crate) use estimates::error;
 pub use format::{Format, Span, render};
-pub(crate) use health::{counted, line, percent, size};
+pub(crate) use health::{counted, line, percent, short_size, size};
+pub use html::{Limits, Page};
 pub(crate) use json::{FrameJson, SCHEMA_VERSION, frames as frames_json};
 pub use kernel::{KernelFacts, KindTotals};
 pub(crate) use overhead::{forecast, rate, share};
+pub(crate) use pprof::{Amounts, Part};
 pub use quantity::{Measure, Quantity, Unit};
-pub(crate) use recent::signed;
+pub(crate) use recent::{rate as growth_rate, signed};
 #[cfg(test)]
 pub(crate) use tests::full as sample;
-pub(crate) use text::FrameStyle;
+pub(crate) use text::{FrameStyle, end_of};
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -106,15 +115,17 @@ pub struct Report {
 }
 
 impl Report {
-    /// Stacks of what people are shown: what can be a leak as far as can be told, and no block twice.
+    /// Stacks of what people are shown: what can be a leak as far as can be told and is not suppressed, and no block twice.
     pub fn suspects(&self) -> impl Iterator<Item = &Stack> {
+        self.stacks.iter().filter(|stack| self.is_suspect(stack))
+    }
+
+    /// Whether people are shown this stack.
+    fn is_suspect(&self, stack: &Stack) -> bool {
         let kernel = self.kernel.as_ref();
-        let holds_others =
-            move |stack: &Stack| kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
-        let is_suspect = |stack: &Stack| stack.kind.is_none_or(RegionKind::is_suspect);
-        self.stacks
-            .iter()
-            .filter(move |stack| is_suspect(stack) && !holds_others(stack))
+        let holds_others = kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
+        let is_suspect = stack.kind.is_none_or(RegionKind::is_suspect) && stack.suppressed_by.is_none();
+        is_suspect && !holds_others
     }
 
     /// Those of them that hold anything that is not young, in the order asked for.
@@ -226,6 +237,17 @@ pub struct Stack {
     pub frames: Vec<Frame>,
     /// Its blocks one by one, those that are not young; `None` if they were not asked for.
     pub blocks: Option<BlockList>,
+    /// The rule that leaves it out of what people are shown, if one does.
+    pub suppressed_by: Option<Arc<Suppression>>,
+}
+
+/// A rule of the user's about stacks that are known and not to be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suppression {
+    /// As it was written.
+    pub rule: String,
+    /// In which file and line.
+    pub place: String,
 }
 
 impl Stack {
@@ -323,7 +345,7 @@ impl TableFacts {
 
 impl ModuleFacts {
     /// The last component of the path, without the vDSO's brackets.
-    fn basename(&self) -> String {
+    pub(crate) fn basename(&self) -> String {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.to_string_lossy().trim_matches(['[', ']']).to_owned()
     }
@@ -366,5 +388,20 @@ pub trait Consumer {
     fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         _ = calls;
         Ok(())
+    }
+
+    /// Is asked several times a second, between reports, whether it wants to know how the trace goes; `look` finds out.
+    ///
+    /// # Errors
+    ///
+    /// What `look` met.
+    fn watch(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+        _ = look;
+        Ok(())
+    }
+
+    /// Is told that a report will be made now, which can take a while.
+    fn begin_report(&mut self, is_last: bool) {
+        _ = is_last;
     }
 }

@@ -7,22 +7,25 @@
 
 mod mappings;
 mod numbered;
+mod part;
 mod proto;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use std::io::{self, Write};
-use std::time::{Duration, UNIX_EPOCH};
+use std::ops::Range;
+use std::time::Duration;
 
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 
-use super::{Quantity, Report, flame};
+use super::{Quantity, Report, flame, unix_nanoseconds};
 use crate::bpf::Sampling;
-use crate::collect::Losses;
+use crate::collect::{Amount, Losses};
+pub(crate) use part::{Amounts, Part};
 use proto::{Profile, ValueType};
-use table::Table;
+use table::{Table, Values};
 
 /// The sample types, each with its unit; a sample has a value for each of them.
 const SAMPLE_TYPES: [(&str, &str); 4] = [
@@ -31,8 +34,8 @@ const SAMPLE_TYPES: [(&str, &str); 4] = [
     ("inuse_objects", "count"),
     ("inuse_space", "bytes"),
 ];
-/// The one that is shown unless another is asked for.
-const DEFAULT_TYPE: &str = "inuse_space";
+/// All of them. Where there are fewer, the last of them is shown unless another is asked for.
+const ALL_TYPES: Range<usize> = 0..SAMPLE_TYPES.len();
 
 /// Frames that are there but are not shown, as in all heap profiles: what they allocate is their callers' own. (Readers
 /// match the whole name, some of them without its parameters.)
@@ -40,37 +43,65 @@ const DROPPED: &str = r"operator new(\[\])?(\(.*\))?";
 
 /// Writes `report`.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    compress(&profile(report), out)
+}
+
+fn compress(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let mut compressed = GzBuilder::new().mtime(0).write(out, Compression::default());
-    compressed.write_all(&profile(report).encode_to_vec())?;
+    compressed.write_all(&profile.encode_to_vec())?;
     compressed.finish().map(drop)
 }
 
 fn profile(report: &Report) -> Profile {
     let mut table = Table::of(report);
-    report.suspects().for_each(|stack| table.add(stack));
-    let sample_type = SAMPLE_TYPES.map(|(kind, unit)| value_type(&mut table, kind, unit));
+    for stack in report.suspects() {
+        table.add(stack, values(stack.allocated, stack.shown()));
+    }
     let period = match report.sampling {
         Sampling::All => None,
-        Sampling::Calls(calls) => Some((value_type(&mut table, "objects", "count"), calls)),
-        Sampling::Bytes(bytes) | Sampling::Governed(bytes) => {
-            Some((value_type(&mut table, "space", "bytes"), bytes))
-        }
+        Sampling::Calls(calls) => Some(("objects", "count", calls)),
+        Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(("space", "bytes", bytes)),
     };
+    finish(report, table, ALL_TYPES, period, report.elapsed)
+}
+
+fn values(allocated: Amount, outstanding: Amount) -> Values {
+    [
+        allocated.blocks,
+        allocated.bytes,
+        outstanding.blocks,
+        outstanding.bytes,
+    ]
+}
+
+/// The profile of what `table` holds of `report`: of it these `types`, for so much time before the report.
+fn finish(
+    report: &Report,
+    mut table: Table<'_>,
+    types: Range<usize>,
+    period: Option<(&str, &str, u64)>,
+    duration: Duration,
+) -> Profile {
+    let sample_type = SAMPLE_TYPES[types.clone()]
+        .iter()
+        .map(|(kind, unit)| value_type(&mut table, kind, unit))
+        .collect();
+    let period = period.map(|(kind, unit, period)| (value_type(&mut table, kind, unit), period));
     let comments = comments(report);
     let comment = comments.iter().map(|line| table.string(line)).collect();
-    let default_sample_type = table.string(DEFAULT_TYPE);
+    let (default, _) = SAMPLE_TYPES[types.end - 1];
+    let default_sample_type = table.string(default);
     let drop_frames = table.string(DROPPED);
-    let since_epoch = report.read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Profile {
-        sample_type: sample_type.to_vec(),
+        sample_type,
         period_type: period.map(|(kind, _)| kind),
         period: period.map_or(0, |(_, period)| signed(period)),
-        time_nanos: nanoseconds(since_epoch),
-        duration_nanos: nanoseconds(report.elapsed),
+        time_nanos: signed(unix_nanoseconds(report.read_at)),
+        duration_nanos: nanoseconds(duration),
         comment,
         default_sample_type,
         drop_frames,
-        ..table.into_profile()
+        ..table.into_profile(types)
     }
 }
 

@@ -61,7 +61,7 @@ fn growth_line(change: &Change, time: Duration, since: &str) -> String {
 }
 
 /// Signed amount per second, in the largest binary unit that leaves at least one.
-fn rate(net: i64, time: Duration) -> String {
+pub(crate) fn rate(net: i64, time: Duration) -> String {
     // Exact to 15 digits, of which three are shown.
     #[allow(clippy::cast_precision_loss)]
     let net = net as f64;

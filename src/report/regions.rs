@@ -21,13 +21,23 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     .collect()
 }
 
-fn explain(kind: RegionKind) -> &'static str {
+fn explain(kind: RegionKind) -> String {
+    let whether = match (kind, kind.is_suspect()) {
+        (_, true) => ", in the stacks above",
+        (RegionKind::Allocator, false) => "; not shown",
+        (_, false) => ", not shown",
+    };
+    format!("{}{whether}", meaning(kind))
+}
+
+/// What such a mapping is.
+pub(super) const fn meaning(kind: RegionKind) -> &'static str {
     match kind {
-        RegionKind::Anonymous => "private memory, in the stacks above",
-        RegionKind::File => "files, in the stacks above",
-        RegionKind::Shared => "memory shared with children, not shown",
-        RegionKind::Reservation => "address space that cannot be accessed, not shown",
-        RegionKind::ThreadStack => "stacks of threads, not shown",
-        RegionKind::Allocator => "an allocator's, for its blocks, which are traced without --mmap; not shown",
+        RegionKind::Anonymous => "private memory",
+        RegionKind::File => "files",
+        RegionKind::Shared => "memory shared with children",
+        RegionKind::Reservation => "address space that cannot be accessed",
+        RegionKind::ThreadStack => "stacks of threads",
+        RegionKind::Allocator => "an allocator's, for its blocks, which are traced without --mmap",
     }
 }

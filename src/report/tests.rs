@@ -4,10 +4,12 @@
 
 mod dialects;
 mod flame;
+mod gperftools;
 mod people;
 mod recent;
 mod speedscope;
 mod summary;
+mod suppressed;
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -26,7 +28,7 @@ fn rendered(report: &Report, format: Format) -> String {
     String::from_utf8(out).unwrap()
 }
 
-fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
+pub(super) fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
     Arc::new(ModuleFacts {
         path: path.into(),
         build_id: build_id.map(str::to_owned),
@@ -35,14 +37,14 @@ fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
     })
 }
 
-fn location(module: &Arc<ModuleFacts>, svma: u64) -> Location {
+pub(super) fn location(module: &Arc<ModuleFacts>, svma: u64) -> Location {
     Location {
         pc: Avma::new(KNOWN + svma),
         place: Some((module.clone(), Svma::new(svma))),
     }
 }
 
-fn named(name: &str, offset: u64) -> Symbolized {
+pub(super) fn named(name: &str, offset: u64) -> Symbolized {
     Symbolized {
         symbol: Some(Symbol {
             name: name.to_owned(),
@@ -52,7 +54,7 @@ fn named(name: &str, offset: u64) -> Symbolized {
     }
 }
 
-fn frame(at: Location, found_by: FoundBy, names: Symbolized) -> Frame {
+pub(super) fn frame(at: Location, found_by: FoundBy, names: Symbolized) -> Frame {
     Frame {
         at,
         exact: false,
@@ -61,7 +63,7 @@ fn frame(at: Location, found_by: FoundBy, names: Symbolized) -> Frame {
     }
 }
 
-fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Frame>) -> Stack {
+pub(super) fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Frame>) -> Stack {
     Stack {
         pid: 4242,
         instance: 1,
@@ -81,10 +83,11 @@ fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Fr
         end_at,
         frames,
         blocks: None,
+        suppressed_by: None,
     }
 }
 
-fn report(stacks: Vec<Stack>) -> Report {
+pub(super) fn report(stacks: Vec<Stack>) -> Report {
     Report {
         time: TimeOfDay {
             hour: 9,

@@ -233,6 +233,12 @@ impl fmt::Display for InModule<'_> {
     }
 }
 
+/// How a stack ended, where there was a limit of `depth` frames.
+pub(crate) fn end_of(stack: &Stack, depth: Option<usize>) -> String {
+    let is_cut = stack.is_cut(depth);
+    EndLine { stack, is_cut }.to_string()
+}
+
 /// How a stack ended, and for incomplete ones where and why.
 struct EndLine<'a> {
     stack: &'a Stack,

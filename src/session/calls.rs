@@ -141,12 +141,13 @@ impl Session<'_> {
         reports: &mut dyn Consumer,
     ) -> anyhow::Result<bool> {
         if self.teller.is_none() {
-            return self.follow(deadline, signals);
+            return self.follow_and(deadline, signals, &mut |session| session.show_vitals(reports));
         }
         loop {
             let next = deadline.min(Instant::now() + PAUSE);
             let ended = self.follow(next, signals)?;
             self.tell_calls(reports)?;
+            self.show_vitals(reports)?;
             if ended || next == deadline {
                 return Ok(ended);
             }

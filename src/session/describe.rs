@@ -241,6 +241,7 @@ impl Describer<'_> {
                 .iter()
                 .map(|frame| self.frame(site.instance, frame))
                 .collect(),
+            suppressed_by: None,
         }
     }
 

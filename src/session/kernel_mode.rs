@@ -14,7 +14,8 @@ use super::kernel_report::{Facts, caller, report};
 use super::{Signals, Storages, TICK, storages};
 use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Telling, Tracing};
 use crate::collect::{
-    self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, Snapshot, stack_of_kernel_mode,
+    self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, Snapshot, Vitals,
+    stack_of_kernel_mode,
 };
 use crate::config::{Config, KernelConfig, View};
 use crate::leak::growth::Growth;
@@ -134,6 +135,7 @@ impl<'obj> Trace<'obj> {
             made += 1;
             let ending = stopping || config.count.is_some_and(|count| made >= count.get());
             if config.is_report_due(ending) {
+                reports.begin_report(ending);
                 // In this order: what was old at the moment is in the totals.
                 let moment = Moment::now();
                 let snapshot = self.snapshot()?;
@@ -159,7 +161,7 @@ impl<'obj> Trace<'obj> {
         }
     }
 
-    /// Waits until `deadline`, handing on calls if they are told. Returns whether an end was asked for before.
+    /// Waits until `deadline`, handing on calls if they are told, and how it goes. Returns whether an end was asked for before.
     fn follow(
         &self,
         deadline: Instant,
@@ -167,17 +169,23 @@ impl<'obj> Trace<'obj> {
         calls: &mut Option<Calls>,
         reports: &mut dyn Consumer,
     ) -> anyhow::Result<bool> {
-        let Some(calls) = calls else {
-            return Ok(wait(deadline, signals));
-        };
+        let pause = if calls.is_some() { calls::PAUSE } else { TICK };
         loop {
-            let next = deadline.min(Instant::now() + calls::PAUSE);
+            let next = deadline.min(Instant::now() + pause);
             let stopping = wait(next, signals);
-            calls.tell(self, reports)?;
+            if let Some(calls) = calls {
+                calls.tell(self, reports)?;
+            }
+            reports.watch(&mut || self.vitals())?;
             if stopping || next == deadline {
                 return Ok(stopping);
             }
         }
+    }
+
+    fn vitals(&self) -> anyhow::Result<Vitals> {
+        let vitals = collect::vitals(&self.loaded.recorded, self.started.elapsed());
+        vitals.context("cannot read the counters")
     }
 
     fn snapshot(&self) -> anyhow::Result<Snapshot> {

@@ -242,6 +242,7 @@ fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>, view:
             })
             .collect(),
         blocks: None,
+        suppressed_by: None,
     }
 }
 

@@ -164,7 +164,7 @@ impl<'obj> Live<'obj> {
         added?;
         live.started = Instant::now();
         tracing::debug!("attached in steps: {}", live.phases);
-        live.say_started(path);
+        live.say_started(path, !config.program.is_empty());
         Ok(live)
     }
 
@@ -209,7 +209,11 @@ impl<'obj> Live<'obj> {
         Ok(())
     }
 
-    fn say_started(&self, path: AttachPath) {
+    fn say_started(&self, path: AttachPath, is_program: bool) {
+        let end = match is_program {
+            true => "the program's end makes the last report",
+            false => "Ctrl-C ends it with a last report",
+        };
         let traced: Vec<_> = self
             .processes
             .values()
@@ -227,7 +231,7 @@ impl<'obj> Live<'obj> {
         };
         if self.regions.is_some() {
             tracing::info!(
-                "tracing {}{}: mapping calls, instead of what allocators do; Ctrl-C ends it with a last report",
+                "tracing {}{}: mapping calls, instead of what allocators do; {end}",
                 traced.join(", "),
                 if self.follow_fork {
                     " and their children"
@@ -238,7 +242,7 @@ impl<'obj> Live<'obj> {
             return;
         }
         tracing::info!(
-            "tracing {}{children}: {} probes by {links} {path:?} links; Ctrl-C ends it with a last report",
+            "tracing {}{children}: {} probes by {links} {path:?} links; {end}",
             traced.join(", "),
             self.probes.count(),
         );

@@ -26,6 +26,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod unreadable;
+mod vitals;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -43,7 +44,7 @@ use unwind_tables::walk::Unwind;
 use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
 use crate::collect::{self, CallQueue, CheckedWalks, Moment, Snapshot};
 use crate::config::{Config, View};
-use crate::launch::{Held, Running};
+use crate::launch::{Held, Relay, Running, Streams};
 use crate::leak::Growth;
 use crate::preflight;
 use crate::report::{Consumer, ModuleFacts, Report, Stage, TimeOfDay};
@@ -70,7 +71,7 @@ pub fn storages() -> Storages {
 const TICK: Duration = Duration::from_millis(100);
 
 /// Traces as `config` says and gives reports to `reports`, until all are made, `signals` ask for an end, or
-/// the target ends. Returns the status of the program that it started, if that has ended and no end was asked for; else 0.
+/// the target ends. Returns the status of the program that it started, if that has ended; else 0.
 ///
 /// # Errors
 ///
@@ -81,7 +82,9 @@ pub fn run(config: &Config, signals: &Signals, reports: &mut dyn Consumer) -> an
     }
     preflight::check()?;
     let mut storages = storages();
-    let mut session = Session::start_saying(&mut storages, config, &mut |stage| reports.reach(stage))?;
+    let mut session = Session::start_saying(&mut storages, config, &signals.relay, &mut |stage| {
+        reports.reach(stage)
+    })?;
     let mut made = 0;
     let mut next = Instant::now();
     loop {
@@ -90,16 +93,16 @@ pub fn run(config: &Config, signals: &Signals, reports: &mut dyn Consumer) -> an
         let stopping = session.follow_calls(next, signals, reports)?;
         made += 1;
         let ending = stopping || config.count.is_some_and(|count| made >= count.get());
+        if config.is_report_due(ending) {
+            reports.begin_report(ending);
+        }
         let report = session.due_report(config, signals, ending)?;
         session.tell_calls(reports)?;
         if let Some(report) = report {
             reports.take(&Arc::new(report))?;
         }
         if ending {
-            return match signals.wants_end() {
-                true => Ok(0),
-                false => session.end_of_program(reports),
-            };
+            return session.end_of_program(reports);
         }
     }
 }
@@ -129,20 +132,21 @@ impl<'obj> Session<'obj> {
     ///
     /// As [`run`].
     pub fn start(storages: &'obj mut Storages, config: &Config) -> anyhow::Result<Self> {
-        Self::start_saying(storages, config, &mut |_| Ok(()))
+        Self::start_saying(storages, config, &Arc::default(), &mut |_| Ok(()))
     }
 
-    /// The same, telling `say` how far it has come.
+    /// The same, telling `say` how far it has come. A program that is started is at the end of `relay`.
     fn start_saying(
         storages: &'obj mut Storages,
         config: &Config,
+        relay: &Arc<Relay>,
         say: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
         let servers = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
         // Killed if anything fails from here on.
         let held = match &config.program[..] {
             [] => None,
-            words => Some(program::hold(words)?),
+            words => Some(program::hold(words, streams(config), relay)?),
         };
         let started = held.as_ref().map(Held::pid);
         if let Some(pid) = started {
@@ -180,6 +184,16 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read or written any more.
     pub fn follow(&mut self, deadline: Instant, signals: &Signals) -> anyhow::Result<bool> {
+        self.follow_and(deadline, signals, &mut |_| Ok(()))
+    }
+
+    /// The same, calling `meanwhile` several times a second.
+    fn follow_and(
+        &mut self,
+        deadline: Instant,
+        signals: &Signals,
+        meanwhile: &mut dyn FnMut(&Self) -> anyhow::Result<()>,
+    ) -> anyhow::Result<bool> {
         let mut next_reload: Option<Duration> = None;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -201,6 +215,7 @@ impl<'obj> Session<'obj> {
             if signals.take_mark() {
                 self.mark()?;
             }
+            meanwhile(self)?;
             if left.is_zero() {
                 return Ok(false);
             }
@@ -369,6 +384,14 @@ impl<'obj> Session<'obj> {
         self.symbolizer.release();
         self.live.modules.release();
         Ok(Report { overhead, ..report })
+    }
+}
+
+/// What a program that is started may do with the terminal.
+fn streams(config: &Config) -> Streams {
+    match config.live {
+        None => Streams::Ours,
+        Some(_) => Streams::OursWithoutTerminal,
     }
 }
 

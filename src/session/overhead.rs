@@ -247,10 +247,12 @@ impl State {
         }
     }
 
-    /// Once, when the target was seen for a second and does something.
+    /// Once, when the target was seen for a second and does something, and it is known what that takes: what comes in
+    /// bursts can be between the windows at first.
     fn say(&mut self) {
         let lately = self.lately();
-        if !self.said && lately.seconds >= LATELY.as_secs_f64() && lately.entries > 0.0 {
+        let is_known = lately.entries > 0.0 && lately.unmeasured <= lately.entries / 2.0;
+        if !self.said && lately.seconds >= LATELY.as_secs_f64() && is_known {
             self.said = true;
             tracing::info!("{}", report::forecast(&lately));
         }

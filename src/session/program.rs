@@ -4,12 +4,13 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
 use super::hook;
-use crate::launch::Held;
+use crate::launch::{Held, Relay, Streams};
 use crate::target::{Modules, Target};
 
 /// Starts `program` and holds it: at the last call of its loader's hook before constructors run, or, if it has no
@@ -18,10 +19,15 @@ use crate::target::{Modules, Target};
 /// # Errors
 ///
 /// It cannot be started, held, or looked at. It does not run then.
-pub(super) fn hold(program: &[OsString]) -> anyhow::Result<Held> {
-    let mut held = Held::start(program)?;
+pub(super) fn hold(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -> anyhow::Result<Held> {
+    let mut held = Held::start(program, streams, relay)?;
     let target = Target::open(held.pid())?;
     tracing::info!("started {} as process {}", target.comm(), held.pid());
+    if streams == Streams::OursWithoutTerminal {
+        tracing::info!(
+            "what it would say on this terminal goes to /dev/null: redirect it in the command to keep it"
+        );
+    }
     let entry = held
         .entry()
         .context("cannot find the program's entry point in /proc")?;

@@ -58,6 +58,17 @@ impl Ledger {
         Held { bytes, is_all: true }
     }
 
+    /// Calls, and what is mapped of all that they mapped.
+    pub(super) fn totals(&self) -> (u64, Amount) {
+        let calls = self.regions.values().map(|regions| regions.events().calls);
+        let pieces = self.regions.values().flat_map(Regions::iter);
+        let live = pieces.map(|(range, _)| Amount {
+            bytes: range.end.offset_from(range.start),
+            blocks: 1,
+        });
+        (calls.sum(), live.sum())
+    }
+
     /// Begins to follow.
     pub(super) fn start(&mut self, kernel: &Kernel<'_>) -> anyhow::Result<()> {
         let watch = kernel.watch_regions().context(

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::launch::Relay;
+
 /// Set from outside while a trace goes on.
 #[derive(Debug, Default)]
 pub struct Signals {
@@ -10,6 +12,8 @@ pub struct Signals {
     pub stop: Arc<AtomicBool>,
     /// What is outstanding now is to be the baseline of growth. Taken back when that is done.
     pub mark: Arc<AtomicBool>,
+    /// The way to the program that is started, for signals that are meant for it.
+    pub relay: Arc<Relay>,
 }
 
 impl Signals {

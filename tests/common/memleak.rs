@@ -121,6 +121,11 @@ impl Memleak {
         panic!("memleak did not mark: {:#?}", self.said);
     }
 
+    /// What it said before it was attached, and while it was waited for since.
+    pub fn said(&self) -> &[String] {
+        &self.said
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -6,14 +6,18 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod browser;
+pub mod hand_made;
 pub mod host;
 pub mod memleak;
 pub mod profiles;
 pub mod program;
 pub mod random;
+pub mod receiver;
 pub mod recent;
 pub mod recorded;
 pub mod report;
 pub mod started;
+pub mod terminal;
 pub mod tracefs;
 pub mod witness;

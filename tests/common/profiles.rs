@@ -72,6 +72,30 @@ print(total.replace(',', ''))
     python(script, file).trim().parse().expect("a number")
 }
 
+/// What google-pprof finds in a heap profile in gperftools' text: outstanding and allocated, in blocks and bytes, and what
+/// it says about the functions.
+#[track_caller]
+pub fn google_pprof(file: &Path) -> ([u64; 4], String) {
+    let shown = |quantity: &str| {
+        let mut command = Command::new("google-pprof");
+        command.args(["--text", quantity, "--show_bytes"]).arg(file);
+        output(&mut command, "google-pprof")
+    };
+    let tops = [
+        "--inuse_objects",
+        "--inuse_space",
+        "--alloc_objects",
+        "--alloc_space",
+    ]
+    .map(shown);
+    let total = |top: &String| {
+        let total = top.lines().find_map(|line| line.strip_prefix("Total: "));
+        let number = total.and_then(|total| total.split_whitespace().next());
+        number.expect("a total").parse().expect("a number")
+    };
+    (tops.each_ref().map(total), tops[1].clone())
+}
+
 /// The sums of the weights of each profile of a speedscope file, whose samples, indices and ends fit together.
 #[track_caller]
 pub fn speedscope_totals(file: &Path) -> Vec<u64> {

@@ -217,6 +217,12 @@ impl Program {
         signal(self.pid(), name);
     }
 
+    /// Waits until it ends by itself.
+    #[track_caller]
+    pub fn await_end(&mut self) -> ExitStatus {
+        self.child.wait().expect("a child of ours")
+    }
+
     /// Closes its input, which ends it.
     #[track_caller]
     pub fn end(&mut self) -> ExitStatus {

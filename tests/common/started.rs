@@ -75,6 +75,12 @@ impl Started {
         assert_eq!(self.line(), line);
     }
 
+    /// Waits until either says a line with `part` on standard error.
+    #[track_caller]
+    pub fn await_message(&self, part: &str) {
+        while !self.messages.next().expect("more messages").contains(part) {}
+    }
+
     /// A line for the program.
     #[track_caller]
     pub fn tell(&mut self, line: &str) {

@@ -34,7 +34,7 @@ fn thinned_evenly() {
     recorder.finish().unwrap();
     assert!(fs::metadata(place.file()).unwrap().len() <= LIMIT);
     let recording = place.open();
-    assert_eq!(recording.ending(), Ending::Done { made: COUNT });
+    assert_eq!(recording.ending(), &Ending::Done { made: COUNT });
     let numbers = numbers(&recording);
     assert_eq!((numbers[0], numbers.last()), (1, Some(&COUNT)));
     let distances: Vec<_> = numbers.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -88,5 +88,5 @@ fn a_trace_outlives_its_recording() {
             .to_string()
             .contains("--record-limit")
     );
-    assert_eq!(place.open().ending(), Ending::Done { made: 3 });
+    assert_eq!(place.open().ending(), &Ending::Done { made: 3 });
 }

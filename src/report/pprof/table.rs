@@ -1,6 +1,7 @@
 //! What samples refer to, each once: strings, functions, mappings, locations; numbered in the order in which they come.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, pri
 use super::mappings::{Mappings, Resolved};
 use super::numbered::{Numbered, id};
 use super::proto::{self, Function, Label, Line, Profile, Sample};
-use super::signed;
+use super::{Part, SAMPLE_TYPES, signed};
 use crate::bpf::InstanceEnd;
 use crate::collect::RegionKind;
 use crate::symbolize::frame::Symbolized;
@@ -18,9 +19,17 @@ use crate::symbolize::frame::Symbolized;
 /// A function without a name at an address where others have one.
 const NAMELESS: &str = "[unknown]";
 
+/// A value for each of all sample types.
+pub(super) type Values = [u64; SAMPLE_TYPES.len()];
+
 /// A profile that grows.
 pub(super) struct Table<'a> {
+    /// By instance.
     targets: HashMap<u32, &'a TargetFacts>,
+    /// Whether samples say whose they are.
+    names_processes: bool,
+    /// Whether code without a name is called by its module.
+    names_all: bool,
     /// The program that is traced.
     program: Option<&'a Path>,
     strings: Numbered<String>,
@@ -31,7 +40,7 @@ pub(super) struct Table<'a> {
     known: HashMap<FrameKey, u64>,
     samples: Numbered<SampleKey>,
     /// By the samples' numbers.
-    values: Vec<[u64; 4]>,
+    values: Vec<Values>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,6 +72,8 @@ impl<'a> Table<'a> {
         let targets = &report.targets;
         let mut table = Self {
             targets: targets.iter().map(|target| (target.instance, target)).collect(),
+            names_processes: true,
+            names_all: false,
             program: targets.first().and_then(|target| target.exe.as_deref()),
             strings: Numbered::new(),
             functions: Numbered::new(),
@@ -76,30 +87,45 @@ impl<'a> Table<'a> {
         table
     }
 
+    /// The same for samples of one process, which what they are sent with names.
+    pub(super) fn of_part(report: &'a Report, part: &Part<'a>) -> Self {
+        let target = part.target;
+        Self {
+            names_processes: false,
+            names_all: part.names_all,
+            program: target.and_then(|target| target.exe.as_deref()),
+            ..Self::of(report)
+        }
+    }
+
     /// The index of a text.
     pub(super) fn string(&mut self, text: &str) -> i64 {
         index(&mut self.strings, text)
     }
 
-    /// Adds what a stack has. Stacks with equal frames and labels are one sample.
-    pub(super) fn add(&mut self, stack: &'a Stack) {
+    /// Adds a stack with its values. Stacks with equal frames and labels are one sample.
+    pub(super) fn add(&mut self, stack: &'a Stack, values: Values) {
         let mut locations: Vec<_> = stack.frames.iter().map(|frame| self.location(frame)).collect();
         if locations.is_empty() {
             // A sample without any would be in no view.
             locations.push(self.marker(&format!("[{}]", stack.end.name())));
         }
         let labels = self.labels(stack);
-        let number = self.samples.number(SampleKey { locations, labels });
+        self.add_sample(SampleKey { locations, labels }, values);
+    }
+
+    /// Adds what has no frames, but a name.
+    pub(super) fn add_marker(&mut self, name: &str, values: Values) {
+        let locations = vec![self.marker(name)];
+        let labels = Vec::new();
+        self.add_sample(SampleKey { locations, labels }, values);
+    }
+
+    fn add_sample(&mut self, key: SampleKey, values: Values) {
+        let number = self.samples.number(key);
         if number == self.values.len() {
-            self.values.push([0; 4]);
+            self.values.push(Values::default());
         }
-        let (allocated, outstanding) = (stack.allocated, stack.shown());
-        let values = [
-            allocated.blocks,
-            allocated.bytes,
-            outstanding.blocks,
-            outstanding.bytes,
-        ];
         for (sum, value) in self.values[number].iter_mut().zip(values) {
             *sum = sum.saturating_add(value);
         }
@@ -107,13 +133,15 @@ impl<'a> Table<'a> {
 
     fn labels(&mut self, stack: &Stack) -> Vec<Label> {
         let target = self.targets.get(&stack.instance).copied();
+        let target = target.filter(|_| self.names_processes);
         let comm = target.map(|target| printable(&target.comm));
+        let ended = stack.ended.filter(|_| self.names_processes);
         let texts = [
             ("allocator", Some(&*stack.allocator)),
             ("end", Some(stack.end.name())),
             ("kind", stack.kind.map(RegionKind::name)),
             ("comm", comm.as_deref()),
-            ("ended", stack.ended.map(InstanceEnd::name)),
+            ("ended", ended.map(InstanceEnd::name)),
         ];
         let mut labels = Vec::new();
         for (key, text) in texts {
@@ -126,7 +154,7 @@ impl<'a> Table<'a> {
             }
         }
         // Of the kernel and of several processes together it is 0, which stands for no label.
-        if stack.pid != 0 {
+        if stack.pid != 0 && self.names_processes {
             labels.push(Label {
                 key: self.string("pid"),
                 str: 0,
@@ -170,7 +198,14 @@ impl<'a> Table<'a> {
         let names = &frame.names;
         let symbol = names.symbol.as_ref().map(|symbol| symbol.name.as_str());
         if symbol.is_none() && names.inlined.is_empty() {
-            return Vec::new();
+            let name = || match &frame.at.place {
+                Some((module, _)) => format!("[{}]", module.basename()),
+                None => NAMELESS.to_owned(),
+            };
+            return match self.names_all {
+                true => vec![self.line(Some(&name()), None, None)],
+                false => Vec::new(),
+            };
         }
         let inlined = names.inlined.iter();
         let inlined = inlined.map(|inlined| (inlined.symbol.as_deref(), &inlined.file, inlined.line));
@@ -191,8 +226,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The samples and everything that they refer to.
-    pub(super) fn into_profile(self) -> Profile {
+    /// The samples, with the values of these of the sample types, and everything that they refer to.
+    pub(super) fn into_profile(self, types: Range<usize>) -> Profile {
         let mut strings = self.strings;
         let functions = self.functions.in_order();
         let locations = self.locations.in_order();
@@ -211,9 +246,9 @@ impl<'a> Table<'a> {
             system_name: key.name,
             filename: key.filename,
         };
-        let sample = |(key, values): (SampleKey, [u64; 4])| Sample {
+        let sample = |(key, values): (SampleKey, Values)| Sample {
             location_id: key.locations,
-            value: values.map(signed).to_vec(),
+            value: values.map(signed)[types.clone()].to_vec(),
             label: key.labels,
         };
         let samples = self.samples.in_order().into_iter().zip(self.values);

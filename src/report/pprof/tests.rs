@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::io::Read;
 use std::process::Command;
+use std::sync::Arc;
 
 use flate2::read::GzDecoder;
 
@@ -12,6 +13,7 @@ use super::super::tests::full;
 use super::super::{Format, render as render_as};
 use super::*;
 use crate::collect::RegionKind;
+use crate::symbolize::frame::{Symbol, Symbolized};
 
 fn file(report: &Report) -> Vec<u8> {
     let mut file = Vec::new();
@@ -215,4 +217,65 @@ fn pprof_reads_it() {
     assert!(!top.contains("operator new"), "{top}");
     let comments = pprof(&["-comments"]);
     assert!(comments.contains("lost: 9 blocks"), "{comments}");
+}
+
+/// A part for a store has no more stacks and bytes than stores take, and the same totals; what has nothing to say is not in
+/// it.
+#[test]
+fn part_of_many_stacks() {
+    let mut report = full();
+    let stack = report.stacks[1].clone();
+    report.stacks = (0..8100_u64)
+        .map(|number| {
+            let mut stack = stack.clone();
+            stack.outstanding = Amount {
+                bytes: number,
+                blocks: 1,
+            };
+            stack.frames[0].at.pc = unwind_tables::addr::Avma::new(number);
+            stack.recent.since_last.allocated = Amount::default().into();
+            stack
+        })
+        .collect();
+    let render = |report: &Report, amounts| {
+        let stacks: Vec<_> = report.stacks.iter().collect();
+        let part = Part {
+            target: None,
+            amounts,
+            names_all: false,
+        };
+        part.render(report, &stacks).unwrap()
+    };
+    let profile = decoded(&render(&report, Amounts::Held).unwrap());
+    assert_eq!(profile.sample.len(), 8001);
+    let totals = |profile: &Profile| {
+        let total = |index: usize| {
+            profile
+                .sample
+                .iter()
+                .map(|sample| sample.value[index])
+                .sum::<i64>()
+        };
+        (total(0), total(1))
+    };
+    assert_eq!(totals(&profile), (8100, 8099 * 8100 / 2));
+    let others = profile.sample.iter().find(|sample| sample.label.is_empty());
+    // The smallest hundred.
+    assert_eq!(others.unwrap().value, [100, 99 * 100 / 2]);
+    assert!(text(&profile).contains("\"[other stacks]\""));
+    assert!(render(&report, Amounts::Came).is_none());
+    for (number, stack) in report.stacks.iter_mut().enumerate() {
+        let symbol = Symbol {
+            name: format!("{number}{}", "x".repeat(3000)),
+            offset: None,
+        };
+        stack.frames[0].names = Arc::new(Symbolized {
+            symbol: Some(symbol),
+            ..Symbolized::default()
+        });
+    }
+    let small = decoded(&render(&report, Amounts::Held).unwrap());
+    assert_eq!(totals(&small), (8100, 8099 * 8100 / 2));
+    let bytes = small.encoded_len();
+    assert!(((1 << 20)..=(4 << 20)).contains(&bytes), "{bytes}");
 }

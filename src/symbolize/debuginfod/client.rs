@@ -9,11 +9,12 @@ use std::time::Instant;
 
 use thiserror::Error;
 use ureq::Agent;
-use ureq::tls::{Certificate, TlsConfig};
+use ureq::tls::TlsConfig;
 
 use super::super::debug_file::BuildId;
 use super::cache::{Arriving, Cache};
 use super::settings::DebuginfodSettings;
+use crate::hosts;
 
 /// What a server has to send within the time that it has to answer.
 const FIRST_BYTES: u64 = 100 << 10;
@@ -85,7 +86,7 @@ impl Client {
             .tls_config(tls(&settings))
             .build();
         Self {
-            agent: Agent::new_with_config(config),
+            agent: hosts::agent(config),
             settings,
             cache,
             has_given_up: false,
@@ -189,20 +190,6 @@ impl Client {
 
 /// The certificates that this system trusts, if a server needs any: a company's server has the company's own.
 fn tls(settings: &DebuginfodSettings) -> TlsConfig {
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let builder = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
-    if !settings.servers.iter().any(|server| server.starts_with("https:")) {
-        return builder.build();
-    }
-    let found = rustls_native_certs::load_native_certs();
-    for error in &found.errors {
-        tracing::warn!("debuginfod: cannot read the system's certificates: {error}");
-    }
-    let certificates = found
-        .certs
-        .iter()
-        .map(|certificate| Certificate::from_der(certificate).to_owned());
-    builder
-        .root_certs(certificates.collect::<Vec<_>>().into())
-        .build()
+    let is_needed = settings.servers.iter().any(|server| server.starts_with("https:"));
+    hosts::tls(is_needed.then(|| hosts::system_certificates("debuginfod")))
 }

@@ -1,0 +1,236 @@
+//! What help and the manual say beyond the flags' own words: examples, exit status, signals, environment, files. Words only;
+//! how they are shown is `help`'s and `manual`'s.
+
+/// A command line, and what comes of it.
+pub(super) type Example = (&'static str, &'static str);
+
+/// What there is to do first; `-h` has no more.
+pub(super) const EXAMPLES: &[Example] = &[
+    ("memleak -p 4711", "report every 5 seconds until Ctrl-C"),
+    ("memleak -p 4711 10 3", "report three times, 10 seconds apart"),
+    ("memleak live -p 4711", "look at it on the terminal"),
+    (
+        "memleak -c './server --port 80'",
+        "start it, and report until it ends",
+    ),
+    (
+        "memleak --output leaks.svg -p 4711 60 1",
+        "a minute's flame graph, for a browser",
+    ),
+    ("memleak doctor -p 4711", "what would be in the way of that"),
+];
+
+const MORE_EXAMPLES: &[Example] = &[
+    (
+        "memleak --fail-on 'outstanding>1MiB' -- ./tests",
+        "status 1 if more is left at its end",
+    ),
+    ("memleak 10", "the kernel's own allocations, every 10 seconds"),
+    (
+        "memleak --format json -p 4711 60 1 > leaks.json",
+        "all that is known of a minute, for programs",
+    ),
+    (
+        "memleak --max-overhead 5 -p 4711",
+        "cost at most 5 % of one CPU: amounts are estimates then",
+    ),
+    (
+        "memleak --record leaks.memleak -p 4711",
+        "record all reports, to be read later and elsewhere",
+    ),
+    (
+        "memleak diff leaks.memleak:1 leaks.memleak",
+        "what grew from the first report to the last",
+    ),
+    (
+        "memleak table /usr/lib/x86_64-linux-gnu/libstdc++.so.6",
+        "how well its code can be unwound",
+    ),
+];
+
+/// Those of the subcommands.
+const OF_COMMANDS: &[(&str, &[Example])] = &[
+    (
+        "table",
+        &[
+            ("memleak table ./server", "rows, bytes, rules, gaps of its table"),
+            (
+                "memleak table --verify /usr/lib",
+                "compare every table there with the CFI",
+            ),
+        ],
+    ),
+    (
+        "live",
+        &[
+            ("memleak live -p 4711", "the keys are listed at `?`"),
+            ("memleak live -c ./server", "from its first allocation on"),
+        ],
+    ),
+    (
+        "report",
+        &[
+            ("memleak report leaks.memleak", "the last report, as it was"),
+            (
+                "memleak report leaks.memleak --summary",
+                "the five largest sources",
+            ),
+            (
+                "memleak report leaks.memleak --at 3 --output leaks.svg",
+                "a flame graph of the third",
+            ),
+            (
+                "ssh host cat leaks.memleak | memleak report - --list",
+                "a line for each report of a recording elsewhere",
+            ),
+        ],
+    ),
+    (
+        "diff",
+        &[
+            (
+                "memleak diff leaks.memleak:1 leaks.memleak",
+                "from the first report to the last",
+            ),
+            (
+                "memleak diff before.memleak after.memleak --output diff.svg",
+                "red and blue, for a browser",
+            ),
+        ],
+    ),
+    (
+        "trend",
+        &[
+            ("memleak trend leaks.memleak", "how fast, over all reports"),
+            (
+                "memleak trend mon.memleak tue.memleak",
+                "over the last report of each",
+            ),
+        ],
+    ),
+    (
+        "doctor",
+        &[
+            ("memleak doctor", "kernel, capabilities, settings"),
+            (
+                "memleak doctor -p 4711",
+                "and how complete the process's stacks would be",
+            ),
+        ],
+    ),
+    (
+        "completions",
+        &[
+            (
+                "memleak completions bash > /usr/share/bash-completion/completions/memleak",
+                "for all users",
+            ),
+            ("source <(memleak completions bash)", "for this shell"),
+            (
+                "memleak completions fish > ~/.config/fish/completions/memleak.fish",
+                "for one user",
+            ),
+        ],
+    ),
+    (
+        "man",
+        &[
+            ("memleak man | man -l -", "read it"),
+            (
+                "memleak man --output-dir /usr/local/share/man/man8",
+                "install all pages",
+            ),
+        ],
+    ),
+];
+
+/// A paragraph of the long help, by its heading: a word, and what it means.
+pub(super) type Section = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// What the long help and the manual say besides.
+pub(super) const SECTIONS: &[Section] = &[
+    (
+        "Exit status",
+        &[
+            ("0", "done; also if whoever read standard output has gone"),
+            (
+                "1",
+                "a condition of --fail-on is exceeded, or what was to be verified is wrong",
+            ),
+            ("2", "wrong usage, an error, or (doctor) no trace is possible"),
+            ("3", "a condition cannot be told"),
+            (
+                "other",
+                "of a program that was started and has ended: its own unless 1 or 3 applies, 128 + N if signal N killed it; 127 if it was not \
+                 found, 126 if it cannot be executed",
+            ),
+            (
+                "128 + N",
+                "a second signal N ended memleak before its last report was made",
+            ),
+        ],
+    ),
+    (
+        "Signals",
+        &[
+            (
+                "SIGINT, SIGTERM, SIGHUP",
+                "make the last report and end; the second time, end at once. With a program that was started they are \
+                 passed on to it, and memleak ends when it does",
+            ),
+            (
+                "SIGUSR1",
+                "what is outstanding now is what growth is measured from",
+            ),
+        ],
+    ),
+    (
+        "Environment",
+        &[
+            (
+                "MEMLEAK_FLAG",
+                "sets --flag, as MEMLEAK_FORMAT=json does; - is written _, switches are 1 or 0, several values are \
+                 lines. MEMLEAK_INTERVAL is INTERVAL, MEMLEAK_REPORT_FORMAT the --format of `memleak report`. The command \
+                 line comes first, then the environment, then files",
+            ),
+            (
+                "NO_COLOR, CLICOLOR_FORCE, TERM",
+                "whether text for people has colours, unless --color says so",
+            ),
+            (
+                "DEBUGINFOD_URLS, DEBUGINFOD_CACHE_PATH",
+                "which servers --debuginfod asks, and where it keeps what they send",
+            ),
+            (
+                "SUDO_UID",
+                "the user that programs are started as, and that files belong to",
+            ),
+        ],
+    ),
+    (
+        "Files",
+        &[
+            (
+                "$XDG_CONFIG_HOME/memleak/config.toml",
+                "settings of the user (~/.config without that variable), of the one who called sudo if somebody did: then \
+                 only those that say what is measured and shown, none that names a file, a process or a server. It must not \
+                 be writable by others",
+            ),
+            (
+                "/etc/memleak/config.toml",
+                "settings of the machine, where the user's file does not say otherwise",
+            ),
+        ],
+    ),
+];
+
+/// Examples of a subcommand, or of memleak without one.
+pub(super) fn of(command: &str) -> &'static [Example] {
+    let own = OF_COMMANDS.iter().find(|(name, _)| *name == command);
+    own.map_or(&[], |(_, examples)| examples)
+}
+
+/// All examples without a subcommand.
+pub(super) fn of_memleak() -> impl Iterator<Item = &'static Example> {
+    EXAMPLES.iter().chain(MORE_EXAMPLES)
+}

@@ -1,0 +1,277 @@
+//! Flags that say where reports are pushed to, and how metrics are served.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::config::ConfigError;
+use crate::export::metrics::{self, Address};
+use crate::export::push::{self, Api, Given};
+use crate::export::{Settings, SettingsError, token_of_environment};
+
+/// Flags about a fleet.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Push each report as profiles to a store of such: Pyroscope, Grafana Cloud Profiles, Alloy, or Parca.
+    ///
+    /// A process is a series with the labels service_name and comm (its name), pid, exe and hostname. What is outstanding
+    /// is pushed as it is at the report, what was allocated as the difference to the report before. While the server is
+    /// not there, up to 32 MiB are kept, and sent when it is.
+    #[arg(long, value_name = "URL")]
+    pub push: Option<String>,
+    /// The protocol of that server.
+    ///
+    /// [default: pyroscope]
+    #[arg(long, value_enum, value_name = "API")]
+    pub push_api: Option<ApiArg>,
+    /// A label of all that is pushed; can be given several times, and replaces one of memleak's own.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub push_label: Vec<String>,
+    /// The tenant that it belongs to (X-Scope-OrgID).
+    #[arg(long, value_name = "TENANT")]
+    pub push_tenant: Option<String>,
+    /// A header of all requests; can be given several times. Everyone on this machine can read it: secrets belong into one
+    /// of the files below, or into the environment variable MEMLEAK_PUSH_TOKEN.
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub push_header: Vec<String>,
+    /// Take more headers from this file, one from each line; lines that begin with `#` are skipped.
+    #[arg(long, value_name = "FILE")]
+    pub push_header_file: Option<PathBuf>,
+    /// Authenticate by the token in this file, which is read anew for each request.
+    #[arg(long, value_name = "FILE")]
+    pub push_token_file: Option<PathBuf>,
+    /// Authenticate by this name, and by the token as its password (HTTP Basic).
+    #[arg(long, value_name = "NAME")]
+    pub push_user: Option<String>,
+    /// Trust servers whose certificates are signed by one in this file (PEM), instead of those that the system trusts.
+    #[arg(long, value_name = "FILE")]
+    pub push_ca: Option<PathBuf>,
+    /// Serve the numbers of the last report at http://ADDRESS/metrics, for Prometheus: PORT or :PORT for this machine
+    /// alone, or IP:PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<String>,
+    /// Stacks that have metrics of their own, those that hold most; all others are in one.
+    ///
+    /// [default: 20]
+    #[arg(long, value_name = "N")]
+    pub metrics_sites: Option<usize>,
+}
+
+/// Protocols of stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ApiArg {
+    /// Pyroscope's, from 1.0 on.
+    Pyroscope,
+    /// Pyroscope's older /ingest.
+    PyroscopeIngest,
+    /// Parca's.
+    Parca,
+}
+
+impl From<ApiArg> for Api {
+    fn from(api: ApiArg) -> Self {
+        match api {
+            ApiArg::Pyroscope => Self::Pyroscope,
+            ApiArg::PyroscopeIngest => Self::PyroscopeIngest,
+            ApiArg::Parca => Self::Parca,
+        }
+    }
+}
+
+impl ExportArgs {
+    /// Sites, if nothing is said.
+    const USUAL_SITES: usize = 20;
+
+    /// What the flags mean. `has_reports`: there will be some.
+    pub(super) fn check(self, has_reports: bool) -> Result<Settings, ConfigError> {
+        let settings = Settings {
+            metrics: self.metrics()?,
+            push: self.push()?,
+        };
+        match has_reports || settings.is_empty() {
+            true => Ok(settings),
+            false => Err(SettingsError::NoReports.into()),
+        }
+    }
+
+    fn metrics(&self) -> Result<Option<metrics::Settings>, SettingsError> {
+        let Some(address) = &self.metrics else {
+            return match self.metrics_sites {
+                Some(_) => Err(SettingsError::NothingServed("--metrics-sites")),
+                None => Ok(None),
+            };
+        };
+        Ok(Some(metrics::Settings {
+            address: Address::parse(address)?,
+            sites: self.metrics_sites.unwrap_or(Self::USUAL_SITES),
+        }))
+    }
+
+    fn push(self) -> Result<Option<push::Settings>, SettingsError> {
+        let Some(url) = self.push else {
+            let given = [
+                ("--push-api", self.push_api.is_some()),
+                ("--push-label", !self.push_label.is_empty()),
+                ("--push-tenant", self.push_tenant.is_some()),
+                ("--push-header", !self.push_header.is_empty()),
+                ("--push-header-file", self.push_header_file.is_some()),
+                ("--push-token-file", self.push_token_file.is_some()),
+                ("--push-user", self.push_user.is_some()),
+                ("--push-ca", self.push_ca.is_some()),
+            ];
+            return match given.into_iter().find(|&(_, given)| given) {
+                Some((flag, _)) => Err(SettingsError::NothingPushed(flag)),
+                None => Ok(None),
+            };
+        };
+        let mut headers = self.push_header;
+        if let Some(path) = &self.push_header_file {
+            headers.extend(headers_in(path)?);
+        }
+        push::Settings::new(Given {
+            url,
+            api: self.push_api.map(Api::from).unwrap_or_default(),
+            labels: self.push_label,
+            tenant: self.push_tenant,
+            headers,
+            token_file: self.push_token_file,
+            token: token_of_environment(),
+            user: self.push_user,
+            authority: self.push_ca,
+        })
+        .map(Some)
+    }
+}
+
+/// The lines of a file with headers.
+fn headers_in(path: &Path) -> Result<Vec<String>, SettingsError> {
+    const MOST_BYTES: u64 = 64 << 10;
+    let file = File::open(path).and_then(|file| {
+        let mut text = String::new();
+        file.take(MOST_BYTES).read_to_string(&mut text)?;
+        Ok(text)
+    });
+    let text = file.map_err(|error| SettingsError::HeaderFile {
+        path: path.display().to_string(),
+        why: error.to_string(),
+    })?;
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+    use crate::config::Config;
+
+    fn exported(arguments: &str) -> Result<Settings, ConfigError> {
+        let arguments = ["memleak", "-p", "1"]
+            .into_iter()
+            .chain(arguments.split_whitespace());
+        let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+        Config::try_from(cli.trace).map(|config| config.export)
+    }
+
+    /// The protocols have the names that they have elsewhere.
+    #[test]
+    fn names() {
+        for api in ApiArg::value_variants() {
+            let value = api.to_possible_value().expect("none is left out");
+            assert_eq!(Api::from(*api).name(), value.get_name());
+        }
+        assert_eq!(ApiArg::value_variants().len(), Api::ALL.len());
+    }
+
+    /// Metrics are for this machine unless an address is given.
+    #[test]
+    fn metrics() {
+        let metrics = |arguments: &str| exported(arguments).expect("it makes sense").metrics;
+        for (text, address) in [
+            ("9464", "127.0.0.1:9464"),
+            (":9464", "127.0.0.1:9464"),
+            ("localhost:9464", "127.0.0.1:9464"),
+            ("0.0.0.0:9464", "0.0.0.0:9464"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            let settings = metrics(&format!("--metrics {text}")).expect("there are some");
+            assert_eq!(
+                (settings.address.to_string().as_str(), settings.sites),
+                (address, 20)
+            );
+        }
+        assert_eq!(metrics("").map(|settings| settings.sites), None);
+        let sites = metrics("--metrics 1 --metrics-sites 0").map(|settings| settings.sites);
+        assert_eq!(sites, Some(0));
+    }
+
+    /// What is pushed, and where.
+    #[test]
+    fn push() {
+        let settings =
+            exported("--push http://h:4040 --push-api parca --push-label env=dev --push-label a=b");
+        let settings = settings.expect("it makes sense").push.expect("it is pushed");
+        assert_eq!(
+            (settings.api, settings.server.as_str()),
+            (Api::Parca, "http://h:4040")
+        );
+        assert_eq!(settings.labels.len(), 2);
+        let settings = exported("--push http://h:4040").expect("it makes sense").push;
+        assert_eq!(settings.map(|settings| settings.api), Some(Api::Pyroscope));
+        assert_eq!(exported(""), Ok(Settings::default()));
+    }
+
+    /// Headers of a file are like those of the command line.
+    #[test]
+    fn header_files() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("headers");
+        let arguments = format!("--push http://h --push-header-file {}", path.display());
+        assert!(matches!(
+            exported(&arguments),
+            Err(ConfigError::Export(SettingsError::HeaderFile { .. }))
+        ));
+        std::fs::write(&path, "# secret\n\n X-Key: a b \n").expect("written");
+        let from_file = exported(&arguments).expect("it makes sense");
+        let given = Given {
+            url: "http://h".to_owned(),
+            headers: vec!["X-Key: a b".to_owned()],
+            ..Given::default()
+        };
+        assert_eq!(from_file.push, push::Settings::new(given).ok());
+        std::fs::write(&path, "X-Key").expect("written");
+        let error = exported(&arguments).expect_err("no header");
+        assert!(matches!(error, ConfigError::Export(SettingsError::Header(_))));
+    }
+
+    /// Each mistake is refused with its own reason.
+    #[test]
+    fn nonsense_is_refused() {
+        for (arguments, error) in [
+            ("--push h:4040", SettingsError::Url),
+            ("--push-label a=b", SettingsError::NothingPushed("--push-label")),
+            ("--push-ca f", SettingsError::NothingPushed("--push-ca")),
+            ("--push-api parca", SettingsError::NothingPushed("--push-api")),
+            (
+                "--metrics-sites 5",
+                SettingsError::NothingServed("--metrics-sites"),
+            ),
+            ("--metrics host:1", SettingsError::Address("host:1".to_owned())),
+            ("--metrics :+1", SettingsError::Address(":+1".to_owned())),
+            ("--metrics 65536", SettingsError::Address("65536".to_owned())),
+            ("--metrics ::1", SettingsError::Address("::1".to_owned())),
+            ("-t --format bcc --metrics 1", SettingsError::NoReports),
+        ] {
+            assert_eq!(
+                exported(arguments),
+                Err(ConfigError::Export(error)),
+                "{arguments}"
+            );
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The flag that shows reports on the terminal.
+
+use clap::Args;
+
+use super::{OutputArgs, TraceArgs};
+use crate::config::{ConfigError, LiveConfig};
+
+/// Reports on the terminal, instead of on standard output.
+#[derive(Debug, Args)]
+pub struct LiveArgs {
+    /// Show reports on the terminal while they are made, to look around in; `?` there says which keys do what.
+    ///
+    /// With --output, the last report is written when the view is left. A program that is started has /dev/null for those
+    /// of its standard streams that would be this terminal.
+    #[arg(long)]
+    pub live: bool,
+}
+
+impl LiveArgs {
+    /// What the flag means, beside where reports go and whether calls are told one by one.
+    pub(super) fn check(
+        &self,
+        output: &OutputArgs,
+        tells_calls: bool,
+    ) -> Result<Option<LiveConfig>, ConfigError> {
+        let keeps_report = output.place.output.is_some();
+        match (self.live, output.format, keeps_report) {
+            (false, ..) => Ok(None),
+            (true, ..) if tells_calls => Err(ConfigError::LiveCalls),
+            (true, Some(_), false) => Err(ConfigError::LiveFormat),
+            (true, ..) => Ok(Some(LiveConfig { keeps_report })),
+        }
+    }
+}
+
+impl TraceArgs {
+    /// The same, on the terminal.
+    pub fn live(mut self) -> Self {
+        self.live.live = true;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::config::Config;
+
+    fn config(arguments: &str) -> Result<Config, ConfigError> {
+        let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
+        let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+        match cli.command {
+            Some(Command::Live(args)) => args.live().try_into(),
+            Some(command) => panic!("{command:?}"),
+            None => cli.trace.try_into(),
+        }
+    }
+
+    /// The flag and the subcommand are the same, with all other flags; reports come each second if nothing is said.
+    #[test]
+    fn two_ways_to_say_it() {
+        let second = Duration::from_secs(1);
+        let shown = Some(LiveConfig { keeps_report: false });
+        let kept = Some(LiveConfig { keeps_report: true });
+        for (arguments, live, interval) in [
+            ("-p 1", None, 5 * second),
+            ("-p 1 --live", shown, second),
+            ("live -p 1", shown, second),
+            ("live --live -p 1", shown, second),
+            ("live -p 1 3 2", shown, 3 * second),
+            ("live", shown, second),
+            ("live -c ls", shown, second),
+            ("live -- ls -l", shown, second),
+            ("live -p 1 --mmap --output a.json", kept, second),
+            ("--live -p 1 --output - --format json 5", kept, 5 * second),
+        ] {
+            let config = config(arguments);
+            let config = config.unwrap_or_else(|error| panic!("{arguments}: {error}"));
+            assert_eq!((config.live, config.interval), (live, interval), "{arguments}");
+        }
+    }
+
+    /// A format for nothing is refused, and lines between the screens.
+    #[test]
+    fn nonsense_is_refused() {
+        assert_eq!(config("live -p 1 -t"), Err(ConfigError::LiveCalls));
+        for arguments in ["-p 1 --live --format json", "live -p 1 --format text"] {
+            assert_eq!(config(arguments), Err(ConfigError::LiveFormat), "{arguments}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Flags about memleak itself: how much it says, in which colours, and where its settings are.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ValueEnum};
+use colorchoice::ColorChoice;
+
+/// Flags that every command has.
+#[derive(Debug, Args)]
+pub struct MessageArgs {
+    /// Say more about what is done, on standard error; twice for everything.
+    #[arg(short, long, action = ArgAction::Count, global = true, conflicts_with = "quiet")]
+    pub verbose: u8,
+    /// Say less: warnings and errors only; twice for errors only.
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub quiet: u8,
+    /// Whether text for people has colours; without it, on terminals, unless NO_COLOR is set.
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", global = true)]
+    pub color: ColorArg,
+    /// Read settings from this file only.
+    ///
+    /// Without it, from $XDG_CONFIG_HOME/memleak/config.toml and /etc/memleak/config.toml. Names are those of the long
+    /// flags: format = "json".
+    #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config")]
+    pub config: Option<PathBuf>,
+    /// Read no file of settings.
+    #[arg(long, global = true)]
+    pub no_config: bool,
+}
+
+/// When text for people has colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorArg {
+    /// On terminals.
+    Auto,
+    /// On terminals and elsewhere.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+impl MessageArgs {
+    /// What is said.
+    pub fn verbosity(&self) -> &'static str {
+        match (self.quiet, self.verbose) {
+            (0, 0) => "memleak=info",
+            (0, 1) => "memleak=debug",
+            (0, _) => "trace",
+            (1, _) => "memleak=warn",
+            _ => "memleak=error",
+        }
+    }
+}
+
+impl ColorArg {
+    /// Makes that the choice of everything that writes for people.
+    pub fn choose(self) {
+        let choice = match self {
+            Self::Auto => ColorChoice::Auto,
+            Self::Always => ColorChoice::Always,
+            Self::Never => ColorChoice::Never,
+        };
+        choice.write_global();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::Cli;
+
+    /// Each flag counts, and is the same behind a subcommand.
+    #[test]
+    fn verbosity() {
+        for (flags, expected) in [
+            ("", "memleak=info"),
+            ("-v", "memleak=debug"),
+            ("-vv", "trace"),
+            ("-v -v -v", "trace"),
+            ("-q", "memleak=warn"),
+            ("-qq", "memleak=error"),
+        ] {
+            for command in ["memleak -p 1", "memleak report a", "memleak doctor"] {
+                let line = format!("{command} {flags}");
+                let cli = Cli::try_parse_from(line.split_whitespace()).expect("it parses");
+                assert_eq!(cli.messages.verbosity(), expected, "{line}");
+            }
+        }
+        assert!(Cli::try_parse_from(["memleak", "-q", "-v"]).is_err());
+    }
+}

@@ -1,0 +1,322 @@
+//! Claims about settings: whose word counts, what yields, and what is refused.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::bpf::Sampling;
+use crate::leak::Order;
+use crate::output::Destination;
+use crate::report::Format;
+
+/// The user's file and the machine's, as parsed behind this command line in this environment.
+fn parsed(line: &str, environment: &[(&str, &str)], files: &[(&str, Source)]) -> Result<Parsed, ParseError> {
+    let arguments: Vec<_> = line.split_whitespace().map(OsString::from).collect();
+    let variables: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
+    let files = files.iter().zip(["/user.toml", "/system.toml"]);
+    let files = files.map(|(&(text, trust), path)| (path.into(), text.to_owned(), trust));
+    parse_with(&arguments, &variables, |_| Ok(files.collect()))
+}
+
+#[track_caller]
+fn config(line: &str, environment: &[(&str, &str)], files: &[&str]) -> Config {
+    let files: Vec<_> = files.iter().map(|text| (*text, Source::Trusted)).collect();
+    let parsed = parsed(line, environment, &files).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(parsed.notes, [""; 0]);
+    Config::try_from(parsed.cli.trace).expect("it makes sense")
+}
+
+#[track_caller]
+fn refused(line: &str, environment: &[(&str, &str)], file: &str) -> String {
+    let parsed = parsed(line, environment, &[(file, Source::Trusted)]);
+    parsed.expect_err("refused").to_string()
+}
+
+/// The command line, the environment, the user's file, the machine's: what comes first counts, of lists the whole.
+#[test]
+fn precedence() {
+    let files = [
+        "top = 3\nobj = ['u1', 'u2']\ninterval = 7\n",
+        "top = 4\nobj = 's'\nsort = 'count'\n",
+    ];
+    let of = |line, environment: &[_]| {
+        let config = config(line, environment, &files);
+        (config.top, config.allocators.objects, config.interval.as_secs())
+    };
+    let objects = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(of("memleak -p 1", &[]), (3, objects(&["u1", "u2"]), 7));
+    let environment = [("MEMLEAK_TOP", "2"), ("MEMLEAK_OBJ", "e1\ne2"), ("PATH", "/")];
+    assert_eq!(of("memleak -p 1", &environment), (2, objects(&["e1", "e2"]), 7));
+    assert_eq!(
+        of("memleak -p 1 -T 1 -O c 9", &environment),
+        (1, objects(&["c"]), 9)
+    );
+    assert_eq!(config("memleak -p 1", &[], &files).view.sort, Order::Count);
+    // An empty variable is as good as none.
+    assert_eq!(of("memleak -p 1", &[("MEMLEAK_TOP", "")]).0, 3);
+    let none = config("memleak -p 1 2 3", &[], &[]);
+    assert_eq!((none.top, none.count), (10, NonZeroU64::new(3)));
+}
+
+/// A switch is taken back where it is set to no higher up; words for yes and no are the usual ones.
+#[test]
+fn switches() {
+    let follows = |environment: &[_], file: &str| config("memleak -p 1", environment, &[file]).follow_fork;
+    assert!(follows(&[], "follow-fork = true"));
+    assert!(follows(&[("MEMLEAK_FOLLOW_FORK", "yes")], "follow-fork = false"));
+    for no in ["0", "false", "No", "off"] {
+        assert!(
+            !follows(&[("MEMLEAK_FOLLOW_FORK", no)], "follow-fork = true"),
+            "{no}"
+        );
+    }
+    let loud = |environment: &[_], file| {
+        let parsed = parsed("memleak -p 1", environment, &[(file, Source::Trusted)]);
+        parsed.expect("it makes sense").cli.messages.verbosity()
+    };
+    assert_eq!(loud(&[], "verbose = 2"), "trace");
+    assert_eq!(loud(&[("MEMLEAK_VERBOSE", "1")], "verbose = 2"), "memleak=debug");
+    assert_eq!(loud(&[], "quiet = true"), "memleak=warn");
+}
+
+/// A setting yields to what it does not go with, be it a conflict of flags, of their values, or of what is traced; and
+/// one that needs another is there with that one.
+#[test]
+fn settings_yield() {
+    let sampling = |line: &str, file: &str| config(line, &[], &[file]).sampling;
+    let by_bytes = "memleak -p 1 --sample-bytes 4K";
+    assert_eq!(sampling(by_bytes, "sample-rate = 100"), Sampling::Bytes(4096));
+    assert_eq!(
+        sampling("memleak -p 1 -s 5", "max-overhead = 10"),
+        Sampling::Calls(5)
+    );
+    assert_eq!(
+        sampling("memleak -p 1", "sample-rate = 100"),
+        Sampling::Calls(100)
+    );
+    // Of the kernel's allocations there are no tables.
+    assert_eq!(
+        config("memleak 5", &[], &["table-memory = '64M'"]).table_memory,
+        None
+    );
+    let quiet = parsed("memleak -v -p 1", &[], &[("quiet = 1", Source::Trusted)]);
+    let quiet = quiet.expect("it yields");
+    assert_eq!(quiet.cli.messages.verbosity(), "memleak=debug");
+    assert_eq!(quiet.yielded, [Origin::File("/user.toml".into(), 1)]);
+    let files = ["force = true\noutput = '/tmp/a.json'\nrecord-limit = '1M'\n"];
+    let written = config("memleak -p 1", &[], &files);
+    let file = Destination {
+        file: Some("/tmp/a.json".into()),
+        overwrite: true,
+    };
+    assert_eq!(
+        (written.destination, written.format, written.recording),
+        (file, Format::Json, None)
+    );
+    let recorded = config("memleak -p 1 --record /tmp/r", &[], &files);
+    assert_eq!(recorded.recording.expect("asked for").limit, 1 << 20);
+    assert_eq!(
+        config("memleak -p 1 --format svg", &[], &["measure = 'growth'"]).format,
+        Format::Svg
+    );
+    // What only the environment names is traced, unless the command line names something.
+    assert_eq!(config("memleak", &[("MEMLEAK_PID", "3,4")], &[]).pids, [3, 4]);
+    assert!(
+        config("memleak -c ls", &[("MEMLEAK_PID", "3")], &[])
+            .pids
+            .is_empty()
+    );
+    assert!(config("memleak --follow-fork", &[("MEMLEAK_PID", "3")], &[]).follow_fork);
+}
+
+/// Subcommands have tables of their own; how things are said is everybody's.
+#[test]
+fn subcommands() {
+    let file = "format = 'json'\ncolor = 'never'\n[report]\nformat = 'folded'\ntop = 7\n[diff]\ntop = 5\n";
+    let of = |line: &str, environment: &[_]| {
+        let parsed = parsed(line, environment, &[(file, Source::Trusted)]);
+        parsed.expect("it makes sense").cli
+    };
+    let report = |environment: &[_]| match of("memleak report a", environment).command {
+        Some(Command::Report(args)) => ReportOptions::try_from(*args).expect("it makes sense"),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((report(&[]).format, report(&[]).top), (Format::Folded, Some(7)));
+    let environment = [("MEMLEAK_REPORT_FORMAT", "text"), ("MEMLEAK_FORMAT", "svg")];
+    assert_eq!(report(&environment).format, Format::Text);
+    let diff = of("memleak diff a b", &[]);
+    assert_eq!(diff.messages.color, super::super::ColorArg::Never);
+    match diff.command {
+        Some(Command::Diff(args)) => assert_eq!((args.top, args.format), (5, None)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What makes no sense by itself is refused, with its place and what is meant; a name that is nobody's is no slip.
+#[test]
+fn nonsense_is_refused() {
+    for (environment, file, parts) in [
+        (
+            &[][..],
+            "\n\ntpo = 3",
+            &["/user.toml:3: `tpo` is no setting, `top` is"][..],
+        ),
+        (
+            &[],
+            "sample_rate = 3",
+            &["`sample_rate` is no", "`sample-rate` is"],
+        ),
+        (
+            &[],
+            "frobnicate = 3",
+            &["`frobnicate` is no setting: names", "--help"],
+        ),
+        (
+            &[],
+            "[reprot]\ntop = 3",
+            &["/user.toml:2: `reprot` is no", "`report` is"],
+        ),
+        (&[], "[report]\ntpo = 3", &[":2: `tpo`", "`top` is"]),
+        (&[], "[diff]\nat = 3", &[":2: `at` is no setting"]),
+        (
+            &[],
+            "pid = 3",
+            &["/user.toml:1: `pid` cannot be set here", "command line"],
+        ),
+        (&[], "config = 'x'", &["`config` cannot be set here"]),
+        (&[], "help = true", &["`help` cannot be set here"]),
+        (&[], "walk-memo = 'off'", &["`walk-memo` cannot be set here"]),
+        (
+            &[],
+            "\nformat = 'xml'",
+            &["/user.toml:2: ", "'xml'", "text, json"],
+        ),
+        (&[], "top = 'many'", &["/user.toml:1: ", "'many'", "--top"]),
+        (&[], "top = true", &["`top` is to be one text or number"]),
+        (&[], "top = [1]", &["`top` is to be one text or number"]),
+        (&[], "top = 2020-01-01", &["`top` is to be one"]),
+        (&[], "obj = [[1]]", &["`obj` is to be a text or a list"]),
+        (
+            &[],
+            "follow-fork = 'yes'",
+            &["`follow-fork` is to be true or false"],
+        ),
+        (&[], "verbose = 9", &["`verbose` is to be true, false, or 0 to 3"]),
+        (&[], "max-overhead = -5", &["/user.toml:1: --max-overhead `-5`"]),
+        (&[], "interval = 0", &["/user.toml:1: interval `0`"]),
+        (&[], "format = {a = 1}", &["`format` is no setting"]),
+        (&[], "format: json", &["/user.toml:1: this is not TOML"]),
+        (&[], "top = 1\ntop = 2", &["/user.toml:2: this is not TOML"]),
+        (&[("MEMLEAK_FORMAT", "xml")], "", &["MEMLEAK_FORMAT: ", "'xml'"]),
+        (
+            &[("MEMLEAK_MMAP", "maybe")],
+            "",
+            &["MEMLEAK_MMAP: `mmap` is to be true or false"],
+        ),
+    ] {
+        let error = refused("memleak -p 1", environment, file);
+        for part in parts {
+            assert!(error.contains(part), "{file}: no {part:?} in {error}");
+        }
+    }
+    // A secret that is not TOML is not shown.
+    assert!(!refused("memleak -p 1", &[], "root:$6$hash:19000::").contains("hash"));
+    let parsed = parsed(
+        "memleak -p 1",
+        &[
+            ("MEMLEAK_FROMAT", "json"),
+            ("MEMLEAK_FULL_LOAD", "1"),
+            ("MEMLEAK_VERSION", "3"),
+        ],
+        &[],
+    );
+    assert_eq!(
+        parsed.expect("nothing is wrong").notes,
+        ["MEMLEAK_FROMAT is no setting, MEMLEAK_FORMAT is"]
+    );
+}
+
+/// The command line comes first with its mistakes, too, and help is help whatever the files say.
+#[test]
+fn the_command_line_comes_first() {
+    assert!(refused("memleak --nonsense", &[], "nonsense = 1").contains("--nonsense"));
+    for line in ["memleak --help", "memleak report -h", "memleak -V"] {
+        match parsed(line, &[], &[("nonsense = 1", Source::Trusted)]) {
+            Err(ParseError::CommandLine(_)) => {}
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+/// Whoever called sudo is believed in what is shown and measured, and in nothing that reaches further.
+#[test]
+fn the_callers_file() {
+    let file = "top = 3\nmax-overhead = 5\noutput = '/etc/passwd'\nforce = true\ndebuginfod = true\n[report]\nrecord = 'x'\n";
+    let parsed = parsed("memleak -p 1", &[], &[(file, Source::Anyone)]).expect("the rest makes sense");
+    let mut notes = parsed.notes;
+    notes.sort();
+    assert_eq!(notes.len(), 4);
+    for (note, name) in notes.iter().zip(["output", "force", "debuginfod", "record"]) {
+        assert!(
+            note.contains(&format!("`{name}` is left out")) && note.contains("--config"),
+            "{note}"
+        );
+    }
+    let config = Config::try_from(parsed.cli.trace).expect("it makes sense");
+    assert_eq!(config.destination, Destination::default());
+    assert!((config.top, config.max_overhead.is_some()) == (3, true) && config.debuginfod.is_none());
+    assert_eq!(config.interval, Duration::from_secs(5));
+}
+
+/// Files are named by the command line, or by the environment, or are the usual ones.
+#[test]
+fn which_files() {
+    let wanted = |line: &str, environment: &[(&str, &str)]| {
+        let arguments: Vec<_> = line.split_whitespace().map(OsString::from).collect();
+        let variables: Vec<_> = environment
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let mut seen = None;
+        let parsed = parse_with(&arguments, &variables, |wanted| {
+            seen = Some(format!("{wanted:?}"));
+            Ok(Vec::new())
+        });
+        parsed.expect("it makes sense");
+        seen.expect("it was asked")
+    };
+    let named = [("MEMLEAK_CONFIG", "/e")];
+    assert_eq!(wanted("memleak -p 1", &[]), "Usual");
+    assert_eq!(wanted("memleak -p 1", &named), "One(\"/e\")");
+    assert_eq!(wanted("memleak -p 1 --config /c", &named), "One(\"/c\")");
+    assert_eq!(wanted("memleak report a --config /c", &named), "One(\"/c\")");
+    assert_eq!(wanted("memleak -p 1 --no-config", &named), "None");
+    assert_eq!(wanted("memleak -p 1", &[("MEMLEAK_NO_CONFIG", "1")]), "None");
+}
+
+/// Colours are known before the rest is understood.
+#[test]
+fn colors() {
+    use super::super::ColorArg;
+    let of = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().map(OsString::from).collect();
+        wanted_color(&words)
+    };
+    assert_eq!(of("memleak --color=always --help"), Some(ColorArg::Always));
+    assert_eq!(of("memleak --nonsense --color never"), Some(ColorArg::Never));
+    assert_eq!(of("memleak -- ls --color=always"), None);
+    assert_eq!(of("memleak --color"), None);
+}
+
+proptest! {
+    /// Files can say anything.
+    #[test]
+    fn any_file(text in "([a-z\\[\\]={}\"'.#, \n-]|top|format|\\[report\\]|true|\\PC){0,60}") {
+        let _ = parsed("memleak -p 1", &[], &[(&text, Source::Anyone)]);
+    }
+}

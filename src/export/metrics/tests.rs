@@ -1,0 +1,343 @@
+//! The page of a report, as Prometheus' own library reads it, and clients of all kinds.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::super::push::Counts;
+use super::*;
+use crate::collect::Amount;
+use crate::report::sample;
+use crate::symbolize::frame::{Symbol, Symbolized};
+
+/// What Python's `prometheus_client` reads: each series with its value. It must say nothing else.
+fn read(page: &str) -> Vec<String> {
+    const SCRIPT: &str = "
+import sys
+from prometheus_client.parser import text_string_to_metric_families as families
+for family in families(sys.stdin.read()):
+    assert family.type in ('counter', 'gauge') and family.documentation, family
+    for sample in family.samples:
+        assert sample.name.endswith('_total') == (family.type == 'counter'), sample
+        print(sample.name, sorted(sample.labels.items()), sample.value)
+";
+    let mut python = Command::new("/usr/bin/python3")
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("apt-get install python3 python3-prometheus-client");
+    python.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let output = python.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}\n{page}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let series = page.lines().filter(|line| !line.starts_with('#'));
+    assert_eq!(lines.len(), series.count(), "{page}");
+    lines
+}
+
+/// Everything that a report says, in its order.
+#[test]
+fn page_of_a_full_report() {
+    let page = page::of_report(&sample(), 20).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    insta::assert_snapshot!(page, @r#"
+# HELP memleak_build_info The version of memleak; always 1.
+# TYPE memleak_build_info gauge
+memleak_build_info{version="VERSION"} 1
+# HELP memleak_report_timestamp_seconds When the last report was made, which everything here is of.
+# TYPE memleak_report_timestamp_seconds gauge
+memleak_report_timestamp_seconds 1700000000
+# HELP memleak_trace_duration_seconds Time from the attach to the last report.
+# TYPE memleak_trace_duration_seconds gauge
+memleak_trace_duration_seconds 12.345
+# HELP memleak_allocations_total Blocks allocated, those that were lost included.
+# TYPE memleak_allocations_total counter
+memleak_allocations_total 30
+# HELP memleak_frees_total Blocks freed that were known.
+# TYPE memleak_frees_total counter
+memleak_frees_total 8
+# HELP memleak_unknown_frees_total Blocks freed that were not known: allocated before the attach, or lost.
+# TYPE memleak_unknown_frees_total counter
+memleak_unknown_frees_total 3
+# HELP memleak_missed_frees_total Blocks whose free was not seen, but whose address was allocated again.
+# TYPE memleak_missed_frees_total counter
+memleak_missed_frees_total 0
+# HELP memleak_failed_allocations_total Calls that the allocator refused.
+# TYPE memleak_failed_allocations_total counter
+memleak_failed_allocations_total 1
+# HELP memleak_filtered_allocations_total Calls that asked for sizes that are not recorded.
+# TYPE memleak_filtered_allocations_total counter
+memleak_filtered_allocations_total 0
+# HELP memleak_filtered_bytes_total What these asked for.
+# TYPE memleak_filtered_bytes_total counter
+memleak_filtered_bytes_total 0
+# HELP memleak_outstanding_bytes Bytes allocated and not freed.
+# TYPE memleak_outstanding_bytes gauge
+memleak_outstanding_bytes 520
+# HELP memleak_outstanding_blocks Blocks allocated and not freed.
+# TYPE memleak_outstanding_blocks gauge
+memleak_outstanding_blocks 13
+# HELP memleak_process_outstanding_bytes Bytes allocated and not freed, by running process.
+# TYPE memleak_process_outstanding_bytes gauge
+memleak_process_outstanding_bytes{pid="4242",comm="leaker"} 520
+# HELP memleak_process_outstanding_blocks Blocks allocated and not freed, by running process.
+# TYPE memleak_process_outstanding_blocks gauge
+memleak_process_outstanding_blocks{pid="4242",comm="leaker"} 13
+# HELP memleak_process_resident_bytes Resident memory of the processes.
+# TYPE memleak_process_resident_bytes gauge
+# HELP memleak_site_outstanding_bytes Bytes allocated and not freed, by the calling stack that allocated them.
+# TYPE memleak_site_outstanding_bytes gauge
+memleak_site_outstanding_bytes{site="c188d93a89a4f6c9",allocator="malloc",function="LeakLib::slowMemoryLeak()",module="leaker",pid="4242"} 480
+memleak_site_outstanding_bytes{site="b60eefd1c9f167ae",allocator="malloc",function="evil\\u{1b}[2J\\n",module="leaker",pid="4242"} 40
+memleak_site_outstanding_bytes{site="other"} 0
+# HELP memleak_site_outstanding_blocks Blocks allocated and not freed, by the calling stack that allocated them.
+# TYPE memleak_site_outstanding_blocks gauge
+memleak_site_outstanding_blocks{site="c188d93a89a4f6c9",allocator="malloc",function="LeakLib::slowMemoryLeak()",module="leaker",pid="4242"} 12
+memleak_site_outstanding_blocks{site="b60eefd1c9f167ae",allocator="malloc",function="evil\\u{1b}[2J\\n",module="leaker",pid="4242"} 1
+memleak_site_outstanding_blocks{site="other"} 0
+# HELP memleak_lost_blocks_total Blocks that were allocated and could not be recorded, by cause.
+# TYPE memleak_lost_blocks_total counter
+memleak_lost_blocks_total{cause="block_table_full"} 9
+memleak_lost_blocks_total{cause="stack_table_full"} 0
+# HELP memleak_lost_bytes_total Bytes of blocks that could not be recorded.
+# TYPE memleak_lost_bytes_total counter
+memleak_lost_bytes_total 1600000
+# HELP memleak_lost_frees_total Frees that were not seen: what they freed still counts as outstanding.
+# TYPE memleak_lost_frees_total counter
+memleak_lost_frees_total 0
+# HELP memleak_lost_processes_total Processes that were not traced though they should have been.
+# TYPE memleak_lost_processes_total counter
+memleak_lost_processes_total 0
+# HELP memleak_lost_calls_total Calls that were not told one by one though that was asked for.
+# TYPE memleak_lost_calls_total counter
+memleak_lost_calls_total 0
+# HELP memleak_lost_events_total Notices of mapping changes that came too late or not at all.
+# TYPE memleak_lost_events_total counter
+memleak_lost_events_total 0
+# HELP memleak_stacks Distinct stacks that allocated, by how their walk ended.
+# TYPE memleak_stacks gauge
+memleak_stacks{end="complete"} 2
+memleak_stacks{end="no_cfi"} 1
+# HELP memleak_stack_allocations Blocks allocated by these stacks, by how their walk ended.
+# TYPE memleak_stack_allocations gauge
+memleak_stack_allocations{end="complete"} 28
+memleak_stack_allocations{end="no_cfi"} 2
+# HELP memleak_resident_memory_bytes Resident memory of memleak itself.
+# TYPE memleak_resident_memory_bytes gauge
+memleak_resident_memory_bytes 47185920
+# HELP memleak_kernel_memory_bytes Memory of memleak's maps in the kernel.
+# TYPE memleak_kernel_memory_bytes gauge
+memleak_kernel_memory_bytes 104857600
+"#);
+    read(&page);
+}
+
+/// Before there is a report, there are the version and how pushing goes.
+#[test]
+fn page_before_reports() {
+    let counts = Counts {
+        sent: 5,
+        waiting: 2,
+        ..Counts::default()
+    };
+    let page = page::before_reports() + &page::of_push(&counts);
+    let lines = read(&page.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+    assert_eq!(
+        lines,
+        [
+            "memleak_build_info [('version', 'VERSION')] 1.0",
+            "memleak_push_sent_profiles_total [] 5.0",
+            "memleak_push_lost_profiles_total [('cause', 'buffer_full')] 0.0",
+            "memleak_push_lost_profiles_total [('cause', 'refused')] 0.0",
+            "memleak_push_lost_profiles_total [('cause', 'given_up')] 0.0",
+            "memleak_push_lost_profiles_total [('cause', 'unsent')] 0.0",
+            "memleak_push_retries_total [] 0.0",
+            "memleak_push_waiting_profiles [] 2.0",
+        ]
+    );
+}
+
+/// Names of programs and functions can have any characters, and are read as they are shown; sites that are not among the
+/// first are together, and alike sites are one.
+#[test]
+fn hostile_names_and_many_sites() {
+    let mut report = sample();
+    report.targets[0].comm = "a\"b\\c\n{}".to_owned();
+    let symbol = Symbol {
+        name: "f<\"\\\">, ü\t".to_owned(),
+        offset: None,
+    };
+    report.stacks[0].frames[1].names = Arc::new(Symbolized {
+        symbol: Some(symbol),
+        ..Symbolized::default()
+    });
+    report.stacks[2] = report.stacks[0].clone();
+    let lines = read(&page::of_report(&report, 1));
+    let of = |name: &str| -> Vec<&String> {
+        let lines = lines.iter();
+        lines.filter(|line| line.starts_with(name)).collect()
+    };
+    let processes = of("memleak_process_outstanding_bytes");
+    assert_eq!(
+        processes,
+        [r#"memleak_process_outstanding_bytes [('comm', 'a"b\\c\\n{}'), ('pid', '4242')] 1000.0"#]
+    );
+    let [first, other] = of("memleak_site_outstanding_bytes")[..] else {
+        panic!("{lines:?}")
+    };
+    assert!(
+        first.contains(r#"('function', 'f<"\\">, ü\\t')"#) && first.ends_with(" 960.0"),
+        "{first}"
+    );
+    assert_eq!(other, "memleak_site_outstanding_bytes [('site', 'other')] 40.0");
+    let without = page::of_report(&report, 0);
+    assert!(!without.contains("_site_"), "{without}");
+}
+
+/// A site's name does not depend on where in memory its code is.
+#[test]
+fn names_of_sites() {
+    let report = sample();
+    let mut moved = report.clone();
+    for stack in &mut moved.stacks {
+        for frame in stack.frames.iter_mut().filter(|frame| frame.at.place.is_some()) {
+            frame.at.pc = frame.at.pc.wrapping_add(0x1000);
+        }
+    }
+    let (sites, others) = sites::largest(&report, 20);
+    assert_eq!(sites, sites::largest(&moved, 20).0);
+    assert_eq!(others, Amount::default());
+    let ids: Vec<&str> = sites.iter().map(|site| site.id.as_str()).collect();
+    // If they change, the names of all sites in all dashboards do.
+    insta::assert_snapshot!(ids.join(" "), @"c188d93a89a4f6c9 b60eefd1c9f167ae");
+}
+
+fn served() -> (Metrics, String) {
+    let settings = Settings {
+        address: Address::parse(":0").unwrap(),
+        sites: 20,
+    };
+    let (metrics, address) = Metrics::start_at(&settings, None).unwrap();
+    (metrics, address.to_string())
+}
+
+fn ask(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    answer(stream)
+}
+
+fn answer(mut stream: TcpStream) -> String {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The page is where it belongs, as of the last report; everything else is refused for what it is.
+#[test]
+fn requests() {
+    let (metrics, address) = served();
+    let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+    let before = ask(&address, get);
+    assert!(!before.contains("memleak_outstanding_bytes"), "{before}");
+    metrics.take(&sample());
+    let after = ask(&address, get);
+    let (head, body) = after.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+        "{head}"
+    );
+    assert!(
+        head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())),
+        "{head}"
+    );
+    assert_eq!(body, page::of_report(&sample(), 20));
+    let only_head = ask(&address, &get.replace("GET", "HEAD"));
+    assert_eq!(only_head, format!("{head}\r\n\r\n"));
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(9000));
+    let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(100));
+    let with_body = "POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc";
+    for (request, status) in [
+        ("GET /metrics?x=y HTTP/1.0\r\n\r\n", "200 OK"),
+        ("GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
+        ("HEAD /metrics/ HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (with_body, "405 Method Not Allowed\r\n"),
+        ("GET\r\n\r\n", "400 Bad Request"),
+        ("\u{16}\u{3}\u{1}\r\n\r\n", "400 Bad Request"),
+        ("GET /metrics HTTP/2.0\r\n\r\n", "505 "),
+        (&long, "431 "),
+        (&many, "431 "),
+    ] {
+        let answer = ask(&address, request);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{request}: {answer}"
+        );
+    }
+    assert!(ask(&address, with_body).contains("\r\nAllow: GET, HEAD\r\n"));
+    let mut half = TcpStream::connect(&address).unwrap();
+    half.write_all(b"GET /metrics").unwrap();
+    half.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(answer(half).starts_with("HTTP/1.1 400 "));
+}
+
+/// Clients that say nothing are told to go after some seconds, however slowly they say something; while all places are
+/// taken, others are told so at once.
+#[test]
+fn slow_clients() {
+    let (_metrics, address) = served();
+    let slow: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let get = "GET /metrics HTTP/1.1\r\n\r\n";
+    // They are in the queue of the listening socket, which is taken from in order.
+    let refused = answer(TcpStream::connect(&address).unwrap());
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    for mut stream in slow {
+        _ = stream.write_all(b"GET /met");
+        let answer = answer(stream);
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+    let mut tries = 0;
+    while !ask(&address, get).starts_with("HTTP/1.1 200 ") {
+        tries += 1;
+        assert!(tries < 100, "a place becomes free");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A port that is taken is an error that names the remedy.
+#[test]
+fn taken_ports() {
+    let (_metrics, address) = served();
+    let settings = Settings {
+        address: Address::parse(&address).unwrap(),
+        sites: 0,
+    };
+    let error = Metrics::start(&settings, None).err().unwrap().to_string();
+    assert!(
+        error.contains(&address) && error.contains("another address"),
+        "{error}"
+    );
+}
+
+/// Whether others can reach an address.
+#[test]
+fn open_addresses() {
+    for (text, open) in [
+        (":1", false),
+        ("127.1.2.3:1", false),
+        ("[::1]:1", false),
+        ("0.0.0.0:1", true),
+        ("[::]:1", true),
+        ("10.0.0.1:1", true),
+    ] {
+        assert_eq!(Address::parse(text).unwrap().is_open(), open, "{text}");
+    }
+}

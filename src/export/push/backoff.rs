@@ -1,0 +1,101 @@
+//! How long to wait before a server is asked again. Pure, but for chance.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// The longest that a server can ask us to wait.
+const MOST_ASKED: Duration = Duration::from_secs(600);
+
+/// Waits that grow, until something succeeds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backoff {
+    first: Duration,
+    longest: Duration,
+    failures: u32,
+}
+
+impl Backoff {
+    /// Of `first` and twice as much each time, up to `longest`.
+    pub(super) fn new(first: Duration, longest: Duration) -> Self {
+        Self {
+            first,
+            longest,
+            failures: 0,
+        }
+    }
+
+    /// The next wait starts small again.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The wait after one more failure; `asked`: what the server said that it should be at least. A random part of it
+    /// keeps the fleet from coming back all at once.
+    pub(super) fn next(&mut self, asked: Option<Duration>) -> Duration {
+        self.wait(asked, random())
+    }
+
+    fn wait(&mut self, asked: Option<Duration>, random: u64) -> Duration {
+        let factor = 1_u32.checked_shl(self.failures.min(31)).unwrap_or(u32::MAX);
+        self.failures = self.failures.saturating_add(1);
+        let whole = self.first.saturating_mul(factor).min(self.longest);
+        let half = whole / 2;
+        #[allow(clippy::cast_precision_loss, reason = "chance needs no more digits")]
+        let share = random as f64 / u64::MAX as f64;
+        let own = half + half.mul_f64(share);
+        match asked.map(|asked| asked.min(MOST_ASKED)) {
+            None => own,
+            // All who were told the same come a little after it.
+            Some(asked) => own.max(asked + self.first.mul_f64(share)),
+        }
+    }
+}
+
+/// A number that nobody knows before: the keys of hash maps are the kernel's random ones.
+pub(super) fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits double up to the longest, half of each by chance, and start again after a success.
+    #[test]
+    fn waits_grow() {
+        let seconds = Duration::from_secs;
+        let mut backoff = Backoff::new(seconds(1), seconds(60));
+        let longest: Vec<u64> = (0..9).map(|_| backoff.wait(None, u64::MAX).as_secs()).collect();
+        assert_eq!(longest, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(backoff.wait(None, 0), seconds(30));
+        backoff.failures = u32::MAX;
+        assert_eq!(backoff.wait(None, u64::MAX), seconds(60));
+        backoff.reset();
+        assert_eq!(backoff.wait(None, 0), Duration::from_millis(500));
+        let mut waits: Vec<_> = (0..20)
+            .map(|_| Backoff::new(seconds(1), seconds(60)).next(None))
+            .collect();
+        assert!(
+            waits
+                .iter()
+                .all(|wait| (seconds(1) / 2..=seconds(1)).contains(wait))
+        );
+        waits.dedup();
+        assert!(waits.len() > 1, "there is chance in it");
+    }
+
+    /// A server can make it longer, not shorter, and not endless.
+    #[test]
+    fn servers_are_heeded() {
+        let seconds = Duration::from_secs;
+        for (asked, random, expected) in [
+            (seconds(30), 0, seconds(30)),
+            (seconds(30), u64::MAX, seconds(31)),
+            (seconds(0), u64::MAX, seconds(1)),
+            (Duration::MAX, 0, seconds(600)),
+        ] {
+            let mut backoff = Backoff::new(seconds(1), seconds(60));
+            assert_eq!(backoff.wait(Some(asked), random), expected, "{asked:?}");
+        }
+    }
+}

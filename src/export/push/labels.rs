@@ -1,0 +1,78 @@
+//! The labels that a store knows a process's profiles by.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::Settings;
+use crate::report::{Report, TargetFacts, printable};
+
+/// The most bytes of a value. (Pyroscope takes 2048: `-validation.max-length-label-value`.)
+const MOST_BYTES: usize = 1024;
+/// The service where it is not one process's.
+const SEVERAL: &str = "several-processes";
+/// The service whose memory is the kernel's.
+const KERNEL: &str = "linux";
+
+/// What is the same for all processes.
+pub(super) struct Labeller {
+    hostname: Option<String>,
+    /// The user's, which count.
+    given: BTreeMap<String, String>,
+}
+
+impl Labeller {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let hostname = fs::read_to_string("/proc/sys/kernel/hostname");
+        let hostname = hostname.map(|name| name.trim().to_owned());
+        Self {
+            hostname: hostname.ok().filter(|name| !name.is_empty()),
+            given: settings.labels.clone(),
+        }
+    }
+
+    /// As on all machines.
+    #[cfg(test)]
+    pub(super) fn forget_hostname(&mut self) {
+        self.hostname = None;
+    }
+
+    /// The labels of `target`, or of what is no single process's.
+    pub(super) fn labels(&self, report: &Report, target: Option<&TargetFacts>) -> BTreeMap<String, String> {
+        let service = match (target, &report.kernel) {
+            (Some(target), _) => target.comm.as_str(),
+            (None, Some(_)) => KERNEL,
+            (None, None) => SEVERAL,
+        };
+        let exe = target.and_then(|target| target.exe.as_ref());
+        let own = [
+            ("service_name", Some(service.to_owned())),
+            ("hostname", self.hostname.clone()),
+            ("comm", target.map(|target| target.comm.clone())),
+            ("pid", target.map(|target| target.pid.to_string())),
+            ("exe", exe.map(|exe| exe.to_string_lossy().into_owned())),
+            (
+                "kernel",
+                report.kernel.as_ref().map(|kernel| kernel.release.clone()),
+            ),
+        ];
+        let mut labels = BTreeMap::new();
+        for (name, value) in own {
+            // A label without a value is none.
+            if let Some(value) = value.filter(|value| !value.is_empty()) {
+                labels.insert(name.to_owned(), value);
+            }
+        }
+        labels.extend(self.given.clone());
+        labels.values_mut().for_each(|value| *value = shortened(value));
+        labels
+    }
+}
+
+/// Without control characters, and not too long.
+fn shortened(value: &str) -> String {
+    let value = printable(value);
+    let end = (0..=MOST_BYTES.min(value.len()))
+        .rev()
+        .find(|&end| value.is_char_boundary(end));
+    value[..end.unwrap_or(0)].to_owned()
+}

@@ -1,0 +1,169 @@
+//! Each report as profiles, pushed to a store that speaks Pyroscope's or Parca's protocol.
+//!
+//! A thread of its own sends them, so that a slow server delays neither tracing nor reports. What it has not sent yet is
+//! kept up to a limit, oldest dropped; what a server refuses is not sent again. Each loss is counted by its cause.
+//!
+//! A process is a series of profiles of its own as long as it runs, and once more when it has ended, with what it held at
+//! its end.
+
+mod backoff;
+mod client;
+mod credentials;
+mod envelope;
+mod labels;
+mod queue;
+mod sender;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::ExportError;
+use crate::report::{Amounts, Part, Report, Stack, TargetFacts, counted};
+use client::Client;
+pub use credentials::Secret;
+use envelope::Series;
+use labels::Labeller;
+use queue::Item;
+pub(crate) use sender::{Counts, Progress};
+use sender::{Sender, Shared, Timing};
+pub use settings::{Api, Given, Settings};
+
+/// Profiles on their way.
+pub struct Pusher {
+    api: Api,
+    server: String,
+    labeller: Labeller,
+    shared: Arc<Shared>,
+    timing: Timing,
+    /// Instances that have ended and been pushed since.
+    ended: HashSet<u32>,
+}
+
+impl Pusher {
+    /// Gets ready to push as `settings` say. Nothing is sent before there is a report.
+    pub(super) fn start(settings: &Settings) -> Result<Self, ExportError> {
+        Self::start_with(settings, Timing::default())
+    }
+
+    fn start_with(settings: &Settings, timing: Timing) -> Result<Self, ExportError> {
+        let client = Client::new(settings)?;
+        if settings.tells_secrets_in_clear() {
+            tracing::warn!(
+                "push: {} is not encrypted: everyone on the way can read the credentials; use https://",
+                settings.server
+            );
+        }
+        let shared = Arc::new(Shared::default());
+        let sender = Sender {
+            client,
+            shared: Arc::clone(&shared),
+            timing,
+        };
+        thread::Builder::new()
+            .name("push".to_owned())
+            .spawn(move || sender.run())?;
+        tracing::info!(
+            "push: every report goes to {} ({})",
+            settings.server,
+            settings.api.name()
+        );
+        Ok(Self {
+            api: settings.api,
+            server: settings.server.clone(),
+            labeller: Labeller::new(settings),
+            shared,
+            timing,
+            ended: HashSet::new(),
+        })
+    }
+
+    /// How far pushing has come, from now on.
+    pub(super) fn progress(&self) -> Progress {
+        Progress(Arc::clone(&self.shared))
+    }
+
+    /// Puts the profiles of `report` on their way.
+    pub(super) fn take(&mut self, report: &Report) {
+        let series = self.series(report);
+        for upload in self.api.uploads(&series) {
+            self.shared.put(Item {
+                upload,
+                made: Instant::now(),
+                attempts: 0,
+            });
+        }
+        self.ended = ended(report).collect();
+    }
+
+    fn series(&self, report: &Report) -> Vec<Series> {
+        let mut stacks: HashMap<u32, Vec<&Stack>> = HashMap::new();
+        let only = match &report.targets[..] {
+            [target] => Some(target.instance),
+            _ => None,
+        };
+        for stack in report.suspects() {
+            // That of no known stack is the only process's.
+            let instance = only.unwrap_or(stack.instance);
+            stacks.entry(instance).or_default().push(stack);
+        }
+        let targets = report.targets.iter();
+        let is_new = |target: &&TargetFacts| target.ended.is_none() || !self.ended.contains(&target.instance);
+        let of_targets = targets
+            .filter(is_new)
+            .map(|target| (target.instance, Some(target)));
+        // No instance has this number.
+        let of_none = (0, None);
+        of_targets
+            .chain([of_none])
+            .filter_map(|(instance, target)| self.one_series(report, target, stacks.get(&instance)?))
+            .collect()
+    }
+
+    fn one_series(&self, report: &Report, target: Option<&TargetFacts>, stacks: &[&Stack]) -> Option<Series> {
+        let profile = |&amounts: &Amounts| {
+            // Nothing fails that is written to memory.
+            let part = Part {
+                target,
+                amounts,
+                names_all: self.api.needs_names(),
+            };
+            part.render(report, stacks).ok().flatten()
+        };
+        let profiles: Vec<_> = self.api.parts().iter().filter_map(profile).collect();
+        (!profiles.is_empty()).then(|| Series {
+            labels: self.labeller.labels(report, target),
+            profiles,
+            until: report.read_at,
+            duration: report.compared.since_last,
+        })
+    }
+
+    /// Sends what is left, once, as long as there is time, and says what became of everything.
+    pub(super) fn finish(self) {
+        let progress = self.shared.end(self.timing.end);
+        let sent = format!(
+            "push: {} sent to {}",
+            counted(progress.sent, "profile"),
+            self.server
+        );
+        match progress.lost() {
+            0 => tracing::info!("{sent}, none lost"),
+            lost => tracing::warn!("{sent}, {lost} lost: {}", progress.causes()),
+        }
+    }
+}
+
+fn ended(report: &Report) -> impl Iterator<Item = u32> {
+    let ended = report.targets.iter().filter(|target| target.ended.is_some());
+    ended.map(|target| target.instance)
+}
+
+/// `time` as people read it.
+fn seconds(time: Duration) -> String {
+    format!("{:.0} s", time.as_secs_f64().ceil())
+}

@@ -1,0 +1,287 @@
+//! Baselines: what sites held in a run that was accepted. Text to be reviewed and kept with the source.
+//!
+//! ```text
+//! memleak baseline 1
+//!
+//! 480 bytes in 12 blocks
+//!     malloc
+//!     operator new(unsigned long)
+//!     LeakLib::slowMemoryLeak()
+//!     main
+//! ```
+//!
+//! Lines that begin with `#` and empty ones say nothing; indented lines are the names of the site above them, the
+//! allocator function first. Sites are ordered by their names, not by what they hold, so that two baselines differ in
+//! what has changed.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::input::{InputError, Lines};
+use super::site::{Key, Names};
+use crate::collect::Amount;
+use crate::report::printable;
+
+/// What the first line begins with.
+pub(super) const MAGIC: &str = "memleak baseline ";
+const VERSION: u32 = 1;
+
+/// What each site may hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Baseline(HashMap<Key, Amount>);
+
+impl Baseline {
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or does not say what a baseline says.
+    pub(super) fn read(path: &Path, names: &mut Names) -> Result<Self, InputError> {
+        Self::parse(&Lines::read(path)?, names)
+    }
+
+    fn parse(lines: &Lines, names: &mut Names) -> Result<Self, InputError> {
+        let said = lines.iter().filter(|(_, line)| !says_nothing(line));
+        let mut said = said.peekable();
+        check_version(lines, said.next())?;
+        let mut sites = HashMap::new();
+        while let Some((number, line)) = said.next() {
+            let amount = amount(line).ok_or_else(|| {
+                let line = printable(line.trim());
+                lines.wrong(
+                    number,
+                    format!(
+                        "`{line}` is no amount: write a line such as `480 bytes in 12 blocks`, and below it the names of \
+                         the site, each indented"
+                    ),
+                )
+            })?;
+            let frames = std::iter::from_fn(|| said.next_if(|(_, line)| is_indented(line)));
+            let frames: Vec<_> = frames.map(|(_, line)| line.trim()).collect();
+            if frames.is_empty() {
+                let problem =
+                    "no site follows: write its names below, each in a line of its own and indented";
+                return Err(lines.wrong(number, problem.to_owned()));
+            }
+            let site = names.key(frames.into_iter());
+            if sites.insert(site, amount).is_some() {
+                let problem = "this site is listed twice: leave one of them, with what it may hold";
+                return Err(lines.wrong(number, problem.to_owned()));
+            }
+        }
+        Ok(Self(sites))
+    }
+
+    /// What a site may hold.
+    pub(super) fn of(&self, site: &Key) -> Amount {
+        self.0.get(site).copied().unwrap_or_default()
+    }
+}
+
+/// That the first line is that of a version that is known.
+fn check_version(lines: &Lines, first: Option<(usize, &str)>) -> Result<(), InputError> {
+    let number = first.map_or(1, |(number, _)| number);
+    let version = first.and_then(|(_, line)| line.strip_prefix(MAGIC));
+    let Some(version) = version else {
+        let problem = format!(
+            "this is no baseline, whose first line is `{MAGIC}{VERSION}`: make one with --write-baseline"
+        );
+        return Err(lines.wrong(number, problem));
+    };
+    match version.trim().parse() {
+        Ok(VERSION) => Ok(()),
+        _ => {
+            let version = printable(version.trim());
+            let problem = format!(
+                "this is a baseline of version `{version}`, and only version {VERSION} is known: make it again with \
+                 --write-baseline"
+            );
+            Err(lines.wrong(number, problem))
+        }
+    }
+}
+
+fn says_nothing(line: &str) -> bool {
+    line.trim().is_empty() || line.starts_with('#')
+}
+
+fn is_indented(line: &str) -> bool {
+    line.starts_with([' ', '\t'])
+}
+
+/// `480 bytes in 12 blocks`.
+fn amount(line: &str) -> Option<Amount> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let [bytes, "byte" | "bytes", "in", blocks, "block" | "blocks"] = words[..] else {
+        return None;
+    };
+    (!is_indented(line)).then_some(Amount {
+        bytes: bytes.parse().ok()?,
+        blocks: blocks.parse().ok()?,
+    })
+}
+
+/// Writes what sites hold as a baseline.
+///
+/// # Errors
+///
+/// It cannot be written.
+pub(super) fn write(sites: &[(Key, Amount)], names: &Names, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{MAGIC}{VERSION}")?;
+    writeln!(
+        out,
+        "# What these sites hold is accepted: with --baseline, only what is new or more counts.\n\
+         # Made by --write-baseline. To be edited at will: lines as they are, sites in any order."
+    )?;
+    let named = sites
+        .iter()
+        .map(|(key, amount)| (names.of(key).collect::<Vec<_>>(), amount));
+    let mut named: Vec<_> = named.collect();
+    named.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    for (frames, Amount { bytes, blocks }) in named {
+        writeln!(out, "\n{bytes} bytes in {blocks} blocks")?;
+        for frame in frames {
+            writeln!(out, "    {frame}")?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str, names: &mut Names) -> Result<Baseline, InputError> {
+        Baseline::parse(&Lines::of(Path::new("leaks.txt"), text.to_owned()), names)
+    }
+
+    fn written(sites: &[(Key, Amount)], names: &Names) -> String {
+        let mut out = Vec::new();
+        write(sites, names, &mut out).expect("to memory");
+        String::from_utf8(out).expect("text")
+    }
+
+    fn amount(bytes: u64, blocks: u64) -> Amount {
+        Amount { bytes, blocks }
+    }
+
+    /// What is written is ordered by names, and read as what it was.
+    #[test]
+    fn written_and_read() {
+        let mut names = Names::default();
+        let mut key = |frames: &[&str]| names.key(frames.iter().copied());
+        let sites = [
+            (key(&["malloc", "b()", "main"]), amount(480, 12)),
+            (
+                key(&["malloc", "#odd name, (with) <signs>", "main"]),
+                amount(1, 1),
+            ),
+            (key(&["calloc"]), amount(u64::MAX, 3)),
+        ];
+        let text = written(&sites, &names);
+        let expected = "memleak baseline 1\n\
+            # What these sites hold is accepted: with --baseline, only what is new or more counts.\n\
+            # Made by --write-baseline. To be edited at will: lines as they are, sites in any order.\n\
+            \n18446744073709551615 bytes in 3 blocks\n    calloc\n\
+            \n1 bytes in 1 blocks\n    malloc\n    #odd name, (with) <signs>\n    main\n\
+            \n480 bytes in 12 blocks\n    malloc\n    b()\n    main\n";
+        assert_eq!(text, expected);
+        let read = parse(&text, &mut names).expect("a baseline");
+        assert_eq!(read.0.len(), 3);
+        for (key, held) in sites {
+            assert_eq!(read.of(&key), held);
+        }
+        let other = names.key(["malloc", "main"].into_iter());
+        assert_eq!(read.of(&other), Amount::default());
+    }
+
+    /// What people make of it: comments, other indentation and line ends.
+    #[test]
+    fn edited() {
+        let mut names = Names::default();
+        let text =
+            "# ours\r\nmemleak baseline 1\r\n1 byte in 1 block\r\n\tmalloc\r\n# at start\r\n  main \r\n\r\n";
+        let read = parse(text, &mut names).expect("a baseline");
+        let key = names.key(["malloc", "main"].into_iter());
+        assert_eq!(read.of(&key), amount(1, 1));
+        assert_eq!(parse("memleak baseline 1", &mut names).expect("empty").0.len(), 0);
+    }
+
+    /// What is no baseline is refused, with file, line and remedy.
+    #[test]
+    fn nonsense_is_refused() {
+        let begin = "memleak baseline 1\n";
+        for (text, line, part) in [
+            (String::new(), 1, "no baseline"),
+            (
+                "\n\n480 bytes in 12 blocks\n  malloc\n".to_owned(),
+                3,
+                "no baseline",
+            ),
+            (
+                "memleak baseline 2\n".to_owned(),
+                1,
+                "version `2`, and only version 1",
+            ),
+            ("memleak baseline \u{1b}\n".to_owned(), 1, "version `\\u{1b}`"),
+            (
+                format!("{begin}480 bytes\n  malloc\n"),
+                2,
+                "`480 bytes` is no amount",
+            ),
+            (format!("{begin}  malloc\n"), 2, "`malloc` is no amount"),
+            (format!("{begin}-1 bytes in 1 blocks\n  malloc\n"), 2, "no amount"),
+            (
+                format!("{begin}  1 bytes in 1 blocks\n  malloc\n"),
+                2,
+                "no amount",
+            ),
+            (
+                format!("{begin}99999999999999999999 bytes in 1 blocks\n  malloc\n"),
+                2,
+                "no amount",
+            ),
+            (
+                format!("{begin}1 bytes in 1 blocks\n\n2 bytes in 1 blocks\n  malloc"),
+                2,
+                "no site follows",
+            ),
+            (
+                format!("{begin}1 bytes in 1 blocks\n  a\n1 bytes in 1 blocks\n  a\n"),
+                4,
+                "listed twice",
+            ),
+            (format!("{begin}<<<<<<< ours\n"), 2, "`<<<<<<< ours` is no amount"),
+        ] {
+            let error = parse(&text, &mut Names::default()).expect_err(&text).to_string();
+            assert!(error.starts_with(&format!("leaks.txt:{line}: ")), "{error}");
+            assert!(error.contains(part), "no {part:?} in {error}");
+        }
+    }
+
+    proptest! {
+        /// Any text is read or refused.
+        #[test]
+        fn nothing_panics(text in "(memleak baseline 1\n)?([0-9]{0,22} bytes in [0-9]{0,3} blocks\n|[ \t]\\PC{0,9}\n|\\PC{0,9}\n){0,9}") {
+            let _ = parse(&text, &mut Names::default());
+        }
+
+        /// What is written is read as what it was, whatever the names are.
+        #[test]
+        fn nothing_is_lost(sites in proptest::collection::hash_map(
+            proptest::collection::vec("[!-~\u{e4}]([ -~]{0,9}[!-~])?", 1..5), (any::<u64>(), any::<u64>()), 0..9)
+        ) {
+            let mut names = Names::default();
+            let sites: Vec<_> = sites
+                .into_iter()
+                .map(|(frames, (bytes, blocks))| (names.key(frames.iter().map(String::as_str)), amount(bytes, blocks)))
+                .collect();
+            let text = written(&sites, &names);
+            let read = parse(&text, &mut names).expect("a baseline");
+            prop_assert_eq!(read, Baseline(sites.into_iter().collect()));
+        }
+    }
+}

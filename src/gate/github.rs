@@ -1,0 +1,123 @@
+//! Findings as GitHub's workflow commands, which its runner turns into annotations of the change. Pure.
+//!
+//! A command is a line of its own on either of a step's streams. (Workflow commands for GitHub Actions, "Setting an error
+//! message"; of each step the first ten errors are shown.)
+
+use super::verdict::{Culprit, Finding, Verdict};
+
+/// Annotations of one kind that a step can have.
+const MOST: usize = 10;
+
+/// The lines for what failed: one for each site that is named, where it is known in which file, else one for the condition.
+pub(super) fn lines(findings: &[Finding]) -> Vec<String> {
+    let lines = findings.iter().flat_map(of_finding);
+    lines.take(MOST).collect()
+}
+
+fn of_finding(finding: &Finding) -> Vec<String> {
+    let Finding { condition, found, .. } = finding;
+    let title = format!("memleak: {condition}");
+    let reason = match &finding.verdict {
+        Verdict::Held => return Vec::new(),
+        Verdict::Unsure(reason) => return vec![command(None, &title, &format!("cannot be told: {reason}"))],
+        Verdict::Exceeded => format!("{condition} is exceeded: {found}"),
+    };
+    let located: Vec<_> = finding
+        .culprits
+        .iter()
+        .filter(|culprit| culprit.source.is_some())
+        .collect();
+    if located.is_empty() {
+        let sites = finding.culprits.iter().map(site);
+        let text: Vec<_> = std::iter::once(reason).chain(sites).collect();
+        return vec![command(None, &title, &text.join("\n"))];
+    }
+    let of_site =
+        |culprit: &&Culprit| command(Some(culprit), &title, &format!("{}\n{reason}", site(culprit)));
+    located.iter().map(of_site).collect()
+}
+
+fn site(culprit: &Culprit) -> String {
+    format!("{}: {}", culprit.amount, culprit.site)
+}
+
+fn command(place: Option<&Culprit>, title: &str, message: &str) -> String {
+    let source = place.and_then(|culprit| culprit.source.as_ref());
+    let place = source.map(|source| format!("file={},line={},", property(&source.file), source.line));
+    format!(
+        "::error {}title={}::{}",
+        place.unwrap_or_default(),
+        property(title),
+        data(message)
+    )
+}
+
+/// A message with what would end it escaped.
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// A property's value, which colons and commas end too.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::condition::parse;
+    use super::super::workspace::Source;
+    use super::*;
+
+    fn culprit(site: &str, file: Option<&str>) -> Culprit {
+        Culprit {
+            amount: "480 B in 12 blocks".to_owned(),
+            site: site.to_owned(),
+            source: file.map(|file| Source {
+                file: file.to_owned(),
+                line: 7,
+            }),
+        }
+    }
+
+    fn finding(verdict: Verdict, culprits: Vec<Culprit>) -> Finding {
+        Finding {
+            condition: parse("lost>0.1%").expect("a condition"),
+            verdict,
+            found: "50%".to_owned(),
+            is_untried: false,
+            culprits,
+        }
+    }
+
+    /// Sites are where their source is, the others in one annotation; nothing is said of what held.
+    #[test]
+    fn annotations() {
+        let findings = [
+            finding(Verdict::Held, vec![culprit("a", Some("a.c"))]),
+            finding(
+                Verdict::Exceeded,
+                vec![culprit("f(int, char)", Some("a,b:c.c")), culprit("g", None)],
+            ),
+            finding(
+                Verdict::Exceeded,
+                vec![culprit("f", None), culprit("g\r\n::error::h", None)],
+            ),
+            finding(Verdict::Unsure("100% lost".to_owned()), Vec::new()),
+        ];
+        let expected = [
+            "::error file=a%2Cb%3Ac.c,line=7,title=memleak%3A lost>0.1%25::480 B in 12 blocks: f(int, char)%0A\
+             lost>0.1%25 is exceeded: 50%25",
+            "::error title=memleak%3A lost>0.1%25::lost>0.1%25 is exceeded: 50%25%0A480 B in 12 blocks: f%0A\
+             480 B in 12 blocks: g%0D%0A::error::h",
+            "::error title=memleak%3A lost>0.1%25::cannot be told: 100%25 lost",
+        ];
+        assert_eq!(lines(&findings), expected);
+    }
+
+    /// A step shows ten, so there are no more.
+    #[test]
+    fn not_more_than_are_shown() {
+        let many = vec![finding(Verdict::Exceeded, Vec::new()); 12];
+        assert_eq!(lines(&many).len(), MOST);
+    }
+}

@@ -1,0 +1,111 @@
+//! Suppressions proposed for what counts: a line for each site, to be looked at and kept.
+//!
+//! A rule is about one function, and should be about no more sites than it must: the function is the one of the site's that
+//! fewest of all stacks have, be they freed or not, and of such the innermost. What all go through (`main`, the module of a
+//! program without symbols) is not proposed: it would suppress everything.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+
+use super::site::{Names, Site, plain, without_start};
+use super::words::{described, is_plumbing};
+use crate::collect::Amount;
+use crate::report::{Frame, Report, counted, printable, size};
+
+/// A rule that is proposed, with what it would suppress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Proposal {
+    /// `None` if every one would be about everything.
+    pattern: Option<String>,
+    /// The site, or one of them, in words.
+    site: String,
+    held: Amount,
+}
+
+/// One proposal for each of `sites` with what it holds, or fewer where one does for several; most bytes first.
+pub(super) fn propose<'a>(
+    report: &Report,
+    sites: impl Iterator<Item = (&'a Site<'a>, Amount)>,
+    names: &Names,
+) -> Vec<Proposal> {
+    let mut stacks_with: HashMap<String, usize> = HashMap::new();
+    for stack in &report.stacks {
+        let patterns: HashSet<_> = stack.frames.iter().filter_map(pattern).collect();
+        for pattern in patterns {
+            *stacks_with.entry(pattern).or_default() += 1;
+        }
+    }
+    let all = report.stacks.len();
+    let stacks_with = |pattern: &String| stacks_with.get(pattern).copied().unwrap_or(all);
+    let mut proposals: HashMap<Option<String>, Proposal> = HashMap::new();
+    for (site, held) in sites.filter(|(_, held)| held.blocks > 0) {
+        let patterns = without_start(&site.stack.frames).iter().filter_map(pattern);
+        let rarest = patterns.min_by_key(&stacks_with);
+        let pattern = rarest.filter(|pattern| all == 1 || stacks_with(pattern) < all);
+        let proposal = proposals.entry(pattern.clone()).or_insert_with(|| Proposal {
+            pattern,
+            site: described(names.of(&site.key)),
+            held: Amount::default(),
+        });
+        proposal.held = proposal.held + held;
+    }
+    let mut proposals: Vec<_> = proposals.into_values().collect();
+    let order = |proposal: &Proposal| (Reverse(proposal.held.bytes), proposal.pattern.clone());
+    proposals.sort_by_cached_key(order);
+    proposals
+}
+
+/// A pattern for a frame; `None` if only its address is known, or if it says nothing of who wanted the memory.
+fn pattern(frame: &Frame) -> Option<String> {
+    let inlined = frame
+        .names
+        .inlined
+        .iter()
+        .filter_map(|inlined| inlined.symbol.as_deref());
+    let own = frame.names.symbol.as_ref().map(|symbol| symbol.name.as_str());
+    let mut raw = inlined.chain(own).filter(|name| !is_plumbing(name));
+    if let Some(name) = raw.next() {
+        let plain = plain(name);
+        return Some(anchored(&plain, plain == name));
+    }
+    let (module, _) = frame.at.place.as_ref().filter(|_| own.is_none())?;
+    let path = module.path.to_string_lossy();
+    Some(anchored(&path, true))
+}
+
+/// A pattern for a whole name, or for what begins with it.
+fn anchored(name: &str, is_whole: bool) -> String {
+    let end = if is_whole { "$" } else { "" };
+    // What would mean something else, or end the line.
+    let text = name.replace(|character: char| character == '$' || character.is_control(), "*");
+    format!("^{text}{end}")
+}
+
+/// What a file of proposals begins with.
+pub(super) const MAGIC: &str = "# Proposed by memleak";
+
+/// Writes the proposals as a file of suppressions.
+///
+/// # Errors
+///
+/// It cannot be written.
+pub(super) fn write(proposals: &[Proposal], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{MAGIC} --write-suppressions, a rule for each site; keep those that are meant.\n\
+         # For --suppressions, and for LeakSanitizer (LSAN_OPTIONS=suppressions=FILE)."
+    )?;
+    for Proposal { pattern, site, held } in proposals {
+        let (bytes, blocks) = (size(held.bytes), counted(held.blocks, "block"));
+        writeln!(out, "\n# {bytes} in {blocks}: {}", printable(site))?;
+        match pattern {
+            Some(pattern) => writeln!(out, "leak:{pattern}")?,
+            None => writeln!(
+                out,
+                "# Every rule for it would suppress everything; a baseline can accept it."
+            )?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Sites by the names of their functions: what two runs have in common, whatever addresses, builds and processes.
+//!
+//! Not `leak::Site`, whose stacks have the very same code. Here a name stands for all of a function, inlined or not; a
+//! function that calls itself stands once; what the compiler appended to a name (`.part.0`) is left out, and so are the
+//! outermost frames, of the C library and of `_start`, which differ with its version.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::bpf::InstanceEnd;
+use crate::collect::Estimate;
+use crate::report::{Frame, ModuleFacts, Report, Stack, printable};
+use crate::symbolize::Symbolized;
+
+/// What compilers append to the names of a function's parts and copies.
+const SUFFIXES: [&str; 7] = [
+    " [clone ",
+    ".part.",
+    ".constprop.",
+    ".isra.",
+    ".cold",
+    ".lto_priv.",
+    ".llvm.",
+];
+/// Modules whose outermost frames are the same for every program.
+const START_MODULES: [&str; 5] = ["libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl"];
+/// The functions of static programs that do what these modules do for others.
+const START_FUNCTIONS: [&str; 9] = [
+    "_start",
+    "_start_c",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "__libc_start_main_impl",
+    "__libc_start_main_stage2",
+    "start_thread",
+    "clone",
+    "clone3",
+];
+
+/// A site: the allocator function, then functions from its caller outwards, each by its number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key(Box<[u32]>);
+
+/// Names by number.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    numbers: HashMap<Arc<str>, u32>,
+    texts: Vec<Arc<str>>,
+}
+
+impl Names {
+    /// The key of a site whose names are known.
+    pub(super) fn key<'a>(&mut self, names: impl Iterator<Item = &'a str>) -> Key {
+        Key(names.map(|name| self.number(name)).collect())
+    }
+
+    /// The names of a site, the allocator function first.
+    pub(super) fn of<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a str> {
+        let text = |&number: &u32| self.texts.get(number as usize).map_or("?", AsRef::as_ref);
+        key.0.iter().map(text)
+    }
+
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        let (name, number): (Arc<str>, _) = (name.into(), self.texts.len());
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        self.texts.push(name.clone());
+        self.numbers.insert(name, number);
+        number
+    }
+}
+
+/// The stacks of a report that are of one site, together.
+#[derive(Clone, Debug)]
+pub(super) struct Site<'a> {
+    pub(super) key: Key,
+    /// What they hold: what reports for people show.
+    pub(super) held: Estimate,
+    /// What of it processes hold that still run.
+    pub(super) running: Estimate,
+    /// The one that holds most.
+    pub(super) stack: &'a Stack,
+}
+
+/// The stacks that count: those that can be leaks, but for what a program held when it executed another, which is nobody's.
+pub(super) fn counted(report: &Report) -> impl Iterator<Item = &Stack> {
+    let suspects = report.suspects();
+    suspects.filter(|stack| stack.ended != Some(InstanceEnd::Execed))
+}
+
+/// The sites that hold something, in the order of their first stack.
+pub(super) fn sites<'a>(report: &'a Report, names: &mut Names) -> Vec<Site<'a>> {
+    let mut reader = KeyReader::new(names);
+    let mut sites: Vec<Site<'a>> = Vec::new();
+    let mut known: HashMap<Key, usize> = HashMap::new();
+    for stack in counted(report) {
+        let held = stack.shown_estimate();
+        if held.amount.blocks == 0 {
+            continue;
+        }
+        let running = match stack.ended {
+            None => held,
+            Some(_) => Estimate::default(),
+        };
+        let key = reader.key(stack);
+        match known.get(&key).and_then(|&at| sites.get_mut(at)) {
+            Some(site) => {
+                site.held = site.held + held;
+                site.running = site.running + running;
+                if held.amount.bytes > site.stack.shown().bytes {
+                    site.stack = stack;
+                }
+            }
+            None => {
+                known.insert(key.clone(), sites.len());
+                sites.push(Site {
+                    key,
+                    held,
+                    running,
+                    stack,
+                });
+            }
+        }
+    }
+    sites
+}
+
+/// Keys of the stacks of one report. What a frame is called is worked out once; it is found again by where it lies in
+/// memory, hence only as long as the report is borrowed.
+pub(super) struct KeyReader<'n> {
+    names: &'n mut Names,
+    of_frames: HashMap<FramePlace, Box<[u32]>>,
+}
+
+/// Where the two things lie that say what a frame is called.
+type FramePlace = (*const Symbolized, Option<*const ModuleFacts>);
+
+impl<'n> KeyReader<'n> {
+    pub(super) fn new(names: &'n mut Names) -> Self {
+        Self {
+            names,
+            of_frames: HashMap::new(),
+        }
+    }
+
+    pub(super) fn key(&mut self, stack: &Stack) -> Key {
+        let mut numbers = vec![self.names.number(&printable(&stack.allocator))];
+        for frame in without_start(&stack.frames) {
+            let module = frame.at.place.as_ref().map(|(module, _)| Arc::as_ptr(module));
+            let known = self.of_frames.entry((Arc::as_ptr(&frame.names), module));
+            let of_frame = known.or_insert_with(|| {
+                let names = names_of(frame).into_iter();
+                names.map(|name| self.names.number(&name)).collect()
+            });
+            numbers.extend_from_slice(of_frame);
+        }
+        // The allocator function is no caller of itself.
+        let mut at = 0;
+        numbers.dedup_by(|next, last| {
+            at += 1;
+            at > 1 && next == last
+        });
+        Key(numbers.into())
+    }
+}
+
+/// What a frame is called, inlined functions first; the module in brackets where there is no name.
+fn names_of(frame: &Frame) -> Vec<String> {
+    let inlined = frame
+        .names
+        .inlined
+        .iter()
+        .filter_map(|inlined| inlined.symbol.as_deref());
+    let mut names: Vec<_> = inlined.map(plain).collect();
+    names.push(match &frame.names.symbol {
+        Some(symbol) => plain(&symbol.name),
+        None => match &frame.at.place {
+            Some((module, _)) => printable(&format!("[{}]", base_name(&module.path))),
+            None => "[unknown]".to_owned(),
+        },
+    });
+    names
+}
+
+/// A function's name without what compilers append to it.
+pub(super) fn plain(name: &str) -> String {
+    // Not where a name begins: there it is all that the function is called.
+    let cuts = SUFFIXES.iter().filter_map(|suffix| name.find(suffix));
+    let end = cuts.filter(|&at| at > 0).min().unwrap_or(name.len());
+    match name[..end].trim() {
+        "" => "[unknown]".to_owned(),
+        name => printable(name),
+    }
+}
+
+/// Frames without those that every program begins with; all, if there are no others.
+pub(super) fn without_start(frames: &[Frame]) -> &[Frame] {
+    // The caller of `__libc_start_main` is `_start`, with or without its name.
+    let frames = match frames {
+        [rest @ .., called, _]
+            if symbol(called).is_some_and(|name| name.starts_with("__libc_start_main")) =>
+        {
+            &frames[..=rest.len()]
+        }
+        frames => frames,
+    };
+    match frames.iter().rposition(|frame| !is_start(frame)) {
+        Some(last) => &frames[..=last],
+        None => frames,
+    }
+}
+
+fn symbol(frame: &Frame) -> Option<&str> {
+    let symbol = frame.names.symbol.as_ref();
+    symbol.map(|symbol| symbol.name.as_str())
+}
+
+fn is_start(frame: &Frame) -> bool {
+    let module = frame.at.place.as_ref().map(|(module, _)| base_name(&module.path));
+    let is_start_module =
+        module.is_some_and(|name| START_MODULES.iter().any(|start| name.starts_with(start)));
+    is_start_module || symbol(frame).is_some_and(|name| START_FUNCTIONS.contains(&name))
+}
+
+fn base_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}

@@ -1,0 +1,427 @@
+//! Hand-made reports against conditions, suppressions and baselines.
+
+mod fixture;
+mod suppressed;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use unwind_tables::walk::End;
+
+use super::*;
+use crate::bpf::InstanceEnd;
+use crate::collect::{Losses, Spread};
+use fixture::{frame, report, stack, target};
+
+/// A consumer that keeps what it is given.
+#[derive(Default)]
+struct Collected(Vec<Arc<Report>>);
+
+impl Consumer for Collected {
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        self.0.push(Arc::clone(report));
+        Ok(())
+    }
+}
+
+fn settings(conditions: &[&str]) -> Settings {
+    let conditions = conditions.iter().map(|text| parse(text).expect("a condition"));
+    Settings {
+        conditions: conditions.collect(),
+        ..Settings::default()
+    }
+}
+
+/// What the conditions came to after these reports: `.`, `!` or `?`, and in words.
+fn findings(settings: &Settings, reports: Vec<Report>) -> (String, Vec<Finding>) {
+    let mut collected = Collected::default();
+    let mut gate = Gate::open(settings, &mut collected).expect("nothing to open");
+    for report in reports {
+        gate.take(&Arc::new(report)).expect("it is kept");
+    }
+    let last = gate.last.take();
+    let findings = last.map_or_else(Vec::new, |last| gate.findings(&last.facts));
+    let sign = |finding: &Finding| match finding.verdict {
+        Verdict::Held => '.',
+        Verdict::Exceeded => '!',
+        Verdict::Unsure(_) => '?',
+    };
+    (findings.iter().map(sign).collect(), findings)
+}
+
+#[track_caller]
+fn check(conditions: &[&str], report: Report, expected: &str) -> Vec<Finding> {
+    let (signs, findings) = findings(&settings(conditions), vec![report]);
+    assert_eq!(signs, expected, "{findings:#?}");
+    findings
+}
+
+const ALL: [&str; 8] = [
+    "outstanding>500",
+    "outstanding>=521",
+    "blocks>12",
+    "blocks>=14",
+    "site.outstanding>=480",
+    "site.outstanding>480",
+    "site.blocks>12",
+    "site.blocks>11",
+];
+
+/// Amounts are of all that counts; sites with the same names are one, whatever process they are of.
+#[test]
+fn amounts() {
+    let two = || {
+        let mut child = stack(&["grow", "handle", "main"], 80, 2);
+        child.pid = 7;
+        report(vec![
+            stack(&["grow", "handle", "main"], 400, 10),
+            stack(&["init", "main"], 40, 1),
+            child,
+        ])
+    };
+    let findings = check(&ALL, two(), "!.!.!..!");
+    assert_eq!(findings[0].found, "520 B in 13 blocks at 2 sites");
+    let culprits: Vec<_> = findings[0]
+        .culprits
+        .iter()
+        .map(|culprit| (&*culprit.amount, &*culprit.site))
+        .collect();
+    assert_eq!(
+        culprits,
+        [
+            ("480 B in 12 blocks", "grow < handle < main"),
+            ("40 B in 1 block", "init < main")
+        ]
+    );
+    let mut allocated = two();
+    allocated.stacks[1].allocated.bytes = 1 << 20;
+    let conditions = [
+        "allocated>1MiB",
+        "allocated>2MiB",
+        "allocations>=13",
+        "allocations>13",
+    ];
+    let findings = check(&conditions, allocated, "!.!.");
+    assert_eq!(findings[0].culprits[0].site, "init < main");
+}
+
+/// What is young, what a program held when it executed another, and mappings that are no leaks do not count; what a
+/// program held at its end does.
+#[test]
+fn what_counts() {
+    let with = |change: fn(&mut Stack)| {
+        let mut changed = stack(&["f"], 100, 1);
+        change(&mut changed);
+        report(vec![changed])
+    };
+    type Stack = crate::report::Stack;
+    let young = |stack: &mut Stack| stack.recent.young = Some(stack.outstanding.into());
+    for (change, expected) in [
+        ((|_| {}) as fn(&mut Stack), "!"),
+        (young, "."),
+        (|stack| stack.ended = Some(InstanceEnd::Exited), "!"),
+        (|stack| stack.ended = Some(InstanceEnd::Execed), "."),
+        (
+            |stack| stack.kind = Some(crate::collect::RegionKind::Anonymous),
+            "!",
+        ),
+        (
+            |stack| stack.kind = Some(crate::collect::RegionKind::ThreadStack),
+            ".",
+        ),
+    ] {
+        check(&["outstanding>0"], with(change), expected);
+    }
+}
+
+/// Losses leave nothing certain but what is exceeded all the same; they can be allowed, and be a condition themselves.
+#[test]
+fn losses() {
+    let lossy = |blocks, bytes, frees, processes| {
+        let mut report = report(vec![stack(&["f"], 100, 1)]);
+        report.events.allocations = 1000;
+        report.events.frees = 999;
+        report.losses = Losses {
+            blocks,
+            bytes,
+            frees,
+            processes,
+            ..Losses::default()
+        };
+        report
+    };
+    let conditions = ["outstanding>0", "outstanding>100", "lost>1%", "allocations>0"];
+    for (report, expected) in [
+        (lossy(0, 0, 0, 0), "!..!"),
+        (lossy(1, 0, 0, 0), "!..!"),
+        (lossy(2, 0, 0, 0), "!?.!"),
+        (lossy(11, 0, 0, 0), "!?!!"),
+        // One block, as large as all others.
+        (lossy(1, 100, 0, 0), "!?!!"),
+        (lossy(0, 0, 0, 1), "!?.!"),
+        (lossy(0, 0, 2, 0), "?..!"),
+    ] {
+        check(&conditions, report, expected);
+    }
+    let allowed = Settings {
+        max_lost: MaxLost::parse("2").expect("a share"),
+        ..settings(&conditions)
+    };
+    assert_eq!(findings(&allowed, vec![lossy(11, 0, 11, 0)]).0, "!.!!");
+    let strict = Settings {
+        max_lost: MaxLost::parse("0").expect("a share"),
+        ..settings(&conditions)
+    };
+    assert_eq!(findings(&strict, vec![lossy(1, 0, 0, 0)]).0, "!?.!");
+}
+
+/// Where nothing was seen, nothing is proved, whatever was asked.
+#[test]
+fn nothing_seen() {
+    let mut nothing = report(Vec::new());
+    nothing.events.allocations = 0;
+    let findings = check(&["outstanding>0", "lost>0%", "incomplete>0%"], nothing, "???");
+    let reason = Verdict::Unsure("no allocation was seen, so there is nothing to go by".to_owned());
+    assert_eq!(findings[0].verdict, reason);
+    assert_eq!(findings_of_no_report(), None);
+}
+
+fn findings_of_no_report() -> Option<u8> {
+    let settings = settings(&["outstanding>0"]);
+    let mut collected = Collected::default();
+    let gate = Gate::open(&settings, &mut collected).expect("nothing to open");
+    gate.finish(0).expect("nothing to write")
+}
+
+/// Stacks that are not complete are a share of allocations.
+#[test]
+fn incomplete_stacks() {
+    let mut cut = report(Vec::new());
+    cut.completeness.allocations =
+        BTreeMap::from([(End::Complete, 995), (End::NoCfi, 3), (End::ReadFault, 2)]);
+    let findings = check(&["incomplete>=0.5%", "incomplete>0.5%"], cut, "!.");
+    assert_eq!(
+        findings[0].found,
+        "0.5% of allocations (5 of 1000) have no complete stack"
+    );
+}
+
+/// An estimate is beyond a limit, or below it, if it is by twice its error; else nobody knows.
+#[test]
+fn estimates() {
+    let mut estimated = report(vec![stack(&["f"], 1000, 10)]);
+    estimated.sampling = Sampling::Bytes(4096);
+    estimated.stacks[0].outstanding_spread = Spread {
+        recorded: 5,
+        bytes: 100 * 100,
+        blocks: 1 << 32,
+    };
+    let conditions = [
+        "outstanding>799",
+        "outstanding>801",
+        "outstanding>1199",
+        "outstanding>1201",
+        "blocks>7",
+        "blocks>9",
+        "blocks>12",
+        "site.outstanding>1100",
+    ];
+    let findings = check(&conditions, estimated, "!??.!?.?");
+    assert!(
+        findings[0]
+            .found
+            .contains("(± 100 B and 1 blocks, standard error)"),
+        "{findings:#?}"
+    );
+}
+
+/// A report after so many seconds, of a process that runs.
+fn later(seconds: u64, stacks: Vec<crate::report::Stack>) -> Report {
+    Report {
+        elapsed: Duration::from_secs(seconds),
+        ..report(stacks)
+    }
+}
+
+/// Growth is that of what runs, over the reports made while it does, since the mark if there is one.
+#[test]
+fn growth() {
+    let conditions = [
+        "growth>=60/min",
+        "growth>60/min",
+        "site.growth>=120/min",
+        "site.growth>2/s",
+    ];
+    let settings = settings(&conditions);
+    let growing = |seconds: u64| {
+        let mut ended = stack(&["child"], 1000 * seconds, 1);
+        ended.ended = Some(InstanceEnd::Exited);
+        let stacks = vec![
+            stack(&["grow"], 100 + 2 * seconds, 1),
+            stack(&["shrink"], 100 - seconds, 1),
+            ended,
+        ];
+        later(seconds, stacks)
+    };
+    let (signs, found) = findings(&settings, (1..=2).map(growing).collect());
+    assert_eq!(signs, "????", "{found:#?}");
+    let Verdict::Unsure(reason) = &found[0].verdict else {
+        panic!("{found:#?}")
+    };
+    assert!(
+        reason.starts_with("2 reports were made") && reason.contains("INTERVAL"),
+        "{reason}"
+    );
+    let ended = |mut report: Report| {
+        report.targets[0].ended = Some(InstanceEnd::Exited);
+        report
+    };
+    let reports = vec![growing(1), growing(2), ended(growing(3))];
+    let (signs, found) = findings(&settings, reports);
+    assert_eq!(signs, "....", "{found:#?}");
+    assert!(
+        found[0].is_untried && found[0].found.starts_with("too short to tell"),
+        "{found:#?}"
+    );
+    let (signs, found) = findings(&settings, (1..=4).map(growing).collect());
+    assert_eq!(signs, "!.!.", "{found:#?}");
+    assert_eq!(found[0].found, "+60.0 B/min over 3 reports in 2.0 s");
+    assert_eq!(
+        (&*found[2].culprits[0].amount, &*found[2].culprits[0].site),
+        ("+120.0 B/min", "grow")
+    );
+    assert_eq!(found[2].culprits.len(), 1);
+
+    // The last report of a program that has ended says what it left, not how it grew.
+    let at_end = ended(later(9, vec![stack(&["grow"], 1 << 20, 1)]));
+    let reports = (1..=4).map(growing).chain([at_end]).collect();
+    assert_eq!(findings(&settings, reports).0, "!.!.");
+
+    let marked = |seconds| {
+        let mut report = growing(seconds);
+        report.compared.marked = Some(crate::report::TimeOfDay::default());
+        report.compared.since_baseline = Duration::from_secs(seconds - 3);
+        report
+    };
+    let warming = |seconds| later(seconds, vec![stack(&["grow"], 1_000_000 * seconds, 1)]);
+    let reports = (1..=3).map(warming).chain((4..=6).map(marked)).collect();
+    assert_eq!(findings(&settings, reports).0, "!.!.");
+}
+
+/// What a baseline accepts does not count; what is beyond it does, and what is new.
+#[test]
+fn baselines() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("leaks.txt");
+    let stacks = || {
+        vec![
+            stack(&["old", "main"], 400, 10),
+            stack(&["cache", "main"], 100, 5),
+        ]
+    };
+    let writing = Settings {
+        write_baseline: Some(path.clone()),
+        ..Settings::default()
+    };
+    let mut collected = Collected::default();
+    let mut gate = Gate::open(&writing, &mut collected).expect("a new file");
+    gate.take(&Arc::new(report(stacks()))).expect("it is kept");
+    assert_eq!(gate.finish(0).expect("it is written"), None);
+    let against = |stacks| {
+        let settings = Settings {
+            baseline: Some(path.clone()),
+            ..settings(&["outstanding>0", "blocks>0", "site.outstanding>50"])
+        };
+        findings(&settings, vec![report(stacks)])
+    };
+    assert_eq!(against(stacks()).0, "...");
+    assert_eq!(against(vec![stack(&["old", "main"], 1, 1)]).0, "...");
+    let grown = vec![
+        stack(&["old", "main"], 430, 9),
+        stack(&["cache", "main"], 90, 5),
+        stack(&["new", "main"], 60, 2),
+    ];
+    let (signs, findings) = against(grown);
+    assert_eq!(signs, "!!!");
+    assert_eq!(
+        findings[0].found,
+        "90 B in 2 blocks at 2 sites beyond the baseline"
+    );
+    assert_eq!(findings[0].culprits[0].site, "new < main");
+    // Its own kind of file is replaced; another is not.
+    assert!(Gate::open(&writing, &mut collected).is_ok());
+    std::fs::write(&path, "something else").expect("our own file");
+    let error = Gate::open(&writing, &mut collected)
+        .err()
+        .expect("refused")
+        .to_string();
+    assert!(error.contains("is there already"), "{error}");
+}
+
+/// Names are what builds have in common: without what compilers append, without the frames that all programs begin
+/// with, and however often a function calls itself.
+#[test]
+fn sites_survive_other_builds() {
+    let mut names = Names::default();
+    let mut key = |stack: &crate::report::Stack| {
+        let key = site::KeyReader::new(&mut names).key(stack);
+        names.of(&key).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let plain = ["malloc", "f(int)", "walk", "main"];
+    for frames in [
+        &["f(int)", "walk", "main"][..],
+        &[
+            "f(int) [clone .part.0] [clone .cold]",
+            "walk",
+            "walk",
+            "main",
+            "__libc_start_main",
+            "_start",
+        ],
+        &["f(int)", "walk.constprop.0.isra.0", "main.cold", "_start"],
+        &["f(int)", "walk", "main", "__libc_start_main", ""],
+    ] {
+        assert_eq!(key(&stack(frames, 1, 1)), plain);
+    }
+    let inlined = crate::report::Stack {
+        frames: vec![
+            frame("walk", Some("f(int)"), "/bin/p", None),
+            frame("main", None, "/bin/p", None),
+            frame("", None, "/usr/lib/libc.so.6", None),
+        ],
+        ..stack(&[], 1, 1)
+    };
+    assert_eq!(key(&inlined), plain);
+    // Where there is nothing else, all of it; what has no name is its module.
+    assert_eq!(key(&stack(&["_start"], 1, 1)), ["malloc", "_start"]);
+    let unnamed = crate::report::Stack {
+        frames: vec![
+            frame("", None, "/usr/lib/libx.so.1", None),
+            frame("  ", None, "/bin/p", None),
+        ],
+        ..stack(&[], 1, 1)
+    };
+    assert_eq!(key(&unnamed), ["malloc", "[libx.so.1]", "[unknown]"]);
+    assert_eq!(key(&stack(&["malloc", "malloc"], 1, 1)), ["malloc", "malloc"]);
+}
+
+/// What is exceeded weighs more than what cannot be told, and that more than nothing.
+#[test]
+fn statuses() {
+    let status = |conditions: &[&str], lost| {
+        let settings = settings(conditions);
+        let mut collected = Collected::default();
+        let mut gate = Gate::open(&settings, &mut collected).expect("nothing to open");
+        let mut report = report(vec![stack(&["f"], 100, 1)]);
+        report.losses.blocks = lost;
+        report.targets.push(target());
+        gate.take(&Arc::new(report)).expect("it is kept");
+        gate.finish(7).expect("nothing to write")
+    };
+    assert_eq!(status(&[], 5), None);
+    assert_eq!(status(&["outstanding>100"], 0), None);
+    assert_eq!(status(&["outstanding>100"], 5), Some(3));
+    assert_eq!(status(&["outstanding>100", "blocks>0"], 5), Some(1));
+    assert_eq!(status(&["growth>1/s"], 0), Some(3));
+}

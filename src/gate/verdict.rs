@@ -1,0 +1,426 @@
+//! What conditions come to: held, exceeded, or not to be told. Pure.
+
+use super::MaxLost;
+use super::condition::{Condition, Measure, Per};
+use super::facts::{Facts, MOST_CULPRITS, SiteFacts};
+use super::site::{Key, Names};
+use super::trend::{LEAST, Trend};
+use super::words::{described, rate, share};
+use super::workspace::Source;
+use crate::collect::{Amount, Estimate};
+use crate::report::{self, size};
+
+/// Standard errors by which an estimate must be beyond a limit to be taken for it: wrong once in forty times.
+const ERRORS: f64 = 2.0;
+
+/// What a condition came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is not met.
+    Held,
+    /// It is met.
+    Exceeded,
+    /// It cannot be told, for this reason.
+    Unsure(String),
+}
+
+/// A condition, what it came to, and why.
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    pub(super) condition: Condition,
+    pub(super) verdict: Verdict,
+    /// What was found, in words; nothing if it could not be measured.
+    pub(super) found: String,
+    /// It holds only because there was no time for it to be exceeded.
+    pub(super) is_untried: bool,
+    /// The sites that have most of it.
+    pub(super) culprits: Vec<Culprit>,
+}
+
+/// A site to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Culprit {
+    /// Its part of what was found.
+    pub(super) amount: String,
+    /// Its functions, in words.
+    pub(super) site: String,
+    /// Where in the user's source it is.
+    pub(super) source: Option<Source>,
+}
+
+/// What conditions are decided by.
+pub(super) struct Evidence<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) trend: &'a Trend,
+    pub(super) names: &'a Names,
+    pub(super) has_baseline: bool,
+    pub(super) max_lost: MaxLost,
+    /// Why this may not have been the last report.
+    pub(super) doubt: Option<&'a str>,
+}
+
+/// A value and how far it can be off: of the whole, or of one site.
+type Value = (f64, f64);
+
+/// What was found of a measure.
+#[derive(Default)]
+struct Measured {
+    /// One of them beyond the limit is enough.
+    values: Vec<Value>,
+    words: String,
+    culprits: Vec<Culprit>,
+    is_untried: bool,
+}
+
+/// Why a result may be wrong.
+struct Doubt {
+    reason: String,
+    about: Suspicion,
+}
+
+/// What may be wrong with a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Suspicion {
+    /// It says nothing.
+    Everything,
+    /// What was found may be too little.
+    TooLittle,
+    /// What was found outstanding may be too much.
+    TooMuch,
+}
+
+impl Evidence<'_> {
+    /// What each condition came to.
+    pub(super) fn decide(&self, conditions: &[Condition]) -> Vec<Finding> {
+        let doubts = self.doubts();
+        let decided = conditions
+            .iter()
+            .map(|condition| self.decide_one(condition, &doubts));
+        decided.collect()
+    }
+
+    fn decide_one(&self, condition: &Condition, doubts: &[Doubt]) -> Finding {
+        let (verdict, measured) = match self.measure(condition) {
+            Err(reason) => (Verdict::Unsure(reason), Measured::default()),
+            Ok(measured) => (
+                doubted(verdict(condition, &measured.values), condition, doubts),
+                measured,
+            ),
+        };
+        Finding {
+            condition: condition.clone(),
+            verdict,
+            found: measured.words,
+            is_untried: measured.is_untried,
+            culprits: measured.culprits,
+        }
+    }
+
+    fn measure(&self, condition: &Condition) -> Result<Measured, String> {
+        let facts = self.facts;
+        match condition.measure() {
+            Measure::Outstanding => Ok(self.held(of_bytes)),
+            Measure::Blocks => Ok(self.held(of_blocks)),
+            Measure::SiteOutstanding => Ok(self.held_by_one(condition, of_bytes)),
+            Measure::SiteBlocks => Ok(self.held_by_one(condition, of_blocks)),
+            Measure::Growth => self.growth(condition, false),
+            Measure::SiteGrowth => self.growth(condition, true),
+            Measure::Allocated => Ok(self.allocated(&facts.most_allocated[0], of_bytes)),
+            Measure::Allocations => Ok(self.allocated(&facts.most_allocated[1], of_blocks)),
+            Measure::Lost => Ok(self.lost()),
+            Measure::Incomplete => Ok(self.incomplete()),
+        }
+    }
+
+    /// What is held by all together.
+    fn held(&self, value: fn(&Estimate) -> Value) -> Measured {
+        let beyond = self.beyond(value);
+        let all: Estimate = beyond.iter().map(|site| site.amount).sum();
+        let sites = report::counted(beyond.len() as u64, "site");
+        Measured {
+            values: vec![value(&all)],
+            words: format!("{} at {sites}{}", in_blocks(&all), self.baseline_words()),
+            culprits: self.culprits(beyond.into_iter()),
+            ..Measured::default()
+        }
+    }
+
+    /// What is held by the site that holds most.
+    fn held_by_one(&self, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
+        let beyond = self.beyond(value);
+        let most = beyond.first().map(|site| site.amount).unwrap_or_default();
+        let sites = report::counted(beyond.len() as u64, "site");
+        let too_much = |site: &&SiteFacts| condition.is_exceeded_by(value(&site.amount).0);
+        Measured {
+            values: beyond.iter().map(|site| value(&site.amount)).collect(),
+            words: format!(
+                "{} at the one of {sites} with most{}",
+                in_blocks(&most),
+                self.baseline_words()
+            ),
+            culprits: self.culprits(beyond.iter().copied().filter(too_much)),
+            ..Measured::default()
+        }
+    }
+
+    /// Sites that hold something, most first.
+    fn beyond(&self, value: fn(&Estimate) -> Value) -> Vec<&SiteFacts> {
+        let sites = self.facts.sites.iter();
+        let mut beyond: Vec<_> = sites.filter(|site| value(&site.amount).0 > 0.0).collect();
+        beyond.sort_by(|a, b| value(&b.amount).0.total_cmp(&value(&a.amount).0));
+        beyond
+    }
+
+    fn culprits<'s>(&self, sites: impl Iterator<Item = &'s SiteFacts>) -> Vec<Culprit> {
+        let culprit = |site: &SiteFacts| Culprit {
+            amount: in_blocks(&site.amount),
+            site: described(self.names.of(&site.key)),
+            source: site.source.clone(),
+        };
+        sites.take(MOST_CULPRITS).map(culprit).collect()
+    }
+
+    fn baseline_words(&self) -> &'static str {
+        if self.has_baseline {
+            " beyond the baseline"
+        } else {
+            ""
+        }
+    }
+
+    fn growth(&self, condition: &Condition, of_one: bool) -> Result<Measured, String> {
+        let trend = self.trend;
+        let Some(slope) = trend.slope() else {
+            return self.too_short();
+        };
+        let per = condition.per().unwrap_or(Per::SECOND);
+        let mut sites: Vec<(&Key, f64)> = trend.slopes().filter(|(_, rate)| *rate > 0.0).collect();
+        sites.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let too_much = |&&(_, rate): &&(&Key, f64)| !of_one || condition.is_exceeded_by(rate);
+        let culprits = sites.iter().filter(too_much).take(MOST_CULPRITS);
+        let culprits = culprits.map(|&(key, speed)| Culprit {
+            amount: rate(speed, per),
+            site: described(self.names.of(key)),
+            source: self.facts.site(key).and_then(|site| site.source.clone()),
+        });
+        let over = format!("over {} reports in {:.1} s", trend.moments(), trend.seconds());
+        let (values, fastest) = match of_one {
+            true => {
+                let values = sites.iter().map(|&(key, rate)| (rate, self.slope_error(key)));
+                let most = sites.first().map_or(0.0, |(_, rate)| *rate);
+                (
+                    values.collect(),
+                    format!("{} at the fastest site", rate(most, per)),
+                )
+            }
+            false => (vec![(slope.rate, ERRORS * slope.error)], rate(slope.rate, per)),
+        };
+        Ok(Measured {
+            values,
+            words: format!("{fastest} {over}"),
+            culprits: culprits.collect(),
+            ..Measured::default()
+        })
+    }
+
+    /// How far a site's slope can be off, if it was as far off at the first moment as it is now.
+    fn slope_error(&self, site: &Key) -> f64 {
+        let spread = self.facts.site(site).map(|site| site.amount.spread);
+        let error = spread.unwrap_or_default().standard_error().bytes;
+        ERRORS * std::f64::consts::SQRT_2 * error / self.trend.seconds()
+    }
+
+    /// What ended before it could show growth did not grow; what still runs might.
+    fn too_short(&self) -> Result<Measured, String> {
+        let made = match self.trend.moments() {
+            1 => "1 report was".to_owned(),
+            more => format!("{more} reports were"),
+        };
+        let words = format!(
+            "{made} made after the warm-up (the first half) while what is traced ran, and growth shows from {LEAST} on"
+        );
+        match self.facts.is_over {
+            true => Ok(Measured {
+                words: format!("too short to tell, as {words} (a shorter INTERVAL makes more)"),
+                is_untried: true,
+                ..Measured::default()
+            }),
+            false => Err(format!("{words}: trace longer, or give a shorter INTERVAL")),
+        }
+    }
+
+    fn allocated(&self, most: &[SiteFacts], value: fn(&Estimate) -> Value) -> Measured {
+        let all = &self.facts.allocated;
+        Measured {
+            values: vec![value(all)],
+            words: in_blocks(all),
+            culprits: self.culprits(most.iter()),
+            ..Measured::default()
+        }
+    }
+
+    fn lost(&self) -> Measured {
+        Measured {
+            values: vec![(self.lost_percent(), 0.0)],
+            words: self.lost_words(),
+            ..Measured::default()
+        }
+    }
+
+    fn lost_words(&self) -> String {
+        let losses = &self.facts.losses;
+        format!(
+            "{} of what was allocated ({}, {})",
+            share(self.lost_percent()),
+            report::counted(losses.blocks, "block"),
+            size(losses.bytes)
+        )
+    }
+
+    /// The larger of the shares of blocks and of bytes.
+    fn lost_percent(&self) -> f64 {
+        let Facts {
+            losses,
+            events,
+            recorded_bytes,
+            ..
+        } = self.facts;
+        let bytes = recorded_bytes.saturating_add(losses.bytes);
+        let blocks = events.allocations.max(losses.blocks);
+        percent(losses.blocks, blocks).max(percent(losses.bytes, bytes))
+    }
+
+    fn incomplete(&self) -> Measured {
+        let [complete, all] = self.facts.walks;
+        let incomplete = all.saturating_sub(complete);
+        let percent = percent(incomplete, all);
+        Measured {
+            values: vec![(percent, 0.0)],
+            words: format!(
+                "{} of allocations ({incomplete} of {all}) have no complete stack",
+                share(percent)
+            ),
+            ..Measured::default()
+        }
+    }
+
+    /// Why the result may be wrong as a whole.
+    fn doubts(&self) -> Vec<Doubt> {
+        let Facts { losses, events, .. } = self.facts;
+        let frees = percent(losses.frees, events.frees.saturating_add(losses.frees));
+        let (is_lossy, misses_frees) = (
+            self.max_lost.is_exceeded_by(self.lost_percent()),
+            self.max_lost.is_exceeded_by(frees),
+        );
+        let doubt = |about, reason| Doubt { reason, about };
+        let doubts = [
+            (events.allocations == 0).then(|| {
+                let reason = "no allocation was seen, so there is nothing to go by";
+                doubt(Suspicion::Everything, reason.to_owned())
+            }),
+            self.doubt
+                .map(|reason| doubt(Suspicion::Everything, reason.to_owned())),
+            is_lossy.then(|| {
+                let reason = format!(
+                    "lost was {}, more than --max-lost {}: the report says why, and which option makes room",
+                    self.lost_words(),
+                    self.max_lost
+                );
+                doubt(Suspicion::TooLittle, reason)
+            }),
+            (losses.processes > 0).then(|| {
+                let reason = format!("{} processes too many were not traced", losses.processes);
+                doubt(Suspicion::TooLittle, reason)
+            }),
+            misses_frees.then(|| {
+                let reason = format!(
+                    "{} of frees were not seen, more than --max-lost {}: what they freed counts as outstanding",
+                    share(frees),
+                    self.max_lost
+                );
+                doubt(Suspicion::TooMuch, reason)
+            }),
+        ];
+        doubts.into_iter().flatten().collect()
+    }
+}
+
+/// By the values alone. An estimate is beyond a limit if it is by its error.
+fn verdict(condition: &Condition, values: &[Value]) -> Verdict {
+    let exceeds = |offset: f64| {
+        let mut values = values.iter();
+        values.any(|(value, error)| condition.is_exceeded_by(value + offset * error))
+    };
+    if exceeds(-1.0) {
+        Verdict::Exceeded
+    } else if exceeds(1.0) {
+        Verdict::Unsure(
+            "the limit is within two standard errors of the estimate: record more allocations (a smaller --sample-bytes \
+             or -s, or neither)"
+                .to_owned(),
+        )
+    } else {
+        Verdict::Held
+    }
+}
+
+/// A verdict for which there is a reason that it is wrong is none.
+fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt]) -> Verdict {
+    let measure = condition.measure();
+    // Shares are of what was seen, and what was allocated does not depend on frees.
+    let is_share = matches!(measure, Measure::Lost | Measure::Incomplete);
+    let is_held = !is_share && !matches!(measure, Measure::Allocated | Measure::Allocations);
+    let applies = |doubt: &&Doubt| match (doubt.about, &verdict) {
+        (Suspicion::Everything, Verdict::Held) => true,
+        (Suspicion::TooLittle, Verdict::Held) => !is_share,
+        (Suspicion::TooMuch, Verdict::Exceeded) => is_held,
+        _ => false,
+    };
+    match doubts.iter().find(applies) {
+        Some(doubt) => Verdict::Unsure(doubt.reason.clone()),
+        None => verdict,
+    }
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "beyond 2^53 one more or less decides nothing"
+)]
+fn of_bytes(estimate: &Estimate) -> Value {
+    let error = estimate.spread.standard_error();
+    (estimate.amount.bytes as f64, ERRORS * error.bytes)
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "beyond 2^53 one more or less decides nothing"
+)]
+fn of_blocks(estimate: &Estimate) -> Value {
+    let error = estimate.spread.standard_error();
+    (estimate.amount.blocks as f64, ERRORS * error.blocks)
+}
+
+/// An amount, with how far it can be off if it is an estimate.
+fn in_blocks(estimate: &Estimate) -> String {
+    let Amount { bytes, blocks } = estimate.amount;
+    let error = estimate.spread.standard_error();
+    let exact = format!("{} in {}", size(bytes), report::counted(blocks, "block"));
+    match error.bytes > 0.0 || error.blocks > 0.0 {
+        true => format!(
+            "{exact} (± {:.0} B and {:.0} blocks, standard error)",
+            error.bytes, error.blocks
+        ),
+        false => exact,
+    }
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a share needs no more than a few digits"
+)]
+fn percent(part: u64, whole: u64) -> f64 {
+    match whole {
+        0 => 0.0,
+        _ => 100.0 * part as f64 / whole as f64,
+    }
+}

@@ -1,0 +1,154 @@
+//! Rates, shares and sites in words. The word "byte" is for the biggest entry of a text report alone (see
+//! `report::text`): sizes are in `B`, `KiB` and so on here too.
+
+use super::condition::Per;
+
+/// Functions that a site is described by.
+const MOST_NAMES: usize = 4;
+/// Characters of a function's name. Names of templates have thousands.
+const MOST_CHARACTERS: usize = 100;
+
+/// What functions that pass an allocation on begin with; they say nothing of who wanted it.
+const PLUMBING: [&str; 18] = [
+    "operator new",
+    "std::",
+    "void std::",
+    "bool std::",
+    "__gnu_cxx::",
+    "alloc::",
+    "<alloc::",
+    "core::",
+    "<core::",
+    "__rust_alloc",
+    "__rustc::",
+    "__rdl_alloc",
+    "strdup",
+    "strndup",
+    "__strdup",
+    "__strndup",
+    "asprintf",
+    "vasprintf",
+];
+
+/// Whether a function is one that passes an allocation on.
+pub(super) fn is_plumbing(name: &str) -> bool {
+    PLUMBING.iter().any(|start| name.starts_with(start))
+}
+
+/// A site by its innermost functions, from the one that wanted the memory outwards. Of `names`, the first is the
+/// allocator function's.
+pub(super) fn described<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.collect();
+    let Some((allocator, callers)) = names.split_first() else {
+        return String::new();
+    };
+    let first = callers.iter().position(|name| !is_plumbing(name)).unwrap_or(0);
+    let callers = &callers[first..];
+    let Some(last) = callers
+        .get(..MOST_NAMES.min(callers.len()))
+        .filter(|some| !some.is_empty())
+    else {
+        return format!("{allocator}, by an unknown stack");
+    };
+    let more = if callers.len() > last.len() { " < …" } else { "" };
+    let short: Vec<_> = last.iter().map(|name| shortened(name)).collect();
+    format!("{}{more}", short.join(" < "))
+}
+
+fn shortened(name: &str) -> String {
+    match name.char_indices().nth(MOST_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+/// So many bytes per second in the time that was asked for, with their sign.
+pub(super) fn rate(bytes_per_second: f64, per: Per) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut amount = bytes_per_second * f64::from(per.seconds);
+    let mut unit = 0;
+    while amount.abs() >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    format!("{amount:+.1} {}/{}", UNITS[unit], per.name)
+}
+
+/// A share that is 0 only if it is exactly that.
+pub(super) fn share(percent: f64) -> String {
+    if percent > 0.0 && percent < 0.001 {
+        return "less than 0.001%".to_owned();
+    }
+    let digits = format!("{percent:.3}");
+    let digits = digits.trim_end_matches('0').trim_end_matches('.');
+    format!("{digits}%")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sites are told by who wanted the memory, and in one line of bounded length.
+    #[test]
+    fn sites() {
+        let long = "x".repeat(1000);
+        let shortened = format!("{}…", "x".repeat(100));
+        for (names, expected) in [
+            (&["malloc", "grow", "main"][..], "grow < main"),
+            (
+                &[
+                    "malloc",
+                    "operator new(unsigned long)",
+                    "std::string::reserve()",
+                    "Pool::grow()",
+                    "main",
+                ],
+                "Pool::grow() < main",
+            ),
+            (
+                &["malloc", "operator new(unsigned long)"],
+                "operator new(unsigned long)",
+            ),
+            (&["malloc", "a", "b", "c", "d", "e"], "a < b < c < d < …"),
+            (&["malloc", &long], &shortened),
+            (&["calloc"], "calloc, by an unknown stack"),
+            (&[], ""),
+        ] {
+            assert_eq!(described(names.iter().copied()), expected);
+        }
+    }
+
+    /// Rates have their sign, a unit, and the time that was asked for.
+    #[test]
+    fn rates() {
+        let (second, minute) = (
+            Per {
+                name: "s",
+                seconds: 1,
+            },
+            Per {
+                name: "min",
+                seconds: 60,
+            },
+        );
+        assert_eq!(rate(0.0, second), "+0.0 B/s");
+        assert_eq!(rate(1024.0, second), "+1.0 KiB/s");
+        assert_eq!(rate(1024.0, minute), "+60.0 KiB/min");
+        assert_eq!(rate(-0.5, minute), "-30.0 B/min");
+        assert_eq!(rate(f64::MAX, second).split('.').count(), 2);
+    }
+
+    /// Shares do not round to nothing.
+    #[test]
+    fn shares() {
+        for (percent, expected) in [
+            (0.0, "0%"),
+            (1e-9, "less than 0.001%"),
+            (0.1, "0.1%"),
+            (12.3456, "12.346%"),
+            (100.0, "100%"),
+        ] {
+            assert_eq!(share(percent), expected);
+        }
+    }
+}

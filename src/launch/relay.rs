@@ -1,0 +1,195 @@
+//! Signals that come to memleak and are meant for the program: whoever started `memleak -- PROGRAM` takes the one for the
+//! other, and signals it. What a terminal sends goes to both by itself, as they are in one process group.
+//!
+//! Also the signals that memleak was told to ignore (`nohup`, `&` in a script): memleak handles them, the program is started
+//! with them ignored, as it would have been without memleak.
+
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::sys::signal::{self, Signal};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+/// Signals that are passed on. Not SIGUSR1, which is memleak's own (a mark), nor what is sent to end memleak alone (SIGKILL).
+pub const PASSED_ON: [Signal; 5] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR2,
+];
+
+/// The way to the program, as long as there is one.
+#[derive(Debug, Default)]
+pub struct Relay {
+    stage: Mutex<Stage>,
+    ignored: Vec<Signal>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    NotStarted,
+    Started(Pid),
+    /// Waited for: its pid may be another's by now.
+    Ended,
+}
+
+/// Where a signal came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// A process, if its pid can be told.
+    Process(Option<i32>),
+    /// The kernel, on behalf of a terminal.
+    Terminal,
+}
+
+/// What became of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relayed {
+    /// The program has it, from here or by itself.
+    Delivered,
+    /// It may not be signalled.
+    Refused(Errno),
+    /// There is no program yet.
+    NotStarted,
+    /// It has ended.
+    Ended,
+}
+
+impl Relay {
+    /// A way to a program that is not started yet. To be made before any signal is handled.
+    pub fn new() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self {
+            stage: Mutex::default(),
+            ignored: ignored(&status),
+        }
+    }
+
+    /// Signals that the program is to ignore from its start.
+    pub(super) fn ignored(&self) -> &[Signal] {
+        &self.ignored
+    }
+
+    /// Whether memleak was started with this signal ignored.
+    pub fn ignores(&self, signal: Signal) -> bool {
+        self.ignored.contains(&signal)
+    }
+
+    /// Passes a signal on, unless the program has it already: from the terminal, or by its own doing (`kill 0`).
+    pub fn pass_on(&self, signal: Signal, sender: Sender) -> Relayed {
+        let stage = self.stage();
+        match *stage {
+            Stage::NotStarted => Relayed::NotStarted,
+            Stage::Ended => Relayed::Ended,
+            Stage::Started(pid) if has_ended(pid) => Relayed::Ended,
+            Stage::Started(_) if sender == Sender::Terminal => Relayed::Delivered,
+            Stage::Started(pid) if sender == Sender::Process(Some(pid.as_raw())) => Relayed::Delivered,
+            // As long as the stage is held, nobody waits for it: its pid is its own.
+            Stage::Started(pid) => match signal::kill(pid, signal) {
+                Ok(()) => Relayed::Delivered,
+                Err(error) => Relayed::Refused(error),
+            },
+        }
+    }
+
+    /// Starts a program by `start`; signals that come meanwhile wait.
+    pub(super) fn start<T, E>(&self, start: impl FnOnce() -> Result<(T, Pid), E>) -> Result<T, E> {
+        let mut stage = self.stage();
+        let (started, pid) = start()?;
+        *stage = Stage::Started(pid);
+        Ok(started)
+    }
+
+    /// Looks by `wait` whether the program has ended, and takes note of it.
+    pub(super) fn reap<T>(&self, wait: impl FnOnce() -> Option<T>) -> Option<T> {
+        let mut stage = self.stage();
+        let end = wait();
+        if end.is_some() {
+            *stage = Stage::Ended;
+        }
+        end
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        // Every change of it is whole.
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a child has ended that nobody has waited for.
+fn has_ended(pid: Pid) -> bool {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+    waitid(Id::Pid(pid), look).is_ok_and(|status| status != WaitStatus::StillAlive)
+}
+
+/// Those of the signals passed on, and of memleak's own, that a process ignores: bit N - 1 is signal N.
+fn ignored(status: &str) -> Vec<Signal> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    let is_ignored = |signal: &Signal| mask.unwrap_or_default() >> (*signal as i32 - 1) & 1 == 1;
+    let handled = PASSED_ON.into_iter().chain([Signal::SIGUSR1]);
+    handled.filter(is_ignored).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::sys::wait::waitpid;
+
+    use super::*;
+
+    /// The kernel's mask is read by the signals' numbers; what is not handled stays as it is without help.
+    #[test]
+    fn ignored_signals() {
+        for (mask, expected) in [
+            ("0000000000000000", &[][..]),
+            ("0000000000000001", &[Signal::SIGHUP]),
+            ("0000000000000006", &[Signal::SIGINT, Signal::SIGQUIT]),
+            ("0000000000001000", &[]),
+            ("0000000000000a00", &[Signal::SIGUSR2, Signal::SIGUSR1]),
+            ("nonsense", &[]),
+        ] {
+            let status = format!("Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\nSigCgt:\t0\n");
+            assert_eq!(ignored(&status), expected, "{mask}");
+        }
+        assert_eq!(ignored(""), []);
+    }
+
+    /// A signal goes to the program while there is one, unless the program has it already.
+    #[test]
+    fn signals_are_passed_on() {
+        let relay = Relay::default();
+        let process = Sender::Process(Some(1));
+        assert_eq!(relay.pass_on(Signal::SIGTERM, process), Relayed::NotStarted);
+        let child = relay.start(|| {
+            let child = Command::new("sleep").arg("100").spawn()?;
+            let pid = i32::try_from(child.id()).expect("a pid");
+            std::io::Result::Ok((child, Pid::from_raw(pid)))
+        });
+        let pid = Pid::from_raw(i32::try_from(child.expect("there is sleep").id()).expect("a pid"));
+        let wait = |flags| {
+            let status = waitpid(pid, Some(flags)).expect("a child of ours");
+            if let WaitStatus::Signaled(_, signal, _) = status {
+                return Some(signal);
+            }
+            assert_eq!(status, WaitStatus::StillAlive);
+            None
+        };
+        let by_itself = Sender::Process(Some(pid.as_raw()));
+        for sender in [Sender::Terminal, by_itself] {
+            assert_eq!(relay.pass_on(Signal::SIGKILL, sender), Relayed::Delivered);
+        }
+        assert_eq!(relay.reap(|| wait(WaitPidFlag::WNOHANG)), None);
+        assert_eq!(relay.pass_on(Signal::SIGTERM, process), Relayed::Delivered);
+        let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(pid), ended).expect("a child of ours");
+        assert_eq!(relay.pass_on(Signal::SIGTERM, process), Relayed::Ended);
+        assert_eq!(relay.reap(|| wait(WaitPidFlag::empty())), Some(Signal::SIGTERM));
+        assert_eq!(relay.pass_on(Signal::SIGTERM, process), Relayed::Ended);
+    }
+}

@@ -1,0 +1,126 @@
+//! Where things are on the screen. Geometry only.
+
+use ratatui::layout::{Constraint, Layout, Rect};
+
+/// Below this there is no room for anything.
+pub(super) const LEAST: (u16, u16) = (40, 10);
+/// From this height on there is a line for messages.
+const MESSAGE_HEIGHT: u16 = 14;
+/// The least height of both panes together, with the lines above them.
+const TWO_PANES: u16 = 12;
+
+/// Which pane keys go to; where there is room for one only, it is that one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Focus {
+    #[default]
+    Sites,
+    Stack,
+}
+
+/// The parts of the screen, from top to bottom. Empty ones are not shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Panes {
+    pub(super) subject: Rect,
+    pub(super) rates: Rect,
+    pub(super) columns: Rect,
+    pub(super) sites: Rect,
+    pub(super) title: Rect,
+    pub(super) stack: Rect,
+    pub(super) health: Rect,
+    pub(super) message: Rect,
+    pub(super) keys: Rect,
+}
+
+impl Panes {
+    /// `None` where there is too little room.
+    pub(super) fn of(area: Rect, focus: Focus) -> Option<Self> {
+        if area.width < LEAST.0 || area.height < LEAST.1 {
+            return None;
+        }
+        let message = u16::from(area.height >= MESSAGE_HEIGHT);
+        let rest = area.height - 4 - message;
+        // Columns and sites, title and stack.
+        let (above, below) = match (rest >= TWO_PANES, focus) {
+            (true, _) => (rest * 9 / 20, rest - rest * 9 / 20),
+            (false, Focus::Sites) => (rest, 0),
+            (false, Focus::Stack) => (0, rest),
+        };
+        let heights = [
+            1,
+            1,
+            above.min(1),
+            above.saturating_sub(1),
+            below.min(1),
+            below.saturating_sub(1),
+            1,
+            message,
+            1,
+        ];
+        let [
+            subject,
+            rates,
+            columns,
+            sites,
+            title,
+            stack,
+            health,
+            message,
+            keys,
+        ] = Layout::vertical(heights.map(Constraint::Length)).areas(area);
+        Some(Self {
+            subject,
+            rates,
+            columns,
+            sites,
+            title,
+            stack,
+            health,
+            message,
+            keys,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At every size all lines are used once; the pane that has the keys is there.
+    #[test]
+    fn all_sizes() {
+        for height in 0..100 {
+            for focus in [Focus::Sites, Focus::Stack] {
+                let Some(panes) = Panes::of(Rect::new(0, 0, 80, height), focus) else {
+                    assert!(height < LEAST.1);
+                    continue;
+                };
+                let Panes {
+                    subject,
+                    rates,
+                    columns,
+                    sites,
+                    title,
+                    stack,
+                    health,
+                    message,
+                    keys,
+                } = panes;
+                let all = [
+                    subject, rates, columns, sites, title, stack, health, message, keys,
+                ];
+                assert_eq!(all.iter().map(|part| part.height).sum::<u16>(), height);
+                assert!(all.windows(2).all(|pair| pair[0].bottom() == pair[1].y));
+                let focused = if focus == Focus::Sites { sites } else { stack };
+                assert!(focused.height >= 4, "{height} {focus:?}");
+            }
+        }
+        assert_eq!(Panes::of(Rect::new(0, 0, 39, 24), Focus::Sites), None);
+    }
+
+    /// Of a usual terminal both panes have enough.
+    #[test]
+    fn usual_size() {
+        let panes = Panes::of(Rect::new(0, 0, 80, 24), Focus::Sites).expect("there is room");
+        assert_eq!((panes.sites.height, panes.stack.height), (7, 10));
+    }
+}

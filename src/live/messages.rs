@@ -1,0 +1,199 @@
+//! Progress and warnings, which would garble the screen while the view is there: then they are kept, shown in it, and
+//! warnings are printed when it is gone.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Write};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Messages that are kept.
+const KEPT: usize = 200;
+
+/// Something that was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// A warning or an error.
+    pub(super) is_warning: bool,
+    /// One line, as it would have been printed.
+    pub(super) text: String,
+}
+
+/// Where messages go: to standard error, and while a view is there into it.
+#[derive(Clone, Debug, Default)]
+pub struct Messages(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// A view is there.
+    is_held: bool,
+    /// The newest last.
+    messages: VecDeque<Message>,
+    /// How many were kept in all.
+    count: u64,
+    /// Warnings that gave way to later messages.
+    forgotten_warnings: u64,
+    /// Warnings that were printed when the view was gone: the last report may say the same once more.
+    printed: Vec<String>,
+}
+
+impl Messages {
+    /// From now on messages are kept.
+    pub(super) fn hold(&self) {
+        self.lock().is_held = true;
+    }
+
+    /// From now on they are printed; warnings that were kept are, now.
+    pub(super) fn release(&self) {
+        let kept = mem::take(&mut *self.lock());
+        // They went to a file at once.
+        if !io::stderr().is_terminal() {
+            return;
+        }
+        let warnings = kept.messages.into_iter().filter(|message| message.is_warning);
+        let printed: Vec<_> = warnings.map(|warning| format!("{}\n", warning.text)).collect();
+        self.lock().printed.clone_from(&printed);
+        if kept.forgotten_warnings > 0 {
+            print(&format!(
+                "memleak: {} earlier warnings are not kept\n",
+                kept.forgotten_warnings
+            ));
+        }
+        printed.iter().for_each(|warning| print(warning));
+    }
+
+    /// How many messages there were while they were held.
+    pub(super) fn count(&self) -> u64 {
+        self.lock().count
+    }
+
+    /// The last messages, the newest last.
+    pub(super) fn kept(&self) -> Vec<Message> {
+        self.lock().messages.iter().cloned().collect()
+    }
+
+    fn take(&self, is_warning: bool, text: &str) {
+        let is_done = {
+            let mut kept = self.lock();
+            if kept.is_held {
+                text.lines().for_each(|line| kept.keep(is_warning, line));
+            }
+            kept.is_held && io::stderr().is_terminal() || kept.printed.iter().any(|printed| printed == text)
+        };
+        if !is_done {
+            print(text);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn keep(&mut self, is_warning: bool, line: &str) {
+        // What is said with each report is kept once.
+        self.messages.retain(|message| message.text != line);
+        if self.messages.len() == KEPT {
+            let oldest = self.messages.pop_front();
+            self.forgotten_warnings += u64::from(oldest.is_some_and(|message| message.is_warning));
+        }
+        self.count += 1;
+        self.messages.push_back(Message {
+            is_warning,
+            text: line.to_owned(),
+        });
+    }
+}
+
+/// Nothing is left to tell if standard error is gone.
+fn print(text: &str) {
+    _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// One message on its way.
+#[derive(Debug)]
+pub struct Sink<'a> {
+    messages: &'a Messages,
+    is_warning: bool,
+}
+
+impl<'a> MakeWriter<'a> for Messages {
+    type Writer = Sink<'a>;
+
+    fn make_writer(&'a self) -> Sink<'a> {
+        Sink {
+            messages: self,
+            is_warning: false,
+        }
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Sink<'a> {
+        Sink {
+            messages: self,
+            is_warning: *metadata.level() <= Level::WARN,
+        }
+    }
+}
+
+impl Write for Sink<'_> {
+    /// A whole message, as the subscriber writes it at once. Never fails: the subscriber would say so on standard error,
+    /// and end the program if that is gone.
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.messages
+            .take(self.is_warning, &String::from_utf8_lossy(text));
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While a view is there, messages are kept, warnings as such, the last of them, and a line each.
+    #[test]
+    fn kept_while_held() {
+        let messages = Messages::default();
+        messages.hold();
+        messages.take(true, "two\n");
+        messages.take(true, "one\ntwo\n");
+        let message = |is_warning, text: &str| Message {
+            is_warning,
+            text: text.to_owned(),
+        };
+        assert_eq!(messages.kept(), [message(true, "one"), message(true, "two")]);
+        for number in 0..300 {
+            messages.take(false, &format!("{number}\n"));
+        }
+        assert_eq!((messages.kept().len(), messages.count()), (KEPT, 303));
+        assert_eq!(messages.kept().last(), Some(&message(false, "299")));
+        assert_eq!(messages.lock().forgotten_warnings, 2);
+        messages.release();
+        assert!(!messages.lock().is_held && messages.kept().is_empty());
+    }
+
+    /// The subscriber says which messages are warnings.
+    #[test]
+    fn levels() {
+        let messages = Messages::default();
+        messages.hold();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(messages.clone())
+            .without_time()
+            .with_target(false)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!("progress");
+            tracing::warn!("doubt");
+            tracing::error!("harm");
+        });
+        let warnings: Vec<_> = messages.kept().iter().map(|message| message.is_warning).collect();
+        assert_eq!(warnings, [false, true, true]);
+    }
+}

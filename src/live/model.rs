@@ -1,0 +1,310 @@
+//! What the view shows and what keys do to it. No terminal, no clock.
+
+mod keys;
+mod sites;
+#[cfg(test)]
+mod tests;
+
+use ratatui::layout::Rect;
+
+use super::layout::{Focus, Panes};
+use super::messages::Message;
+use super::sample::{Order, Sample, Site, Unit};
+use super::stack::StackText;
+use super::trend::Trends;
+pub(super) use keys::HELP;
+
+/// What the user asks for that is not the view's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// To leave.
+    Quit,
+    /// To make what is outstanding now the baseline.
+    Mark,
+    /// To draw everything anew: something else wrote to the terminal.
+    Redraw,
+}
+
+/// A key, as far as it means something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    Move(Move),
+    Left,
+    Right,
+    /// Or Tab.
+    Enter,
+    Escape,
+    Backspace,
+    /// Control-C.
+    Interrupt,
+    /// Control-L.
+    Redraw,
+    /// Control-U.
+    Clear,
+    Character(char),
+}
+
+/// Where to move in what is longer than its pane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    First,
+    Last,
+}
+
+impl Move {
+    /// The same way back.
+    fn back(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+            Self::PageUp => Self::PageDown,
+            Self::PageDown => Self::PageUp,
+            Self::First => Self::Last,
+            Self::Last => Self::First,
+        }
+    }
+
+    /// Where that leads from line `at`, by pages of so many lines. The last line is the caller's to know.
+    fn from(self, at: usize, page: usize) -> usize {
+        match self {
+            Self::Up => at.saturating_sub(1),
+            Self::Down => at.saturating_add(1),
+            Self::PageUp => at.saturating_sub(page),
+            Self::PageDown => at.saturating_add(page),
+            Self::First => 0,
+            Self::Last => usize::MAX,
+        }
+    }
+}
+
+/// What lies over the panes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Overlay {
+    #[default]
+    None,
+    Help,
+    Messages,
+}
+
+/// What reports said, up to one of them.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub(super) sample: Sample,
+    pub(super) trends: Trends,
+    /// Per second, since the report before.
+    pub(super) allocations: f64,
+    pub(super) frees: f64,
+}
+
+/// The view.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    /// Grows with everything that can be seen.
+    version: u64,
+    area: Rect,
+    now: Option<Said>,
+    /// While paused, what is shown instead.
+    paused: Option<Said>,
+    /// No more reports come.
+    is_over: bool,
+    messages: Vec<Message>,
+    order: Chosen,
+    filter: String,
+    /// The filter is being written.
+    is_filtering: bool,
+    focus: Focus,
+    overlay: Overlay,
+    /// The sites shown, by their place in the sample.
+    listed: Vec<usize>,
+    /// The site that the user moved to; without one, the first.
+    selected: Option<u64>,
+    /// Where it was in the list.
+    row: usize,
+    /// Lines and columns of the stack that are out of sight.
+    scrolled: (usize, usize),
+    /// Lines of help, or messages, that are.
+    overlay_scrolled: usize,
+}
+
+/// What sites are ordered by.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    order: Order,
+    unit: Unit,
+}
+
+impl Default for Chosen {
+    fn default() -> Self {
+        Self {
+            order: Order::Outstanding,
+            unit: Unit::Bytes,
+        }
+    }
+}
+
+impl Model {
+    pub(super) fn new(order: Order) -> Self {
+        Self {
+            order: Chosen {
+                order,
+                ..Chosen::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Another number than before, if anything changed that can be seen.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Takes a report.
+    pub(super) fn take(&mut self, sample: Sample) {
+        let before = self.now.take();
+        let (mut trends, earlier) = match before {
+            Some(said) => (said.trends, (said.sample.allocations, said.sample.frees)),
+            None => (Trends::default(), (0, 0)),
+        };
+        trends.take(&sample);
+        let seconds = sample.since_last.as_secs_f64();
+        let rate = |now: u64, before: u64| match seconds > 0.0 {
+            true => now.saturating_sub(before) as f64 / seconds,
+            false => 0.0,
+        };
+        self.now = Some(Said {
+            allocations: rate(sample.allocations, earlier.0),
+            frees: rate(sample.frees, earlier.1),
+            sample,
+            trends,
+        });
+        if self.paused.is_none() {
+            self.list();
+        }
+    }
+
+    /// No more reports come.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+        self.changed();
+    }
+
+    /// What was said lately, the newest last.
+    pub(super) fn say(&mut self, messages: Vec<Message>) {
+        self.messages = messages;
+        self.changed();
+    }
+
+    /// The terminal has this size.
+    pub(super) fn resize(&mut self, area: Rect) {
+        if self.area != area {
+            self.area = area;
+            self.changed();
+        }
+    }
+
+    fn changed(&mut self) {
+        self.version += 1;
+        self.limit_scrolling();
+    }
+
+    /// Nothing is scrolled further than to its last line.
+    fn limit_scrolling(&mut self) {
+        let heights = Panes::of(self.area, self.focus).map(|panes| panes.stack.height);
+        let height = usize::from(heights.unwrap_or_default());
+        let text = self.selected().map(|site| StackText::of(site, self.sample()));
+        let (lines, columns) = text.map_or((0, 0), |text| (text.lines.len(), text.width()));
+        let (down, right) = self.scrolled;
+        let width = usize::from(self.area.width);
+        self.scrolled = (
+            down.min(lines.saturating_sub(height)),
+            right.min(columns.saturating_sub(width)),
+        );
+        let lines = match self.overlay {
+            Overlay::None => 0,
+            // In a frame.
+            Overlay::Help => HELP
+                .len()
+                .saturating_sub(usize::from(self.area.height.saturating_sub(2))),
+            Overlay::Messages => self.messages.len().saturating_sub(1),
+        };
+        self.overlay_scrolled = self.overlay_scrolled.min(lines);
+    }
+}
+
+/// What is to be drawn.
+impl Model {
+    /// What is shown of reports; `None` before the first.
+    pub(super) fn said(&self) -> Option<&Said> {
+        self.paused.as_ref().or(self.now.as_ref())
+    }
+
+    fn sample(&self) -> Option<&Sample> {
+        self.said().map(|said| &said.sample)
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    pub(super) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// How many messages, from the newest on, or lines of help, from the first on, are out of sight.
+    pub(super) fn overlay_scrolled(&self) -> usize {
+        self.overlay_scrolled
+    }
+
+    pub(super) fn order(&self) -> Order {
+        self.order.order
+    }
+
+    pub(super) fn unit(&self) -> Unit {
+        self.order.unit
+    }
+
+    pub(super) fn filter(&self) -> &str {
+        &self.filter
+    }
+
+    pub(super) fn is_filtering(&self) -> bool {
+        self.is_filtering
+    }
+
+    pub(super) fn focus(&self) -> Focus {
+        self.focus
+    }
+
+    pub(super) fn overlay(&self) -> Overlay {
+        self.overlay
+    }
+
+    /// The sites shown, in their order.
+    pub(super) fn sites(&self) -> Vec<&Site> {
+        let sites = self.sample().map_or(&[][..], |sample| &sample.sites);
+        self.listed.iter().filter_map(|&at| sites.get(at)).collect()
+    }
+
+    /// Where the selected site is in the list.
+    pub(super) fn row(&self) -> usize {
+        self.row
+    }
+
+    pub(super) fn selected(&self) -> Option<&Site> {
+        let sites = self.sample().map_or(&[][..], |sample| &sample.sites);
+        sites.get(*self.listed.get(self.row)?)
+    }
+
+    /// Lines and columns of the stack that are out of sight.
+    pub(super) fn scrolled(&self) -> (usize, usize) {
+        self.scrolled
+    }
+}

@@ -1,0 +1,394 @@
+//! What the view keeps of a report: numbers, and the sites that are worth a line.
+//!
+//! A report can hold more than a hundred thousand stacks, and a view has no use for most. Kept are those that are
+//! among the first in any of the orders that the user can choose; the others are counted.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use unwind_tables::walk::{End, Unwind};
+
+use super::leaf;
+use super::text::{printable, short_count};
+use crate::bpf::{InstanceEnd, Sampling};
+use crate::collect::{Amount, Estimate, Losses};
+use crate::report::{
+    Frame, Report, Stack, TargetFacts, TimeOfDay, counted, end_of, explain, percent, share, short_size,
+};
+
+/// Sites that are kept for each order.
+const SITES_PER_ORDER: usize = 250;
+
+/// What sites are ordered by, the largest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Bytes outstanding.
+    Outstanding,
+    /// What came less what went.
+    Growth,
+    /// All that was allocated.
+    Allocated,
+    /// Blocks outstanding.
+    Blocks,
+}
+
+impl Order {
+    pub(super) const ALL: [Self; 4] = [Self::Outstanding, Self::Growth, Self::Allocated, Self::Blocks];
+
+    /// What follows, in a circle.
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::Outstanding => Self::Growth,
+            Self::Growth => Self::Allocated,
+            Self::Allocated => Self::Blocks,
+            Self::Blocks => Self::Outstanding,
+        }
+    }
+}
+
+/// What amounts are counted in, where there is a choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Unit {
+    #[default]
+    Bytes,
+    Blocks,
+}
+
+impl Unit {
+    pub(super) fn of(self, amount: Amount) -> u64 {
+        match self {
+            Self::Bytes => amount.bytes,
+            Self::Blocks => amount.blocks,
+        }
+    }
+}
+
+/// Bytes and blocks that came less those that went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Net {
+    pub(super) bytes: i64,
+    pub(super) blocks: i64,
+}
+
+impl Net {
+    pub(super) fn of(self, unit: Unit) -> i64 {
+        match unit {
+            Unit::Bytes => self.bytes,
+            Unit::Blocks => self.blocks,
+        }
+    }
+}
+
+/// A site, as far as it is shown.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    /// The same in each report.
+    pub(super) key: u64,
+    pub(super) pid: u32,
+    pub(super) ended: Option<InstanceEnd>,
+    /// The function that it is called by; printable.
+    pub(super) name: String,
+    /// The allocator function, with what a mapping is for; printable.
+    pub(super) allocator: String,
+    /// Outstanding and not young.
+    pub(super) shown: Amount,
+    pub(super) young: Amount,
+    pub(super) allocated: Amount,
+    pub(super) lost: Amount,
+    /// Since the baseline, if the user marked one; else since the last report.
+    pub(super) growth: Net,
+    /// How far the bytes shown can be off; `None` where they are exact.
+    pub(super) error: Option<u64>,
+    pub(super) end: End,
+    /// It ends where the user wanted no more of it.
+    pub(super) is_cut: bool,
+    /// How the stack ended, and what can be done about it if it is not complete; printable.
+    pub(super) end_lines: Vec<String>,
+    pub(super) frames: Arc<[Frame]>,
+}
+
+impl Site {
+    /// Where it stands in an order; more comes first.
+    pub(super) fn rank(&self, order: Order, unit: Unit) -> (bool, [i128; 2]) {
+        (
+            self.ended.is_none(),
+            rank(self.shown, self.allocated, self.growth, order, unit),
+        )
+    }
+}
+
+fn rank(shown: Amount, allocated: Amount, growth: Net, order: Order, unit: Unit) -> [i128; 2] {
+    let (bytes, blocks) = (i128::from(shown.bytes), i128::from(shown.blocks));
+    match order {
+        Order::Outstanding => [bytes, blocks],
+        Order::Growth => [growth.of(unit).into(), bytes],
+        Order::Allocated => [unit.of(allocated).into(), bytes],
+        Order::Blocks => [blocks, bytes],
+    }
+}
+
+/// A report, as far as it is shown.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) elapsed: Duration,
+    /// Time since the last report, or the attach.
+    pub(super) since_last: Duration,
+    /// When the user marked the baseline, and how long ago.
+    pub(super) marked: Option<(TimeOfDay, Duration)>,
+    /// Whose memory it is; printable.
+    pub(super) subject: String,
+    /// Several processes: sites say whose they are.
+    pub(super) is_of_several: bool,
+    /// Processes were traced, and all have ended.
+    pub(super) has_ended: bool,
+    pub(super) unwind: Unwind,
+    /// Below this age blocks are young.
+    pub(super) older: Option<Duration>,
+    /// Since the attach.
+    pub(super) allocations: u64,
+    pub(super) frees: u64,
+    /// Outstanding, young or not.
+    pub(super) live: Amount,
+    /// In words.
+    pub(super) overhead: Option<String>,
+    pub(super) lost: Option<String>,
+    pub(super) completeness: String,
+    pub(super) is_complete: bool,
+    pub(super) sampling: Option<String>,
+    pub(super) sites: Vec<Site>,
+    /// Sites that hold something, kept or not.
+    pub(super) holders: u64,
+    /// Sites that are not kept.
+    pub(super) unlisted: u64,
+}
+
+impl Sample {
+    pub(super) fn of(report: &Report) -> Self {
+        let suspects: Vec<_> = report
+            .suspects()
+            .filter(|stack| stack.allocated.blocks > 0)
+            .collect();
+        let kept = most_important(&suspects, report);
+        let sites = suspects
+            .iter()
+            .zip(0..)
+            .filter(|(_, number)| kept.contains(number));
+        let holders = suspects.iter().filter(|stack| stack.shown().blocks > 0);
+        let compared = &report.compared;
+        let (completeness, is_complete) = completeness(report);
+        Self {
+            elapsed: report.elapsed,
+            since_last: compared.since_last,
+            marked: compared.marked.map(|time| (time, compared.since_baseline)),
+            subject: subject(report),
+            is_of_several: report.targets.len() > 1,
+            has_ended: !report.targets.is_empty()
+                && report.targets.iter().all(|target| target.ended.is_some()),
+            unwind: report.unwind,
+            older: compared.older,
+            allocations: report.events.allocations,
+            frees: report.events.frees.saturating_add(report.events.unknown_frees),
+            live: suspects.iter().map(|stack| stack.outstanding).sum(),
+            overhead: overhead(report),
+            lost: losses(&report.losses),
+            completeness,
+            is_complete,
+            sampling: sampling(report.sampling),
+            sites: sites.map(|(stack, _)| site(stack, report)).collect(),
+            holders: holders.count() as u64,
+            unlisted: (suspects.len() - kept.len()) as u64,
+        }
+    }
+
+    /// Over which time growth is said.
+    pub(super) fn grown_in(&self) -> Duration {
+        self.marked.map_or(self.since_last, |(_, time)| time)
+    }
+}
+
+/// The numbers of the stacks that are among the first in any order.
+fn most_important(suspects: &[&Stack], report: &Report) -> HashSet<usize> {
+    let measure = |stack: &&Stack| (stack.ended, stack.shown(), stack.allocated, growth(stack, report));
+    let measured: Vec<_> = suspects.iter().map(measure).collect();
+    let orders = Order::ALL.map(|order| (order, Unit::Bytes));
+    // In these two orders the unit decides.
+    let by_blocks = [Order::Growth, Order::Allocated].map(|order| (order, Unit::Blocks));
+    let mut kept = HashSet::new();
+    for (order, unit) in orders.into_iter().chain(by_blocks) {
+        let mut ranked: Vec<_> = (0..measured.len()).collect();
+        let key = |&number: &usize| {
+            let (ended, shown, allocated, growth) = measured[number];
+            let rank = rank(shown, allocated, growth, order, unit);
+            (ended.is_some(), rank.map(|value| -value))
+        };
+        if ranked.len() > SITES_PER_ORDER {
+            ranked.select_nth_unstable_by_key(SITES_PER_ORDER, key);
+            ranked.truncate(SITES_PER_ORDER);
+        }
+        kept.extend(ranked);
+    }
+    kept
+}
+
+fn growth(stack: &Stack, report: &Report) -> Net {
+    let change = match report.compared.marked {
+        Some(_) => &stack.recent.since_baseline,
+        None => &stack.recent.since_last,
+    };
+    Net {
+        bytes: change.net_bytes(),
+        blocks: change.net_blocks(),
+    }
+}
+
+fn site(stack: &Stack, report: &Report) -> Site {
+    let Estimate { amount, spread } = stack.shown_estimate();
+    let kind = stack
+        .kind
+        .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
+    Site {
+        key: key(stack),
+        pid: stack.pid,
+        ended: stack.ended,
+        name: printable(&leaf::name(stack)),
+        allocator: printable(&format!("{}{kind}", stack.allocator)),
+        shown: amount,
+        young: stack.recent.young.unwrap_or_default().amount,
+        allocated: stack.allocated,
+        lost: stack.lost,
+        growth: growth(stack, report),
+        error: (report.sampling != Sampling::All).then(|| whole(spread.standard_error().bytes)),
+        end: stack.end,
+        is_cut: stack.is_cut(report.depth),
+        end_lines: end_lines(stack, report.depth),
+        frames: stack.frames.as_slice().into(),
+    }
+}
+
+fn end_lines(stack: &Stack, depth: Option<usize>) -> Vec<String> {
+    let end = format!("end: {}", end_of(stack, depth));
+    let advice = match stack.is_cut(depth) {
+        true => "",
+        false => explain(stack.end).advice,
+    };
+    let lines = [end, format!("     {advice}")].into_iter();
+    let lines = lines.filter(|line| !line.trim().is_empty());
+    lines.map(|line| printable(&line)).collect()
+}
+
+/// The same number for the same site in every report. Two sites with the same number would take one site's place in the
+/// history; among a thousand, that has a probability of less than 10⁻¹³.
+fn key(stack: &Stack) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (stack.instance, &stack.allocator as &str).hash(&mut hasher);
+    stack.kind.hash(&mut hasher);
+    stack.end.name().hash(&mut hasher);
+    for frame in &stack.frames {
+        match &frame.at.place {
+            Some((module, svma)) => (&module.path, svma.get()).hash(&mut hasher),
+            None => frame.at.pc.get().hash(&mut hasher),
+        }
+    }
+    hasher.finish()
+}
+
+fn subject(report: &Report) -> String {
+    let name = |target: &TargetFacts| format!("{} {}", target.pid, printable(&target.comm));
+    let running: Vec<_> = report
+        .targets
+        .iter()
+        .filter(|target| target.ended.is_none())
+        .collect();
+    match (&report.kernel, &report.targets[..], &running[..]) {
+        (Some(kernel), ..) => format!("Linux {}", printable(&kernel.release)),
+        (None, [target], _) => name(target),
+        (None, _, [target]) => format!("{} and {} ended", name(target), report.targets.len() - 1),
+        (None, all, []) => format!("{} processes, ended", all.len()),
+        (None, _, [first, ..]) => format!("{} processes: {}…", running.len(), name(first)),
+    }
+}
+
+fn overhead(report: &Report) -> Option<String> {
+    let overhead = report.overhead.as_ref()?;
+    let about = if overhead.measured { "" } else { "about " };
+    let limit = overhead
+        .governed
+        .map(|governed| format!(" of {} allowed", share(governed.limit)));
+    Some(format!(
+        "{about}{}{}",
+        share(overhead.lately),
+        limit.unwrap_or_default()
+    ))
+}
+
+/// What was lost; `None` if nothing was.
+fn losses(losses: &Losses) -> Option<String> {
+    let mut parts = Vec::new();
+    if losses.blocks > 0 || losses.bytes > 0 {
+        parts.push(format!(
+            "{}, {}",
+            counted(losses.blocks, "block"),
+            short_size(losses.bytes)
+        ));
+    }
+    for (count, noun) in [(losses.frees, "free"), (losses.events, "mapping notice")] {
+        if count > 0 {
+            parts.push(counted(count, noun));
+        }
+    }
+    match losses.processes {
+        0 => {}
+        1 => parts.push("1 process".to_owned()),
+        more => parts.push(format!("{more} processes")),
+    }
+    let causes = losses.causes.iter().filter(|&(_, &blocks)| blocks > 0);
+    let causes: Vec<_> = causes
+        .map(|(cause, blocks)| format!("{cause} {}", short_count(*blocks)))
+        .collect();
+    match (parts.is_empty(), causes.is_empty()) {
+        (true, true) => None,
+        (_, true) => Some(parts.join(", ")),
+        (_, false) => Some(format!("{} ({})", parts.join(", "), causes.join(", "))),
+    }
+}
+
+/// How many stacks are complete, in words, and whether all are.
+fn completeness(report: &Report) -> (String, bool) {
+    let sums = &report.completeness;
+    let (stacks, walks): (u64, u64) = (sums.stacks.values().sum(), sums.allocations.values().sum());
+    if stacks == 0 {
+        return ("no allocation yet".to_owned(), true);
+    }
+    let complete =
+        |sums: &std::collections::BTreeMap<End, u64>| sums.get(&End::Complete).copied().unwrap_or(0);
+    let (complete, complete_walks) = (complete(&sums.stacks), complete(&sums.allocations));
+    if complete == stacks {
+        return (format!("all {} complete", counted(stacks, "stack")), true);
+    }
+    let share = percent(complete_walks, walks);
+    let text = format!("{complete} of {stacks} stacks complete ({share} of allocations)");
+    (text, false)
+}
+
+fn sampling(sampling: Sampling) -> Option<String> {
+    match sampling {
+        Sampling::All => None,
+        Sampling::Calls(calls) => Some(format!("estimates: 1 of {calls}")),
+        Sampling::Bytes(bytes) | Sampling::Governed(bytes) if bytes > 1 => {
+            Some(format!("estimates: 1 for each {}", short_size(bytes)))
+        }
+        Sampling::Bytes(_) | Sampling::Governed(_) => None,
+    }
+}
+
+/// The nearest whole number; an error is not below zero.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "saturates, and is not below zero"
+)]
+fn whole(error: f64) -> u64 {
+    error.round() as u64
+}

@@ -1,0 +1,115 @@
+//! The stack of a site as lines of text.
+
+use std::time::Duration;
+
+use unwind_tables::walk::{End, FoundBy, Unwind};
+
+use super::leaf;
+use super::sample::{Sample, Site};
+use super::text::{amount, printable, width};
+use crate::bpf::InstanceEnd;
+use crate::report::{Frame, short_size};
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// What is known of the site beside its stack.
+    Facts,
+    Frame,
+    Inlined,
+    /// How a complete stack ended.
+    Complete,
+    /// How one ended that is not, and what can be done about it.
+    Incomplete,
+}
+
+/// Lines, printable.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StackText {
+    pub(super) lines: Vec<(Kind, String)>,
+}
+
+impl StackText {
+    /// Of a site of `sample`.
+    pub(super) fn of(site: &Site, sample: Option<&Sample>) -> Self {
+        let mut lines = vec![(Kind::Facts, facts(site, sample))];
+        let unwind = sample.map_or(Unwind::Dwarf, |sample| sample.unwind);
+        for frame in &site.frames[..] {
+            lines.extend(inlined_lines(frame));
+            lines.push((Kind::Frame, frame_line(frame, unwind)));
+        }
+        let kind = match (site.end == End::Complete, site.is_cut) {
+            (true, _) => Kind::Complete,
+            (false, true) => Kind::Facts,
+            (false, false) => Kind::Incomplete,
+        };
+        lines.extend(site.end_lines.iter().map(|line| (kind, line.clone())));
+        Self { lines }
+    }
+
+    /// Columns of the longest line.
+    pub(super) fn width(&self) -> usize {
+        let widths = self.lines.iter().map(|(_, line)| width(line));
+        widths.max().unwrap_or_default()
+    }
+}
+
+fn facts(site: &Site, sample: Option<&Sample>) -> String {
+    let mut facts = vec![format!("allocated {}", amount(site.allocated))];
+    if let Some(error) = site.error {
+        facts.push(format!("± {} (standard error)", short_size(error)));
+    }
+    if site.young.blocks > 0 {
+        let older = sample.and_then(|sample| sample.older).unwrap_or(Duration::ZERO);
+        let milliseconds = older.as_millis();
+        facts.push(format!(
+            "besides {} under {milliseconds} ms old",
+            amount(site.young)
+        ));
+    }
+    if site.lost.blocks > 0 {
+        facts.push(format!("lost {}", amount(site.lost)));
+    }
+    match site.ended {
+        None => {}
+        Some(InstanceEnd::Exited) => facts.push(format!("held by process {} when it exited", site.pid)),
+        Some(InstanceEnd::Execed) => facts.push(format!("held by process {} at its exec", site.pid)),
+    }
+    facts.join(", ")
+}
+
+fn frame_line(frame: &Frame, unwind: Unwind) -> String {
+    // Where the user asked for frame pointers, the mark would be on each frame.
+    let mark = match (frame.found_by, unwind) {
+        (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
+        (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
+    };
+    let source = source(frame.names.file.as_deref(), frame.names.line);
+    let name = leaf::function(frame);
+    printable(&format!("{name}{}{source}{mark}", module(frame)))
+}
+
+/// Innermost first.
+fn inlined_lines(frame: &Frame) -> impl Iterator<Item = (Kind, String)> {
+    frame.names.inlined.iter().map(|inlined| {
+        let name = inlined.symbol.as_deref().unwrap_or("[unknown]");
+        let source = source(inlined.file.as_deref(), inlined.line);
+        (
+            Kind::Inlined,
+            printable(&format!("{name} (inlined){}{source}", module(frame))),
+        )
+    })
+}
+
+fn module(frame: &Frame) -> String {
+    let place = frame.at.place.as_ref();
+    place.map_or_else(String::new, |(module, _)| format!(" [{}]", module.basename()))
+}
+
+fn source(file: Option<&str>, line: Option<u32>) -> String {
+    match (file, line) {
+        (None, _) => String::new(),
+        (Some(file), None) => format!(" {file}"),
+        (Some(file), Some(line)) => format!(" {file}:{line}"),
+    }
+}

@@ -1,0 +1,402 @@
+//! The terminal: what it was like before, keys from it, the screen to it. In a thread of its own, so that neither reports
+//! nor drawing wait for each other; what they share is the model, which nobody holds while anything else is waited for.
+
+use std::io::{self, IsTerminal, Stdout};
+use std::mem::ManuallyDrop;
+use std::os::fd::AsFd;
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use colorchoice::ColorChoice;
+use crossterm::cursor::{Hide, Show};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::execute;
+use crossterm::style::ResetColor;
+use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::termios::{SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::layout::{Rect, Size};
+use thiserror::Error;
+
+use super::messages::Messages;
+use super::model::{Action, Key, Model, Move};
+use super::view::{self, Theme};
+use crate::session::Signals;
+
+/// Time between two screens at least, and between two looks at what has changed.
+const FRAME: Duration = Duration::from_millis(100);
+/// How long a terminal that takes nothing is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Keys that are taken before the screen is looked at again.
+const MOST_KEYS: usize = 64;
+/// The name of the thread.
+const THREAD: &str = "screen";
+
+/// There is no terminal to draw on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TerminalError {
+    /// A stream goes elsewhere.
+    #[error(
+        "--live draws on a terminal, and {0} is none: leave --live out, or run it where both standard input and standard \
+         output are a terminal (ssh -t, docker exec -it)"
+    )]
+    NotATerminal(&'static str),
+    /// It can only print.
+    #[error(
+        "--live cannot draw on a terminal of type `{0}`: leave --live out, or set TERM to what the terminal is"
+    )]
+    Dumb(String),
+    /// It refuses.
+    #[error("cannot draw on this terminal: {0}")]
+    Refused(#[from] io::Error),
+    /// We failed.
+    #[error("the view failed; what it said is above: please report it")]
+    Failed,
+}
+
+/// The screen, as long as it is there.
+pub(super) struct Screen {
+    shared: Arc<Shared>,
+    /// Is hung up when the thread has ended.
+    ended: Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread, the session and a panic share.
+struct Shared {
+    model: Mutex<Model>,
+    /// Held while something is written to the terminal.
+    drawing: Mutex<()>,
+    is_open: AtomicBool,
+    /// Set when the terminal is as it was before.
+    is_restored: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    mark: Arc<AtomicBool>,
+    messages: Messages,
+    theme: Theme,
+}
+
+impl Screen {
+    /// Takes the terminal. `is_restored` is set when it is given back, by whatever way.
+    pub(super) fn open(
+        model: Model,
+        signals: &Signals,
+        is_restored: Arc<AtomicBool>,
+        messages: Messages,
+    ) -> Result<Self, TerminalError> {
+        check()?;
+        let shared = Arc::new(Shared {
+            model: Mutex::new(model),
+            drawing: Mutex::new(()),
+            is_open: AtomicBool::new(true),
+            is_restored,
+            stop: Arc::clone(&signals.stop),
+            mark: Arc::clone(&signals.mark),
+            messages,
+            theme: Theme {
+                colours: has_colours(),
+            },
+        });
+        restore_on_panic(&shared);
+        shared.messages.hold();
+        let (sender, ended) = channel();
+        // Dropped on an error, which restores.
+        let mut screen = Self {
+            shared: Arc::clone(&shared),
+            ended,
+            thread: None,
+        };
+        enter()?;
+        let thread = thread::Builder::new().name(THREAD.to_owned());
+        let thread = thread.spawn(move || {
+            shared.run();
+            drop(sender);
+        });
+        screen.thread = Some(thread?);
+        Ok(screen)
+    }
+
+    /// Does something to what is shown.
+    pub(super) fn update(&self, change: impl FnOnce(&mut Model)) {
+        change(&mut lock(&self.shared.model));
+    }
+
+    /// Waits until the user has left, or an end is asked for.
+    pub(super) fn wait(&self) {
+        let is_wanted = || self.shared.stop.load(Ordering::Relaxed);
+        // Nothing is ever sent: the sender is gone when the thread has ended. It may be waiting for the terminal.
+        while !is_wanted() && self.ended.recv_timeout(FRAME) == Err(RecvTimeoutError::Timeout) {}
+    }
+
+    /// Gives the terminal back.
+    ///
+    /// # Errors
+    ///
+    /// The thread has panicked.
+    pub(super) fn close(&mut self) -> Result<(), TerminalError> {
+        self.shared.restore();
+        // Not longer: a thread that waits for a terminal that takes nothing is left behind.
+        if self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            return Ok(());
+        }
+        let joined = self.thread.take().map_or(Ok(()), JoinHandle::join);
+        joined.map_err(|_| TerminalError::Failed)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.shared.restore();
+    }
+}
+
+fn check() -> Result<(), TerminalError> {
+    for (is_terminal, name) in [
+        (io::stdin().is_terminal(), "standard input"),
+        (io::stdout().is_terminal(), "standard output"),
+    ] {
+        if !is_terminal {
+            return Err(TerminalError::NotATerminal(name));
+        }
+    }
+    match std::env::var("TERM") {
+        Ok(name) if name == "dumb" => Err(TerminalError::Dumb(name)),
+        _ => Ok(()),
+    }
+}
+
+/// By `--color`; without it by <https://no-color.org>: unless NO_COLOR is there and not empty.
+fn has_colours() -> bool {
+    match ColorChoice::global() {
+        ColorChoice::Always | ColorChoice::AlwaysAnsi => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+    }
+}
+
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    // A read never waits, so that the first bytes of a key that never comes whole do not stop everything.
+    let mut modes = tcgetattr(io::stdin())?;
+    modes.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
+    modes.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
+    tcsetattr(io::stdin(), SetArg::TCSANOW, &modes)?;
+    execute!(io::stdout(), EnterAlternateScreen, Hide)
+}
+
+/// What a panic says comes after the terminal is as it was before, and is the end of the trace.
+fn restore_on_panic(shared: &Arc<Shared>) {
+    let shared = Arc::downgrade(shared);
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |what| {
+        if let Some(shared) = shared.upgrade() {
+            shared.stop.store(true, Ordering::Relaxed);
+            shared.restore();
+        }
+        before(what);
+    }));
+}
+
+/// What is on the screen.
+#[derive(Default)]
+struct Drawn {
+    /// `None` if it is not known.
+    at: Option<Instant>,
+    version: u64,
+}
+
+impl Drawn {
+    /// When to draw this version; `None` if it is there.
+    fn due(&self, version: u64) -> Option<Duration> {
+        match self.at {
+            None => Some(Duration::ZERO),
+            Some(_) if self.version == version => None,
+            Some(at) => Some(FRAME.saturating_sub(at.elapsed())),
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let outcome = self.follow();
+        if self.is_open() {
+            // However it came to this, a view that has ended is the end of the trace.
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        self.restore();
+        if let Err(error) = outcome {
+            tracing::warn!("the view has ended: {error}");
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
+    }
+
+    /// Draws and takes keys, until there is an end.
+    fn follow(&self) -> io::Result<()> {
+        // Not dropped: it would show the cursor, which is our affair, and panic where the terminal is gone.
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        let mut terminal = ManuallyDrop::new(terminal);
+        let (mut drawn, mut messages) = (Drawn::default(), 0);
+        while self.is_open() && !self.stop.load(Ordering::Relaxed) {
+            if is_hung_up()? {
+                return Err(io::Error::other("the terminal is gone"));
+            }
+            let size = terminal.size()?;
+            let version = self.look(&mut messages, size);
+            let due = drawn.due(version);
+            if due == Some(Duration::ZERO) {
+                self.draw(&mut terminal)?;
+                let at = Some(Instant::now());
+                drawn = Drawn { at, version };
+            }
+            let pause = due.filter(|due| !due.is_zero()).unwrap_or(FRAME);
+            if self.take_keys(pause)? == Some(Action::Redraw) {
+                let _drawing = lock(&self.drawing);
+                terminal.clear()?;
+                drawn.at = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the model up to date with what is not a report. Returns its version.
+    fn look(&self, messages: &mut u64, size: Size) -> u64 {
+        let count = self.messages.count();
+        let mut model = lock(&self.model);
+        if count != *messages {
+            *messages = count;
+            model.say(self.messages.kept());
+        }
+        model.resize(Rect::new(0, 0, size.width, size.height));
+        model.version()
+    }
+
+    fn draw(&self, terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> io::Result<()> {
+        let _drawing = lock(&self.drawing);
+        if self.is_open() {
+            terminal.draw(|frame| view::draw(frame, &lock(&self.model), self.theme))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a key, but not longer than `pause`, and does what it and those behind it say, up to one that is not the
+    /// model's affair.
+    fn take_keys(&self, mut pause: Duration) -> io::Result<Option<Action>> {
+        for _ in 0..MOST_KEYS {
+            // Without any time, crossterm would not even look.
+            if !event::poll(pause.max(Duration::from_millis(1)))? {
+                break;
+            }
+            pause = Duration::ZERO;
+            let Event::Key(event) = event::read()? else {
+                continue;
+            };
+            let action = key_of(event).and_then(|key| lock(&self.model).press(key));
+            match action {
+                None => continue,
+                Some(Action::Quit) => self.stop.store(true, Ordering::Relaxed),
+                Some(Action::Mark) => self.mark.store(true, Ordering::Relaxed),
+                Some(Action::Redraw) => {}
+            }
+            return Ok(action);
+        }
+        Ok(None)
+    }
+
+    /// Makes the terminal what it was before, once.
+    fn restore(&self) {
+        if !self.is_open.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let drawing = self.await_drawing();
+        // Modes first: to set them never waits for what the terminal is to take.
+        _ = disable_raw_mode();
+        if drawing.is_some() || is_own_thread() {
+            _ = execute!(io::stdout(), ResetColor, LeaveAlternateScreen, Show);
+        }
+        drop(drawing);
+        self.is_restored.store(true, Ordering::SeqCst);
+        self.messages.release();
+    }
+
+    /// Until nothing is being drawn; `None` if that takes too long, or if it is this thread that draws and panics.
+    fn await_drawing(&self) -> Option<MutexGuard<'_, ()>> {
+        let began = Instant::now();
+        loop {
+            match self.drawing.try_lock() {
+                Ok(drawing) => return Some(drawing),
+                Err(TryLockError::Poisoned(drawing)) => return Some(drawing.into_inner()),
+                Err(TryLockError::WouldBlock) if is_own_thread() || began.elapsed() > PATIENCE => {
+                    return None;
+                }
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+}
+
+fn is_own_thread() -> bool {
+    thread::current().name() == Some(THREAD)
+}
+
+/// Whether nobody is at the other end any more.
+fn is_hung_up() -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    match poll(&mut fds, PollTimeout::ZERO) {
+        Ok(_) | Err(Errno::EINTR) => Ok(fds[0].revents().is_some_and(|events| events.intersects(gone))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Keys that have one meaning, whatever else is held down.
+const KEYS: [(KeyCode, Key); 14] = [
+    (KeyCode::Up, Key::Move(Move::Up)),
+    (KeyCode::Down, Key::Move(Move::Down)),
+    (KeyCode::PageUp, Key::Move(Move::PageUp)),
+    (KeyCode::PageDown, Key::Move(Move::PageDown)),
+    (KeyCode::Home, Key::Move(Move::First)),
+    (KeyCode::End, Key::Move(Move::Last)),
+    (KeyCode::Left, Key::Left),
+    (KeyCode::Right, Key::Right),
+    (KeyCode::Enter, Key::Enter),
+    (KeyCode::Tab, Key::Enter),
+    (KeyCode::BackTab, Key::Enter),
+    (KeyCode::Esc, Key::Escape),
+    (KeyCode::Backspace, Key::Backspace),
+    (KeyCode::Delete, Key::Backspace),
+];
+
+fn key_of(event: KeyEvent) -> Option<Key> {
+    if event.kind == KeyEventKind::Release {
+        return None;
+    }
+    let KeyCode::Char(character) = event.code else {
+        let mut keys = KEYS.iter();
+        return keys.find(|(code, _)| *code == event.code).map(|(_, key)| *key);
+    };
+    let held = event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT);
+    match (held, character) {
+        (KeyModifiers::NONE, character) => Some(Key::Character(character)),
+        (KeyModifiers::CONTROL, 'c') => Some(Key::Interrupt),
+        (KeyModifiers::CONTROL, 'l') => Some(Key::Redraw),
+        (KeyModifiers::CONTROL, 'u') => Some(Key::Clear),
+        _ => None,
+    }
+}
+
+/// Nothing that is locked here is ever left half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

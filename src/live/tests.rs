@@ -1,0 +1,301 @@
+//! Reports for the tests of the view's parts, and tests of what keeps of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::walk::{End, FoundBy};
+
+use super::sample::Sample;
+use super::summary;
+use crate::bpf::{InstanceEnd, Sampling};
+use crate::collect::{Amount, Events, Losses};
+use crate::leak::{Change, Completeness};
+use crate::overhead::Overhead;
+use crate::report::{Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts};
+use crate::symbolize::frame::{InlinedFrame, Symbol, Symbolized};
+
+/// A frame of a function in a module.
+pub(super) fn frame(module: &str, function: &str) -> Frame {
+    inlined(module, function, &[])
+}
+
+/// The same, with functions inlined in it, innermost first.
+pub(super) fn inlined(module: &str, function: &str, inlined: &[&str]) -> Frame {
+    let model = crate::report::sample().stacks[0].frames[0].clone();
+    let (known, _) = model.at.place.clone().expect("it is in a module");
+    let module = ModuleFacts {
+        path: format!("/usr/lib/{module}").into(),
+        ..known.as_ref().clone()
+    };
+    // Each name has its own.
+    let svma = function
+        .bytes()
+        .fold(0x1000, |sum: u64, byte| (sum * 31 + u64::from(byte)) % (1 << 40));
+    let inlined = inlined.iter().map(|name| InlinedFrame {
+        symbol: Some((*name).to_owned()),
+        file: Some("/src/inlined.h".to_owned()),
+        line: Some(7),
+    });
+    let names = Symbolized {
+        symbol: Some(Symbol {
+            name: function.to_owned(),
+            offset: Some(0x1c),
+        }),
+        file: Some("/src/main.cpp".to_owned()),
+        line: Some(42),
+        inlined: inlined.collect(),
+        ..Symbolized::default()
+    };
+    Frame {
+        at: Location {
+            pc: Avma::new(0x7f00_0000_0000 + svma),
+            place: Some((Arc::new(module), Svma::new(svma))),
+        },
+        found_by: FoundBy::Cfi,
+        names: Arc::new(names),
+        ..model
+    }
+}
+
+/// A complete stack that holds nothing.
+pub(super) fn stack(frames: Vec<Frame>) -> Stack {
+    Stack {
+        pid: 4711,
+        instance: 1,
+        outstanding: Amount::default(),
+        allocated: Amount::default(),
+        recent: StackRecent::default(),
+        end: End::Complete,
+        end_at: None,
+        frames,
+        ..crate::report::sample().stacks[0].clone()
+    }
+}
+
+/// A stack of one function, which holds so many bytes in blocks of ten and grew by a tenth of that.
+pub(super) fn holding(function: &str, bytes: u64) -> Stack {
+    let amount = |bytes| Amount {
+        bytes,
+        blocks: bytes.div_ceil(10),
+    };
+    let grown = Change {
+        allocated: amount(bytes / 10).into(),
+        freed: Amount::default().into(),
+    };
+    Stack {
+        outstanding: amount(bytes),
+        allocated: amount(bytes.saturating_mul(2).max(1)),
+        recent: StackRecent {
+            since_last: grown,
+            since_baseline: grown,
+            ..StackRecent::default()
+        },
+        ..stack(vec![frame("app", function), frame("app", "main")])
+    }
+}
+
+/// A report of process 4711, a second after another.
+pub(super) fn report(stacks: Vec<Stack>) -> Report {
+    let mut completeness = Completeness::default();
+    for stack in &stacks {
+        *completeness.stacks.entry(stack.end).or_default() += 1;
+        *completeness.allocations.entry(stack.end).or_default() += stack.allocated.blocks;
+    }
+    Report {
+        elapsed: Duration::from_secs(65),
+        sampling: Sampling::All,
+        compared: Compared {
+            older: Some(Duration::from_millis(500)),
+            since_last: Duration::from_secs(1),
+            since_baseline: Duration::from_secs(20),
+            ..Compared::default()
+        },
+        targets: vec![target(4711, "leaker")],
+        stacks,
+        events: Events {
+            allocations: 12_345,
+            frees: 1_000,
+            ..Events::default()
+        },
+        losses: Losses::default(),
+        completeness,
+        overhead: Some(Overhead {
+            lately: 0.021,
+            measured: true,
+            ..Overhead::default()
+        }),
+        ..crate::report::sample()
+    }
+}
+
+pub(super) fn target(pid: u32, comm: &str) -> TargetFacts {
+    TargetFacts {
+        pid,
+        instance: pid,
+        parent: None,
+        comm: comm.to_owned(),
+        exe: None,
+        ended: None,
+        memory: None,
+    }
+}
+
+/// What is kept of a report of such stacks.
+pub(super) fn sample(stacks: &[(&str, u64)]) -> Sample {
+    let stacks = stacks.iter().map(|&(function, bytes)| holding(function, bytes));
+    Sample::of(&report(stacks.collect()))
+}
+
+/// A site is the same in the next report, whatever happened to its amounts, and where its module was mapped; another
+/// stack, allocator, process or end is another site.
+#[test]
+fn sites_stay_the_same() {
+    let key = |stack: Stack| Sample::of(&report(vec![stack])).sites[0].key;
+    let site = || holding("grow", 100);
+    let mut moved = holding("grow", 50);
+    moved.frames[0].at.pc = Avma::new(0x5500_0000_0000);
+    assert_eq!(key(site()), key(moved));
+    let of_other = |stack: Stack| key(stack) != key(site());
+    let mut elsewhere = site();
+    elsewhere.frames.pop();
+    assert!(of_other(elsewhere));
+    assert!(of_other(Stack {
+        allocator: "calloc".into(),
+        ..site()
+    }));
+    assert!(of_other(Stack {
+        instance: 2,
+        ..site()
+    }));
+    assert!(of_other(Stack {
+        end: End::NoCfi,
+        ..site()
+    }));
+}
+
+/// However many stacks there are, no more are kept than the first of each order; those that are first in any are, and
+/// the others are counted.
+#[test]
+fn what_is_kept_is_bounded() {
+    let mut stacks: Vec<_> = (0..5000)
+        .map(|number| holding(&format!("f{number}"), 1000))
+        .collect();
+    let largest = holding("largest", 1_000_000);
+    let many = Stack {
+        outstanding: Amount {
+            bytes: 900,
+            blocks: 900,
+        },
+        ..holding("many", 900)
+    };
+    let busy = Stack {
+        outstanding: Amount::default(),
+        recent: StackRecent::default(),
+        ..holding("busy", 90_000_000)
+    };
+    let mut growing = holding("growing", 500);
+    growing.recent.since_last.allocated = Amount {
+        bytes: 400,
+        blocks: 1,
+    }
+    .into();
+    stacks.extend([largest, many, busy, growing]);
+    let sample = Sample::of(&report(stacks));
+    assert!(sample.sites.len() <= 1500, "{}", sample.sites.len());
+    assert_eq!(sample.sites.len() as u64 + sample.unlisted, 5004);
+    assert_eq!(sample.holders, 5003);
+    for name in ["largest", "many", "busy", "growing"] {
+        assert!(sample.sites.iter().any(|site| site.name == name), "{name}");
+    }
+}
+
+/// What a name holds does not get through to the terminal, nor to the line at the end.
+#[test]
+fn names_are_printable() {
+    let mut report = report(vec![holding("evil\u{1b}[31m\u{202e}", 100)]);
+    report.targets[0].comm = "a\u{7}b".to_owned();
+    let sample = Sample::of(&report);
+    assert_eq!(sample.sites[0].name, "evil\\u{1b}[31m\\u{202e}");
+    assert_eq!(sample.subject, "4711 a\\u{7}b");
+    assert!(!summary(&sample).chars().any(char::is_control));
+}
+
+/// Whose memory it is, with several processes, when some have ended, and when all have.
+#[test]
+fn subjects() {
+    let subject = |pids: &[(u32, bool)]| {
+        let mut report = report(Vec::new());
+        report.targets = pids
+            .iter()
+            .map(|&(pid, ended)| TargetFacts {
+                ended: ended.then_some(InstanceEnd::Exited),
+                ..target(pid, "sh")
+            })
+            .collect();
+        let sample = Sample::of(&report);
+        (sample.subject, sample.has_ended)
+    };
+    let said = |text: &str, ended| (text.to_owned(), ended);
+    assert_eq!(subject(&[(1, false)]), said("1 sh", false));
+    assert_eq!(subject(&[(1, true)]), said("1 sh", true));
+    assert_eq!(subject(&[(1, true), (2, false)]), said("2 sh and 1 ended", false));
+    assert_eq!(
+        subject(&[(1, false), (2, false)]),
+        said("2 processes: 1 sh…", false)
+    );
+    assert_eq!(subject(&[(1, true), (2, true)]), said("2 processes, ended", true));
+}
+
+/// Losses of every kind are said, with their causes.
+#[test]
+fn losses_are_said() {
+    let lost = |losses: Losses| {
+        let report = Report {
+            losses,
+            ..report(Vec::new())
+        };
+        Sample::of(&report).lost
+    };
+    assert_eq!(lost(Losses::default()), None);
+    let full = Losses {
+        blocks: 12,
+        bytes: 3456,
+        causes: BTreeMap::from([("block_table_full".into(), 12)]),
+        ..Losses::default()
+    };
+    let text = lost(full).expect("something was lost");
+    assert_eq!(text, "12 blocks, 3.3 KiB (block_table_full 12)");
+    for losses in [
+        Losses {
+            frees: 1,
+            ..Losses::default()
+        },
+        Losses {
+            events: 1,
+            ..Losses::default()
+        },
+        Losses {
+            processes: 1,
+            ..Losses::default()
+        },
+        Losses {
+            bytes: 1,
+            ..Losses::default()
+        },
+        Losses {
+            causes: BTreeMap::from([("x".into(), 1)]),
+            ..Losses::default()
+        },
+    ] {
+        assert!(lost(losses.clone()).is_some(), "{losses:?}");
+    }
+}
+
+/// The line at the end says how much is held, by whom most, and how far that can be trusted.
+#[test]
+fn last_words() {
+    insta::assert_snapshot!(summary(&sample(&[("fill()", 20_480), ("keep()", 10)])), @"65.0 s: 20.0 KiB in 2.0 k blocks outstanding at 2 sites, most by fill() (20.0 KiB); all 2 stacks complete, nothing lost");
+    insta::assert_snapshot!(summary(&Sample::of(&report(Vec::new()))), @"65.0 s: 0 B in 0 blocks outstanding; no allocation yet, nothing lost");
+}

@@ -1,0 +1,295 @@
+//! Draws the model. Nothing is decided here but what fits.
+
+mod overlay;
+mod sites;
+#[cfg(test)]
+mod tests;
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use super::layout::{Focus, LEAST, Panes};
+use super::model::{Model, Overlay, Said};
+use super::sample::Site;
+use super::stack::{Kind, StackText};
+use super::text::{amount, clock, fit, skip, width};
+use crate::report::rate;
+
+const KEYS: &str = "q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit";
+const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Enter sites  s order  / filter  m mark  p pause";
+
+/// How things look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Theme {
+    /// Without colours, what stands out is bold or inverse.
+    pub(super) colours: bool,
+}
+
+impl Theme {
+    fn coloured(self, colour: Color, otherwise: Modifier) -> Style {
+        match self.colours {
+            true => Style::new().fg(colour),
+            false => Style::new().add_modifier(otherwise),
+        }
+    }
+
+    fn strong() -> Style {
+        Style::new().add_modifier(Modifier::BOLD)
+    }
+
+    fn quiet() -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    fn selected() -> Style {
+        Style::new().add_modifier(Modifier::REVERSED)
+    }
+
+    fn heading(self) -> Style {
+        self.coloured(Color::Cyan, Modifier::BOLD)
+    }
+
+    fn good(self) -> Style {
+        self.coloured(Color::Green, Modifier::empty())
+    }
+
+    fn doubtful(self) -> Style {
+        self.coloured(Color::Yellow, Modifier::BOLD)
+    }
+
+    /// What was lost: it must not be missed.
+    fn bad(self) -> Style {
+        let modifier = Modifier::BOLD | Modifier::REVERSED;
+        self.coloured(Color::Red, modifier).add_modifier(Modifier::BOLD)
+    }
+}
+
+/// Draws the whole screen.
+pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
+    let area = frame.area();
+    let Some(panes) = Panes::of(area, model.focus()) else {
+        return draw_too_small(frame, area);
+    };
+    draw_subject(frame, panes.subject, model, theme);
+    draw_rates(frame, panes.rates, model, theme);
+    sites::draw(frame, &panes, model, theme);
+    draw_stack(frame, &panes, model, theme);
+    draw_health(frame, panes.health, model, theme);
+    draw_message(frame, panes.message, model, theme);
+    draw_keys(frame, panes.keys, model);
+    match model.overlay() {
+        Overlay::None => {}
+        Overlay::Help => overlay::draw_help(frame, area, model, theme),
+        Overlay::Messages => overlay::draw_messages(frame, area, model, theme),
+    }
+}
+
+fn draw_too_small(frame: &mut Frame<'_>, area: Rect) {
+    let (columns, rows) = LEAST;
+    let lines = [
+        "The terminal is too small.".to_owned(),
+        format!("Needed: {columns}x{rows}"),
+        format!("This is: {}x{}", area.width, area.height),
+        "q quits".to_owned(),
+    ];
+    for (text, row) in lines.iter().zip(area.rows()) {
+        draw_line(frame, row, [Span::raw(text.as_str())]);
+    }
+}
+
+/// One line, as far as it fits.
+fn draw_line<'a>(frame: &mut Frame<'_>, area: Rect, spans: impl IntoIterator<Item = Span<'a>>) {
+    let mut left = usize::from(area.width);
+    let mut fitting = Vec::new();
+    for span in spans {
+        let content = fit(&span.content, left);
+        left -= width(&content);
+        fitting.push(Span::styled(content, span.style));
+    }
+    if area.height > 0 {
+        frame.render_widget(Line::from(fitting), Rect { height: 1, ..area });
+    }
+}
+
+/// Whose memory it is, how long it was watched, and what is unusual about what is shown.
+fn draw_subject(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+    let said = model.said();
+    let subject = said.map_or("", |said| &said.sample.subject);
+    let mut right = Vec::new();
+    if model.is_paused() {
+        right.push(Span::styled("PAUSED", theme.doubtful()));
+    }
+    if model.is_over() {
+        right.push(Span::styled("ENDED", theme.doubtful()));
+    }
+    if let Some(Said { sample, .. }) = said {
+        if let Some((time, _)) = sample.marked {
+            right.push(Span::raw(format!("marked {time}")));
+        }
+        let every = sample.since_last.as_secs_f64();
+        right.push(Span::raw(format!("{} every {every:.1} s", clock(sample.elapsed))));
+    }
+    let room = usize::from(area.width);
+    let taken: usize = right.iter().map(|span| width(&span.content) + 2).sum();
+    let left = fit(&format!("memleak  {subject}"), room.saturating_sub(taken));
+    let gap = room.saturating_sub(width(&left) + taken);
+    let right = right.into_iter().flat_map(|span| [Span::raw("  "), span]);
+    let spans = [Span::styled(left, theme.heading()), Span::raw(" ".repeat(gap))];
+    draw_line(frame, area, spans.into_iter().chain(right));
+}
+
+/// What happens now.
+fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+    let Some(said) = model.said() else {
+        return;
+    };
+    let sample = &said.sample;
+    let mut parts = Vec::new();
+    if sample.lost.is_some() {
+        parts.push(Span::styled("LOST", theme.bad()));
+    }
+    // Calls that were not recorded are not counted: those that were stand for them.
+    let about = if sample.sampling.is_some() { "~" } else { "" };
+    parts.push(Span::raw(format!("alloc {about}{}/s", rate(said.allocations))));
+    parts.push(Span::raw(format!("free {about}{}/s", rate(said.frees))));
+    let live = format!("live {}", amount(sample.live));
+    parts.push(Span::styled(live, Theme::strong()));
+    parts.extend(
+        sample
+            .overhead
+            .as_ref()
+            .map(|overhead| Span::raw(format!("overhead {overhead}"))),
+    );
+    draw_line(frame, area, separated(parts));
+}
+
+fn separated<'a>(parts: Vec<Span<'a>>) -> impl Iterator<Item = Span<'a>> {
+    let with_gap = |part| [Span::raw("  "), part];
+    parts.into_iter().flat_map(with_gap).skip(1)
+}
+
+/// The stack of the selected site, and above it which site that is.
+fn draw_stack(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: Theme) {
+    let text = model.selected().map(|site| {
+        let sample = model.said().map(|said| &said.sample);
+        StackText::of(site, sample)
+    });
+    draw_title(frame, panes, model, text.as_ref(), theme);
+    let Some(text) = text else {
+        return;
+    };
+    let (down, right) = model.scrolled();
+    for ((kind, line), row) in text.lines.iter().skip(down).zip(panes.stack.rows()) {
+        let style = match kind {
+            Kind::Facts => Theme::quiet(),
+            Kind::Inlined => theme.coloured(Color::Blue, Modifier::ITALIC),
+            Kind::Frame => Style::new(),
+            Kind::Complete => theme.good(),
+            Kind::Incomplete => theme.doubtful(),
+        };
+        draw_line(frame, row, [Span::styled(skip(line, right), style)]);
+    }
+}
+
+fn draw_title(frame: &mut Frame<'_>, panes: &Panes, model: &Model, text: Option<&StackText>, theme: Theme) {
+    let area = panes.title;
+    let style = match model.focus() {
+        Focus::Stack => theme.heading().add_modifier(Modifier::BOLD),
+        Focus::Sites => Style::new(),
+    };
+    let title = model
+        .selected()
+        .map(|site| title(site, model))
+        .unwrap_or_default();
+    let lines = text.map_or(0, |text| text.lines.len());
+    let (first, height) = (model.scrolled().0, usize::from(panes.stack.height));
+    let position = match lines > height {
+        true => format!(" lines {}-{} of {lines} ─", first + 1, lines.min(first + height)),
+        false => String::new(),
+    };
+    let room = usize::from(area.width).saturating_sub(width(&position));
+    let title = fit(&format!("─{title}"), room);
+    let rule = "─".repeat(room.saturating_sub(width(&title)));
+    draw_line(
+        frame,
+        area,
+        [Span::styled(format!("{title}{rule}{position}"), style)],
+    );
+}
+
+fn title(site: &Site, model: &Model) -> String {
+    let count = model.sites().len();
+    let pid = match model.said().is_some_and(|said| said.sample.is_of_several) {
+        true => format!(" in process {}", site.pid),
+        false => String::new(),
+    };
+    let held = amount(site.shown);
+    format!(
+        " {} of {count}: {held} via {}{pid} ",
+        model.row() + 1,
+        site.allocator
+    )
+}
+
+/// How far all this can be trusted.
+fn draw_health(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+    let Some(Said { sample, .. }) = model.said() else {
+        return;
+    };
+    let mut parts = Vec::new();
+    parts.push(match &sample.lost {
+        Some(lost) => Span::styled(format!("lost: {lost}"), theme.bad()),
+        None => Span::styled("nothing lost", theme.good()),
+    });
+    let style = if sample.is_complete {
+        theme.good()
+    } else {
+        theme.doubtful()
+    };
+    parts.push(Span::styled(sample.completeness.as_str(), style));
+    let sampling = sample.sampling.as_deref();
+    parts.extend(sampling.map(|sampling| Span::styled(sampling, theme.doubtful())));
+    draw_line(frame, area, separated(parts));
+}
+
+/// The last thing that was said.
+fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+    if model.is_over() {
+        let all = model.said().is_some_and(|said| said.sample.has_ended);
+        let what = if all {
+            "All processes have ended"
+        } else {
+            "The trace has ended"
+        };
+        let text = format!("{what}: this is the last report. q leaves.");
+        return draw_line(frame, area, [Span::styled(text, theme.doubtful())]);
+    }
+    let Some(message) = model.messages().last() else {
+        return;
+    };
+    let style = if message.is_warning {
+        theme.doubtful()
+    } else {
+        Theme::quiet()
+    };
+    draw_line(frame, area, [Span::styled(overlay::shown(message), style)]);
+}
+
+fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
+    if model.is_filtering() {
+        let filter = super::text::printable(model.filter());
+        // What is written last is what must be seen.
+        let room = usize::from(area.width).saturating_sub(2);
+        let filter = skip(&filter, width(&filter).saturating_sub(room));
+        let hint = Span::styled("  Enter keeps it, Esc ends it", Theme::quiet());
+        let cursor = Span::styled(" ", Theme::selected());
+        return draw_line(frame, area, [Span::raw("/"), Span::raw(filter), cursor, hint]);
+    }
+    let keys = match model.focus() {
+        Focus::Sites => KEYS,
+        Focus::Stack => STACK_KEYS,
+    };
+    draw_line(frame, area, [Span::styled(keys, Theme::quiet())]);
+}

@@ -1,0 +1,67 @@
+//! Whoever reads standard output: when they go, there is nothing left to do. A write would say so too, but the next one
+//! can be an interval away.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::{SFlag, fstat};
+
+/// Sets `gone` when nobody can read standard output any more, if that is a pipe or a socket.
+///
+/// # Errors
+///
+/// There is no thread to wait for it.
+pub fn await_end_of_reader(gone: Arc<AtomicBool>) -> io::Result<()> {
+    let kind = fstat(io::stdout()).map_or(SFlag::empty(), |facts| {
+        SFlag::from_bits_truncate(facts.st_mode) & SFlag::S_IFMT
+    });
+    if ![SFlag::S_IFIFO, SFlag::S_IFSOCK].contains(&kind) {
+        return Ok(());
+    }
+    let wait = move || {
+        if is_error_awaited(&io::stdout()) {
+            gone.store(true, Ordering::Relaxed);
+        }
+    };
+    thread::Builder::new().name("reader".to_owned()).spawn(wait)?;
+    Ok(())
+}
+
+/// Waits as long as `out` can be read by anybody. Returns whether that was so until now.
+fn is_error_awaited(out: &impl AsFd) -> bool {
+    loop {
+        // Errors and the end are told without being asked for.
+        let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Err(Errno::EINTR) => {}
+            Err(_) => return false,
+            Ok(_) => {
+                let told = fds[0].revents().unwrap_or(PollFlags::empty());
+                return told.intersects(PollFlags::POLLERR | PollFlags::POLLHUP);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// As long as there is a reader nothing is told, full or not; then it is, at once.
+    #[test]
+    fn readers_end() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let waiting = thread::spawn(move || is_error_awaited(&writer));
+        thread::sleep(Duration::from_millis(30));
+        assert!(!waiting.is_finished());
+        drop(reader);
+        assert!(waiting.join().expect("it has no reason to panic"));
+    }
+}

@@ -1,0 +1,180 @@
+//! The page's data: the sites that have room, and what they had at each moment, as tables that refer to one another by
+//! numbers. `page/model.js` reads them; the two change together.
+
+use serde::Serialize;
+use unwind_tables::walk::Unwind;
+
+use super::builder::Builder;
+use super::fit::weigh;
+use super::health::Health;
+use super::model::{AGES, Model};
+use super::visible::visible;
+use crate::report::{Measure, Report};
+
+/// After so many sites without room in succession, the rest is not tried.
+const PATIENCE: usize = 64;
+
+/// Everything that the page is given.
+#[derive(Serialize)]
+pub(super) struct Data {
+    pub(super) memleak: &'static str,
+    #[serde(flatten)]
+    pub(super) trace: Trace,
+    /// Rows have standard errors.
+    pub(super) are_estimates: bool,
+    /// Moments that were left out.
+    pub(super) thinned: u64,
+    /// Bytes that these data could take.
+    pub(super) budget: usize,
+    pub(super) processes: Vec<Process>,
+    pub(super) more_processes: usize,
+    /// The first is no text.
+    pub(super) strings: Vec<String>,
+    /// Path, build-id. The first is no module.
+    pub(super) modules: Vec<(u32, String)>,
+    pub(super) frames: Vec<FrameRow>,
+    /// By node: the caller's node and the frame. The first node is above all roots.
+    pub(super) callers: Vec<u32>,
+    pub(super) node_frames: Vec<u32>,
+    pub(super) ends: Vec<EndRow>,
+    pub(super) kinds: Vec<KindRow>,
+    /// Most important first; behind them sums of those that had no room.
+    pub(super) sites: Vec<SiteRow>,
+    /// Site, then bytes and blocks of each class of ages.
+    pub(super) ages: Vec<(usize, [u64; 2 * AGES])>,
+    pub(super) snapshots: Vec<SnapshotRow>,
+    pub(super) health: Option<Health>,
+}
+
+/// What was traced, and how.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Trace {
+    /// By which stacks were walked: `dwarf`, `fp`, `kernel`.
+    pub(super) unwind: &'static str,
+    /// The kernel's version, where its own allocations were traced.
+    pub(super) kernel: Option<String>,
+    /// Blocks younger than this are young; null if ages were not looked at.
+    pub(super) older_ns: Option<u64>,
+    /// The most frames of a stack, if the user set a limit.
+    depth: Option<usize>,
+    /// What the page opens with.
+    measure: &'static str,
+    unit: &'static str,
+}
+
+impl From<&Report> for Trace {
+    fn from(report: &Report) -> Self {
+        let older = report.compared.older;
+        Self {
+            unwind: match (&report.kernel, report.unwind) {
+                (Some(_), _) => "kernel",
+                (None, Unwind::Dwarf) => "dwarf",
+                (None, Unwind::Fp) => "fp",
+            },
+            kernel: report.kernel.as_ref().map(|kernel| visible(&kernel.release)),
+            older_ns: older.map(|older| u64::try_from(older.as_nanos()).unwrap_or(u64::MAX)),
+            depth: report.depth,
+            measure: match report.quantity.measure {
+                Measure::Outstanding => "outstanding",
+                Measure::Allocated => "allocated",
+                Measure::Growth => "growth",
+            },
+            unit: report.quantity.unit.name(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct Process {
+    /// Null for those of several.
+    pub(super) pid: Option<u32>,
+    pub(super) instance: u32,
+    pub(super) parent: Option<u32>,
+    pub(super) comm: String,
+    pub(super) exe: Option<String>,
+    /// `exited` or `exec`.
+    pub(super) ended: Option<&'static str>,
+}
+
+/// Module, address (in the module, or in the process), how it was found, function, offset in it, file, line, and the
+/// functions inlined there, innermost first: function, file, line.
+#[derive(Serialize)]
+pub(super) struct FrameRow(
+    pub(super) u32,
+    pub(super) String,
+    pub(super) u32,
+    pub(super) u32,
+    pub(super) Option<u64>,
+    pub(super) u32,
+    pub(super) u32,
+    pub(super) Vec<[u32; 3]>,
+);
+
+#[derive(Serialize)]
+pub(super) struct EndRow {
+    pub(super) name: &'static str,
+    pub(super) meaning: &'static str,
+    pub(super) advice: &'static str,
+}
+
+#[derive(Serialize)]
+pub(super) struct KindRow {
+    pub(super) name: &'static str,
+    pub(super) meaning: &'static str,
+}
+
+/// A site, or several as one: process (-1 for those), allocator function, what mappings are for (or -1), how the walk ended,
+/// in which module and at what address; the innermost frame's node, whether it can be a leak, how many sites it stands for
+/// (0 for one that stands for itself), what was lost besides, in bytes and blocks, and the rule that suppresses it.
+#[derive(Serialize)]
+pub(super) struct SiteRow(
+    pub(super) i64,
+    pub(super) u32,
+    pub(super) i64,
+    pub(super) usize,
+    pub(super) u32,
+    pub(super) String,
+    pub(super) u32,
+    pub(super) u32,
+    pub(super) u64,
+    pub(super) u64,
+    pub(super) u64,
+    pub(super) u32,
+);
+
+#[derive(Serialize)]
+pub(super) struct SnapshotRow {
+    pub(super) time: String,
+    /// The same in the time of the world: milliseconds since 1970; of a baseline, 0.
+    pub(super) read_at_ms: u64,
+    pub(super) elapsed_ns: u64,
+    pub(super) marked: bool,
+    /// Sums over all sites, as the report has them: bytes and blocks of what is outstanding, was allocated, is young.
+    pub(super) all: Vec<u64>,
+    /// Of sites that have changed: distance to the last site's number, then what it has.
+    pub(super) rows: Vec<u64>,
+    /// Process, the parts of its resident memory as `memory.js` names them, and the error of the first.
+    pub(super) memory: Vec<(usize, [u64; 9], u64)>,
+}
+
+/// The data of a page, whose sites take no more than `budget` bytes together with all else.
+pub(super) fn of(model: &Model, budget: usize) -> Data {
+    let weights = weigh(model);
+    let mut order: Vec<u32> = (0..).take(weights.len()).collect();
+    order.sort_by(|&a, &b| {
+        weights[b as usize]
+            .share
+            .total_cmp(&weights[a as usize].share)
+            .then(a.cmp(&b))
+    });
+    let mut builder = Builder::new(model, budget);
+    let mut refused = 0;
+    for site in order {
+        let fits = refused < PATIENCE && builder.offer(site, &weights[site as usize]);
+        refused = match fits {
+            true => 0,
+            false => refused + 1,
+        };
+    }
+    builder.finish()
+}

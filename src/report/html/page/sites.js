@@ -1,0 +1,299 @@
+// The table of sites: all that the flame graph shows, in words and numbers; each row opens to its whole stack.
+
+const ROWS_AT_ONCE = 50;
+/** Callers that a closed row names. */
+const CALLERS = 3;
+
+class SiteTable {
+  /** `on.show` is called with a site that is to be shown in the flame graph. */
+  constructor(host, trace, on) {
+    this.host = host;
+    this.trace = trace;
+    this.on = on;
+    this.sort = { column: "outstanding", descending: true };
+    this.shown = ROWS_AT_ONCE;
+    this.open = new Set();
+    this.bounds = (trace.health?.ages ?? []).map(([bound]) => bound);
+  }
+
+  /** Shows what was selected; the largest first of what is measured, when that changes. */
+  update(view) {
+    const { measure } = view.state;
+    if (this.measure !== measure) this.sort = { column: measure, descending: true };
+    Object.assign(this, { view, measure, shown: ROWS_AT_ONCE });
+    this.draw();
+  }
+
+  draw() {
+    const columns = this.#columns();
+    const rows = this.#sorted(columns);
+    if (rows.length === 0) {
+      fill(this.host, element("p", { class: "empty" }, "No site is left: take back a filter, or the search."));
+      return;
+    }
+    // With their roles: where there is little room, the style lays them out as what is no table.
+    const head = element("tr", { role: "row" }, columns.map((column) => this.#heading(column)));
+    const body = rows.slice(0, this.shown).map((site) => this.#rows(site, columns));
+    const table = element(
+      "table",
+      { class: "sites", role: "table" },
+      element("caption", {}, this.#caption(rows)),
+      element("thead", { role: "rowgroup" }, head),
+      element("tbody", { role: "rowgroup" }, body),
+    );
+    fill(this.host, element("div", { class: "wide" }, table), this.#more(rows.length));
+  }
+
+  #sorted(columns) {
+    const { view, sort } = this;
+    const { value } = columns.find(({ key }) => key === sort.column) ?? columns[1];
+    const isShown = (site) => view.selected[site.index] && view.isFound(site) && this.#hasAny(site);
+    const keyed = this.trace.sites.filter(isShown).map((site) => ({ site, key: value(site) }));
+    const sign = sort.descending ? -1 : 1;
+    const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b);
+    keyed.sort((a, b) => sign * compare(a.key, b.key) || a.site.index - b.site.index);
+    return keyed.map(({ site }) => site);
+  }
+
+  /** A site that neither has nor had anything is no row, as in the text report. */
+  #hasAny(site) {
+    const { values, state } = this.view;
+    return (
+      values[site.index] !== 0 ||
+      this.trace.outstanding(site, state.after, "blocks", state.hideYoung) > 0 ||
+      this.trace.growth(site, state.before, state.after, "bytes") !== 0
+    );
+  }
+
+  #caption(rows) {
+    const { after, hideYoung } = this.view.state;
+    const bytes = sumOf(rows, (site) => this.trace.outstanding(site, after, "bytes", hideYoung));
+    return `${counted(numberOfSites(rows), "site")}, ${size(bytes)} outstanding`;
+  }
+
+  // Columns: what they are called, what rows are sorted by, and what is in them.
+
+  #columns() {
+    const { trace } = this;
+    const { after, unit } = this.view.state;
+    const name = (site) => (site.merged ? "" : trace.processName(site.process));
+    const columns = [
+      { key: "site", label: "Site", value: (site) => this.#title(site), cell: (site) => this.#siteCell(site) },
+      ...this.#outstandingColumns(),
+      {
+        key: "allocated",
+        label: "Allocated",
+        hint: "All that was allocated since the attach",
+        numeric: true,
+        wide: true,
+        value: (site) => trace.number(site, after, "allocated", unit),
+        cell: (site) => this.#amountCell(site, "allocated", trace.number(site, after, "allocated", unit)),
+      },
+    ];
+    if (trace.last > 1) columns.push(...this.#growthColumns());
+    if (this.bounds.length > 0 && after === trace.last) columns.push(this.#ageColumn());
+    if (trace.hasSeveralProcesses) {
+      const cell = (site) => foreign(name(site));
+      columns.push({ key: "process", label: "Process", wide: true, value: name, cell });
+    }
+    columns.push({
+      key: "stack",
+      label: "Stack",
+      hint: "Whether the stack is complete, or why not",
+      value: (site) => (site.merged ? -1 : site.end),
+      cell: (site) => (site.merged ? "" : this.#badge(site)),
+    });
+    return columns;
+  }
+
+  /** In the unit that was chosen, and in the other one. */
+  #outstandingColumns() {
+    const { after, unit, hideYoung } = this.view.state;
+    const outstanding = (in_) => (site) => this.trace.outstanding(site, after, in_, hideYoung);
+    const [value, other] = unit === "bytes" ? ["bytes", "blocks"] : ["blocks", "bytes"];
+    return [
+      {
+        key: "outstanding",
+        label: "Outstanding",
+        hint: "Allocated and not freed",
+        numeric: true,
+        value: outstanding(value),
+        cell: (site) => this.#amountCell(site, "outstanding", outstanding(value)(site)),
+      },
+      {
+        key: other,
+        label: other === "blocks" ? "Blocks" : "Bytes",
+        hint: `Outstanding, in ${other}`,
+        numeric: true,
+        wide: true,
+        value: outstanding(other),
+        cell: (site) => (other === "blocks" ? exact : size)(outstanding(other)(site)),
+      },
+    ];
+  }
+
+  #growthColumns() {
+    const { trace } = this;
+    const { before, after, unit } = this.view.state;
+    const growth = (site) => trace.growth(site, before, after, unit);
+    const time = trace.moments[after].elapsed_ns - trace.moments[before].elapsed_ns;
+    const cell = (site) => {
+      const grown = growth(site);
+      if (grown === 0) return "–";
+      const attributes = { title: exactAmount(grown, unit), class: grown > 0 ? "grew" : null };
+      return element("span", attributes, signed(amount(grown, unit), grown));
+    };
+    const hint = "What came less what went between the two moments";
+    return [
+      { key: "growth", label: "Growth", hint, numeric: true, value: growth, cell },
+      {
+        key: "rate",
+        label: "Rate",
+        hint: "Growth per second",
+        numeric: true,
+        wide: true,
+        value: growth,
+        cell: (site) => (growth(site) === 0 ? "–" : rate(growth(site), time, unit)),
+      },
+    ];
+  }
+
+  /** The class of ages that holds the block in the middle. */
+  #ageColumn() {
+    const middle = (site) => {
+      const ages = this.trace.ages.get(site.index);
+      if (!ages) return -1;
+      const blocks = this.bounds.map((_, at) => ages[2 * at + 1]);
+      let left = sumOf(blocks, (some) => some) / 2;
+      return blocks.findIndex((some) => {
+        left -= some;
+        return some > 0 && left <= 0;
+      });
+    };
+    return {
+      key: "age",
+      label: "Age",
+      hint: "Half of its live blocks are of this age or older",
+      wide: true,
+      value: middle,
+      cell: (site) => (middle(site) < 0 ? "" : ageName(this.bounds, middle(site))),
+    };
+  }
+
+  #amountCell(site, measure, number) {
+    const { unit, after } = this.view.state;
+    const error = Math.round(this.trace.error(site, after, measure, unit));
+    const about = error > 0 ? ` ± ${amount(error, unit)}` : "";
+    return element("span", { title: exactAmount(number, unit) + about }, amount(number, unit));
+  }
+
+  #badge(site) {
+    const title = this.trace.explain(site).meaning;
+    const classes = site.end === 0 ? "badge good" : "badge bad";
+    return element("span", { class: classes, title }, this.trace.ends[site.end].name);
+  }
+
+  #heading({ key, label, hint, numeric, wide }) {
+    const { column, descending } = this.sort;
+    const isSorted = column === key;
+    const onclick = () => {
+      const startsDescending = key !== "site" && key !== "process";
+      this.sort = { column: key, descending: isSorted ? !descending : startsDescending };
+      this.draw();
+      this.host.querySelector(`[data-column=${key}] button`)?.focus();
+    };
+    const arrow = isSorted ? (descending ? " ▾" : " ▴") : "";
+    const order = isSorted ? (descending ? "descending" : "ascending") : null;
+    return element(
+      "th",
+      {
+        scope: "col",
+        role: "columnheader",
+        "data-column": key,
+        "aria-sort": order,
+        class: this.#classes(numeric, wide),
+      },
+      element(
+        "button",
+        { type: "button", title: hint, onclick },
+        label,
+        element("span", { "aria-hidden": "true" }, arrow),
+      ),
+    );
+  }
+
+  #classes(numeric, wide) {
+    return [numeric && "number", wide && "roomy"].filter(Boolean).join(" ") || null;
+  }
+
+  // Rows.
+
+  /** A site's row, and if it is open, its stack's. */
+  #rows(site, columns) {
+    const isOpen = this.open.has(site.index);
+    const cells = columns.map(({ key, numeric, wide, cell }) => {
+      const classes = this.#classes(numeric, wide);
+      return element("td", { role: "cell", class: classes, "data-column": key }, cell(site));
+    });
+    const row = element("tr", { role: "row", "data-site": site.index, class: isOpen ? "open" : null }, cells);
+    if (!isOpen) return [row];
+    const onclick = () => this.on.show(site);
+    const show = element("button", { type: "button", onclick }, "Show in the flame graph");
+    const details = siteDetails(this.trace, site, this.view.state);
+    details.append(element("p", { class: "unprinted" }, show));
+    const cell = element("td", { role: "cell", colspan: columns.length }, details);
+    return [row, element("tr", { role: "row", class: "details", id: `site-${site.index}` }, cell)];
+  }
+
+  /** The function that holds memory. */
+  #title(site) {
+    if (site.merged > 0) return `other: ${counted(site.merged, "site")}`;
+    const [first] = this.trace.framesOf(site);
+    if (!first) return this.trace.endMarker(site);
+    const innermost = this.trace.boxes[first.levels.at(-1).box];
+    return innermost.kind === "inlined" || first.name ? innermost.name : this.trace.frameName(first);
+  }
+
+  #siteCell(site) {
+    if (site.merged > 0) {
+      const about = element("small", {}, "that had no room on this page");
+      return element("div", { class: "site" }, element("strong", {}, this.#title(site)), about);
+    }
+    const { trace } = this;
+    const frames = trace.framesOf(site);
+    const module = frames[0] ? trace.modules[frames[0].module].name : "";
+    const callers = frames.slice(1, 1 + CALLERS).map((frame) => {
+      return ["← ", foreign(frame.name || trace.frameName(frame)), " "];
+    });
+    const via = [" via ", foreign(trace.allocatorOf(site)), " "];
+    const about = element("small", {}, module ? foreign(module, "module") : null, via, callers);
+    return element("div", { class: "site" }, this.#opener(site), about);
+  }
+
+  #opener(site) {
+    const isOpen = this.open.has(site.index);
+    const onclick = () => {
+      if (!this.open.delete(site.index)) this.open.add(site.index);
+      this.draw();
+      this.host.querySelector(`[data-site="${site.index}"] button`)?.focus();
+    };
+    const controls = isOpen ? `site-${site.index}` : null;
+    return element(
+      "button",
+      { type: "button", "aria-expanded": String(isOpen), "aria-controls": controls, onclick },
+      element("span", { class: "twist", "aria-hidden": "true" }, isOpen ? "▾" : "▸"),
+      foreign(this.#title(site), "name"),
+    );
+  }
+
+  #more(all) {
+    if (all <= this.shown) return null;
+    const next = Math.min(all - this.shown, 4 * ROWS_AT_ONCE);
+    const onclick = () => {
+      this.shown += next;
+      this.draw();
+    };
+    const button = element("button", { type: "button", onclick }, `Show ${exact(next)} more`);
+    return element("p", { class: "more" }, `${exact(this.shown)} of ${exact(all)} rows. `, button);
+  }
+}

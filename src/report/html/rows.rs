@@ -1,0 +1,164 @@
+//! What each site had at one moment: rows of numbers, as few bytes as they need.
+//!
+//! A trace of hours has dozens of moments and some hundred thousand sites, of which most stand still or are empty; a row
+//! takes some ten bytes here, and 100 as numbers in memory.
+
+use std::iter;
+
+use crate::collect::{Amount, Spread};
+
+/// What a site had at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Row {
+    /// Allocated and not freed.
+    pub(super) outstanding: Amount,
+    /// All that it allocated.
+    pub(super) allocated: Amount,
+    /// What of the outstanding is young; nothing where that is not known.
+    pub(super) young: Amount,
+    /// How far `outstanding` can be off.
+    pub(super) outstanding_spread: Spread,
+    /// How far `allocated` can be off.
+    pub(super) allocated_spread: Spread,
+}
+
+impl Row {
+    /// The sum of both. Saturates.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            outstanding: self.outstanding + other.outstanding,
+            allocated: self.allocated + other.allocated,
+            young: self.young + other.young,
+            outstanding_spread: self.outstanding_spread + other.outstanding_spread,
+            allocated_spread: self.allocated_spread + other.allocated_spread,
+        }
+    }
+
+    fn numbers(&self) -> [u64; NUMBERS] {
+        [
+            self.outstanding.bytes,
+            self.outstanding.blocks,
+            self.allocated.bytes,
+            self.allocated.blocks,
+            self.young.bytes,
+            self.young.blocks,
+        ]
+    }
+
+    fn variances(&self) -> [u128; VARIANCES] {
+        [
+            self.outstanding_spread.bytes,
+            self.outstanding_spread.blocks,
+            self.allocated_spread.bytes,
+            self.allocated_spread.blocks,
+        ]
+    }
+}
+
+const NUMBERS: usize = 6;
+const VARIANCES: usize = 4;
+
+/// Rows by site, ascending; those that are empty are left out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rows {
+    bytes: Vec<u8>,
+    are_estimates: bool,
+}
+
+impl Rows {
+    /// Packs `rows`, of which several can be of one site; these are added up.
+    pub(super) fn pack(mut rows: Vec<(u32, Row)>, are_estimates: bool) -> Self {
+        rows.sort_by_key(|&(site, _)| site);
+        rows.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 = kept.1.plus(next.1);
+            }
+            same
+        });
+        let mut packed = Self {
+            bytes: Vec::new(),
+            are_estimates,
+        };
+        let mut last = 0;
+        for (site, row) in rows.into_iter().filter(|(_, row)| *row != Row::default()) {
+            packed.put(u128::from(site - last));
+            last = site;
+            row.numbers()
+                .into_iter()
+                .for_each(|number| packed.put(number.into()));
+            if are_estimates {
+                row.variances()
+                    .into_iter()
+                    .for_each(|variance| packed.put(variance));
+            }
+        }
+        packed.bytes.shrink_to_fit();
+        packed
+    }
+
+    /// Seven bits in each byte, the lowest first; the top bit says that more follow.
+    fn put(&mut self, mut number: u128) {
+        while number >= 0x80 {
+            self.bytes.push(0x80 | low_bits(number));
+            number >>= 7;
+        }
+        self.bytes.push(low_bits(number));
+    }
+
+    /// The rows, by site.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Row)> + '_ {
+        let mut rest = self.bytes.as_slice();
+        let mut site = 0;
+        iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            site += u32::try_from(take(&mut rest)).unwrap_or_default();
+            Some((site, self.take_row(&mut rest)))
+        })
+    }
+
+    fn take_row(&self, rest: &mut &[u8]) -> Row {
+        let numbers: [u64; NUMBERS] = std::array::from_fn(|_| u64::try_from(take(rest)).unwrap_or_default());
+        let variances: [u128; VARIANCES] = match self.are_estimates {
+            true => std::array::from_fn(|_| take(rest)),
+            false => [0; VARIANCES],
+        };
+        let amount = |at: usize| Amount {
+            bytes: numbers[at],
+            blocks: numbers[at + 1],
+        };
+        let spread = |at: usize| Spread {
+            recorded: 0,
+            bytes: variances[at],
+            blocks: variances[at + 1],
+        };
+        Row {
+            outstanding: amount(0),
+            allocated: amount(2),
+            young: amount(4),
+            outstanding_spread: spread(0),
+            allocated_spread: spread(2),
+        }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "of seven bits")]
+fn low_bits(number: u128) -> u8 {
+    (number & 0x7f) as u8
+}
+
+fn take(rest: &mut &[u8]) -> u128 {
+    let mut number = 0;
+    let mut shift = 0;
+    while let Some((&byte, more)) = rest.split_first() {
+        *rest = more;
+        number |= u128::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+        shift += 7;
+    }
+    number
+}

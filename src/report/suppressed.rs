@@ -1,0 +1,48 @@
+//! What is left out of reports for people because the user said so: how much, and by which rule.
+//!
+//! The word "byte" must not occur (see `text`).
+
+use std::collections::BTreeMap;
+
+use super::text::Printable;
+use super::{Report, counted, size};
+use crate::collect::Amount;
+
+/// Lines for rules.
+const MOST_LINES: usize = 10;
+
+/// A line for each rule that suppresses something outstanding, in the order of their places.
+pub(super) fn lines(report: &Report) -> Vec<String> {
+    let mut rules: BTreeMap<(&str, &str), (Amount, u64)> = BTreeMap::new();
+    for stack in &report.stacks {
+        let Some(suppression) = &stack.suppressed_by else {
+            continue;
+        };
+        let shown = stack.shown();
+        if shown.blocks > 0 {
+            let rule = (suppression.place.as_str(), suppression.rule.as_str());
+            let (amount, stacks) = rules.entry(rule).or_default();
+            *amount = *amount + shown;
+            *stacks += 1;
+        }
+    }
+    let more = rules.len().saturating_sub(MOST_LINES);
+    let mut lines: Vec<_> = rules
+        .into_iter()
+        .take(MOST_LINES)
+        .map(|((place, rule), (amount, stacks))| {
+            format!(
+                "{} in {} from {} by {} ({})",
+                size(amount.bytes),
+                counted(amount.blocks, "block"),
+                counted(stacks, "stack"),
+                Printable(rule),
+                Printable(place)
+            )
+        })
+        .collect();
+    if more > 0 {
+        lines.push(format!("… and by {}", counted(more as u64, "more rule")));
+    }
+    lines
+}

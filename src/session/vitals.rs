@@ -1,0 +1,29 @@
+//! How a trace goes, for whoever wants to know between reports.
+
+use anyhow::Context;
+
+use super::Session;
+use crate::collect::{self, Vitals};
+use crate::report::Consumer;
+
+impl Session<'_> {
+    /// Asks `reports` whether they want to know how it goes.
+    pub(super) fn show_vitals(&self, reports: &mut dyn Consumer) -> anyhow::Result<()> {
+        reports.watch(&mut || self.vitals())
+    }
+
+    fn vitals(&self) -> anyhow::Result<Vitals> {
+        let live = &self.live;
+        let vitals = collect::vitals(&live.kernel.recorded, live.started.elapsed());
+        let vitals = vitals.context("cannot read the counters")?;
+        let Some(regions) = &live.regions else {
+            return Ok(vitals);
+        };
+        let (calls, live) = regions.totals();
+        Ok(Vitals {
+            calls,
+            live,
+            ..vitals
+        })
+    }
+}

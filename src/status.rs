@@ -1,0 +1,331 @@
+//! A line on standard error that says how a trace goes, while nothing else is said. Only on a terminal, which nobody else
+//! writes to, and only while memleak is in its foreground.
+//!
+//! There is no thread: the session asks several times a second, between reports, and whatever is written takes the line
+//! away first. Numbers are read twice a second.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::unistd::{getpgrp, tcgetpgrp};
+use tracing::Metadata;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::collect::Vitals;
+use crate::report::{self, Call, Consumer, Report, Stage};
+
+/// Between two pictures.
+const PICTURE: Duration = Duration::from_millis(100);
+/// Between two readings of numbers: rates are over this time.
+const READING: Duration = Duration::from_millis(500);
+
+const WHEEL: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
+const ASCII_WHEEL: [char; 4] = ['|', '/', '-', '\\'];
+
+/// Takes the line away: to its beginning, and everything from there.
+const CLEAR: &str = "\r\x1b[K";
+
+/// The line. Copies are the same line.
+#[derive(Clone, Debug, Default)]
+pub struct StatusLine(Arc<Mutex<Drawn>>);
+
+#[derive(Debug, Default)]
+struct Drawn {
+    /// It is wanted, and there is a place for it.
+    is_wanted: bool,
+    /// It is on the terminal now.
+    is_there: bool,
+}
+
+impl StatusLine {
+    /// From now on the line is drawn, if standard error is a terminal that can do that.
+    pub fn begin(&self) {
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        self.lock().is_wanted = io::stderr().is_terminal() && !is_dumb;
+    }
+
+    /// From now on it is not.
+    pub fn end(&self) {
+        self.clear();
+        self.lock().is_wanted = false;
+    }
+
+    /// Takes it away, so that something else can be written.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.lock().is_wanted
+    }
+
+    /// Nothing is left to tell if standard error is gone.
+    fn draw(&self, text: &str) {
+        let mut drawn = self.lock();
+        let is_ours = tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp());
+        if !drawn.is_wanted || !is_ours {
+            return;
+        }
+        // A line that is as long as the terminal is wide would go on in the next.
+        let width =
+            terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
+        let short: String = text.chars().take(width.saturating_sub(1)).collect();
+        _ = io::stderr().write_all(format!("{CLEAR}{short}").as_bytes());
+        drawn.is_there = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Drawn> {
+        // Every change of it is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drawn {
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_there) {
+            _ = io::stderr().write_all(CLEAR.as_bytes());
+        }
+    }
+}
+
+/// Makes writers that take the line away before they write.
+#[derive(Clone, Debug)]
+pub struct Above<M> {
+    line: StatusLine,
+    inner: M,
+}
+
+impl<M> Above<M> {
+    /// Those of `inner`.
+    pub fn new(line: StatusLine, inner: M) -> Self {
+        Self { line, inner }
+    }
+}
+
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Above<M> {
+    type Writer = AboveWriter<'a, M::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        AboveWriter {
+            line: &self.line,
+            inner: self.inner.make_writer(),
+        }
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
+        AboveWriter {
+            line: &self.line,
+            inner: self.inner.make_writer_for(metadata),
+        }
+    }
+}
+
+/// A writer that takes the line away first. It is not drawn again before that is done.
+#[derive(Debug)]
+pub struct AboveWriter<'a, W> {
+    line: &'a StatusLine,
+    inner: W,
+}
+
+impl<W: Write> Write for AboveWriter<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut drawn = self.line.lock();
+        drawn.clear();
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Draws the line between what a consumer takes.
+pub struct Watched<'a> {
+    line: StatusLine,
+    inner: &'a mut dyn Consumer,
+    pictures: usize,
+    drawn: Option<Instant>,
+    /// The last reading and when it was made, and calls per second up to it.
+    reading: Option<(Instant, Vitals, f64)>,
+    is_utf8: bool,
+}
+
+impl<'a> Watched<'a> {
+    /// Draws `line` between what `inner` takes.
+    pub fn new(line: &StatusLine, inner: &'a mut dyn Consumer) -> Self {
+        Self {
+            line: line.clone(),
+            inner,
+            pictures: 0,
+            drawn: None,
+            reading: None,
+            is_utf8: is_utf8(|name| std::env::var(name).ok()),
+        }
+    }
+
+    fn draw(&mut self, what: &str) {
+        self.pictures = self.pictures.wrapping_add(1);
+        let wheel = if self.is_utf8 { &WHEEL[..] } else { &ASCII_WHEEL };
+        self.line
+            .draw(&format!("{} {what}", wheel[self.pictures % wheel.len()]));
+    }
+
+    /// Reads numbers, if those that there are have become old.
+    fn read(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let since = self.reading.as_ref().map(|(at, ..)| now.duration_since(*at));
+        if since.is_some_and(|since| since < READING) {
+            return Ok(());
+        }
+        let vitals = look()?;
+        let rate = match (&self.reading, since) {
+            (Some((_, last, _)), Some(since)) => per_second(vitals.calls.saturating_sub(last.calls), since),
+            _ => per_second(vitals.calls, vitals.elapsed),
+        };
+        self.reading = Some((now, vitals, rate));
+        Ok(())
+    }
+}
+
+impl Consumer for Watched<'_> {
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        self.line.clear();
+        self.inner.take(report)
+    }
+
+    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        self.line.clear();
+        self.inner.reach(stage)
+    }
+
+    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+        if !calls.is_empty() {
+            self.line.clear();
+        }
+        self.inner.tell(calls)
+    }
+
+    fn watch(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+        if !self.line.is_wanted() || self.drawn.is_some_and(|drawn| drawn.elapsed() < PICTURE) {
+            return Ok(());
+        }
+        self.read(look)?;
+        self.drawn = Some(Instant::now());
+        if let Some((_, vitals, rate)) = self.reading {
+            self.draw(&text(&vitals, rate));
+        }
+        Ok(())
+    }
+
+    fn begin_report(&mut self, is_last: bool) {
+        self.draw(match is_last {
+            true => "making the last report; Ctrl-C again ends without it",
+            false => "making a report",
+        });
+    }
+}
+
+/// What the line says.
+fn text(vitals: &Vitals, rate: f64) -> String {
+    let seconds = vitals.elapsed.as_secs();
+    let time = match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    };
+    let lost = match vitals.lost {
+        0 => "nothing lost".to_owned(),
+        lost => format!("LOST {}", report::counted(lost, "block")),
+    };
+    format!(
+        "{time} | {} events/s | {} live in {} | {} | {lost}",
+        report::rate(rate),
+        report::short_size(vitals.live.bytes),
+        report::counted(vitals.live.blocks, "block"),
+        report::counted(vitals.stacks, "stack"),
+    )
+}
+
+fn per_second(count: u64, time: Duration) -> f64 {
+    let seconds = time.as_secs_f64();
+    if seconds > 0.0 {
+        count as f64 / seconds
+    } else {
+        0.0
+    }
+}
+
+/// Whether the terminal shows more than ASCII, as far as its user says.
+fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let named = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
+    let mut named = named.filter(|value| !value.is_empty());
+    let locale = named.next().unwrap_or_default().to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::Amount;
+
+    /// Numbers are short and have units; a loss is not overlooked.
+    #[test]
+    fn texts() {
+        let vitals = |seconds, lost| Vitals {
+            elapsed: Duration::from_secs(seconds),
+            calls: 0,
+            live: Amount {
+                bytes: 5 << 20,
+                blocks: 1,
+            },
+            stacks: 12,
+            lost,
+        };
+        assert_eq!(
+            text(&vitals(59, 0), 0.0),
+            format!(
+                "59 s | {} events/s | 5.0 MiB live in 1 block | 12 stacks | nothing lost",
+                report::rate(0.0)
+            )
+        );
+        assert!(text(&vitals(61, 3), 1e6).starts_with("1 min 1 s | "));
+        assert!(text(&vitals(7261, 3), 1e6).ends_with(" | LOST 3 blocks"));
+        assert!(text(&vitals(7261, 3), 1e6).starts_with("2 h 1 min | "));
+    }
+
+    /// The first variable of the locale that is set decides.
+    #[test]
+    fn locales() {
+        let of = |pairs: &[(&str, &str)]| {
+            let find = |name: &str| pairs.iter().find(|(other, _)| *other == name);
+            is_utf8(|name| find(name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert!(of(&[("LANG", "en_US.UTF-8")]) && of(&[("LC_ALL", ""), ("LC_CTYPE", "C.utf8")]));
+        assert!(!of(&[]) && !of(&[("LC_ALL", "C"), ("LANG", "en_US.UTF-8")]));
+    }
+
+    /// Numbers are read now and then, however often the session asks, and not at all where there is no line.
+    #[test]
+    fn reading_is_seldom() {
+        struct Nothing;
+        impl Consumer for Nothing {
+            fn take(&mut self, _: &Arc<Report>) -> anyhow::Result<()> {
+                Ok(())
+            }
+        }
+        let mut readings = 0;
+        let line = StatusLine::default();
+        let mut nothing = Nothing;
+        let mut watched = Watched::new(&line, &mut nothing);
+        let mut look = || {
+            readings += 1;
+            Ok(Vitals::default())
+        };
+        watched.watch(&mut look).expect("nothing fails");
+        for _ in 0..1000 {
+            watched.read(&mut look).expect("nothing fails");
+        }
+        assert_eq!(readings, 1);
+    }
+}

@@ -1,0 +1,132 @@
+#!/bin/sh
+# Packs a memleak that needs no libraries: a tar archive, a Debian package, and their checksums. Neither holds more than
+# the program, its pages of the manual, completions and licences. `make dist` builds the program and calls this.
+#
+# usage: tests/package.sh MEMLEAK DIRECTORY
+#   PACKAGE_COMPRESSION    0 to 9, as of xz (6)
+#   SOURCE_DATE_EPOCH      the time of all files; without it, that of the last commit
+set -eu
+umask 022
+export LC_ALL=C
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+[ $# = 2 ] || die "usage: tests/package.sh MEMLEAK DIRECTORY"
+binary=$(realpath "$1")
+mkdir -p "$2"
+directory=$(realpath "$2")
+cd "$(dirname "$0")/.."
+maintainer='The memleak authors <memleak@packages.invalid>'
+level=${PACKAGE_COMPRESSION-6}
+version=$("$binary" --version | cut -d ' ' -f 2)
+epoch=${SOURCE_DATE_EPOCH-$(git log -1 --format=%ct 2>/dev/null)} || true
+[ -n "$epoch" ] || die "the time of the last commit is not known: set SOURCE_DATE_EPOCH"
+export SOURCE_DATE_EPOCH="$epoch"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+
+# What both have, below $1: usr or the archive's own directory.
+add_program() {
+    mkdir -p "$1/bin" "$1/share/man" "$1/share/doc/memleak" "$1/share/bash-completion/completions" \
+        "$1/share/zsh/vendor-completions" "$1/share/fish/vendor_completions.d"
+    strip -o "$1/bin/memleak" "$binary"
+    "$binary" completions bash >"$1/share/bash-completion/completions/memleak"
+    "$binary" completions zsh >"$1/share/zsh/vendor-completions/_memleak"
+    "$binary" completions fish >"$1/share/fish/vendor_completions.d/memleak.fish"
+    mkdir "$work/man"
+    "$binary" man --output-dir "$work/man"
+    for page in "$work"/man/*; do
+        section=$1/share/man/man${page##*.}
+        mkdir -p "$section"
+        gzip -9n <"$page" >"$section/${page##*/}.gz"
+    done
+    rm -r "$work/man"
+    cp README.md "$1/share/doc/memleak/"
+    gzip -9n <CHANGELOG.md >"$1/share/doc/memleak/changelog.gz"
+    {
+        echo "memleak is licensed under the terms of either of the two licences at the end of this file. What is loaded"
+        echo "into the kernel says its own licence in its source, which \`memleak --ebpf\` writes."
+        echo
+        tests/third_party.py
+        for licence in LICENSE-MIT LICENSE-APACHE; do
+            echo
+            echo "================================================================================"
+            echo "memleak $version ($licence)"
+            echo "--------------------------------------------------------------------------------"
+            cat $licence
+        done
+    } >"$1/share/doc/memleak/copyright"
+}
+
+# Users without root: a note, and nothing done without being asked for.
+add_debian_note() {
+    cat >"$1/usr/share/doc/memleak/README.Debian" <<'END'
+memleak traces as root: sudo memleak -p PID. To let the members of one group trace without it, give the program the
+capabilities it needs, and to nobody else:
+
+    addgroup --system memleak
+    chgrp memleak /usr/bin/memleak
+    chmod 750 /usr/bin/memleak
+    setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep /usr/bin/memleak
+
+Who may run it then can read the memory layout, and by that much of the secrets, of every process: it is nearly root.
+Each installation of a new version takes the capabilities away again; `dpkg-statoverride` keeps group and mode:
+
+    dpkg-statoverride --update --add root memleak 0750 /usr/bin/memleak
+
+Kernels before 6.6 want cap_sys_admin as well, to attach probes. `memleak doctor` says what is missing.
+END
+}
+
+# Debian's own changelog, beside the one of the program.
+add_debian_changelog() {
+    gzip -9n >"$1/usr/share/doc/memleak/changelog.Debian.gz" <<END
+memleak ($version-1) unstable; urgency=medium
+
+  * Version $version, see changelog.gz.
+
+ -- $maintainer  $(date -u -R -d "@$epoch")
+END
+}
+
+add_control() {
+    mkdir "$1/DEBIAN"
+    cat >"$1/DEBIAN/control" <<END
+Package: memleak
+Version: $version-1
+Architecture: amd64
+Maintainer: $maintainer
+Section: devel
+Priority: optional
+Installed-Size: $(du -sk --apparent-size "$1/usr" | cut -f 1)
+Suggests: libc6-dbg, libcap2-bin
+Description: memory leak tracer with complete call stacks
+ Attaches to running, unmodified processes and says which call stacks hold
+ memory that was never freed. Stacks are complete through code without frame
+ pointers: unwind tables are compiled from each file's .eh_frame and walked in
+ the kernel. It needs Linux 6.1 or newer, and root or the capabilities that
+ README.Debian names.
+END
+    (cd "$1" && find usr -type f | sort | xargs md5sum) >"$1/DEBIAN/md5sums"
+}
+
+root=$work/root
+mkdir "$root"
+add_program "$root/usr"
+add_debian_note "$root"
+add_debian_changelog "$root"
+add_control "$root"
+dpkg-deb --root-owner-group -Zxz -z"$level" --build "$root" "$directory/memleak_$version-1_amd64.deb"
+
+name=memleak-$version-x86_64-linux
+mv "$root/usr" "$work/$name"
+rm "$work/$name"/share/doc/memleak/*Debian*
+tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -c "$name" |
+    xz -"$level" -T1 >"$directory/$name.tar.xz"
+(cd "$directory" && sha256sum "memleak_$version-1_amd64.deb" "$name.tar.xz" >SHA256SUMS)
+ls -l "$directory"
