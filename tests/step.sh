@@ -7,7 +7,8 @@ target=$1
 shift
 echo "==> $target: $*"
 began=$(date +%s)
-"$@"
+# Started in the background by a shell, a step would ignore SIGINT, and so would the programs that tests interrupt.
+env --default-signal=HUP,INT,QUIT,TERM "$@"
 status=$?
 took=$(($(date +%s) - began))
 if [ "$status" -ne 0 ]; then

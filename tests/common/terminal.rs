@@ -74,11 +74,14 @@ impl Terminal {
             command.arg("--ctty");
         }
         let stream = || Stdio::from(slave.try_clone().expect("a descriptor"));
+        // What a test run has of its own would decide about colours.
+        for name in ["CI", "CLICOLOR", "CLICOLOR_FORCE", "NO_COLOR"] {
+            command.env_remove(name);
+        }
         let child = command
             .arg(program)
             .args(arguments)
             .env("TERM", "xterm-256color")
-            .env_remove("NO_COLOR")
             .envs(environment.iter().copied())
             .stdin(stream())
             .stdout(stream())
