@@ -207,8 +207,9 @@ fn interrupted_at_a_terminal() {
     let directory = directory("live_start-terminal");
     let program = compile(&directory, "gated.c", &RELEASE);
     let reports = directory.join("leaks.json");
+    // Not every shell that `script` finds would leave the terminal's signals to its only command.
     let command = format!(
-        "{} --output {} 1000 -- {} leak catch 5",
+        "exec {} --output {} 1000 -- {} leak catch 5",
         env!("CARGO_BIN_EXE_memleak"),
         reports.display(),
         program.display()
