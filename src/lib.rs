@@ -1,6 +1,7 @@
 //! Leak tracing of running processes with complete, DWARF-unwound stacks, in the kernel.
 //!
-//! This page is the map of the program. `README.md` says how to use it; each module's page says what it does.
+//! This page is the map of the program. `README.md` says how to use it, `bpf/README.md` how a stack is walked,
+//! `CONTRIBUTING.md` how to change it; each module's page says what it does.
 //!
 //! # From start to end
 //!
