@@ -11,10 +11,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use anyhow::Context;
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
+use unwind_tables::addr::Avma;
+
 use super::clock::thread_nanoseconds;
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::statistics::{Statistics, runs_of};
+use crate::target::maps;
 
 // Each function's first instruction is the one that is probed: the kernel emulates `push`, and single-steps `lea`.
 // Global to the linker, since what calls them may be compiled apart; not to other objects.
@@ -206,31 +209,13 @@ fn attach_at(program: &ProgramMut<'_>, offset: usize, way: Way) -> Result<Link, 
 
 /// Where code of this program is in its file.
 fn file_offset(address: usize) -> anyhow::Result<usize> {
-    let maps = fs::read_to_string("/proc/self/maps").context("cannot read our own mappings")?;
-    let found = maps.lines().find_map(|line| offset_in(line, address));
-    found.context("our own code is in no mapping")
-}
-
-/// The same, if it is in the mapping that `line` describes.
-fn offset_in(line: &str, address: usize) -> Option<usize> {
-    let hexadecimal = |text| usize::from_str_radix(text, 16).ok();
-    let mut fields = line.split(' ');
-    let (start, end) = fields.next()?.split_once('-')?;
-    let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
-    let offset = hexadecimal(fields.nth(1)?)?;
-    (start..end).contains(&address).then(|| address - start + offset)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An address is as far into the file as into the mapping, from the mapping's own place in the file on.
-    #[test]
-    fn offsets() {
-        let line = "55a0c0001000-55a0c0005000 r-xp 00003000 fe:01 1234    /usr/bin/a file";
-        assert_eq!(offset_in(line, 0x55a0_c000_1010), Some(0x3010));
-        assert_eq!(offset_in(line, 0x55a0_c000_5000), None);
-        assert_eq!(offset_in("", 0), None);
-    }
+    let maps = fs::read("/proc/self/maps").context("cannot read our own mappings")?;
+    let address = Avma::new(u64::try_from(address)?);
+    let found = maps::parse(&maps)
+        .flatten()
+        .find(|entry| entry.range.contains(&address));
+    let entry = found.context("our own code is in no mapping")?;
+    Ok(usize::try_from(
+        address.get() - entry.range.start.get() + entry.offset.get(),
+    )?)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::{real, whole};
 use crate::bpf::{AllRuns, ProbeProgram, Runs, Traps};
 
 /// Windows that are remembered.
@@ -269,20 +270,6 @@ fn per_run(windows: &VecDeque<Window>, number: usize, empty: f64) -> f64 {
 /// 0 of nothing.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-fn real(count: u64) -> f64 {
-    count as f64
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "saturates"
-)]
-fn whole(count: f64) -> u64 {
-    count.round() as u64
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! step by the very factor that the cost is too large by never takes it too far down, and the steps come to rest. Up
 //! it goes at once, by as much as it takes; down only when the cost was well under the limit for a second, and slowly.
 
+use super::{real, whole};
 use crate::bpf::Sampling;
 
 /// Where a change leads to, as a share of the limit. Above `LOW` of it, nothing is changed.
@@ -116,20 +117,6 @@ impl Governor {
             distance
         };
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "distances are at most 2^40")]
-fn real(distance: u64) -> f64 {
-    distance as f64
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "from 1 to 2^40"
-)]
-fn whole(distance: f64) -> u64 {
-    distance.round() as u64
 }
 
 #[cfg(test)]

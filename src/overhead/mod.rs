@@ -45,3 +45,22 @@ pub struct Governed {
     /// What probes alone cost, where that is more than the limit.
     pub floor: Option<f64>,
 }
+
+/// A count to reckon with: exact below 2^53.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "counts and distances are far below 2^53"
+)]
+fn real(count: u64) -> f64 {
+    count as f64
+}
+
+/// The nearest count.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "saturates"
+)]
+fn whole(count: f64) -> u64 {
+    count.round() as u64
+}
