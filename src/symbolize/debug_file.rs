@@ -15,10 +15,13 @@ use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ReadRef};
 
-use super::root::{Opened, open_regular};
+use crate::target::foreign::{Found, LastLink, OpenError, open_in_root};
 
 /// Where debug files are kept.
 pub(super) const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
+
+/// Larger files are not opened, in bytes.
+const MAX_FILE: u64 = 4 << 30;
 
 /// Bytes of the longest build-id that is looked for. Linkers make 8, 16 or 20.
 const MAX_BUILD_ID: usize = 64;
@@ -26,6 +29,11 @@ const MAX_BUILD_ID: usize = 64;
 /// What a server and a directory of debug files know an object by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BuildId(Vec<u8>);
+
+/// Opens a debug file that is named for a process whose root is `root`.
+pub(super) fn open_regular(root: &Path, path: &Path) -> Result<Found, OpenError> {
+    open_in_root(root, path, LastLink::Follow, MAX_FILE)
+}
 
 /// What an object says about its debug file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +59,7 @@ impl DebugLinks {
     }
 
     /// The first debug file found for the object at `path`, looking under each of `roots` in turn.
-    pub(super) fn find(&self, path: &Path, roots: &[PathBuf]) -> Option<Opened> {
+    pub(super) fn find(&self, path: &Path, roots: &[PathBuf]) -> Option<Found> {
         roots.iter().find_map(|root| {
             let by_id = self.build_id.as_ref().and_then(|id| id.open_kept(root));
             by_id.or_else(|| {
@@ -62,7 +70,7 @@ impl DebugLinks {
         })
     }
 
-    fn open_linked(&self, root: &Path, path: &Path) -> Option<Opened> {
+    fn open_linked(&self, root: &Path, path: &Path) -> Option<Found> {
         let (_, crc) = self.link.as_ref()?;
         let opened = open_regular(root, path).ok()?;
         let belongs = match (&self.build_id, build_id_of(&opened.file)) {
@@ -140,7 +148,7 @@ impl BuildId {
     }
 
     /// Opens the file at `path` if it has this build-id.
-    pub(super) fn open_same(&self, root: &Path, path: &Path) -> Option<Opened> {
+    pub(super) fn open_same(&self, root: &Path, path: &Path) -> Option<Found> {
         let opened = open_regular(root, path).ok()?;
         self.is_of(&opened.file).then_some(opened)
     }
@@ -151,7 +159,7 @@ impl BuildId {
     }
 
     /// The file with this build-id among those that are kept by build-id.
-    fn open_kept(&self, root: &Path) -> Option<Opened> {
+    fn open_kept(&self, root: &Path) -> Option<Found> {
         self.open_same(root, &self.kept_path())
     }
 

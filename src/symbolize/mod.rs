@@ -20,7 +20,6 @@ mod lines;
 mod mini_debug;
 mod object;
 mod perf_map;
-mod root;
 mod sections;
 mod split;
 mod symbols;

@@ -2,7 +2,8 @@
 //! line `START SIZE NAME` for each piece of code, in hexadecimal (Linux, `tools/perf/Documentation/jit-interface.txt`).
 //!
 //! What is said later counts: a compiler that runs with the program uses memory again. The file is anybody's guess:
-//! lines that say nothing are left out, and it is read only if it is the process's user's or root's own.
+//! lines that say nothing are left out. It is read only if it is the process's user's own, and no link: what is in it is
+//! shown, and a link, or another's file mounted there, would show a file that this user could not read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use unwind_tables::addr::Avma;
 
-use super::root;
+use crate::target::foreign::{LastLink, open_in_root};
 
 /// Nothing of a longer file is read beyond.
 const MAX_BYTES: u64 = 256 << 20;
@@ -37,8 +38,9 @@ impl PerfMap {
     /// There is none, or it is not to be trusted.
     pub fn read(root: &Path, pid: u32, user: u32) -> io::Result<Self> {
         let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-        let file = root::open_regular(root, &path)?.file;
-        if ![user, 0].contains(&file.metadata()?.uid()) {
+        let found = open_in_root(root, &path, LastLink::Refuse, u64::MAX);
+        let file = found.map_err(|error| io::Error::new(error.kind(), error))?.file;
+        if user != file.metadata()?.uid() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let mut text = Vec::new();
@@ -94,6 +96,8 @@ fn parse_line(line: &[u8]) -> Option<(u64, Piece)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
     use super::*;
 
     /// The last line that names an address counts; what is not whole or makes no sense names nothing.
@@ -125,19 +129,23 @@ mod tests {
         }
     }
 
-    /// A file of another user's is not read.
+    /// A file of another user's, and were it root's, is not read, nor one that is reached by a link.
     #[test]
     fn only_the_users_own() {
-        let directory = std::env::temp_dir().join(format!("memleak-perf_map-{}", std::process::id()));
-        std::fs::create_dir_all(directory.join("tmp")).expect("a directory");
-        std::fs::write(directory.join("tmp/perf-7.map"), "10 10 f\n").expect("a file");
-        let user = std::fs::metadata(&directory).expect("it is there").uid();
-        let read = |pid, user| PerfMap::read(&directory, pid, user).map(|map| map.pieces.len());
-        assert_eq!(read(7, user).ok(), Some(1));
-        if user != 0 {
-            assert!(read(7, user + 1).is_err());
+        const USER: u32 = 4711;
+        let root = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| root.path().join("tmp").join(name);
+        std::fs::create_dir(root.path().join("tmp")).expect("a directory");
+        for (name, owner) in [("perf-7.map", USER), ("perf-8.map", 0)] {
+            std::fs::write(path(name), "10 10 f\n").expect("a file");
+            chown(path(name), Some(owner), None).expect("as root");
         }
-        assert!(read(8, user).is_err());
-        std::fs::remove_dir_all(directory).expect("it is ours");
+        symlink("perf-7.map", path("perf-9.map")).expect("a link");
+        let read = |pid, user| PerfMap::read(root.path(), pid, user).map(|map| map.pieces.len());
+        assert_eq!(read(7, USER).ok(), Some(1));
+        assert_eq!(read(8, 0).ok(), Some(1));
+        for (pid, user) in [(7, USER + 1), (7, 0), (8, USER), (9, USER), (10, USER)] {
+            assert!(read(pid, user).is_err(), "{pid} {user}");
+        }
     }
 }

@@ -16,10 +16,9 @@ use object::LittleEndian;
 use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 
-use super::debug_file::DEBUG_DIRECTORY;
+use super::debug_file::{DEBUG_DIRECTORY, open_regular};
 use super::frame::Gap;
 use super::lines::check_nesting;
-use super::root::open_regular;
 use super::sections::{Budget, Content, Reader, Source};
 
 /// Finds the split units of one object.

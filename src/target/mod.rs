@@ -4,6 +4,7 @@
 //! its start time, so that a successor with the same pid is never taken for it.
 
 mod confirm;
+pub(crate) mod foreign;
 pub mod history;
 mod linking;
 mod mapped_file;
@@ -152,9 +153,15 @@ impl Target {
         innermost.unwrap_or(self.pid)
     }
 
-    /// The user that it runs as.
+    /// The user whose files are its own: whom it makes new ones for.
+    ///
+    /// Not the owner of its directory in `/proc`: that is root for every process that has asked not to be looked into.
     pub fn user(&self) -> io::Result<u32> {
-        fs::metadata(format!("/proc/{}", self.pid)).map(|metadata| metadata.uid())
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        // Real, effective, saved, and for file systems.
+        let user = line.and_then(|users| users.split_whitespace().nth(3)?.parse().ok());
+        user.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unknown format"))
     }
 
     /// The command name when it was opened, at most 15 bytes.
@@ -269,9 +276,9 @@ impl Target {
     /// The loader where it is mapped under another name than the program asks for, as musl's is.
     fn loader_by_path(&self, modules: &Modules, executable: Option<ModuleId>) -> Option<ModuleId> {
         let path = modules.get(executable?)?.linking().interpreter.as_deref()?;
-        let path = Path::new(OsStr::from_bytes(path)).strip_prefix("/").ok()?;
-        let file = fs::metadata(Path::new(&format!("/proc/{}/root", self.pid)).join(path)).ok()?;
-        modules.of_file((file.dev(), file.ino()))
+        let path = Some(Path::new(OsStr::from_bytes(path))).filter(|path| path.is_absolute())?;
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        modules.of_file(foreign::identity_in_root(&root, path).ok()?)
     }
 }
 

@@ -20,6 +20,7 @@ use unwind_tables::elf::{ElfView, Segment};
 use unwind_tables::error::TableError;
 use unwind_tables::fingerprint::{Fingerprint, fingerprint};
 
+use super::foreign::{LastLink, OpenError, open_exactly, open_in_root};
 use super::linking::Linking;
 use super::mapped_file::MappedFile;
 use super::maps::{MapsEntry, MapsName};
@@ -146,7 +147,7 @@ pub enum Unreadable {
     /// It was unmapped after the maps were read, and its path leads elsewhere.
     #[error("it was unmapped before it could be opened")]
     Gone,
-    /// A device or the like, which is not opened because that may have effects.
+    /// A device, a file that the kernel makes up or the like, which is not opened because that may have effects.
     #[error("it is not a regular file")]
     NotRegular,
     /// The file is not an ELF file that can be used here.
@@ -158,6 +159,15 @@ pub enum Unreadable {
     /// `[vsyscall]`: a fixed kernel page that only looks mapped.
     #[error("it is a page of the kernel's")]
     KernelPage,
+}
+
+impl From<OpenError> for Unreadable {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::NotRegular => Self::NotRegular,
+            OpenError::System(error) => Self::CannotOpen(error.kind()),
+        }
+    }
 }
 
 /// What `/proc/PID/maps` says of a file, so that each is opened once.
@@ -206,7 +216,10 @@ impl Modules {
 
     /// The module of a file in our own view of the file system.
     pub fn add_file(&mut self, path: &Path) -> Result<ModuleId, Unreadable> {
-        let opened = open_regular(path)?;
+        let opened = Opened {
+            file: open_exactly(path)?,
+            device_unconfirmed: false,
+        };
         self.insert_file(opened, path)
     }
 
@@ -292,17 +305,24 @@ impl Modules {
 fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unreadable> {
     let (start, end) = (entry.range.start, entry.range.end);
     let absent = Unreadable::CannotOpen(io::ErrorKind::NotFound);
-    let gone = match open_regular(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
-        Ok(opened) if is_still(entry, path, &opened.file) => return Ok(opened),
+    let exactly = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+    let gone = match open_exactly(&exactly).map_err(Unreadable::from) {
+        Ok(file) if is_still(entry, path, &file) => {
+            return Ok(Opened {
+                file,
+                device_unconfirmed: false,
+            });
+        }
         // Another file's mapping has its place by now.
         Ok(_) => true,
         Err(Unreadable::NotRegular) => return Err(Unreadable::NotRegular),
         // Not permitted, or the mapping went away since the maps were read.
         Err(error) => error == absent,
     };
-    let relative = path.strip_prefix("/").unwrap_or(path);
-    let opened = open_regular(&PathBuf::from(format!("/proc/{pid}/root")).join(relative));
-    let opened = opened.map_err(|error| {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    // It is mapped: there is no limit to what may be.
+    let found = open_in_root(&root, path, LastLink::Follow, u64::MAX);
+    let found = found.map_err(Unreadable::from).map_err(|error| {
         if gone {
             Unreadable::Gone
         } else if error == absent {
@@ -311,7 +331,7 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
             error
         }
     })?;
-    let metadata = opened
+    let metadata = found
         .file
         .metadata()
         .map_err(|error| Unreadable::CannotOpen(error.kind()))?;
@@ -324,8 +344,8 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
     }
     let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
     Ok(Opened {
+        file: found.file,
         device_unconfirmed: device != entry.device,
-        ..opened
     })
 }
 
@@ -344,23 +364,6 @@ fn is_still(entry: &MapsEntry, path: &Path, file: &File) -> bool {
 fn without_deleted(path: &Path) -> &[u8] {
     let bytes = path.as_os_str().as_bytes();
     bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)
-}
-
-/// Opens a file for reading, if it is a regular one: opening a device or a pipe may have effects.
-fn open_regular(path: &Path) -> Result<Opened, Unreadable> {
-    let cannot_open = |error: io::Error| Unreadable::CannotOpen(error.kind());
-    // Asked twice: before, so that a device is not opened, and after, because a path can change.
-    if !fs::metadata(path).map_err(cannot_open)?.is_file() {
-        return Err(Unreadable::NotRegular);
-    }
-    let file = File::open(path).map_err(cannot_open)?;
-    if !file.metadata().map_err(cannot_open)?.is_file() {
-        return Err(Unreadable::NotRegular);
-    }
-    Ok(Opened {
-        file,
-        device_unconfirmed: false,
-    })
 }
 
 /// The bytes of a mapping, out of the process's memory.
