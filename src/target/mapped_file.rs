@@ -1,4 +1,4 @@
-//! A file's bytes, memory-mapped. The only `unsafe` of `target`.
+//! A file's bytes, memory-mapped. The only `unsafe` of `target`, with `shortened`.
 //!
 //! Mapped and not read: a target can map gigabytes of libraries of which a tracer needs `.eh_frame`
 //! and a few symbols, so a private copy would cost memory and start-up time that the page cache
@@ -10,9 +10,15 @@ use std::io;
 
 use memmap2::{Mmap, MmapOptions, UncheckedAdvice};
 
+use super::shortened::Watch;
+
 /// The bytes of a regular file, read-only.
 #[derive(Debug)]
-pub(super) struct MappedFile(Mmap);
+pub(super) struct MappedFile {
+    // Before the mapping that it is over: fields are dropped in their order.
+    watch: Watch,
+    map: Mmap,
+}
 
 impl MappedFile {
     /// Maps the whole of `file`, which the caller has found to be a regular file.
@@ -20,36 +26,119 @@ impl MappedFile {
     /// Shared: into a private mapping of code, the kernel writes the breakpoints of probes that other tools have on
     /// every process (`valid_vma` in Linux, `kernel/events/uprobes.c`), and the file would seem to hold them.
     ///
-    /// The risk that remains: who truncates the file in place makes the next read of a page past
-    /// its new end raise SIGBUS, which ends this process, and who overwrites it changes bytes
-    /// under a parser. Both are accepted, because of what they are bounded to:
-    /// * an executable in use cannot be opened for writing (ETXTBSY), and package managers and
-    ///   linkers replace a library by renaming, which leaves the mapped inode alone;
-    /// * who truncates a library in place takes the same pages from the target, which has it
-    ///   mapped as code;
-    /// * our end is not the target's: its probes are removed by the kernel with our last
-    ///   descriptor, and nothing of it was ever written;
-    /// * parsers check every length and index against the slice and trust no value twice, so
-    ///   changed bytes give wrong rows of that file at worst.
+    /// Who may write the file may cut it off, which reads as zeros from then on ([`Watch`]), or overwrite it, which changes
+    /// bytes under a parser. Parsers check every length and index against the slice and trust no value twice, so that
+    /// changed bytes give wrong rows of that file at worst. (An executable in use cannot be opened for writing, ETXTBSY, and
+    /// package managers and linkers replace a library by renaming, which leaves the mapped inode alone.)
     pub(super) fn map(file: &File) -> io::Result<Self> {
         let options = MmapOptions::new();
         // SAFETY: the mapping is read-only, lives as long as this value, and is only
         // handed out as a slice borrowed from it. That no one else modifies the file cannot be
         // guaranteed for any file mapping; the consequences are bounded as described above, and
         // every user of the slice treats it as untrusted input.
-        unsafe { options.map(file) }.map(Self)
+        let map = unsafe { options.map(file) }?;
+        let watch = Watch::over(&map)?;
+        Ok(Self { watch, map })
     }
 
     /// Gives back the memory that holds what was read of it. Reading on is as before, and takes as long as at first.
     pub(super) fn release(&self) {
         // SAFETY: the mapping is of a file and shared, so that the pages are read from the file again.
-        let released = unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) };
+        let released = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
         // The kernel knows it for every mapping of a file; without it, there is more memory resident.
         _ = released;
     }
 
     /// The file's bytes.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.map
+    }
+
+    /// Whether the file has become shorter than it was: what is missing was read as zeros.
+    pub(super) fn is_cut(&self) -> bool {
+        self.watch.is_cut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    const PAGES: u64 = 64;
+    const PAGE: u64 = 4096;
+
+    /// A file of pages that are full of ones, and its mapping.
+    fn mapped() -> (File, MappedFile) {
+        let mut file = tempfile::tempfile().expect("a file");
+        let bytes = usize::try_from(PAGES * PAGE).expect("small");
+        file.write_all(&vec![1; bytes]).expect("written");
+        let mapped = MappedFile::map(&file).expect("mapped");
+        (file, mapped)
+    }
+
+    fn ones(mapped: &MappedFile) -> u64 {
+        mapped.bytes().iter().map(|&byte| u64::from(byte)).sum()
+    }
+
+    /// What is cut off a file reads as zeros, also after its memory was given back and after the file has grown again; what
+    /// is left reads as before, and another file is not touched.
+    #[test]
+    fn what_is_cut_off_reads_as_zeros() {
+        let ((file, cut), (other_file, other)) = (mapped(), mapped());
+        assert_eq!((ones(&cut), cut.is_cut()), (PAGES * PAGE, false));
+        file.set_len(10 * PAGE + 5).expect("cut off");
+        // The kernel clears the rest of the last page.
+        for _ in 0..2 {
+            assert_eq!((ones(&cut), cut.is_cut()), (10 * PAGE + 5, true));
+            cut.release();
+        }
+        file.set_len(PAGES * PAGE).expect("a hole");
+        assert_eq!((ones(&cut), cut.is_cut()), (10 * PAGE + 5, true));
+        file.set_len(0).expect("cut off");
+        cut.release();
+        assert_eq!((ones(&cut), cut.is_cut()), (0, true));
+        assert_eq!((ones(&other), other.is_cut()), (PAGES * PAGE, false));
+        // A place that was used before starts anew.
+        drop((cut, other));
+        let (_file, again) = mapped();
+        assert_eq!((ones(&again), again.is_cut()), (PAGES * PAGE, false));
+        drop(other_file);
+    }
+
+    /// Many threads read many files that are cut off and written anew all the time, and none of them ends us.
+    #[test]
+    fn cut_off_all_the_time() {
+        let done = AtomicBool::new(false);
+        let (file, _) = mapped();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    file.set_len(0).expect("cut off");
+                    file.set_len(PAGES * PAGE).expect("a hole");
+                    file.write_all_at(&[1], 7 * PAGE).expect("written");
+                }
+            });
+            let read = || {
+                let mut cut = 0;
+                while cut < 20 {
+                    // Empty just now, perhaps, and not to be mapped.
+                    let Ok(mapped) = MappedFile::map(&file) else {
+                        continue;
+                    };
+                    assert!(ones(&mapped) <= 1);
+                    cut += usize::from(mapped.is_cut());
+                }
+            };
+            let readers = [scope.spawn(read), scope.spawn(read)];
+            for reader in readers {
+                reader.join().expect("it is not ended");
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 }

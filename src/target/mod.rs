@@ -12,6 +12,7 @@ pub mod mappings;
 pub mod maps;
 pub mod modules;
 mod settled;
+mod shortened;
 pub mod smaps;
 mod stat;
 

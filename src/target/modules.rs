@@ -102,6 +102,14 @@ impl Module {
         }
     }
 
+    /// Whether its file has become shorter while it was mapped here: some of its bytes were read as zeros.
+    pub fn is_cut(&self) -> bool {
+        match &self.content {
+            Content::File { bytes, .. } => bytes.is_cut(),
+            Content::Vdso(_) => false,
+        }
+    }
+
     /// A path under which this process reaches the very inode, for attaching probes.
     ///
     /// Valid while the module lives. `None` for the vDSO, which has no file to probe.
