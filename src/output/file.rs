@@ -1,7 +1,7 @@
 //! A file that is made for output: readable by its owner alone, who is the user that called sudo, if one did.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use nix::unistd::{Gid, Uid, fchown};
 use tempfile::{Builder, NamedTempFile};
 
 use super::OutputError;
+use super::there::There;
 use crate::launch;
 
 /// What output is written to.
@@ -26,52 +27,37 @@ pub(crate) enum File {
 impl File {
     /// Makes the file, or empties it if it is there and is to be replaced.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+        let there = There::at(path)?;
         // A device or a pipe is written to; nothing of it is lost.
-        let overwrite = overwrite || is_special(path);
-        let file = Self::open_with(OpenOptions::new().write(true), path, overwrite, true);
-        file.map(Self::Open)
+        let overwrite = overwrite || there.as_ref().is_some_and(|there| !there.is_file());
+        let mut options = OpenOptions::new();
+        let options = options.write(true).truncate(true);
+        make(path, there, overwrite, options).map(Self::Open)
     }
 
     /// Makes a file that is read again, too, and can have another put into its place; or opens it if it is there and is
     /// to be replaced. It is not emptied. Returns whether it was made.
     pub(crate) fn open_to_rewrite(path: &Path, overwrite: bool) -> Result<(fs::File, bool), OutputError> {
-        let there = fs::metadata(path);
-        if there.as_ref().is_ok_and(|there| !there.is_file()) {
+        let there = There::at(path)?;
+        if there.as_ref().is_some_and(|there| !there.is_file()) {
             let error = io::Error::other("it is not a regular file");
             return Err(refused(path, error));
         }
-        let mut options = OpenOptions::new();
-        let opened = Self::open_with(options.read(true).write(true), path, overwrite, false);
-        opened.map(|file| (file, there.is_err()))
-    }
-
-    fn open_with(
-        options: &mut OpenOptions,
-        path: &Path,
-        overwrite: bool,
-        truncate: bool,
-    ) -> Result<fs::File, OutputError> {
-        options.mode(0o600);
-        let made = options.create_new(true).open(path).and_then(owned);
-        let file = match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && overwrite => {
-                options.create_new(false).truncate(truncate).open(path)
-            }
-            made => made,
-        };
-        file.map_err(|error| refused(path, error))
+        let is_new = there.is_none();
+        let file = make(path, there, overwrite, OpenOptions::new().read(true).write(true))?;
+        Ok((file, is_new))
     }
 
     /// Makes a file beside `path` that will take its place.
     pub(crate) fn prepare(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
-        if is_special(path) {
-            return Self::open(path, true);
-        }
-        if !overwrite && fs::symlink_metadata(path).is_ok() {
-            return Err(OutputError::Exists(path.to_owned()));
-        }
+        let there = There::at(path)?;
         // What a link leads to is replaced, not the link.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let path = match &there {
+            Some(there) if !there.is_file() => return Self::open(path, true),
+            Some(_) if !overwrite => return Err(OutputError::Exists(path.to_owned())),
+            Some(there) => there.path.clone(),
+            None => path.to_owned(),
+        };
         let directory = match path.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
@@ -119,21 +105,23 @@ impl Write for File {
     }
 }
 
-fn is_special(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|there| !there.is_file())
-}
-
-/// Whether a file is there that begins so. Devices and pipes are not read.
-pub(super) fn begins_with(path: &Path, begin: &[u8]) -> bool {
-    let read = || {
-        let is_file = fs::metadata(path)?.is_file();
-        let mut bytes = vec![0; begin.len()];
-        if is_file {
-            fs::File::open(path)?.read_exact(&mut bytes)?;
+/// Opens what is there if it is to be replaced, or makes a file where nothing is.
+fn make(
+    path: &Path,
+    there: Option<There>,
+    overwrite: bool,
+    options: &mut OpenOptions,
+) -> Result<fs::File, OutputError> {
+    let file = match there {
+        Some(_) if !overwrite => return Err(OutputError::Exists(path.to_owned())),
+        Some(there) => there.open(options),
+        // Not by a link that has come there meanwhile, either.
+        None => {
+            let new = options.truncate(false).create_new(true).mode(0o600);
+            new.open(path).and_then(owned)
         }
-        io::Result::Ok(bytes)
     };
-    read().is_ok_and(|bytes| bytes == begin)
+    file.map_err(|error| refused(path, error))
 }
 
 fn refused(path: &Path, error: io::Error) -> OutputError {

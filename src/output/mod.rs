@@ -6,6 +6,7 @@
 
 mod file;
 mod reader;
+mod there;
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,17 @@ pub enum OutputError {
     /// It is there already.
     #[error("`{}` is there already: give -f to replace it, or another name", .0.display())]
     Exists(PathBuf),
+    /// It is there already, and another user's.
+    #[error(
+        "`{}` belongs to user {owner}, who could read what is written to it, or have it written elsewhere: remove it, or \
+         give another name", .path.display()
+    )]
+    Stranger {
+        /// Its name.
+        path: PathBuf,
+        /// Whose it is, or the link there.
+        owner: u32,
+    },
     /// It cannot be made.
     #[error("cannot write `{}`: {error}", .path.display())]
     File {
@@ -59,7 +71,7 @@ impl Document {
     ///
     /// [`OutputError`]; nothing was made then.
     pub(crate) fn prepare(path: &Path, begin: &str, overwrite: bool) -> Result<Self, OutputError> {
-        let overwrite = overwrite || file::begins_with(path, begin.as_bytes());
+        let overwrite = overwrite || there::begins_with(path, begin.as_bytes());
         File::prepare(path, overwrite).map(Self)
     }
 
