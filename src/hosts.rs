@@ -4,7 +4,6 @@
 //! `getent`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::{io, thread};
 
@@ -15,6 +14,8 @@ use ureq::tls::{Certificate, TlsConfig};
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Error};
+
+use crate::system;
 
 /// What asks servers by `config`.
 pub(crate) fn agent(config: Config) -> Agent {
@@ -86,12 +87,8 @@ const MOST_ADDRESSES: usize = 16;
 
 /// All addresses of a host, none if it is not known.
 fn ask(host: &str) -> io::Result<Vec<IpAddr>> {
-    let mut command = Command::new("getent");
-    command
-        .args(["ahosts", "--", host])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
-    let answer = command.output();
+    let answer =
+        system::command("getent").and_then(|mut getent| getent.args(["ahosts", "--", host]).output());
     let answer =
         answer.map_err(|error| io::Error::new(error.kind(), format!("cannot run `getent`: {error}")))?;
     let mut addresses = Vec::new();

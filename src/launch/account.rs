@@ -3,13 +3,14 @@
 //! These are modules that libc loads. A static program cannot load them safely: they have to be of the very libc that is
 //! in the program. It asks `getent` and `id` instead, which are the system's own.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
+
+use crate::system;
 
 /// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl Account {
     }
 
     fn asked(user: Uid) -> io::Result<Option<Self>> {
-        let Some(line) = ask(Command::new("getent").args(["passwd", &user.to_string()]))? else {
+        let Some(line) = ask("getent", ["passwd".as_ref(), user.to_string().as_ref()])? else {
             return Ok(None);
         };
         let found = Self::parse(&line);
@@ -73,7 +74,7 @@ impl Account {
                 self.name.display()
             ))
         };
-        let line = ask(Command::new("id").arg("-G").arg("--").arg(&self.name))?.ok_or_else(unknown)?;
+        let line = ask("id", ["-G".as_ref(), "--".as_ref(), &*self.name])?.ok_or_else(unknown)?;
         let line = String::from_utf8_lossy(&line);
         let groups = line
             .split_whitespace()
@@ -82,10 +83,9 @@ impl Account {
     }
 }
 
-/// The first line of what a program answers, which is nothing if it fails.
-fn ask(command: &mut Command) -> io::Result<Option<Vec<u8>>> {
-    let name = command.get_program().display().to_string();
-    let answer = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+/// The first line of what a program of the system answers, which is nothing if it fails.
+fn ask<const N: usize>(name: &str, arguments: [&OsStr; N]) -> io::Result<Option<Vec<u8>>> {
+    let answer = system::command(name).and_then(|mut command| command.args(arguments).output());
     let answer =
         answer.map_err(|error| io::Error::new(error.kind(), format!("cannot run `{name}`: {error}")))?;
     let line = answer.stdout.split(|&byte| byte == b'\n').next();
