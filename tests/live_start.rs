@@ -327,6 +327,24 @@ fn ended_before_it_began() {
     );
 }
 
+/// What proves to servers who memleak is stays here; all else of the environment is the program's.
+#[test]
+fn secrets_stay_here() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+    let secrets = [
+        ("MEMLEAK_PUSH_TOKEN", "secret"),
+        ("MEMLEAK_TOP", "3"),
+        ("OTHER", "kept"),
+    ];
+    command.envs(secrets).args(["-c", "/usr/bin/env"]);
+    let outcome = Started::spawn(&mut command).finish();
+    assert_eq!(outcome.status, Some(0), "{:#?}", outcome.messages);
+    let said = |line: &str| outcome.lines.iter().any(|said| said == line);
+    assert!(said("OTHER=kept") && said("MEMLEAK_TOP=3"), "{:?}", outcome.lines);
+    let leaked = outcome.lines.iter().find(|line| line.contains("secret"));
+    assert_eq!(leaked, None);
+}
+
 /// Who called sudo is who the program runs as.
 #[test]
 fn under_sudo() {

@@ -25,6 +25,9 @@ use super::{LaunchError, ProgramEnd, Running, Streams, name_of};
 const ENABLE_FIRST: u64 = 1;
 const ENABLE_BOTH: u64 = 1 | 1 << 2;
 
+/// Variables of ours that hold what proves to servers who we are. A program that we start has no use for it.
+const SECRETS: [&str; 3] = ["MEMLEAK_PUSH_TOKEN", "MEMLEAK_PUSH_HEADER", "MEMLEAK_PUSH"];
+
 /// A program that is stopped, and killed when this is dropped. All calls must come from the thread that started it.
 #[derive(Debug)]
 pub struct Held {
@@ -214,6 +217,9 @@ fn command(program: &[OsString], relay: &Relay, name: &str) -> Result<Command, L
     })?;
     let mut command = Command::new(program.first().cloned().unwrap_or_default());
     command.args(program.iter().skip(1));
+    for secret in SECRETS {
+        command.env_remove(secret);
+    }
     if let Some(user) = &run_as {
         command.envs(user.environment(std::env::var_os("HOME").as_deref()));
     }
