@@ -4,7 +4,7 @@
 //! (Servers that there are for this, such as tiny_http, have no limit of any of these.)
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -33,14 +33,24 @@ pub(super) fn start(
 ) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
     let bound = listener.local_addr()?;
-    let page = Arc::new(page);
+    let site = Arc::new(Site {
+        is_local: bound.ip().is_loopback(),
+        page,
+    });
     thread::Builder::new()
         .name("metrics".to_owned())
-        .spawn(move || accept(&listener, &page))?;
+        .spawn(move || accept(&listener, &site))?;
     Ok(bound)
 }
 
-fn accept<P: Fn() -> String + Send + Sync + 'static>(listener: &TcpListener, page: &Arc<P>) {
+/// What is served.
+struct Site<P> {
+    /// Whether this machine alone is served.
+    is_local: bool,
+    page: P,
+}
+
+fn accept<P: Fn() -> String + Send + Sync + 'static>(listener: &TcpListener, site: &Arc<Site<P>>) {
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -52,10 +62,10 @@ fn accept<P: Fn() -> String + Send + Sync + 'static>(listener: &TcpListener, pag
             refuse(&stream);
             continue;
         };
-        let page = Arc::clone(page);
+        let site = Arc::clone(site);
         let served = thread::Builder::new().name("metrics".to_owned()).spawn(move || {
             // A client that is gone needs no answer.
-            _ = serve(&stream, &*page);
+            _ = serve(&stream, &site);
             drop(place);
         });
         if let Err(error) = served {
@@ -136,9 +146,9 @@ impl Answer {
     }
 }
 
-fn serve(stream: &TcpStream, page: &dyn Fn() -> String) -> io::Result<()> {
+fn serve<P: Fn() -> String>(stream: &TcpStream, site: &Site<P>) -> io::Result<()> {
     let answer = match read_head(stream, Instant::now() + PATIENCE) {
-        Ok(head) => answer(&head, page),
+        Ok(head) => answer(&head, site),
         Err(answer) => answer,
     };
     let mut bytes = answer.head().into_bytes();
@@ -175,7 +185,7 @@ fn read_head(stream: &TcpStream, end: Instant) -> Result<Vec<u8>, Answer> {
     }
 }
 
-fn answer(head: &[u8], page: &dyn Fn() -> String) -> Answer {
+fn answer<P: Fn() -> String>(head: &[u8], site: &Site<P>) -> Answer {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let (method, target) = match request.parse(head) {
@@ -186,13 +196,17 @@ fn answer(head: &[u8], page: &dyn Fn() -> String) -> Answer {
         Err(httparse::Error::Version) => return Answer::plain(505, "HTTP Version Not Supported"),
         Ok(httparse::Status::Partial) | Err(_) => return Answer::plain(400, "Bad Request"),
     };
+    // A page in a browser here may have a host of its own mean this machine, and read what it is answered.
+    if site.is_local && !request.headers.iter().all(is_local_host) {
+        return Answer::plain(421, "Misdirected Request");
+    }
     let path = target.split('?').next().unwrap_or(target);
     let answer = match (method, path) {
         ("GET" | "HEAD", PATH) => Answer {
             status: 200,
             reason: "OK",
             content_type: PAGE,
-            body: page(),
+            body: (site.page)(),
             has_body: true,
         },
         ("GET" | "HEAD", _) => Answer::plain(404, "Not Found"),
@@ -202,6 +216,22 @@ fn answer(head: &[u8], page: &dyn Fn() -> String) -> Answer {
         has_body: method != "HEAD",
         ..answer
     }
+}
+
+/// Whether a header, if it says which host is asked, names this machine as nobody else can: by its own name, or by a number.
+fn is_local_host(header: &httparse::Header<'_>) -> bool {
+    if !header.name.eq_ignore_ascii_case("host") {
+        return true;
+    }
+    let Ok(host) = std::str::from_utf8(header.value) else {
+        return false;
+    };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let literal = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    name.eq_ignore_ascii_case("localhost") || literal.unwrap_or(name).parse::<IpAddr>().is_ok()
 }
 
 /// Time until `end`; an error if there is none.

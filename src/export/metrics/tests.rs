@@ -244,7 +244,7 @@ fn answer(mut stream: TcpStream) -> String {
 #[test]
 fn requests() {
     let (metrics, address) = served();
-    let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+    let get = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let before = ask(&address, get);
     assert!(!before.contains("memleak_outstanding_bytes"), "{before}");
     metrics.take(&sample());
@@ -287,6 +287,46 @@ fn requests() {
     half.write_all(b"GET /metrics").unwrap();
     half.shutdown(std::net::Shutdown::Write).unwrap();
     assert!(answer(half).starts_with("HTTP/1.1 400 "));
+}
+
+/// A host's name that others decide about is not answered, as long as this machine alone is served; its own name and
+/// numbers are. So no page of theirs can read what is served here (DNS rebinding).
+#[test]
+fn hosts_of_others() {
+    let (_metrics, address) = served();
+    let port = address.rsplit_once(':').unwrap().1.to_owned();
+    let get = |address: &str, host: &str| {
+        let request = format!("GET /metrics HTTP/1.1\r\nAccept: */*\r\nhOST: {host}\r\n\r\n");
+        ask(address, &request)[..13].to_owned()
+    };
+    for host in [
+        &*address,
+        "localhost",
+        "LocalHost:1",
+        "[::1]",
+        &format!("[::1]:{port}"),
+        "10.0.0.1",
+    ] {
+        assert_eq!(get(&address, host), "HTTP/1.1 200 ", "{host}");
+    }
+    for host in [
+        "evil.example",
+        &format!("evil.example:{port}"),
+        "localhost.evil.example",
+        "[evil]",
+        "",
+        "é",
+    ] {
+        assert_eq!(get(&address, host), "HTTP/1.1 421 ", "{host}");
+    }
+    // Who serves others says so, and they have names for us.
+    let settings = Settings {
+        address: Address::parse("0.0.0.0:0").unwrap(),
+        sites: 0,
+    };
+    let (_open, address) = Metrics::start_at(&settings, None).unwrap();
+    let address = format!("127.0.0.1:{}", address.port());
+    assert_eq!(get(&address, "host.example"), "HTTP/1.1 200 ");
 }
 
 /// Clients that say nothing are told to go after some seconds, however slowly they say something; while all places are
