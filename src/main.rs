@@ -23,7 +23,7 @@ use memleak::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::live::{LiveView, Messages};
 use memleak::output::{self, Output};
 use memleak::recording::Recorder;
-use memleak::report::{Call, Consumer, Report, Stage};
+use memleak::report::{Call, Consumer, Report, Stage, printable};
 use memleak::session::Signals;
 use memleak::status::{Above, StatusLine, Watched};
 use memleak::{bpf, doctor, inspect, replay, session};
@@ -340,9 +340,11 @@ where
         } else {
             Style::new()
         };
-        write!(writer, "memleak: {style}{kind}{style:#}")?;
-        context.field_format().format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        // Names of processes and files are in it: they begin no line of their own, and paint nothing.
+        let mut message = String::new();
+        let fields = context.field_format();
+        fields.format_fields(Writer::new(&mut message), event)?;
+        writeln!(writer, "memleak: {style}{kind}{style:#}{}", printable(&message))
     }
 }
 
@@ -390,6 +392,6 @@ fn refuse(error: &ParseError) -> ExitCode {
 fn fail(line: &str, status: u8) -> ExitCode {
     let style = painted(BAD);
     // Nothing is left to tell if standard error is gone too.
-    _ = writeln!(io::stderr(), "{style}memleak:{style:#} {line}");
+    _ = writeln!(io::stderr(), "{style}memleak:{style:#} {}", printable(line));
     ExitCode::from(status)
 }

@@ -9,11 +9,11 @@ use unwind_tables::walk::End;
 
 use super::difference::{Comparison, Difference, Held, Side, State};
 use crate::collect::{Amount, Estimate, RegionKind, StandardError};
-use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds};
+use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds, write_json};
 
 /// Writes `comparison`, all sites.
 pub fn render(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &DifferenceJson::of(comparison))?;
+    write_json(&DifferenceJson::of(comparison), out)?;
     writeln!(out)
 }
 

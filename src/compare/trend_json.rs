@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::difference_json::{AmountJson, HeldJson};
 use super::trend::{Course, Point, Trend};
 use crate::collect::RegionKind;
-use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds};
+use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds, write_json};
 
 /// Writes `trend`, all sites.
 pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
@@ -23,7 +23,7 @@ pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         notes: &trend.notes,
         sites: trend.sites.iter().map(CourseJson::from).collect(),
     };
-    serde_json::to_writer(&mut *out, &json)?;
+    write_json(&json, out)?;
     writeln!(out)
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Diagnosis, Finding, ModuleFinding, ProcessFindings};
 use crate::allocator::{Name, ProbeSite, SiteCost};
+use crate::report::write_json;
 
 const SCHEMA_VERSION: u32 = 1;
 
@@ -23,7 +24,7 @@ pub(super) fn render(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<(
             text: verdict.text,
         },
     };
-    serde_json::to_writer(&mut *out, &json)?;
+    write_json(&json, out)?;
     writeln!(out)
 }
 

@@ -131,6 +131,7 @@ fn text(call: &Call) -> String {
         thread,
         ..
     } = call;
+    let allocator = Printable(allocator);
     let mut line = format!(
         "{:>12.6} {}/{thread} ",
         call.elapsed.as_secs_f64(),
@@ -186,7 +187,9 @@ fn json(call: &Call) -> Option<String> {
         bytes: is_known.then_some(call.size),
         caller: call.caller.as_deref(),
     };
-    serde_json::to_string(&line).ok()
+    let mut text = Vec::new();
+    super::json::write(&line, &mut text).ok()?;
+    String::from_utf8(text).ok()
 }
 
 /// What the originals write into the trace pipe.

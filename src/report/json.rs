@@ -14,6 +14,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::Formatter;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
@@ -23,6 +25,7 @@ use overhead::OverheadJson;
 
 use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
+use super::text::is_format;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
@@ -36,8 +39,32 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 
 /// Writes `report` as one line.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &ReportJson::from(report))?;
+    write(&ReportJson::from(report), out)?;
     writeln!(out)
+}
+
+/// Writes a value so that a terminal shows all of it: in strings, everything is escaped that has no shape of its own.
+pub(crate) fn write(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(out, Visible))?;
+    Ok(())
+}
+
+/// JSON by itself leaves control characters from DEL on as they are. Terminals do not.
+struct Visible;
+
+impl Formatter for Visible {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        let hidden = |character: char| character.is_control() || is_format(character);
+        while let Some((at, character)) = rest.char_indices().find(|&(_, character)| hidden(character)) {
+            writer.write_all(&rest.as_bytes()[..at])?;
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + character.len_utf8()..];
+        }
+        writer.write_all(rest.as_bytes())
+    }
 }
 
 #[derive(Serialize)]

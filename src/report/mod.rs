@@ -61,7 +61,7 @@ pub(crate) use estimates::error;
 pub use format::{Format, Span, render};
 pub(crate) use health::{counted, line, percent, short_size, size};
 pub use html::{Limits, Page};
-pub(crate) use json::{FrameJson, SCHEMA_VERSION, frames as frames_json};
+pub(crate) use json::{FrameJson, SCHEMA_VERSION, frames as frames_json, write as write_json};
 pub use kernel::{KernelFacts, KindTotals};
 pub(crate) use overhead::{forecast, rate, share};
 pub(crate) use pprof::{Amounts, Part};
@@ -351,8 +351,9 @@ impl ModuleFacts {
     }
 }
 
-/// `text` with its control characters escaped, as far as it comes from a process or its files.
-pub(crate) fn printable(text: &str) -> String {
+/// `text` in one line, with control characters escaped and those that cannot be seen: to be used for all that comes from a
+/// process or its files.
+pub fn printable(text: &str) -> String {
     text::Printable(text).to_string()
 }
 

@@ -87,7 +87,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         },
         profiles: profiles.collect(),
     };
-    serde_json::to_writer(&mut *out, &file)?;
+    super::json::write(&file, out)?;
     writeln!(out)
 }
 

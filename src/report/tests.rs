@@ -5,6 +5,7 @@
 mod dialects;
 mod flame;
 mod gperftools;
+mod hostile;
 mod people;
 mod recent;
 mod speedscope;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use unwind_tables::walk::End;
 
+use super::super::text::is_format;
 use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 
 /// A frame of a flame graph.
@@ -134,11 +135,12 @@ fn readable(name: &str) -> String {
     }
 }
 
-/// Text without control characters, without what some readers end lines at, and without what XML cannot hold.
+/// Text without control characters, without what cannot be seen or what some readers end lines at, and without what XML
+/// cannot hold.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
-        let is_foreign = matches!(character, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+        let is_foreign = is_format(character) || matches!(character, '\u{fffe}' | '\u{ffff}');
         match character.is_control() || is_foreign {
             true => line.extend(character.escape_default()),
             false => line.push(character),

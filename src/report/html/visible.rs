@@ -4,6 +4,8 @@
 //! without a shape of their own: control characters, those that turn the direction of others, and those of no width. Each
 //! is shown as its escape. A name of many kilobytes is cut, and says so.
 
+use super::super::text::is_format;
+
 /// Characters that are kept of one text.
 const MAX_CHARACTERS: usize = 4096;
 
@@ -22,31 +24,6 @@ pub(super) fn visible(text: &str) -> String {
         shown.push_str(&format!("… (and {more} characters)"));
     }
     shown
-}
-
-/// Of Unicode's category Cf, and separators of lines: <https://www.unicode.org/reports/tr9/> and
-/// <https://www.unicode.org/reports/tr36/> say what can be done with them.
-fn is_format(character: char) -> bool {
-    matches!(
-        character,
-        '\u{ad}'
-            | '\u{34f}'
-            | '\u{61c}'
-            | '\u{115f}'..='\u{1160}'
-            | '\u{17b4}'..='\u{17b5}'
-            | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{3164}'
-            | '\u{fe00}'..='\u{fe0f}'
-            | '\u{feff}'
-            | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffb}'
-            | '\u{1bca0}'..='\u{1bca3}'
-            | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}'
-    )
 }
 
 #[cfg(test)]

@@ -136,8 +136,9 @@ impl<'a> Table<'a> {
         let target = target.filter(|_| self.names_processes);
         let comm = target.map(|target| printable(&target.comm));
         let ended = stack.ended.filter(|_| self.names_processes);
+        let allocator = printable(&stack.allocator);
         let texts = [
-            ("allocator", Some(&*stack.allocator)),
+            ("allocator", Some(&*allocator)),
             ("end", Some(stack.end.name())),
             ("kind", stack.kind.map(RegionKind::name)),
             ("comm", comm.as_deref()),
