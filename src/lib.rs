@@ -111,7 +111,8 @@
 //!   [`launch`].) No return probe is placed on a function that can throw.
 //! * **Nothing is sent anywhere**, but for who asks for it: build-ids to servers of debug files
 //!   ([`symbolize::debuginfod`]), reports to a store of profiles, and metrics to who may read them ([`export`]).
-//! * **Files and `/proc` are not trusted.** Parsing never panics and is bounded in time and memory.
+//! * **Files and `/proc` are not trusted.** Parsing never panics and is bounded in time and memory. What a target names is
+//!   opened in one place, `target::foreign`. All threats, each with what holds it off and its test: [`threats`].
 //!
 //! Deliberately absent: `perf_event` stack dumps (they truncate), the kernel's stack map (it loses colliding
 //! stacks), polling for mapping changes, and any knowledge of BPF types outside [`bpf`] and [`collect`].
@@ -139,6 +140,9 @@
 //! | instance | what runs in a process between two execs |
 //! | epoch | time in which an address means at most one thing |
 //! | site | one allocator function called by one stack of code |
+
+#[doc = include_str!("THREATS.md")]
+pub mod threats {}
 
 pub mod allocator;
 pub mod bpf;

@@ -1,7 +1,9 @@
-//! Targets in other mount and pid namespaces, on an overlay file system, with files that were deleted or replaced; and
-//! memleak in a pid namespace of its own. Needs root.
+//! Targets in other mount and pid namespaces, on an overlay file system, with files that were deleted or replaced;
+//! memleak in a pid namespace of its own; and targets that mean harm. Needs root.
 
 mod common;
+#[path = "live_containers/hostile.rs"]
+mod hostile;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -232,6 +232,52 @@ fn import_reader() {
     assert!(may_import("cli", "config") && !may_import("config", "cli"));
 }
 
+/// Each threat has a test, which is where the page of threats says.
+#[test]
+fn every_threat_has_a_test() {
+    let page = fs::read_to_string(root().join("src/THREATS.md")).expect("src/THREATS.md");
+    let threats: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip(1)
+        .collect();
+    assert!(threats.len() > 10, "the search finds the threats");
+    let mut offences = Vec::new();
+    for threat in threats {
+        let columns: Vec<&str> = threat.trim_matches('|').split(" | ").collect();
+        let tests = columns.last().map_or("", |tests| tests.trim());
+        let names: Vec<&str> = tests.split(", ").map(|name| name.trim_matches('`')).collect();
+        assert_eq!(columns.len(), 3, "{threat}");
+        let is_there = |name: &str| {
+            let (file, test) = name.split_once("::")?;
+            let text = fs::read_to_string(root().join(file)).ok()?;
+            text.contains(&format!("fn {test}(")).then_some(())
+        };
+        let missing = names.iter().filter(|name| is_there(name).is_none());
+        offences.extend(missing.map(|name| format!("{}: no test `{name}`", columns[0])));
+    }
+    assert_none(&offences, "threats without a test: see src/THREATS.md");
+}
+
+/// Programs are started in two files only: those of the system, and the one that the user names.
+#[test]
+fn few_files_start_programs() {
+    let mut starts = Vec::new();
+    for file in sources("src", &["rs"]) {
+        let tests = file
+            .text
+            .find("#[cfg(test)]\nmod tests {")
+            .unwrap_or(file.text.len());
+        let is_test = file.path.iter().any(|part| part == "tests" || part == "tests.rs");
+        let has_std =
+            file.text[..tests].contains("process::Command") || file.text[..tests].contains("process::{");
+        if !is_test && has_std && file.text[..tests].contains("Command::new(") {
+            starts.push(file.display().to_string());
+        }
+    }
+    assert_eq!(starts, ["src/launch/held.rs", "src/system.rs"]);
+}
+
 /// `unwind-tables` knows neither BPF libraries nor processes.
 #[test]
 fn unwind_tables_is_pure() {

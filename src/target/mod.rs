@@ -154,9 +154,7 @@ impl Target {
         innermost.unwrap_or(self.pid)
     }
 
-    /// The user whose files are its own: whom it makes new ones for.
-    ///
-    /// Not the owner of its directory in `/proc`: that is root for every process that has asked not to be looked into.
+    /// The user whom it makes new files for.
     pub fn user(&self) -> io::Result<u32> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));

@@ -99,10 +99,11 @@ impl Memleak {
     #[track_caller]
     fn await_attached(&mut self) {
         while let Some(line) = self.messages.next() {
-            if line.contains("tracing ") {
+            let is_attached = line.contains("tracing ");
+            self.said.push(line);
+            if is_attached {
                 return;
             }
-            self.said.push(line);
         }
         panic!("memleak did not attach: {:#?}", self.said);
     }
@@ -141,6 +142,17 @@ impl Memleak {
     pub fn finish_text(self) -> String {
         signal(self.child.id(), "INT");
         self.wait_for_text()
+    }
+
+    /// As [`Memleak::finish_text`], with all that it said.
+    #[track_caller]
+    pub fn finish_text_with_messages(mut self) -> (String, Vec<String>) {
+        self.interrupt();
+        let lines = self.reports.rest();
+        assert!(self.child.wait().expect("a child of ours").success());
+        let mut messages = std::mem::take(&mut self.said);
+        messages.extend(self.messages.rest());
+        (lines.join("\n"), messages)
     }
 
     /// As [`Memleak::finish_text`], where the end has its own cause.

@@ -1,11 +1,13 @@
 //! Files that were fetched, in the directory and the layout that all clients of debuginfod share: `BUILDID/debuginfo`,
 //! empty for what no server had (debuginfod-client-config(7)).
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+
+use nix::unistd::geteuid;
 
 use super::super::debug_file::BuildId;
 
@@ -43,6 +45,7 @@ impl Cache {
     /// The cache in `directory`, which is made if it is missing.
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         make_directory(directory)?;
+        check_ours(&fs::metadata(directory)?)?;
         Ok(Self {
             directory: std::path::absolute(directory)?,
         })
@@ -138,7 +141,40 @@ fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Who else can make files there can have us write to others by links, and believe that a server has sent what is his.
+fn check_ours(directory: &Metadata) -> io::Result<()> {
+    let why = match directory.uid() {
+        owner if owner != geteuid().as_raw() => format!("it belongs to user {owner}"),
+        _ if directory.mode() & 0o022 != 0 => "others may write there".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
 /// Whether a file's time is less than `age` ago. What has none is old; clocks that were set back make young.
 fn is_younger(time: io::Result<SystemTime>, age: Duration) -> bool {
     time.is_ok_and(|time| time.elapsed().map_or(true, |elapsed| elapsed < age))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    /// A directory that is another's, or in which others may write, is refused; one that is made is ours alone.
+    #[test]
+    fn whose_directory_it_is() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a/b");
+        let refusal = || Cache::open(&path).err().map(|error| error.to_string());
+        assert_eq!(refusal(), None);
+        assert_eq!(fs::metadata(&path).expect("made").mode() & 0o777, 0o700);
+        fs::set_permissions(&path, Permissions::from_mode(0o1777)).expect("our own");
+        assert_eq!(refusal().as_deref(), Some("others may write there"));
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("our own");
+        assert_eq!(refusal(), None);
+        chown(&path, Some(4711), None).expect("as root");
+        assert_eq!(refusal().as_deref(), Some("it belongs to user 4711"));
+    }
 }
