@@ -345,6 +345,29 @@ fn secrets_stay_here() {
     assert_eq!(leaked, None);
 }
 
+/// Of what memleak has open, files and maps, a port and the output of other things, a program that it starts has nothing.
+#[test]
+fn descriptors_stay_here() {
+    let directory = directory("live_start-descriptors");
+    let list = "exec ls /proc/self/fd";
+    let alone = Command::new("/bin/sh")
+        .args(["-c", list])
+        .output()
+        .expect("a shell");
+    let alone = String::from_utf8(alone.stdout).expect("numbers");
+    let recording = directory.join("leaks.memleak");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+    command
+        .args(["--metrics", "127.0.0.1:0", "--record"])
+        .arg(&recording);
+    command.args(["-c", &format!("/bin/sh -c '{list}'")]);
+    let outcome = Started::spawn(&mut command).finish();
+    assert_eq!(outcome.status, Some(0), "{:#?}", outcome.messages);
+    assert_eq!(outcome.lines, alone.lines().collect::<Vec<_>>());
+    let mode = fs::metadata(&recording).expect("recorded").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
 /// Who called sudo is who the program runs as.
 #[test]
 fn under_sudo() {

@@ -1,12 +1,14 @@
 //! The ELF files below some paths, each file once, however many names it has.
 
 use std::collections::HashSet;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+
+use crate::target::foreign::open_exactly;
 
 /// No file that holds code is larger.
 const MAX_BYTES: u64 = 4 << 30;
@@ -86,7 +88,7 @@ impl Found {
 
 fn begins_as_elf(path: &Path) -> io::Result<bool> {
     let mut first = [0; MAGIC.len()];
-    match File::open(path)?.read_exact(&mut first) {
+    match open_exactly(path)?.read_exact(&mut first) {
         Ok(()) => Ok(first == MAGIC),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
@@ -95,11 +97,8 @@ fn begins_as_elf(path: &Path) -> io::Result<bool> {
 
 /// A regular file's bytes, up to a size that no file with code exceeds.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let file = File::open(path)?;
+    let file = open_exactly(path)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        bail!("it is not a regular file");
-    }
     if metadata.len() > MAX_BYTES {
         bail!("it is larger than {MAX_BYTES} bytes");
     }

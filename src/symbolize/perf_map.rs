@@ -38,8 +38,7 @@ impl PerfMap {
     /// There is none, or it is not to be trusted.
     pub fn read(root: &Path, pid: u32, user: u32) -> io::Result<Self> {
         let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-        let found = open_in_root(root, &path, LastLink::Refuse, u64::MAX);
-        let file = found.map_err(|error| io::Error::new(error.kind(), error))?.file;
+        let file = open_in_root(root, &path, LastLink::Refuse, u64::MAX)?.file;
         if user != file.metadata()?.uid() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }

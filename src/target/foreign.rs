@@ -69,12 +69,11 @@ pub(crate) enum OpenError {
     System(#[from] io::Error),
 }
 
-impl OpenError {
-    /// What an error of the system would be.
-    pub(crate) fn kind(&self) -> io::ErrorKind {
-        match self {
-            Self::NotRegular => io::ErrorKind::InvalidInput,
-            Self::System(error) => error.kind(),
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::NotRegular => Self::new(io::ErrorKind::InvalidInput, error),
+            OpenError::System(error) => error,
         }
     }
 }
@@ -129,7 +128,7 @@ pub(super) fn identity_in_root(root: &Path, path: &Path) -> io::Result<(u64, u64
 
 /// Opens the regular file that is at `path` as we see it, by links of all kinds: such as the kernel's own to what a
 /// process has mapped.
-pub(super) fn open_exactly(path: &Path) -> Result<File, OpenError> {
+pub(crate) fn open_exactly(path: &Path) -> Result<File, OpenError> {
     Ok(Held::regular(held(path, OFlag::empty())?)?.open()?)
 }
 
@@ -262,7 +261,7 @@ mod tests {
         symlink("/long", path("to-long")).expect("a link");
         assert!(matches!(open(root.path(), "/pipe"), Err(OpenError::NotRegular)));
         for name in ["/long", "/to-long"] {
-            let error = open(root.path(), name).expect_err(name);
+            let error = io::Error::from(open(root.path(), name).expect_err(name));
             assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         }
         // The kernel's: of these, the first says that it is regular.
