@@ -17,6 +17,9 @@ use crate::target::foreign::{LastLink, open_in_root};
 /// Nothing of a longer file is read beyond.
 const MAX_BYTES: u64 = 256 << 20;
 
+/// More pieces are not kept: some 100 bytes each, besides their names. Large programs have some 100 thousand.
+const MAX_PIECES: usize = 1 << 20;
+
 /// The pieces of code that are named.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PerfMap {
@@ -72,7 +75,9 @@ impl PerfMap {
         for start in gone {
             self.pieces.remove(&start);
         }
-        self.pieces.insert(start, piece);
+        if self.pieces.len() < MAX_PIECES {
+            self.pieces.insert(start, piece);
+        }
     }
 
     /// The name of the code at `address`, and where it starts.
@@ -126,6 +131,19 @@ mod tests {
         ] {
             assert_eq!(found(address), expected, "{address:#x}");
         }
+    }
+
+    /// However many pieces a file names, memory for them is limited; what is named anew is still known.
+    #[test]
+    fn pieces_are_limited() {
+        let mut text: String = (0..=MAX_PIECES)
+            .map(|number| format!("{:x} 1 f\n", 2 * number))
+            .collect();
+        text.push_str("0 1 again\n");
+        let map = PerfMap::parse(text.as_bytes());
+        assert_eq!(map.pieces.len(), MAX_PIECES);
+        let name = |address: usize| map.find(Avma::new(address as u64)).map(|(name, _)| name);
+        assert_eq!((name(0), name(2 * MAX_PIECES)), (Some("again"), None));
     }
 
     /// A file of another user's, and were it root's, is not read, nor one that is reached by a link.
