@@ -5,16 +5,19 @@
 //! which cannot wait for a disk, compare it again.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use unwind_tables::addr::Bias;
 
 use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, ModuleId, Modules};
+use super::process_memory::ProcessMemory;
 
 /// The modules of which some mapping's memory holds something else.
-pub(super) fn different(mappings: &Mappings, modules: &Modules, memory: &File) -> BTreeSet<ModuleId> {
+pub(super) fn different(
+    mappings: &Mappings,
+    modules: &Modules,
+    memory: &ProcessMemory,
+) -> BTreeSet<ModuleId> {
     let entries = mappings.entries().iter();
     let placed = entries.filter_map(|entry| match entry.code {
         MappedCode::Module { module, bias } => Some((modules.get(module)?, bias)),
@@ -28,12 +31,12 @@ pub(super) fn different(mappings: &Mappings, modules: &Modules, memory: &File) -
 }
 
 /// Memory that cannot be read tells nothing: the mapping may be gone by now, which walks notice.
-fn differs(module: &Module, bias: Bias, memory: &File) -> bool {
+fn differs(module: &Module, bias: Bias, memory: &ProcessMemory) -> bool {
     let words = module.fingerprint.map(|fingerprint| fingerprint.words);
     words.into_iter().flatten().any(|(svma, word)| {
         let mut found = [0; 8];
         memory
-            .read_exact_at(&mut found, bias.to_avma(svma).get())
+            .read_exact_at(&mut found, bias.to_avma(svma))
             .is_ok_and(|()| u64::from_le_bytes(found) != word)
     })
 }

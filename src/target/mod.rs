@@ -11,6 +11,7 @@ mod mapped_file;
 pub mod mappings;
 pub mod maps;
 pub mod modules;
+mod process_memory;
 mod settled;
 mod shortened;
 pub mod smaps;
@@ -29,6 +30,7 @@ use unwind_tables::addr::Avma;
 pub use history::{Epoch, History};
 pub use mappings::{CodeMapping, MappedCode, Mappings};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
+use process_memory::ProcessMemory;
 use settled::Settled;
 use stat::Stat;
 
@@ -81,6 +83,17 @@ pub enum TargetError {
         "no permission to read process {pid} ({comm}): needs its user's rights and CAP_SYS_PTRACE; try sudo"
     )]
     NoPermission {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// Its program's file is kept from us by its mode.
+    #[error(
+        "no permission to read the program of process {pid} ({comm}), which its user's rights or CAP_DAC_READ_SEARCH \
+         give; try sudo"
+    )]
+    UnreadableProgram {
         /// Its pid.
         pid: u32,
         /// Its name.
@@ -263,7 +276,7 @@ impl Target {
         if settled.loader.is_none() {
             settled.loader = self.loader_by_path(modules, executable);
         }
-        if let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) {
+        if let Ok(memory) = ProcessMemory::open(self.pid) {
             settled.different = confirm::different(mappings, modules, &memory);
             settled
                 .modules
@@ -336,7 +349,14 @@ fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
     let mut header = [0; 20];
     File::open(format!("/proc/{pid}/exe"))
         .and_then(|file| file.read_exact_at(&mut header, 0))
-        .map_err(|error| denied("exe", error))?;
+        .map_err(|error| match error.kind() {
+            // The process itself may be looked into, as was just seen.
+            io::ErrorKind::PermissionDenied => TargetError::UnreadableProgram {
+                pid,
+                comm: comm.to_owned(),
+            },
+            _ => missing(pid, "exe", error),
+        })?;
     if is_64_bit(&header) {
         Ok(exe)
     } else {

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +24,7 @@ use super::foreign::{LastLink, OpenError, open_exactly, open_in_root};
 use super::linking::Linking;
 use super::mapped_file::MappedFile;
 use super::maps::{MapsEntry, MapsName};
+use super::process_memory::ProcessMemory;
 
 /// Names a module within one [`Modules`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,9 +148,13 @@ pub enum Unreadable {
     /// Opening or mapping the file failed.
     #[error("cannot open it: {0}")]
     CannotOpen(io::ErrorKind),
+    /// The file's mode keeps it from us.
+    #[error("no permission to read it, which its user's rights or CAP_DAC_READ_SEARCH give; try sudo")]
+    NoPermission,
     /// The path leads to another file than the mapped one, and `map_files` may not be used.
     #[error(
-        "the file was replaced or deleted, and opening the mapped one needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; try sudo"
+        "the file was replaced or deleted; opening the mapped one needs CAP_CHECKPOINT_RESTORE, and CAP_DAC_READ_SEARCH if \
+         the process is another user's; try sudo"
     )]
     Replaced,
     /// It was unmapped after the maps were read, and its path leads elsewhere.
@@ -173,7 +178,7 @@ impl From<OpenError> for Unreadable {
     fn from(error: OpenError) -> Self {
         match error {
             OpenError::NotRegular => Self::NotRegular,
-            OpenError::System(error) => Self::CannotOpen(error.kind()),
+            OpenError::System(error) => cannot_open(&error),
         }
     }
 }
@@ -253,7 +258,7 @@ impl Modules {
 
     /// The vDSO of process `pid`. All processes of one kernel share one or two.
     pub(super) fn vdso(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
-        let bytes = read_memory(pid, entry).map_err(|error| Unreadable::CannotOpen(error.kind()))?;
+        let bytes = read_memory(pid, entry).map_err(|error| cannot_open(&error))?;
         let same = |module: &&Module| module.is_vdso() && module.bytes() == bytes;
         if let Some(known) = self.modules.iter().find(same) {
             return Ok(known.id);
@@ -266,13 +271,12 @@ impl Modules {
             file,
             device_unconfirmed,
         } = opened;
-        let cannot_open = |error: io::Error| Unreadable::CannotOpen(error.kind());
-        let metadata = file.metadata().map_err(cannot_open)?;
+        let metadata = file.metadata().map_err(|error| cannot_open(&error))?;
         let inode = (metadata.dev(), metadata.ino());
         if let Some(&known) = self.by_file.get(&inode) {
             return Ok(known);
         }
-        let bytes = MappedFile::map(&file).map_err(cannot_open)?;
+        let bytes = MappedFile::map(&file).map_err(|error| cannot_open(&error))?;
         let id = self.insert(path, Content::File { file, bytes }, device_unconfirmed)?;
         self.by_file.insert(inode, id);
         Ok(id)
@@ -342,7 +346,7 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
     let metadata = found
         .file
         .metadata()
-        .map_err(|error| Unreadable::CannotOpen(error.kind()))?;
+        .map_err(|error| cannot_open(&error))?;
     if metadata.ino() != entry.inode {
         return Err(if gone {
             Unreadable::Gone
@@ -374,11 +378,18 @@ fn without_deleted(path: &Path) -> &[u8] {
     bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)
 }
 
+fn cannot_open(error: &io::Error) -> Unreadable {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Unreadable::NoPermission,
+        kind => Unreadable::CannotOpen(kind),
+    }
+}
+
 /// The bytes of a mapping, out of the process's memory.
 fn read_memory(pid: u32, entry: &MapsEntry) -> io::Result<Vec<u8>> {
     let length = entry.range.end.offset_from(entry.range.start);
     let length = usize::try_from(length.min(MAX_VDSO_BYTES)).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];
-    File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, entry.range.start.get())?;
+    ProcessMemory::open(pid)?.read_exact_at(&mut bytes, entry.range.start)?;
     Ok(bytes)
 }

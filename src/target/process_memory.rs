@@ -1,0 +1,74 @@
+//! A process's memory, for reading.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::FileExt;
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use unwind_tables::addr::Avma;
+
+/// The memory of one process.
+#[derive(Debug)]
+pub(super) enum ProcessMemory {
+    /// `/proc/PID/mem`, which stays this process's whoever has its pid later.
+    File(File),
+    /// That file is its user's alone; the system call asks for `CAP_SYS_PTRACE` only. To be asked soon: by pid.
+    Call(Pid),
+}
+
+impl ProcessMemory {
+    /// That of process `pid`.
+    pub(super) fn open(pid: u32) -> io::Result<Self> {
+        match File::open(format!("/proc/{pid}/mem")) {
+            Ok(file) => Ok(Self::File(file)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Self::by_call(pid),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn by_call(pid: u32) -> io::Result<Self> {
+        let pid = i32::try_from(pid).map_err(io::Error::other)?;
+        Ok(Self::Call(Pid::from_raw(pid)))
+    }
+
+    /// Fills `bytes` from `address` on, or fails.
+    pub(super) fn read_exact_at(&self, bytes: &mut [u8], address: Avma) -> io::Result<()> {
+        let pid = match self {
+            Self::File(file) => return file.read_exact_at(bytes, address.get()),
+            Self::Call(pid) => *pid,
+        };
+        let wanted = bytes.len();
+        let there = RemoteIoVec {
+            base: usize::try_from(address.get()).map_err(io::Error::other)?,
+            len: wanted,
+        };
+        match process_vm_readv(pid, &mut [IoSliceMut::new(bytes)], &[there])? {
+            read if read == wanted => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways read the same; neither reads what is not mapped.
+    #[test]
+    fn both_ways_are_alike() {
+        let pid = std::process::id();
+        let here = *b"what both ways are to find here!";
+        let address = Avma::new(here.as_ptr().addr() as u64);
+        for memory in [ProcessMemory::open(pid), ProcessMemory::by_call(pid)] {
+            let memory = memory.expect("our own");
+            let mut found = [0; 32];
+            memory.read_exact_at(&mut found, address).expect("it is mapped");
+            assert_eq!(found, here, "{memory:?}");
+            assert!(
+                memory.read_exact_at(&mut found, Avma::new(16)).is_err(),
+                "{memory:?}"
+            );
+        }
+    }
+}
