@@ -20,6 +20,8 @@ mod processes;
 mod publish;
 mod regions;
 mod source;
+#[cfg(test)]
+mod stack_depth;
 mod statistics;
 mod tables;
 mod telling;

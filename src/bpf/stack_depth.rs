@@ -1,0 +1,77 @@
+//! How much stack a program takes as kernels reckon that give each chain of calls one stack of 512 bytes (before 6.13, where
+//! functions got stacks of their own). A newer kernel accepts more, and does not say so. Tests only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libbpf_rs::libbpf_sys::bpf_insn;
+
+/// `MAX_BPF_STACK` of the kernel's `include/linux/filter.h`.
+pub(super) const MOST: u32 = 512;
+
+/// To multiples of so many bytes `check_max_stack_depth` of the kernel's verifier rounds each function's part.
+const UNIT: u32 = 32;
+
+/// The register that points to the end of a function's part.
+const FRAME: usize = 10;
+
+/// What the deepest chain of calls takes. `program`: all its functions, as they were loaded.
+pub(super) fn deepest(program: &[bpf_insn]) -> u32 {
+    let callees = |range: std::ops::Range<usize>| range.filter_map(|at| callee(program, at));
+    let starts: BTreeSet<usize> = std::iter::once(0).chain(callees(0..program.len())).collect();
+    let mut functions = BTreeMap::new();
+    for &start in &starts {
+        let end = starts.range(start + 1..).next().copied().unwrap_or(program.len());
+        let part = part(&program[start..end]).max(1).next_multiple_of(UNIT);
+        functions.insert(start, (part, callees(start..end).collect::<BTreeSet<_>>()));
+    }
+    chain(&functions, 0)
+}
+
+type Functions = BTreeMap<usize, (u32, BTreeSet<usize>)>;
+
+/// There is no recursion: the verifier refuses it.
+fn chain(functions: &Functions, start: usize) -> u32 {
+    let (part, callees) = &functions[&start];
+    let below = callees.iter().map(|&callee| chain(functions, callee));
+    part + below.max().unwrap_or(0)
+}
+
+/// Where the function begins that is called at `at`, or is given to a helper that calls it.
+fn callee(program: &[bpf_insn], at: usize) -> Option<usize> {
+    const CALL: (u8, u8) = (0x85, 1);
+    const ADDRESS: (u8, u8) = (0x18, 4);
+    let insn = &program[at];
+    let is_function = [CALL, ADDRESS].contains(&(insn.code, insn.src_reg()));
+    is_function.then(|| {
+        at.checked_add_signed(insn.imm as isize + 1)
+            .expect("in the program")
+    })
+}
+
+/// How far one function reaches below the end of its part: by accesses, and by addresses that it computes.
+fn part(function: &[bpf_insn]) -> u32 {
+    // What each register is from the end, as far as that is known.
+    let mut offsets = [None; 11];
+    offsets[FRAME] = Some(0_i32);
+    let mut lowest = 0;
+    for insn in function {
+        let (to, from) = (usize::from(insn.dst_reg()), usize::from(insn.src_reg()));
+        // Classes, operations and sources of `include/uapi/linux/bpf_common.h` and `bpf.h`.
+        let (class, operation, is_register) = (insn.code & 7, insn.code & 0xF0, insn.code & 8 != 0);
+        let accessed = match class {
+            1 => offsets[from],
+            2 | 3 => offsets[to],
+            _ => None,
+        };
+        lowest = accessed.map_or(lowest, |offset: i32| lowest.min(offset + i32::from(insn.off)));
+        match (class, operation, is_register) {
+            // Stores and jumps change no register, calls only those that hold no address of ours any more.
+            (2 | 3 | 5 | 6, ..) => {}
+            (7, 0xB0, true) => offsets[to] = offsets[from],
+            (7, 0x00, false) => offsets[to] = offsets[to].map(|offset| offset + insn.imm),
+            _ => offsets[to] = None,
+        }
+        lowest = offsets[to].map_or(lowest, |offset| lowest.min(offset));
+    }
+    lowest.unsigned_abs()
+}
