@@ -2,6 +2,8 @@
 //! root.
 
 mod common;
+#[path = "doctor/privileges.rs"]
+mod privileges;
 
 use std::fs;
 use std::process::{Command, Output};
@@ -9,14 +11,25 @@ use std::time::Duration;
 
 use common::memleak::Memleak;
 use common::program::{Program, compile, compile_as, directory, require_root, run_tool, source, stock};
+use common::ways;
 use serde_json::Value;
 
 const RELEASE: [&str; 2] = ["-O2", "-fomit-frame-pointer"];
 
 fn doctor(arguments: &[&str]) -> Output {
-    assert_cmd::cargo::cargo_bin_cmd!("memleak")
-        .arg("doctor")
-        .args(arguments)
+    let mut memleak = Command::new(env!("CARGO_BIN_EXE_memleak"));
+    memleak.arg("doctor").args(arguments);
+    end_of(memleak)
+}
+
+/// As memleak is started by `command`.
+fn doctor_by(mut command: Command) -> Output {
+    command.arg("doctor");
+    end_of(command)
+}
+
+fn end_of(command: Command) -> Output {
+    assert_cmd::Command::from_std(command)
         .timeout(Duration::from_secs(100))
         .output()
         .expect("memleak was built, and ends by itself")
@@ -65,7 +78,7 @@ fn this_machine() {
     for (topic, count) in [
         ("kernel", 1),
         ("btf", 1),
-        ("capability", 4),
+        ("capability", 6),
         ("perf_event_paranoid", 1),
         ("lockdown", 1),
     ] {
@@ -79,6 +92,41 @@ fn this_machine() {
     assert_eq!(findings(system, "attach_perf")[0].0, "ok", "{system:#}");
     assert_eq!(diagnosis["process"], Value::Null);
     assert_ne!(diagnosis["verdict"]["level"], "fatal");
+}
+
+/// Each way to attach that the kernel is to have works, no other one is said to; and it says which one traces use, and
+/// what a newer kernel has if that is not the cheapest.
+#[test]
+fn ways_to_attach() {
+    require_root();
+    let diagnosis = parse(&doctor(&["--format", "json"]));
+    let system = &diagnosis["system"];
+    let offered = ways::ways();
+    for way in ways::ALL {
+        let found = findings(system, &format!("attach_{way}"));
+        let [(level, text, remedy)] = found[..] else {
+            panic!("{way}: {found:?}");
+        };
+        let works = offered.contains(&way);
+        assert_eq!(level, if works { "ok" } else { "note" }, "{way}: {text}");
+        assert!(works || remedy.is_some_and(|remedy| remedy.contains("Linux 6.")));
+    }
+    let found = findings(system, "attach");
+    let [(level, text, remedy)] = found[..] else {
+        panic!("{found:?}");
+    };
+    let (used, newer) = match offered[0] {
+        "session" => ("session probes", None),
+        "multi" => ("multi-probe links", Some("Linux 6.13")),
+        _ => ("a perf event per probe", Some("Linux 6.6")),
+    };
+    assert_eq!(level, if newer.is_none() { "ok" } else { "note" }, "{text}");
+    assert!(text.contains(&format!("traces use {used}")), "{text}");
+    match (newer, remedy) {
+        (None, None) => {}
+        (Some(newer), Some(remedy)) => assert!(remedy.contains(newer), "{remedy}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// What it says of each module and probe is what the report of a trace says; and the program's code is untouched.
@@ -231,7 +279,7 @@ fn without_privileges() {
     check_cannot_trace(&output, &needed);
     let text = String::from_utf8_lossy(&output.stdout);
     for part in [
-        "setcap cap_bpf+ep",
+        "setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep",
         "sudo memleak",
         "no way to attach works",
         "kernel: Linux",

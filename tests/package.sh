@@ -72,14 +72,16 @@ capabilities it needs, and to nobody else:
     addgroup --system memleak
     chgrp memleak /usr/bin/memleak
     chmod 750 /usr/bin/memleak
-    setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep /usr/bin/memleak
+    setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep /usr/bin/memleak
 
 Who may run it then can read the memory layout, and by that much of the secrets, of every process: it is nearly root.
 Each installation of a new version takes the capabilities away again; `dpkg-statoverride` keeps group and mode:
 
     dpkg-statoverride --update --add root memleak 0750 /usr/bin/memleak
 
-Kernels before 6.6 want cap_sys_admin as well, to attach probes. `memleak doctor` says what is missing.
+Some things need more in that list: cap_dac_read_search for files that their modes keep from the group, and for --mmap;
+cap_checkpoint_restore for mapped files that were deleted or replaced (of other users' processes with cap_dac_read_search);
+cap_sys_admin to attach at all before Linux 6.6. `memleak doctor` says what is missing.
 END
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use thiserror::Error;
 use unwind_tables::addr::FileOffset;
 
@@ -99,14 +99,27 @@ impl Cookie {
 
 /// A probe could not be attached.
 #[derive(Debug, Error)]
-#[error("cannot probe {names} in {file}")]
+#[error("cannot probe {names} in {file}{hint}")]
 pub struct AttachError {
     /// The functions.
     pub names: String,
     /// The file.
     pub file: String,
+    /// What may be missing.
+    pub hint: &'static str,
     /// What the kernel says.
     pub source: libbpf_rs::Error,
+}
+
+/// What who may not attach by `path` may lack.
+fn hint(path: AttachPath, error: &libbpf_rs::Error) -> &'static str {
+    // `perf_uprobe_event_init` of the kernel's kernel/events/core.c asks for it.
+    match (path, error.kind()) {
+        (AttachPath::Perf, ErrorKind::PermissionDenied) => {
+            " by perf events, which need CAP_SYS_ADMIN: run as root (sudo memleak …), or use Linux 6.6 or newer, which has other ways"
+        }
+        _ => "",
+    }
 }
 
 /// Attached probes; dropping them detaches.
@@ -269,6 +282,7 @@ pub(super) fn attach_hook(
         Err(source) => Err(AttachError {
             names: "the loader's hook".to_owned(),
             file: hook.file.clone(),
+            hint: self::hint(path, &source),
             source,
         }),
     }
@@ -311,7 +325,7 @@ fn attach_file(
     links: &mut Vec<Link>,
 ) -> Result<(), AttachError> {
     if path != AttachPath::Perf {
-        return keep(attach_multi(program, moment, pid, places), places, links);
+        return keep(path, attach_multi(program, moment, pid, places), places, links);
     }
     places.iter().try_for_each(|place| {
         let options = UprobeOpts {
@@ -320,7 +334,7 @@ fn attach_file(
             ..Default::default()
         };
         let link = program.attach_uprobe_with_opts(pid, &place.probe.path, position(place.offset), options);
-        keep(link, std::slice::from_ref(place), links)
+        keep(path, link, std::slice::from_ref(place), links)
     })
 }
 
@@ -346,6 +360,7 @@ fn position(offset: FileOffset) -> usize {
 }
 
 fn keep(
+    path: AttachPath,
     link: Result<Link, libbpf_rs::Error>,
     places: &[Place<'_>],
     links: &mut Vec<Link>,
@@ -358,6 +373,7 @@ fn keep(
         AttachError {
             names: names.join(", "),
             file: places[0].probe.file.clone(),
+            hint: hint(path, &source),
             source,
         }
     })?;

@@ -11,6 +11,7 @@ use crate::bpf::{
     AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Sampling, Settings, ShortWays, Storage,
     Telling, Walk,
 };
+use crate::preflight::{self, Obstacle};
 
 /// The path of this program's own file, for the kernel.
 const OWN_FILE: &str = "/proc/self/exe";
@@ -24,31 +25,60 @@ const SMALL: Capacity = Capacity {
     blocks: 16,
 };
 
-/// One finding per way to attach; a fatal one if none works.
+/// One finding per way to attach, and one that says which of them traces use; a fatal one if none works.
 pub(super) fn findings() -> Vec<Finding> {
     let tried = AttachPath::ALL.map(|path| (path, attempt(path)));
-    let none_works = tried.iter().all(|(_, outcome)| outcome.is_err());
     let mut findings: Vec<_> = tried
         .iter()
         .map(|(path, outcome)| finding(*path, outcome))
         .collect();
-    if none_works {
-        let fatal = Finding::fatal("attach", "no way to attach works");
-        findings.push(fatal.with_remedy("run as root (sudo memleak doctor), on Linux 6.1 or newer"));
-    }
+    let used = tried.iter().find(|(_, outcome)| outcome.is_ok());
+    findings.push(used_finding(used.map(|(path, _)| *path)));
     findings
 }
 
-fn finding(path: AttachPath, outcome: &anyhow::Result<()>) -> Finding {
-    let (topic, what, since) = match path {
-        AttachPath::Session => ("attach_session", "session probes", "Linux 6.13"),
-        AttachPath::Multi => ("attach_multi", "multi-probe links", "Linux 6.6"),
-        AttachPath::Perf => (
-            "attach_perf",
-            "a perf event per probe",
-            "every kernel with uprobes",
+/// The way that traces use is the first that works, the cheapest; what a newer kernel would give.
+fn used_finding(used: Option<AttachPath>) -> Finding {
+    let text = |path| format!("traces use {}", name(path));
+    match used {
+        Some(path @ AttachPath::Session) => Finding::fine("attach", text(path)),
+        Some(path @ AttachPath::Multi) => Finding::note("attach", text(path)).with_remedy(
+            "Linux 6.13 has session probes: allocations that are not recorded then take one trap instead of two",
         ),
+        Some(path @ AttachPath::Perf) => Finding::note("attach", text(path)).with_remedy(
+            "Linux 6.6 has multi-probe links, one per file, which attach and detach sooner; Linux 6.13 session probes, of \
+             which allocations that are not recorded take one trap instead of two",
+        ),
+        None => none_works(&preflight::obstacles()),
+    }
+}
+
+fn none_works(obstacles: &[Obstacle]) -> Finding {
+    let what = "no way to attach works";
+    if obstacles.is_empty() {
+        return Finding::fatal("attach", what)
+            .with_remedy("run as root (sudo memleak doctor), on Linux 6.1 or newer");
+    }
+    let all: Vec<_> = obstacles.iter().map(|obstacle| obstacle.what.as_str()).collect();
+    let remedies: Vec<_> = obstacles.iter().map(|obstacle| obstacle.remedy).collect();
+    Finding::fatal("attach", format!("{what}: {}", all.join("; "))).with_remedy(remedies.join("; "))
+}
+
+fn name(path: AttachPath) -> &'static str {
+    match path {
+        AttachPath::Session => "session probes",
+        AttachPath::Multi => "multi-probe links",
+        AttachPath::Perf => "a perf event per probe",
+    }
+}
+
+fn finding(path: AttachPath, outcome: &anyhow::Result<()>) -> Finding {
+    let (topic, since) = match path {
+        AttachPath::Session => ("attach_session", "Linux 6.13"),
+        AttachPath::Multi => ("attach_multi", "Linux 6.6"),
+        AttachPath::Perf => ("attach_perf", "every kernel with uprobes"),
     };
+    let what = name(path);
     match outcome {
         Ok(()) => Finding::fine(topic, format!("{what}: tried, works")),
         Err(error) => Finding::note(topic, format!("{what}: tried, does not work: {error:#}"))
@@ -73,6 +103,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
     let kernel = Kernel::load(&mut storage, &settings)?;
     let offset = entry_point()?;
     let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
+    let _watch = kernel.watch().context("cannot follow processes")?;
     kernel.attach(Some(std::process::id()), &probes)?;
     Ok(())
 }

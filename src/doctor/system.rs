@@ -4,17 +4,16 @@ use std::fs;
 use std::path::Path;
 
 use super::Finding;
-use crate::preflight::{self, Capability};
+use crate::preflight::{self, Capability, PreflightError};
 
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
-const BTF: &str = "/sys/kernel/btf/vmlinux";
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
-const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+const UNPRIVILEGED: &str = "/proc/sys/kernel/unprivileged_bpf_disabled";
+/// Where the kernel says which of its tracepoints there are, for who may see it.
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"];
 const LIMITS: &str = "/proc/self/limits";
 const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 
-/// The oldest kernel that is supported.
-const OLDEST: (u32, u32) = (6, 1);
 /// Fewer descriptors than this can be too few for a process's files.
 const FEW_FILES: u64 = 1024;
 /// `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
@@ -22,17 +21,22 @@ const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// One finding per thing that can be in the way.
 pub(super) fn findings() -> Vec<Finding> {
-    let mut findings = vec![release(&text_of(RELEASE)), btf(Path::new(BTF).exists())];
+    let mut findings = vec![release(&text_of(RELEASE)), btf(preflight::has_btf())];
     findings.extend(uprobes());
     let capabilities = preflight::capabilities();
-    let is_perfmon = |name: &str| name == "CAP_PERFMON";
-    let perfmon = capabilities
-        .iter()
-        .any(|(capability, present)| *present && is_perfmon(capability.name));
+    let has = |name: &str| {
+        let found = capabilities
+            .iter()
+            .find(|(capability, _)| capability.name == name);
+        found.is_some_and(|(_, present)| *present)
+    };
     findings.extend(self::capabilities(&capabilities));
+    findings.extend(has("CAP_BPF").then(|| bpf(preflight::check_bpf())));
     findings.extend([
-        paranoid(&text_of(PARANOID), perfmon),
-        lockdown(&text_of(LOCKDOWN)),
+        unprivileged(&text_of(UNPRIVILEGED), has("CAP_BPF")),
+        paranoid(&text_of(PARANOID), has("CAP_PERFMON")),
+        lockdown(preflight::lockdown().as_deref()),
+        tracefs(TRACEFS.into_iter().any(|path| fs::read_dir(path).is_ok())),
         open_files(&text_of(LIMITS)),
         pid_namespace(fs::read_link(PID_NAMESPACE).ok().as_deref()),
     ]);
@@ -45,24 +49,51 @@ fn text_of(path: &str) -> String {
 }
 
 fn release(text: &str) -> Finding {
-    let release = text.trim();
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse().ok());
-    match (numbers.next(), numbers.next()) {
-        (Some(major), Some(minor)) if (major, minor) >= OLDEST => {
-            Finding::fine("kernel", format!("Linux {release}"))
-        }
-        (Some(_), Some(_)) => {
-            Finding::warning("kernel", format!("Linux {release} is older than what is tested"))
-                .with_remedy("use Linux 6.1 or newer")
-        }
-        _ => Finding::note("kernel", format!("the release cannot be read from {RELEASE}")),
+    // What it can do is tried, not read off its version.
+    match text.trim() {
+        "" => Finding::note("kernel", format!("the release cannot be read from {RELEASE}")),
+        release => Finding::fine("kernel", format!("Linux {release}")),
     }
 }
 
 fn btf(present: bool) -> Finding {
     match present {
         true => Finding::fine("btf", "the kernel has type information"),
-        false => Finding::note("btf", format!("no {BTF}: probes do not need it")),
+        false => Finding::warning("btf", preflight::NO_BTF).with_remedy(preflight::BTF_REMEDY),
+    }
+}
+
+fn bpf(tried: Result<(), PreflightError>) -> Finding {
+    match tried {
+        Ok(()) => Finding::fine("bpf", "bpf(): tried, works"),
+        Err(PreflightError::BpfRefused { error, why }) => {
+            Finding::warning("bpf", format!("bpf() is refused ({error})")).with_remedy(why)
+        }
+        Err(error) => Finding::warning("bpf", error.to_string()),
+    }
+}
+
+fn unprivileged(text: &str, bpf: bool) -> Finding {
+    let topic = "unprivileged_bpf_disabled";
+    match (text.trim(), bpf) {
+        ("", _) => Finding::note(topic, format!("cannot be read from {UNPRIVILEGED}")),
+        (value, true) => Finding::fine(topic, format!("{value}, which does not matter with CAP_BPF")),
+        (value, false) => Finding::warning(
+            topic,
+            format!("{value}: whatever it is, programs of this kind need CAP_BPF"),
+        )
+        .with_remedy(format!("run as root (sudo memleak …) or {}", preflight::GRANT)),
+    }
+}
+
+fn tracefs(is_readable: bool) -> Finding {
+    match is_readable {
+        true => Finding::fine("tracefs", "mounted, and can be read"),
+        false => Finding::note(
+            "tracefs",
+            "not mounted, or not for this user: --mmap cannot be used",
+        )
+        .with_remedy("mount -t tracefs nodev /sys/kernel/tracing, and have CAP_DAC_READ_SEARCH if not root"),
     }
 }
 
@@ -81,11 +112,16 @@ fn capabilities(all: &[(Capability, bool)]) -> Vec<Finding> {
                 needed,
                 ..
             } = capability;
-            let remedy = || {
-                format!(
-                    "run as root (sudo memleak …) or grant it with setcap {}+ep",
+            // One command for all: a second setcap takes back what the first one granted.
+            let remedy = || match needed {
+                true => format!(
+                    "run as root (sudo memleak …) or grant what it needs with {}",
+                    preflight::GRANT
+                ),
+                false => format!(
+                    "run as root (sudo memleak …) or add {} to what setcap grants",
                     name.to_lowercase()
-                )
+                ),
             };
             match (present, needed) {
                 (true, _) => Finding::fine("capability", format!("{name}, to {purpose}")),
@@ -110,22 +146,16 @@ fn paranoid(text: &str, perfmon: bool) -> Finding {
             "perf_event_paranoid",
             format!("{value}, which needs CAP_PERFMON for probes"),
         )
-        .with_remedy("run as root (sudo memleak …)"),
+        .with_remedy(format!("run as root (sudo memleak …) or {}", preflight::GRANT)),
     }
 }
 
-/// The file lists all modes, the one in force in brackets.
-fn lockdown(text: &str) -> Finding {
-    let in_force = text
-        .split_whitespace()
-        .find_map(|mode| mode.strip_prefix('[')?.strip_suffix(']'));
-    match in_force {
+fn lockdown(mode: Option<&str>) -> Finding {
+    match mode {
         None => Finding::fine("lockdown", "none: not in this kernel, or not visible"),
-        Some("confidentiality") => Finding::warning(
-            "lockdown",
-            "confidentiality: the kernel may refuse programs that read memory",
-        )
-        .with_remedy("boot with lockdown=integrity, or without secure boot"),
+        Some(preflight::CONFIDENTIALITY) => {
+            Finding::warning("lockdown", preflight::LOCKED_DOWN).with_remedy(preflight::LOCKDOWN_REMEDY)
+        }
         Some(mode) => Finding::fine("lockdown", mode),
     }
 }
@@ -177,25 +207,20 @@ mod tests {
         );
     }
 
-    /// Releases are compared by number; what has no number is no reason to refuse.
+    /// Releases are shown, not judged.
     #[test]
     fn releases() {
         check(&release("6.18.44-fc-v657\n"), Level::Fine, "6.18.44");
-        check(&release("6.1-rc1"), Level::Fine, "6.1");
-        check(&release("10.0.1"), Level::Fine, "10.0.1");
-        check(&release("5.15.0-generic"), Level::Warning, "older");
-        check(&release("six"), Level::Note, "cannot be read");
+        check(&release("5.15.0-generic"), Level::Fine, "5.15.0");
         check(&release(""), Level::Note, "cannot be read");
     }
 
     /// A missing capability is fatal where it is needed, and each names how to get it.
     #[test]
     fn missing_capabilities() {
-        let capability = |needed| Capability {
-            name: "CAP_X",
-            number: 1,
-            purpose: "do",
-            needed,
+        let capability = |needed| match needed {
+            true => preflight::needed("CAP_X", 1, "do"),
+            false => preflight::optional("CAP_X", 1, "do"),
         };
         let cases = [(true, true), (true, false), (false, false)];
         let all = cases.map(|(needed, present)| (capability(needed), present));
@@ -205,25 +230,17 @@ mod tests {
         check(&findings[2], Level::Note, "CAP_X is missing");
     }
 
-    /// The mode in force is the one in brackets.
+    /// Only confidentiality is in the way.
     #[test]
     fn lockdown_modes() {
+        check(&lockdown(Some("none")), Level::Fine, "none");
+        check(&lockdown(Some("integrity")), Level::Fine, "integrity");
         check(
-            &lockdown("[none] integrity confidentiality\n"),
-            Level::Fine,
-            "none",
-        );
-        check(
-            &lockdown("none [integrity] confidentiality\n"),
-            Level::Fine,
-            "integrity",
-        );
-        check(
-            &lockdown("none integrity [confidentiality]\n"),
+            &lockdown(Some("confidentiality")),
             Level::Warning,
             "confidentiality",
         );
-        check(&lockdown(""), Level::Fine, "not in this kernel");
+        check(&lockdown(None), Level::Fine, "not in this kernel");
     }
 
     /// Limits and settings that are in the way name what to do.
@@ -236,6 +253,9 @@ mod tests {
         check(&open_files(""), Level::Note, "cannot be read");
         check(&paranoid("4\n", true), Level::Fine, "does not matter");
         check(&paranoid("2\n", false), Level::Warning, "CAP_PERFMON");
+        check(&unprivileged("2\n", true), Level::Fine, "does not matter");
+        check(&unprivileged("0\n", false), Level::Warning, "CAP_BPF");
+        check(&tracefs(false), Level::Note, "--mmap");
         check(
             &pid_namespace(Some(Path::new("pid:[1]"))),
             Level::Warning,

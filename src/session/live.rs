@@ -19,6 +19,7 @@ use super::unreadable::Said;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Telling, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
+use crate::preflight;
 use crate::target::{History, MappedCode, Mappings, Modules, Target};
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
@@ -104,7 +105,13 @@ impl<'obj> Live<'obj> {
         }
         // Of the last way, which every kernel has.
         match refused {
-            Some(error) => Err(error),
+            Some(error) => match preflight::obstacles() {
+                none if none.is_empty() => Err(error),
+                obstacles => {
+                    let all: Vec<_> = obstacles.iter().map(ToString::to_string).collect();
+                    Err(error.context(all.join("; ")))
+                }
+            },
             None => bail!("cannot trace: no way to attach was given"),
         }
     }

@@ -40,6 +40,12 @@ impl Memleak {
         Self::start(command, pid, flags, &[NO_INTERVAL])
     }
 
+    /// By a command that starts memleak.
+    #[track_caller]
+    pub fn attach_by(command: Command, pid: u32, flags: &[&str]) -> Self {
+        Self::start(command, pid, flags, &[NO_INTERVAL])
+    }
+
     /// Without these capabilities.
     #[track_caller]
     pub fn attach_without(capabilities: &[&str], pid: u32) -> Self {

@@ -20,4 +20,5 @@ pub mod report;
 pub mod started;
 pub mod terminal;
 pub mod tracefs;
+pub mod ways;
 pub mod witness;

@@ -1,0 +1,17 @@
+//! The ways to attach that the kernel is to have.
+
+/// All of them, the cheapest first.
+pub const ALL: [&str; 3] = ["session", "multi", "perf"];
+
+/// Those of [`ALL`] that `KERNEL_WAYS` names, as `tests/kernels.sh` sets it for older kernels; without it, all.
+#[track_caller]
+pub fn ways() -> Vec<&'static str> {
+    let Ok(named) = std::env::var("KERNEL_WAYS") else {
+        return ALL.to_vec();
+    };
+    let known = |name| {
+        let way = ALL.into_iter().find(|way| *way == name);
+        way.unwrap_or_else(|| panic!("KERNEL_WAYS={named}: {name} is none of {ALL:?}"))
+    };
+    named.split(',').map(known).collect()
+}
