@@ -2,7 +2,7 @@
 # Single steps: make fmt clippy doc unit bench-smoke demo-smoke
 # `make dist` makes packages of a program that needs no libraries.
 
-.PHONY: help demo build test dist setup-build setup-test setup-dist fmt clippy doc unit bench-smoke demo-smoke bench
+.PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit bench-smoke demo-smoke bench
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -23,6 +23,7 @@ help:
 	@echo 'make test    set up, run all checks and tests (root, or sudo)'
 	@echo 'make build   set up, build target/release/memleak'
 	@echo 'make dist    set up, build target/dist: a Debian package and an archive, of a static program'
+	@echo 'make test-kernels   core tests on this kernel, and on Linux 6.1 and 6.12 under qemu (root; ten minutes)'
 	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
 
 setup-build:
@@ -33,6 +34,9 @@ setup-test:
 
 setup-dist:
 	@tests/setup.sh dist
+
+setup-kernels:
+	@tests/setup.sh kernels
 
 build: setup-build
 	@$(STEP) build $(CARGO) build --release --locked
@@ -78,6 +82,10 @@ bench-smoke:
 demo-smoke:
 	@$(STEP) demo-smoke $(CARGO) test --locked --no-run --quiet --test cli
 	@$(STEP) demo-smoke tests/demo.sh target/debug/memleak
+
+# Debian's kernels, under qemu: not a part of `make test`.
+test-kernels: setup-kernels
+	@$(STEP) test-kernels tests/kernels.sh
 
 bench: setup-build
 	@$(STEP) bench $(CARGO) bench --workspace --locked --bench '*'

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use common::memleak::Memleak;
 use common::program::{PATIENCE, Program, compile, directory, stock};
 use common::report::{Amount, Report};
+use common::ways::ways;
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -199,7 +200,7 @@ fn killed_under_load() {
 fn rough_treatment() {
     let _with_others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let path = build("rough", "rough.c");
-    for attach in ["session", "multi", "perf"] {
+    for attach in ways() {
         let mut program = start(&path, &["400"], None);
         let memleak = Memleak::attach_reporting(program.pid(), &["--attach", attach], &["0.1"]);
         program.step("done");

@@ -10,6 +10,7 @@ use common::memleak::Memleak;
 use common::profiles;
 use common::program::{Program, compile, directory};
 use common::report::{Amount, Report, Stack};
+use common::ways::ways;
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -302,7 +303,7 @@ fn operator_new() {
 /// The leaker says how many blocks it leaked while it stands still; the report says the same, to the block.
 #[test]
 fn the_leaker_is_counted_to_the_block() {
-    for attach in ["session", "multi", "perf"] {
+    for attach in ways() {
         let directory = directory(&format!("live_leaks-leaker-{attach}"));
         let path = compile(&directory, "leaker.cpp", &RELEASE);
         let mut leaker = Program::start(&path, &["0", "50"]);
@@ -376,7 +377,7 @@ fn thirty_threads() {
 /// parent's.
 #[test]
 fn fork() {
-    for attach in ["session", "multi", "perf"] {
+    for attach in ways() {
         let report = trace(&format!("fork-{attach}"), "fork.c", &[], &["--attach", attach]);
         let all = Amount {
             bytes: 3200,

@@ -9,6 +9,7 @@ use std::process::Command;
 use common::memleak::Memleak;
 use common::program::{Program, compile, compile_as, directory};
 use common::report::{Amount, Report, Stack};
+use common::ways::ways;
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -16,8 +17,6 @@ const RELEASE: [&str; 4] = [
     "-fno-optimize-sibling-calls",
     "-pthread",
 ];
-
-const WAYS: [&str; 3] = ["session", "multi", "perf"];
 
 fn build(test: &str, source: &str) -> PathBuf {
     compile(&directory(&format!("live_processes-{test}")), source, &RELEASE)
@@ -63,7 +62,7 @@ fn await_report(memleak: &Memleak, wanted: impl Fn(&Report) -> bool) {
 /// Two processes of one program and one of another, traced together: each has its own stacks and its own amounts.
 #[test]
 fn several_targets() {
-    for attach in WAYS {
+    for attach in ways() {
         let path = build(&format!("several-{attach}"), "plain.c");
         let mut programs = ["10", "30", "50"].map(|blocks| start(&path, &[blocks]));
         let [first, second, third] = programs.each_ref().map(Program::pid);
@@ -181,7 +180,7 @@ fn check_image(report: &Report, stacks: &[&Stack], name: &str, path: &Path) {
 /// old one, though it allocates before these can have been replaced. What the old one held is told apart.
 #[test]
 fn exec_at_the_same_addresses() {
-    for attach in WAYS {
+    for attach in ways() {
         let images = Images::build(&format!("exec-{attach}"));
         let mut program = images.start(["40", "asked", "leader"], ["500", "now", "leader"]);
         let pid = program.pid();
@@ -269,7 +268,7 @@ fn exec_chain() {
 /// Another thread than the first executes: the process's probes are attached anew, and it is traced on.
 #[test]
 fn exec_by_another_thread() {
-    for attach in WAYS {
+    for attach in ways() {
         let images = Images::build(&format!("thread-{attach}"));
         let mut program = images.start(["40", "asked", "thread"], ["500", "asked", "leader"]);
         let memleak = Memleak::attach_reporting(program.pid(), &["--attach", attach], &["0.2"]);
@@ -396,7 +395,7 @@ fn copies_share_a_table() {
 #[test]
 fn threads_end_in_calls() {
     const THREADS: u64 = 20;
-    for attach in WAYS {
+    for attach in ways() {
         let path = build(&format!("threads-{attach}"), "dying_threads.c");
         let mut program = start(&path, &[&THREADS.to_string()]);
         let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
@@ -423,7 +422,7 @@ fn threads_end_in_calls() {
 /// of copies of its parent's blocks are nobody's.
 #[test]
 fn fork_followed() {
-    for attach in WAYS {
+    for attach in ways() {
         let path = build(&format!("fork-{attach}"), "fork.c");
         let mut program = start(&path, &[]);
         let memleak = Memleak::attach(program.pid(), &["--follow-fork", "--attach", attach]);
@@ -536,7 +535,7 @@ fn too_many_children() {
 #[test]
 fn vfork_followed() {
     const ROUNDS: u64 = 50;
-    for attach in WAYS {
+    for attach in ways() {
         let path = build(&format!("vfork-{attach}"), "spawn.c");
         let mut program = start(&path, &[&ROUNDS.to_string()]);
         let memleak = Memleak::attach(program.pid(), &["--follow-fork", "--attach", attach]);
@@ -568,7 +567,7 @@ fn vfork_followed() {
 /// Without --follow-fork, children are not traced and leave their parent's amounts alone.
 #[test]
 fn vfork_not_followed() {
-    for attach in WAYS {
+    for attach in ways() {
         let path = build(&format!("unfollowed-{attach}"), "spawn.c");
         let mut program = start(&path, &["20"]);
         let memleak = Memleak::attach(program.pid(), &["--attach", attach]);

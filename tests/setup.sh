@@ -2,7 +2,7 @@
 # Checks the Rust toolchain and installs the Debian packages that are missing. The only list of them.
 # What is there is left alone: without anything missing, nothing is run as root.
 #
-# usage: tests/setup.sh build|test|dist
+# usage: tests/setup.sh build|test|dist|kernels
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,8 @@ cd "$(dirname "$0")/.."
 build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
 # Static libraries, and what makes packages of a program.
 dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils'
+# What boots other kernels.
+kernels_packages='busybox-static cpio qemu-system-x86'
 # What tests compile with, compare with, and trace.
 test_packages='binutils chromium chromium-driver debuginfod dwz elfutils gdb git golang-go google-perftools iproute2 libgc-dev
 libgoogle-perftools4 libjemalloc-dev libjemalloc2 liblua5.4-0-dbg libmimalloc2.0 libtcmalloc-minimal4 lua5.4 man-db mandoc
@@ -108,7 +110,12 @@ dist)
     # shellcheck disable=SC2086
     install_missing $build_packages $dist_packages
     ;;
-*) die "usage: tests/setup.sh build|test|dist" ;;
+kernels)
+    check_toolchain build
+    # shellcheck disable=SC2086
+    install_missing $build_packages $kernels_packages
+    ;;
+*) die "usage: tests/setup.sh build|test|dist|kernels" ;;
 esac
 if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
     die "tracing a process needs root, and there is no sudo: run this as root"
