@@ -132,6 +132,19 @@ static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *want
 }
 
 /*
+ * The record of the stack that a finished walk found: stored, if it is new. Not inlined, so that the variables of this are
+ * not on the stack while a walk is: all of a chain of calls have 512 bytes together (src/bpf/stack_depth.rs).
+ */
+static __noinline u32 record_of_walk(struct walk *walk, struct wanted_stack *wanted)
+{
+	u64 id = stack_id(walk, wanted);
+	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
+
+	return stored ? *stored
+		      : store_stack(walk, id, instance_of(wanted->owner), epoch_of(wanted->view), wanted->function);
+}
+
+/*
  * Walks, and finds or makes the record of the stack that scratch `key` wants. Not static: verified once, by itself, and
  * not for each state that its caller can be in.
  */
@@ -152,12 +165,7 @@ __noinline u32 walk_to_record(u32 key)
 	wanted->habits.stack_end = walk->stack_end;
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(wanted->owner, walk);
-
-	u64 id = stack_id(walk, wanted);
-	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
-
-	return stored ? *stored
-		      : store_stack(walk, id, instance_of(wanted->owner), epoch_of(wanted->view), wanted->function);
+	return record_of_walk(walk, wanted);
 }
 
 /*

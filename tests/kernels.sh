@@ -13,7 +13,6 @@ mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$target/kernels
-root=$work/root
 # A boot that takes longer hangs.
 most_seconds=1500
 
@@ -141,6 +140,11 @@ add_names() {
 
 # What is alike for all kernels.
 make_root() {
+    root=$(mktemp -d "$work/root.XXXXXX")
+    trap 'rm -rf "$root" "$root.cpio"' EXIT
+    trap 'exit 1' HUP INT TERM
+    # It becomes `/`, which is everybody's.
+    chmod 755 "$root"
     mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/tests" "$root/compilers" "$root/etc" \
         "$root/programs" "$root/root" "$root/var/tmp"
     cp /bin/busybox "$root/bin/busybox"
@@ -181,10 +185,10 @@ export KERNEL_WAYS=$ways KEPT_PROGRAMS=/programs MEMLEAK_SHORT_LOAD=1 $variables
 echo 3 >/proc/sys/kernel/perf_event_paranoid
 echo 2 >/proc/sys/kernel/unprivileged_bpf_disabled
 END
-    (cd "$root" && find . | cpio --quiet -o -H newc) >"$work/initramfs"
+    (cd "$root" && find . | cpio --quiet -o -H newc) >"$root.cpio"
     rm -f "$work/$name.results"
     timeout --foreground "$most_seconds" qemu-system-x86_64 -accel tcg -cpu max -m 3072 -smp 2 -display none -nodefaults -no-reboot \
-        -kernel "$work/$kernel/vmlinuz" -initrd "$work/initramfs" -append "console=ttyS0 quiet panic=1 mitigations=off $append" \
+        -kernel "$work/$kernel/vmlinuz" -initrd "$root.cpio" -append "console=ttyS0 quiet panic=1 mitigations=off $append" \
         -serial "file:$work/$name.console" -serial "file:$work/$name.results" ||
         echo "qemu ended with status $?; see $work/$name.console" >>"$work/$name.results"
 }
@@ -226,7 +230,7 @@ for kernel in "$@"; do
     [ "$kernel" = own ] || fetch_kernel "$kernel"
 done
 build
-rm -rf "$root"
+root=
 status=0
 for kernel in "$@"; do
     if [ "$kernel" = own ]; then
@@ -234,7 +238,7 @@ for kernel in "$@"; do
         summarize own "$(uname -r)" "$(expected_checks core "${KERNEL_WAYS-}")" || status=1
         continue
     fi
-    [ -e "$root/init" ] || make_root
+    [ -n "$root" ] || make_root
     boot "$kernel" "$kernel" core '' ''
     summarize "$kernel" "$kernel." "$(expected_checks core "$(ways_of "$kernel")")" || status=1
     name="$kernel-locked"
