@@ -31,15 +31,19 @@ fn needed() -> Vec<&'static str> {
 /// Copies that any user can execute: the build directory may be closed to others.
 struct Place {
     directory: TempDir,
+    /// The target's program, for copies.
+    compiled: PathBuf,
 }
 
 impl Place {
-    fn new() -> Self {
+    fn new(test: &str) -> Self {
         require_root();
         let directory = tempfile::tempdir().expect("a new directory");
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(directory.path(), open).expect("our own directory");
-        let place = Self { directory };
+        let compiled = self::directory(&format!("doctor-{test}")).join("calls");
+        compile_as(&compiled, "calls.c", &["-O2", "-fomit-frame-pointer"]);
+        let place = Self { directory, compiled };
         // By another process: what a test starts meanwhile would have a copy of ours open for writing, and nobody could
         // execute it (ETXTBSY).
         run_tool(Command::new("cp").args([env!("CARGO_BIN_EXE_memleak").into(), place.path("memleak")]));
@@ -72,7 +76,9 @@ impl Place {
     /// A program of this user's that waits to make each of its calls.
     #[track_caller]
     fn target(&self, user: u32) -> Program {
-        compile_as(&self.path("calls"), "calls.c", &["-O2", "-fomit-frame-pointer"]);
+        // Another file each time: the last one may still run.
+        let _ = fs::remove_file(self.path("calls"));
+        run_tool(Command::new("cp").args([&self.compiled, &self.path("calls")]));
         run_tool(
             Command::new("chown")
                 .arg(user.to_string())
@@ -144,7 +150,7 @@ fn check_complete(report: &Report, messages: &[String]) {
 /// Three capabilities are enough for a process of one's own, and for another user's.
 #[test]
 fn three_capabilities_are_enough() {
-    let place = Place::new();
+    let place = Place::new("three");
     for user in [NOBODY, ANOTHER] {
         let (report, messages) = place.trace(place.target(user), &needed(), &[]);
         check_complete(&report, &messages);
@@ -154,7 +160,7 @@ fn three_capabilities_are_enough() {
 /// Without any one of them, that one is named with the command that grants it, by a trace and by doctor.
 #[test]
 fn each_missing_one_is_named() {
-    let place = Place::new();
+    let place = Place::new("missing");
     let target = place.target(NOBODY);
     for (missing, name) in TRACING
         .into_iter()
@@ -173,7 +179,7 @@ fn each_missing_one_is_named() {
 /// Perf events ask for CAP_SYS_ADMIN, and say so.
 #[test]
 fn perf_events_need_more() {
-    let place = Place::new();
+    let place = Place::new("perf");
     let by_perf = ["--attach", "perf"];
     let target = place.target(ANOTHER);
     let said = place.refused(target.pid(), &TRACING, &by_perf);
@@ -193,7 +199,7 @@ fn perf_events_need_more() {
 /// A program that only its user can read takes CAP_DAC_READ_SEARCH.
 #[test]
 fn files_of_one_user() {
-    let place = Place::new();
+    let place = Place::new("closed");
     let target = place.target(ANOTHER);
     let closed = fs::Permissions::from_mode(0o700);
     fs::set_permissions(place.path("calls"), closed).expect("a file of ours");
@@ -207,7 +213,7 @@ fn files_of_one_user() {
 /// A program whose file is gone takes CAP_CHECKPOINT_RESTORE, and of another user CAP_DAC_READ_SEARCH.
 #[test]
 fn deleted_files() {
-    let place = Place::new();
+    let place = Place::new("deleted");
     for (user, more) in [
         (NOBODY, &["checkpoint_restore"][..]),
         (ANOTHER, &["checkpoint_restore", "dac_read_search"]),
