@@ -205,13 +205,13 @@ impl fmt::Display for Obstacle {
 
 /// The obstacles that there are, for who was refused something.
 pub fn obstacles() -> Vec<Obstacle> {
-    let bpf = check_bpf()
-        .err()
-        .filter(|_| check_capabilities(effective()).is_ok());
-    let bpf = bpf.and_then(|error| match error {
-        PreflightError::BpfRefused { error, why } => Some((format!("bpf() is refused ({error})"), why)),
-        _ => None,
-    });
+    let bpf = match check_bpf() {
+        // Who lacks a capability is told of that instead.
+        Err(PreflightError::BpfRefused { error, why }) if check_capabilities(effective()).is_ok() => {
+            Some((format!("bpf() is refused ({error})"), why))
+        }
+        Ok(()) | Err(_) => None,
+    };
     let btf = (!has_btf()).then(|| (NO_BTF.to_owned(), BTF_REMEDY));
     let is_locked_down = lockdown().as_deref() == Some(CONFIDENTIALITY);
     let lockdown = is_locked_down.then(|| (LOCKED_DOWN.to_owned(), LOCKDOWN_REMEDY));

@@ -332,6 +332,17 @@ fn check_leader(pid: u32) -> Result<(), TargetError> {
     }
 }
 
+/// The program's file cannot be read, of a process that may be looked into.
+fn unreadable(pid: u32, comm: &str, error: io::Error) -> TargetError {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return missing(pid, "exe", error);
+    }
+    TargetError::UnreadableProgram {
+        pid,
+        comm: comm.to_owned(),
+    }
+}
+
 /// That its program can be read and is one of 64 bits.
 fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
     let denied = |file, error: io::Error| {
@@ -349,14 +360,7 @@ fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
     let mut header = [0; 20];
     File::open(format!("/proc/{pid}/exe"))
         .and_then(|file| file.read_exact_at(&mut header, 0))
-        .map_err(|error| match error.kind() {
-            // The process itself may be looked into, as was just seen.
-            io::ErrorKind::PermissionDenied => TargetError::UnreadableProgram {
-                pid,
-                comm: comm.to_owned(),
-            },
-            _ => missing(pid, "exe", error),
-        })?;
+        .map_err(|error| unreadable(pid, comm, error))?;
     if is_64_bit(&header) {
         Ok(exe)
     } else {

@@ -379,10 +379,10 @@ fn without_deleted(path: &Path) -> &[u8] {
 }
 
 fn cannot_open(error: &io::Error) -> Unreadable {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => Unreadable::NoPermission,
-        kind => Unreadable::CannotOpen(kind),
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return Unreadable::NoPermission;
     }
+    Unreadable::CannotOpen(error.kind())
 }
 
 /// The bytes of a mapping, out of the process's memory.
