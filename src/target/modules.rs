@@ -343,10 +343,7 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
             error
         }
     })?;
-    let metadata = found
-        .file
-        .metadata()
-        .map_err(|error| cannot_open(&error))?;
+    let metadata = found.file.metadata().map_err(|error| cannot_open(&error))?;
     if metadata.ino() != entry.inode {
         return Err(if gone {
             Unreadable::Gone
