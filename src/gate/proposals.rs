@@ -9,8 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use super::site::{Names, Site, plain, without_start};
-use super::words::{described, is_plumbing};
+use super::words::described;
 use crate::collect::Amount;
+use crate::report::owner::is_plumbing;
 use crate::report::{Frame, Report, counted, printable, size};
 
 /// A rule that is proposed, with what it would suppress.

@@ -2,38 +2,12 @@
 //! `report::text`): sizes are in `B`, `KiB` and so on here too.
 
 use super::condition::Per;
+use crate::report::owner::{is_plumbing, shortened};
 
 /// Functions that a site is described by.
 const MOST_NAMES: usize = 4;
 /// Characters of a function's name. Names of templates have thousands.
 const MOST_CHARACTERS: usize = 100;
-
-/// What functions that pass an allocation on begin with; they say nothing of who wanted it.
-const PLUMBING: [&str; 18] = [
-    "operator new",
-    "std::",
-    "void std::",
-    "bool std::",
-    "__gnu_cxx::",
-    "alloc::",
-    "<alloc::",
-    "core::",
-    "<core::",
-    "__rust_alloc",
-    "__rustc::",
-    "__rdl_alloc",
-    "strdup",
-    "strndup",
-    "__strdup",
-    "__strndup",
-    "asprintf",
-    "vasprintf",
-];
-
-/// Whether a function is one that passes an allocation on.
-pub(super) fn is_plumbing(name: &str) -> bool {
-    PLUMBING.iter().any(|start| name.starts_with(start))
-}
 
 /// A site by its innermost functions, from the one that wanted the memory outwards. Of `names`, the first is the
 /// allocator function's.
@@ -51,15 +25,8 @@ pub(super) fn described<'a>(names: impl Iterator<Item = &'a str>) -> String {
         return format!("{allocator}, by an unknown stack");
     };
     let more = if callers.len() > last.len() { " < …" } else { "" };
-    let short: Vec<_> = last.iter().map(|name| shortened(name)).collect();
+    let short: Vec<_> = last.iter().map(|name| shortened(name, MOST_CHARACTERS)).collect();
     format!("{}{more}", short.join(" < "))
-}
-
-fn shortened(name: &str) -> String {
-    match name.char_indices().nth(MOST_CHARACTERS) {
-        Some((end, _)) => format!("{}…", &name[..end]),
-        None => name.to_owned(),
-    }
 }
 
 /// So many bytes per second in the time that was asked for, with their sign.

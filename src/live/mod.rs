@@ -10,7 +10,6 @@
 //! that knows of a terminal. Nothing is printed on it by anybody else while the view is there (`messages`).
 
 mod layout;
-mod leaf;
 mod messages;
 mod model;
 mod sample;

@@ -10,16 +10,18 @@ use std::time::Duration;
 
 use unwind_tables::walk::{End, Unwind};
 
-use super::leaf;
 use super::text::{printable, short_count};
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Amount, Estimate, Losses};
+use crate::report::owner::{owner, shortened};
 use crate::report::{
     Frame, Report, Stack, TargetFacts, TimeOfDay, counted, end_of, explain, percent, share, short_size,
 };
 
 /// Sites that are kept for each order.
 const SITES_PER_ORDER: usize = 250;
+/// Characters of a site's name that are worth keeping.
+const LONGEST_NAME: usize = 300;
 
 /// What sites are ordered by, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,6 +245,14 @@ fn growth(stack: &Stack, report: &Report) -> Net {
     }
 }
 
+/// What a site is called.
+fn name(stack: &Stack) -> String {
+    match owner(stack) {
+        Some(owner) => printable(&shortened(&owner.function, LONGEST_NAME)),
+        None => format!("[no stack: {}]", stack.end.name()),
+    }
+}
+
 fn site(stack: &Stack, report: &Report) -> Site {
     let Estimate { amount, spread } = stack.shown_estimate();
     let kind = stack
@@ -252,7 +262,7 @@ fn site(stack: &Stack, report: &Report) -> Site {
         key: key(stack),
         pid: stack.pid,
         ended: stack.ended,
-        name: printable(&leaf::name(stack)),
+        name: name(stack),
         allocator: printable(&format!("{}{kind}", stack.allocator)),
         shown: amount,
         young: stack.recent.young.unwrap_or_default().amount,

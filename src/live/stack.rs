@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use super::leaf;
 use super::sample::{Sample, Site};
 use super::text::{amount, printable, width};
 use crate::bpf::InstanceEnd;
+use crate::report::owner::function;
 use crate::report::{Frame, short_size};
 
 /// What a line is about.
@@ -85,7 +85,7 @@ fn frame_line(frame: &Frame, unwind: Unwind) -> String {
         (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
     };
     let source = source(frame.names.file.as_deref(), frame.names.line);
-    let name = leaf::function(frame);
+    let name = function(frame);
     printable(&format!("{name}{}{source}{mark}", module(frame)))
 }
 

@@ -1,11 +1,10 @@
 //! Reports for the tests of the view's parts, and tests of what keeps of them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use unwind_tables::addr::{Avma, Svma};
-use unwind_tables::walk::{End, FoundBy};
+use unwind_tables::addr::Avma;
+use unwind_tables::walk::End;
 
 use super::sample::Sample;
 use super::summary;
@@ -13,66 +12,8 @@ use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Amount, Events, Losses};
 use crate::leak::{Change, Completeness};
 use crate::overhead::Overhead;
-use crate::report::{Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts};
-use crate::symbolize::frame::{InlinedFrame, Symbol, Symbolized};
-
-/// A frame of a function in a module.
-pub(super) fn frame(module: &str, function: &str) -> Frame {
-    inlined(module, function, &[])
-}
-
-/// The same, with functions inlined in it, innermost first.
-pub(super) fn inlined(module: &str, function: &str, inlined: &[&str]) -> Frame {
-    let model = crate::report::sample().stacks[0].frames[0].clone();
-    let (known, _) = model.at.place.clone().expect("it is in a module");
-    let module = ModuleFacts {
-        path: format!("/usr/lib/{module}").into(),
-        ..known.as_ref().clone()
-    };
-    // Each name has its own.
-    let svma = function
-        .bytes()
-        .fold(0x1000, |sum: u64, byte| (sum * 31 + u64::from(byte)) % (1 << 40));
-    let inlined = inlined.iter().map(|name| InlinedFrame {
-        symbol: Some((*name).to_owned()),
-        file: Some("/src/inlined.h".to_owned()),
-        line: Some(7),
-    });
-    let names = Symbolized {
-        symbol: Some(Symbol {
-            name: function.to_owned(),
-            offset: Some(0x1c),
-        }),
-        file: Some("/src/main.cpp".to_owned()),
-        line: Some(42),
-        inlined: inlined.collect(),
-        ..Symbolized::default()
-    };
-    Frame {
-        at: Location {
-            pc: Avma::new(0x7f00_0000_0000 + svma),
-            place: Some((Arc::new(module), Svma::new(svma))),
-        },
-        found_by: FoundBy::Cfi,
-        names: Arc::new(names),
-        ..model
-    }
-}
-
-/// A complete stack that holds nothing.
-pub(super) fn stack(frames: Vec<Frame>) -> Stack {
-    Stack {
-        pid: 4711,
-        instance: 1,
-        outstanding: Amount::default(),
-        allocated: Amount::default(),
-        recent: StackRecent::default(),
-        end: End::Complete,
-        end_at: None,
-        frames,
-        ..crate::report::sample().stacks[0].clone()
-    }
-}
+use crate::report::made::{frame, stack};
+use crate::report::{Compared, Report, Stack, StackRecent, TargetFacts};
 
 /// A stack of one function, which holds so many bytes in blocks of ten and grew by a tenth of that.
 pub(super) fn holding(function: &str, bytes: u64) -> Stack {

@@ -21,6 +21,7 @@ mod memory;
 mod modules;
 mod order;
 mod overhead;
+pub(crate) mod owner;
 pub(crate) mod paint;
 mod paths;
 mod pprof;
@@ -68,7 +69,7 @@ pub(crate) use pprof::{Amounts, Part};
 pub use quantity::{Measure, Quantity, Unit};
 pub(crate) use recent::{rate as growth_rate, signed};
 #[cfg(test)]
-pub(crate) use tests::full as sample;
+pub(crate) use tests::{full as sample, made};
 pub(crate) use text::{FrameStyle, end_of};
 
 /// Everything one report says.

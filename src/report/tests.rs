@@ -6,6 +6,7 @@ mod dialects;
 mod flame;
 mod gperftools;
 mod hostile;
+pub(crate) mod made;
 mod people;
 mod recent;
 mod speedscope;

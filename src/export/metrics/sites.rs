@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 use siphasher::sip::SipHasher24;
 
 use crate::collect::Amount;
+use crate::report::owner::{owner, shortened};
 use crate::report::{Frame, Report, Stack, printable};
 
 /// The most characters of a function's name: those of templates have no end.
@@ -69,30 +70,13 @@ fn identity(stack: &Stack) -> u64 {
     hasher.finish()
 }
 
-/// The innermost function with a name, but for C++'s own allocation functions, and its module.
+/// Whose memory it is, and in which module that is.
 fn caller(stack: &Stack) -> (String, String) {
-    let named = stack.frames.iter().find_map(|frame| {
-        let function = function(frame)?;
-        Some((function, module(frame)))
-    });
-    let nameless = || {
-        (
-            String::new(),
-            stack.frames.first().map_or_else(String::new, module),
-        )
+    let Some(owner) = owner(stack) else {
+        return (String::new(), String::new());
     };
-    named.unwrap_or_else(nameless)
-}
-
-fn function(frame: &Frame) -> Option<String> {
-    let names = &frame.names;
-    let inlined = names.inlined.iter().find_map(|inlined| inlined.symbol.as_deref());
-    let name = inlined.or_else(|| names.symbol.as_ref().map(|symbol| symbol.name.as_str()))?;
-    if name.starts_with("operator new") {
-        return None;
-    }
-    let short: String = name.chars().take(MOST_CHARACTERS).collect();
-    Some(printable(&short))
+    let function = printable(&shortened(&owner.function, MOST_CHARACTERS));
+    (function, module(owner.frame))
 }
 
 fn module(frame: &Frame) -> String {

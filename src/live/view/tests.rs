@@ -10,7 +10,8 @@ use crate::bpf::Sampling;
 use crate::live::messages::Message;
 use crate::live::model::Key;
 use crate::live::sample::{Order, Sample};
-use crate::live::tests::{frame, holding, inlined, report, target};
+use crate::live::tests::{holding, report, target};
+use crate::report::made::{frame, inlined};
 use crate::report::{Location, Report, TimeOfDay};
 
 const PLAIN: Theme = Theme { colours: false };

@@ -1,14 +1,11 @@
-//! The function that a site is called by: the innermost one of a stack that is not an allocator's or a container's.
+//! Whose memory it is: the innermost function of a stack that is not an allocator's or a container's.
 //!
 //! Almost every stack of C++ begins with `operator new`, and many of Rust and C++ go on in containers. That says
 //! nothing about whose memory it is.
 
 use std::borrow::Cow;
 
-use crate::report::{Frame, Stack};
-
-/// Columns of a name that are worth keeping; those of templates have no end.
-const LONGEST: usize = 300;
+use super::{Frame, Stack};
 
 /// What file names of libraries begin with that allocate for others.
 const LIBRARIES: [&str; 11] = [
@@ -25,8 +22,9 @@ const LIBRARIES: [&str; 11] = [
     "libgc.so",
 ];
 
-/// What paths of functions begin with that allocate for others, inlined or instantiated wherever they are used.
-const NAMESPACES: [&str; 7] = [
+/// What paths of functions begin with that allocate for others, inlined or instantiated wherever they are used, or bound to
+/// a program of its own.
+const NAMESPACES: [&str; 14] = [
     "std::",
     "__gnu_cxx::",
     "alloc::",
@@ -34,18 +32,40 @@ const NAMESPACES: [&str; 7] = [
     "hashbrown::",
     "operator new",
     "__rust",
+    "__rdl_alloc",
+    "strdup",
+    "strndup",
+    "__strdup",
+    "__strndup",
+    "asprintf",
+    "vasprintf",
 ];
 
-/// The name of a site: not printable yet.
-pub(super) fn name(stack: &Stack) -> Cow<'_, str> {
-    let own = stack.frames.iter().find_map(own_function);
-    own.or_else(|| stack.frames.first().map(function))
-        .map(shortened)
-        .unwrap_or_else(|| format!("[no stack: {}]", stack.end.name()).into())
+/// Who wanted the memory, as far as a stack says.
+#[derive(Debug)]
+pub(crate) struct Owner<'a> {
+    /// The function, or its place where that has no name; not printable yet.
+    pub(crate) function: Cow<'a, str>,
+    /// The frame that it is in.
+    pub(crate) frame: &'a Frame,
+}
+
+/// The innermost function that is no plumbing; the innermost of all where there is none. `None` without a frame.
+pub(crate) fn owner(stack: &Stack) -> Option<Owner<'_>> {
+    let own = |frame| {
+        let function = own_function(frame)?;
+        Some(Owner { function, frame })
+    };
+    let innermost = || {
+        let frame = stack.frames.first()?;
+        let function = function(frame);
+        Some(Owner { function, frame })
+    };
+    stack.frames.iter().find_map(own).or_else(innermost)
 }
 
 /// The function of a frame, or its place where that has no name.
-pub(super) fn function(frame: &Frame) -> Cow<'_, str> {
+pub(crate) fn function(frame: &Frame) -> Cow<'_, str> {
     match (&frame.names.symbol, &frame.at.place) {
         (Some(symbol), _) => symbol.name.as_str().into(),
         (None, Some((module, svma))) => format!("{}+{svma:#x}", module.basename()).into(),
@@ -73,8 +93,16 @@ fn own_function(frame: &Frame) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Whether a function is one of the languages' own.
-fn is_plumbing(name: &str) -> bool {
+/// The name, without what is beyond `most` characters of it: those of templates have no end.
+pub(crate) fn shortened(name: &str, most: usize) -> Cow<'_, str> {
+    match name.char_indices().nth(most) {
+        None => name.into(),
+        Some((end, _)) => format!("{}…", &name[..end]).into(),
+    }
+}
+
+/// Whether a function passes an allocation on, and says nothing of who wanted it.
+pub(crate) fn is_plumbing(name: &str) -> bool {
     let begins = |path: &str| NAMESPACES.iter().any(|space| path.starts_with(space));
     match name.strip_prefix('<') {
         // Of Rust's `<alloc::vec::Vec<T> as Trait>::method`, the type says whose method it is.
@@ -101,17 +129,10 @@ fn path_of(name: &str) -> String {
     path
 }
 
-fn shortened(name: Cow<'_, str>) -> Cow<'_, str> {
-    match name.char_indices().nth(LONGEST) {
-        None => name,
-        Some((end, _)) => format!("{}…", &name[..end]).into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::tests::{frame, inlined, stack};
+    use crate::report::made::{frame, inlined, stack};
 
     /// Functions of the languages themselves are told from those that use their types.
     #[test]
@@ -143,28 +164,51 @@ mod tests {
         }
     }
 
-    /// The first own function, inlined ones first; without one the innermost frame; without a frame the reason.
+    /// The first own function, inlined ones first; without one the innermost frame's; nobody without a frame.
     #[test]
-    fn sites_have_names() {
+    fn owners() {
         let new = || frame("libstdc++.so.6.0.30", "operator new(unsigned long)");
         let push = || frame("app", "std::vector<int>::push_back(int&&)");
         let insert = || frame("app", "Cache::insert(int)");
         for (frames, expected) in [
             (
                 vec![new(), push(), insert(), frame("app", "main")],
-                "Cache::insert(int)",
+                Some(("Cache::insert(int)", 2)),
             ),
             (
                 vec![new(), inlined("app", "main", &["std::move<int>(int&)", "fill()"])],
-                "fill()",
+                Some(("fill()", 1)),
             ),
-            (vec![frame("libc.so.6", "strdup"), insert()], "Cache::insert(int)"),
-            (vec![frame("libc.so.6", "strdup")], "strdup"),
-            (vec![], "[no stack: complete]"),
+            (
+                vec![frame("libc.so.6", "strdup"), insert()],
+                Some(("Cache::insert(int)", 1)),
+            ),
+            (
+                vec![frame("app", "strdup"), insert()],
+                Some(("Cache::insert(int)", 1)),
+            ),
+            (vec![frame("libc.so.6", "strdup")], Some(("strdup", 0))),
+            (vec![], None),
         ] {
-            assert_eq!(name(&stack(frames)), expected);
+            let stack = stack(frames);
+            let found = owner(&stack);
+            let at = |found: &Owner<'_>| {
+                stack
+                    .frames
+                    .iter()
+                    .position(|frame| std::ptr::eq(frame, found.frame))
+            };
+            let found = found
+                .as_ref()
+                .map(|found| (&*found.function, at(found).expect("of this stack")));
+            assert_eq!(found, expected);
         }
-        let long = name(&stack(vec![frame("app", &"x".repeat(10_000))])).into_owned();
-        assert_eq!(long.chars().count(), LONGEST + 1);
+    }
+
+    /// Names of templates have no end.
+    #[test]
+    fn long_names() {
+        assert_eq!(shortened("Cache", 5), "Cache");
+        assert_eq!(shortened("Caché2", 5), "Caché…");
     }
 }
