@@ -23,6 +23,7 @@ prepare() {
     cat >"$1/apt.conf" <<END
 APT::Architecture "arm64";
 APT::Architectures { "arm64"; };
+APT::Sandbox::User "root";
 Dir::State "$1";
 Dir::State::status "$1/status";
 Dir::Cache "$1/cache";
@@ -41,7 +42,7 @@ fetch() {
     export APT_CONFIG="$here/apt.conf"
     apt-get update -qq
     for package in "$@"; do
-        apt-cache show "$package" >/dev/null 2>&1 || continue
+        apt-cache policy "$package" | grep -q 'Candidate: [0-9]' || continue
         (cd "$here/packages" && apt-get download -qq "$package")
     done
     for package in "$here/packages"/*.deb; do
