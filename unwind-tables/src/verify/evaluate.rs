@@ -60,6 +60,12 @@ impl State {
         self.general[usize::from(self.architecture.stack_pointer().0)]
     }
 
+    /// Whether a return address is what a call leaves in a register, with or without its authentication code.
+    pub(super) fn is_in_link_register(&self, pc: Avma) -> bool {
+        let link = self.general[usize::from(gimli::AArch64::X30.0)];
+        self.architecture == Architecture::Aarch64 && (pc.get() ^ link) << 16 == 0
+    }
+
     /// As a walker begins.
     pub(super) fn registers(&self) -> Registers {
         let mut general = [0; REGISTERS as usize];

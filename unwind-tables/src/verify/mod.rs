@@ -426,10 +426,14 @@ fn step(image: &Image, state: State) -> Outcome {
     }
 }
 
-/// A walk stops where a CFA does not lie above its frame: right, whatever the CFI says.
+/// A walk stops where a CFA does not lie above its frame: right, whatever the CFI says, unless nothing is on the stack and
+/// the return address is in the link register.
 fn agree(image: Outcome, cfi: Outcome, state: State) -> bool {
     match (image, cfi) {
-        (Outcome::Stopped(End::NoProgress), Outcome::Caller(caller)) => caller.sp.get() <= state.sp(),
+        (Outcome::Stopped(End::NoProgress), Outcome::Caller(caller)) => {
+            let sp = caller.sp.get();
+            sp < state.sp() || (sp == state.sp() && !state.is_in_link_register(caller.pc))
+        }
         (image, cfi) => image == cfi,
     }
 }
