@@ -100,9 +100,7 @@ fn random_stack(random: &mut Random, architecture: Architecture, code_bytes: u64
         0 => random.below(1 << 20),
         1 | 2 => STACK + 8 * random.below(STACK_BYTES / 8),
         // With an authentication code.
-        3 if is_aarch64 && random.below(4) == 0 => {
-            (CODE + random.below(code_bytes)) & !3 | (1 + random.below(1 << 15)) << 48
-        }
+        3 if is_aarch64 => (CODE + random.below(code_bytes)) & !3 | (1 + random.below(1 << 15)) << 48,
         _ if is_aarch64 => (CODE + random.below(code_bytes)) & !3,
         _ => CODE + random.below(code_bytes),
     };
@@ -273,7 +271,7 @@ fn random_walks_are_equal() {
 /// The same of AArch64.
 #[test]
 fn random_walks_of_aarch64_are_equal() {
-    check_random_walks(Architecture::Aarch64, 60);
+    check_random_walks(Architecture::Aarch64, 200);
 }
 
 fn check_random_walks(architecture: Architecture, rounds: u64) {
@@ -386,10 +384,7 @@ fn check_random_walks(architecture: Architecture, rounds: u64) {
         u64::from(put_back) > rounds / 2,
         "{put_back} walks went on where a return address was put back"
     );
-    assert!(
-        longest as u64 > rounds / 10,
-        "the longest stack had {longest} frames"
-    );
+    assert!(longest > 20, "the longest stack had {longest} frames");
 }
 
 /// Walks of which the trail is known depend on nothing else; and that is most of those that come to their end.

@@ -135,7 +135,7 @@ fn random_record(random: &mut Random) -> FrameRule {
     let register = [Register::Sp, Register::Sp, Register::Fp][random.index(3)];
     let offset = random.slots(0, 512);
     let at = random.slots(0, 600) - offset;
-    let (ra, fp) = match random.below(24) {
+    let (ra, fp) = match random.below(12) {
         0 => (Saved::Same, Saved::Same),
         1 | 2 => (Saved::AtCfa(at), Saved::Same),
         3 => (Saved::AtCfa(at), Saved::AtCfa(random.slots(-16, 16))),
