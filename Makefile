@@ -2,7 +2,7 @@
 # Single steps: make fmt clippy doc unit bench-smoke demo-smoke
 # `make dist` makes packages of a program that needs no libraries.
 
-.PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit bench-smoke demo-smoke bench
+.PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit bench-smoke demo-smoke bench verify-arm64
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -22,6 +22,7 @@ help:
 	@echo 'make demo    set up, build, trace a sample leaker'
 	@echo 'make test    set up, run all checks and tests (root, or sudo)'
 	@echo 'make build   set up, build target/release/memleak'
+	@echo 'make verify-arm64  compare the unwind tables of Debian packages for arm64 with gimli (0.5 GB to download)'
 	@echo 'make dist    set up, build target/dist: a Debian package and an archive, of a static program'
 	@echo 'make test-kernels   core tests on this kernel, and on Linux 6.1 and 6.12 under qemu (root; ten minutes)'
 	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
@@ -58,6 +59,10 @@ demo: build
 test: setup-test
 	@$(MAKE) --no-print-directory fmt clippy doc unit bench-smoke demo-smoke
 	@echo '==> all passed'
+
+# Of other packages than this machine's, as data: nothing of them is installed or run.
+verify-arm64: build
+	@$(STEP) verify-arm64 tests/verify_arm64.sh target/release/memleak target/arm64
 
 fmt:
 	@$(STEP) fmt $(CARGO) fmt --all --check

@@ -18,7 +18,19 @@ const CLANG_ARGS: [&str; 7] = [
     "-fno-stack-protector",
 ];
 
+/// Tables, their verification and the walk know AArch64; these do not: where an allocator's functions are probed
+/// (`src/allocator/{flow,linkage,probing,sites}.rs`: x86-64 instructions), where a return address is at a function's
+/// entry and what proves that a call goes on (`bpf/{regs,calls,nesting}.bpf.h`: the stack), and how a command is held
+/// at its start (`src/launch/held.rs`: debug registers).
+const ARCHITECTURE: &str = "x86_64";
+
 fn main() {
+    let target = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
+    if target != ARCHITECTURE {
+        fail(&format!(
+            "memleak traces x86-64 programs only, and this build is for {target}; build it for x86_64-unknown-linux-gnu"
+        ));
+    }
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());

@@ -5,6 +5,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::encode::encode;
 use unwind_tables::image::Image;
@@ -32,6 +33,7 @@ fn image() -> Image {
                 offset: i32::try_from(offset).expect("frames are small"),
             },
             ra: Saved::AtCfa(-8),
+            ra_signed: false,
             fp: Saved::Same,
             signal_frame: false,
         })
@@ -87,6 +89,7 @@ fn walk_frames(criterion: &mut Criterion) {
         identity: Identity::SETTLED,
     }];
     let tables = Tables {
+        architecture: Architecture::X86_64,
         words: image.words(),
         mappings: &mappings,
         unwind: Unwind::Dwarf,

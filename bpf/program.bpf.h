@@ -149,6 +149,12 @@ static long run_op(u64 step, struct walk **context)
 		program->sp = x;
 		program->sp_is_set = true;
 		break;
+#ifdef __TARGET_ARCH_arm64
+	case OP_SET_LR:
+		program->lr = x;
+		program->lr_is_set = true;
+		break;
+#endif
 	default:
 		top = binary(code, y, x);
 		break;
@@ -169,6 +175,9 @@ static __always_inline enum end_cause apply_program(struct walk *walk, u32 at)
 	program->end = END_NONE;
 	program->is_signal_frame = false;
 	program->sp_is_set = false;
+#ifdef __TARGET_ARCH_arm64
+	program->lr_is_set = false;
+#endif
 	program->fp = walk->fp;
 	bpf_loop(MAX_OPS, run_op, &walk, 0);
 	if (program->end != END_NONE)
@@ -184,5 +193,9 @@ static __always_inline enum end_cause apply_program(struct walk *walk, u32 at)
 		return END_NO_PROGRESS;
 	go_to(walk, program->ra, sp, program->fp);
 	walk->pc_adjust = !program->is_signal_frame;
+#ifdef __TARGET_ARCH_arm64
+	walk->lr = program->lr;
+	walk->lr_known = program->is_signal_frame && program->lr_is_set;
+#endif
 	return END_NONE;
 }

@@ -8,6 +8,26 @@
  */
 #pragma once
 
+#ifdef __TARGET_ARCH_arm64
+
+/* The frame's own value of a register; `program.end` says whether it is known. No others are followed. */
+static __always_inline u64 register_value(struct walk *walk, u32 number)
+{
+	if (number == REGISTER_SP && sp_is_known(walk))
+		return walk->sp;
+	if (number == REGISTER_FP) {
+		use_fp(&walk->trail);
+		return walk->fp;
+	}
+	walk->trail.unrepeatable = true;
+	if (number == REGISTER_LR && walk->lr_known)
+		return walk->lr;
+	walk->program.end = END_UNSUPPORTED_RULE;
+	return 0;
+}
+
+#else
+
 /* A field of a short rule of saves, as a long entry's word. */
 static __always_inline u32 short_saved(u32 rule, u32 number)
 {
@@ -110,3 +130,5 @@ static __always_inline u64 register_value(struct walk *walk, u32 number)
 	bpf_loop(MAX_FRAMES, look_in_frame, &walk, 0);
 	return walk->found;
 }
+
+#endif

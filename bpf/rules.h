@@ -31,6 +31,8 @@ enum rule_kind {
 	RULE_SP = 1,
 	RULE_FP = 2,
 	RULE_PLT = 3,
+	/* AArch64's; it has neither of the two around it. */
+	RULE_LONE = 3,
 	RULE_DRAP = 4,
 	RULE_WIDE = 5,
 	RULE_STOP = 6,
@@ -41,6 +43,8 @@ enum rule_shape {
 	RULE_KIND_BITS = 3,
 	RULE_A_BITS = 17,
 	RULE_B_BITS = 11,
+	/* Of AArch64, in the second operand: the return address has an authentication code. */
+	RECORD_SIGNED = 1 << 10,
 };
 
 /* First operand of a stop rule. Those from STOP_ANONYMOUS on come from the mapping, not from a table. */
@@ -92,6 +96,7 @@ enum opcode {
 	OP_SET_RA = 31,
 	OP_SET_FP = 32,
 	OP_SET_SP = 33,
+	OP_SET_LR = 34,
 };
 
 enum program_shape {
@@ -103,11 +108,13 @@ enum program_shape {
 	MAX_OPERANDS = 8,
 };
 
-/* Registers by their DWARF numbers. */
+/* Registers by x86-64's DWARF numbers; AArch64's have those of their counterparts. */
 enum register_number {
 	REGISTER_RBX = 3,
 	REGISTER_FP = 6,
 	REGISTER_SP = 7,
+	/* AArch64's. */
+	REGISTER_LR = 8,
 	REGISTER_R11 = 11,
 	REGISTER_R12 = 12,
 	REGISTERS = 16,

@@ -20,8 +20,12 @@ enum limits {
 	MAX_FRAMES = 512,
 	/* The largest distance from a stack pointer to a frame pointer that a frame-pointer step believes. */
 	MAX_FP_DISTANCE = 1 << 20,
-	/* User addresses are below 2^47; nothing above is looked up. */
+	/* User addresses are below 2^ADDRESS_BITS; nothing above is looked up. */
+#ifdef __TARGET_ARCH_arm64
+	ADDRESS_BITS = 48,
+#else
 	ADDRESS_BITS = 47,
+#endif
 	/* Process slots, the first of which is no process's, see struct process. */
 	MAX_PROCESSES = 64,
 	/* Instances that can be told apart in one trace; processes beyond are not traced and counted as lost. */
@@ -33,7 +37,11 @@ enum limits {
 	/* The stack records before this one have fixed meanings, see struct stack_record. */
 	FIRST_STACK = 2 * MAX_FUNCTIONS,
 	/* Slots of one rule cache, as a power of two: with a 32-bit tag this covers all ADDRESS_BITS. */
+#ifdef __TARGET_ARCH_arm64
+	CACHE_BITS = 16,
+#else
 	CACHE_BITS = 15,
+#endif
 	/* Nested pid namespaces, the initial one included (MAX_PID_NS_LEVEL). */
 	MAX_PID_LEVELS = 33,
 	/* Return probes of one thread at once; the kernel makes no more (MAX_URETPROBE_DEPTH). */

@@ -9,51 +9,17 @@
  */
 #pragma once
 
+#include "call.bpf.h"
 #include "window.bpf.h"
+#include "link.bpf.h"
 #include "registers.bpf.h"
 #include "program.bpf.h"
-
-static __always_inline bool is_call(u64 code, u32 length);
-
-/*
- * Whether the 8 code bytes before a return address end in an x86-64 `call`.
- *
- * Direct: e8 and four bytes. Indirect: ff /2 with each length that its ModRM and SIB bytes can ask for.
- */
-static __always_inline bool ends_in_call(u64 code)
-{
-	if ((code >> 24 & 0xff) == 0xe8)
-		return true;
-	return is_call(code, 2) || is_call(code, 3) || is_call(code, 4) || is_call(code, 5) ||
-	       is_call(code, 6) || is_call(code, 7);
-}
-
-/* Whether an indirect call of just `length` bytes stands at the end of `code`. */
-static __always_inline bool is_call(u64 code, u32 length)
-{
-	u64 bytes = code >> (64 - 8 * length);
-	u32 modrm = bytes >> 8 & 0xff;
-	u32 sib = length > 2 ? bytes >> 16 & 0xff : 0;
-	u32 mode = modrm >> 6;
-	u32 rm = modrm & 7;
-	u32 expected = 2;
-
-	if ((bytes & 0xff) != 0xff || (modrm & 0x38) != 0x10)
-		return false;
-	if (mode != 3 && rm == 4)
-		expected += 1;
-	if (mode == 1)
-		expected += 1;
-	else if (mode == 2 || (mode == 0 && (rm == 5 || (rm == 4 && (sib & 7) == 5))))
-		expected += 4;
-	return expected == length;
-}
 
 static __always_inline bool is_after_call(u64 ra)
 {
 	u64 code;
 
-	return bpf_probe_read_user(&code, 8, (void *)(ra - 8)) == 0 && ends_in_call(code);
+	return is_aligned(ra) && bpf_probe_read_user(&code, 8, (void *)(ra - 8)) == 0 && ends_in_call(code);
 }
 
 /*
@@ -204,6 +170,7 @@ static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp)
 	walk->fp = fp;
 	walk->pc_adjust = 1;
 	walk->found_by = FOUND_BY_CFI;
+	forget_link(walk);
 }
 
 /* The caller's registers: its stack pointer is the CFA, the others are in slots (0: fp is the same). */
@@ -223,6 +190,22 @@ static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u
 	go_to(walk, ra, cfa, fp);
 	return END_NONE;
 }
+
+/* Where the plain rule of a frame says that its caller is: the equations of apply_offset and apply_fp. */
+struct caller_slots {
+	u64 cfa;
+	u64 ra;
+	/* Not above `ra`. */
+	u64 fp;
+	/* All bits, or none if the frame pointer is the same. */
+	u64 has_fp;
+};
+
+#ifdef __TARGET_ARCH_arm64
+static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause implausible);
+
+#include "aarch64.bpf.h"
+#else
 
 static __always_inline enum end_cause apply_offset(struct walk *walk, u32 rule)
 {
@@ -253,6 +236,8 @@ static __always_inline enum end_cause apply_drap(struct walk *walk, u32 rule)
 	return go_to_caller(walk, cfa, cfa - 8, walk->fp + signed_slots(rule_b(rule), RULE_B_BITS));
 }
 
+#endif
+
 /* Follows the frame pointer, or ends with `implausible` when it cannot be one. */
 static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause implausible)
 {
@@ -264,6 +249,7 @@ static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause
 		return implausible;
 	if (!read_fp_slot(walk, fp, &caller_fp) || !read_slot(walk, fp + 8, &ra))
 		return implausible;
+	ra = without_code(ra);
 	if (!unwind_by_fp && !is_return_address(walk, ra))
 		return implausible;
 	walk->sp = fp + 16;
@@ -271,6 +257,7 @@ static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause
 	walk->pc = ra;
 	walk->pc_adjust = 1;
 	walk->found_by = FOUND_BY_FP;
+	forget_link(walk);
 	return END_NONE;
 }
 
@@ -293,6 +280,12 @@ static __always_inline enum end_cause apply_stop(struct walk *walk, u32 rule)
 static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 {
 	switch (rule_kind(rule)) {
+#ifdef __TARGET_ARCH_arm64
+	case RULE_SP:
+	case RULE_FP:
+	case RULE_LONE:
+		return apply_record(walk, rule);
+#else
 	case RULE_SP:
 	case RULE_FP:
 		return apply_offset(walk, rule);
@@ -300,6 +293,7 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 		return apply_plt(walk, rule);
 	case RULE_DRAP:
 		return apply_drap(walk, rule);
+#endif
 	case RULE_WIDE:
 		/* Without tables there are no programs: the verifier need not look at them. */
 		return unwind_by_fp ? END_UNSUPPORTED_RULE : apply_program(walk, rule >> RULE_KIND_BITS);
@@ -311,12 +305,12 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 }
 
 /*
- * Puts back a return address that was replaced by a return probe's trampoline. Where it was pushed, below the
- * frame's stack pointer, is what the kernel knows it by.
+ * Puts back a return address that was replaced by a return probe's trampoline. The stack pointer that the function
+ * began with is what the kernel knows it by.
  */
 static __always_inline enum end_cause put_back_return_address(struct walk *walk)
 {
-	u64 address = replaced_return_address(walk->sp - 8);
+	u64 address = sp_is_known(walk) ? replaced_return_address(walk->sp - RETURN_SLOT_BYTES) : 0;
 
 	walk->trail.unrepeatable = true;
 	if (!address || address == walk->pc)
@@ -353,16 +347,6 @@ static __always_inline u32 plain_rule(u32 list, u64 pc)
 	return misses ? RULE_NONE : entry & 0x7fffffff;
 }
 
-/* Where the plain rule of a frame says that its caller is: the equations of apply_offset and apply_fp. */
-struct caller_slots {
-	u64 cfa;
-	u64 ra;
-	/* Not above `ra`. */
-	u64 fp;
-	/* All bits, or none if the frame pointer is the same. */
-	u64 has_fp;
-};
-
 /* Whether `rule` is plain. */
 static __always_inline bool find_caller(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
 {
@@ -374,6 +358,9 @@ static __always_inline bool find_caller(u32 rule, u64 sp, u64 fp, struct caller_
 		return rule_kind(rule) == RULE_CHAIN && fp >= sp && fp % 8 == 0 && fp - sp <= MAX_FP_DISTANCE;
 	}
 
+#ifdef __TARGET_ARCH_arm64
+	return find_record(rule, sp, fp, slots);
+#else
 	u64 kind = (u64)rule_kind(rule) - RULE_SP;
 	u64 from_fp = -kind;
 	u64 saved = rule_b(rule);
@@ -385,6 +372,7 @@ static __always_inline bool find_caller(u32 rule, u64 sp, u64 fp, struct caller_
 	slots->has_fp = (s64)-saved >> 63;
 	slots->fp = slots->ra - ((8 * saved - 8) & slots->has_fp);
 	return kind <= RULE_FP - RULE_SP && slots->cfa > sp;
+#endif
 }
 
 /*
@@ -401,6 +389,8 @@ static __always_inline bool run(struct walk *walk, bool leaves_trail)
 
 	OPAQUE(first);
 	if (!walk->pc_adjust || walk->window_bytes < 8 || first > MAX_FRAMES - RUN_FRAMES)
+		return false;
+	if (!plain_rules_apply(walk))
 		return false;
 #pragma unroll
 	for (done = 0; done < RUN_FRAMES; done++) {
@@ -424,7 +414,7 @@ static __always_inline bool run(struct walk *walk, bool leaves_trail)
 		if (leaves_trail)
 			leave_trail(&walk->trail, slots.ra, ra);
 		hash = mix(hash, frame);
-		pc = ra;
+		pc = return_address(rule, ra);
 		sp = slots.cfa;
 		fp ^= (fp ^ caller_fp) & slots.has_fp;
 		found_by = unwind_by_fp ? FOUND_BY_FP : FOUND_BY_CFI;
@@ -435,6 +425,8 @@ static __always_inline bool run(struct walk *walk, bool leaves_trail)
 	walk->hash = hash;
 	walk->found_by = found_by;
 	walk->frame_count = first + done;
+	if (done)
+		forget_link(walk);
 	return done == RUN_FRAMES;
 }
 
@@ -464,6 +456,7 @@ static __always_inline void begin_walk(struct walk *walk, u32 list, u64 changing
 	walk->sp = walk->at_probe[REGISTER_SP];
 	walk->fp = walk->at_probe[REGISTER_FP];
 	walk->pc_adjust = 1;
+	forget_link(walk);
 	walk->list = list;
 	walk->list_state.changing = changing;
 	walk->list_state.verified_start = 0;

@@ -16,6 +16,10 @@ struct program {
 	enum end_cause end;
 	bool is_signal_frame;
 	bool sp_is_set;
+#ifdef __TARGET_ARCH_arm64
+	bool lr_is_set;
+	u64 lr;
+#endif
 	u64 cfa;
 	u64 ra;
 	u64 fp;
@@ -30,6 +34,11 @@ struct walk {
 	u64 fp;
 	/* 1 when `pc` is a return address: the call before it is what the frame is doing. */
 	u64 pc_adjust;
+#ifdef __TARGET_ARCH_arm64
+	/* The link register, if the frame was running. */
+	u64 lr;
+	bool lr_known;
+#endif
 	/* Mapping list and rule cache in use. */
 	u32 list;
 	struct list_state list_state;

@@ -3,13 +3,36 @@
 use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use unwind_tables::Architecture;
 use unwind_tables::addr::{Svma, contains};
 use unwind_tables::elf::Segment;
+use unwind_tables::walk::is_branch_with_link;
 
 /// The addresses behind the calls in `code`, whose first instruction is at `start`.
 ///
 /// Bytes that are no instruction are skipped one by one; data between functions can hide a call or feign one.
-pub fn return_addresses(code: &[u8], start: Svma) -> impl Iterator<Item = Svma> + '_ {
+pub fn return_addresses(
+    architecture: Architecture,
+    code: &[u8],
+    start: Svma,
+) -> Box<dyn Iterator<Item = Svma> + '_> {
+    match architecture {
+        Architecture::X86_64 => Box::new(x86_64(code, start)),
+        Architecture::Aarch64 => Box::new(aarch64(code, start)),
+    }
+}
+
+fn aarch64(code: &[u8], start: Svma) -> impl Iterator<Item = Svma> + '_ {
+    let (instructions, _) = code.as_chunks::<4>();
+    let behind = (1..).map(move |number: u64| start.wrapping_add(4 * number));
+    let calls = instructions
+        .iter()
+        .zip(behind)
+        .filter(|&(&instruction, _)| is_branch_with_link(u32::from_le_bytes(instruction)));
+    calls.map(|(_, behind)| behind)
+}
+
+fn x86_64(code: &[u8], start: Svma) -> impl Iterator<Item = Svma> + '_ {
     let mut decoder = Decoder::with_ip(64, code, start.get(), DecoderOptions::NONE);
     let mut instruction = Instruction::default();
     std::iter::from_fn(move || {
@@ -53,7 +76,25 @@ mod tests {
             0xff, 0xe0, // jmp *%rax
             0xe8, 1, // cut short
         ];
-        let found: Vec<_> = return_addresses(&code, Svma::new(0x1000)).collect();
+        let found: Vec<_> = return_addresses(Architecture::X86_64, &code, Svma::new(0x1000)).collect();
         assert_eq!(found, [0x1005, 0x100b, 0x1011].map(Svma::new));
+    }
+
+    /// The same of AArch64, with and without authentication; a jump by a register is none.
+    #[test]
+    fn calls_of_aarch64_are_found() {
+        let code = [
+            0x9400_0001_u32, // bl, up to 0x1004
+            0x1400_0001,     // b
+            0xd63f_0100,     // blr x8, up to 0x100c
+            0xd61f_0100,     // br x8
+            0xd73f_0909,     // blraa x8, x9, up to 0x1014
+            0xd63f_0d1f,     // blrabz x8, up to 0x1018
+            0xd65f_03c0,     // ret
+        ];
+        let code = code.map(u32::to_le_bytes);
+        let found = return_addresses(Architecture::Aarch64, code.as_flattened(), Svma::new(0x1000));
+        let found: Vec<_> = found.collect();
+        assert_eq!(found, [0x1004, 0x100c, 0x1014, 0x1018].map(Svma::new));
     }
 }

@@ -13,6 +13,7 @@ use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as Framehop, Unwi
 use memleak::calls;
 use memleak::target::{MappedCode, Modules, Target};
 use object::{Object, ObjectSection};
+use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::elf::ElfView;
 use unwind_tables::image::ImageView;
@@ -145,6 +146,7 @@ fn compare(elf: &[u8]) -> (u64, u64) {
     assert_eq!(verified.examples, []);
     let mapping = Mapping::everywhere();
     let tables = Tables {
+        architecture: Architecture::X86_64,
         words: image.words(),
         mappings: &[mapping],
         unwind: Unwind::Dwarf,
@@ -155,7 +157,7 @@ fn compare(elf: &[u8]) -> (u64, u64) {
     let (mut same, mut different) = (0, 0);
     for range in &verified.functions {
         let code = calls::code_at(elf, view.segments(), range);
-        for return_address in calls::return_addresses(code, range.start) {
+        for return_address in calls::return_addresses(Architecture::X86_64, code, range.start) {
             let frame = registers(return_address.get());
             let ours = our_step(tables, frame, false, |slot| Some(memory(slot.get())));
             let theirs = framehop.step(
@@ -241,6 +243,7 @@ fn callers_in_recorded_stacks() {
         let published = publish(&mappings, &modules);
         let memory = record_memory(program.pid());
         let tables = Tables {
+            architecture: Architecture::X86_64,
             words: &published.words,
             mappings: &published.mappings,
             unwind: Unwind::Dwarf,

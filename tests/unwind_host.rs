@@ -9,12 +9,14 @@ use std::collections::HashSet;
 
 use common::host::{HostWalk, Memory};
 use common::random::Random;
+use common::random_rules::random_rule;
+use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::build::SavesTable;
 use unwind_tables::encode::{encode, encode_with_saves};
 use unwind_tables::mapping::{Check, Identity, Trust};
-use unwind_tables::program::{Op, Opcode, Programs, SP};
-use unwind_tables::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
+use unwind_tables::program::{Programs, SP};
+use unwind_tables::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
 use unwind_tables::saves::{LongSaves, Saved as SavedRegister, SavesRule, long};
 use unwind_tables::table::{Row, RowRule, Rows, UnwindTable};
 use unwind_tables::walk::{End, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind, walk};
@@ -25,116 +27,6 @@ const STACK_BYTES: u64 = 1 << 16;
 /// Where objects have the words that tell them apart.
 const IDENTITY: u64 = 0x5554_0000_0000;
 const IDENTITY_WORD: u64 = 0x1234_5678_9abc_def0;
-
-fn random_saved(random: &mut Random) -> Saved {
-    match random.below(4) {
-        0 => Saved::Same,
-        1 => Saved::At {
-            register: random_register(random),
-            offset: random.slots(-8, 64),
-        },
-        _ => Saved::AtCfa(random.slots(-16, -1)),
-    }
-}
-
-fn random_register(random: &mut Random) -> Register {
-    if random.below(2) == 0 {
-        Register::Sp
-    } else {
-        Register::Fp
-    }
-}
-
-fn random_frame_rule(random: &mut Random) -> FrameRule {
-    let cfa = match random.below(8) {
-        0 => CfaRule::Plt { threshold: 11 },
-        1 => CfaRule::Deref {
-            register: random_register(random),
-            at: random.slots(-16, 16),
-            offset: random.slots(0, 2),
-        },
-        2 => CfaRule::Offset {
-            register: Register::Fp,
-            offset: random.slots(0, 64),
-        },
-        _ => CfaRule::Offset {
-            register: Register::Sp,
-            offset: random.slots(1, 512),
-        },
-    };
-    let ra = match random.below(8) {
-        0 => Saved::At {
-            register: random_register(random),
-            offset: random.slots(0, 32),
-        },
-        _ => Saved::AtCfa(-8),
-    };
-    if matches!(cfa, CfaRule::Plt { .. }) {
-        return FrameRule {
-            cfa,
-            ra: Saved::AtCfa(-8),
-            fp: Saved::Same,
-            signal_frame: false,
-        };
-    }
-    FrameRule {
-        cfa,
-        ra,
-        fp: random_saved(random),
-        signal_frame: random.below(32) == 0,
-    }
-}
-
-fn random_rule(random: &mut Random, programs: &mut Programs) -> UnwindRule {
-    match random.below(40) {
-        0 => UnwindRule::EndOfStack,
-        1 | 2 => UnwindRule::Gap,
-        3 => UnwindRule::Unsupported(Reason::CfaExpression),
-        4..8 => random_program(random, programs),
-        _ => {
-            let frame = random_frame_rule(random);
-            programs.rule(frame).unwrap_or_else(UnwindRule::Unsupported)
-        }
-    }
-}
-
-/// Operations, any of them, between a CFA in any register and a return address in any register or a slot.
-fn random_program(random: &mut Random, programs: &mut Programs) -> UnwindRule {
-    loop {
-        let register = |random: &mut Random| {
-            let number = u8::try_from(random.below(17)).expect("it is small");
-            Op::register(number, random.slots(0, 16))
-        };
-        let mut ops = vec![register(random), Op::plain(Opcode::SetCfa)];
-        let start = if random.below(2) == 0 {
-            register(random)
-        } else {
-            Op::cfa(random.slots(-4, 4))
-        };
-        ops.push(start);
-        for _ in 0..random.below(6) {
-            let code = Opcode::ALL[2 + random.index(28)];
-            let operand = if code == Opcode::Deref {
-                1 << random.below(4)
-            } else {
-                u8::try_from(random.below(4)).expect("it is small")
-            };
-            let immediate = random.slots(-8, 8);
-            ops.push(Op::with(code, operand, immediate));
-        }
-        if random.below(2) == 0 {
-            ops.push(Op::deref());
-        }
-        ops.push(Op::plain(Opcode::SetRa));
-        let more = [Opcode::SetFp, Opcode::SetSp, Opcode::SetFp][random.index(3)];
-        if random.below(3) == 0 {
-            ops.extend([register(random), Op::plain(more)]);
-        }
-        if let Ok(program) = programs.intern(ops) {
-            return UnwindRule::Program(program);
-        }
-    }
-}
 
 /// Says of every stretch of code where its registers may be.
 fn random_saves(random: &mut Random, bytes: u64) -> SavesTable {
@@ -179,8 +71,8 @@ fn random_saves(random: &mut Random, bytes: u64) -> SavesTable {
 }
 
 /// Rows over `bytes` of code, close enough that many share a block.
-fn random_table(random: &mut Random, bytes: u64, distinct: u64) -> UnwindTable {
-    let mut programs = Programs::default();
+fn random_table(random: &mut Random, architecture: Architecture, bytes: u64, distinct: u64) -> UnwindTable {
+    let mut programs = Programs::new(architecture);
     let rules: Vec<_> = (0..distinct)
         .map(|_| random_rule(random, &mut programs))
         .collect();
@@ -202,18 +94,33 @@ fn random_table(random: &mut Random, bytes: u64, distinct: u64) -> UnwindTable {
 }
 
 /// Stack memory of which most words look like return addresses, saved frame pointers or small numbers.
-fn random_stack(random: &mut Random, code_bytes: u64) -> Vec<u64> {
+fn random_stack(random: &mut Random, architecture: Architecture, code_bytes: u64) -> Vec<u64> {
+    let is_aarch64 = architecture == Architecture::Aarch64;
     let word = |_| match random.below(8) {
         0 => random.below(1 << 20),
         1 | 2 => STACK + 8 * random.below(STACK_BYTES / 8),
+        // With an authentication code.
+        3 if is_aarch64 => (CODE + random.below(code_bytes)) & !3 | (1 + random.below(1 << 15)) << 48,
+        _ if is_aarch64 => (CODE + random.below(code_bytes)) & !3,
         _ => CODE + random.below(code_bytes),
     };
     (0..STACK_BYTES / 8).map(word).collect()
 }
 
 /// Code of which a good part of the addresses stand behind a call.
-fn random_code(random: &mut Random, bytes: u64) -> Vec<u8> {
+fn random_code(random: &mut Random, architecture: Architecture, bytes: u64) -> Vec<u8> {
     let mut code: Vec<u8> = (0..bytes).map(|_| random.byte()).collect();
+    if architecture == Architecture::Aarch64 {
+        for instruction in code.as_chunks_mut::<4>().0 {
+            match random.below(6) {
+                0 | 1 => instruction[3] = 0x94 | random.byte() & 3,
+                2 => *instruction = (0xd63f_0000_u32 | u32::from(random.byte() & 31) << 5).to_le_bytes(),
+                3 => *instruction = (0xd63f_0800_u32 | u32::from(random.byte())).to_le_bytes(),
+                _ => {}
+            }
+        }
+        return code;
+    }
     for at in (0..code.len().saturating_sub(8)).step_by(3) {
         match random.below(3) {
             0 => code[at] = 0xe8,
@@ -261,16 +168,18 @@ fn random_trampoline(random: &mut Random, stack_words: &mut [u64], code_bytes: u
     Avma::new(trampoline)
 }
 
-/// Most of the slots that hold the trampoline, with what was there before: mostly code.
+/// Most of the slots that hold the trampoline, with what was there before: mostly code. On AArch64, what the kernel
+/// knows it by is not where it is: any slot.
 fn random_replaced(
     random: &mut Random,
+    architecture: Architecture,
     stack_words: &[u64],
     trampoline: Avma,
     code_bytes: u64,
 ) -> Vec<(Avma, Avma)> {
     let slots = (STACK..).step_by(8).map(Avma::new).zip(stack_words);
     slots
-        .filter(|&(_, &word)| word == trampoline.get())
+        .filter(|&(_, &word)| architecture == Architecture::Aarch64 || word == trampoline.get())
         .filter_map(|(slot, _)| match random.below(8) {
             0 => None,
             1 => Some((slot, trampoline)),
@@ -356,15 +265,25 @@ fn slots_read(tables: Tables<'_>, start: Registers, memory: &Memory) -> Vec<Avma
 /// of the reads fails.
 #[test]
 fn random_walks_are_equal() {
-    let mut host = HostWalk::build();
+    check_random_walks(Architecture::X86_64, 200);
+}
+
+/// The same of AArch64.
+#[test]
+fn random_walks_of_aarch64_are_equal() {
+    check_random_walks(Architecture::Aarch64, 200);
+}
+
+fn check_random_walks(architecture: Architecture, rounds: u64) {
+    let mut host = HostWalk::build(architecture);
     let mut random = Random::new(20);
     let mut ends = HashSet::new();
     let (mut longest, mut saves_wanted, mut put_back) = (0, 0, 0);
-    for round in 0..200 {
+    for round in 0..rounds {
         let code_bytes = 0x1000 << random.below(4);
         let distinct = if round % 4 == 0 { 600 } else { 20 };
-        let table = random_table(&mut random, code_bytes, distinct);
-        let image = if round % 3 == 0 {
+        let table = random_table(&mut random, architecture, code_bytes, distinct);
+        let image = if round % 3 == 0 || architecture == Architecture::Aarch64 {
             encode(&table)
         } else {
             encode_with_saves(&table, &random_saves(&mut random, code_bytes))
@@ -402,10 +321,11 @@ fn random_walks_are_equal() {
             },
         ];
         let unwind = if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf };
-        let mut stack_words = random_stack(&mut random, code_bytes);
+        let mut stack_words = random_stack(&mut random, architecture, code_bytes);
         let trampoline = random_trampoline(&mut random, &mut stack_words, code_bytes);
-        let replaced = random_replaced(&mut random, &stack_words, trampoline, code_bytes);
+        let replaced = random_replaced(&mut random, architecture, &stack_words, trampoline, code_bytes);
         let tables = Tables {
+            architecture,
             words: image.words(),
             mappings: &mappings,
             unwind,
@@ -416,7 +336,10 @@ fn random_walks_are_equal() {
             },
         };
         let mut memory = Memory::default();
-        memory.add(Avma::new(CODE), random_code(&mut random, code_bytes));
+        memory.add(
+            Avma::new(CODE),
+            random_code(&mut random, architecture, code_bytes),
+        );
         memory.add_words(Avma::new(IDENTITY), &[IDENTITY_WORD]);
         memory.add_words(Avma::new(STACK), &stack_words);
         for _ in 0..40 {
@@ -454,11 +377,11 @@ fn random_walks_are_equal() {
         assert!(ends.contains(&end), "no walk ended with {}", end.name());
     }
     assert!(
-        saves_wanted > 20,
+        saves_wanted > 20 || architecture == Architecture::Aarch64,
         "{saves_wanted} walks needed saves that there were not"
     );
     assert!(
-        put_back > 100,
+        u64::from(put_back) > rounds / 2,
         "{put_back} walks went on where a return address was put back"
     );
     assert!(longest > 20, "the longest stack had {longest} frames");
@@ -467,14 +390,27 @@ fn random_walks_are_equal() {
 /// Walks of which the trail is known depend on nothing else; and that is most of those that come to their end.
 #[test]
 fn trails_are_whole() {
-    let mut host = HostWalk::build();
+    check_trails(Architecture::X86_64, 250);
+}
+
+/// The same of AArch64.
+#[test]
+fn trails_of_aarch64_are_whole() {
+    check_trails(Architecture::Aarch64, 60);
+}
+
+fn check_trails(architecture: Architecture, rounds: u64) {
+    let mut host = HostWalk::build(architecture);
     let mut random = Random::new(21);
     let (mut complete, mut known) = (0, 0);
-    for round in 0..250 {
+    for round in 0..rounds {
         let code_bytes = 0x1000 << random.below(4);
-        let table = random_table(&mut random, code_bytes, 20);
-        let image =
-            encode_with_saves(&table, &random_saves(&mut random, code_bytes)).expect("the table fits");
+        let table = random_table(&mut random, architecture, code_bytes, 20);
+        let image = match architecture {
+            Architecture::X86_64 => encode_with_saves(&table, &random_saves(&mut random, code_bytes)),
+            Architecture::Aarch64 => encode(&table),
+        };
+        let image = image.expect("the table fits");
         let mappings = [Mapping {
             start: Avma::new(CODE),
             end: Avma::new(CODE + code_bytes),
@@ -484,18 +420,22 @@ fn trails_are_whole() {
             identity: random_identity(&mut random),
         }];
         let tables = Tables {
+            architecture,
             words: image.words(),
             mappings: &mappings,
             unwind: if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf },
             changing: false,
             return_probes: ReturnProbes::default(),
         };
-        let code = random_code(&mut random, code_bytes);
+        let code = random_code(&mut random, architecture, code_bytes);
         for _ in 0..20 {
             let mut memory = Memory::default();
             memory.add(Avma::new(CODE), code.clone());
             memory.add_words(Avma::new(IDENTITY), &[IDENTITY_WORD]);
-            memory.add_words(Avma::new(STACK), &random_stack(&mut random, code_bytes));
+            memory.add_words(
+                Avma::new(STACK),
+                &random_stack(&mut random, architecture, code_bytes),
+            );
             let start = random_start(&mut random, code_bytes);
             host.clear_cache();
             host.short_ways = random.below(2) == 0;
@@ -505,7 +445,10 @@ fn trails_are_whole() {
             known += u32::from(is_known && stack.end == End::Complete);
         }
     }
-    assert!(complete > 60, "{complete} walks came to their end");
+    assert!(
+        u64::from(complete) > rounds / 4,
+        "{complete} walks came to their end"
+    );
     assert!(
         known > complete / 6,
         "of {known} of {complete} the trail is known"
@@ -515,13 +458,19 @@ fn trails_are_whole() {
 /// A stack deeper than the limit ends with that cause, at the same frame.
 #[test]
 fn depth_limit_is_equal() {
-    let mut host = HostWalk::build();
+    check_depth_limit(Architecture::X86_64);
+    check_depth_limit(Architecture::Aarch64);
+}
+
+fn check_depth_limit(architecture: Architecture) {
+    let mut host = HostWalk::build(architecture);
     let rule = UnwindRule::Frame(FrameRule {
         cfa: CfaRule::Offset {
             register: Register::Sp,
             offset: 16,
         },
         ra: Saved::AtCfa(-8),
+        ra_signed: false,
         fp: Saved::Same,
         signal_frame: false,
     });
@@ -539,7 +488,8 @@ fn depth_limit_is_equal() {
             rule: UnwindRule::Gap,
         },
     ];
-    let image = encode(&UnwindTable::from_rows(rows).expect("rows ascend")).expect("the table fits");
+    let table = UnwindTable::with_programs(rows, Programs::new(architecture)).expect("rows ascend");
+    let image = encode(&table).expect("the table fits");
     let code = Avma::new(CODE);
     let mappings = [Mapping {
         start: code,
@@ -550,6 +500,7 @@ fn depth_limit_is_equal() {
         identity: Identity::SETTLED,
     }];
     let tables = Tables {
+        architecture,
         words: image.words(),
         mappings: &mappings,
         unwind: Unwind::Dwarf,

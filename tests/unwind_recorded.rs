@@ -8,6 +8,7 @@ use std::process::Command;
 use common::host::HostWalk;
 use common::recorded::{compile_program, publish, record_memory, start};
 use memleak::target::{MappedCode, Mappings, Modules, Target};
+use unwind_tables::Architecture;
 use unwind_tables::walk::{End, FoundBy, ReturnProbes, Stack, Tables, Unwind, walk};
 
 /// Names of the frames' functions, from the module's own symbol table by an independent reader.
@@ -34,7 +35,7 @@ fn functions(stack: &Stack, mappings: &Mappings, modules: &Modules) -> Vec<Strin
 /// of its reads failing in turn.
 #[test]
 fn recorded_walks_are_equal_and_complete() {
-    let mut host = HostWalk::build();
+    let mut host = HostWalk::build(Architecture::X86_64);
     for flags in [
         &["-fomit-frame-pointer"][..],
         &["-static"],
@@ -50,6 +51,7 @@ fn recorded_walks_are_equal_and_complete() {
         let published = publish(&mappings, &modules);
         let mut memory = record_memory(pid);
         let tables = Tables {
+            architecture: Architecture::X86_64,
             words: &published.words,
             mappings: &published.mappings,
             unwind: Unwind::Dwarf,

@@ -95,7 +95,7 @@ fn unsupported_calls(bytes: &[u8]) -> Result<BTreeMap<&'static str, u64>, TableE
         let [row, next] = pair else { continue };
         if let UnwindRule::Unsupported(reason) = row.rule {
             let code = calls::code_at(bytes, view.segments(), &(row.start..next.start));
-            let count = calls::return_addresses(code, row.start).count() as u64;
+            let count = calls::return_addresses(view.architecture(), code, row.start).count() as u64;
             if count > 0 {
                 *calls.entry(Reason::name(reason)).or_default() += count;
             }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use unwind_tables::addr::Svma;
-use unwind_tables::rule::{Reason, UnwindRule};
+use unwind_tables::rule::{Reason, Saved, UnwindRule};
 use unwind_tables::verify::{self, Verified};
 use unwind_tables::{ElfView, Image, compile};
 
@@ -110,7 +110,7 @@ fn verify_file(path: &Path) -> Outcome {
     };
     let verified = compile(&bytes).and_then(|compiled| {
         let verified = verify::verify(&bytes, compiled.image.as_ref())?;
-        let view = ElfView::parse(&bytes)?;
+        let view = ElfView::parse_any(&bytes)?;
         Ok((compiled.image, verified, view))
     });
     match verified {
@@ -143,11 +143,17 @@ fn count_calls(
     let rule_at = |svma: Svma| image.map_or(UnwindRule::Gap, |image| image.rule_at(svma));
     for range in &verified.functions {
         let code = calls::code_at(bytes, view.segments(), range);
-        for return_address in calls::return_addresses(code, range.start) {
+        for return_address in calls::return_addresses(view.architecture(), code, range.start) {
             total += 1;
-            if let UnwindRule::Unsupported(reason) = rule_at(return_address.wrapping_sub(1)) {
-                *unsupported.entry(reason).or_default() += 1;
-            }
+            let reason = match rule_at(return_address.wrapping_sub(1)) {
+                UnwindRule::Unsupported(reason) => reason,
+                // The call has overwritten the link register.
+                UnwindRule::Frame(frame) if frame.ra == Saved::Same => Reason::RaRegister,
+                UnwindRule::Frame(_) | UnwindRule::Program(_) | UnwindRule::EndOfStack | UnwindRule::Gap => {
+                    continue;
+                }
+            };
+            *unsupported.entry(reason).or_default() += 1;
         }
     }
     (total, unsupported)

@@ -8,11 +8,13 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use libloading::{Library, Symbol};
+use unwind_tables::Architecture;
 use unwind_tables::addr::Avma;
 use unwind_tables::program::SP;
 use unwind_tables::walk::{End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind};
 
-const CACHE_SLOTS: usize = 1 << 15;
+/// As many as the architecture with more has.
+const CACHE_SLOTS: usize = 1 << 16;
 const TRAIL_SLOTS: usize = 128;
 
 /// Recorded memory, and one word of it that can be made to fault.
@@ -138,10 +140,10 @@ pub struct HostWalk {
 
 impl HostWalk {
     /// Compiles and loads it.
-    pub fn build() -> Self {
-        static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+    pub fn build(architecture: Architecture) -> Self {
+        static BUILT: Mutex<[Option<PathBuf>; 2]> = Mutex::new([None, None]);
         let mut built = BUILT.lock().expect("no build panicked");
-        let object = built.get_or_insert_with(compile);
+        let object = built[architecture as usize].get_or_insert_with(|| compile(architecture));
         // SAFETY: the object is the one just built; it has no initialisers.
         let library = unsafe { Library::new(&*object) }.expect("the shared object loads");
         Self {
@@ -244,9 +246,13 @@ pub fn compile_for_host(source: &str, name: &str, flags: &[&str]) -> PathBuf {
     object
 }
 
-fn compile() -> PathBuf {
-    let name = format!("host-walk-{}", std::process::id());
-    compile_for_host("host.c", &name, &["-Wno-unused-parameter"])
+fn compile(architecture: Architecture) -> PathBuf {
+    let name = format!("host-walk-{}-{}", architecture.name(), std::process::id());
+    let target = match architecture {
+        Architecture::X86_64 => "-D__TARGET_ARCH_x86",
+        Architecture::Aarch64 => "-D__TARGET_ARCH_arm64",
+    };
+    compile_for_host("host.c", &name, &["-Wno-unused-parameter", target])
 }
 
 fn host_mapping(mapping: &Mapping) -> HostMapping {

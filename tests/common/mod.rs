@@ -13,6 +13,7 @@ pub mod memleak;
 pub mod profiles;
 pub mod program;
 pub mod random;
+pub mod random_rules;
 pub mod receiver;
 pub mod recent;
 pub mod recorded;

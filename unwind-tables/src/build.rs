@@ -32,7 +32,7 @@ const MAX_SPAN_FLOOR: u64 = 16 << 20;
 ///
 /// [`TableError::Image`] when there are more rows, or lying further apart, than an image can hold.
 pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> {
-    let mut programs = Programs::default();
+    let mut programs = Programs::new(view.architecture());
     let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
     let code = ranges::merge(view.code_ranges());
     switches::mark(&mut rows, &switches::find(view, &code));
@@ -88,7 +88,7 @@ fn rows<T: Translate>(
     let executable = view.segments().iter().filter(|segment| segment.executable);
     let code = ranges::merge(executable.map(Segment::file_backed));
     let mut read = |section: Option<_>, layout| match section {
-        Some(section) => cfi::read(&section, layout, &code, rules),
+        Some(section) => cfi::read(&section, layout, view.architecture(), &code, rules),
         None => Ok(Cfi::default()),
     };
     let sections = [
@@ -99,7 +99,7 @@ fn rows<T: Translate>(
     let covered = described.iter().map(|piece| &piece.range);
     // Segments that hold code often hold as much data.
     let gaps = ranges::without(&ranges::merge(view.code_ranges()), covered);
-    let trampolines = trampoline::find(gaps, view.code_bytes());
+    let trampolines = trampoline::find(view.architecture(), gaps, view.code_bytes());
     let found = match trampolines.as_slice() {
         [] => Cfi::default(),
         found => trampoline::describe(found, of_trampoline(rules)),
@@ -241,6 +241,7 @@ mod tests {
                 offset: 8 * offset,
             },
             ra: Saved::AtCfa(-8),
+            ra_signed: false,
             fp: Saved::Same,
             signal_frame: false,
         })

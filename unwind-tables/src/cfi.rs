@@ -13,6 +13,7 @@ use gimli::{BaseAddresses, CommonInformationEntry, DebugFrame, EhFrame, EndianSl
 use gimli::{Encoding, Format, LittleEndian, UnwindContext, UnwindSection};
 
 use crate::addr::Svma;
+use crate::architecture::Architecture;
 use crate::bytes::Bytes;
 use crate::elf::CfiSection;
 use crate::error::ImageError;
@@ -142,21 +143,44 @@ const MAX_RESERVED_ROWS: usize = 1 << 20;
 pub(crate) fn read<T: Translate>(
     section: &CfiSection<'_>,
     layout: Layout,
+    architecture: Architecture,
     code: &[Range<Svma>],
     rules: &mut T,
 ) -> Result<Cfi<T::Rule>, ImageError> {
     let data = EndianSlice::new(&section.data, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(section.svma.get());
+    let about = About {
+        source: section,
+        layout,
+        architecture,
+        code,
+        bases: &bases,
+    };
     match layout {
-        Layout::EhFrame => Reader::new(EhFrame::from(data), section, layout, code, &bases, rules).read(),
+        Layout::EhFrame => {
+            let mut section = EhFrame::from(data);
+            section.set_vendor(architecture.vendor());
+            Reader::new(section, about, rules).read()
+        }
         Layout::DebugFrame => {
-            Reader::new(DebugFrame::from(data), section, layout, code, &bases, rules).read()
+            let mut section = DebugFrame::from(data);
+            section.set_vendor(architecture.vendor());
+            Reader::new(section, about, rules).read()
         }
     }
 }
 
 type Cie<'a> = CommonInformationEntry<Slice<'a>>;
 type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
+
+/// What a section is, besides its bytes.
+struct About<'a> {
+    source: &'a CfiSection<'a>,
+    layout: Layout,
+    architecture: Architecture,
+    code: &'a [Range<Svma>],
+    bases: &'a BaseAddresses,
+}
 
 struct Reader<'a, S, T: Translate> {
     section: S,
@@ -167,6 +191,7 @@ struct Reader<'a, S, T: Translate> {
     /// A zero length says that the section ends, not only that an object file's part of it does.
     zero_ends: bool,
     layout: Layout,
+    architecture: Architecture,
     code: &'a [Range<Svma>],
     /// By their offset; `None` for one that is malformed.
     cies: HashMap<usize, Option<Cie<'a>>>,
@@ -178,14 +203,14 @@ struct Reader<'a, S, T: Translate> {
 }
 
 impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
-    fn new(
-        section: S,
-        source: &'a CfiSection<'a>,
-        layout: Layout,
-        code: &'a [Range<Svma>],
-        bases: &'a BaseAddresses,
-        rules: &'a mut T,
-    ) -> Self {
+    fn new(section: S, about: About<'a>, rules: &'a mut T) -> Self {
+        let About {
+            source,
+            layout,
+            architecture,
+            code,
+            bases,
+        } = about;
         let bytes = Bytes(&source.data);
         let rows = Vec::with_capacity((source.data.len() / BYTES_PER_ROW).min(MAX_RESERVED_ROWS));
         Self {
@@ -196,6 +221,7 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
             svma: source.svma,
             zero_ends: !source.exact,
             layout,
+            architecture,
             code,
             cies: HashMap::new(),
             plain_cie: None,
@@ -290,7 +316,11 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
     fn read_plain_cie(&mut self, offset: usize) -> Option<PlainCie> {
         let cie = self.cie(offset.into()).ok()?;
         let mut instructions = cie.instructions(&self.section, self.bases);
-        PlainCie::of(&cie, std::iter::from_fn(|| instructions.next().transpose()))
+        PlainCie::of(
+            &cie,
+            self.architecture,
+            std::iter::from_fn(|| instructions.next().transpose()),
+        )
     }
 
     fn push_plain_rows(&mut self, cie: &PlainCie, fde: &PlainFde<'_>, limit: Svma) -> Option<()> {
@@ -375,7 +405,7 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
 
     fn push_rows(&mut self, fde: &Fde<'a>, range: &Range<Svma>, next: &mut Svma) -> gimli::Result<()> {
         self.spend(fde.cie().entry_len() as u64)?;
-        let context = row_context(fde.cie());
+        let context = row_context(fde.cie(), self.architecture);
         let mut rows = fde.rows(&self.section, self.bases, &mut self.context)?;
         while let Some(row) = rows.next_row()? {
             let (start, end) = (Svma::new(row.start_address()), Svma::new(row.end_address()));
@@ -395,7 +425,7 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
     }
 }
 
-fn row_context(cie: &Cie<'_>) -> RowContext {
+fn row_context(cie: &Cie<'_>, architecture: Architecture) -> RowContext {
     RowContext {
         return_address: cie.return_address_register(),
         signal_frame: cie.is_signal_trampoline(),
@@ -404,5 +434,6 @@ fn row_context(cie: &Cie<'_>) -> RowContext {
             format: Format::Dwarf32,
             version: cie.version().into(),
         },
+        architecture,
     }
 }

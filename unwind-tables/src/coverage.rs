@@ -146,25 +146,25 @@ impl Coverage {
         let mut code = code.iter().peekable();
         for pair in rows.windows(2) {
             let range = pair[0].start..pair[1].start;
-            coverage.count(pair[0].rule, table.programs(), length(&range));
+            coverage.count(pair[0].rule, table, length(&range));
             if pair[0].rule != PackedRule::GAP || length(&range) <= MAX_PADDING {
                 covered_code += overlap(&mut code, &range);
             }
         }
         if let Some(closing) = rows.last() {
-            coverage.count(closing.rule, table.programs(), 0);
+            coverage.count(closing.rule, table, 0);
         }
         coverage.gap_bytes = coverage.code_bytes - covered_code;
         coverage
     }
 
-    fn count(&mut self, rule: PackedRule, programs: &Programs, bytes: u64) {
-        let rule = rule.unpack().unwrap_or(UnwindRule::Gap);
+    fn count(&mut self, rule: PackedRule, table: &UnwindTable, bytes: u64) {
+        let rule = table.unpack(rule);
         let add = |count: &mut Count| {
             count.rows += 1;
             count.bytes += bytes;
         };
-        add(&mut self.kinds[RuleKind::of(rule, programs) as usize]);
+        add(&mut self.kinds[RuleKind::of(rule, table.programs()) as usize]);
         if let UnwindRule::Unsupported(reason) = rule {
             add(&mut self.reasons[reason as usize - 1]);
         }

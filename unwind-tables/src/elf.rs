@@ -1,6 +1,6 @@
 //! What an ELF file says about itself: segments, build-id, and where its unwind information lies.
 //!
-//! Only x86-64 executables and shared objects, with or without section headers, from a file or copied out
+//! Only executables and shared objects, with or without section headers, from a file or copied out
 //! of memory (the vDSO). Reads no CFI and opens no files. Every offset and size in the file is untrusted:
 //! the file is read through `Bytes`, which answers out-of-range reads with `None`. The ELF structures are
 //! read field by field because a slice, such as a copy of the vDSO, need not be aligned for a cast.
@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::addr::{self, FileOffset, Svma};
+use crate::architecture::Architecture;
 use crate::bytes::Bytes;
 use crate::error::TableError;
 use crate::sections::{eh_frame_from_header, section_data};
@@ -60,13 +61,13 @@ pub(crate) struct Section<'a> {
 #[derive(Clone, Debug)]
 pub struct ElfView<'a> {
     bytes: Bytes<'a>,
+    architecture: Architecture,
     segments: Vec<Segment>,
     build_id: Option<Range<FileOffset>>,
     eh_frame_hdr: Option<Svma>,
     sections: Vec<Section<'a>>,
 }
 
-const MACHINE_X86_64: u16 = 62;
 const TYPE_EXEC: u16 = 2;
 const TYPE_DYN: u16 = 3;
 const PROGRAM_HEADER_BYTES: u64 = 56;
@@ -85,7 +86,23 @@ const MAX_SECTIONS: u64 = 1 << 16;
 const NOTE_BUILD_ID: u32 = 3;
 
 impl<'a> ElfView<'a> {
-    /// Reads the headers of an x86-64 executable or shared object.
+    /// Reads the headers of an executable or shared object that can run here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse_any`], and [`TableError::Unsupported`] for another architecture.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, TableError> {
+        let view = Self::parse_any(bytes)?;
+        if view.architecture == Architecture::HOST {
+            return Ok(view);
+        }
+        Err(TableError::Unsupported(match Architecture::HOST {
+            Architecture::X86_64 => "not for x86-64",
+            Architecture::Aarch64 => "not for aarch64",
+        }))
+    }
+
+    /// Reads the headers of an executable or shared object for any known [`Architecture`].
     ///
     /// Section headers that are missing or damaged are treated as missing: a process runs without them.
     ///
@@ -93,11 +110,12 @@ impl<'a> ElfView<'a> {
     ///
     /// [`TableError::NotElf`], [`TableError::Unsupported`] for another class, byte order, machine or type,
     /// [`TableError::Malformed`] when the program headers lie outside the file.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, TableError> {
+    pub fn parse_any(bytes: &'a [u8]) -> Result<Self, TableError> {
         let file = Bytes(bytes);
-        check_identity(file)?;
+        let architecture = check_identity(file)?;
         let mut view = Self {
             bytes: file,
+            architecture,
             segments: Vec::new(),
             build_id: None,
             eh_frame_hdr: None,
@@ -158,6 +176,11 @@ impl<'a> ElfView<'a> {
             executable: flags & PF_X != 0,
             writable: flags & PF_W != 0,
         })
+    }
+
+    /// What its code is for.
+    pub fn architecture(&self) -> Architecture {
+        self.architecture
     }
 
     /// The loadable segments, in the order of the program headers.
@@ -310,7 +333,7 @@ impl<'a> ElfView<'a> {
     }
 }
 
-fn check_identity(file: Bytes<'_>) -> Result<(), TableError> {
+fn check_identity(file: Bytes<'_>) -> Result<Architecture, TableError> {
     let ident = file.at(0, 16).ok_or(TableError::NotElf)?.0;
     if !ident.starts_with(b"\x7fELF") {
         return Err(TableError::NotElf);
@@ -322,11 +345,10 @@ fn check_identity(file: Bytes<'_>) -> Result<(), TableError> {
         return Err(TableError::Unsupported("not little-endian"));
     }
     let field = |at| file.u16(at).ok_or(TableError::Malformed("header is cut off"));
-    if field(18)? != MACHINE_X86_64 {
-        return Err(TableError::Unsupported("not for x86-64"));
-    }
+    let architecture =
+        Architecture::from_elf(field(18)?).ok_or(TableError::Unsupported("not for x86-64 or aarch64"))?;
     match field(16)? {
-        TYPE_EXEC | TYPE_DYN => Ok(()),
+        TYPE_EXEC | TYPE_DYN => Ok(architecture),
         _ => Err(TableError::Unsupported(
             "neither an executable nor a shared object",
         )),

@@ -1,5 +1,6 @@
 //! Rows into an [`Image`], and the check that words are one. Reading an image is `image`.
 
+use crate::architecture::Architecture;
 use crate::build::SavesTable;
 use crate::error::ImageError;
 use crate::image::{BLOCK_SHIFT, ESCAPE, HEADER_WORDS, Image, MAGIC, MAX_ROWS, SAVES_MAGIC, header};
@@ -51,7 +52,9 @@ fn lay_out_saves(saves: &SavesTable) -> Result<Vec<u32>, ImageError> {
 
 fn lay_out_rules(table: &UnwindTable) -> Result<Vec<u32>, ImageError> {
     let programs: Vec<u32> = table.programs().ops().iter().flat_map(|op| op.words()).collect();
-    lay_out(table.packed_rows(), &programs)
+    let mut words = lay_out(table.packed_rows(), &programs)?;
+    words[header::ARCHITECTURE] = table.programs().architecture() as u32;
+    Ok(words)
 }
 
 /// The words of rows, and of what wide rules among them refer to.
@@ -218,7 +221,9 @@ fn to_u32(value: usize) -> Result<u32, ImageError> {
 /// Checks every count, offset and reference, so that a reader that follows them stays inside.
 pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
     let header = words.get(..HEADER_WORDS).ok_or(ImageError::BadMagic)?;
-    check_layout(words, MAGIC, is_rule)?;
+    let architecture = header[header::ARCHITECTURE];
+    let architecture = Architecture::from_number(architecture).ok_or(ImageError::Damaged("architecture"))?;
+    check_layout(words, MAGIC, |rule, wide| is_rule(rule, wide, architecture))?;
     match header[header::SAVES_AT] {
         0 => Ok(()),
         at => {
@@ -228,17 +233,14 @@ pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
     }
 }
 
-/// Whether an image may hold `rule`, given the words that wide rules refer to.
-type IsKnown = fn(rule: PackedRule, wide: &[u32]) -> bool;
-
-fn is_rule(rule: PackedRule, wide: &[u32]) -> bool {
+fn is_rule(rule: PackedRule, wide: &[u32], architecture: Architecture) -> bool {
     if rule.kind() != kind::WIDE {
-        return rule.bits() >> 31 == 0 && rule.unpack().is_some();
+        return rule.bits() >> 31 == 0 && rule.unpack(architecture).is_some();
     }
     let first = rule.wide_index() as usize * OP_WORDS;
     let words = wide.get(first..).unwrap_or_default().chunks_exact(OP_WORDS);
     let ops = words.map_while(|words| Op::from_words([words[0], words[1]]));
-    program::is_sound(&ops.take(MAX_OPS).collect::<Vec<_>>())
+    program::is_sound(&ops.take(MAX_OPS).collect::<Vec<_>>(), architecture)
 }
 
 fn is_saves_rule(rule: PackedRule, wide: &[u32]) -> bool {
@@ -249,7 +251,12 @@ fn is_saves_rule(rule: PackedRule, wide: &[u32]) -> bool {
     }
 }
 
-fn check_layout(words: &[u32], magic: u32, is_known: IsKnown) -> Result<(), ImageError> {
+/// `is_known`: whether an image may hold a rule, given the words that wide rules refer to.
+fn check_layout(
+    words: &[u32],
+    magic: u32,
+    is_known: impl Fn(PackedRule, &[u32]) -> bool,
+) -> Result<(), ImageError> {
     let damaged = ImageError::Damaged;
     let header = words.get(..HEADER_WORDS).ok_or(ImageError::BadMagic)?;
     if header[header::MAGIC] != magic {
@@ -334,6 +341,7 @@ mod tests {
                     offset,
                 },
                 ra: Saved::AtCfa(-8),
+                ra_signed: false,
                 fp: Saved::Same,
                 signal_frame: false,
             };

@@ -3,23 +3,23 @@
 //! Known are all operations that an expression in CFI may use (DWARF 5 §6.4.2) but branches, division and fixed
 //! addresses, which no object of a stock distribution has there: an expression with one of these is none.
 
-use gimli::{Encoding, EndianSlice, LittleEndian, Operation, UnwindExpression, UnwindSection};
+use gimli::{Operation, UnwindExpression, UnwindSection};
 
-use crate::program::{MAX_OPS, Op, Opcode, PC};
-
-type Slice<'a> = EndianSlice<'a, LittleEndian>;
+use crate::architecture::Architecture;
+use crate::program::{MAX_OPS, Op, Opcode};
+use crate::translate::{RowContext, Slice};
 
 /// The ops of `expression`; `None` when it is malformed, too long, or uses an operation that is not known.
 pub(crate) fn ops<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
-    encoding: Encoding,
+    context: RowContext,
     expression: UnwindExpression<usize>,
 ) -> Option<Vec<Op>> {
     let expression = expression.get(section).ok()?;
-    let mut operations = expression.operations(encoding);
+    let mut operations = expression.operations(context.encoding);
     let mut ops = Vec::new();
     while let Some(operation) = operations.next().ok()? {
-        push(&mut ops, &operation)?;
+        push(&mut ops, &operation, context.architecture)?;
         if ops.len() > MAX_OPS {
             return None;
         }
@@ -30,7 +30,7 @@ pub(crate) fn ops<'a, S: UnwindSection<Slice<'a>>>(
 /// Appends what `operation` does.
 // The operations that are known are listed; whatever gimli learns later is not one of them.
 #[allow(clippy::wildcard_enum_match_arm)]
-fn push(ops: &mut Vec<Op>, operation: &Operation<Slice<'_>>) -> Option<()> {
+fn push(ops: &mut Vec<Op>, operation: &Operation<Slice<'_>>, architecture: Architecture) -> Option<()> {
     let op = match *operation {
         Operation::Nop => return Some(()),
         Operation::UnsignedConstant { value } => return push_constant(ops, value),
@@ -39,7 +39,7 @@ fn push(ops: &mut Vec<Op>, operation: &Operation<Slice<'_>>) -> Option<()> {
             register,
             offset,
             base_type,
-        } if base_type.0 == 0 => Op::register(general(register)?, i32::try_from(offset).ok()?),
+        } if base_type.0 == 0 => Op::register(architecture.number(register)?, i32::try_from(offset).ok()?),
         Operation::PlusConstant { value } => Op::with(Opcode::Add, 0, i32::try_from(value).ok()?),
         Operation::Deref {
             base_type,
@@ -51,11 +51,6 @@ fn push(ops: &mut Vec<Op>, operation: &Operation<Slice<'_>>) -> Option<()> {
     };
     ops.push(op);
     Some(())
-}
-
-/// A register that a program can start from.
-pub(crate) fn general(register: gimli::Register) -> Option<u8> {
-    u8::try_from(register.0).ok().filter(|&number| number <= PC)
 }
 
 fn push_constant(ops: &mut Vec<Op>, value: u64) -> Option<()> {

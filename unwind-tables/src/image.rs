@@ -17,6 +17,7 @@
 //! "no row of this block starts at or below the address" is answered by the row before, always.
 
 use crate::addr::Svma;
+use crate::architecture::Architecture;
 use crate::error::ImageError;
 use crate::packed::{PackedRule, kind};
 use crate::program::{OP_WORDS, Op, Opcode, ProgramId};
@@ -63,6 +64,8 @@ pub mod header {
     pub const TOTAL_WORDS: usize = 12;
     /// Where the image of saves starts; 0 for none.
     pub const SAVES_AT: usize = 13;
+    /// [`Architecture`](super::Architecture) of the rules.
+    pub const ARCHITECTURE: usize = 14;
 }
 
 /// Words of the header; a multiple of a cache line.
@@ -111,7 +114,8 @@ impl Image {
             words: &self.words,
             at: 0,
         };
-        view.relative_rule_at(svma).unpack().unwrap_or(UnwindRule::Gap)
+        let rule = view.relative_rule_at(svma);
+        rule.unpack(self.architecture()).unwrap_or(UnwindRule::Gap)
     }
 
     /// The ops of a program that a rule of this image refers to, its end left out.
@@ -120,6 +124,11 @@ impl Image {
         let words = self.words.get(first..).unwrap_or_default().chunks_exact(OP_WORDS);
         let ops = words.map_while(|words| Op::from_words([words[0], words[1]]));
         ops.take_while(|op| op.code != Opcode::End).collect()
+    }
+
+    /// What the code is for that it is about.
+    pub fn architecture(&self) -> Architecture {
+        Architecture::from_number(self.words[header::ARCHITECTURE]).unwrap_or_default()
     }
 
     /// Whether it says where registers are saved.

@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod architecture;
 pub mod build;
 mod bytes;
 mod cfi;
@@ -63,6 +64,7 @@ mod translate;
 pub mod verify;
 pub mod walk;
 
+pub use architecture::Architecture;
 pub use coverage::Coverage;
 pub use elf::ElfView;
 pub use error::TableError;
@@ -82,8 +84,8 @@ pub struct Compiled {
 ///
 /// # Errors
 ///
-/// [`TableError`] when the bytes are not an x86-64 executable or shared object, or when the table exceeds what
-/// an image can hold. What is wrong with single functions is counted in [`Coverage`] instead.
+/// [`TableError`] when the bytes are not an executable or shared object for a known [`Architecture`], or when the table
+/// exceeds what an image can hold. What is wrong with single functions is counted in [`Coverage`] instead.
 pub fn compile(elf: &[u8]) -> Result<Compiled, TableError> {
     compile_as(elf, Saves::IfNeeded)
 }
@@ -103,11 +105,11 @@ pub enum Saves {
 ///
 /// As [`compile`].
 pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
-    let view = ElfView::parse(elf)?;
+    let view = ElfView::parse_any(elf)?;
     let (table, coverage) = build::build(&view)?;
     let image = if table.packed_rows().as_slice().is_empty() {
         None
-    } else if saves == Saves::Always || table.programs().use_registers() {
+    } else if table.programs().use_registers() || (saves == Saves::Always && saves::are_followed(&view)) {
         Some(encode::encode_with_saves(&table, &build::build_saves(&view)?)?)
     } else {
         Some(encode::encode(&table)?)
@@ -116,13 +118,17 @@ pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
 }
 
 /// Compiles only where an ELF file's functions save registers: what a walk asks for that comes through it to a frame
-/// whose rule starts from such a register. `None` without any CFI.
+/// whose rule starts from such a register. `None` without any CFI, and on AArch64, where no such rule is supported.
 ///
 /// # Errors
 ///
 /// As [`compile`].
 pub fn compile_saves(elf: &[u8]) -> Result<Option<Image>, TableError> {
-    let saves = build::build_saves(&ElfView::parse(elf)?)?;
+    let view = ElfView::parse_any(elf)?;
+    if !saves::are_followed(&view) {
+        return Ok(None);
+    }
+    let saves = build::build_saves(&view)?;
     if saves.rows.as_slice().is_empty() {
         return Ok(None);
     }

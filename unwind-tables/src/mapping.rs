@@ -5,9 +5,10 @@
 //! counterpart is `bpf/mappings.bpf.h`.
 
 use crate::addr::{Avma, Bias};
+use crate::architecture::Architecture;
 
-/// User addresses are below 2^47; nothing above is looked up.
-pub const ADDRESS_BITS: u32 = 47;
+/// User addresses are below 2 to the power of this; nothing above is looked up.
+pub const ADDRESS_BITS: u32 = Architecture::HOST.address_bits();
 /// Words that tell one object from every other.
 pub const CHECKS: usize = 2;
 

@@ -18,8 +18,13 @@
 //! | 6 | stop | a = 0 end of stack, 1 gap, 2 + reason unsupported |
 //! | 7 | chain | never stored; in the cache, a return address that a frame-pointer walk has checked |
 //!
+//! Kinds 1 to 4 are those of x86-64; AArch64 has its own, see [`aarch64`].
+//!
 //! The 32nd bit is left to the kernel's cache, whose 64-bit entries are a rule and 33 bits of tag.
 
+pub mod aarch64;
+
+use crate::architecture::Architecture;
 use crate::program::ProgramId;
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 
@@ -31,6 +36,8 @@ pub mod kind {
     pub const FP: u32 = 2;
     /// A procedure linkage table entry.
     pub const PLT: u32 = 3;
+    /// A return address saved alone (AArch64).
+    pub const LONE: u32 = 3;
     /// A function that realigned its stack.
     pub const DRAP: u32 = 4;
     /// A program.
@@ -128,10 +135,13 @@ impl PackedRule {
         Self::new(kind::STOP, stop::UNSUPPORTED + reason as u32, 0)
     }
 
-    /// Packs `rule`, or `None` when it must become a program.
-    pub fn pack(rule: UnwindRule) -> Option<Self> {
+    /// Packs `rule` of code for `architecture`, or `None` when it must become a program.
+    pub fn pack(rule: UnwindRule, architecture: Architecture) -> Option<Self> {
         match rule {
-            UnwindRule::Frame(frame) => Self::pack_frame(frame),
+            UnwindRule::Frame(frame) => match architecture {
+                Architecture::X86_64 => Self::pack_x86_64(frame),
+                Architecture::Aarch64 => aarch64::pack(frame),
+            },
             UnwindRule::Program(program) => Self::wide(program.0),
             UnwindRule::EndOfStack => Some(Self::END_OF_STACK),
             UnwindRule::Gap => Some(Self::GAP),
@@ -139,8 +149,8 @@ impl PackedRule {
         }
     }
 
-    fn pack_frame(frame: FrameRule) -> Option<Self> {
-        if frame.ra != Saved::AtCfa(-SLOT) || frame.signal_frame {
+    fn pack_x86_64(frame: FrameRule) -> Option<Self> {
+        if frame.ra != Saved::AtCfa(-SLOT) || frame.ra_signed || frame.signal_frame {
             return None;
         }
         match frame.cfa {
@@ -179,14 +189,28 @@ impl PackedRule {
         }
     }
 
-    /// What this rule says; `None` for bits that no table holds.
-    pub fn unpack(self) -> Option<UnwindRule> {
+    /// What this rule says in a table of code for `architecture`; `None` for bits that none holds.
+    pub fn unpack(self, architecture: Architecture) -> Option<UnwindRule> {
+        match (self.kind(), architecture) {
+            (kind::WIDE, _) => Some(UnwindRule::Program(ProgramId(self.wide_index()))),
+            (kind::STOP, _) => match self.a() {
+                stop::END => Some(UnwindRule::EndOfStack),
+                stop::GAP => Some(UnwindRule::Gap),
+                number => Reason::from_number(number - stop::UNSUPPORTED).map(UnwindRule::Unsupported),
+            },
+            (_, Architecture::X86_64) => self.unpack_x86_64(),
+            (_, Architecture::Aarch64) => aarch64::unpack(self),
+        }
+    }
+
+    fn unpack_x86_64(self) -> Option<UnwindRule> {
         // Both operands are below 2^17, so slots fit an i32.
         let slots = |count: u32| i32::try_from(count).ok().map(|count| count * SLOT);
         let frame = |cfa, fp| {
             Some(UnwindRule::Frame(FrameRule {
                 cfa,
                 ra: Saved::AtCfa(-SLOT),
+                ra_signed: false,
                 fp,
                 signal_frame: false,
             }))
@@ -227,12 +251,6 @@ impl PackedRule {
                     offset: self.signed_b() * SLOT,
                 },
             ),
-            kind::WIDE => Some(UnwindRule::Program(ProgramId(self.wide_index()))),
-            kind::STOP => match self.a() {
-                stop::END => Some(UnwindRule::EndOfStack),
-                stop::GAP => Some(UnwindRule::Gap),
-                number => Reason::from_number(number - stop::UNSUPPORTED).map(UnwindRule::Unsupported),
-            },
             _ => None,
         }
     }
@@ -264,6 +282,7 @@ fn signed_slots(bytes: i32, bits: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::architecture::Architecture::X86_64;
     use crate::program::Programs;
 
     const RA: Saved = Saved::AtCfa(-8);
@@ -272,6 +291,7 @@ mod tests {
         UnwindRule::Frame(FrameRule {
             cfa,
             ra: RA,
+            ra_signed: false,
             fp,
             signal_frame: false,
         })
@@ -303,7 +323,8 @@ mod tests {
             UnwindRule::Gap,
             UnwindRule::Unsupported(Reason::Malformed),
         ] {
-            assert_eq!(PackedRule::pack(rule).and_then(PackedRule::unpack), Some(rule));
+            let packed = PackedRule::pack(rule, X86_64);
+            assert_eq!(packed.and_then(|packed| packed.unpack(X86_64)), Some(rule));
         }
     }
 
@@ -332,11 +353,12 @@ mod tests {
             UnwindRule::Frame(FrameRule {
                 cfa: sp(16),
                 ra: RA,
+                ra_signed: false,
                 fp: Saved::Same,
                 signal_frame: true,
             }),
         ] {
-            assert_eq!(PackedRule::pack(rule), None, "{rule:?}");
+            assert_eq!(PackedRule::pack(rule, X86_64), None, "{rule:?}");
             let UnwindRule::Frame(frame) = rule else {
                 unreachable!()
             };

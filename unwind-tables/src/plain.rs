@@ -1,6 +1,7 @@
 //! The call frame information that compilers write for nearly every function, evaluated in one pass over its bytes.
 //!
-//! A CFA at an offset from rsp or rbp, registers saved at offsets from it: eight kinds of instructions say all of that.
+//! A CFA at an offset from the stack or frame pointer, registers saved at offsets from it: ten kinds of instructions say
+//! all of that.
 //! Whatever else an entry has, an expression for example, makes it one that is not plain: it is left to gimli
 //! (`cfi`, `translate`), from its start. So this knows no errors and decides nothing: a plain entry has the same rows
 //! either way, four times sooner.
@@ -8,11 +9,16 @@
 use gimli::{CallFrameInstruction, CommonInformationEntry, DwEhPe, constants};
 
 use crate::addr::Svma;
+use crate::architecture::Architecture;
 use crate::bytes::Bytes;
+use crate::program::{FP, PC, SP};
 use crate::translate::Slice;
 
-/// Registers that are followed: the general ones and the return address, by their DWARF numbers.
+/// Registers that are followed: of x86-64 the general ones and the return address, by their DWARF numbers; of AArch64
+/// those that rules are about, by the numbers of their counterparts.
 const REGISTERS: usize = 17;
+/// Columns that AArch64 has: general registers, then what is not saved, vector registers.
+const AARCH64_COLUMNS: usize = 96;
 /// States that can be remembered: compilers write one, gimli knows two at least.
 const MAX_REMEMBERED: usize = 2;
 
@@ -36,6 +42,8 @@ pub(crate) struct PlainRow {
     pub(crate) cfa_register: u8,
     pub(crate) cfa_offset: i32,
     pub(crate) kept: [Kept; REGISTERS],
+    /// The return address has an authentication code.
+    pub(crate) signed: bool,
 }
 
 /// What a CIE says, if FDEs that refer to it can be plain.
@@ -43,8 +51,17 @@ pub(crate) struct PlainRow {
 pub(crate) struct PlainCie {
     /// What holds where a function starts.
     initial: PlainRow,
+    factors: Factors,
     /// Bytes of augmentation data that an FDE has: a pointer to what exception handling needs, or nothing.
     augmentation_bytes: u8,
+}
+
+/// What numbers in instructions count, and what registers they are about.
+#[derive(Clone, Copy, Debug)]
+struct Factors {
+    architecture: Architecture,
+    code: u64,
+    data: i32,
 }
 
 /// An FDE: the code that it is about, and its instructions.
@@ -59,23 +76,32 @@ impl PlainCie {
     /// `None` if anything about it is unusual.
     pub(crate) fn of<'a>(
         cie: &CommonInformationEntry<Slice<'a>>,
+        architecture: Architecture,
         instructions: impl IntoIterator<Item = gimli::Result<CallFrameInstruction<usize>>>,
     ) -> Option<Self> {
         const FDE_POINTER: u8 = constants::DW_EH_PE_pcrel.0 | constants::DW_EH_PE_sdata4.0;
         let usual = cie.version() == 1
             && cie.fde_address_encoding() == Some(DwEhPe(FDE_POINTER))
-            && cie.code_alignment_factor() == 1
-            && cie.data_alignment_factor() == -8
-            && usize::from(cie.return_address_register().0) == REGISTERS - 1
+            && architecture.plain_index(cie.return_address_register().0.into()) == Some(Some(PC.into()))
             && !cie.is_signal_trampoline();
         let augmentation_bytes = match cie.lsda_encoding() {
             None => 0,
             Some(DwEhPe(FDE_POINTER)) => 4,
             Some(_) => return None,
         };
-        let initial = initial_row(instructions).filter(|_| usual)?;
+        // Of x86-64, compilers write no others than 1 and -8; of AArch64, some.
+        let factors = Factors {
+            architecture,
+            code: cie.code_alignment_factor(),
+            data: i32::try_from(cie.data_alignment_factor()).ok()?,
+        };
+        if !(1..=4).contains(&factors.code) {
+            return None;
+        }
+        let initial = initial_row(instructions, factors).filter(|_| usual)?;
         Some(Self {
             initial,
+            factors,
             augmentation_bytes,
         })
     }
@@ -115,6 +141,7 @@ impl PlainCie {
         let mut state = State {
             row: self.initial,
             initial: &self.initial,
+            factors: self.factors,
             remembered: [self.initial; MAX_REMEMBERED],
             depth: 0,
         };
@@ -122,7 +149,7 @@ impl PlainCie {
         let mut start = fde.start;
         while let Some(opcode) = cursor.byte() {
             if let Some(delta) = cursor.advance(opcode)? {
-                let next = start.checked_add(delta)?;
+                let next = start.checked_add(delta * self.factors.code)?;
                 row(start, next, &state.row)?;
                 start = next;
             } else {
@@ -136,6 +163,7 @@ impl PlainCie {
 /// What a CIE's instructions say; `None` without a plain CFA.
 fn initial_row(
     instructions: impl IntoIterator<Item = gimli::Result<CallFrameInstruction<usize>>>,
+    factors: Factors,
 ) -> Option<PlainRow> {
     let mut cfa = None;
     let mut kept = [Kept::Unmentioned; REGISTERS];
@@ -152,7 +180,11 @@ fn initial_row(
             CallFrameInstruction::Offset {
                 register,
                 factored_offset,
-            } => *kept.get_mut(usize::from(register.0))? = Kept::AtCfa(slot(factored_offset)?),
+            } => {
+                if let Some(index) = factors.architecture.plain_index(register.0.into())? {
+                    kept[index] = factors.slot(factored_offset)?;
+                }
+            }
             _ => return None,
         }
     }
@@ -161,17 +193,37 @@ fn initial_row(
         cfa_register,
         cfa_offset,
         kept,
+        signed: false,
     })
 }
 
-/// The offset from the CFA of a slot by its number.
-fn slot(number: u64) -> Option<i32> {
-    i32::try_from(number).ok()?.checked_mul(-8)
+impl Factors {
+    /// The slot at so many units from the CFA.
+    fn slot(self, units: u64) -> Option<Kept> {
+        let offset = i32::try_from(units).ok()?.checked_mul(self.data)?;
+        Some(Kept::AtCfa(offset))
+    }
+}
+
+impl Architecture {
+    /// Where a register stands in a row; the inner `None` for one that rules are not about, the outer for one that is
+    /// for the other way to say.
+    fn plain_index(self, column: usize) -> Option<Option<usize>> {
+        match (self, column) {
+            (Self::X86_64, 0..REGISTERS) => Some(Some(column)),
+            (Self::X86_64, _) | (Self::Aarch64, AARCH64_COLUMNS.. | 34) => None,
+            (Self::Aarch64, 29) => Some(Some(FP.into())),
+            (Self::Aarch64, 30) => Some(Some(PC.into())),
+            (Self::Aarch64, 31) => Some(Some(SP.into())),
+            (Self::Aarch64, _) => Some(None),
+        }
+    }
 }
 
 struct State<'a> {
     row: PlainRow,
     initial: &'a PlainRow,
+    factors: Factors,
     remembered: [PlainRow; MAX_REMEMBERED],
     depth: usize,
 }
@@ -184,7 +236,7 @@ impl State<'_> {
     fn execute(&mut self, opcode: u8, cursor: &mut Cursor<'_>) -> Option<()> {
         let in_opcode = usize::from(opcode & !PRIMARY);
         match constants::DwCfa(opcode & PRIMARY) {
-            constants::DW_CFA_offset => return self.keep(in_opcode, Kept::AtCfa(slot(cursor.uleb()?)?)),
+            constants::DW_CFA_offset => return self.save(in_opcode, cursor.uleb()?),
             constants::DW_CFA_restore => return self.restore(in_opcode),
             _ => {}
         }
@@ -200,6 +252,11 @@ impl State<'_> {
             constants::DW_CFA_def_cfa_offset => {
                 self.row.cfa_offset = i32::try_from(cursor.uleb()?).ok()?;
             }
+            constants::DW_CFA_offset_extended => {
+                let register = cursor.register()?;
+                self.save(register, cursor.uleb()?)?;
+            }
+            constants::DW_CFA_restore_extended => self.restore(cursor.register()?)?,
             constants::DW_CFA_undefined => self.keep(cursor.register()?, Kept::Undefined)?,
             constants::DW_CFA_same_value => self.keep(cursor.register()?, Kept::Same)?,
             constants::DW_CFA_remember_state => {
@@ -211,18 +268,32 @@ impl State<'_> {
                 self.row = self.remembered[self.depth];
             }
             constants::DW_CFA_GNU_args_size => _ = cursor.uleb()?,
+            constants::DW_CFA_AARCH64_negate_ra_state
+                if self.factors.architecture == Architecture::Aarch64 =>
+            {
+                self.row.signed ^= true;
+            }
             _ => return None,
         }
         Some(())
     }
 
     fn keep(&mut self, register: usize, kept: Kept) -> Option<()> {
-        *self.row.kept.get_mut(register)? = kept;
+        if let Some(index) = self.factors.architecture.plain_index(register)? {
+            self.row.kept[index] = kept;
+        }
         Some(())
     }
 
+    fn save(&mut self, register: usize, units: u64) -> Option<()> {
+        self.keep(register, self.factors.slot(units)?)
+    }
+
     fn restore(&mut self, register: usize) -> Option<()> {
-        self.keep(register, *self.initial.kept.get(register)?)
+        if let Some(index) = self.factors.architecture.plain_index(register)? {
+            self.row.kept[index] = self.initial.kept[index];
+        }
+        Some(())
     }
 }
 
@@ -299,9 +370,12 @@ mod tests {
     }
 
     /// A section, loaded at 0, of one CIE whose instructions end in `last`, and an FDE for each of `functions`.
-    fn section(last: &[u8], functions: &[Vec<u8>]) -> Vec<u8> {
-        let usual = b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01";
-        let mut section = entry(&[&usual[..], last].concat());
+    fn section(architecture: Architecture, last: &[u8], functions: &[Vec<u8>]) -> Vec<u8> {
+        let usual: &[u8] = match architecture {
+            Architecture::X86_64 => b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01",
+            Architecture::Aarch64 => b"\0\0\0\0\x01zR\0\x04\x7c\x1e\x01\x1b\x0c\x1f\x00",
+        };
+        let mut section = entry(&[usual, last].concat());
         for (function, number) in functions.iter().zip(0_u64..) {
             let at = section.len() as u64;
             let start = CODE + number * u64::from(CODE_BYTES);
@@ -313,18 +387,19 @@ mod tests {
         section
     }
 
-    fn read<T: cfi::Translate>(section: &[u8], rules: &mut T) -> Cfi<T::Rule> {
+    fn read<T: cfi::Translate>(architecture: Architecture, section: &[u8], rules: &mut T) -> Cfi<T::Rule> {
         let section = CfiSection {
             data: Cow::Borrowed(section),
             svma: Svma::new(0),
             exact: true,
         };
         let code = Svma::new(CODE)..Svma::new(2 * CODE);
-        cfi::read(&section, Layout::EhFrame, &[code], rules).expect("few rows")
+        cfi::read(&section, Layout::EhFrame, architecture, &[code], rules).expect("few rows")
     }
 
     fn instruction() -> impl Strategy<Value = Vec<u8>> {
-        let register = || prop_oneof![Just(3_u8), Just(6), Just(7), Just(12), Just(16), 0..20_u8];
+        let usual = || prop_oneof![Just(3_u8), Just(6), Just(7), Just(12), Just(16), 0..20_u8];
+        let register = move || prop_oneof![usual(), 29..32_u8, 19..35_u8];
         prop_oneof![
             6 => (1..64_u8).prop_map(|delta| vec![0x40 | delta]),
             1 => any::<u8>().prop_map(|delta| vec![0x02, delta]),
@@ -337,6 +412,9 @@ mod tests {
             3 => register().prop_map(|number| vec![0x0d, number]),
             6 => (register(), 0..128_u8).prop_map(|(number, slot)| vec![0x80 | number, slot]),
             2 => register().prop_map(|number| vec![0xc0 | number]),
+            1 => (60..100_u8, 0..128_u8).prop_map(|(number, slot)| vec![0x05, number, slot]),
+            1 => (60..100_u8).prop_map(|number| vec![0x06, number]),
+            2 => Just(vec![0x2d]),
             2 => Just(vec![0x0a]),
             2 => Just(vec![0x0b]),
             1 => register().prop_map(|number| vec![0x07, number]),
@@ -353,15 +431,22 @@ mod tests {
         /// by an instruction that is not plain.
         #[test]
         fn plain_entries_say_what_gimli_says(
+            architecture in prop_oneof![Just(Architecture::X86_64), Just(Architecture::Aarch64)],
             functions in vec(vec(instruction(), 0..12).prop_map(|parts| parts.concat()), 1..6),
         ) {
-            let [plain, by_gimli] = [[0, 0], [0x2e, 0]].map(|last| section(&last, &functions));
+            let [plain, by_gimli] = [[0, 0], [0x2e, 0]].map(|last| section(architecture, &last, &functions));
             let told = |cfi: &Cfi<_>| (cfi.rows.clone(), cfi.functions.clone(), cfi.fdes, cfi.malformed);
-            let (mut first, mut second) = (Programs::default(), Programs::default());
-            prop_assert_eq!(told(&read(&plain, &mut first)), told(&read(&by_gimli, &mut second)));
+            let (mut first, mut second) = (Programs::new(architecture), Programs::new(architecture));
+            let [plainly, by_gimlis] =
+                [read(architecture, &plain, &mut first), read(architecture, &by_gimli, &mut second)];
+            prop_assert_eq!(told(&plainly), told(&by_gimlis));
             prop_assert_eq!(first.ops(), second.ops());
+            if architecture == Architecture::Aarch64 {
+                return Ok(());
+            }
             let (mut first, mut second) = (LongSaves::default(), LongSaves::default());
-            let [plain, by_gimli] = [read(&plain, &mut first), read(&by_gimli, &mut second)];
+            let [plain, by_gimli] =
+                [read(architecture, &plain, &mut first), read(architecture, &by_gimli, &mut second)];
             prop_assert_eq!((plain.rows, plain.functions), (by_gimli.rows, by_gimli.functions));
             prop_assert_eq!(first.words(), second.words());
         }
@@ -372,7 +457,7 @@ mod tests {
     fn usual_functions_are_plain() {
         let function =
             b"\x41\x0e\x10\x83\x02\x44\x0e\x20\x50\x0a\x0e\x10\x41\x0e\x08\x41\x0b\x50\xc3\x0e\x08";
-        let section = section(&[0, 0], &[function.to_vec()]);
+        let section = section(Architecture::X86_64, &[0, 0], &[function.to_vec()]);
         let mut initial = [Kept::Unmentioned; REGISTERS];
         initial[REGISTERS - 1] = Kept::AtCfa(-8);
         let cie = PlainCie {
@@ -380,6 +465,12 @@ mod tests {
                 cfa_register: 7,
                 cfa_offset: 8,
                 kept: initial,
+                signed: false,
+            },
+            factors: Factors {
+                architecture: Architecture::X86_64,
+                code: 1,
+                data: -8,
             },
             augmentation_bytes: 0,
         };

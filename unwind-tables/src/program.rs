@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 
+use crate::architecture::Architecture;
 use crate::packed::PackedRule;
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 
@@ -19,14 +20,17 @@ pub const MAX_OPS: usize = 64;
 pub const MAX_OPERANDS: usize = 8;
 /// Words of one op.
 pub const OP_WORDS: usize = 2;
-/// Registers are numbered as in DWARF (x86-64 psABI, figure 3.36); this many are general ones.
+/// Registers are numbered as in x86-64's DWARF (psABI, figure 3.36); this many are general ones. Of AArch64's, a walk
+/// knows three: the stack and the frame pointer have the numbers of x86-64's, the link register has that of `r8`.
 pub const REGISTERS: u8 = 16;
 /// The column that stands for the program counter.
 pub const PC: u8 = 16;
-/// The number of `rsp`.
+/// The number of `rsp`, and of AArch64's `sp`.
 pub const SP: u8 = 7;
-/// The number of `rbp`.
+/// The number of `rbp`, and of AArch64's `x29`.
 pub const FP: u8 = 6;
+/// The number of AArch64's `x30`.
+pub const LR: u8 = 8;
 
 /// What an op does with the operand stack. `x` is the topmost operand, `y` the one below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,11 +104,13 @@ pub enum Opcode {
     SetFp = 32,
     /// `caller's sp = pop`
     SetSp = 33,
+    /// `caller's lr = pop`, on AArch64, of a frame that was interrupted
+    SetLr = 34,
 }
 
 impl Opcode {
     /// Every opcode, in the order of their numbers.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::End,
         Self::Signal,
         Self::Register,
@@ -139,6 +145,7 @@ impl Opcode {
         Self::SetRa,
         Self::SetFp,
         Self::SetSp,
+        Self::SetLr,
     ];
 
     /// The opcode with this number.
@@ -155,7 +162,7 @@ impl Opcode {
             Self::Pick => (usize::from(operand) + 1, 1),
             Self::Swap => (2, 0),
             Self::Rotate => (3, 0),
-            Self::Drop | Self::SetCfa | Self::SetRa | Self::SetFp | Self::SetSp => (1, -1),
+            Self::Drop | Self::SetCfa | Self::SetRa | Self::SetFp | Self::SetSp | Self::SetLr => (1, -1),
             Self::And
             | Self::Or
             | Self::Xor
@@ -243,11 +250,25 @@ pub struct ProgramId(pub(crate) u32);
 /// The programs of one table, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Programs {
+    architecture: Architecture,
     ops: Vec<Op>,
     known: HashMap<Box<[Op]>, ProgramId>,
 }
 
 impl Programs {
+    /// None yet, for a table of code for `architecture`.
+    pub fn new(architecture: Architecture) -> Self {
+        Self {
+            architecture,
+            ..Self::default()
+        }
+    }
+
+    /// What the table's code is for.
+    pub fn architecture(&self) -> Architecture {
+        self.architecture
+    }
+
     /// All programs, one after the other.
     pub fn ops(&self) -> &[Op] {
         &self.ops
@@ -256,7 +277,7 @@ impl Programs {
     /// Whether one of them starts from a register that is not in every frame's state.
     pub fn use_registers(&self) -> bool {
         let elsewhere = |op: &Op| op.code == Opcode::Register && ![SP, FP, PC].contains(&op.operand);
-        self.ops.iter().any(elsewhere)
+        self.architecture == Architecture::X86_64 && self.ops.iter().any(elsewhere)
     }
 
     /// Whether the frame was interrupted, not called from.
@@ -277,7 +298,7 @@ impl Programs {
         if let Some(&known) = self.known.get(ops.as_slice()) {
             return Ok(known);
         }
-        if !is_sound(&ops) {
+        if !is_sound(&ops, self.architecture) {
             return Err(Reason::CfaExpression);
         }
         let number = u32::try_from(self.ops.len()).map_err(|_| Reason::CfaExpression)?;
@@ -294,21 +315,35 @@ impl Programs {
     /// As [`Self::intern`].
     pub fn rule(&mut self, frame: FrameRule) -> Result<UnwindRule, Reason> {
         let packed = self.packed_rule(frame)?;
-        Ok(packed.unpack().unwrap_or(UnwindRule::Frame(frame)))
+        let unpacked = packed.unpack(self.architecture);
+        Ok(unpacked.unwrap_or(UnwindRule::Frame(frame)))
     }
 
     /// The same, packed in either case.
     pub(crate) fn packed_rule(&mut self, frame: FrameRule) -> Result<PackedRule, Reason> {
-        if let Some(packed) = PackedRule::pack(UnwindRule::Frame(frame)) {
+        if let Some(packed) = PackedRule::pack(UnwindRule::Frame(frame), self.architecture) {
             return Ok(packed);
         }
-        let program = self.intern(ops_of(frame).ok_or(Reason::CfaExpression)?)?;
+        let program = self.intern(ops_of(frame, self.architecture).ok_or(Reason::CfaExpression)?)?;
         PackedRule::wide(program.0).ok_or(Reason::CfaExpression)
     }
 }
 
+/// Takes the authentication code off an address.
+pub(crate) fn strip(architecture: Architecture) -> [Op; 3] {
+    let half = |shift: u32| {
+        let bytes = (architecture.strip(u64::MAX) >> shift).to_le_bytes();
+        i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    };
+    [
+        Op::with(Opcode::Constant, 0, half(0)),
+        Op::with(Opcode::High, 0, half(32)),
+        Op::plain(Opcode::And),
+    ]
+}
+
 /// The same as `frame` says; `None` for the PLT form with anything unusual, which no linker writes.
-fn ops_of(frame: FrameRule) -> Option<Vec<Op>> {
+fn ops_of(frame: FrameRule, architecture: Architecture) -> Option<Vec<Op>> {
     let number = |register| match register {
         Register::Sp => SP,
         Register::Fp => FP,
@@ -328,24 +363,40 @@ fn ops_of(frame: FrameRule) -> Option<Vec<Op>> {
     ops.push(Op::plain(Opcode::SetCfa));
     for (saved, set) in [(frame.ra, Opcode::SetRa), (frame.fp, Opcode::SetFp)] {
         match saved {
-            Saved::Same => continue,
-            Saved::AtCfa(offset) => ops.push(Op::cfa(offset)),
-            Saved::At { register, offset } => ops.push(Op::register(number(register), offset)),
+            Saved::Same if set == Opcode::SetFp => continue,
+            Saved::Same if architecture == Architecture::X86_64 => return None,
+            Saved::Same => ops.push(Op::register(LR, 0)),
+            Saved::AtCfa(offset) => ops.extend([Op::cfa(offset), Op::deref()]),
+            Saved::At { register, offset } => {
+                ops.extend([Op::register(number(register), offset), Op::deref()]);
+            }
         }
-        ops.extend([Op::deref(), Op::plain(set)]);
+        if frame.ra_signed && set == Opcode::SetRa {
+            ops.extend(strip(architecture));
+        }
+        ops.push(Op::plain(set));
     }
-    (frame.ra != Saved::Same).then_some(ops)
+    Some(ops)
 }
 
 /// Whether a program can be run without checks: it ends, in time, is short, never lacks an operand nor has too many,
-/// and sets the CFA before it uses it, and a return address.
-pub(crate) fn is_sound(ops: &[Op]) -> bool {
+/// sets the CFA before it uses it, and a return address, and has to do with the architecture's registers only.
+pub(crate) fn is_sound(ops: &[Op], architecture: Architecture) -> bool {
     let mut operands = 0_usize;
     let mut set = Vec::with_capacity(2);
     for (number, op) in ops.iter().take(MAX_OPS).enumerate() {
         let (needed, change) = op.code.effect(op.operand);
         let misplaced = op.code == Opcode::Signal && number > 0;
-        if operands < needed || misplaced || (op.code == Opcode::Cfa && !set.contains(&Opcode::SetCfa)) {
+        let known = match (architecture, op.code) {
+            (Architecture::X86_64, code) => code != Opcode::SetLr,
+            (Architecture::Aarch64, Opcode::Register) => [SP, FP, LR].contains(&op.operand),
+            (Architecture::Aarch64, _) => true,
+        };
+        if operands < needed
+            || misplaced
+            || !known
+            || (op.code == Opcode::Cfa && !set.contains(&Opcode::SetCfa))
+        {
             return false;
         }
         operands = operands.saturating_add_signed(change);

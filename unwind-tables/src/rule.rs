@@ -10,9 +10,9 @@ use crate::program::ProgramId;
 /// A register whose value the walker knows in every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
-    /// The stack pointer (`rsp`).
+    /// The stack pointer (`rsp`, `sp`).
     Sp,
-    /// The frame pointer (`rbp`).
+    /// The frame pointer (`rbp`, `x29`).
     Fp,
 }
 
@@ -67,8 +67,11 @@ pub enum Saved {
 pub struct FrameRule {
     /// The caller's stack pointer.
     pub cfa: CfaRule,
-    /// The return address; never [`Saved::Same`].
+    /// The return address. [`Saved::Same`] only on AArch64: it is in the link register, of which only a frame that was
+    /// running has a value.
     pub ra: Saved,
+    /// The return address has an authentication code (AArch64), which is no part of it.
+    pub ra_signed: bool,
     /// The caller's frame pointer.
     pub fp: Saved,
     /// The frame was interrupted, not called from: its caller's pc is exact, not a return address.

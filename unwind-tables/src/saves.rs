@@ -16,6 +16,8 @@ use std::collections::HashMap;
 
 use gimli::UnwindSection;
 
+use crate::architecture::Architecture;
+use crate::elf::ElfView;
 use crate::expression;
 use crate::image::ImageView;
 use crate::packed::{KIND_BITS, PackedRule, kind};
@@ -89,6 +91,12 @@ impl Saved {
             _ => Self::Unknown,
         }
     }
+}
+
+/// Whether registers other than the stack and frame pointer are followed through frames, as x86-64's are. No object
+/// has more than a handful of rules on AArch64 that start from another.
+pub(crate) fn are_followed(view: &ElfView<'_>) -> bool {
+    view.architecture() == Architecture::X86_64
 }
 
 /// What `rule`, of [`ImageView::rule_at`] of an image of saves, says of one register. `words` are those around the
@@ -200,7 +208,10 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
         if *register == gimli::X86_64::RSP {
             sp_is_cfa = *rule == gimli::RegisterRule::ValOffset(0);
         }
-        let general = expression::general(*register).filter(|&number| ![SP, FP, PC].contains(&number));
+        let general = context
+            .architecture
+            .number(*register)
+            .filter(|&number| ![SP, FP, PC].contains(&number));
         if let Some(slot) = general.and_then(|number| saved.get_mut(usize::from(number))) {
             *slot = where_saved(section, context, *register, rule);
         }
@@ -251,7 +262,7 @@ fn where_saved<'a, S: UnwindSection<Slice<'a>>>(
         gimli::RegisterRule::Register(of) if of == register => Saved::Same,
         gimli::RegisterRule::Offset(offset) => Saved::slot(long::AT_CFA, offset),
         gimli::RegisterRule::Expression(slot) => {
-            let ops = expression::ops(section, context.encoding, slot).unwrap_or_default();
+            let ops = expression::ops(section, context, slot).unwrap_or_default();
             match *ops.as_slice() {
                 [op] if op.code == Opcode::Register && op.operand == SP => {
                     Saved::slot(long::AT_SP, op.immediate.into())

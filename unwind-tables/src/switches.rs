@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use crate::addr::Svma;
+use crate::architecture::Architecture;
 use crate::elf::ElfView;
 use crate::packed::PackedRule;
 use crate::rule::Reason;
@@ -14,7 +15,7 @@ use crate::table::Row;
 /// What Go's linker makes a section for in every program.
 const GO: &[u8] = b".go.buildinfo";
 /// The call, and how the stack is found again.
-const CODES: [&[u8]; 2] = [
+const X86_64: [&[u8]; 2] = [
     // From the goroutine's description: the stack's upper end (at 8), less how deep it was.
     &[
         0xff, 0xd0, // call *%rax
@@ -29,20 +30,36 @@ const CODES: [&[u8]; 2] = [
         0x48, 0x89, 0xf4, // mov %rsi, %rsp
     ],
 ];
-const CALL_BYTES: usize = 2;
+/// The same of AArch64.
+const AARCH64: [&[u8]; 2] = [
+    &[
+        0x20, 0x00, 0x3f, 0xd6, // blr x1
+        0xe9, 0x03, 0x00, 0xaa, // mov x9, x0
+        0xfc, 0x03, 0x40, 0xf9, // ldr x28, [sp]
+    ],
+    &[
+        0x20, 0x00, 0x3f, 0xd6, // blr x1
+        0xe2, 0x07, 0x40, 0xf9, // ldr x2, [sp, #8]
+        0x5f, 0x00, 0x00, 0x91, // mov sp, x2
+    ],
+];
 
 /// The last byte of each such call, where its return address is looked up.
 pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Svma> {
     if !view.has_section(GO) {
         return Vec::new();
     }
+    let (codes, call_bytes) = match view.architecture() {
+        Architecture::X86_64 => (X86_64, 2),
+        Architecture::Aarch64 => (AARCH64, 4),
+    };
     let mut bytes_of = view.code_bytes();
     let mut found = Vec::new();
     for range in code {
         let Some(bytes) = bytes_of(range) else { continue };
-        let is_call = |at: &usize| CODES.iter().any(|code| bytes[*at..].starts_with(code));
+        let is_call = |at: &usize| codes.iter().any(|code| bytes[*at..].starts_with(code));
         let calls = (0..bytes.len()).filter(is_call);
-        found.extend(calls.map(|at| range.start.wrapping_add((at + CALL_BYTES - 1) as u64)));
+        found.extend(calls.map(|at| range.start.wrapping_add((at + call_bytes - 1) as u64)));
     }
     found
 }

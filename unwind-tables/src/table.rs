@@ -1,6 +1,7 @@
 //! An object's unwind information as sorted rows with explicit gaps: what `image` packs.
 
 use crate::addr::Svma;
+use crate::architecture::Architecture;
 use crate::packed::PackedRule;
 use crate::program::Programs;
 use crate::rule::UnwindRule;
@@ -22,11 +23,12 @@ impl RowRule for PackedRule {
     }
 }
 
+/// Of x86-64.
 impl RowRule for UnwindRule {
     const GAP: Self = Self::Gap;
 
     fn pack(self) -> Option<PackedRule> {
-        PackedRule::pack(self)
+        PackedRule::pack(self, Architecture::default())
     }
 }
 
@@ -84,8 +86,9 @@ impl UnwindTable {
 
     /// The same, and the programs that the rows refer to.
     pub fn with_programs(rows: Vec<Row>, programs: Programs) -> Option<Self> {
+        let architecture = programs.architecture();
         let packed = rows.into_iter().map(|Row { start, rule }| {
-            let rule = PackedRule::pack(rule)?;
+            let rule = PackedRule::pack(rule, architecture)?;
             Some(Row { start, rule })
         });
         Self::from_packed(packed.collect::<Option<_>>()?, programs)
@@ -102,7 +105,7 @@ impl UnwindTable {
         let rows = self.rows.as_slice().iter();
         let written_out = rows.map(|&Row { start, rule }| Row {
             start,
-            rule: unpack(rule),
+            rule: self.unpack(rule),
         });
         written_out.collect()
     }
@@ -114,15 +117,16 @@ impl UnwindTable {
 
     /// The rule for one address: a gap before the first row.
     pub fn rule_at(&self, svma: Svma) -> UnwindRule {
-        unpack(self.rows.rule_at(svma))
+        self.unpack(self.rows.rule_at(svma))
+    }
+
+    /// What a table holds was packed.
+    pub(crate) fn unpack(&self, rule: PackedRule) -> UnwindRule {
+        let written_out = rule.unpack(self.programs.architecture());
+        written_out.unwrap_or(UnwindRule::Gap)
     }
 
     pub(crate) fn packed_rows(&self) -> &Rows<PackedRule> {
         &self.rows
     }
-}
-
-/// What a table holds was packed.
-fn unpack(rule: PackedRule) -> UnwindRule {
-    rule.unpack().unwrap_or(UnwindRule::Gap)
 }

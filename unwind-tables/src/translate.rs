@@ -4,24 +4,22 @@
 //! program. What is no program either becomes a counted [`Reason`]. Which rows there are is `cfi`, what an expression
 //! says is `expression`; together the only files that know gimli.
 //!
-//! Register numbers and the default of an unmentioned rbp ("same value", as for every callee-saved
-//! register) are the x86-64 psABI's, §3.6.2. DWARF 5 §6.4.2 defines the register rules: an *expression* gives
-//! the address of the slot, a *val_expression* the value itself.
+//! Register numbers are `architecture`'s. An unmentioned frame pointer is the same, as is every callee-saved register
+//! (x86-64 psABI, §3.6.2; AADWARF64, "Call frame information"). DWARF 5 §6.4.2 defines the register rules: an
+//! *expression* gives the address of the slot, a *val_expression* the value itself.
 
 use gimli::{Encoding, EndianSlice, LittleEndian, UnwindExpression, UnwindSection};
 
+use crate::architecture::Architecture;
 use crate::expression;
 use crate::packed::PackedRule;
 use crate::plain::{Kept, PlainRow};
-use crate::program::{FP, Op, Opcode, PC, Programs, SP};
+use crate::program::{self, FP, LR, Op, Opcode, PC, Programs, SP};
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved};
 
 /// Bytes of a CFI section.
 pub(crate) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 type GimliRule = gimli::RegisterRule<usize>;
-
-const RBP: gimli::Register = gimli::X86_64::RBP;
-const RSP: gimli::Register = gimli::X86_64::RSP;
 
 /// What a row's CIE says about all its rows.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +30,16 @@ pub(crate) struct RowContext {
     pub(crate) signal_frame: bool,
     /// How expressions are encoded.
     pub(crate) encoding: Encoding,
+    /// What the code is for.
+    pub(crate) architecture: Architecture,
+}
+
+impl RowContext {
+    /// Whether a return address that no rule is about is in the register that calls leave it in.
+    fn has_link_register(&self) -> bool {
+        self.architecture == Architecture::Aarch64
+            && self.architecture.number(self.return_address) == Some(LR)
+    }
 }
 
 /// What a row says about the registers that matter, `None` where it says nothing.
@@ -40,6 +48,7 @@ struct Registers {
     ra: Option<GimliRule>,
     fp: Option<GimliRule>,
     sp: Option<GimliRule>,
+    sign_state: Option<GimliRule>,
 }
 
 /// The rule that says what `row` says.
@@ -54,10 +63,12 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
         // The return address first: nothing keeps a file from naming rbp as its column.
         if *register == context.return_address {
             registers.ra = Some(rule.clone());
-        } else if *register == RBP {
+        } else if *register == context.architecture.frame_pointer() {
             registers.fp = Some(rule.clone());
-        } else if *register == RSP {
+        } else if *register == context.architecture.stack_pointer() {
             registers.sp = Some(rule.clone());
+        } else if Some(*register) == context.architecture.sign_state() {
+            registers.sign_state = Some(rule.clone());
         }
     }
     if registers.ra == Some(GimliRule::Undefined) {
@@ -76,10 +87,12 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
 
 /// The rule that says what a plain row says; `None` for what is better said by [`translate`].
 pub(crate) fn translate_plain(row: &PlainRow, programs: &mut Programs) -> Option<PackedRule> {
+    let architecture = programs.architecture();
     let kept = |register: u8| row.kept[usize::from(register)];
     let ra = match kept(PC) {
         Kept::Undefined => return Some(PackedRule::END_OF_STACK),
         Kept::AtCfa(offset) => Saved::AtCfa(offset),
+        Kept::Unmentioned | Kept::Same if architecture == Architecture::Aarch64 => Saved::Same,
         Kept::Unmentioned | Kept::Same => return None,
     };
     if kept(SP) != Kept::Unmentioned {
@@ -92,10 +105,11 @@ pub(crate) fn translate_plain(row: &PlainRow, programs: &mut Programs) -> Option
     };
     let frame = FrameRule {
         cfa: CfaRule::Offset {
-            register: known_register(row.cfa_register.into())?,
+            register: architecture.base(row.cfa_register.into())?,
             offset: row.cfa_offset,
         },
         ra,
+        ra_signed: row.signed,
         fp,
         signal_frame: false,
     };
@@ -112,6 +126,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         let frame = FrameRule {
             cfa: self.cfa(cfa)?,
             ra: self.return_address(registers.ra.as_ref())?,
+            ra_signed: is_signed(registers)?,
             fp: self.frame_pointer(registers.fp.as_ref())?,
             signal_frame: self.context.signal_frame,
         };
@@ -127,7 +142,11 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
     fn cfa(&self, rule: &gimli::CfaRule<usize>) -> Result<CfaRule, Reason> {
         match rule {
             gimli::CfaRule::RegisterAndOffset { register, offset } => Ok(CfaRule::Offset {
-                register: known_register(register.0).ok_or(Reason::CfaRegister)?,
+                register: self
+                    .context
+                    .architecture
+                    .base(register.0)
+                    .ok_or(Reason::CfaRegister)?,
                 offset: narrow(*offset)?,
             }),
             gimli::CfaRule::Expression(expression) => self.cfa_expression(*expression),
@@ -136,7 +155,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
 
     fn cfa_expression(&self, expression: UnwindExpression<usize>) -> Result<CfaRule, Reason> {
         let ops = self.ops(expression).ok_or(Reason::CfaExpression)?;
-        let base = |op: Op| known_register(op.operand.into()).ok_or(Reason::CfaRegister);
+        let base = |op: Op| base(op).ok_or(Reason::CfaRegister);
         let codes: Vec<Opcode> = ops.iter().map(|op| op.code).collect();
         match (codes.as_slice(), ops.as_slice()) {
             ([Opcode::Register, Opcode::Deref], &[from, deref]) if deref == Op::deref() => {
@@ -167,13 +186,17 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
                 .unwrap_or(Err(Reason::RaExpression)),
             Some(GimliRule::ValOffset(_) | GimliRule::ValExpression(_)) => Err(Reason::ValueRule),
             // Unmentioned means still in the register itself, which is where no x86-64 call leaves it.
+            None | Some(GimliRule::SameValue) if self.context.has_link_register() => Ok(Saved::Same),
             None | Some(_) => Err(Reason::RaRegister),
         }
     }
 
     fn frame_pointer(&self, rule: Option<&GimliRule>) -> Result<Saved, Reason> {
         match rule {
-            None | Some(GimliRule::SameValue | GimliRule::Register(RBP)) => Ok(Saved::Same),
+            None | Some(GimliRule::SameValue) => Ok(Saved::Same),
+            Some(GimliRule::Register(of)) if *of == self.context.architecture.frame_pointer() => {
+                Ok(Saved::Same)
+            }
             Some(GimliRule::Offset(offset)) => narrow(*offset).map(Saved::AtCfa),
             Some(GimliRule::Expression(expression)) => self
                 .slot_expression(*expression)
@@ -194,7 +217,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
                     immediate: offset,
                 },
             ] => {
-                let register = known_register(operand.into())?;
+                let register = base(Op::register(operand, 0))?;
                 Some(Ok(Saved::At { register, offset }))
             }
             _ => None,
@@ -228,7 +251,8 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         }
         match cfa {
             gimli::CfaRule::RegisterAndOffset { register, offset } => {
-                let register = expression::general(*register).ok_or(Reason::CfaRegister)?;
+                let number = self.context.architecture.number(*register);
+                let register = number.ok_or(Reason::CfaRegister)?;
                 ops.push(Op::register(register, narrow(*offset)?));
             }
             gimli::CfaRule::Expression(expression) => {
@@ -236,8 +260,13 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
             }
         }
         ops.push(Op::plain(Opcode::SetCfa));
-        let ra = registers.ra.as_ref().ok_or(Reason::RaRegister)?;
+        let ra = registers.ra.as_ref().unwrap_or(&GimliRule::SameValue);
         ops.extend(self.value(ra, Opcode::SetRa).ok_or(Reason::RaExpression)??);
+        if is_signed(registers)? {
+            let set = ops.pop();
+            ops.extend(program::strip(self.context.architecture));
+            ops.extend(set);
+        }
         if let Some(fp) = &registers.fp {
             ops.extend(self.value(fp, Opcode::SetFp).ok_or(Reason::FpExpression)??);
         }
@@ -256,12 +285,14 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
             ops => Some([&[Op::cfa(0)], ops].concat()),
         };
         let mut ops = match *rule {
-            GimliRule::SameValue => return Some(same(set)),
+            GimliRule::SameValue => return Some(self.same(set)),
             GimliRule::Offset(offset) | GimliRule::ValOffset(offset) => match cfa_plus(offset) {
                 Ok(op) => vec![op],
                 Err(reason) => return Some(Err(reason)),
             },
-            GimliRule::Register(register) => vec![Op::register(expression::general(register)?, 0)],
+            GimliRule::Register(register) => {
+                vec![Op::register(self.context.architecture.number(register)?, 0)]
+            }
             GimliRule::Expression(slot) | GimliRule::ValExpression(slot) => expression(slot)?,
             GimliRule::Undefined | GimliRule::Architectural | GimliRule::Constant(_) => {
                 return Some(Err(undefined(set)));
@@ -275,18 +306,29 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
     }
 
     fn ops(&self, expression: UnwindExpression<usize>) -> Option<Vec<Op>> {
-        expression::ops(self.section, self.context.encoding, expression)
+        expression::ops(self.section, self.context, expression)
+    }
+
+    /// What "same value" means: nothing to do, but for the return address, which no x86-64 call leaves in its register.
+    fn same(&self, set: Opcode) -> Result<Vec<Op>, Reason> {
+        if set == Opcode::SetFp {
+            Ok(Vec::new())
+        } else if set == Opcode::SetSp {
+            Ok(vec![Op::register(SP, 0), Op::plain(Opcode::SetSp)])
+        } else if self.context.has_link_register() {
+            Ok(vec![Op::register(LR, 0), Op::plain(Opcode::SetRa)])
+        } else {
+            Err(Reason::RaRegister)
+        }
     }
 }
 
-/// What "same value" means: nothing to do, but for the return address, which no x86-64 call leaves in its register.
-fn same(set: Opcode) -> Result<Vec<Op>, Reason> {
-    if set == Opcode::SetFp {
-        Ok(Vec::new())
-    } else if set == Opcode::SetSp {
-        Ok(vec![Op::register(SP, 0), Op::plain(Opcode::SetSp)])
-    } else {
-        Err(Reason::RaRegister)
+/// Whether the return address has an authentication code.
+fn is_signed(registers: &Registers) -> Result<bool, Reason> {
+    match registers.sign_state {
+        None | Some(GimliRule::Constant(0)) => Ok(false),
+        Some(GimliRule::Constant(1)) => Ok(true),
+        Some(_) => Err(Reason::RaRegister),
     }
 }
 
@@ -320,10 +362,11 @@ fn plt(ops: &[Op]) -> Option<CfaRule> {
     (ops == form).then_some(CfaRule::Plt { threshold })
 }
 
-fn known_register(register: u16) -> Option<Register> {
-    match gimli::Register(register) {
-        RSP => Some(Register::Sp),
-        RBP => Some(Register::Fp),
+/// The register that an op starts from, if it is one that a walker knows in every frame.
+fn base(op: Op) -> Option<Register> {
+    match op.operand {
+        SP => Some(Register::Sp),
+        FP => Some(Register::Fp),
         _ => None,
     }
 }

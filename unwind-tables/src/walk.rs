@@ -3,16 +3,20 @@
 //! It is the specification of the walk in the kernel. It leaves out only what must not change a result: the
 //! rule cache and the stack window.
 
+mod aarch64;
+mod call;
 mod program;
 mod registers;
 
 use crate::addr::Avma;
+use crate::architecture::Architecture;
 use crate::image::ImageView;
 use crate::mapping;
 use crate::packed::{PackedRule, kind, stop};
-use crate::program::{FP, Opcode, REGISTERS, SP};
+use crate::program::{FP, LR, Opcode, REGISTERS, SP};
 
 pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
+pub use call::is_branch_with_link;
 
 /// The most frames of one walk.
 pub const MAX_FRAMES: usize = 512;
@@ -144,6 +148,8 @@ pub enum Unwind {
 /// Everything a walk knows about the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Tables<'a> {
+    /// What the process runs.
+    pub architecture: Architecture,
     /// All images, one after the other.
     pub words: &'a [u32],
     /// Executable mappings, in ascending order, not overlapping.
@@ -170,7 +176,7 @@ pub struct ReturnProbes<'a> {
 pub struct Registers {
     /// The return address into the first frame.
     pub pc: Avma,
-    /// The general registers after that return, by their DWARF numbers.
+    /// The general registers after that return, by the numbers that programs have for them.
     pub general: [u64; REGISTERS as usize],
 }
 
@@ -259,6 +265,7 @@ pub fn caller(
 ) -> Result<Caller, End> {
     let mut walk = Walk::new(tables, frame, read);
     walk.pc_adjust = 0;
+    walk.lr = Some(frame.general[usize::from(LR)]);
     walk.step()?;
     Ok(Caller {
         pc: walk.pc,
@@ -282,6 +289,8 @@ struct Walk<'a, R> {
     bases: Vec<(Avma, Avma)>,
     at_probe: [u64; REGISTERS as usize],
     saves_wanted: Option<Avma>,
+    /// What AArch64's link register holds, if the frame was running: a call that it is in has overwritten it.
+    lr: Option<u64>,
 }
 
 /// A step either reaches the caller or ends the walk.
@@ -301,6 +310,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             bases: Vec::new(),
             at_probe: start.general,
             saves_wanted: None,
+            lr: None,
         }
     }
 
@@ -321,6 +331,9 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
         self.push_frame(rule)?;
         match rule.kind() {
+            kind::SP | kind::FP | kind::LONE if self.tables.architecture == Architecture::Aarch64 => {
+                self.apply_record(rule)
+            }
             kind::SP | kind::FP => self.apply_offset(rule),
             kind::PLT => self.apply_plt(rule),
             kind::DRAP => self.apply_drap(rule),
@@ -330,10 +343,14 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    /// Puts back a return address that was replaced by a return probe's trampoline. Where it was pushed, below the
-    /// frame's stack pointer, is what it is known by.
+    /// Puts back a return address that was replaced by a return probe's trampoline. It is known by the stack pointer
+    /// that the function began with: where its return address was pushed or, on AArch64, that of the frame.
     fn put_back_return_address(&mut self) -> Step {
-        let slot = self.sp.wrapping_sub(8);
+        let slot = match self.tables.architecture {
+            Architecture::X86_64 => self.sp.wrapping_sub(8),
+            Architecture::Aarch64 if self.sp_is_known() => self.sp,
+            Architecture::Aarch64 => return Err(End::UretprobeTrampoline),
+        };
         let mut replaced = self.tables.return_probes.replaced.iter();
         let known = replaced.find(|&&(known, _)| known == slot);
         let address = known
@@ -444,7 +461,8 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             return Err(implausible);
         }
         let caller_fp = self.read_slot(fp).map_err(|_| implausible)?;
-        let ra = Avma::new(self.read_slot(fp.wrapping_add(8)).map_err(|_| implausible)?);
+        let ra = self.read_slot(fp.wrapping_add(8)).map_err(|_| implausible)?;
+        let ra = Avma::new(self.tables.architecture.strip(ra));
         if self.tables.unwind == Unwind::Dwarf && !self.is_return_address(ra) {
             return Err(implausible);
         }
@@ -453,6 +471,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         self.pc = ra;
         self.pc_adjust = 1;
         self.found_by = FoundBy::Fp;
+        self.lr = None;
         Ok(())
     }
 
@@ -469,7 +488,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
 
     fn is_after_call(&mut self, ra: Avma) -> bool {
         match (self.read)(ra.wrapping_sub(8)) {
-            Some(code) => ends_in_call(code),
+            Some(code) => call::precedes(self.tables.architecture, ra, code),
             None => false,
         }
     }
@@ -493,6 +512,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         self.fp = fp;
         self.pc_adjust = 1;
         self.found_by = FoundBy::Cfi;
+        self.lr = None;
     }
 
     fn read_slot(&mut self, slot: Avma) -> Result<u64, End> {
@@ -520,35 +540,4 @@ fn stop_rule(operand: u32) -> PackedRule {
 
 fn add_signed(address: Avma, offset: i32) -> Avma {
     address.wrapping_add(i64::from(offset).cast_unsigned())
-}
-
-/// Whether the 8 code bytes before a return address end in an x86-64 `call`.
-///
-/// Direct: `e8` and four bytes. Indirect: `ff /2` with each length that its ModRM and SIB bytes can ask for.
-fn ends_in_call(code: u64) -> bool {
-    // byte(n) is the byte n before the return address.
-    let byte = |n: u32| (code >> (64 - 8 * n) & 0xff) as u8;
-    let indirect = |length: u32| {
-        let (opcode, modrm) = (byte(length), byte(length - 1));
-        opcode == 0xff && modrm & 0x38 == 0x10 && indirect_call_length(modrm, byte(length - 2)) == length
-    };
-    byte(5) == 0xe8 || is_register_call(byte(2), byte(1)) || (3..=7).any(indirect)
-}
-
-/// `ff /2` of two bytes: a register, or memory without SIB and displacement.
-fn is_register_call(opcode: u8, modrm: u8) -> bool {
-    opcode == 0xff && modrm & 0x38 == 0x10 && indirect_call_length(modrm, 0) == 2
-}
-
-/// Bytes of an indirect call with this ModRM byte and, where it has one, this SIB byte.
-fn indirect_call_length(modrm: u8, sib: u8) -> u32 {
-    let (mode, rm) = (modrm >> 6, modrm & 7);
-    let sib_length = u32::from(mode != 3 && rm == 4);
-    let displacement = match mode {
-        0 if rm == 5 || (rm == 4 && sib & 7 == 5) => 4,
-        1 => 1,
-        2 => 4,
-        _ => 0,
-    };
-    2 + sib_length + displacement
 }

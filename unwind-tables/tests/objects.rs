@@ -29,6 +29,7 @@ const fn frame(cfa: CfaRule, ra: Saved, fp: Saved) -> UnwindRule {
     UnwindRule::Frame(FrameRule {
         cfa,
         ra,
+        ra_signed: false,
         fp,
         signal_frame: false,
     })
@@ -156,6 +157,7 @@ const DIRECTIVES: &[(&str, Expected)] = &[
         Rule(UnwindRule::Frame(FrameRule {
             cfa: sp(8),
             ra: RA,
+            ra_signed: false,
             fp: Saved::Same,
             signal_frame: true,
         })),
@@ -536,7 +538,14 @@ fn other_files_are_refused() {
     assert_eq!(compile(b"").map(drop), Err(NotElf));
     assert_eq!(patched(4, 1), Err(Unsupported("not 64-bit")));
     assert_eq!(patched(5, 2), Err(Unsupported("not little-endian")));
-    assert_eq!(patched(18, 183), Err(Unsupported("not for x86-64")));
+    assert_eq!(patched(18, 243), Err(Unsupported("not for x86-64 or aarch64")));
+    let mut foreign = elf.clone();
+    foreign[18] = 183;
+    assert!(unwind_tables::ElfView::parse_any(&foreign).is_ok());
+    assert_eq!(
+        unwind_tables::ElfView::parse(&foreign).map(drop),
+        Err(Unsupported("not for x86-64"))
+    );
     assert_eq!(
         patched(16, 1),
         Err(Unsupported("neither an executable nor a shared object"))

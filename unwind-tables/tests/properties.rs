@@ -3,6 +3,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use unwind_tables::Architecture;
 use unwind_tables::addr::Svma;
 use unwind_tables::compact::compact;
 use unwind_tables::encode::encode;
@@ -42,6 +43,7 @@ fn frame() -> impl Strategy<Value = FrameRule> {
     (cfa(), ra, fp, prop::bool::weighted(0.1)).prop_map(|(cfa, ra, fp, signal_frame)| FrameRule {
         cfa,
         ra,
+        ra_signed: false,
         fp,
         signal_frame,
     })
@@ -51,13 +53,14 @@ fn rule() -> impl Strategy<Value = UnwindRule> {
     let plt = |threshold| FrameRule {
         cfa: CfaRule::Plt { threshold },
         ra: Saved::AtCfa(-8),
+        ra_signed: false,
         fp: Saved::Same,
         signal_frame: false,
     };
     prop_oneof![
         20 => frame().prop_map(|frame| {
             let rule = UnwindRule::Frame(frame);
-            PackedRule::pack(rule).map_or(UnwindRule::Gap, |_| rule)
+            PackedRule::pack(rule, Architecture::X86_64).map_or(UnwindRule::Gap, |_| rule)
         }),
         1 => any::<u8>().prop_map(plt).prop_map(UnwindRule::Frame),
         1 => Just(UnwindRule::EndOfStack),
@@ -205,6 +208,7 @@ fn numbered_rules(count: i32, distance: u64) -> Vec<Row> {
                 offset: 8 * (number % count),
             },
             ra: Saved::AtCfa(-8),
+            ra_signed: false,
             fp: Saved::Same,
             signal_frame: false,
         }),

@@ -4,6 +4,7 @@ mod common;
 
 use common::build::cc;
 use object::{Object, ObjectSymbol};
+use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::image::{Image, ImageView};
 use unwind_tables::mapping::Mapping;
@@ -82,6 +83,7 @@ fn trampolines_lead_to_the_interrupted_frame() {
     let (elf, image) = object();
     let musl = symbol(&elf, "musl");
     let tables = Tables {
+        architecture: Architecture::X86_64,
         words: image.words(),
         mappings: &[Mapping::everywhere()],
         unwind: Unwind::Dwarf,

@@ -6,8 +6,10 @@ use gimli::{UnwindExpression, UnwindSection, UnwindTableRow, Value};
 
 use super::Outcome;
 use crate::addr::{Avma, Svma};
+use crate::architecture::Architecture;
+use crate::program::REGISTERS;
 use crate::saves::PRESERVED;
-use crate::walk::Caller;
+use crate::walk::{Caller, Registers};
 
 /// Bytes of a section.
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -18,10 +20,8 @@ pub(super) type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
 /// A row.
 pub(super) type Row = UnwindTableRow<usize>;
 
-const RBP: Register = gimli::X86_64::RBP;
-const RSP: Register = gimli::X86_64::RSP;
-/// General registers, which are the first in DWARF's numbering.
-const GENERAL: usize = 16;
+/// General registers and, on AArch64, the stack pointer, which are the first in DWARF's numbering.
+const GENERAL: usize = 32;
 /// Expressions of call frame information are some ten operations long; a loop in one never ends.
 const MAX_ITERATIONS: u32 = 1000;
 
@@ -30,6 +30,7 @@ const MAX_ITERATIONS: u32 = 1000;
 pub(super) struct State {
     /// By their DWARF numbers.
     pub(super) general: [u64; GENERAL],
+    architecture: Architecture,
     pc: u64,
     seed: u64,
 }
@@ -38,11 +39,12 @@ impl State {
     /// A state at `pc` whose registers and memory have nothing to do with those of other seeds.
     ///
     /// The stack pointer is low, so that callers are above it.
-    pub(super) fn new(seed: u64, pc: Svma) -> Self {
+    pub(super) fn new(architecture: Architecture, seed: u64, pc: Svma) -> Self {
         let mut general = std::array::from_fn(|number| hash(seed << 32 | number as u64));
-        general[usize::from(RSP.0)] >>= 30;
+        general[usize::from(architecture.stack_pointer().0)] >>= 30;
         Self {
             general,
+            architecture,
             pc: pc.get(),
             seed,
         }
@@ -55,14 +57,41 @@ impl State {
 
     /// The stack pointer.
     pub(super) fn sp(&self) -> u64 {
-        self.general[usize::from(RSP.0)]
+        self.general[usize::from(self.architecture.stack_pointer().0)]
+    }
+
+    /// Whether a return address is what a call leaves in a register, with or without its authentication code.
+    pub(super) fn is_in_link_register(&self, pc: Avma) -> bool {
+        let link = self.general[usize::from(gimli::AArch64::X30.0)];
+        self.architecture == Architecture::Aarch64 && (pc.get() ^ link) << 16 == 0
+    }
+
+    /// As a walker begins.
+    pub(super) fn registers(&self) -> Registers {
+        let mut general = [0; REGISTERS as usize];
+        for (column, &value) in (0..).zip(&self.general) {
+            let number = self.architecture.number(Register(column)).map(usize::from);
+            if let Some(register) = number.and_then(|number| general.get_mut(number)) {
+                *register = value;
+            }
+        }
+        Registers {
+            pc: Avma::new(self.pc),
+            general,
+        }
+    }
+
+    fn frame_pointer(&self) -> Register {
+        self.architecture.frame_pointer()
     }
 
     fn register(&self, register: Register, return_address: Register) -> Option<u64> {
-        if register == return_address {
-            return Some(self.pc);
-        }
-        self.general.get(usize::from(register.0)).copied()
+        let general = match self.architecture {
+            Architecture::X86_64 if register == return_address => return Some(self.pc),
+            Architecture::X86_64 => &self.general[..16],
+            Architecture::Aarch64 => &self.general,
+        };
+        general.get(usize::from(register.0)).copied()
     }
 }
 
@@ -122,15 +151,24 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
         let return_address = self.fde.cie().return_address_register();
         let cfa = self.cfa(row, state)?;
         // Unmentioned, a callee-saved register keeps its value, and the stack pointer is the CFA (x86-64 psABI). A
-        // return address that is not saved anywhere is none.
-        let pc = self.value(row.register(return_address)?, cfa, state)?;
-        let sp = match row.register(RSP) {
+        // return address that is not saved anywhere is none, but on AArch64, where it is in its register.
+        let pc = match row.register(return_address) {
+            None | Some(RegisterRule::SameValue) if state.architecture == Architecture::Aarch64 => {
+                self.register(return_address, state)?
+            }
+            rule => self.value(rule?, cfa, state)?,
+        };
+        let pc = match row.register(gimli::AArch64::RA_SIGN_STATE) {
+            Some(RegisterRule::Constant(1)) if state.architecture == Architecture::Aarch64 => pc << 16 >> 16,
+            _ => pc,
+        };
+        let sp = match row.register(state.architecture.stack_pointer()) {
             None => cfa,
             Some(RegisterRule::SameValue) => state.sp(),
             Some(rule) => self.value(rule, cfa, state)?,
         };
-        let fp = match row.register(RBP) {
-            None | Some(RegisterRule::SameValue) => self.register(RBP, state)?,
+        let fp = match row.register(state.frame_pointer()) {
+            None | Some(RegisterRule::SameValue) => self.register(state.frame_pointer(), state)?,
             Some(rule) => self.value(rule, cfa, state)?,
         };
         Some([pc, sp, fp])

@@ -16,14 +16,15 @@ use std::ops::Range;
 use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, LittleEndian};
 use gimli::{UnwindContext, UnwindSection};
 
-use crate::addr::{Avma, Svma};
+use crate::addr::Svma;
+use crate::architecture::Architecture;
 use crate::elf::{CfiSection, ElfView, Segment};
 use crate::error::TableError;
 use crate::image::Image;
 use crate::mapping::Mapping;
 use crate::ranges;
 use crate::rule::{CfaRule, Reason, UnwindRule};
-use crate::walk::{self, ADDRESS_BITS, End, Registers, ReturnProbes, Tables, Unwind};
+use crate::walk::{self, ADDRESS_BITS, End, ReturnProbes, Tables, Unwind};
 use evaluate::{Cie, Evaluator, Fde, Row, State};
 
 /// The most differences that are kept in full; all are counted.
@@ -129,20 +130,26 @@ pub struct Verified {
 ///
 /// As [`compile`](crate::compile).
 pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError> {
-    let view = ElfView::parse(elf)?;
+    let view = ElfView::parse_any(elf)?;
+    let architecture = view.architecture();
     let executable = view.segments().iter().filter(|segment| segment.executable);
     let code = ranges::merge(executable.map(Segment::file_backed));
     let mut comparison = Comparison {
         image,
+        architecture,
         found: Verified::default(),
     };
     if let Some(section) = view.eh_frame() {
         let data = EndianSlice::new(&section.data, LittleEndian);
-        comparison.compare_section(EhFrame::from(data), &section, &code);
+        let mut frames = EhFrame::from(data);
+        frames.set_vendor(architecture.vendor());
+        comparison.compare_section(frames, &section, &code);
     }
     if let Some(section) = view.debug_frame() {
         let data = EndianSlice::new(&section.data, LittleEndian);
-        comparison.compare_section(DebugFrame::from(data), &section, &code);
+        let mut frames = DebugFrame::from(data);
+        frames.set_vendor(architecture.vendor());
+        comparison.compare_section(frames, &section, &code);
     }
     comparison.compare_gaps(&code);
     Ok(comparison.found)
@@ -174,6 +181,7 @@ fn length_at(section: &[u8], offset: usize) -> u64 {
 
 struct Comparison<'a> {
     image: Option<&'a Image>,
+    architecture: Architecture,
     found: Verified,
 }
 
@@ -296,7 +304,7 @@ impl Comparison<'_> {
             for at in [start, range.end.wrapping_sub(1)] {
                 let rule = self.rule_at(at);
                 if rule != UnwindRule::Unsupported(Reason::Malformed) {
-                    let image = self.outcome(rule, at, State::new(SEEDS[0], at));
+                    let image = self.outcome(rule, self.state(SEEDS[0], at));
                     self.differ(at, image, Outcome::Nothing);
                 }
             }
@@ -343,8 +351,8 @@ impl Comparison<'_> {
         at: Svma,
     ) {
         for seed in SEEDS {
-            let state = State::new(seed, at);
-            let (image, cfi) = (self.outcome(rule, at, state), evaluator.outcome(row, state));
+            let state = self.state(seed, at);
+            let (image, cfi) = (self.outcome(rule, state), evaluator.outcome(row, state));
             if !agree(image, cfi, state) {
                 return self.differ(at, image, cfi);
             }
@@ -365,11 +373,16 @@ impl Comparison<'_> {
                     UnwindRule::Gap => {}
                     UnwindRule::Program(_) => self.found.trampolines += 1,
                     UnwindRule::Frame(_) | UnwindRule::EndOfStack | UnwindRule::Unsupported(_) => {
-                        self.differ(at, self.outcome(rule, at, State::new(SEEDS[0], at)), Outcome::Gap);
+                        let found = self.outcome(rule, self.state(SEEDS[0], at));
+                        self.differ(at, found, Outcome::Gap);
                     }
                 }
             }
         }
+    }
+
+    fn state(&self, seed: u64, at: Svma) -> State {
+        State::new(self.architecture, seed, at)
     }
 
     fn rule_at(&self, at: Svma) -> UnwindRule {
@@ -377,7 +390,7 @@ impl Comparison<'_> {
     }
 
     /// What the image says for `state`.
-    fn outcome(&self, rule: UnwindRule, at: Svma, state: State) -> Outcome {
+    fn outcome(&self, rule: UnwindRule, state: State) -> Outcome {
         let Some(image) = self.image else {
             return Outcome::Gap;
         };
@@ -385,7 +398,7 @@ impl Comparison<'_> {
             UnwindRule::Gap => Outcome::Gap,
             UnwindRule::EndOfStack => Outcome::EndOfStack,
             UnwindRule::Unsupported(_) => Outcome::Nothing,
-            UnwindRule::Frame(_) | UnwindRule::Program(_) => step(image, at, state),
+            UnwindRule::Frame(_) | UnwindRule::Program(_) => step(image, state),
         }
     }
 
@@ -398,28 +411,29 @@ impl Comparison<'_> {
 }
 
 /// One step of the reference walker, the image being mapped over all addresses without bias.
-fn step(image: &Image, at: Svma, state: State) -> Outcome {
+fn step(image: &Image, state: State) -> Outcome {
     let tables = Tables {
+        architecture: image.architecture(),
         words: image.words(),
         mappings: &[Mapping::everywhere()],
         unwind: Unwind::Dwarf,
         changing: false,
         return_probes: ReturnProbes::default(),
     };
-    let frame = Registers {
-        pc: Avma::new(at.get()),
-        general: state.general,
-    };
-    match walk::caller(tables, frame, |slot| Some(state.memory(slot.get()))) {
+    match walk::caller(tables, state.registers(), |slot| Some(state.memory(slot.get()))) {
         Ok(caller) => Outcome::Caller(caller),
         Err(end) => Outcome::Stopped(end),
     }
 }
 
-/// A walk stops where a CFA does not lie above its frame: right, whatever the CFI says.
+/// A walk stops where a CFA does not lie above its frame: right, whatever the CFI says, unless nothing is on the stack and
+/// the return address is in the link register.
 fn agree(image: Outcome, cfi: Outcome, state: State) -> bool {
     match (image, cfi) {
-        (Outcome::Stopped(End::NoProgress), Outcome::Caller(caller)) => caller.sp.get() <= state.sp(),
+        (Outcome::Stopped(End::NoProgress), Outcome::Caller(caller)) => {
+            let sp = caller.sp.get();
+            sp < state.sp() || (sp == state.sp() && !state.is_in_link_register(caller.pc))
+        }
         (image, cfi) => image == cfi,
     }
 }

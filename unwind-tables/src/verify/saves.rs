@@ -2,7 +2,7 @@
 
 use gimli::UnwindSection;
 
-use super::evaluate::{self, Evaluator, Row, State};
+use super::evaluate::{self, Evaluator, Row};
 use super::{Comparison, Outcome, SEEDS};
 use crate::addr::Svma;
 use crate::image::{Image, ImageView};
@@ -21,7 +21,7 @@ impl Comparison<'_> {
         let Some(image) = self.image.filter(|image| image.has_saves()) else {
             return;
         };
-        let state = State::new(SEEDS[0], at);
+        let state = self.state(SEEDS[0], at);
         let numbers = (0..REGISTERS).filter(|number| ![SP, FP].contains(number));
         for (number, saved) in numbers.map(|number| (number, saved_at(image, at, number))) {
             let base = match saved {

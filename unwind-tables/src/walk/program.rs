@@ -2,7 +2,8 @@
 
 use super::{End, Walk};
 use crate::addr::Avma;
-use crate::program::{FP, MAX_OPERANDS, MAX_OPS, OP_WORDS, Op, Opcode, PC, SP};
+use crate::architecture::Architecture;
+use crate::program::{FP, LR, MAX_OPERANDS, MAX_OPS, OP_WORDS, Op, Opcode, PC, SP};
 
 /// A program that runs.
 #[derive(Default)]
@@ -13,6 +14,7 @@ struct Run {
     ra: u64,
     fp: u64,
     sp: Option<u64>,
+    lr: Option<u64>,
     is_signal_frame: bool,
 }
 
@@ -45,6 +47,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         }
         self.go_to(Avma::new(run.ra), sp, Avma::new(run.fp));
         self.pc_adjust = u64::from(!run.is_signal_frame);
+        self.lr = run.lr.filter(|_| run.is_signal_frame);
         Ok(())
     }
 
@@ -93,6 +96,10 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
                 run.sp = Some(x);
                 (y, -1)
             }
+            Opcode::SetLr => {
+                run.lr = Some(x);
+                (y, -1)
+            }
             Opcode::Absolute => (x.cast_signed().unsigned_abs(), 0),
             Opcode::Negate => (x.wrapping_neg(), 0),
             Opcode::Not => (!x, 0),
@@ -106,8 +113,10 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// The frame's own value of a register.
     fn register(&mut self, number: u8) -> Result<u64, End> {
         match number {
-            SP => Ok(self.sp.get()),
+            SP if self.sp_is_known() => Ok(self.sp.get()),
+            SP => Err(End::UnsupportedRule),
             FP => Ok(self.fp.get()),
+            LR if self.tables.architecture == Architecture::Aarch64 => self.lr.ok_or(End::UnsupportedRule),
             PC => Ok(self.pc.get()),
             _ => self.find_register(number),
         }

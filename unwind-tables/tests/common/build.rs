@@ -39,6 +39,20 @@ pub fn cc(file_name: &str, source: &str, flags: &[&str]) -> Vec<u8> {
     std::fs::read(&output).expect("cc has written its output")
 }
 
+/// Assembles a shared object for AArch64.
+pub fn aarch64(source: &str) -> Vec<u8> {
+    let scratch = Scratch::new();
+    let (input, output) = (scratch.path().join("in.s"), scratch.path().join("out"));
+    std::fs::write(&input, source).expect("the source is written");
+    let flags = ["--target=aarch64-linux-gnu", "-march=armv8.3-a", "-fuse-ld=lld"];
+    let mut clang = Command::new("clang");
+    clang
+        .args(flags)
+        .args(["-nostdlib", "-shared", "-Wl,--build-id=none"]);
+    run(clang.arg(&input).arg("-o").arg(&output));
+    std::fs::read(&output).expect("clang has written its output")
+}
+
 /// Runs a tool on a file's bytes; `arguments` may name the input and output as `{in}` and `{out}`.
 pub fn transform(bytes: &[u8], program: &str, arguments: &[&str]) -> Vec<u8> {
     let scratch = Scratch::new();
@@ -57,7 +71,7 @@ pub fn transform(bytes: &[u8], program: &str, arguments: &[&str]) -> Vec<u8> {
 fn run(command: &mut Command) {
     let output = command
         .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}; install gcc and binutils"));
+        .unwrap_or_else(|error| panic!("{command:?}: {error}; install gcc, binutils, clang and lld"));
     assert!(
         output.status.success(),
         "{command:?}: {}",

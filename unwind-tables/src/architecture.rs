@@ -1,0 +1,131 @@
+//! What differs between the machines whose code is unwound: DWARF's register numbers, and where a call leaves its
+//! return address.
+//!
+//! On x86-64, a call pushes it: a function's caller is always found in memory. On AArch64, a call leaves it in the link
+//! register `x30`, and a function that calls others saves it, nearly always above the caller's frame pointer `x29`: a
+//! *frame record* (AAPCS64, "The Frame Pointer"). So the link register holds something only in the frame that was
+//! running: where a walk may begin, and below a signal frame.
+
+use gimli::{AArch64, Register as Column, Vendor, X86_64};
+
+use crate::program::{FP, LR, PC, SP};
+use crate::rule::Register;
+
+/// A machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Architecture {
+    /// x86-64.
+    #[default]
+    X86_64 = 0,
+    /// AArch64, 64-bit and little-endian.
+    Aarch64 = 1,
+}
+
+/// `e_machine` in an ELF header.
+const EM_X86_64: u16 = 62;
+const EM_AARCH64: u16 = 183;
+
+impl Architecture {
+    /// The one that this program is compiled for.
+    pub const HOST: Self = if cfg!(target_arch = "aarch64") {
+        Self::Aarch64
+    } else {
+        Self::X86_64
+    };
+
+    /// By its number in an image; `None` for another.
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        let known = [Self::X86_64, Self::Aarch64];
+        known
+            .into_iter()
+            .find(|&architecture| architecture as u32 == number)
+    }
+
+    /// By its number in an ELF header; `None` for one whose code is not unwound.
+    pub(crate) const fn from_elf(machine: u16) -> Option<Self> {
+        match machine {
+            EM_X86_64 => Some(Self::X86_64),
+            EM_AARCH64 => Some(Self::Aarch64),
+            _ => None,
+        }
+    }
+
+    /// The name that its users know.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86-64",
+            Self::Aarch64 => "aarch64",
+        }
+    }
+
+    /// User addresses have so many bits. Above them, an AArch64 return address can have an authentication code.
+    pub const fn address_bits(self) -> u32 {
+        match self {
+            Self::X86_64 => 47,
+            Self::Aarch64 => 48,
+        }
+    }
+
+    /// An address without its authentication code, if it can have one.
+    pub const fn strip(self, address: u64) -> u64 {
+        match self {
+            Self::X86_64 => address,
+            Self::Aarch64 => address & ((1 << self.address_bits()) - 1),
+        }
+    }
+
+    /// Whose instructions there are in call frame information.
+    pub(crate) const fn vendor(self) -> Vendor {
+        match self {
+            Self::X86_64 => Vendor::Default,
+            Self::Aarch64 => Vendor::AArch64,
+        }
+    }
+
+    /// The column of the frame pointer.
+    pub(crate) const fn frame_pointer(self) -> Column {
+        match self {
+            Self::X86_64 => X86_64::RBP,
+            Self::Aarch64 => AArch64::X29,
+        }
+    }
+
+    /// The column of the stack pointer.
+    pub(crate) const fn stack_pointer(self) -> Column {
+        match self {
+            Self::X86_64 => X86_64::RSP,
+            Self::Aarch64 => AArch64::SP,
+        }
+    }
+
+    /// The column that says whether the return address has an authentication code.
+    pub(crate) const fn sign_state(self) -> Option<Column> {
+        match self {
+            Self::X86_64 => None,
+            Self::Aarch64 => Some(AArch64::RA_SIGN_STATE),
+        }
+    }
+
+    /// The register that a walker knows in every frame and that DWARF gives this number.
+    pub(crate) fn base(self, column: u16) -> Option<Register> {
+        if column == self.stack_pointer().0 {
+            Some(Register::Sp)
+        } else if column == self.frame_pointer().0 {
+            Some(Register::Fp)
+        } else {
+            None
+        }
+    }
+
+    /// The number that a program has for a register that it can start from.
+    pub(crate) fn number(self, column: Column) -> Option<u8> {
+        match (self, column) {
+            (Self::X86_64, Column(number)) => u8::try_from(number).ok().filter(|&number| number <= PC),
+            (Self::Aarch64, AArch64::SP) => Some(SP),
+            (Self::Aarch64, AArch64::X29) => Some(FP),
+            (Self::Aarch64, AArch64::X30) => Some(LR),
+            (Self::Aarch64, _) => None,
+        }
+    }
+}
