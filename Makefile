@@ -1,8 +1,10 @@
 # `make demo` shows what memleak does, `make test` runs everything. Both install what is missing first.
 # Single steps: make fmt clippy doc unit bench-smoke demo-smoke
+# Longer: make chaos (ROUNDS=300 SEED=1), make soak (MINUTES=5 LOAD=30)
 # `make dist` makes packages of a program that needs no libraries.
 
-.PHONY: help demo build test dist setup-build setup-test setup-dist fmt clippy doc unit bench-smoke demo-smoke bench
+.PHONY: help demo build test dist setup-build setup-test setup-dist fmt clippy doc unit bench-smoke demo-smoke bench \
+	chaos soak
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -23,6 +25,8 @@ help:
 	@echo 'make test    set up, run all checks and tests (root, or sudo)'
 	@echo 'make build   set up, build target/release/memleak'
 	@echo 'make dist    set up, build target/dist: a Debian package and an archive, of a static program'
+	@echo 'make chaos   end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
+	@echo 'make soak    trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
 	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
 
 setup-build:
@@ -69,6 +73,18 @@ TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
 unit:
 	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(GIVE_BACK); exit $$status
+
+ROUNDS ?= 300
+SEED ?= 1
+chaos: setup-test
+	@MEMLEAK_CHAOS_ROUNDS=$(ROUNDS) MEMLEAK_CHAOS_SEED=$(SEED) RUST_TEST_THREADS=$(TEST_THREADS) \
+		$(STEP) chaos $(CARGO) test --locked --test endurance chaos -- --nocapture; status=$$?; $(GIVE_BACK); exit $$status
+
+MINUTES ?= 5
+LOAD ?= 30
+soak: setup-test
+	@MEMLEAK_SOAK_MINUTES=$(MINUTES) MEMLEAK_SOAK_LOAD=$(LOAD) \
+		$(STEP) soak $(CARGO) test --locked --test endurance soak -- --nocapture; status=$$?; $(GIVE_BACK); exit $$status
 
 # Each benchmark once, quickly; the cost of probes against its limit.
 bench-smoke:
