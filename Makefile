@@ -1,8 +1,9 @@
 # `make demo` shows what memleak does, `make test` runs everything. Both install what is missing first.
 # Single steps: make fmt clippy doc unit bench-smoke demo-smoke
+# Longer: make chaos (ROUNDS=300 SEED=1), make soak (MINUTES=5 LOAD=30)
 # `make dist` makes packages of a program that needs no libraries.
 
-.PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit bench-smoke demo-smoke bench verify-arm64
+.PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit bench-smoke demo-smoke bench verify-arm64 chaos soak
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -25,6 +26,8 @@ help:
 	@echo 'make verify-arm64  compare the unwind tables of Debian packages for arm64 with gimli (0.5 GB to download)'
 	@echo 'make dist    set up, build target/dist: a Debian package and an archive, of a static program'
 	@echo 'make test-kernels   core tests on this kernel, and on Linux 6.1 and 6.12 under qemu (root; ten minutes)'
+	@echo 'make chaos   end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
+	@echo 'make soak    trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
 	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
 
 setup-build:
@@ -78,6 +81,18 @@ TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
 unit:
 	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(GIVE_BACK); exit $$status
+
+ROUNDS ?= 300
+SEED ?= 1
+chaos: setup-test
+	@MEMLEAK_CHAOS_ROUNDS=$(ROUNDS) MEMLEAK_CHAOS_SEED=$(SEED) RUST_TEST_THREADS=$(TEST_THREADS) \
+		$(STEP) chaos $(CARGO) test --locked --test endurance chaos -- --nocapture; status=$$?; $(GIVE_BACK); exit $$status
+
+MINUTES ?= 5
+LOAD ?= 30
+soak: setup-test
+	@MEMLEAK_SOAK_MINUTES=$(MINUTES) MEMLEAK_SOAK_LOAD=$(LOAD) \
+		$(STEP) soak $(CARGO) test --locked --test endurance soak -- --nocapture; status=$$?; $(GIVE_BACK); exit $$status
 
 # Each benchmark once, quickly; the cost of probes against its limit.
 bench-smoke:

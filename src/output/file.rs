@@ -2,10 +2,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{Gid, Uid, fchown};
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{Gid, Uid, fchown, linkat};
 use tempfile::{Builder, NamedTempFile};
 
 use super::OutputError;
@@ -16,7 +18,13 @@ use crate::launch;
 pub(crate) enum File {
     /// Under its name from the beginning.
     Open(fs::File),
-    /// Under a passing name until it is whole.
+    /// Without a name until it is whole: of a memleak that is killed, none is left.
+    Nameless {
+        file: fs::File,
+        path: PathBuf,
+        overwrite: bool,
+    },
+    /// The same under a passing name, on file systems that know no files without one.
     Hidden {
         file: NamedTempFile,
         path: PathBuf,
@@ -58,10 +66,14 @@ impl File {
             Some(there) => there.path.clone(),
             None => path.to_owned(),
         };
-        let directory = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
+        let directory = directory_of(&path);
+        if let Ok(file) = nameless(directory) {
+            return Ok(Self::Nameless {
+                file: owned(file).map_err(|error| refused(&path, error))?,
+                path,
+                overwrite,
+            });
+        }
         let hidden = Builder::new().prefix(".memleak-").tempfile_in(directory);
         let owned = hidden.and_then(|file| owned(file.as_file().try_clone()?).map(|_| file));
         Ok(Self::Hidden {
@@ -75,6 +87,14 @@ impl File {
     pub(crate) fn publish(self) -> Result<fs::File, OutputError> {
         let (file, path, overwrite) = match self {
             Self::Open(file) => return Ok(file),
+            Self::Nameless {
+                file,
+                path,
+                overwrite,
+            } => {
+                let named = give_name(&file, &path, overwrite);
+                return named.map(|()| file).map_err(|error| refused(&path, error));
+            }
             Self::Hidden {
                 file,
                 path,
@@ -92,14 +112,14 @@ impl File {
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Open(file) => file.write(bytes),
+            Self::Open(file) | Self::Nameless { file, .. } => file.write(bytes),
             Self::Hidden { file, .. } => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Open(file) => file.flush(),
+            Self::Open(file) | Self::Nameless { file, .. } => file.flush(),
             Self::Hidden { file, .. } => file.flush(),
         }
     }
@@ -122,6 +142,36 @@ fn make(
         }
     };
     file.map_err(|error| refused(path, error))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// A file that is gone when it is closed, unless it is given a name.
+fn nameless(directory: &Path) -> io::Result<fs::File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options.custom_flags(libc::O_TMPFILE).open(directory)
+}
+
+fn give_name(file: &fs::File, path: &Path, overwrite: bool) -> io::Result<()> {
+    let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let name = |path: &Path| {
+        let named = linkat(AT_FDCWD, &*link, AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW);
+        named.map_err(io::Error::from)
+    };
+    if !overwrite {
+        return name(path);
+    }
+    // Only a name can take the place of another.
+    let passing = Builder::new()
+        .prefix(".memleak-")
+        .make_in(directory_of(path), name)?;
+    passing.persist(path).map_err(|failed| failed.error)
 }
 
 fn refused(path: &Path, error: io::Error) -> OutputError {

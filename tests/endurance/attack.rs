@@ -1,0 +1,367 @@
+//! memleak, started with some flags and ended at some moment.
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::left_behind::{Object, changed_code, held_by};
+use super::subject::Subject;
+use crate::common::program::{Lines, PATIENCE};
+use crate::common::random::Random;
+
+/// Ways to attach and to walk.
+const FLAGS: &[&[&str]] = &[
+    &[],
+    &["--attach", "session"],
+    &["--attach", "multi"],
+    &["--attach", "perf"],
+    &["--attach", "perf"],
+    &["--unwind", "fp"],
+    &["--mmap"],
+    &["--attach", "multi", "--unwind", "fp"],
+];
+/// What is recorded, and what is told.
+const MORE_FLAGS: &[&[&str]] = &[
+    &[],
+    &[],
+    &["--sample-bytes", "1K"],
+    &["--sample-rate", "3"],
+    &["--max-overhead", "5"],
+    &["--trace"],
+    &["--min-size", "100"],
+    &["--max-blocks", "1000", "--stack-storage-size", "100"],
+    &["--show-allocs"],
+    &["--check-walks"],
+    &["--record", "recording"],
+    &["--output", "report.json"],
+    &["--output", "flames.svg"],
+    &["--output", "page.html"],
+    &[
+        "--record",
+        "recording",
+        "--output",
+        "profile.pb.gz",
+        "--format",
+        "pprof",
+    ],
+];
+/// What goes only with mappings, or not with them.
+const NOT_WITH_MMAP: &[&str] = &[
+    "--sample-bytes",
+    "--sample-rate",
+    "--max-overhead",
+    "--show-allocs",
+    "--check-walks",
+];
+const FILES: [&str; 5] = [
+    "recording",
+    "report.json",
+    "flames.svg",
+    "page.html",
+    "profile.pb.gz",
+];
+
+/// From when on there is a wait until the end.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Started,
+    /// Its first probe is in the program.
+    Probed,
+    Tracing,
+    /// It was told to end.
+    Interrupted,
+    /// The first of its probes has gone again.
+    Unprobed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    Kill,
+    Interrupt,
+    InterruptTwice,
+    Terminate,
+    /// Killed after it stood still for a while.
+    FreezeAndKill,
+}
+
+#[derive(Debug)]
+pub struct Attack {
+    flags: Vec<&'static str>,
+    moment: Moment,
+    wait: Duration,
+    means: Means,
+    /// Files that it may make.
+    pub files: Vec<String>,
+}
+
+/// What memleak was doing when it was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Preparing,
+    Attaching,
+    Tracing,
+    /// It was told to end, and its probes are there, or some of them.
+    Detaching,
+    Reporting,
+    /// It had ended by itself, as told.
+    Ended,
+}
+
+#[derive(Debug)]
+pub struct Outcome {
+    pub phase: Phase,
+    /// What it had in the kernel.
+    pub held: BTreeSet<Object>,
+    pub attached_after: Option<Duration>,
+}
+
+impl Attack {
+    /// A random one. To attach takes up to `longest`.
+    pub fn draw(random: &mut Random, subject: &Subject, longest: Duration) -> Self {
+        let moments = [
+            (
+                Moment::Started,
+                u64::try_from(longest.as_micros()).expect("some seconds"),
+            ),
+            (Moment::Probed, 20_000),
+            (Moment::Probed, 100_000),
+            (Moment::Tracing, 200_000),
+            (Moment::Interrupted, 100_000),
+            (Moment::Interrupted, 300_000),
+            (Moment::Unprobed, 30_000),
+        ];
+        let means = [
+            Means::Kill,
+            Means::Kill,
+            Means::Kill,
+            Means::Kill,
+            Means::Interrupt,
+            Means::Interrupt,
+            Means::InterruptTwice,
+            Means::Terminate,
+            Means::FreezeAndKill,
+        ];
+        let (moment, most) = moments[random.index(moments.len())];
+        let mut flags = FLAGS[random.index(FLAGS.len())].to_vec();
+        let more = MORE_FLAGS[random.index(MORE_FLAGS.len())];
+        let is_out = |flag: &&str| flags.contains(&"--mmap") && NOT_WITH_MMAP.contains(flag);
+        if !more.iter().any(is_out) {
+            flags.extend(more);
+        }
+        if subject.has_children && random.below(3) == 0 {
+            flags.push("--follow-fork");
+        }
+        let files = FILES
+            .into_iter()
+            .filter(|file| flags.contains(file))
+            .map(str::to_owned)
+            .collect();
+        Self {
+            flags,
+            moment,
+            wait: Duration::from_micros(random.below(most)),
+            means: means[random.index(means.len())],
+            files,
+        }
+    }
+
+    /// Starts memleak on `pid`, in an empty directory, and ends it.
+    #[track_caller]
+    pub fn carry_out(&self, pid: u32, scratch: &Path) -> Outcome {
+        let mut memleak = Running::start(self, pid, scratch);
+        self.await_moment(&mut memleak);
+        sleep(self.wait);
+        let phase = memleak.phase();
+        let held = held_by(memleak.child.id());
+        self.end(&mut memleak);
+        let status = memleak.await_end();
+        // Until it handles signals, they end it.
+        let is_killed = matches!(self.means, Means::Kill | Means::FreezeAndKill);
+        let is_meant = match (status.code(), status.signal()) {
+            (None, Some(9)) => is_killed,
+            (None, Some(2 | 15)) | (Some(0 | 130 | 143), _) => !is_killed || memleak.is_interrupted,
+            _ => false,
+        };
+        assert!(is_meant, "{self:?}, {phase:?}: {status}: {:#?}", memleak.said());
+        Outcome {
+            phase,
+            held,
+            attached_after: memleak.attached_after,
+        }
+    }
+
+    fn await_moment(&self, memleak: &mut Running) {
+        match self.moment {
+            Moment::Started => {}
+            Moment::Probed => memleak.await_code(|changed, _| changed > 0),
+            Moment::Tracing => memleak.await_tracing(),
+            Moment::Interrupted => memleak.interrupt_tracing(),
+            Moment::Unprobed => {
+                memleak.await_tracing();
+                let probes = changed_code(memleak.target);
+                memleak.interrupt();
+                memleak.await_code(|changed, _| changed < probes.max(1));
+            }
+        }
+    }
+
+    fn end(&self, memleak: &mut Running) {
+        match self.means {
+            Means::Kill => memleak.signal(Signal::SIGKILL),
+            Means::Terminate => memleak.signal(Signal::SIGTERM),
+            Means::Interrupt => memleak.interrupt(),
+            Means::InterruptTwice => {
+                memleak.interrupt();
+                sleep(self.wait / 4);
+                memleak.interrupt();
+            }
+            Means::FreezeAndKill => {
+                memleak.signal(Signal::SIGSTOP);
+                sleep(Duration::from_millis(50));
+                memleak.signal(Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+/// memleak; killed when dropped.
+struct Running {
+    child: Child,
+    target: u32,
+    began: Instant,
+    messages: Lines,
+    said: Vec<String>,
+    attached_after: Option<Duration>,
+    is_interrupted: bool,
+}
+
+impl Running {
+    fn start(attack: &Attack, target: u32, scratch: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args(["--no-config", "-v", "-p", &target.to_string()])
+            .args(&attack.flags)
+            .arg("0.2")
+            .current_dir(scratch)
+            .env("TMPDIR", scratch)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("memleak was built");
+        Self {
+            messages: Lines::of(child.stderr.take().expect("a pipe"), "memleak"),
+            child,
+            target,
+            began: Instant::now(),
+            said: Vec::new(),
+            attached_after: None,
+            is_interrupted: false,
+        }
+    }
+
+    /// Takes note of what it has said.
+    fn listen(&mut self) {
+        while let Some(line) = self.messages.try_next() {
+            self.hear(line);
+        }
+    }
+
+    fn hear(&mut self, line: String) {
+        if line.contains("tracing ") && self.attached_after.is_none() {
+            self.attached_after = Some(self.began.elapsed());
+        }
+        self.said.push(line);
+    }
+
+    /// Waits until all is attached.
+    #[track_caller]
+    fn await_tracing(&mut self) {
+        while self.attached_after.is_none() {
+            match self.messages.next() {
+                Some(line) => self.hear(line),
+                None => panic!("memleak did not attach: {:#?}", self.said),
+            }
+        }
+    }
+
+    fn interrupt_tracing(&mut self) {
+        self.await_tracing();
+        self.interrupt();
+    }
+
+    fn interrupt(&mut self) {
+        self.is_interrupted = true;
+        self.signal(Signal::SIGINT);
+    }
+
+    /// Waits until the program's code has so many changes, or memleak traces without probes, or has ended.
+    fn await_code(&mut self, is_so: impl Fn(usize, &Self) -> bool) {
+        while !is_so(changed_code(self.target), self) && !self.has_ended() {
+            self.listen();
+            if self.attached_after.is_some() && !self.is_interrupted {
+                return;
+            }
+            assert!(self.began.elapsed() < PATIENCE, "{:#?}", self.said);
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child of ours").is_some()
+    }
+
+    fn phase(&mut self) -> Phase {
+        self.listen();
+        let has_probes = changed_code(self.target) > 0;
+        match (
+            self.has_ended(),
+            self.is_interrupted,
+            self.attached_after,
+            has_probes,
+        ) {
+            (true, ..) => Phase::Ended,
+            (_, true, _, true) => Phase::Detaching,
+            (_, true, _, false) => Phase::Reporting,
+            (_, _, Some(_), _) => Phase::Tracing,
+            (_, _, None, true) => Phase::Attaching,
+            (_, _, None, false) => Phase::Preparing,
+        }
+    }
+
+    /// As long as it was not waited for, its pid is its own.
+    fn signal(&mut self, signal: Signal) {
+        if !self.has_ended() {
+            let pid = i32::try_from(self.child.id()).expect("a pid");
+            kill(Pid::from_raw(pid), signal).expect("a child of ours");
+        }
+    }
+
+    #[track_caller]
+    fn await_end(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not end: {:#?}", self.said());
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn said(&mut self) -> &[String] {
+        self.listen();
+        &self.said
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
