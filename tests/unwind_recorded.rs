@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::host::HostWalk;
+use common::compile::host_walk;
 use common::recorded::{compile_program, publish, record_memory, start};
 use memleak::target::{MappedCode, Mappings, Modules, Target};
 use unwind_tables::walk::{End, FoundBy, ReturnProbes, Stack, Tables, Unwind, walk};
@@ -34,7 +34,7 @@ fn functions(stack: &Stack, mappings: &Mappings, modules: &Modules) -> Vec<Strin
 /// of its reads failing in turn.
 #[test]
 fn recorded_walks_are_equal_and_complete() {
-    let mut host = HostWalk::build();
+    let mut host = host_walk();
     for flags in [
         &["-fomit-frame-pointer"][..],
         &["-static"],
