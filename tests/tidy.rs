@@ -9,7 +9,7 @@ const MAX_LINES: usize = 600;
 
 /// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
 /// they mean, which the session is given; the program around them is `main`.
-const LAYERS: [&str; 31] = [
+const LAYERS: [&str; 32] = [
     "system",
     "hosts",
     "parallel",
@@ -39,6 +39,7 @@ const LAYERS: [&str; 31] = [
     "inspect",
     "replay",
     "cli",
+    "fuzzing",
     "lib",
     "main",
 ];

@@ -14,7 +14,7 @@ pub mod modules;
 mod settled;
 mod shortened;
 pub mod smaps;
-mod stat;
+pub(crate) mod stat;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
