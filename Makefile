@@ -2,7 +2,7 @@
 # Single steps: make fmt clippy doc unit bench-smoke demo-smoke
 # `make dist` makes packages of a program that needs no libraries.
 
-.PHONY: help demo build test dist setup-build setup-test setup-dist fmt clippy doc unit bench-smoke demo-smoke bench fuzz
+.PHONY: help demo build test dist setup-build setup-test setup-dist fmt clippy doc unit bench-smoke demo-smoke bench deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -23,6 +23,7 @@ help:
 	@echo 'make test    set up, run all checks and tests (root, or sudo)'
 	@echo 'make build   set up, build target/release/memleak'
 	@echo 'make dist    set up, build target/dist: a Debian package and an archive, of a static program'
+	@echo 'make deny    licences, sources and advisories of dependencies, by cargo-deny'
 	@echo 'make fuzz    try claims about untrusted input, MINUTES=10 for each target (tests/fuzz/README.md)'
 	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
 
@@ -82,6 +83,9 @@ demo-smoke:
 
 bench: setup-build
 	@$(STEP) bench $(CARGO) bench --workspace --locked --bench '*'
+
+deny:
+	@$(STEP) deny tests/deny.sh
 
 MINUTES := 10
 
