@@ -1,8 +1,8 @@
 # `make demo` shows what memleak does, `make test` runs everything. Both install what is missing first.
-# Single steps: make fmt clippy doc unit bench-smoke demo-smoke
+# Single steps: make fmt clippy doc unit rebuild bench-smoke demo-smoke
 # `make dist` makes packages of a program that needs no libraries.
 
-.PHONY: help demo build test dist setup-build setup-test setup-dist fmt clippy doc unit bench-smoke demo-smoke bench deny fuzz
+.PHONY: help demo build test dist setup-build setup-test setup-dist fmt clippy doc unit rebuild bench-smoke demo-smoke bench deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -54,7 +54,7 @@ demo: build
 
 # One profile throughout, so that dependencies are compiled once: what is measured runs in the kernel.
 test: setup-test
-	@$(MAKE) --no-print-directory fmt clippy doc unit bench-smoke demo-smoke
+	@$(MAKE) --no-print-directory fmt clippy doc unit rebuild bench-smoke demo-smoke
 	@echo '==> all passed'
 
 fmt:
@@ -71,6 +71,10 @@ TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
 unit:
 	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(GIVE_BACK); exit $$status
+
+# What is built is not built again.
+rebuild:
+	@$(STEP) rebuild tests/rebuild.sh $(CARGO) test --workspace --locked --no-run
 
 # Each benchmark once, quickly; the cost of probes against its limit.
 bench-smoke:
