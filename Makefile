@@ -1,9 +1,9 @@
 # `make demo` shows what memleak does, `make test` runs everything. Both install what is missing first.
-# Single steps: make fmt clippy doc unit bench-smoke demo-smoke
+# Single steps: make fmt clippy doc unit rebuild bench-smoke demo-smoke
 # Longer: make chaos (ROUNDS=300 SEED=1), make soak (MINUTES=5 LOAD=30)
 # `make dist` makes packages of a program that needs no libraries.
 
-.PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit bench-smoke demo-smoke bench verify-arm64 chaos soak
+.PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -28,6 +28,8 @@ help:
 	@echo 'make test-kernels   core tests on this kernel, and on Linux 6.1 and 6.12 under qemu (root; ten minutes)'
 	@echo 'make chaos   end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
 	@echo 'make soak    trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
+	@echo 'make deny    licences, sources and advisories of dependencies, by cargo-deny'
+	@echo 'make fuzz    try claims about untrusted input, MINUTES=10 for each target (tests/fuzz/README.md)'
 	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
 
 setup-build:
@@ -60,7 +62,7 @@ demo: build
 
 # One profile throughout, so that dependencies are compiled once: what is measured runs in the kernel.
 test: setup-test
-	@$(MAKE) --no-print-directory fmt clippy doc unit bench-smoke demo-smoke
+	@$(MAKE) --no-print-directory fmt clippy doc unit rebuild bench-smoke demo-smoke
 	@echo '==> all passed'
 
 # Of other packages than this machine's, as data: nothing of them is installed or run.
@@ -88,11 +90,13 @@ chaos: setup-test
 	@MEMLEAK_CHAOS_ROUNDS=$(ROUNDS) MEMLEAK_CHAOS_SEED=$(SEED) RUST_TEST_THREADS=$(TEST_THREADS) \
 		$(STEP) chaos $(CARGO) test --locked --test endurance chaos -- --nocapture; status=$$?; $(GIVE_BACK); exit $$status
 
-MINUTES ?= 5
 LOAD ?= 30
 soak: setup-test
-	@MEMLEAK_SOAK_MINUTES=$(MINUTES) MEMLEAK_SOAK_LOAD=$(LOAD) \
+	@MEMLEAK_SOAK_MINUTES=$(or $(MINUTES),5) MEMLEAK_SOAK_LOAD=$(LOAD) \
 		$(STEP) soak $(CARGO) test --locked --test endurance soak -- --nocapture; status=$$?; $(GIVE_BACK); exit $$status
+# What is built is not built again.
+rebuild:
+	@$(STEP) rebuild tests/rebuild.sh $(CARGO) test --workspace --locked --no-run
 
 # Each benchmark once, quickly; the cost of probes against its limit.
 bench-smoke:
@@ -109,3 +113,9 @@ test-kernels: setup-kernels
 
 bench: setup-build
 	@$(STEP) bench $(CARGO) bench --workspace --locked --bench '*'
+
+deny:
+	@$(STEP) deny tests/deny.sh
+
+fuzz: setup-build
+	@$(STEP) fuzz tests/fuzz/run.sh $(or $(MINUTES),10) $(TARGETS)

@@ -32,9 +32,14 @@ static __always_inline u64 register_value(struct walk *walk, u32 number)
 static __always_inline u32 short_saved(u32 rule, u32 number)
 {
 	u32 place = number == REGISTER_RBX ? 0 : number - REGISTER_R11;
-	u32 field = rule >> (RULE_KIND_BITS + SAVES_FIELD_BITS * (place & 7)) & SAVES_FIELD_UNKNOWN;
 
-	if ((number != REGISTER_RBX && number < REGISTER_R12) || field == SAVES_FIELD_UNKNOWN)
+	/* Before it is looked at: others than the five have no field. */
+	if (number != REGISTER_RBX && number < REGISTER_R12)
+		return SAVED_UNKNOWN;
+
+	u32 field = rule >> (RULE_KIND_BITS + SAVES_FIELD_BITS * place) & SAVES_FIELD_UNKNOWN;
+
+	if (field == SAVES_FIELD_UNKNOWN)
 		return SAVED_UNKNOWN;
 	return field ? SAVED_AT_CFA | (u32)(-8 * (s32)field) << SAVED_KIND_BITS : SAVED_SAME;
 }

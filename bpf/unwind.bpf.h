@@ -84,6 +84,15 @@ static __always_inline volatile u64 *cache_slot(u32 list, u64 address, u64 *tag)
 	return (volatile u64 *)&cache[slot];
 }
 
+/* Whether the rule for the frame at `pc` is the same for whoever comes there, as long as its mapping holds. */
+static __always_inline bool is_cacheable(struct walk *walk, u32 rule)
+{
+	/* Where a walk began is believed; whoever comes there by a frame pointer must be behind a call. */
+	if (rule_kind(rule) == RULE_CHAIN && walk->found_by == FOUND_BY_PROBE)
+		return is_after_call(walk->pc);
+	return rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING;
+}
+
 /* The rule for the frame at `pc`, from the cache if it is there. */
 static __always_inline u32 lookup_rule(struct walk *walk)
 {
@@ -110,7 +119,7 @@ static __always_inline u32 lookup_rule(struct walk *walk)
 	}
 	rule = find_rule(walk, mapping, address);
 	unsettled = mapping->trust != TRUST_SETTLED;
-	if (takes(walk_cache, walk) && (rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING))
+	if (takes(walk_cache, walk) && is_cacheable(walk, rule))
 		*cached = tag << 32 | unsettled << 31 | rule;
 	return rule;
 }

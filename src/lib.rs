@@ -32,7 +32,8 @@
 //! Modules import only those before them in this list: `system`, `hosts`, `parallel`, `preflight`, `launch`, `calls`, `target`,
 //! `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`, `export`,
 //! `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`.
-//! `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace.
+//! `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace; `fuzzing`, behind all
+//! of them, is for tests and fuzzers.
 //!
 //! # What happens at an allocation
 //!
@@ -153,6 +154,8 @@ pub mod compare;
 pub mod config;
 pub mod doctor;
 pub mod export;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod gate;
 mod hosts;
 pub mod inspect;

@@ -7,7 +7,7 @@ mod common;
 
 use std::ffi::c_void;
 
-use common::host::compile_for_host;
+use common::compile::compile_for_host;
 use common::random::Random;
 use libloading::{Library, Symbol};
 

@@ -9,7 +9,7 @@ const MAX_LINES: usize = 600;
 
 /// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
 /// they mean, which the session is given; the program around them is `main`.
-const LAYERS: [&str; 31] = [
+const LAYERS: [&str; 32] = [
     "system",
     "hosts",
     "parallel",
@@ -39,6 +39,7 @@ const LAYERS: [&str; 31] = [
     "inspect",
     "replay",
     "cli",
+    "fuzzing",
     "lib",
     "main",
 ];
@@ -433,4 +434,120 @@ fn nothing_generated_is_tracked() {
         .map(str::to_owned)
         .collect();
     assert_none(&tracked, "generated files that are tracked");
+}
+
+/// The parts of a licence expression between `operator`, but for those in parentheses.
+fn parts<'a>(expression: &'a str, operator: &str) -> Vec<&'a str> {
+    let mut parts = Vec::new();
+    let (mut depth, mut start) = (0, 0);
+    for (at, character) in expression.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ if depth == 0 && at >= start && expression[at..].starts_with(operator) => {
+                parts.push(&expression[start..at]);
+                start = at + operator.len();
+            }
+            _ => {}
+        }
+    }
+    parts.push(&expression[start..]);
+    parts
+}
+
+/// Whether a licence expression (SPDX, and with the slash of old crates) can be satisfied by `allowed`.
+fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
+    let expression = expression.trim();
+    for (operator, all) in [(" OR ", false), ("/", false), (" AND ", true)] {
+        let parts = parts(expression, operator);
+        if parts.len() > 1 {
+            let mut parts = parts.iter().map(|part| is_allowed(part, allowed));
+            return if all {
+                parts.all(|is| is)
+            } else {
+                parts.any(|is| is)
+            };
+        }
+    }
+    match expression
+        .strip_prefix('(')
+        .and_then(|rest| rest.strip_suffix(')'))
+    {
+        Some(inside) => is_allowed(inside, allowed),
+        None => allowed.contains(&expression),
+    }
+}
+
+/// The reader of licences sees what can be chosen and what cannot.
+#[test]
+fn licence_reader() {
+    let allowed = ["MIT", "ISC"];
+    for (expression, expected) in [
+        ("MIT", true),
+        ("MIT OR GPL-3.0-only", true),
+        ("GPL-3.0-only/MIT", true),
+        ("MIT AND GPL-3.0-only", false),
+        ("(GPL-3.0-only OR MIT) AND ISC", true),
+        ("(GPL-3.0-only OR MIT) AND BSD-3-Clause", false),
+        ("GPL-3.0-only OR (MIT AND ISC)", true),
+        ("MIT WITH something", false),
+        ("", false),
+    ] {
+        assert_eq!(is_allowed(expression, &allowed), expected, "{expression}");
+    }
+}
+
+/// What memleak is made of comes from crates.io, under licences that `.ci/deny.toml` allows: the part of cargo-deny that is
+/// checked in every run (`make deny` is the whole).
+#[test]
+fn dependencies_are_allowed() {
+    let rules = fs::read_to_string(root().join(".ci/deny.toml")).expect(".ci/deny.toml");
+    let rules = toml::de::DeTable::parse(&rules).expect("TOML");
+    let licences = rules.get_ref()["licenses"].get_ref();
+    let words = |list: &toml::de::DeValue<'_>| -> Vec<String> {
+        let list = list.as_array().expect("a list").iter();
+        list.map(|word| word.get_ref().as_str().expect("a word").to_owned())
+            .collect()
+    };
+    let allowed = words(licences["allow"].get_ref());
+    let exceptions = licences["exceptions"].get_ref().as_array().expect("a list");
+    let mut command = Command::new(env!("CARGO"));
+    command.args([
+        "metadata",
+        "--locked",
+        "--offline",
+        "--format-version",
+        "1",
+        "--all-features",
+    ]);
+    command.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
+    let output = command.current_dir(root()).output().expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("a list");
+    assert!(packages.len() > 100, "the search finds the packages");
+    let mut offences = Vec::new();
+    for package in packages {
+        let [name, licence] =
+            [&package["name"], &package["license"]].map(|text| text.as_str().unwrap_or_default());
+        let excepted = exceptions
+            .iter()
+            .find(|exception| exception.get_ref()["crate"].get_ref().as_str() == Some(name));
+        let more = excepted
+            .map(|exception| words(exception.get_ref()["allow"].get_ref()))
+            .unwrap_or_default();
+        let allowed: Vec<&str> = allowed.iter().chain(&more).map(String::as_str).collect();
+        if !is_allowed(licence, &allowed) {
+            offences.push(format!("{name}: `{licence}` is not in .ci/deny.toml"));
+        }
+        let source = package["source"].as_str();
+        let foreign =
+            source.filter(|&source| source != "registry+https://github.com/rust-lang/crates.io-index");
+        offences.extend(foreign.map(|source| format!("{name} comes from {source}")));
+    }
+    assert_none(&offences, "dependencies that are not allowed");
 }

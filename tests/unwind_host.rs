@@ -3,11 +3,14 @@
 
 #![allow(unsafe_code, reason = "calls the C walk through a shared object")]
 
+#[path = "common/any_walk.rs"]
+mod any_walk;
 mod common;
 
 use std::collections::HashSet;
 
-use common::host::{HostWalk, Memory};
+use common::compile::{host_walk, run_sanitized};
+use common::host::{self, HostWalk, Memory};
 use common::random::Random;
 use common::random_rules::random_rule;
 use unwind_tables::Architecture;
@@ -195,25 +198,10 @@ fn random_start(random: &mut Random, code_bytes: u64) -> Registers {
     Registers { pc, general }
 }
 
-/// Walks both ways, without short ways, and with them when the cache is cold and when it is warm, and compares.
+/// Both walks find the same, by short ways and without.
 fn check(host: &mut HostWalk, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
-    let reference = walk(tables, start, |address| memory.word(address));
-    host.clear_cache();
-    for (cache, stack_end) in [
-        (None, 0),
-        (Some("cold"), 0),
-        (Some("warm"), STACK + STACK_BYTES),
-        (Some("warm"), STACK + STACK_BYTES / 4),
-    ] {
-        host.short_ways = cache.is_some();
-        host.stack_end = Avma::new(stack_end);
-        let stack = host.walk(tables, start, memory);
-        assert_eq!(
-            stack, reference,
-            "{cache:?} cache, end {stack_end:#x}, from {start:x?}"
-        );
-    }
-    reference
+    let stack_ends = [STACK_BYTES, STACK_BYTES / 4].map(|bytes| Avma::new(STACK + bytes));
+    host.check(tables, start, memory, stack_ends)
 }
 
 /// What the C walk says that it depended on is all: whatever else of the stack changes, it finds the same.
@@ -275,7 +263,7 @@ fn random_walks_of_aarch64_are_equal() {
 }
 
 fn check_random_walks(architecture: Architecture, rounds: u64) {
-    let mut host = HostWalk::build(architecture);
+    let mut host = host_walk(architecture);
     let mut random = Random::new(20);
     let mut ends = HashSet::new();
     let (mut longest, mut saves_wanted, mut put_back) = (0, 0, 0);
@@ -400,7 +388,7 @@ fn trails_of_aarch64_are_whole() {
 }
 
 fn check_trails(architecture: Architecture, rounds: u64) {
-    let mut host = HostWalk::build(architecture);
+    let mut host = host_walk(architecture);
     let mut random = Random::new(21);
     let (mut complete, mut known) = (0, 0);
     for round in 0..rounds {
@@ -455,6 +443,41 @@ fn check_trails(architecture: Architecture, rounds: u64) {
     );
 }
 
+/// Tables, mappings, memory and registers of any bytes, which fuzzers try more of (tests/fuzz): both walks find the same,
+/// also with one of their reads failing.
+#[test]
+fn any_walks_are_equal() {
+    let mut host = host_walk(Architecture::X86_64);
+    let mut random = Random::new(22);
+    let mut ends = HashSet::new();
+    let mut longest = 0;
+    let found = std::fs::read_dir("tests/fuzz/seeds/walk").expect("what fuzzers found");
+    let found = found.map(|file| std::fs::read(file.expect("a file").path()).expect("a seed"));
+    let mut made = || (0..200 + random.below(800)).map(|_| random.byte()).collect();
+    let made: Vec<Vec<u8>> = (0..6000).map(|_| made()).collect();
+    for bytes in found.chain(made) {
+        let Some(walked) = any_walk::check(&mut host, &bytes) else {
+            continue;
+        };
+        longest = longest.max(walked.stack.frames.len());
+        ends.extend([Some(walked.stack.end), walked.faulted].into_iter().flatten());
+    }
+    assert!(ends.len() >= 9, "walks ended with {ends:?} alone");
+    assert!(longest > 5, "the longest stack had {longest} frames");
+}
+
+/// The C of the walk does nothing that C leaves undefined, and touches no memory but its own: gcc's sanitizers watch it over
+/// all the walks above.
+#[test]
+fn walks_are_defined() {
+    run_sanitized(&[
+        "any_walks_are_equal",
+        "depth_limit_is_equal",
+        "random_walks_are_equal",
+        "trails_are_whole",
+    ]);
+}
+
 /// A stack deeper than the limit ends with that cause, at the same frame.
 #[test]
 fn depth_limit_is_equal() {
@@ -463,7 +486,7 @@ fn depth_limit_is_equal() {
 }
 
 fn check_depth_limit(architecture: Architecture) {
-    let mut host = HostWalk::build(architecture);
+    let mut host = host_walk(architecture);
     let rule = UnwindRule::Frame(FrameRule {
         cfa: CfaRule::Offset {
             register: Register::Sp,

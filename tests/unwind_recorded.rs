@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::host::HostWalk;
+use common::compile::host_walk;
 use common::recorded::{compile_program, publish, record_memory, start};
 use memleak::target::{MappedCode, Mappings, Modules, Target};
 use unwind_tables::Architecture;
@@ -35,7 +35,7 @@ fn functions(stack: &Stack, mappings: &Mappings, modules: &Modules) -> Vec<Strin
 /// of its reads failing in turn.
 #[test]
 fn recorded_walks_are_equal_and_complete() {
-    let mut host = HostWalk::build(Architecture::X86_64);
+    let mut host = host_walk(Architecture::X86_64);
     for flags in [
         &["-fomit-frame-pointer"][..],
         &["-static"],

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::host::compile_for_host;
+use common::compile::compile_for_host;
 use libloading::{Library, Symbol};
 
 type ExchangeBlocks = unsafe extern "C" fn(u32, u64) -> u64;

@@ -43,7 +43,7 @@ pub enum Event {
 }
 
 impl Event {
-    fn parse(record: &[u8]) -> Self {
+    pub(crate) fn parse(record: &[u8]) -> Self {
         let Some(&record) = record.first_chunk::<EVENT_BYTES>() else {
             return Self::Unknown;
         };

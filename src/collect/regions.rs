@@ -84,7 +84,7 @@ pub enum CallMoment {
 
 impl RegionEvent {
     /// Reads a record of the queue; `None` for one that this version does not know.
-    pub(super) fn parse(record: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(record: &[u8]) -> Option<Self> {
         let record = record.first_chunk::<EVENT_BYTES>()?;
         let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
         let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));

@@ -14,6 +14,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::report::printable;
+
 /// What a condition is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
@@ -153,7 +155,7 @@ impl fmt::Display for Condition {
 
 /// Not a condition.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("--fail-on `{text}`, character {column}: {problem}")]
+#[error("--fail-on `{}`, character {column}: {problem}", printable(.text))]
 pub struct ConditionError {
     text: String,
     /// Where the problem is, the first character being 1.
@@ -243,7 +245,7 @@ fn read(reader: &mut Reader<'_>) -> Result<Condition, Wrong> {
     };
     let (at, rest) = reader.take(|_| true);
     if !rest.is_empty() {
-        return Err((at, Problem::Rest(rest.trim_end().to_owned())));
+        return Err((at, Problem::Rest(printable(rest.trim_end()))));
     }
     Ok(Condition {
         text: reader.text.trim().to_owned(),

@@ -43,6 +43,13 @@ use trend::Trend;
 use verdict::{Evidence, Finding, Verdict};
 use workspace::Workspace;
 
+/// Whether the text of a file is one of suppressions: for fuzzers.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn check_suppressions(text: &str) -> Result<(), InputError> {
+    let lines = input::Lines::of(Path::new("suppressions"), text.to_owned());
+    Suppressions::default().add(&lines)
+}
+
 /// A condition is met.
 const EXCEEDED: u8 = 1;
 /// A condition cannot be told to hold.

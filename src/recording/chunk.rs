@@ -126,6 +126,16 @@ pub(super) fn seal(kind: [u8; 4], bytes: &[u8]) -> Result<Vec<u8>, TooLarge> {
     Ok(chunk)
 }
 
+/// A file of chunks, by what is in them: for tests and fuzzers, which change that.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn sealed(chunks: &[([u8; 4], Vec<u8>)]) -> Vec<u8> {
+    let sealed = chunks.iter().filter_map(|(kind, bytes)| seal(*kind, bytes).ok());
+    std::iter::once(header().to_vec())
+        .chain(sealed)
+        .flatten()
+        .collect()
+}
+
 fn checksum(frame: &[u8], stored: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(frame);

@@ -45,6 +45,8 @@ use thiserror::Error;
 use crate::output::OutputError;
 use crate::report::unix_nanoseconds;
 pub use anonymize::Anonymizer;
+#[cfg(any(test, fuzzing))]
+pub(crate) use chunk::sealed;
 pub use read::{Ending, Glance, Recorded, Recording};
 pub use recorder::{Recorder, Settings};
 

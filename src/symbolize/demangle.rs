@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 const MAX_NAME: usize = 4096;
 
 /// The readable form of a linker's name, or the name itself where it has none or too long a one.
-pub(super) fn demangle(name: &[u8]) -> String {
+pub(crate) fn demangle(name: &[u8]) -> String {
     let name = &name[..name.len().min(MAX_NAME)];
     let text = String::from_utf8_lossy(name);
     rust(&text)

@@ -52,6 +52,10 @@ impl Lines {
 
     /// What is known of the code at `address`.
     pub(super) fn find(&self, address: u64) -> Result<Found, Gap> {
+        if address == u64::MAX {
+            // No code ends behind it, and addr2line would look there.
+            return Ok(Found::default());
+        }
         let mut lookup = self.context.find_frames(address);
         let frames = loop {
             match lookup {

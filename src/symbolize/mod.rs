@@ -12,7 +12,7 @@
 mod debug_file;
 mod debug_files;
 pub mod debuginfod;
-mod demangle;
+pub(crate) mod demangle;
 pub mod frame;
 mod heap;
 mod kallsyms;

@@ -50,7 +50,7 @@ impl PerfMap {
         Ok(Self::parse(&text))
     }
 
-    fn parse(text: &[u8]) -> Self {
+    pub(crate) fn parse(text: &[u8]) -> Self {
         let mut map = Self::default();
         // The last line may still be being written.
         let whole = text.iter().rposition(|&byte| byte == b'\n').unwrap_or(0);
@@ -78,6 +78,13 @@ impl PerfMap {
         if self.pieces.len() < MAX_PIECES {
             self.pieces.insert(start, piece);
         }
+    }
+
+    /// The pieces: from where, up to where, and what they are called.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64, &str)> {
+        let pieces = self.pieces.iter();
+        pieces.map(|(&start, piece)| (start, piece.end, piece.name.as_str()))
     }
 
     /// The name of the code at `address`, and where it starts.

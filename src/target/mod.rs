@@ -15,7 +15,7 @@ mod process_memory;
 mod settled;
 mod shortened;
 pub mod smaps;
-mod stat;
+pub(crate) mod stat;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -4,17 +4,17 @@
 
 /// What is used of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stat {
+pub(crate) struct Stat {
     /// The command name, at most 15 bytes.
-    pub(super) comm: String,
+    pub(crate) comm: String,
     /// One letter: `R`, `S`, `D`, `Z`, `X` …
-    pub(super) state: u8,
+    pub(crate) state: u8,
     /// Kernel flags of the task (`PF_…`).
-    pub(super) flags: u64,
+    pub(crate) flags: u64,
     /// Live threads of the process, the leader included while it is a zombie.
-    pub(super) threads: u64,
+    pub(crate) threads: u64,
     /// Clock ticks from boot to the start of the process.
-    pub(super) start_time: u64,
+    pub(crate) start_time: u64,
 }
 
 /// `PF_KTHREAD` of `include/linux/sched.h`, unchanged since 2.6.28.
@@ -22,7 +22,7 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 
 impl Stat {
     /// Reads the one line of the file; `None` when it does not have the documented form.
-    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         // The name may hold blanks and parentheses: its end is the last one of the line.
         let open = text.iter().position(|&byte| byte == b'(')?;
         let close = text.iter().rposition(|&byte| byte == b')')?;
@@ -41,14 +41,14 @@ impl Stat {
     }
 
     /// Whether the task belongs to the kernel and has no memory of its own.
-    pub(super) fn is_kernel_thread(&self) -> bool {
+    pub(crate) fn is_kernel_thread(&self) -> bool {
         self.flags & KERNEL_THREAD != 0
     }
 
     /// Whether no thread of the process can run again.
     ///
     /// The leader of a process whose other threads still run is a zombie with company.
-    pub(super) fn has_exited(&self) -> bool {
+    pub(crate) fn has_exited(&self) -> bool {
         matches!(self.state, b'X' | b'x') || (self.state == b'Z' && self.threads <= 1)
     }
 }

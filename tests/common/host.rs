@@ -1,17 +1,14 @@
-//! The C walk, built as a shared object, and the memory it reads.
+//! The C walk and the memory it reads. `compile` makes a shared object of it, under gcc's sanitizers if that is asked
+//! for; fuzzers link it (tests/fuzz).
 
 #![allow(unsafe_code, reason = "calls the C walk through a shared object")]
 
 use std::ffi::c_void;
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Mutex;
 
-use libloading::{Library, Symbol};
-use unwind_tables::Architecture;
 use unwind_tables::addr::Avma;
 use unwind_tables::program::SP;
-use unwind_tables::walk::{End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind};
+use unwind_tables::walk::{End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind, walk};
 
 /// As many as the architecture with more has.
 const CACHE_SLOTS: usize = 1 << 16;
@@ -91,8 +88,9 @@ struct HostMapping {
     checks: [[u64; 2]; 2],
 }
 
+/// As tests/host_bpf/host.c has it.
 #[repr(C)]
-struct HostTables {
+pub struct HostTables {
     words: *const u32,
     mappings: *const HostMapping,
     cache: *mut u64,
@@ -107,8 +105,9 @@ struct HostTables {
     replaced_count: u32,
 }
 
+/// As tests/host_bpf/host.c has it.
 #[repr(C)]
-struct HostStack {
+pub struct HostStack {
     end_pc: u64,
     saves_wanted: u64,
     frames: [u64; MAX_FRAMES],
@@ -120,15 +119,16 @@ struct HostStack {
     slot_value: [u64; TRAIL_SLOTS],
 }
 
-type ReadMemory = unsafe extern "C" fn(*mut c_void, *mut c_void, u64, u64) -> i64;
-type Walk = unsafe extern "C" fn(*const HostTables, ReadMemory, *mut c_void, *const u64, *mut HostStack);
+pub type ReadMemory = unsafe extern "C" fn(*mut c_void, *mut c_void, u64, u64) -> i64;
+/// The type of `host_walk`.
+pub type Walk = unsafe extern "C" fn(*const HostTables, ReadMemory, *mut c_void, *const u64, *mut HostStack);
 
 /// The C side has one set of globals: one walk at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The C walk.
 pub struct HostWalk {
-    library: Library,
+    host_walk: Walk,
     cache: Vec<u64>,
     /// Whether it goes the short ways.
     pub short_ways: bool,
@@ -139,20 +139,44 @@ pub struct HostWalk {
 }
 
 impl HostWalk {
-    /// Compiles and loads it.
-    pub fn build(architecture: Architecture) -> Self {
-        static BUILT: Mutex<[Option<PathBuf>; 2]> = Mutex::new([None, None]);
-        let mut built = BUILT.lock().expect("no build panicked");
-        let object = built[architecture as usize].get_or_insert_with(|| compile(architecture));
-        // SAFETY: the object is the one just built; it has no initialisers.
-        let library = unsafe { Library::new(&*object) }.expect("the shared object loads");
+    /// The walk that `host_walk` is: the function of tests/host_bpf/host.c.
+    pub fn new(host_walk: Walk) -> Self {
         Self {
-            library,
+            host_walk,
             cache: vec![0; CACHE_SLOTS],
             short_ways: true,
             stack_end: Avma::new(0),
             trail: None,
         }
+    }
+
+    /// Walks both ways, without short ways, and with them when the cache is cold and when it is warm, and with each guess
+    /// of where the stack ends; compares, and returns what all have found.
+    pub fn check(
+        &mut self,
+        tables: Tables<'_>,
+        start: Registers,
+        memory: &Memory,
+        stack_ends: [Avma; 2],
+    ) -> Stack {
+        let reference = walk(tables, start, |address| memory.word(address));
+        self.clear_cache();
+        let [whole, cut] = stack_ends;
+        for (cache, stack_end) in [
+            (None, Avma::new(0)),
+            (Some("cold"), Avma::new(0)),
+            (Some("warm"), whole),
+            (Some("warm"), cut),
+        ] {
+            self.short_ways = cache.is_some();
+            self.stack_end = stack_end;
+            let stack = self.walk(tables, start, memory);
+            assert_eq!(
+                stack, reference,
+                "{cache:?} cache, end {stack_end:#x}, from {start:x?}"
+            );
+        }
+        reference
     }
 
     pub fn clear_cache(&mut self) {
@@ -209,11 +233,10 @@ impl HostWalk {
         };
         let context = std::ptr::from_ref(memory).cast_mut().cast();
         let turn = ONE_AT_A_TIME.lock();
-        // SAFETY: the symbol has this type (tests/host_bpf/host.c); all pointers are to live memory of the
-        // sizes given, and the C side keeps none of them.
+        // SAFETY: it is the function of tests/host_bpf/host.c; all pointers are to live memory of the sizes given,
+        // and the C side keeps none of them.
         unsafe {
-            let host_walk: Symbol<'_, Walk> = self.library.get(b"host_walk\0").expect("it is exported");
-            host_walk(
+            (self.host_walk)(
                 &raw const given,
                 read_memory,
                 context,
@@ -228,31 +251,6 @@ impl HostWalk {
         self.trail = (stack.repeatable != 0).then(|| slots.take(count).collect());
         decode(&stack)
     }
-}
-
-/// Compiles `source` of `tests/host_bpf` to a shared object called `name`.
-pub fn compile_for_host(source: &str, name: &str, flags: &[&str]) -> PathBuf {
-    let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
-    let status = Command::new("clang")
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
-        .args(flags)
-        .arg("-Ibpf")
-        .arg(format!("tests/host_bpf/{source}"))
-        .arg("-o")
-        .arg(&object)
-        .status()
-        .expect("clang runs");
-    assert!(status.success(), "{source} compiles for the host");
-    object
-}
-
-fn compile(architecture: Architecture) -> PathBuf {
-    let name = format!("host-walk-{}-{}", architecture.name(), std::process::id());
-    let target = match architecture {
-        Architecture::X86_64 => "-D__TARGET_ARCH_x86",
-        Architecture::Aarch64 => "-D__TARGET_ARCH_arm64",
-    };
-    compile_for_host("host.c", &name, &["-Wno-unused-parameter", target])
 }
 
 fn host_mapping(mapping: &Mapping) -> HostMapping {

@@ -7,6 +7,7 @@
 )]
 
 pub mod browser;
+pub mod compile;
 pub mod hand_made;
 pub mod host;
 pub mod memleak;

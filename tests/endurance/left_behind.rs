@@ -14,7 +14,10 @@ pub enum Object {
     Link(u32),
 }
 
-const KINDS: [(&str, fn(u32) -> Object); 3] = [
+/// How one is named in what a descriptor tells of itself.
+type Kind = (&'static str, fn(u32) -> Object);
+
+const KINDS: [Kind; 3] = [
     ("prog_id:", Object::Program),
     ("map_id:", Object::Map),
     ("link_id:", Object::Link),

@@ -216,6 +216,10 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
             *slot = where_saved(section, context, *register, rule);
         }
     }
+    // Nothing keeps a file from naming one of them as the return address's column: it is no register then.
+    if let Some(slot) = saved.get_mut(usize::from(context.return_address.0)) {
+        *slot = Saved::Unknown;
+    }
     if !sp_is_cfa {
         // Slots are found from the caller's stack pointer, which is the CFA elsewhere.
         for slot in &mut saved {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::elf::{HandMade, cie, fde};
 use common::{libc, read_first, vdso, without_section_headers};
 use unwind_tables::addr::Svma;
 use unwind_tables::build::build;
@@ -59,6 +60,55 @@ fn assembly_agrees() {
         if let Ok(elf) = std::fs::read(path) {
             assert_eq!(check(&elf, 1000).unsupported.len(), 0);
         }
+    }
+}
+
+/// Files that no compiler makes, which fuzzers found the two sides to differ about.
+#[test]
+fn odd_files_agree() {
+    // Where a CIE has the column of the return address.
+    const COLUMN: usize = 12;
+    let usual = cie(&[]);
+    let mut named_rbx = usual.clone();
+    named_rbx[COLUMN] = 3;
+    // A terminator, as crtend.o has one, and what a linker put behind it.
+    let joined = [&[0; 4], &usual[..]].concat();
+    for (what, cie, instructions) in [
+        (
+            "a row that the next one, which saves rbx, replaces at once",
+            &usual,
+            &[0x41, 0x0e, 16, 0x40, 0x0e, 24, 0x83, 3][..],
+        ),
+        (
+            "rbx saved below a CFA that is in no general register",
+            &usual,
+            &[0x41, 0x0c, 17, 16, 0x83, 2],
+        ),
+        (
+            "a return address in the column of rbx",
+            &named_rbx,
+            &[0x41, 0x0e, 16],
+        ),
+        (
+            "a section of two, of which the first ended",
+            &joined,
+            &[0x41, 0x0e, 16],
+        ),
+    ] {
+        let mut contents = cie.clone();
+        let back = contents.len() - contents.iter().position(|&byte| byte != 0).expect("a length");
+        contents.extend(fde(back, 0x1010, 0x10, instructions));
+        let elf = HandMade {
+            segments: vec![0x1000],
+            section: ".eh_frame",
+            contents,
+            flags: 0,
+        }
+        .bytes();
+        let image = compile_as(&elf, Saves::Always).expect(what).image.expect(what);
+        let verified = verify(&elf, Some(&image)).expect(what);
+        assert_eq!((verified.wrong, &verified.examples[..]), (0, &[][..]), "{what}");
+        assert_eq!((verified.malformed, verified.rows > 0), (0, true), "{what}");
     }
 }
 

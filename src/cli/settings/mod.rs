@@ -185,6 +185,12 @@ fn parse_with(
     merge(&flags, arguments, &given, entries, notes)
 }
 
+/// Whether the text of a file is one of settings: for fuzzers.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn check_text(text: &str) -> Result<(), FileError> {
+    table::entries(std::path::Path::new("config.toml"), text, Source::Anyone).map(drop)
+}
+
 /// Colours that are asked for, found without understanding the rest: for what is said of the rest.
 pub fn wanted_color(arguments: &[OsString]) -> Option<super::ColorArg> {
     use clap::ValueEnum;

@@ -36,14 +36,6 @@ fn chunks(path: &Path) -> Vec<([u8; 4], Vec<u8>)> {
     chunks
 }
 
-fn sealed(chunks: &[([u8; 4], Vec<u8>)]) -> Vec<u8> {
-    let mut bytes = chunk::header().to_vec();
-    for (kind, unpacked) in chunks {
-        bytes.extend(chunk::seal(*kind, unpacked).unwrap());
-    }
-    bytes
-}
-
 fn recorded() -> Place {
     let place = Place::new();
     place.record(&[rich(), sample::of_the_kernel()]);

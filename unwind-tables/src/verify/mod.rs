@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 
-use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, LittleEndian};
+use gimli::{BaseAddresses, DebugFrame, EhFrame, EndianSlice, LittleEndian};
 use gimli::{UnwindContext, UnwindSection};
 
 use crate::addr::Svma;
@@ -197,7 +197,8 @@ impl Comparison<'_> {
         let mut context = UnwindContext::new();
         let mut budget = Budget::of(source);
         let described = std::mem::take(&mut self.found.functions);
-        let functions = self.functions(&section, &bases, code, &mut budget);
+        let entries = self.entries(source);
+        let functions = self.functions(&section, &entries, &bases, code, &mut budget);
         for (range, fde) in &functions {
             let overlapping = described.partition_point(|before| before.end <= range.start);
             let taken = described[overlapping..]
@@ -215,25 +216,58 @@ impl Comparison<'_> {
         self.found.functions.sort_by_key(|range| range.start);
     }
 
+    /// Where the entries of a section start. gimli takes a length of zero for the section's end, but where that is known
+    /// it can only be the end of one that linkers joined others to.
+    fn entries(&mut self, source: &CfiSection<'_>) -> Vec<usize> {
+        let data = &source.data;
+        let mut starts = Vec::new();
+        let mut at = 0;
+        while let Some(&length) = data.get(at..).and_then(<[u8]>::first_chunk::<4>) {
+            let first = u32::from_le_bytes(length);
+            let (start, length) = match first {
+                0 if !source.exact => break,
+                u32::MAX => {
+                    let length = data.get(at + 4..).and_then(<[u8]>::first_chunk);
+                    (
+                        at + 12,
+                        length.map_or(u64::MAX, |&length| u64::from_le_bytes(length)),
+                    )
+                }
+                length => (at + 4, u64::from(length)),
+            };
+            let length = usize::try_from(length).ok();
+            let end = length.and_then(|length| start.checked_add(length));
+            let Some(end) = end.filter(|&end| end <= data.len()) else {
+                self.found.malformed += 1;
+                break;
+            };
+            if first != 0 {
+                starts.push(at);
+            }
+            at = end;
+        }
+        starts
+    }
+
     /// The functions of a section that count, each up to where the next begins.
     fn functions<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         section: &S,
+        entries: &[usize],
         bases: &BaseAddresses,
         code: &[Range<Svma>],
         budget: &mut Budget,
     ) -> Vec<(Range<Svma>, Fde<'a>)> {
         let mut functions = Vec::new();
         let mut cies: HashMap<usize, Option<Cie<'a>>> = HashMap::new();
-        let mut entries = section.entries(bases);
-        loop {
-            let partial = match entries.next() {
-                Ok(None) => break,
-                Ok(Some(CieOrFde::Cie(_))) => continue,
-                Ok(Some(CieOrFde::Fde(partial))) => partial,
+        for &at in entries {
+            let partial = match section.partial_fde_from_offset(bases, at.into()) {
+                Ok(partial) => partial,
+                // A CIE.
+                Err(gimli::Error::NotCiePointer(_)) => continue,
                 Err(_) => {
                     self.found.malformed += 1;
-                    break;
+                    continue;
                 }
             };
             let fde = partial.parse(|section, bases, offset| {
@@ -291,7 +325,10 @@ impl Comparison<'_> {
             ranges = &ranges[behind..];
             for range in ranges.iter().take_while(|range| range.start < row_end) {
                 let part = start.max(range.start)..row_end.min(range.end);
-                self.compare_row(&evaluator, row, &part);
+                // A row that the next one replaces at once holds nowhere.
+                if part.start < part.end {
+                    self.compare_row(&evaluator, row, &part);
+                }
             }
         }
     }

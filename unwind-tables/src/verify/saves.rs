@@ -24,16 +24,17 @@ impl Comparison<'_> {
         let state = self.state(SEEDS[0], at);
         let numbers = (0..REGISTERS).filter(|number| ![SP, FP].contains(number));
         for (number, saved) in numbers.map(|number| (number, saved_at(image, at, number))) {
-            let base = match saved {
+            let slot = |base: u64, offset: i32| state.memory(base.wrapping_add_signed(offset.into()));
+            let value = match saved {
                 Saved::Unknown => continue,
-                Saved::Same => None,
-                Saved::Slot(long::AT_SP, offset) => Some((state.sp(), offset)),
-                Saved::Slot(long::AT_FP, offset) => Some((state.general[usize::from(FP)], offset)),
-                Saved::Slot(_, offset) => evaluator.cfa(row, state).map(|cfa| (cfa, offset)),
-            };
-            let value = match base {
-                None => state.general[usize::from(number)],
-                Some((base, offset)) => state.memory(base.wrapping_add_signed(offset.into())),
+                Saved::Same => state.general[usize::from(number)],
+                Saved::Slot(long::AT_SP, offset) => slot(state.sp(), offset),
+                Saved::Slot(long::AT_FP, offset) => slot(state.general[usize::from(FP)], offset),
+                // Without a CFA, no walk comes to the caller.
+                Saved::Slot(_, offset) => match evaluator.cfa(row, state) {
+                    Some(cfa) => slot(cfa, offset),
+                    None => continue,
+                },
             };
             self.found.saved += 1;
             let expected = evaluator.saved(row, number, state);

@@ -1,0 +1,100 @@
+//! What holds for any bytes at all, of everything that memleak reads from others. Compiled for tests and for fuzzers
+//! only.
+//!
+//! A claim is a function of bytes that panics where it does not hold. `tests` tries each with seeds and a few thousand
+//! changes of them, in every test run; `tests/fuzz` with millions, led by what code they reach, under a sanitizer and with
+//! limits of time and memory. What they found is a seed since.
+
+mod names;
+mod objects;
+mod process;
+mod recordings;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+/// A claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// What fuzzers and directories of seeds call it.
+    pub name: &'static str,
+    /// Panics if it does not hold for these bytes.
+    pub check: fn(&[u8]),
+}
+
+/// All of them, but the walk's, which needs the kernel side's code compiled for the host.
+pub const TARGETS: [Target; 10] = [
+    Target {
+        name: "elf",
+        check: objects::elf,
+    },
+    Target {
+        name: "image",
+        check: objects::image,
+    },
+    Target {
+        name: "symbols",
+        check: names::symbols,
+    },
+    Target {
+        name: "demangle",
+        check: names::demangled,
+    },
+    Target {
+        name: "perf_map",
+        check: names::perf_map,
+    },
+    Target {
+        name: "maps",
+        check: process::maps,
+    },
+    Target {
+        name: "events",
+        check: process::events,
+    },
+    Target {
+        name: "regions",
+        check: process::regions,
+    },
+    Target {
+        name: "recording",
+        check: recordings::recording,
+    },
+    Target {
+        name: "settings",
+        check: settings::settings,
+    },
+];
+
+/// Checks the claim of this name.
+///
+/// # Panics
+///
+/// It does not hold, or there is no such claim.
+pub fn check(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    let target = target.unwrap_or_else(|| panic!("no claim is called {name}"));
+    (target.check)(bytes);
+}
+
+/// Numbers, taken from bytes; 0 where these end.
+struct Choices<'a>(&'a [u8]);
+
+impl Choices<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut taken = [0; N];
+        let length = N.min(self.0.len());
+        let (first, rest) = self.0.split_at(length);
+        taken[..length].copy_from_slice(first);
+        self.0 = rest;
+        taken
+    }
+
+    fn byte(&mut self) -> u8 {
+        u8::from_le_bytes(self.take())
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+}

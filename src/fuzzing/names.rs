@@ -1,0 +1,105 @@
+//! Names of code, from files of the target's.
+
+use std::path::Path;
+
+use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
+use unwind_tables::addr::{Avma, Svma};
+
+use crate::symbolize::{CodeObject, PerfMap, Symbolizer, demangle};
+
+/// Bytes of the longest name.
+const MOST_NAME_BYTES: usize = 4096;
+/// Addresses of a section that are asked for.
+const ASKED_OF_SECTION: u64 = 8;
+const MOST_ADDRESSES: usize = 64;
+
+/// Whatever a file says, an address in it has names of bounded length, from a symbol that begins at or below it; and the
+/// same ones when it is read anew.
+pub(super) fn symbols(bytes: &[u8]) {
+    let object = CodeObject {
+        key: 0,
+        path: Path::new("/nonexistent/object"),
+        bytes,
+    };
+    let mut first = Symbolizer::new(Vec::new());
+    let mut second = Symbolizer::new(Vec::new());
+    let addresses = addresses_of(bytes);
+    for &address in &addresses {
+        for exact in [true, false] {
+            let names = first.symbolize(object, Svma::new(address), exact);
+            let symbol = names.symbol.iter().map(|symbol| &symbol.name);
+            let inlined = names.inlined.iter().filter_map(|frame| frame.symbol.as_ref());
+            for name in symbol.chain(inlined) {
+                assert!(name.len() <= MOST_NAME_BYTES, "{} bytes", name.len());
+            }
+            assert!(names.inlined.len() <= 128, "{} functions", names.inlined.len());
+        }
+    }
+    for &address in addresses.iter().rev() {
+        let [one, other] =
+            [&mut first, &mut second].map(|names| names.symbolize(object, Svma::new(address), true));
+        assert_eq!(one, other, "{address:#x}");
+    }
+}
+
+/// Addresses of code and of symbols.
+fn addresses_of(bytes: &[u8]) -> Vec<u64> {
+    let mut addresses = vec![0, 1, u64::MAX];
+    let Ok(file) = object::File::parse(bytes) else {
+        return addresses;
+    };
+    addresses.push(file.entry());
+    let code = file
+        .sections()
+        .filter(|section| section.kind() == SectionKind::Text);
+    for section in code.take(4) {
+        let step = (section.size() / ASKED_OF_SECTION).max(1);
+        let steps = (0..ASKED_OF_SECTION).map(|number| section.address().wrapping_add(number * step));
+        addresses.extend(steps);
+    }
+    addresses.extend(file.symbols().take(MOST_ADDRESSES).map(|symbol| symbol.address()));
+    addresses.truncate(MOST_ADDRESSES);
+    addresses
+}
+
+/// A name has a readable form of bounded length; text that is no mangled name stays as it is.
+pub(super) fn demangled(bytes: &[u8]) {
+    for name in bytes.split(|&byte| byte == b'\n') {
+        let shown = demangle::demangle(name);
+        // What is not UTF-8 is shown by a character of three bytes.
+        assert!(shown.len() <= 3 * MOST_NAME_BYTES, "{} bytes", shown.len());
+        if !name.starts_with(b"_") && !name.windows(3).any(|part| part == b"17h") {
+            let name = &name[..name.len().min(MOST_NAME_BYTES)];
+            assert_eq!(shown, String::from_utf8_lossy(name));
+        }
+    }
+}
+
+/// Of the pieces of code that lines name, those count that no later line is about, as a list shows that is searched from
+/// its end.
+pub(super) fn perf_map(bytes: &[u8]) {
+    let map = PerfMap::parse(bytes);
+    let whole = bytes.iter().rposition(|&byte| byte == b'\n').unwrap_or(0);
+    let mut pieces: Vec<(u64, u64, String)> = Vec::new();
+    for line in bytes[..whole].split(|&byte| byte == b'\n').take(256) {
+        let one = [line, b"\n"].concat();
+        let named = PerfMap::parse(&one);
+        for (start, end, name) in named.pieces() {
+            pieces.retain(|&(other_start, other_end, _)| other_end <= start || end <= other_start);
+            pieces.push((start, end, name.to_owned()));
+        }
+    }
+    if bytes[..whole].split(|&byte| byte == b'\n').count() > 256 {
+        return;
+    }
+    let ends = pieces
+        .iter()
+        .flat_map(|&(start, end, _)| [start.wrapping_sub(1), start, end - 1, end]);
+    for address in ends {
+        let expected = pieces
+            .iter()
+            .find(|&&(start, end, _)| (start..end).contains(&address));
+        let expected = expected.map(|(start, _, name)| (name.as_str(), Avma::new(*start)));
+        assert_eq!(map.find(Avma::new(address)), expected, "{address:#x}");
+    }
+}

@@ -1,0 +1,153 @@
+//! What the kernel says of a process, much of which the process can choose.
+
+use std::os::unix::ffi::OsStrExt;
+
+use super::Choices;
+use crate::collect::{CallEvent, Event, RegionEvent};
+use crate::regions::Regions;
+use crate::target::maps::{self, MapsEntry, MapsName};
+use crate::target::{smaps, stat};
+
+/// Each line of `/proc/PID/maps` is an entry or an error, and the entry says what the line does: it is the same when it is
+/// written as the kernel would. The same text is read as `smaps` and `stat`, too.
+pub(super) fn maps(bytes: &[u8]) {
+    let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    let entries: Vec<_> = maps::parse(bytes).collect();
+    assert_eq!(entries.len(), lines.clone().count());
+    for (line, entry) in lines.zip(&entries) {
+        let Ok(entry) = entry else {
+            continue;
+        };
+        assert!(entry.range.start < entry.range.end);
+        let written = written(entry);
+        let again: Vec<_> = maps::parse(&written).collect();
+        assert_eq!(again, [Ok(entry.clone())], "{:?}", String::from_utf8_lossy(line));
+    }
+    let valid = entries.iter().flatten().count();
+    assert!(smaps::parse(bytes).len() <= valid);
+    if let Some(stat) = stat::Stat::parse(bytes) {
+        assert!(stat.comm.len() <= 3 * bytes.len());
+        let _ = (stat.has_exited(), stat.is_kernel_thread());
+    }
+}
+
+/// An entry as the kernel writes it.
+fn written(entry: &MapsEntry) -> Vec<u8> {
+    let flag = |is, letter| if is { letter } else { '-' };
+    let mut line = format!(
+        "{:x}-{:x} {}{}{}p {:x} {:x}:{:x} {} ",
+        entry.range.start.get(),
+        entry.range.end.get(),
+        flag(entry.readable, 'r'),
+        flag(entry.writable, 'w'),
+        flag(entry.executable, 'x'),
+        entry.offset.get(),
+        entry.device.0,
+        entry.device.1,
+        entry.inode,
+    )
+    .into_bytes();
+    match &entry.name {
+        MapsName::Anonymous => {}
+        MapsName::Special(name) => line.extend(name.as_bytes()),
+        MapsName::File { path, deleted } => {
+            for &byte in path.as_os_str().as_bytes() {
+                match byte {
+                    b'\n' => line.extend(br"\012"),
+                    byte => line.push(byte),
+                }
+            }
+            line.extend(if *deleted { &b" (deleted)"[..] } else { b"" });
+        }
+    }
+    line
+}
+
+/// A record of any length and content is an event, or one that is not known.
+pub(super) fn events(bytes: &[u8]) {
+    let event = Event::parse(bytes);
+    let call = CallEvent::parse(bytes);
+    let region = RegionEvent::parse(bytes);
+    assert!(bytes.len() >= 16 || event == Event::Unknown);
+    assert!(bytes.len() >= 64 || call.is_none());
+    assert!(bytes.len() >= 72 || region.is_none());
+    let half = |at: usize| {
+        bytes
+            .get(at..)?
+            .first_chunk()
+            .map(|&half| u32::from_ne_bytes(half))
+    };
+    if let Event::UnknownMapping { instance, .. }
+    | Event::MappingsChanged { instance }
+    | Event::SavesWanted { instance, .. } = event
+    {
+        assert_eq!(Some(instance), half(4));
+    }
+    if let Some(call) = call {
+        assert_eq!(
+            [Some(call.instance), Some(call.process), Some(call.cpu)],
+            [28, 32, 44].map(half)
+        );
+        assert!(!call.comm.contains('\0'));
+    }
+    if let Some(region) = region {
+        assert_eq!([Some(region.instance), Some(region.thread)], [0, 4].map(half));
+    }
+}
+
+/// Whatever calls are told in whatever order, mappings do not overlap, and what is mapped is what was mapped less what was
+/// unmapped.
+pub(super) fn regions(bytes: &[u8]) {
+    const CAPACITY: usize = 64;
+    let mut choices = Choices(bytes);
+    let mut regions = Regions::new(CAPACITY);
+    while !choices.is_at_end() {
+        let record: [u8; 72] = record(&mut choices);
+        let Some(event) = RegionEvent::parse(&record) else {
+            continue;
+        };
+        let doubtful = regions.apply(&event);
+        let maps: Vec<MapsEntry> = Vec::new();
+        if choices.byte() == 1 {
+            regions.retain_mapped(&doubtful, &maps);
+        }
+        let mut end = 0;
+        let mut bytes = 0;
+        for (range, _) in regions.iter() {
+            assert!(end <= range.start.get() && range.start < range.end, "{range:?}");
+            end = range.end.get();
+            bytes += range.end.offset_from(range.start);
+        }
+        let totals = regions.totals(&maps, |stack| stack == 0);
+        let mapped: u64 = totals.values().map(|totals| totals.mapped.bytes).sum();
+        assert_eq!(mapped, bytes);
+        assert!(
+            regions.iter().count() <= 4 * CAPACITY,
+            "{}",
+            regions.iter().count()
+        );
+    }
+}
+
+/// A record of a call. Addresses are mostly pages of a small space, as they would hardly ever meet otherwise.
+fn record(choices: &mut Choices<'_>) -> [u8; 72] {
+    let mut record = [0; 72];
+    let [how, thread, call, ended, stack] = choices.take();
+    record[4] = thread % 4;
+    record[8] = call % 5;
+    record[9] = ended & 1;
+    record[12] = stack % 8;
+    for number in 0..6 {
+        let place = 16 + 8 * number;
+        let value = match how >> number & 1 {
+            0 => u64::from(choices.byte() % 64) << 12,
+            _ => u64::from_le_bytes(choices.take()),
+        };
+        record[place..place + 8].copy_from_slice(&value.to_ne_bytes());
+    }
+    if how >> 6 & 1 == 1 {
+        // Flags as they are, of `mmap` and of `mremap`.
+        record[40..48].copy_from_slice(&u64::from(choices.byte()).to_ne_bytes());
+    }
+    record
+}

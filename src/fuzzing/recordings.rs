@@ -1,0 +1,94 @@
+//! Recordings from anywhere.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use super::Choices;
+use crate::recording::{Recorder, Recording, Settings, sealed};
+use crate::report::{Format, Report, render};
+
+/// Reports of one recording that are looked at.
+const MOST_REPORTS: usize = 4;
+/// What recordings begin with; other bytes are chunks that are not compressed and have no checksums yet.
+const FIRST_BYTE: u8 = 0x89;
+
+/// A recording is read or refused; what is read can be shown in every format, and is the same after it is recorded and read
+/// again.
+pub(super) fn recording(bytes: &[u8]) {
+    let file = match bytes.first() {
+        Some(&FIRST_BYTE) => bytes.to_vec(),
+        Some(_) | None => sealed(&chunks(bytes)),
+    };
+    let mut place = tempfile::tempfile().expect("a file");
+    place.write_all(&file).expect("room");
+    let path = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+    let Ok(recording) = Recording::open(&path) else {
+        return;
+    };
+    for index in 0..recording.count().min(MOST_REPORTS) {
+        let glance = recording.glance(index);
+        let Ok(recorded) = recording.report(index) else {
+            continue;
+        };
+        assert!(glance.is_ok_and(|glance| glance.number == recorded.number));
+        show(&recorded.report);
+        record_again(recorded.number, &recorded.report);
+    }
+}
+
+/// Four letters, a length of two bytes, and so many bytes of CBOR, again and again.
+fn chunks(bytes: &[u8]) -> Vec<([u8; 4], Vec<u8>)> {
+    let mut choices = Choices(bytes);
+    let mut chunks = Vec::new();
+    while !choices.is_at_end() {
+        let kind = choices.take();
+        let length = usize::from(u16::from_le_bytes(choices.take())).min(choices.0.len());
+        let (payload, rest) = choices.0.split_at(length);
+        chunks.push((kind, payload.to_vec()));
+        choices = Choices(rest);
+    }
+    chunks
+}
+
+fn show(report: &Report) {
+    for format in [
+        Format::Text,
+        Format::Json,
+        Format::Summary,
+        Format::Folded,
+        Format::Svg,
+        Format::Pprof,
+        Format::Speedscope,
+        Format::Gperftools,
+        Format::Bcc,
+        Format::Libbpf,
+        Format::Html,
+    ] {
+        render(report, format, &mut std::io::sink()).expect("nothing refuses it");
+    }
+}
+
+fn record_again(number: u64, report: &Report) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("again");
+    let settings = Settings {
+        file: file.clone(),
+        overwrite: false,
+        limit: Settings::USUAL_LIMIT,
+        anonymize: false,
+    };
+    let mut recorder = Recorder::create(&settings).expect("a new file");
+    if recorder.record(number, report).is_err() || recorder.finish().is_err() {
+        return;
+    }
+    let again = read(&file);
+    assert_eq!(format!("{again:?}"), format!("{report:?}"));
+    fs::remove_file(&file).expect("it is ours");
+}
+
+fn read(path: &Path) -> Report {
+    let recording = Recording::open(path).expect("what was recorded");
+    recording.report(0).expect("what was recorded").report
+}

@@ -1,0 +1,23 @@
+//! Text of the user's: settings, conditions, suppressions. It is not trusted either: root reads the user's files.
+
+use crate::cli::settings;
+use crate::gate;
+
+/// Any text is understood or refused with a line that can be shown: short, and without anything that moves a cursor.
+pub(super) fn settings(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let refused = [
+        settings::check_text(text).err().map(|error| error.to_string()),
+        gate::parse(text).err().map(|error| error.to_string()),
+        gate::check_suppressions(text)
+            .err()
+            .map(|error| error.to_string()),
+    ];
+    for refused in refused.iter().flatten() {
+        let breaks = |shown: char| shown.is_control();
+        assert!(!refused.contains(breaks), "{refused:?}");
+        assert!(refused.len() <= 4096 + 8 * bytes.len(), "{} bytes", refused.len());
+    }
+}

@@ -1,0 +1,168 @@
+//! A few thousand changes of each seed: the same ones in every run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::*;
+
+/// Changed inputs of each claim.
+const CHANGED: usize = 3000;
+/// Bytes of the largest input that is tried.
+const MOST_BYTES: usize = 64 << 10;
+
+/// Reproducible numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound.max(1) as u64).expect("below a usize")
+    }
+}
+
+/// One change: of bytes, of their number, or of what they are taken for.
+fn change(bytes: &mut Vec<u8>, random: &mut Random) {
+    const INTERESTING: [u64; 10] = [
+        0,
+        1,
+        0x7f,
+        0x80,
+        0xff,
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_ffff,
+        i64::MAX.cast_unsigned(),
+        u64::MAX,
+    ];
+    let at = random.below(bytes.len() + 1);
+    let length = 1 + random.below(16);
+    let end = (at + length).min(bytes.len());
+    match random.below(7) {
+        0 | 1 if at < bytes.len() => bytes[at] = random.next().to_le_bytes()[0],
+        2 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+        3 => {
+            let value = INTERESTING[random.below(INTERESTING.len())].to_le_bytes();
+            let width = [1, 2, 4, 8][random.below(4)];
+            for (place, byte) in bytes[at..].iter_mut().zip(&value[..width]) {
+                *place = *byte;
+            }
+        }
+        4 => drop(bytes.drain(at..end)),
+        5 => {
+            let copied = bytes[at..end].to_vec();
+            let to = random.below(bytes.len() + 1);
+            bytes.splice(to..to, copied);
+        }
+        _ => bytes.truncate(at.max(bytes.len() / 2)),
+    }
+}
+
+/// Inputs of a directory, in the order of their names.
+fn inputs(directory: &Path) -> Vec<Vec<u8>> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| fs::read(path).expect("a seed")).collect()
+}
+
+/// What is in the repository, and small objects that are made here.
+fn seeds(name: &str) -> Vec<Vec<u8>> {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fuzz/seeds")
+        .join(name);
+    let mut seeds = inputs(&kept);
+    if matches!(name, "elf" | "symbols") {
+        seeds.extend(objects());
+    }
+    if name == "image" {
+        let images = objects()
+            .into_iter()
+            .filter_map(|elf| unwind_tables::compile(&elf).ok()?.image);
+        seeds.extend(images.map(|image| image.words().iter().flat_map(|word| word.to_le_bytes()).collect()));
+    }
+    seeds
+}
+
+/// Small objects: with `.eh_frame`, with `.debug_frame` and DWARF, compressed, stripped.
+fn objects() -> Vec<Vec<u8>> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let made = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/objects.sh"))
+        .arg(directory.path())
+        .status()
+        .expect("a shell");
+    assert!(made.success(), "tests/fuzz/objects.sh makes objects");
+    inputs(directory.path())
+}
+
+/// Keeps an input for whoever wants to know why it breaks its claim.
+struct Kept<'a>(&'a str, &'a [u8]);
+
+impl Drop for Kept<'_> {
+    #[allow(clippy::print_stderr, reason = "test code: the harness shows it")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let path = std::env::temp_dir().join(format!("memleak-breaks-{}", self.0));
+            match fs::write(&path, self.1) {
+                Ok(()) => eprintln!("the input is in {}", path.display()),
+                Err(error) => eprintln!("the input cannot be kept: {error}"),
+            }
+        }
+    }
+}
+
+fn check_kept(name: &str, bytes: &[u8]) {
+    let kept = Kept(name, bytes);
+    check(name, kept.1);
+}
+
+/// Tries a claim with its seeds, as they are and changed. An input that breaks it is kept.
+fn try_claim(name: &str) {
+    let seeds = seeds(name);
+    assert!(!seeds.is_empty(), "{name} has seeds");
+    for seed in &seeds {
+        check_kept(name, seed);
+    }
+    let small: Vec<_> = seeds.iter().filter(|seed| seed.len() <= MOST_BYTES).collect();
+    let mut random = Random(0xf022);
+    for number in 0..CHANGED {
+        let mut bytes = small[number % small.len()].clone();
+        for _ in 0..=random.below(4) {
+            change(&mut bytes, &mut random);
+        }
+        check_kept(name, &bytes);
+    }
+}
+
+macro_rules! claims {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                try_claim(stringify!($name));
+            }
+        )*
+
+        /// No claim goes untried.
+        #[test]
+        fn every_claim_is_tried() {
+            let tried = [$(stringify!($name)),*];
+            assert_eq!(tried, TARGETS.map(|target| target.name));
+            let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/fuzz_targets");
+            for name in tried {
+                assert!(targets.join(format!("{name}.rs")).exists(), "{name} has a fuzz target");
+            }
+        }
+    };
+}
+
+claims! { elf image symbols demangle perf_map maps events regions recording settings }

@@ -1,0 +1,346 @@
+//! A walk by any bytes at all: tables, mappings, memory, registers. The two walks must agree on it.
+
+use unwind_tables::Architecture;
+use unwind_tables::addr::{Avma, Bias, Svma};
+use unwind_tables::build::SavesTable;
+use unwind_tables::encode::encode_with_saves;
+use unwind_tables::image::Image;
+use unwind_tables::mapping::{Check, Identity, Trust};
+use unwind_tables::packed::PackedRule;
+use unwind_tables::program::{Op, Opcode, Programs};
+use unwind_tables::rule::UnwindRule;
+use unwind_tables::saves::{LongSaves, Saved, SavesRule, long};
+use unwind_tables::table::{Row, RowRule, Rows, UnwindTable};
+use unwind_tables::walk::{End, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind};
+
+use super::host::{HostWalk, Memory};
+
+const CODE: u64 = 0x5555_0000_0000;
+const CODE_BYTES: u64 = 0x1000;
+const STACK: u64 = 0x7fff_ff00_0000;
+const STACK_WORDS: u64 = 1024;
+/// Above it, a word that is there alone.
+const ALONE: u64 = 0x7000_0000_0000;
+
+/// Numbers, taken from bytes; 0 where these end.
+struct Choices<'a>(&'a [u8]);
+
+impl Choices<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut taken = [0; N];
+        let length = N.min(self.0.len());
+        let (first, rest) = self.0.split_at(length);
+        taken[..length].copy_from_slice(first);
+        self.0 = rest;
+        taken
+    }
+
+    fn byte(&mut self) -> u8 {
+        u8::from_le_bytes(self.take())
+    }
+
+    fn word(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn below(&mut self, bound: u8) -> u8 {
+        self.byte() % bound
+    }
+
+    fn is(&mut self, one_in: u8) -> bool {
+        self.byte() % one_in == 1
+    }
+
+    fn of<T: Copy, const N: usize>(&mut self, all: [T; N]) -> T {
+        all[usize::from(self.byte()) % N]
+    }
+
+    /// An address of code, of the stack, or any.
+    fn address(&mut self) -> u64 {
+        let near = u64::from(u16::from_le_bytes(self.take()));
+        match near >> 13 {
+            0..=5 => CODE + near % CODE_BYTES,
+            6 => STACK + 8 * (near % STACK_WORDS),
+            _ if near & 1 == 0 => near & 0xfff,
+            _ => u64::from_le_bytes(self.take()),
+        }
+    }
+
+    fn op(&mut self) -> Op {
+        let code = Opcode::from_number(self.below(34).into()).expect("there are 34");
+        let operand = if code == Opcode::Deref {
+            1 << self.below(4)
+        } else {
+            self.below(18)
+        };
+        let immediate = match self.below(4) {
+            0 => self.word().cast_signed(),
+            _ => 8 * i32::from(self.byte().cast_signed()),
+        };
+        Op::with(code, operand, immediate)
+    }
+
+    /// Operations that set a CFA and a return address, and others; `None` if they are no program.
+    fn program(&mut self, programs: &mut Programs) -> Option<UnwindRule> {
+        let register = self.below(17);
+        let mut ops = Vec::new();
+        if self.is(4) {
+            ops.push(Op::plain(Opcode::Signal));
+        }
+        ops.extend([
+            Op::register(register, 8 * i32::from(self.byte())),
+            Op::plain(Opcode::SetCfa),
+            Op::cfa(-8),
+        ]);
+        for _ in 0..self.below(8) {
+            ops.push(self.op());
+        }
+        if self.is(2) {
+            ops.push(Op::deref());
+        }
+        ops.push(Op::plain(Opcode::SetRa));
+        programs.intern(ops).ok().map(UnwindRule::Program)
+    }
+
+    fn rule(&mut self, programs: &mut Programs) -> UnwindRule {
+        let rule = match self.below(16) {
+            0..3 => self.program(programs),
+            3 => Some(UnwindRule::EndOfStack),
+            4..14 => {
+                // Small offsets, as they would hardly ever stay on the stack otherwise; mostly from its pointer.
+                let kind = self.of([1, 1, 1, 1, 1, 2, 3, 4]);
+                let [a, b] = [1 + self.below(16), self.below(8)].map(u32::from);
+                PackedRule::from_bits(kind | a << 3 | b << 20).unpack(Architecture::X86_64)
+            }
+            _ => {
+                let bits = PackedRule::from_bits(self.word() & 0x7fff_ffff);
+                let program = matches!(bits.unpack(Architecture::X86_64), Some(UnwindRule::Program(_)));
+                bits.unpack(Architecture::X86_64).filter(|_| !program)
+            }
+        };
+        // Bits can also be of a rule that is never packed.
+        rule.filter(|&rule| PackedRule::pack(rule, Architecture::X86_64).is_some())
+            .unwrap_or(UnwindRule::Gap)
+    }
+
+    fn saved(&mut self) -> Saved {
+        match self.below(4) {
+            0 => Saved::Unknown,
+            1 => Saved::Same,
+            2 => Saved::Slot(long::AT_CFA, -8 * i32::from(self.below(34))),
+            _ => {
+                let offset = match self.is(4) {
+                    true => self.word().cast_signed() >> 3,
+                    false => 8 * i32::from(self.byte().cast_signed()),
+                };
+                Saved::Slot(self.of([long::AT_CFA, long::AT_SP, long::AT_FP]), offset)
+            }
+        }
+    }
+
+    /// Rows of ever greater addresses, each with what `rule` gives.
+    fn rows<R: RowRule>(&mut self, mut rule: impl FnMut(&mut Self) -> R) -> Rows<R> {
+        let mut start = u64::from(self.byte());
+        let mut rows = Vec::new();
+        for _ in 0..1 + self.below(24) {
+            rows.push(Row {
+                start: Svma::new(start),
+                rule: rule(self),
+            });
+            start += 1 + u64::from(self.byte()) * u64::from(1 + self.below(4));
+        }
+        rows.push(Row {
+            start: Svma::new(start),
+            rule: R::GAP,
+        });
+        Rows::new(rows).expect("rows ascend and end in a gap")
+    }
+
+    /// An image; some words of it are anything, as far as it is accepted.
+    fn image(&mut self) -> Option<Image> {
+        let mut programs = Programs::default();
+        let rows = self
+            .rows(|choices| choices.rule(&mut programs))
+            .as_slice()
+            .to_vec();
+        let table = UnwindTable::with_programs(rows, programs)?;
+        let mut long = LongSaves::default();
+        let rows = self.rows(|choices| -> SavesRule {
+            let mut saved = [Saved::Unknown; 16];
+            let preserved = choices.is(2);
+            for number in if preserved {
+                vec![3, 12, 13, 14, 15]
+            } else {
+                (0..16).collect()
+            } {
+                saved[number] = choices.saved();
+            }
+            long.pack(&saved)
+        });
+        let image = encode_with_saves(&table, &SavesTable { rows, long }).ok()?;
+        let mut words = image.words().to_vec();
+        for _ in 0..self.below(8).saturating_sub(4) {
+            let at = usize::from(u16::from_le_bytes(self.take())) % words.len();
+            words[at] = self.word();
+        }
+        Image::from_words(words).ok()
+    }
+
+    fn identity(&mut self) -> Identity {
+        let settled = Trust::Settled;
+        let trust = self.of([
+            settled,
+            settled,
+            settled,
+            Trust::Checked,
+            Trust::Unchanged,
+            Trust::CheckedUnchanged,
+        ]);
+        let check = |choices: &mut Self| Check {
+            at: Avma::new(choices.of([ALONE, ALONE, ALONE, ALONE, ALONE, STACK, CODE])),
+            word: u64::from(!choices.is(16)),
+        };
+        Identity {
+            trust,
+            checks: [check(self), check(self)],
+        }
+    }
+
+    /// Mappings of parts of the code, in ascending order.
+    fn mappings(&mut self) -> Vec<Mapping> {
+        let mut mappings = Vec::new();
+        let mut start = CODE;
+        while start < CODE + CODE_BYTES && mappings.len() < 7 {
+            let end = start + 0x80 * (1 + u64::from(self.byte() % 32));
+            mappings.push(Mapping {
+                start: Avma::new(start),
+                end: Avma::new(end),
+                bias: Bias::between(Avma::new(CODE + u64::from(self.byte() & 0x80)), Svma::new(0)),
+                image_at: 0,
+                kind: self.of([
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::Table,
+                    MappingKind::Pending,
+                    MappingKind::NoCfi,
+                    MappingKind::Anonymous,
+                    MappingKind::Trampoline,
+                ]),
+                identity: self.identity(),
+            });
+            start = end + 0x10 * u64::from(self.byte() & 1);
+        }
+        mappings
+    }
+
+    /// Code that is calls and other things.
+    fn code(&mut self) -> Vec<u8> {
+        let pattern: [u8; 24] = self.take();
+        let calls = [0xe8, 0xff, 0x10, 0xd0, 0x14, 0x25];
+        let byte = |at: usize| match pattern[at % 24] {
+            byte if byte & 1 == 0 => calls[usize::from(byte >> 1) % calls.len()],
+            byte => byte.wrapping_add(u8::try_from(at % 251).expect("it is below")),
+        };
+        (0..usize::try_from(CODE_BYTES).expect("it is small"))
+            .map(byte)
+            .collect()
+    }
+}
+
+/// What a walk came to, for who wants to know what was tried.
+pub(super) struct Walked {
+    /// The walk.
+    pub(super) stack: Stack,
+    /// Whether it is the same with one of its reads failing, too.
+    pub(super) faulted: Option<End>,
+}
+
+/// Both walks agree about the walk that these bytes make, and about the same with one of its reads failing. `None` if the
+/// bytes make no tables.
+pub(super) fn check(host: &mut HostWalk, bytes: &[u8]) -> Option<Walked> {
+    let mut choices = Choices(bytes);
+    let image = choices.image()?;
+    let mappings = choices.mappings();
+    let trampoline = Avma::new(choices.of([0, 0, CODE + 0x100, CODE + CODE_BYTES, ALONE]));
+    let replaced: Vec<_> = (0..choices.below(4))
+        .map(|_| {
+            let slot = Avma::new(STACK + 8 * u64::from(choices.byte()));
+            (slot, Avma::new(choices.address()))
+        })
+        .collect();
+    let tables = Tables {
+        architecture: Architecture::X86_64,
+        words: image.words(),
+        mappings: &mappings,
+        unwind: choices.of([Unwind::Dwarf, Unwind::Dwarf, Unwind::Dwarf, Unwind::Fp]),
+        changing: choices.is(8),
+        return_probes: ReturnProbes {
+            trampoline,
+            replaced: &replaced,
+        },
+    };
+    let general = std::array::from_fn(|number| match number {
+        6 | 7 => STACK + 8 * u64::from(choices.byte()),
+        _ => choices.address(),
+    });
+    let mut start = Registers {
+        pc: Avma::new(CODE + u64::from(u16::from_le_bytes(choices.take())) % CODE_BYTES),
+        general,
+    };
+    if choices.is(16) {
+        // Registers that no program has.
+        start.general[usize::from(choices.of([6_u8, 7]))] = choices.address();
+    }
+    let memory = memory(&mut choices, trampoline);
+    let ends = [STACK + 8 * STACK_WORDS, choices.address()].map(Avma::new);
+    let stack = host.check(tables, start, &memory, ends);
+    let faulted = fault(host, &mut choices, tables, start, memory, ends);
+    Some(Walked { stack, faulted })
+}
+
+fn memory(choices: &mut Choices<'_>, trampoline: Avma) -> Memory {
+    let mut memory = Memory::default();
+    memory.add(Avma::new(CODE), choices.code());
+    memory.add_words(Avma::new(ALONE), &[1]);
+    // What bytes are left is the stack, again and again.
+    let length = u64::from(choices.byte()) * 4;
+    let words: Vec<u64> = (0..32)
+        .map(|_| match choices.is(8) {
+            true => trampoline.get(),
+            false => choices.address(),
+        })
+        .collect();
+    let stack: Vec<u64> = words
+        .iter()
+        .copied()
+        .cycle()
+        .take(usize::try_from(length).expect("it is small"))
+        .collect();
+    memory.add_words(Avma::new(STACK), &stack);
+    memory
+}
+
+/// The same walk with one of the slots that it reads being gone.
+fn fault(
+    host: &mut HostWalk,
+    choices: &mut Choices<'_>,
+    tables: Tables<'_>,
+    start: Registers,
+    mut memory: Memory,
+    ends: [Avma; 2],
+) -> Option<End> {
+    let mut slots = Vec::new();
+    unwind_tables::walk::walk(tables, start, |address| {
+        slots.push(address);
+        memory.word(address)
+    });
+    let number = usize::from(choices.byte()).checked_rem(slots.len())?;
+    memory.fault_at = Some(slots[number]);
+    Some(host.check(tables, start, &memory, ends).end)
+}

@@ -1,0 +1,101 @@
+//! C of `tests/host_bpf`, compiled for the host and loaded.
+
+#![allow(unsafe_code, reason = "loads shared objects")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+
+use libloading::{Library, Symbol};
+use unwind_tables::Architecture;
+
+use super::host::{HostWalk, Walk};
+
+/// Set where a test runs with gcc's sanitizers loaded: what it compiles then is checked by them.
+pub const SANITIZED: &str = "MEMLEAK_TEST_SANITIZED";
+/// Slots of a stack need not be aligned, and what runs BPF reads them all the same; were that said in C, its compiler would
+/// read them byte by byte.
+const SANITIZERS: [&str; 3] = [
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=alignment",
+    "-fno-sanitize-recover=all",
+];
+
+/// Compiles and loads the walk of an architecture, once for all tests.
+pub fn host_walk(architecture: Architecture) -> HostWalk {
+    static BUILT: Mutex<[Option<PathBuf>; 2]> = Mutex::new([None, None]);
+    let mut built = BUILT.lock().expect("no build panicked");
+    let object = built[architecture as usize].get_or_insert_with(|| compile(architecture));
+    // SAFETY: the object is the one just built; its only initialisers are those of sanitizers.
+    let library = unsafe { Library::new(&*object) }.expect("the shared object loads");
+    // SAFETY: the symbol has this type (tests/host_bpf/host.c), and the object is never unloaded.
+    let walk = unsafe {
+        let walk: Symbol<'_, Walk> = library.get(b"host_walk\0").expect("it is exported");
+        *walk
+    };
+    std::mem::forget(library);
+    HostWalk::new(walk)
+}
+
+fn compile(architecture: Architecture) -> PathBuf {
+    let name = format!("host-walk-{}-{}", architecture.name(), std::process::id());
+    let target = match architecture {
+        Architecture::X86_64 => "-D__TARGET_ARCH_x86",
+        Architecture::Aarch64 => "-D__TARGET_ARCH_arm64",
+    };
+    compile_for_host("host.c", &name, &["-Wno-unused-parameter", target])
+}
+
+/// Compiles `source` of `tests/host_bpf` to a shared object called `name`.
+pub fn compile_for_host(source: &str, name: &str, flags: &[&str]) -> PathBuf {
+    let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
+    let mut compiler = match std::env::var_os(SANITIZED) {
+        None => Command::new("clang"),
+        Some(_) => {
+            let mut gcc = Command::new("gcc");
+            gcc.args(SANITIZERS).arg("-Wno-unknown-pragmas");
+            // The compiler itself is not what is to be checked.
+            gcc.env_remove("LD_PRELOAD");
+            gcc
+        }
+    };
+    let status = compiler
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
+        .args(flags)
+        .arg("-Ibpf")
+        .arg(format!("tests/host_bpf/{source}"))
+        .arg("-o")
+        .arg(&object)
+        .status()
+        .expect("a compiler runs");
+    assert!(status.success(), "{source} compiles for the host");
+    object
+}
+
+/// A library of gcc's.
+fn library(name: &str) -> String {
+    let output = Command::new("gcc")
+        .arg(format!("-print-file-name={name}"))
+        .output();
+    let output = output.expect("gcc runs");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Runs the named tests of this program again, with what they compile under gcc's sanitizers.
+pub fn run_sanitized(tests: &[&str]) {
+    let preload = format!("{} {}", library("libasan.so"), library("libubsan.so"));
+    let output = Command::new(std::env::current_exe().expect("this test"))
+        .env(SANITIZED, "1")
+        .env("LD_PRELOAD", preload)
+        // What Rust's test harness never frees is not asked for.
+        .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
+        .env("UBSAN_OPTIONS", "print_stacktrace=1")
+        .arg("--exact")
+        .args(tests)
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let passed = format!("{} passed", tests.len());
+    assert!(said.contains(&passed), "not {passed}: {said}");
+}

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Makes a corpus for each fuzz target: what is kept here, and small real files of this machine.
+#
+# usage: tests/fuzz/corpus.sh DIRECTORY
+set -eu
+cd "$(dirname "$0")"
+to=$1
+# Bytes of the largest file that is taken.
+most=20k
+
+mkdir -p "$to/elf" "$to/symbols"
+for seeds in seeds/*/; do
+    name=$(basename "$seeds")
+    mkdir -p "$to/$name"
+    cp -n "$seeds"* "$to/$name/"
+done
+./objects.sh "$to/elf"
+# Objects of distributions: many compilers and linkers, the smallest of each directory.
+for directory in /usr/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/gconv /usr/bin /usr/lib/debug/.build-id/*; do
+    find "$directory" -maxdepth 1 -type f -size "-$most" -exec sh -c '
+        to=$1
+        shift
+        for file; do
+            [ "$(head -c 4 "$file" | tail -c 3)" = ELF ] && cp -n "$file" "$to/$(basename "$file")"
+        done
+        true' copy "$to/elf" {} +
+done
+cp -n "$to/elf/"* "$to/symbols/"
+# Maps of whatever runs.
+for process in /proc/[0-9]*; do
+    for file in maps stat; do
+        head -c 8192 "$process/$file" >"$to/maps/$file-${process#/proc/}" 2>/dev/null || true
+    done
+done
+find "$to" -type f -empty -delete
+# Names as compilers write them.
+nm -D --defined-only /usr/lib/x86_64-linux-gnu/libstdc++.so.6 | sed 's/.* //; s/@.*//' | grep '^_Z' |
+    split -l 40 - "$to/demangle/libstdcxx-"

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Makes small objects of every kind that is read, as seeds.
+#
+# usage: tests/fuzz/objects.sh DIRECTORY
+set -eu
+to=$1
+mkdir -p "$to"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/f.cpp" <<'EOF'
+#include <alloca.h>
+extern "C" int other(void *, void *);
+static inline int twice(int n) { return 2 * n; }
+namespace space {
+template <typename T> struct Box { T value; int get(int n) { return n ? get(n - 1) + twice(value) : 0; } };
+}
+extern "C" int f(int n) { char big[70000]; return other(big, alloca(n)); }
+extern "C" int g(int n) { space::Box<int> box = {n}; return n ? f(n) + g(n - 1) + box.get(n) : 0; }
+EOF
+build="${CXX:-g++} -shared -nostdlib -fPIC -fno-exceptions $work/f.cpp"
+$build -O2 -o "$to/eh_frame"
+$build -O2 -g -gdwarf-5 -o "$to/dwarf5"
+$build -O1 -g1 -gdwarf-4 -fno-asynchronous-unwind-tables -o "$to/debug_frame"
+(cd "$work" && $build -O0 -g -gsplit-dwarf -o "$to/split")
+objcopy --compress-debug-sections=zlib "$to/dwarf5" "$to/compressed"
+objcopy --only-keep-debug "$to/dwarf5" "$work/eh_frame.debug"
+objcopy --strip-all --add-gnu-debuglink="$work/eh_frame.debug" "$to/eh_frame" "$to/linked"
+xz --keep "$work/eh_frame.debug"
+objcopy --add-section .gnu_debugdata="$work/eh_frame.debug.xz" "$to/linked" "$to/mini_debug"
