@@ -29,7 +29,7 @@
 //!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `hosts`, `parallel`, `preflight`, `launch`, `calls`, `target`,
+//! Modules import only those before them in this list: `hosts`, `parallel`, `preflight`, `untrusted`, `launch`, `calls`, `target`,
 //! `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`, `export`,
 //! `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`.
 //! `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace.
@@ -168,3 +168,4 @@ pub mod session;
 pub mod status;
 pub mod symbolize;
 pub mod target;
+mod untrusted;
