@@ -289,7 +289,10 @@ fn facts(compiled: &Compiled) -> TableFacts {
 /// Compiles modules, the last first. What was read of their files is not needed again soon.
 fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
     parallel::for_each(queue, |module| {
-        let result = compile(module.bytes()).map_err(|error| error.to_string());
+        let result = match compile(module.bytes()) {
+            _ if module.was_cut_short() => Err("its file was cut short while it was read".to_owned()),
+            result => result.map_err(|error| error.to_string()),
+        };
         module.release();
         (module.id, result)
     })

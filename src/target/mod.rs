@@ -4,6 +4,7 @@
 //! its start time, so that a successor with the same pid is never taken for it.
 
 mod confirm;
+mod cut_short;
 pub mod history;
 mod linking;
 mod mapped_file;
