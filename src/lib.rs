@@ -29,7 +29,8 @@
 //!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `system`, `hosts`, `parallel`, `preflight`, `launch`, `calls`, `target`,
+//! Modules import only those before them in this list: `system`, `hosts`, `parallel`, `preflight`, `untrusted`, `launch`, `calls`,
+//! `target`,
 //! `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`, `export`,
 //! `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`.
 //! `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace; `fuzzing`, behind all
@@ -176,3 +177,4 @@ pub mod status;
 pub mod symbolize;
 mod system;
 pub mod target;
+mod untrusted;

@@ -14,7 +14,7 @@ dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils'
 # What boots other kernels.
 kernels_packages='busybox-static cpio qemu-system-x86'
 # What tests compile with, compare with, and trace.
-test_packages='binutils chromium chromium-driver debuginfod dwz elfutils gdb git golang-go google-perftools iproute2 libgc-dev
+test_packages='binutils chromium chromium-driver debuginfod dwz elfutils faketime gdb git golang-go google-perftools iproute2 libgc-dev
 libgoogle-perftools4 libjemalloc-dev libjemalloc2 liblua5.4-0-dbg libmimalloc2.0 libtcmalloc-minimal4 lld lua5.4 man-db mandoc
 musl-tools nodejs openssl procps python3 python3-cbor2 python3-prometheus-client redis-server redis-tools sqlite3 util-linux
 xz-utils'

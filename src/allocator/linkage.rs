@@ -13,6 +13,15 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, Sym};
 use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
+use crate::untrusted::Untrusted;
+
+/// Relocations of one table, slots, functions, and entries of the dynamic segment that are looked at. The largest browsers
+/// have some million of the first three; what a file claims to have beyond that can be a hole of any size.
+const MAX_RELOCATIONS: usize = 1 << 23;
+const MAX_SLOTS: usize = 1 << 20;
+const MAX_STARTS: usize = 1 << 23;
+const MAX_ENTRIES: usize = 4096;
+
 type Header = FileHeader64<LittleEndian>;
 
 /// What the loader binds to a slot.
@@ -76,11 +85,13 @@ impl<'a> Linkage<'a> {
 /// Slots by the relocations that bind them to a name, from the dynamic segment.
 fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
     let endian = LittleEndian;
+    let elf = Untrusted::mapped(elf);
     let header = Header::parse(elf).ok()?;
     let segments = header.program_headers(endian, elf).ok()?;
     let dynamic = segments
         .iter()
         .find_map(|segment| segment.dynamic(endian, elf).ok().flatten())?;
+    let dynamic = dynamic.get(..MAX_ENTRIES).unwrap_or(dynamic);
     let value = |tag| {
         let entry = dynamic.iter().find(|entry| entry.d_tag(endian) == tag);
         entry.map(|entry| entry.d_val(endian))
@@ -94,7 +105,7 @@ fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
     };
     let symbols = from(value(elf::DT_SYMTAB)?)?;
     let strings = from(value(elf::DT_STRTAB)?)?;
-    let strings = StringTable::new(strings, 0, u64::try_from(strings.len()).ok()?);
+    let strings = StringTable::new(Untrusted::mapped(strings), 0, u64::try_from(strings.len()).ok()?);
     let mut bound_slots = HashMap::new();
     for (at, bytes) in [(elf::DT_JMPREL, elf::DT_PLTRELSZ), (elf::DT_RELA, elf::DT_RELASZ)] {
         let relocations = value(at).and_then(from).zip(value(bytes));
@@ -102,7 +113,11 @@ fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
             let count = usize::try_from(bytes).ok()? / size_of::<Rela64<LittleEndian>>();
             object::pod::slice_from_bytes::<Rela64<LittleEndian>>(from, count).ok()
         });
-        for relocation in relocations.map_or(&[][..], |(relocations, _)| relocations) {
+        let relocations = relocations.map_or(&[][..], |(relocations, _)| relocations);
+        for relocation in relocations.iter().take(MAX_RELOCATIONS) {
+            if bound_slots.len() == MAX_SLOTS {
+                break;
+            }
             let (kind, symbol) = (relocation.r_type(endian, false), relocation.r_sym(endian, false));
             if !matches!(kind, elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT) {
                 continue;
@@ -129,6 +144,7 @@ fn function_starts(elf: &[u8]) -> Option<Vec<Svma>> {
     const HEAD: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
     const PAIR: usize = 8;
     let endian = LittleEndian;
+    let elf = Untrusted::mapped(elf);
     let header = Header::parse(elf).ok()?;
     let segments = header.program_headers(endian, elf).ok()?;
     let segment = segments
@@ -143,7 +159,11 @@ fn function_starts(elf: &[u8]) -> Option<Vec<Svma>> {
         let relative = i32::from_le_bytes(*pair.first_chunk()?);
         Some(base.wrapping_add(i64::from(relative).cast_unsigned()))
     };
-    let mut starts: Vec<_> = pairs.chunks_exact(PAIR).take(count).filter_map(start).collect();
+    let mut starts: Vec<_> = pairs
+        .chunks_exact(PAIR)
+        .take(count.min(MAX_STARTS))
+        .filter_map(start)
+        .collect();
     starts.sort_unstable();
     Some(starts)
 }

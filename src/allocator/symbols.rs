@@ -11,8 +11,21 @@ use object::read::elf::{Dyn, FileHeader, GnuHashTable, HashTable, ProgramHeader,
 use thiserror::Error;
 use unwind_tables::addr::Svma;
 
+use crate::untrusted::Untrusted;
+
 type Header = FileHeader64<LittleEndian>;
 type Symbol = elf::Sym64<LittleEndian>;
+type Bytes<'a> = Untrusted<&'a [u8]>;
+type Strings<'a> = StringTable<'a, Bytes<'a>>;
+
+/// Symbols of one table that are looked at; the largest browsers have some two million.
+const MAX_SYMBOLS: usize = 1 << 23;
+/// Definitions that are believed. Allocators have a hundred, each once, or once in every part that was linked alone.
+const MAX_FOUND: usize = 1024;
+/// Entries of the dynamic segment that are looked at; objects have some thirty, and one for each other that they need.
+const MAX_ENTRIES: usize = 4096;
+/// Bytes of a hash table that are looked at: 32 for each symbol of the largest.
+const MAX_HASH_BYTES: usize = 256 << 20;
 
 /// A definition of one of the names that were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,10 +51,18 @@ pub enum SymbolKind {
     Indirect,
 }
 
-/// The file's headers are unusable.
+/// The file's symbols are unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("cannot read its symbols: {0}")]
-pub struct SymbolError(#[from] object::read::Error);
+pub enum SymbolError {
+    /// Its headers are.
+    #[error("cannot read its symbols: {0}")]
+    Headers(#[from] object::read::Error),
+    /// No allocator is defined so often.
+    #[error(
+        "it defines more than {MAX_FOUND} functions of allocators, which none does: its symbols are not used"
+    )]
+    TooMany,
+}
 
 /// All definitions of `names`, ordered by name, then address, each address once per name.
 ///
@@ -58,6 +79,7 @@ pub fn scan(
     elf: &[u8],
     mut number: impl FnMut(&[u8]) -> Option<usize>,
 ) -> Result<Vec<FunctionSymbol>, SymbolError> {
+    let elf = Untrusted::mapped(elf);
     let header = Header::parse(elf)?;
     let endian = header.endian()?;
     let mut found = Vec::new();
@@ -74,6 +96,9 @@ pub fn scan(
     {
         collect(symbols, strings, &mut number, &mut found);
     }
+    if found.len() > MAX_FOUND {
+        return Err(SymbolError::TooMany);
+    }
     found.sort_unstable();
     found.dedup_by_key(|symbol| (symbol.name, symbol.svma));
     Ok(found)
@@ -81,12 +106,12 @@ pub fn scan(
 
 fn collect(
     symbols: &[Symbol],
-    strings: StringTable,
+    strings: Strings<'_>,
     number: &mut impl FnMut(&[u8]) -> Option<usize>,
     found: &mut Vec<FunctionSymbol>,
 ) {
     let endian = LittleEndian;
-    for symbol in symbols {
+    for symbol in symbols.iter().take(MAX_SYMBOLS) {
         let kind = match symbol.st_type() {
             elf::STT_FUNC => SymbolKind::Function,
             elf::STT_GNU_IFUNC => SymbolKind::Indirect,
@@ -104,6 +129,9 @@ fn collect(
             continue;
         };
         if let Some(name) = number(name) {
+            if found.len() > MAX_FOUND {
+                return;
+            }
             let svma = Svma::new(symbol.st_value(endian));
             found.push(FunctionSymbol {
                 name,
@@ -117,12 +145,13 @@ fn collect(
 }
 
 /// The dynamic symbols as the loader finds them: through `PT_DYNAMIC`.
-fn dynamic_symbols<'a>(header: &Header, elf: &'a [u8]) -> Option<(&'a [Symbol], StringTable<'a>)> {
+fn dynamic_symbols<'a>(header: &Header, elf: Bytes<'a>) -> Option<(&'a [Symbol], Strings<'a>)> {
     let endian = LittleEndian;
     let segments = header.program_headers(endian, elf).ok()?;
     let dynamic = segments
         .iter()
         .find_map(|segment| segment.dynamic(endian, elf).ok().flatten())?;
+    let dynamic = dynamic.get(..MAX_ENTRIES).unwrap_or(dynamic);
     let value = |tag| {
         dynamic
             .iter()
@@ -143,12 +172,13 @@ fn dynamic_symbols<'a>(header: &Header, elf: &'a [u8]) -> Option<(&'a [Symbol], 
                 .filter(|bytes| !bytes.is_empty())
         })
     };
+    let hash_from = |tag| from(tag).map(|bytes| bytes.get(..MAX_HASH_BYTES).unwrap_or(bytes));
     let gnu_hash = || {
-        let table = GnuHashTable::<Header>::parse(endian, from(elf::DT_GNU_HASH)?).ok()?;
+        let table = GnuHashTable::<Header>::parse(endian, hash_from(elf::DT_GNU_HASH)?).ok()?;
         table.symbol_table_length(endian)
     };
     let hash = || {
-        let table = HashTable::<Header>::parse(endian, from(elf::DT_HASH)?).ok()?;
+        let table = HashTable::<Header>::parse(endian, hash_from(elf::DT_HASH)?).ok()?;
         Some(table.symbol_table_length())
     };
     let count = usize::try_from(gnu_hash().or_else(hash)?).ok()?;
@@ -157,7 +187,7 @@ fn dynamic_symbols<'a>(header: &Header, elf: &'a [u8]) -> Option<(&'a [Symbol], 
     let length = value(elf::DT_STRSZ)
         .unwrap_or(u64::MAX)
         .min(u64::try_from(strings.len()).ok()?);
-    Some((symbols, StringTable::new(strings, 0, length)))
+    Some((symbols, StringTable::new(Untrusted::mapped(strings), 0, length)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::difference::Held;
 use super::identity::{Builds, SiteId};
@@ -20,6 +20,8 @@ pub struct Point {
     pub name: String,
     /// When.
     pub read_at: SystemTime,
+    /// Since its trace began.
+    pub elapsed: Duration,
     /// Minutes since the first one.
     pub minutes: f64,
     /// Of all sites that can be leaks.
@@ -85,8 +87,14 @@ impl Trend {
     pub fn add(&mut self, name: String, report: &Report) {
         self.note_manner(report);
         let number = self.points.len();
-        let first = self.points.first().map_or(report.read_at, |first| first.read_at);
-        let since = report.read_at.duration_since(first).unwrap_or_default();
+        let since = self
+            .points
+            .first()
+            .map_or(Duration::ZERO, |first| match self.builds.same_trace() {
+                // Clocks of days are set; this one is not.
+                true => report.elapsed.saturating_sub(first.elapsed),
+                false => report.read_at.duration_since(first.read_at).unwrap_or_default(),
+            });
         let mut all = Held::default();
         let mut has_stack = vec![false; self.sites.len()];
         for stack in report.suspects() {
@@ -114,6 +122,7 @@ impl Trend {
         self.points.push(Point {
             name,
             read_at: report.read_at,
+            elapsed: report.elapsed,
             minutes: since.as_secs_f64() / 60.0,
             held: all,
         });

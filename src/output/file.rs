@@ -1,7 +1,7 @@
 //! A file that is made for output: readable by its owner alone, who is the user that called sudo, if one did.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -109,18 +109,59 @@ impl File {
     }
 }
 
+impl File {
+    /// Writes something whole, or nothing of it: what is there when there is no more room can be read on.
+    pub(super) fn write_whole(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let begin = match self {
+            Self::Open(file) if file.metadata()?.is_file() => Some(file.stream_position()?),
+            Self::Open(_) | Self::Nameless { .. } | Self::Hidden { .. } => None,
+        };
+        let written = write(self);
+        if let (Err(_), Some(begin), Self::Open(file)) = (&written, begin, self) {
+            // What is said is why it could not be written.
+            _ = file
+                .set_len(begin)
+                .and_then(|()| file.seek(SeekFrom::Start(begin)));
+        }
+        written
+    }
+}
+
+/// An error in writing that says where, and what to do about it. A reader that is gone is left as it is.
+pub(super) fn explained(place: &str, error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return error;
+    }
+    let text = format!("cannot write {place}: {error}{}", remedy(&error));
+    io::Error::new(error.kind(), text)
+}
+
+/// What to do about an error in writing, to be put behind it.
+pub(crate) fn remedy(error: &io::Error) -> &'static str {
+    let is_full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
+    if is_full {
+        ": make room there, or give another place"
+    } else {
+        ""
+    }
+}
+
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Open(file) | Self::Nameless { file, .. } => file.write(bytes),
-            Self::Hidden { file, .. } => file.write(bytes),
+            // Its passing name says nothing to anybody.
+            Self::Hidden { file, .. } => file.as_file_mut().write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Open(file) | Self::Nameless { file, .. } => file.flush(),
-            Self::Hidden { file, .. } => file.flush(),
+            Self::Hidden { file, .. } => file.as_file_mut().flush(),
         }
     }
 }

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::report::paint::Painted;
 use crate::report::{self, Beside, Call, Consumer, Format, Page, Report, Span, Stage};
-pub(crate) use file::File;
+pub(crate) use file::{File, remedy};
 pub use reader::await_end_of_reader;
 
 /// Where reports are to go.
@@ -48,7 +48,7 @@ pub enum OutputError {
         owner: u32,
     },
     /// It cannot be made.
-    #[error("cannot write `{}`: {error}", .path.display())]
+    #[error("cannot write `{}`: {error}{}", .path.display(), remedy(error))]
     File {
         /// Its name.
         path: PathBuf,
@@ -61,7 +61,10 @@ pub enum OutputError {
 }
 
 /// A document beside the reports, under its name once it is whole.
-pub(crate) struct Document(File);
+pub(crate) struct Document {
+    file: File,
+    name: String,
+}
 
 impl Document {
     /// Prepares a file. One that is there is replaced if it begins with `begin`, as documents of its kind do, or if
@@ -72,7 +75,10 @@ impl Document {
     /// [`OutputError`]; nothing was made then.
     pub(crate) fn prepare(path: &Path, begin: &str, overwrite: bool) -> Result<Self, OutputError> {
         let overwrite = overwrite || there::begins_with(path, begin.as_bytes());
-        File::prepare(path, overwrite).map(Self)
+        Ok(Self {
+            file: File::prepare(path, overwrite)?,
+            name: named(path),
+        })
     }
 
     /// Writes it and gives it its name.
@@ -84,19 +90,29 @@ impl Document {
         mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut out = BufWriter::new(&mut self.0);
-        write(&mut out)?;
-        out.flush()?;
+        let mut out = BufWriter::new(&mut self.file);
+        let written = write(&mut out).and_then(|()| out.flush());
+        written.map_err(|error| file::explained(&self.name, error))?;
         drop(out);
-        self.0.publish()?;
+        self.file.publish()?;
         Ok(())
     }
 }
+
+/// How a file is called in messages.
+fn named(path: &Path) -> String {
+    format!("`{}`", path.display())
+}
+
+/// The same of standard output.
+const STANDARD: &str = "to standard output";
 
 /// Reports in one format, on their way to one place.
 pub struct Output {
     format: Format,
     place: Place,
+    /// How that is called.
+    name: String,
     at_end: AtEnd,
 }
 
@@ -155,12 +171,14 @@ pub fn write_document(
 ) -> anyhow::Result<()> {
     let Some(path) = &destination.file else {
         let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-        write(&mut out)?;
-        return Ok(out.flush()?);
+        let written = write(&mut out).and_then(|()| out.flush());
+        return Ok(written.map_err(|error| file::explained(STANDARD, error))?);
     };
-    let mut out = BufWriter::with_capacity(1 << 16, File::prepare(path, destination.overwrite)?);
-    write(&mut out)?;
-    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    let mut file = File::prepare(path, destination.overwrite)?;
+    let mut out = BufWriter::with_capacity(1 << 16, &mut file);
+    let written = write(&mut out).and_then(|()| out.flush());
+    written.map_err(|error| file::explained(&named(path), error))?;
+    drop(out);
     file.publish()?;
     Ok(())
 }
@@ -187,9 +205,11 @@ impl Output {
                 Span::LastReport | Span::AllReports => File::prepare(path, destination.overwrite)?,
             }),
         };
+        let name = destination.file.as_deref().map_or(STANDARD.to_owned(), named);
         Ok(Self {
             format,
             place,
+            name,
             at_end: AtEnd::Nothing,
         })
     }
@@ -227,18 +247,18 @@ impl Output {
 
     /// In large pieces: a report of many stacks is many megabytes of small ones.
     fn with_place(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-        let mut standard;
-        let out: &mut dyn Write = match &mut self.place {
-            Place::Standard => {
-                standard = io::stdout().lock();
-                &mut standard
-            }
-            Place::File(file) => file,
+        let written = match &mut self.place {
+            Place::Standard => buffered(&mut io::stdout().lock(), write),
+            Place::File(file) => file.write_whole(|out| buffered(out, write)),
         };
-        let mut out = BufWriter::with_capacity(1 << 16, out);
-        write(&mut out)?;
-        out.flush()
+        written.map_err(|error| file::explained(&self.name, error))
     }
+}
+
+fn buffered(out: &mut dyn Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    write(&mut out)?;
+    out.flush()
 }
 
 impl Consumer for Output {

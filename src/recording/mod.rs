@@ -42,7 +42,7 @@ use std::time::SystemTime;
 
 use thiserror::Error;
 
-use crate::output::OutputError;
+use crate::output::{OutputError, remedy};
 use crate::report::unix_nanoseconds;
 pub use anonymize::Anonymizer;
 #[cfg(any(test, fuzzing))]
@@ -128,7 +128,7 @@ pub enum RecordError {
     #[error(transparent)]
     File(#[from] OutputError),
     /// It cannot be written to.
-    #[error("cannot write `{}`: {error}", .path.display())]
+    #[error("cannot write `{}`: {error}{}", .path.display(), remedy(error))]
     Write {
         /// The file.
         path: PathBuf,

@@ -57,7 +57,8 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
         false => Opened::of(&options.after)?,
     };
     let traces = [before.trace(), after.trace()];
-    let builds = match is_one_trace(&before.recording, &after.recording) {
+    let is_one_trace = is_one_trace(&before.recording, &after.recording);
+    let builds = match is_one_trace {
         true => Builds::of_one_trace(),
         false => Builds::of_traces(traces),
     };
@@ -67,7 +68,12 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
         let note = "one has its names and build-ids replaced, the other not: few sites will be the same";
         comparison.notes.push(note.to_owned());
     }
-    if after.report().read_at < before.report().read_at {
+    let is_earlier = match is_one_trace {
+        // Whatever the clock said.
+        true => after.report().elapsed < before.report().elapsed,
+        false => after.report().read_at < before.report().read_at,
+    };
+    if is_earlier {
         comparison.notes.push("the first is the later one".to_owned());
     }
     if matches!(options.format, DifferenceFormat::Folded(_)) {

@@ -28,6 +28,7 @@ pub struct TrendOptions {
 struct Chosen {
     recording: Arc<Recording>,
     index: usize,
+    number: u64,
     read_at: SystemTime,
 }
 
@@ -42,7 +43,6 @@ pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
         bail!("a trend needs two reports at least: give a recording that has more, or several recordings");
     }
     let (builds, note) = builds(&mut chosen)?;
-    chosen.sort_by_key(|chosen| chosen.read_at);
     let mut trend = compare::Trend::new(builds);
     for Chosen { recording, index, .. } in &chosen {
         let recorded = read(recording, *index)?;
@@ -79,6 +79,7 @@ fn choose(sources: &[Source]) -> anyhow::Result<Vec<Chosen>> {
         chosen.extend(indices.into_iter().map(|index| Chosen {
             recording: Arc::clone(&recording),
             index,
+            number: 0,
             read_at: UNIX_EPOCH,
         }));
     }
@@ -98,12 +99,13 @@ fn spread(count: usize) -> Vec<usize> {
     (0..most).map(|at| at * (count - 1) / (most - 1)).collect()
 }
 
-/// Which builds all have, and what is to be said of it. Also notes when reports were recorded.
+/// Which builds all have, and what is to be said of it. Also puts reports into their order: of one trace, as they were
+/// made, whatever the clock said.
 fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
     let mut kernels = Vec::with_capacity(chosen.len());
     for chosen in chosen.iter_mut() {
         let glance = chosen.recording.glance(chosen.index)?;
-        chosen.read_at = glance.read_at;
+        (chosen.number, chosen.read_at) = (glance.number, glance.read_at);
         kernels.push(glance.kernel);
     }
     let [first, others @ ..] = &*chosen else {
@@ -111,6 +113,7 @@ fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
     };
     let mut others = others.iter();
     if others.all(|other| is_one_trace(&first.recording, &other.recording)) {
+        chosen.sort_by_key(|chosen| chosen.number);
         return Ok((Builds::of_one_trace(), None));
     }
     let traces = chosen.iter().zip(&kernels).map(|(chosen, kernel)| Trace {
@@ -120,5 +123,6 @@ fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
     let traces: Vec<_> = traces.collect();
     let builds = Builds::of_traces(traces.iter().copied());
     let note = rebuilt(&builds.rebuilt(&traces));
+    chosen.sort_by_key(|chosen| chosen.read_at);
     Ok((builds, note))
 }

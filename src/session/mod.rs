@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
@@ -154,6 +155,8 @@ impl<'obj> Session<'obj> {
             let command = &words.join(" ");
             say(&Stage::Started { command, pid })?;
         }
+        // Not before a program is started: it would be allowed more, too.
+        allow_open_files();
         let prepared = prepare(config, started)?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
         let live = Live::start(storages, config, prepared)?;
@@ -470,6 +473,16 @@ fn debug_roots(targets: &[Target]) -> Vec<PathBuf> {
     }
     roots.push(PathBuf::from("/"));
     roots
+}
+
+/// Allows as many open files as may be: those that a process has mapped as code stay open, and probes are files.
+fn allow_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // Without it, there is less that can be looked at, which is said.
+        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }
 
 /// Whether an error means that the reader of our output is gone, which is no failure.

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::target::{MappedCode, Mappings, Modules, Unreadable};
 
+/// Files that are named at most.
+const MOST_NAMED: usize = 1000;
+
 /// The files that were named.
 #[derive(Debug, Default)]
 pub(super) struct Said(HashSet<PathBuf>);
@@ -19,6 +22,18 @@ impl Said {
                     why: Unreadable::KernelPage | Unreadable::Gone,
                     ..
                 } => {}
+                // One for all of them.
+                MappedCode::Unreadable {
+                    path,
+                    why: why @ Unreadable::TooMany(_),
+                } => {
+                    if self.0.insert(PathBuf::new()) {
+                        tracing::warn!(
+                            "no unwind table for {} and others: {why}: stacks end there",
+                            path.display()
+                        );
+                    }
+                }
                 MappedCode::Unreadable { path, why } => self.say_once(path, &why.to_string()),
                 MappedCode::Module { module, .. } if mappings.is_different(*module) => {
                     if let Some(module) = modules.get(*module) {
@@ -35,8 +50,11 @@ impl Said {
     }
 
     fn say_once(&mut self, path: &Path, why: &str) {
-        if self.0.insert(path.to_owned()) {
+        if self.0.len() < MOST_NAMED && self.0.insert(path.to_owned()) {
             tracing::warn!("no unwind table for {}: {why}: stacks end there", path.display());
+            if self.0.len() == MOST_NAMED {
+                tracing::warn!("no more such files are named");
+            }
         }
     }
 }

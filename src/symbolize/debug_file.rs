@@ -11,10 +11,12 @@ use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use object::elf::SHT_NOTE;
 use object::read::ReadCache;
-use object::read::elf::ElfFile64;
+use object::read::elf::{NoteIterator, ProgramHeader, SectionHeader};
 use object::{LittleEndian, Object, ReadRef};
 
+use super::sections::{Elf, parse_copied};
 use crate::target::foreign::{Found, LastLink, OpenError, open_in_root};
 
 /// Where debug files are kept.
@@ -25,6 +27,9 @@ const MAX_FILE: u64 = 4 << 30;
 
 /// Bytes of the longest build-id that is looked for. Linkers make 8, 16 or 20.
 const MAX_BUILD_ID: usize = 64;
+/// Notes that are looked through, and bytes of each. Objects have half a dozen of them, the largest of some ten kilobytes.
+const MAX_NOTES: usize = 64;
+const MAX_NOTE_BYTES: u64 = 1 << 20;
 
 /// What a server and a directory of debug files know an object by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +50,7 @@ pub(super) struct DebugLinks {
 
 impl DebugLinks {
     /// What `elf` says.
-    pub(super) fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, LittleEndian, R>) -> Self {
+    pub(super) fn of<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Self {
         let link = elf.gnu_debuglink().ok().flatten();
         Self {
             build_id: BuildId::of(elf),
@@ -106,7 +111,7 @@ pub(super) struct SupplementaryLink {
 
 impl SupplementaryLink {
     /// What `elf` says.
-    pub(super) fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, LittleEndian, R>) -> Option<Self> {
+    pub(super) fn of<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Option<Self> {
         let (name, build_id) = elf.gnu_debugaltlink().ok().flatten()?;
         Some(Self {
             name: PathBuf::from(OsStr::from_bytes(name)),
@@ -143,8 +148,34 @@ impl BuildId {
             .then(|| Self(bytes.to_vec()))
     }
 
-    fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, LittleEndian, R>) -> Option<Self> {
-        Self::new(elf.build_id().ok().flatten()?)
+    /// Among the notes of the segments, or else of the sections, of which the first few are looked through.
+    fn of<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Option<Self> {
+        let (endian, data) = (LittleEndian, elf.data());
+        let segments = elf.elf_program_headers().iter();
+        let of_segments = segments.filter_map(|segment| {
+            let is_short = segment.p_filesz(endian) <= MAX_NOTE_BYTES;
+            is_short.then(|| segment.notes(endian, data).ok().flatten())?
+        });
+        if let Some(id) = of_segments.take(MAX_NOTES).find_map(Self::among) {
+            return Some(id);
+        }
+        let sections = elf.elf_section_table().iter();
+        let of_sections = sections.filter_map(|section| {
+            let is_short = section.sh_size(endian) <= MAX_NOTE_BYTES && section.sh_type(endian) == SHT_NOTE;
+            is_short.then(|| section.notes(endian, data).ok().flatten())?
+        });
+        of_sections.take(MAX_NOTES).find_map(Self::among)
+    }
+
+    fn among(mut notes: NoteIterator<'_, object::elf::FileHeader64<LittleEndian>>) -> Option<Self> {
+        while let Some(note) = notes.next().ok()? {
+            if note.name() == object::elf::ELF_NOTE_GNU
+                && note.n_type(LittleEndian) == object::elf::NT_GNU_BUILD_ID
+            {
+                return Self::new(note.desc());
+            }
+        }
+        None
     }
 
     /// Opens the file at `path` if it has this build-id.
@@ -179,7 +210,7 @@ impl fmt::Display for BuildId {
 
 fn build_id_of(file: &File) -> Option<BuildId> {
     let cache = ReadCache::new(file);
-    BuildId::of(&ElfFile64::<LittleEndian, _>::parse(&cache).ok()?)
+    BuildId::of(&parse_copied(&cache)?)
 }
 
 fn crc_of(mut file: &File) -> io::Result<u32> {

@@ -5,6 +5,16 @@
 //! (binutils' linker, with its package of debug files).
 #![allow(unsafe_code)]
 
+/// Bytes of memory that are this program's own and resident; 0 where that is not known.
+pub(super) fn own_bytes() -> usize {
+    // Pages: in all, resident, and of files among those (proc_pid_statm(5)).
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut pages = text.split(' ').skip(1).map(|pages| pages.parse().unwrap_or(0));
+    let (resident, of_files): (usize, usize) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    let page = usize::try_from(procfs::page_size()).unwrap_or(0);
+    resident.saturating_sub(of_files).saturating_mul(page)
+}
+
 /// Gives back pages that nothing is on.
 #[cfg(target_env = "gnu")]
 pub(super) fn give_back() {

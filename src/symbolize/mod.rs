@@ -20,6 +20,7 @@ mod lines;
 mod mini_debug;
 mod object;
 mod perf_map;
+mod proportions;
 mod sections;
 mod split;
 mod symbols;
@@ -42,6 +43,9 @@ pub use perf_map::PerfMap;
 const MAX_OBJECTS: usize = 64;
 /// About how much memory objects may take together, in bytes; the one in use may exceed it alone.
 const MAX_MEMORY: usize = 1 << 30;
+/// The most that one object may turn out to take, in bytes: its debug information, uncompressed, and twice that for what
+/// is made of it. What takes more was made to.
+const MAX_OF_ONE: usize = 3 << 30;
 /// The same while no names are sought.
 const KEPT_MEMORY: usize = 64 << 20;
 /// How much memory the names that are remembered may take, in bytes: those of some 100 thousand addresses of C++ or Rust
@@ -154,7 +158,9 @@ impl Symbolizer {
             return known.clone();
         }
         let code = if exact { svma } else { svma.wrapping_sub(1) };
+        let before = heap::own_bytes();
         let symbolized = Arc::new(self.loaded(object).symbolize(svma.get(), code.get()));
+        self.account(object, heap::own_bytes().saturating_sub(before));
         self.remember(lookup, symbolized.clone());
         // What is read for one address can be much: its object's debug information, and its unit's.
         self.shrink(1, MAX_MEMORY);
@@ -184,6 +190,21 @@ impl Symbolizer {
         }
         self.objects
             .get_or_insert(object.key, || unreachable!("the object was put there above"))
+    }
+
+    /// Adds to what an object is known to take. Of one that takes too much, only symbols are used from now on.
+    fn account(&mut self, object: CodeObject<'_>, bytes: usize) {
+        let Some(loaded) = self.objects.peek_mut(&object.key) else {
+            return;
+        };
+        if loaded.add_memory(bytes) > MAX_OF_ONE {
+            tracing::warn!(
+                "the debug information of {} takes out of proportion: it is not used any more",
+                object.path.display()
+            );
+            loaded.give_up_lines();
+            heap::give_back();
+        }
     }
 
     /// Forgets the objects that were not used for the longest time until the rest takes at most `memory` or is no more

@@ -1,12 +1,12 @@
 //! Everything names come from for one object: its own symbols and debug information, and those of its
 //! separate debug file.
 
+use std::cell::Cell;
 use std::path::Path;
 
 use gimli::Dwarf;
 use object::read::ReadCache;
-use object::read::elf::ElfFile64;
-use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, ReadRef, SectionFlags, SymbolFlags, elf};
+use object::{Object, ObjectSection, ObjectSymbol, ReadRef, SectionFlags, SymbolFlags, elf};
 
 use super::debug_file::{DebugLinks, SupplementaryLink};
 use super::debug_files::{DebugFile, DebugFiles};
@@ -14,16 +14,16 @@ use super::demangle::demangle;
 use super::frame::{Gap, Symbol, Symbolized};
 use super::lines::Lines;
 use super::mini_debug;
-use super::sections::{Budget, Content, Reader, Source, has_lines};
+use super::sections::{Budget, Content, Elf, Reader, Source, has_lines, parse_copied, parse_mapped};
 use super::split::SplitUnits;
 use super::symbols::{RawSymbol, SymbolTable};
+use crate::untrusted::MAX_NAME;
 
-type Elf<'a, R> = ElfFile64<'a, LittleEndian, R>;
-
-/// The most code symbols taken from one file. The largest browsers have some two million.
-const MAX_SYMBOLS: usize = 1 << 23;
+/// The most symbols that are looked at in one table, and the most of code that are taken from one file. The largest
+/// browsers have some two million.
+const MAX_SYMBOLS: usize = 1 << 22;
 /// The most bytes of names taken from one file. Names can overlap, so the file's size is no bound.
-const MAX_NAME_BYTES: usize = 1 << 29;
+const MAX_NAME_BYTES: usize = 1 << 28;
 
 /// The names of one object.
 pub(super) struct LoadedObject {
@@ -31,16 +31,19 @@ pub(super) struct LoadedObject {
     lines: Option<Lines>,
     /// Why there is less than there could be.
     gap: Option<Gap>,
+    /// Bytes that were taken while it was read, and looked into.
+    taken: usize,
 }
 
 impl LoadedObject {
     /// Reads the object at `path`, whose file holds `bytes`, and its debug file if there is one among `files`.
     pub(super) fn load(bytes: &[u8], path: &Path, files: &DebugFiles) -> Self {
-        let Ok(own) = Elf::parse(bytes) else {
+        let Some(own) = parse_mapped(bytes) else {
             return Self {
                 symbols: SymbolTable::default(),
                 lines: None,
                 gap: Some(Gap::Unreadable),
+                taken: 0,
             };
         };
         let debug = match has_lines(&own) && own.symbol_table().is_some() {
@@ -59,7 +62,23 @@ impl LoadedObject {
             Some(Err(gap)) => (None, Some(gap)),
             None => (None, symbols.is_empty().then_some(Gap::NoSymbols)),
         };
-        Self { symbols, lines, gap }
+        Self {
+            symbols,
+            lines,
+            gap,
+            taken: 0,
+        }
+    }
+
+    /// Adds to the bytes that were taken for it; returns how many that are.
+    pub(super) fn add_memory(&mut self, bytes: usize) -> usize {
+        self.taken = self.taken.saturating_add(bytes);
+        self.taken
+    }
+
+    /// Forgets the debug information.
+    pub(super) fn give_up_lines(&mut self) {
+        (self.lines, self.gap, self.taken) = (None, Some(Gap::TooLarge), 0);
     }
 
     /// What is known of `address`, where the code to look up is at `lookup`.
@@ -91,7 +110,7 @@ impl LoadedObject {
     /// About how much memory this takes, in bytes.
     pub(super) fn memory(&self) -> usize {
         let lines = self.lines.as_ref().map_or(0, Lines::memory);
-        lines.saturating_add(self.symbols.memory())
+        lines.saturating_add(self.symbols.memory()).max(self.taken)
     }
 }
 
@@ -106,7 +125,7 @@ impl LineLoader<'_> {
     /// Those of its debug file, if it has any.
     fn load_debug(&self, debug: &DebugFile) -> Option<Result<Lines, Gap>> {
         let cache = ReadCache::new(&debug.file);
-        let elf = Elf::parse(&cache).ok()?;
+        let elf = parse_copied(&cache)?;
         has_lines(&elf).then(|| self.load(&elf, Content::File(&debug.file), debug.path.as_deref()))
     }
 
@@ -145,7 +164,7 @@ impl LineLoader<'_> {
         let file = self.files.supplementary(link, path, self.object);
         let file = file.ok_or(Gap::NoSupplementaryFile)?;
         let cache = ReadCache::new(&file);
-        let elf = Elf::parse(&cache).map_err(|_| Gap::Malformed)?;
+        let elf = parse_copied(&cache).ok_or(Gap::Malformed)?;
         let content = Content::File(&file);
         Source { elf: &elf, content }.dwarf(budget)
     }
@@ -156,7 +175,7 @@ impl LineLoader<'_> {
 fn symbols<'a, R: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&DebugFile>) -> SymbolTable {
     let mut raw = code_symbols(own);
     let cache = debug.map(|debug| ReadCache::new(&debug.file));
-    let debug = cache.as_ref().and_then(|cache| Elf::parse(cache).ok());
+    let debug = cache.as_ref().and_then(parse_copied);
     if let Some(debug) = &debug {
         raw.extend(code_symbols(debug));
     }
@@ -165,7 +184,7 @@ fn symbols<'a, R: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&DebugFile>) -> S
         true => None,
         false => mini_debug::read(own).ok().flatten(),
     };
-    let mini = mini.as_deref().and_then(|mini| Elf::parse(mini).ok());
+    let mini = mini.as_deref().and_then(parse_mapped);
     if let Some(mini) = &mini {
         raw.extend(code_symbols(mini));
     }
@@ -175,19 +194,22 @@ fn symbols<'a, R: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&DebugFile>) -> S
 /// The symbols of both tables that lie in code, up to the limits.
 fn code_symbols<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Vec<RawSymbol<'a>> {
     let section_ends = code_section_ends(elf);
-    let mut name_bytes = 0;
+    let name_bytes = Cell::new(0);
     elf.symbols()
-        .chain(elf.dynamic_symbols())
-        .filter_map(|symbol| code_symbol(&symbol, &section_ends))
         .take(MAX_SYMBOLS)
-        .take_while(|symbol| {
-            name_bytes += symbol.name.len();
-            name_bytes <= MAX_NAME_BYTES
-        })
+        .chain(elf.dynamic_symbols().take(MAX_SYMBOLS))
+        .take_while(|_| name_bytes.get() <= MAX_NAME_BYTES)
+        .filter_map(|symbol| code_symbol(&symbol, &section_ends, &name_bytes))
+        .take(MAX_SYMBOLS)
         .collect()
 }
 
-fn code_symbol<'a>(symbol: &impl ObjectSymbol<'a>, section_ends: &[Option<u64>]) -> Option<RawSymbol<'a>> {
+/// The symbol, if it is one of code. What was read for its name is added to `name_bytes`.
+fn code_symbol<'a>(
+    symbol: &impl ObjectSymbol<'a>,
+    section_ends: &[Option<u64>],
+    name_bytes: &Cell<usize>,
+) -> Option<RawSymbol<'a>> {
     let SymbolFlags::Elf { st_info, .. } = symbol.flags() else {
         return None;
     };
@@ -197,11 +219,13 @@ fn code_symbol<'a>(symbol: &impl ObjectSymbol<'a>, section_ends: &[Option<u64>])
         _ => return None,
     };
     let section_end = *section_ends.get(symbol.section_index()?.0)?;
+    let name = symbol.name_bytes().ok();
+    name_bytes.set(name_bytes.get() + name.map_or(MAX_NAME, <[u8]>::len));
     Some(RawSymbol {
         start: symbol.address(),
         size: symbol.size(),
         section_end: section_end?,
-        name: symbol.name_bytes().ok()?,
+        name: name?,
         global: symbol.is_global(),
         function,
     })

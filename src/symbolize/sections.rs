@@ -9,9 +9,33 @@ use std::sync::Arc;
 
 use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, EndianArcSlice, LittleEndian, SectionId};
 use object::read::ReadCache;
-use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection};
+use object::read::elf::ElfFile64;
+use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection, ReadRef};
 
 use super::frame::Gap;
+use super::proportions;
+use crate::untrusted::{MAX_SECTIONS as MOST_SECTIONS, Untrusted};
+
+/// An ELF file that nobody vouches for.
+pub(super) type Elf<'a, R> = ElfFile64<'a, object::LittleEndian, Untrusted<R>>;
+
+/// The headers of a file that is in memory.
+pub(super) fn parse_mapped(bytes: &[u8]) -> Option<Elf<'_, &[u8]>> {
+    parse(Untrusted::mapped(bytes))
+}
+
+/// The headers of a file that is copied as it is read.
+pub(super) fn parse_copied<'a, 'f>(
+    cache: &'a ReadCache<&'f File>,
+) -> Option<Elf<'a, &'a ReadCache<&'f File>>> {
+    parse(Untrusted::copied(cache))
+}
+
+/// A section is looked for among all of them, and many are.
+fn parse<'a, R: ReadRef<'a>>(bytes: Untrusted<R>) -> Option<Elf<'a, R>> {
+    let elf = ElfFile64::parse(bytes).ok()?;
+    (elf.elf_section_table().len() <= MOST_SECTIONS).then_some(elf)
+}
 
 /// The most bytes of debug sections, uncompressed, that are held for one object.
 const MAX_SECTIONS: u64 = 1 << 30;
@@ -99,8 +123,10 @@ impl<'d, E: Object<'d>> Source<'_, E> {
     pub(super) fn dwarf(&self, budget: &mut Budget) -> Result<Dwarf<Reader>, Gap> {
         let section = |id: SectionId| self.section(WHOLE.contains(&id).then(|| id.name()), budget);
         let mut dwarf = Dwarf::load(section)?;
+        proportions::check_units(&dwarf)?;
         // Units that dwz makes share one large table of abbreviations.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
+        proportions::check_lines(&dwarf)?;
         Ok(dwarf)
     }
 

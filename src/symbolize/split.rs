@@ -12,14 +12,13 @@ use std::sync::Arc;
 
 use addr2line::SplitDwarfLoad;
 use gimli::{DebugInfo, Dwarf, DwarfPackage, DwoId, Reader as _, Section, UnitType};
-use object::LittleEndian;
 use object::read::ReadCache;
-use object::read::elf::ElfFile64;
 
 use super::debug_file::{DEBUG_DIRECTORY, open_regular};
 use super::frame::Gap;
 use super::lines::check_nesting;
-use super::sections::{Budget, Content, Reader, Source};
+use super::proportions;
+use super::sections::{Budget, Content, Reader, Source, parse_copied};
 
 /// Finds the split units of one object.
 #[derive(Debug)]
@@ -95,11 +94,12 @@ impl SplitUnits {
         let paths = unit_paths(&self.objects, wanted);
         for file in opened(&self.roots, &paths) {
             let cache = ReadCache::new(&file);
-            let Ok(elf) = ElfFile64::<LittleEndian, _>::parse(&cache) else {
+            let Some(elf) = parse_copied(&cache) else {
                 continue;
             };
             let content = Content::File(&file);
             let mut unit = Source { elf: &elf, content }.split(&mut self.budget)?;
+            proportions::check_units(&unit)?;
             unit.make_dwo(&wanted.parent);
             if let Some(unit) = alone(unit, wanted.dwo_id) {
                 return Ok(unit);
@@ -125,7 +125,7 @@ fn find_package(
     let paths: Vec<PathBuf> = objects.iter().flat_map(|object| package_paths(object)).collect();
     let file = opened(roots, &paths).next().ok_or(Gap::NoSplitFile)?;
     let cache = ReadCache::new(&file);
-    let elf = ElfFile64::<LittleEndian, _>::parse(&cache).map_err(|_| Gap::Malformed)?;
+    let elf = parse_copied(&cache).ok_or(Gap::Malformed)?;
     let content = Content::File(&file);
     Source { elf: &elf, content }.package(budget)
 }

@@ -2,7 +2,8 @@
 //!
 //! A stack is recorded as addresses and reported later, when the code may be gone. Time is cut into epochs,
 //! within each of which an address means at most one thing; a new epoch begins when an address starts to mean
-//! something else.
+//! something else. What is kept is bounded: of a process that maps other code again and again, what addresses meant in
+//! its oldest epochs is forgotten, and they have no names then.
 
 use std::sync::Arc;
 
@@ -16,7 +17,19 @@ use super::modules::ModuleId;
 pub struct History {
     // Shared with the processes that were forked in an epoch, for as long as nothing is added to it.
     epochs: Vec<Arc<Mappings>>,
+    /// Epochs before this one are forgotten.
+    first: usize,
+    /// Mappings of all others.
+    entries: usize,
 }
+
+/// Mappings of all epochs that are kept, some hundred bytes each. A program that loads a hundred libraries and replaces one
+/// of them can do so five thousand times.
+const MOST_ENTRIES: usize = 1 << 19;
+/// Mappings of one epoch besides those of this moment: code that was mapped anywhere, and is gone.
+const MOST_PAST: usize = 1 << 14;
+/// Later epochs in which an address is looked for.
+const MOST_LATER: usize = 1 << 10;
 
 /// Whether a reading of the mappings began an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +44,8 @@ impl Default for History {
     fn default() -> Self {
         Self {
             epochs: vec![Arc::default()],
+            first: 0,
+            entries: 0,
         }
     }
 }
@@ -38,18 +53,32 @@ impl Default for History {
 impl History {
     /// Adds the mappings of this moment.
     pub fn add(&mut self, now: &Mappings) -> Epoch {
-        let conflict = self.epochs.last().is_none_or(|current| conflicts(current, now));
-        if conflict {
+        let is_full = |current: &Mappings| current.entries().len() > now.entries().len() + MOST_PAST;
+        let last = self.epochs.last();
+        if last.is_none_or(|current| conflicts(current, now) || is_full(current)) {
             self.epochs.push(Arc::new(now.clone()));
+            self.entries += now.entries().len();
+            self.forget();
             return Epoch::New;
         }
         if let Some(current) = self.epochs.last_mut() {
             let all: Mappings = current.entries().iter().chain(now.entries()).cloned().collect();
             if all.entries() != current.entries() {
+                self.entries += all.entries().len();
+                self.entries -= current.entries().len();
                 *current = Arc::new(all);
             }
         }
         Epoch::Same
+    }
+
+    /// Forgets the oldest epochs, but not the current one, until the rest is not too much.
+    fn forget(&mut self) {
+        while self.entries > MOST_ENTRIES && self.first + 1 < self.epochs.len() {
+            let forgotten = std::mem::take(&mut self.epochs[self.first]);
+            self.entries -= forgotten.entries().len();
+            self.first += 1;
+        }
     }
 
     /// The epoch of what is walked now.
@@ -62,8 +91,11 @@ impl History {
         let then = usize::try_from(epoch)
             .ok()
             .and_then(|epoch| self.epochs.get(epoch));
+        let then = then.cloned().unwrap_or_default();
         Self {
-            epochs: vec![then.cloned().unwrap_or_default()],
+            first: 0,
+            entries: then.entries().len(),
+            epochs: vec![then],
         }
     }
 
@@ -83,6 +115,7 @@ impl History {
         let later = self.epochs.get(known + 1..).unwrap_or_default();
         let found = later
             .iter()
+            .take(MOST_LATER)
             .chain(self.epochs.get(known))
             .find_map(|mappings| mappings.find(address))?;
         Some(place(found, address))
@@ -180,6 +213,40 @@ mod tests {
             Some((ModuleId::new(2), Svma::new(0x100)))
         );
         assert_eq!(history.resolve(2, Avma::new(0x1900)), None);
+    }
+
+    /// Code that is replaced, or that moves, without end is kept up to a bound: what was last is known, what was long ago
+    /// is not.
+    #[test]
+    fn oldest_epochs_are_forgotten() {
+        let many = |number: u32| -> Mappings {
+            let entries = (0..10_000).map(|at| module(0x1000 * at, 0x1000 * at + 0x800, number));
+            entries.collect()
+        };
+        let mut replaced = History::default();
+        for number in 0..200 {
+            replaced.add(&many(number));
+            assert!(replaced.entries <= MOST_ENTRIES, "{number}");
+        }
+        let known = |history: &History, epoch| history.resolve(epoch, Avma::new(0x1000)).is_some();
+        let last = replaced.current();
+        assert_eq!(last, 199);
+        assert_eq!(
+            (
+                known(&replaced, 0),
+                known(&replaced, last),
+                known(&replaced, last - 20)
+            ),
+            (false, true, true)
+        );
+        let mut moved = History::default();
+        for round in 0..40 {
+            let entries =
+                (1000 * round..1000 * (round + 1)).map(|at| module(0x1000 * at, 0x1000 * at + 0x800, 1));
+            moved.add(&entries.collect());
+        }
+        assert_eq!(moved.current(), 2);
+        assert!(moved.resolve(2, Avma::new(0x1000 * 39_999)).is_some());
     }
 
     /// What was not known yet is what the next reading that has it says, not what was there before.

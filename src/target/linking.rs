@@ -3,9 +3,12 @@
 //! Pure. Untrusted input: bounded by the file's own dynamic segment, names that lie outside it are left out.
 
 use object::LittleEndian;
+use object::ReadRef;
 use object::elf::{self, FileHeader64};
 use object::read::StringTable;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+
+use crate::untrusted::Untrusted;
 
 type Header = FileHeader64<LittleEndian>;
 type Segments<'a> = &'a [elf::ProgramHeader64<LittleEndian>];
@@ -23,16 +26,19 @@ pub(super) struct Linking {
 
 /// An object needs at most as many others; the linker of a large browser needs 120.
 const MAX_NEEDED: usize = 4096;
+/// Entries of the dynamic segment that are looked at; objects have some thirty, and one for each other that they need.
+const MAX_ENTRIES: usize = MAX_NEEDED + 1024;
 
 impl Linking {
     /// Reads an ELF file; what cannot be read is as if it were not there.
     pub(super) fn read(bytes: &[u8]) -> Self {
+        let bytes = Untrusted::mapped(bytes);
         Header::parse(bytes)
             .and_then(|header| header.program_headers(LittleEndian, bytes))
             .map_or_else(|_| Self::default(), |segments| Self::of_segments(bytes, segments))
     }
 
-    fn of_segments(bytes: &[u8], segments: Segments<'_>) -> Self {
+    fn of_segments<'a>(bytes: impl ReadRef<'a>, segments: Segments<'_>) -> Self {
         let endian = LittleEndian;
         let interpreter = segments
             .iter()
@@ -41,6 +47,7 @@ impl Linking {
             .iter()
             .find_map(|segment| segment.dynamic(endian, bytes).ok().flatten())
             .unwrap_or_default();
+        let entries = entries.get(..MAX_ENTRIES).unwrap_or(entries);
         let values = |tag| {
             let of_tag = move |entry: &&elf::Dyn64<LittleEndian>| entry.d_tag(endian) == tag;
             entries.iter().filter(of_tag).map(|entry| entry.d_val(endian))
@@ -50,7 +57,7 @@ impl Linking {
             .and_then(|address| loaded_from(bytes, segments, address));
         let name = |offset: u64| {
             let strings = strings?;
-            let strings = StringTable::new(strings, 0, strings.len() as u64);
+            let strings = StringTable::new(Untrusted::mapped(strings), 0, strings.len() as u64);
             strings.get(u32::try_from(offset).ok()?).ok().map(<[u8]>::to_vec)
         };
         Self {
@@ -62,7 +69,7 @@ impl Linking {
 }
 
 /// The bytes from an address to the end of the loaded segment that holds it.
-fn loaded_from<'a>(bytes: &'a [u8], segments: Segments<'_>, address: u64) -> Option<&'a [u8]> {
+fn loaded_from<'a>(bytes: impl ReadRef<'a>, segments: Segments<'_>, address: u64) -> Option<&'a [u8]> {
     let endian = LittleEndian;
     segments.iter().find_map(|segment| {
         let into = usize::try_from(address.checked_sub(segment.p_vaddr(endian))?).ok()?;

@@ -15,6 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::sys::resource::{Resource, getrlimit};
 use thiserror::Error;
 use unwind_tables::elf::{ElfView, Segment};
 use unwind_tables::error::TableError;
@@ -169,6 +170,9 @@ pub enum Unreadable {
     /// No segment of the file is mapped there.
     #[error("no segment of the file belongs there")]
     NoSegment,
+    /// There are too many other files, each of which stays open.
+    #[error("{0} other files were mapped as code before, more than are kept open: ulimit -n allows more")]
+    TooMany(usize),
     /// `[vsyscall]`: a fixed kernel page that only looks mapped.
     #[error("it is a page of the kernel's")]
     KernelPage,
@@ -199,6 +203,17 @@ pub struct Modules {
 struct Opened {
     file: File,
     device_unconfirmed: bool,
+}
+
+/// Files that are kept open at most, whatever else may be: a program of a thousand plugins has not a tenth of it.
+const MOST_FILES: usize = 1 << 14;
+/// Names that are remembered at most.
+const MOST_NAMES: usize = 1 << 16;
+
+/// Files that are kept open, of those that may be: probes and everything else need some, too.
+fn most_files() -> usize {
+    let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    usize::try_from(allowed / 2).unwrap_or(usize::MAX).min(MOST_FILES)
 }
 
 /// No vDSO is larger: it is two pages of code on x86-64.
@@ -251,6 +266,10 @@ impl Modules {
             return Ok(*known);
         }
         let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path))?;
+        // A file can have any number of names, one after another.
+        if self.seen.len() == MOST_NAMES {
+            self.seen.clear();
+        }
         // A failure is not kept: it can be that the mapping has just gone.
         self.seen.insert(key, module);
         Ok(module)
@@ -275,6 +294,9 @@ impl Modules {
         let inode = (metadata.dev(), metadata.ino());
         if let Some(&known) = self.by_file.get(&inode) {
             return Ok(known);
+        }
+        if self.by_file.len() >= most_files() {
+            return Err(Unreadable::TooMany(self.by_file.len()));
         }
         let bytes = MappedFile::map(&file).map_err(|error| cannot_open(&error))?;
         let id = self.insert(path, Content::File { file, bytes }, device_unconfirmed)?;

@@ -59,6 +59,12 @@ impl Memleak {
         Self::start(command, pid, &[], &[NO_INTERVAL])
     }
 
+    /// As [`Memleak::attach_reporting`], by a command that becomes memleak.
+    #[track_caller]
+    pub fn attach_reporting_by(command: Command, pid: u32, flags: &[&str], interval: &[&str]) -> Self {
+        Self::start(command, pid, flags, interval)
+    }
+
     /// Traces the kernel's own allocations.
     #[track_caller]
     pub fn attach_to_kernel(flags: &[&str], interval: &str) -> Self {
@@ -141,6 +147,26 @@ impl Memleak {
     /// Sends a signal, as `kill -NAME` does.
     pub fn signal(&self, name: &str) {
         signal(self.child.id(), name);
+    }
+
+    /// Seconds of a processor that it has taken so far.
+    #[track_caller]
+    pub fn cpu_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
+        let fields = stat.rsplit(") ").next().expect("behind its name");
+        let ticks = fields.split(' ').skip(11).take(2);
+        // USER_HZ is 100 wherever Linux runs.
+        ticks
+            .map(|ticks| ticks.parse::<f64>().expect("a number"))
+            .sum::<f64>()
+            / 100.0
+    }
+
+    /// Files that it has open.
+    #[track_caller]
+    pub fn open_files(&self) -> usize {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        files.expect("it runs").count()
     }
 
     /// Asks for an end and returns the last report as text, for flags with a `--format`.

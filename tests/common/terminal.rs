@@ -34,7 +34,7 @@ pub struct Terminal {
 }
 
 /// Of a session of its own, as a login has it, or without any.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Session {
     Own,
     None,

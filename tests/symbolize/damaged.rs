@@ -89,6 +89,33 @@ fn check_with_damaged(program: &Path, file: &Path, root: &Path, place: &str) {
     fs::remove_file(place).expect("it is ours");
 }
 
+/// A megabyte of debug information that stands for hundreds of gigabytes, as thousands of units each have all of the same
+/// abbreviations, rows of lines or lists of files, is refused at once, and symbols still name the code.
+#[test]
+fn what_multiplies_is_refused() {
+    let directory = directory("multiplied");
+    let source = source("multiplied_debug_info.S");
+    for (what, gap) in [
+        ("ABBREVIATIONS", Gap::Malformed),
+        ("LINES", Gap::Malformed),
+        ("SAME_LINES", Gap::Malformed),
+        ("FILES", Gap::TooLarge),
+    ] {
+        let file = directory.join(format!("{what}.so"));
+        let define = format!("-D{what}");
+        run(
+            "gcc",
+            &["-shared", "-nostdlib", &define, "-o", text(&file), &source],
+        );
+        let victim = names::dynamic_symbol(&file, "victim");
+        let began = std::time::Instant::now();
+        let found = Subject::new(&file).at(victim + 4, true);
+        assert_eq!(own_chain(&found)[0].0, "victim", "{what}");
+        assert_eq!(found.gap, Some(gap), "{what}");
+        assert!(began.elapsed().as_secs() < 20, "{what}: {:?}", began.elapsed());
+    }
+}
+
 /// Debug information nested deeper than this program's stack is refused, and symbols still name the code.
 #[test]
 fn endless_nesting_is_refused() {

@@ -12,7 +12,7 @@ use crate::addr::{self, FileOffset, Svma};
 use crate::architecture::Architecture;
 use crate::bytes::Bytes;
 use crate::error::TableError;
-use crate::sections::{eh_frame_from_header, section_data};
+use crate::sections::{MAX_CFI_BYTES, eh_frame_from_header, section_data};
 
 /// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,12 @@ const SHN_XINDEX: u16 = 0xffff;
 /// More section headers than any linked file has: Chromium's debug build has 50.
 const MAX_SECTIONS: u64 = 1 << 16;
 const NOTE_BUILD_ID: u32 = 3;
+/// Notes that are looked through, and bytes of each. Objects have half a dozen, and the largest, libc's list of places to
+/// probe, is some ten kilobytes; what a file claims beyond that can be a hole of any size.
+const MAX_NOTES: usize = 64;
+const MAX_NOTE_BYTES: u64 = 1 << 20;
+/// Bytes of code that are searched: the largest browsers have hardly more.
+const MAX_CODE_BYTES: u64 = 256 << 20;
 
 impl<'a> ElfView<'a> {
     /// Reads the headers of an executable or shared object that can run here.
@@ -124,8 +130,10 @@ impl<'a> ElfView<'a> {
         view.read_program_headers()
             .ok_or(TableError::Malformed("program headers lie outside the file"))?;
         if view.build_id.is_none() {
-            let mut notes = view.sections.iter().filter(|section| section.kind == SHT_NOTE);
-            view.build_id = notes.find_map(|section| find_build_id(file, section.offset, section.size, 4));
+            let notes = view.sections.iter().filter(|section| section.kind == SHT_NOTE);
+            view.build_id = notes
+                .take(MAX_NOTES)
+                .find_map(|section| find_build_id(file, section.offset, section.size, 4));
         }
         Ok(view)
     }
@@ -136,6 +144,7 @@ impl<'a> ElfView<'a> {
             return None;
         }
         let headers = self.bytes.at(start, u64::from(count) * PROGRAM_HEADER_BYTES)?;
+        let mut notes = 0;
         for at in (0..u64::from(count)).map(|number| number * PROGRAM_HEADER_BYTES) {
             let (kind, flags) = (headers.u32(at)?, headers.u32(at + 4)?);
             let (offset, svma) = (headers.u64(at + 8)?, headers.u64(at + 16)?);
@@ -145,7 +154,8 @@ impl<'a> ElfView<'a> {
                     let segment = self.segment(offset, svma, file_size, memory_size, flags);
                     self.segments.extend(segment);
                 }
-                PT_NOTE if self.build_id.is_none() => {
+                PT_NOTE if self.build_id.is_none() && notes < MAX_NOTES => {
+                    notes += 1;
                     self.build_id = find_build_id(self.bytes, offset, file_size, headers.u64(at + 48)?);
                 }
                 PT_GNU_EH_FRAME => self.eh_frame_hdr = Some(Svma::new(svma)),
@@ -243,12 +253,13 @@ impl<'a> ElfView<'a> {
         self.bytes.at(start.get(), segment.offset.end.offset_from(start))
     }
 
-    /// Gives the file's bytes of ranges of code, each in one segment, of no more bytes in all than the file has.
+    /// Gives the file's bytes of ranges of code, each in one segment, of no more bytes in all than the file has, and
+    /// [`MAX_CODE_BYTES`].
     pub(crate) fn code_bytes(&self) -> impl FnMut(&Range<Svma>) -> Option<&'a [u8]> {
         let executable = self.segments.iter().filter(|segment| segment.executable);
         let mut segments: Vec<_> = executable.cloned().collect();
         segments.sort_by_key(|segment| segment.svma.start);
-        let (bytes, mut budget) = (self.bytes, self.bytes.len());
+        let (bytes, mut budget) = (self.bytes, self.bytes.len().min(MAX_CODE_BYTES));
         move |range| {
             let after = segments.partition_point(|segment| segment.svma.start <= range.start);
             let segment = segments.get(after.checked_sub(1)?)?;
@@ -283,7 +294,8 @@ impl<'a> ElfView<'a> {
         segments.map(Segment::file_backed).collect()
     }
 
-    /// `.eh_frame`, from the section headers or else through `PT_GNU_EH_FRAME`.
+    /// `.eh_frame`, from the section headers or else through `PT_GNU_EH_FRAME`; `None` also when it is damaged or
+    /// implausibly large.
     pub fn eh_frame(&self) -> Option<CfiSection<'a>> {
         if let Some(section) = self.section(b".eh_frame") {
             return Some(CfiSection {
@@ -299,8 +311,9 @@ impl<'a> ElfView<'a> {
         let end = eh_frame
             .last_fde
             .and_then(|last| entry_end(bytes, last, eh_frame.svma));
+        let length = end.unwrap_or(bytes.len()).min(MAX_CFI_BYTES);
         Some(CfiSection {
-            data: Cow::Borrowed(bytes.at(0, end.unwrap_or(bytes.len()))?.0),
+            data: Cow::Borrowed(bytes.at(0, length)?.0),
             svma: eh_frame.svma,
             exact: end.is_some(),
         })
@@ -395,6 +408,7 @@ fn sections(file: Bytes<'_>) -> Option<Vec<Section<'_>>> {
 /// or 8 as `p_align` says).
 fn find_build_id(file: Bytes<'_>, start: u64, size: u64, align: u64) -> Option<Range<FileOffset>> {
     let notes = file.at(start, size)?;
+    let notes = notes.at(0, size.min(MAX_NOTE_BYTES))?;
     let align = if align == 8 { 8 } else { 4 };
     let mut at: u64 = 0;
     loop {

@@ -17,13 +17,20 @@ const COMPRESS_ZLIB: u32 = 1;
 const COMPRESS_ZSTD: u32 = 2;
 /// CFI packs 3 to 6 times smaller with zlib; what claims to grow beyond this is an attack.
 const MAX_EXPANSION: u64 = 64;
+/// Bytes of a section of call frame information that are read. A row takes five or six, so that a third of this has more
+/// rows than an image can hold; a file with a hole in it can claim any size.
+pub(crate) const MAX_CFI_BYTES: u64 = 256 << 20;
 
-/// A section's contents; `None` when they lie outside the file, are damaged, or claim to be enormous.
+/// The contents of a section of call frame information; `None` when they lie outside the file, are damaged, or claim to
+/// be enormous.
 pub(crate) fn section_data<'a>(file: Bytes<'a>, section: &Section<'a>) -> Option<Cow<'a, [u8]>> {
     if section.kind == SHT_NOBITS {
         return None;
     }
     let bytes = file.at(section.offset, section.size)?;
+    if bytes.len() > MAX_CFI_BYTES {
+        return None;
+    }
     if section.flags & SHF_COMPRESSED == 0 {
         return Some(Cow::Borrowed(bytes.0));
     }
@@ -34,7 +41,7 @@ pub(crate) fn section_data<'a>(file: Bytes<'a>, section: &Section<'a>) -> Option
     };
     let uncompressed_size = bytes.u64(8)?;
     let packed_size = bytes.len().checked_sub(COMPRESSION_HEADER_BYTES)?;
-    if uncompressed_size > packed_size.saturating_mul(MAX_EXPANSION) {
+    if uncompressed_size > packed_size.saturating_mul(MAX_EXPANSION).min(MAX_CFI_BYTES) {
         return None;
     }
     let packed = CompressedData {
@@ -86,6 +93,10 @@ fn last_fde(bytes: Bytes<'_>, svma: Svma, count_at: u64) -> Option<Svma> {
         return None;
     }
     let count = u64::from(bytes.u32(count_at)?);
+    // An entry stands for a CFI entry of twice its size at least.
+    if count > MAX_CFI_BYTES / 16 {
+        return None;
+    }
     let table = bytes.at(count_at + 4, count * 8)?;
     let (entries, _) = table.0.as_chunks::<8>();
     let fde = |entry: &[u8; 8]| i32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);

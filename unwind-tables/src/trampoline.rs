@@ -31,6 +31,8 @@ const AARCH64: [&[u8]; 2] = [
     // mov w8, #139; svc #0
     &[0x68, 0x11, 0x80, 0x52, 0x01, 0, 0, 0xd4],
 ];
+/// Trampolines that are believed of one object, which has one or two.
+const MAX_TRAMPOLINES: usize = 1024;
 /// `uc_mcontext` in `struct ucontext`, and in it the registers in the order of `struct sigcontext`, by their DWARF
 /// numbers; after them come rsp and rip.
 const MCONTEXT: i32 = 40;
@@ -65,6 +67,9 @@ pub(crate) fn find<'a>(
         // By the last byte of the system call: most gaps are too short for more to be worth its while.
         for end in memchr::memchr_iter(last, bytes).map(|last| last + 1) {
             let code = codes.iter().find(|code| bytes[..end].ends_with(code));
+            if found.len() == MAX_TRAMPOLINES {
+                return found;
+            }
             if let Some(code) = code {
                 let start = end.saturating_sub(code.len()).saturating_sub(1);
                 found.push(gap.start.wrapping_add(start as u64)..gap.start.wrapping_add(end as u64));

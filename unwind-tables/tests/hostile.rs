@@ -276,6 +276,38 @@ fn compression_bombs_are_not_unpacked() {
     }
 }
 
+/// Notes of megabytes that sixty thousand segments and sections refer to: the first few are looked through.
+#[test]
+fn notes_are_not_read_for_ever() {
+    let mut file = eh_frame(vec![0x1000; 60_000], vec![0; 4 << 20]);
+    let notes_at = u64::try_from(file.len()).expect("a size") - (4 << 20) - 4096;
+    for header in 1..60_000 {
+        let at = 64 + 56 * header;
+        file[at] = 4;
+        file[at + 8..at + 16].copy_from_slice(&notes_at.to_le_bytes());
+        file[at + 32..at + 40].copy_from_slice(&(4_u64 << 20).to_le_bytes());
+    }
+    assert!(check(&file).is_ok());
+}
+
+/// Code that is one signal trampoline after another is not described one by one.
+#[test]
+fn trampolines_are_not_found_for_ever() {
+    let segments: Vec<u64> = (0..2000).map(|number| 0x1000 + 0x1000 * number).collect();
+    let mut contents = cie(&[]);
+    contents.extend(fde(contents.len(), 0x1000, 1, &[]));
+    let mut file = eh_frame(segments, contents);
+    let at = file.len();
+    let code = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05].repeat(600);
+    file.extend(&code[..4096]);
+    for header in 0..2000 {
+        let offset = 64 + 56 * header + 8;
+        file[offset..offset + 8].copy_from_slice(&(at as u64).to_le_bytes());
+    }
+    let compiled = check(&file).expect("a readable file");
+    assert!(compiled.coverage.rows < 5000, "{:?}", compiled.coverage);
+}
+
 /// Many segments and many functions: finding the segment of each is a search, not a scan.
 #[test]
 fn many_segments_are_searched() {

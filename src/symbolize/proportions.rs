@@ -1,0 +1,154 @@
+//! Whether debug information is in proportion: what its reader makes of it can be far more than the file has bytes.
+//!
+//! The reader keeps the abbreviations and the lists of files of all units, and, of those that an address leads to, the rows
+//! of lines. Units can share them, which a few bytes each do, and everything is kept once for each that does. So what they
+//! refer to is measured before, and what does not fit into its section without lying on something else is not read. Names
+//! come from symbols then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gimli::{AttributeValue, DebugAbbrevOffset, Dwarf, Format, Reader as _, Section as _, UnitHeader};
+
+use super::frame::Gap;
+use super::sections::Reader;
+
+/// Units of one file; the largest browsers have some fifty thousand.
+const MOST_UNITS: usize = 1 << 19;
+/// Bytes of abbreviations. Each is kept as a hundred bytes, of five at least.
+const MOST_ABBREVIATIONS: usize = 16 << 20;
+/// Bytes of one unit's rows of lines, each of which is kept as thirty; the largest have a few megabytes.
+const MOST_ROWS: u64 = 32 << 20;
+/// Bytes of one unit's list of files, each of which is kept as a hundred, of three at least.
+const MOST_FILES: u64 = 4 << 20;
+/// The same of all units.
+const MOST_FILES_OF_ALL: u64 = 64 << 20;
+
+/// Checks that there are not too many units, and that their tables of abbreviations are apart from each other and not too
+/// large. To be called before any is read.
+///
+/// # Errors
+///
+/// [`Gap::TooLarge`], or the units cannot be told from each other.
+pub(super) fn check_units(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
+    let section = dwarf.debug_abbrev.reader();
+    if section.len() > MOST_ABBREVIATIONS {
+        return Err(Gap::TooLarge);
+    }
+    let (mut units, mut offsets) = (0, BTreeSet::new());
+    let mut headers = dwarf.units();
+    while let Some(header) = headers.next()? {
+        units += 1;
+        if units > MOST_UNITS {
+            return Err(Gap::TooLarge);
+        }
+        offsets.insert(header.debug_abbrev_offset().0);
+    }
+    let mut free_from = 0;
+    for offset in offsets {
+        if offset < free_from {
+            return Err(Gap::Malformed);
+        }
+        free_from = offset + abbreviations_length(section, DebugAbbrevOffset(offset));
+    }
+    Ok(())
+}
+
+/// Bytes of a table of abbreviations, up to where it is damaged.
+fn abbreviations_length(section: &Reader, offset: DebugAbbrevOffset) -> usize {
+    let mut table = section.clone();
+    if table.skip(offset.0).is_err() {
+        return 0;
+    }
+    let whole = table.len();
+    let mut skip = || -> gimli::Result<()> {
+        while table.read_uleb128()? != 0 {
+            table.read_uleb128()?;
+            table.read_u8()?;
+            loop {
+                let (name, form) = (table.read_uleb128()?, table.read_uleb128()?);
+                if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+                    table.read_sleb128()?;
+                }
+                if (name, form) == (0, 0) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    };
+    // The reader gives up there, too.
+    _ = skip();
+    whole - table.len()
+}
+
+/// Checks that rows of lines are apart from each other, and neither they nor lists of files are too large. To be called
+/// before any is read, and after abbreviations that are shared are.
+///
+/// # Errors
+///
+/// [`Gap::TooLarge`], or the units cannot be told from each other.
+pub(super) fn check_lines(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
+    let section = dwarf.debug_line.reader();
+    let (mut known, mut files_of_all, mut rows_of_all) = (BTreeMap::new(), 0, 0);
+    let mut headers = dwarf.units();
+    while let Some(header) = headers.next()? {
+        let Some(Lines { offset, has_code }) = lines_of(dwarf, &header) else {
+            continue;
+        };
+        let Some((rows, files)) = lengths(section, offset) else {
+            continue;
+        };
+        known.insert(offset as u64, rows);
+        files_of_all += files;
+        // What is shared with units that have no code, as dwz does it, is read for the one that has some.
+        rows_of_all += if has_code { rows } else { 0 };
+        if rows > MOST_ROWS || files > MOST_FILES || files_of_all > MOST_FILES_OF_ALL {
+            return Err(Gap::TooLarge);
+        }
+    }
+    let ends = known.iter().map(|(&offset, &rows)| offset.saturating_add(rows));
+    let are_apart = ends.zip(known.keys().skip(1)).all(|(end, &next)| end <= next);
+    match are_apart && rows_of_all <= 2 * section.len() as u64 {
+        true => Ok(()),
+        false => Err(Gap::Malformed),
+    }
+}
+
+/// Where a unit has its lines.
+struct Lines {
+    offset: usize,
+    has_code: bool,
+}
+
+fn lines_of(dwarf: &Dwarf<Reader>, unit: &UnitHeader<Reader>) -> Option<Lines> {
+    let abbreviations = dwarf.abbreviations(unit).ok()?;
+    let mut entries = unit.entries_raw(&abbreviations, None).ok()?;
+    let abbreviation = entries.read_abbreviation().ok()??;
+    let (mut found, mut has_code) = (None, false);
+    for &attribute in abbreviation.attributes() {
+        let attribute = entries.read_attribute(attribute).ok()?;
+        match (attribute.name(), attribute.value()) {
+            (gimli::DW_AT_stmt_list, AttributeValue::DebugLineRef(offset)) => found = Some(offset.0),
+            (gimli::DW_AT_low_pc | gimli::DW_AT_ranges, _) => has_code = true,
+            _ => {}
+        }
+    }
+    found.map(|offset| Lines { offset, has_code })
+}
+
+/// Bytes of a unit's lines, and of its list of files among them.
+fn lengths(section: &Reader, offset: usize) -> Option<(u64, u64)> {
+    let mut lines = section.clone();
+    lines.skip(offset).ok()?;
+    let (length, format) = lines.read_initial_length().ok()?;
+    let version = lines.read_u16().ok()?;
+    if version >= 5 {
+        // Sizes of addresses and of selectors.
+        lines.skip(2).ok()?;
+    }
+    let files = match format {
+        Format::Dwarf32 => u64::from(lines.read_u32().ok()?),
+        Format::Dwarf64 => lines.read_u64().ok()?,
+    };
+    Some((length as u64, files.min(length as u64)))
+}

@@ -1,0 +1,86 @@
+//! The bytes of files that others wrote, for parsers that take every length for true.
+//!
+//! A file with a hole in it can be of any size and takes no space, and a name can go on to the file's end. Parsers that
+//! read through [`Untrusted`] get neither pieces nor names beyond what any linked file has, so that what a lookup takes
+//! is bounded by how many there are, not by what they claim to be.
+
+use std::ops::Range;
+
+use object::ReadRef;
+
+/// Bytes of the longest name that is read. Longer ones, which some libraries of templates have, are shown by no more.
+pub(crate) const MAX_NAME: usize = 4096;
+/// Sections of the largest file: Chromium's debug build has 50, and numbers end at 65280 without an escape.
+pub(crate) const MAX_SECTIONS: usize = 1 << 16;
+/// Bytes of the largest table in a file that is mapped: the largest browsers' code and data have half of it.
+const MAX_MAPPED: u64 = 1 << 30;
+/// Bytes of the largest table that is copied: symbols, of which the largest browsers have some two million.
+const MAX_COPIED: u64 = 256 << 20;
+
+/// Bytes, in pieces that are not too large.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Untrusted<R> {
+    bytes: R,
+    most: u64,
+}
+
+impl<'a> Untrusted<&'a [u8]> {
+    /// Of a file that is in memory, or is mapped there.
+    pub(crate) fn mapped(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            most: MAX_MAPPED,
+        }
+    }
+}
+
+impl<R> Untrusted<R> {
+    /// Of a file that is copied as it is read.
+    pub(crate) fn copied(bytes: R) -> Self {
+        Self {
+            bytes,
+            most: MAX_COPIED,
+        }
+    }
+}
+
+impl<'a, R: ReadRef<'a>> ReadRef<'a> for Untrusted<R> {
+    fn len(self) -> Result<u64, ()> {
+        self.bytes.len()
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        match size > self.most {
+            true => Err(()),
+            false => self.bytes.read_bytes_at(offset, size),
+        }
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        let end = range.start.saturating_add(MAX_NAME as u64).min(range.end);
+        self.bytes.read_bytes_at_until(range.start..end, delimiter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names end within their limit or are none; pieces are what they are, up to theirs.
+    #[test]
+    fn names_and_pieces_are_bounded() {
+        let mut bytes = vec![b'x'; 3 * 4096];
+        bytes[4095] = 0;
+        bytes[2 * 4096] = 0;
+        let untrusted = Untrusted {
+            bytes: &bytes[..],
+            most: 5000,
+        };
+        let name = |start| untrusted.read_bytes_at_until(start..bytes.len() as u64, 0);
+        assert_eq!(name(0).map(<[u8]>::len), Ok(4095));
+        assert_eq!(name(4096), Err(()));
+        assert_eq!(name(4097).map(<[u8]>::len), Ok(4095));
+        assert_eq!(untrusted.read_bytes_at(1, 5000).map(<[u8]>::len), Ok(5000));
+        assert_eq!(untrusted.read_bytes_at(0, 5001), Err(()));
+    }
+}
