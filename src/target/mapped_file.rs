@@ -115,6 +115,7 @@ mod tests {
     fn cut_off_all_the_time() {
         let done = AtomicBool::new(false);
         let (file, _) = mapped();
+        file.set_len(0).expect("cut off");
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -135,10 +136,11 @@ mod tests {
                 }
             };
             let readers = [scope.spawn(read), scope.spawn(read)];
-            for reader in readers {
-                reader.join().expect("it is not ended");
-            }
+            let ended = readers.map(std::thread::ScopedJoinHandle::join);
             done.store(true, Ordering::Relaxed);
+            for reader in ended {
+                reader.expect("it is not ended");
+            }
         });
     }
 }
