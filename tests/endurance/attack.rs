@@ -58,6 +58,7 @@ const NOT_WITH_MMAP: &[&str] = &[
     "--max-overhead",
     "--show-allocs",
     "--check-walks",
+    "--trace",
 ];
 const FILES: [&str; 5] = [
     "recording",

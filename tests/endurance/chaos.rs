@@ -35,7 +35,7 @@ fn number(variable: &str) -> Option<u64> {
 
 /// How often memleak is ended on each program.
 fn rounds() -> u64 {
-    number("MEMLEAK_CHAOS_ROUNDS").unwrap_or(5)
+    number("MEMLEAK_CHAOS_ROUNDS").unwrap_or(2)
 }
 
 fn seed() -> u64 {
