@@ -240,7 +240,7 @@ fn table_verify() {
     std::os::unix::fs::symlink(library, directory.join("link")).expect("our own directory");
     fs::write(directory.join("text"), "no ELF").expect("our own directory");
     let mut other = fs::read(library).expect("readable");
-    other[18] = 0xb7; // e_machine: AArch64
+    other[18] = 0xf3; // e_machine: RISC-V
     fs::write(directory.join("other"), other).expect("our own directory");
     let path = directory.to_str().expect("UTF-8");
     let output = memleak(&["table", "--verify", path]);
