@@ -14,6 +14,7 @@ use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use unwind_tables::addr::Avma;
 
 use super::clock::thread_nanoseconds;
+use super::detach;
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::statistics::{Statistics, runs_of};
@@ -205,6 +206,12 @@ fn attach_at(program: &ProgramMut<'_>, offset: usize, way: Way) -> Result<Link, 
         ..Default::default()
     };
     program.attach_uprobe_multi_with_opts(pid, OWN_FILE, "", options)
+}
+
+impl Drop for Calibration {
+    fn drop(&mut self) {
+        detach::close(std::mem::take(&mut self.links), 1);
+    }
 }
 
 /// Where code of this program is in its file.

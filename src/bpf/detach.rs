@@ -31,8 +31,13 @@ pub fn detach_at_once(
 ) {
     let probes = probes.into_iter();
     let links = probes.flat_map(|Attached { allocations, frees }| allocations.into_iter().chain(frees));
-    let links: Vec<Link> = links.chain(hooks.into_iter().map(|hook| hook.link)).collect();
-    let Some(closers) = Closers::start(&links) else {
+    let links = links.chain(hooks.into_iter().map(|hook| hook.link)).collect();
+    close(links, DETACHING_PROCESSES);
+}
+
+/// Closes links by so many processes at most, and waits until that is done.
+pub(super) fn close(links: Vec<Link>, processes: usize) {
+    let Some(closers) = Closers::start(&links, processes) else {
         // What cannot be left to others is closed here.
         return drop(links);
     };
@@ -49,9 +54,9 @@ struct Closers {
 
 impl Closers {
     /// `None` if there cannot be such processes; those that could be started end at once.
-    fn start(links: &[Link]) -> Option<Self> {
+    fn start(links: &[Link], processes: usize) -> Option<Self> {
         let (awaited, told) = pipe2(OFlag::O_CLOEXEC).ok()?;
-        let share = links.len().div_ceil(DETACHING_PROCESSES).max(1);
+        let share = links.len().div_ceil(processes).max(1);
         let mut processes = Vec::new();
         for links in links.chunks(share) {
             let kept = links.iter().map(|link| link.as_fd().as_raw_fd());
