@@ -59,6 +59,7 @@ const NOT_WITH_MMAP: &[&str] = &[
     "--show-allocs",
     "--check-walks",
     "--trace",
+    "--min-size",
 ];
 const FILES: [&str; 5] = [
     "recording",

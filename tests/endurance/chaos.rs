@@ -117,6 +117,7 @@ fn torment(subject: &Subject) {
     );
     let mut phases: BTreeMap<Phase, u64> = BTreeMap::new();
     let mut run = Run::start(&words, &directory.join("disturbed"), 0);
+    run.await_allocator();
     let mut longest = LONGEST_WAIT / 4;
     for _ in 0..rounds() {
         let attack = Attack::draw(&mut random, subject, longest);

@@ -137,6 +137,18 @@ impl Run {
         run
     }
 
+    /// A program that has only just been executed has nothing to probe yet.
+    #[track_caller]
+    pub fn await_allocator(&mut self) {
+        let began = Instant::now();
+        let maps = format!("/proc/{}/maps", self.pid);
+        while !fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("/libc.so.6")) {
+            self.assert_goes_on("before it has loaded its allocator");
+            assert!(began.elapsed() < PATIENCE, "it loads no allocator");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn await_pid(&mut self) -> u32 {
         let began = Instant::now();
         loop {
