@@ -60,7 +60,7 @@ pub enum OutputError {
     Terminal(Format),
 }
 
-/// A document beside the reports, under its name once it is whole.
+/// A document that is under its name once it is whole.
 pub(crate) struct Document {
     file: File,
     name: String,
@@ -75,6 +75,10 @@ impl Document {
     /// [`OutputError`]; nothing was made then.
     pub(crate) fn prepare(path: &Path, begin: &str, overwrite: bool) -> Result<Self, OutputError> {
         let overwrite = overwrite || there::begins_with(path, begin.as_bytes());
+        Self::at(path, overwrite)
+    }
+
+    fn at(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
         Ok(Self {
             file: File::prepare(path, overwrite)?,
             name: named(path),
@@ -90,7 +94,7 @@ impl Document {
         mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut out = BufWriter::new(&mut self.file);
+        let mut out = BufWriter::with_capacity(1 << 16, &mut self.file);
         let written = write(&mut out).and_then(|()| out.flush());
         written.map_err(|error| file::explained(&self.name, error))?;
         drop(out);
@@ -174,13 +178,7 @@ pub fn write_document(
         let written = write(&mut out).and_then(|()| out.flush());
         return Ok(written.map_err(|error| file::explained(STANDARD, error))?);
     };
-    let mut file = File::prepare(path, destination.overwrite)?;
-    let mut out = BufWriter::with_capacity(1 << 16, &mut file);
-    let written = write(&mut out).and_then(|()| out.flush());
-    written.map_err(|error| file::explained(&named(path), error))?;
-    drop(out);
-    file.publish()?;
-    Ok(())
+    Document::at(path, destination.overwrite)?.publish(write)
 }
 
 enum Place {
