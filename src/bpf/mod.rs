@@ -2,6 +2,7 @@
 //!
 //! Skeleton types are named only here and in `collect`. Nothing here knows what a leak is.
 
+mod apart;
 mod attach;
 mod batch;
 #[cfg(test)]
@@ -50,6 +51,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
+pub use apart::Refusal;
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
 pub(crate) use batch::{Batch, HashTable};
 pub use calibration::{Calibration, Traps};
