@@ -143,6 +143,11 @@
 //! | epoch | time in which an address means at most one thing |
 //! | site | one allocator function called by one stack of code |
 
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test that fails may do so anywhere")
+)]
+
 #[doc = include_str!("THREATS.md")]
 pub mod threats {}
 

@@ -142,8 +142,10 @@ impl TableStore {
     fn refer_to_saves(&self, module: ModuleId) {
         let start = |part| self.placement.start_of((module, part));
         if let (Some(rules), Some(saves)) = (start(Part::Rules), start(Part::Saves)) {
-            // Walks add it to where the image starts, modulo 2^32; the store is smaller.
-            #[allow(clippy::cast_possible_truncation)]
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "walks add it to where the image starts, modulo 2^32; the store is smaller"
+            )]
             let distance = saves.wrapping_sub(rules) as u32;
             self.write(rules + header::SAVES_AT, distance);
         }
