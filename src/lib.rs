@@ -29,12 +29,11 @@
 //!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `system`, `hosts`, `parallel`, `preflight`, `untrusted`, `launch`, `calls`,
-//! `target`,
-//! `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`, `export`,
-//! `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`.
-//! `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace; `fuzzing`, behind all
-//! of them, is for tests and fuzzers.
+//! Modules import only those before them in this list: `system`, `hosts`, `parallel`, `preflight`, `untrusted`, `launch`,
+//! `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`,
+//! `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`,
+//! `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace; `fuzzing`
+//! is for tests and fuzzers.
 //!
 //! # What happens at an allocation
 //!
@@ -104,8 +103,8 @@
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
 //! * **A report does not depend on how busy the target is.** Totals are read in place; blocks are read where they are put
 //!   first and then where they move to, the block table, which is walked once, bucket by bucket, so that no block is seen
-//!   twice, none that stays is skipped, and the walk has an end (`src/bpf/batch.rs`). What is shown as old was found to be; growth is reckoned by stack records, which never
-//!   change their meaning, not by sites, which can merge ([`leak::growth`]).
+//!   twice, none that stays is skipped, and the walk has an end (`src/bpf/batch.rs`). What is shown as old was found to be;
+//!   growth is reckoned by stack records, which never change their meaning, not by sites, which can merge ([`leak::growth`]).
 //! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted
 //!   with its cause. Nothing is subtracted that was not added.
 //! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is

@@ -206,6 +206,21 @@ fn every_module_has_a_layer() {
     );
 }
 
+/// The page of the crate has the modules in their order.
+#[test]
+fn the_page_has_the_layers() {
+    let page = fs::read_to_string(root().join("src/lib.rs")).expect("src/lib.rs");
+    let (_, list) = page
+        .split_once("Modules import only those before them in this list: ")
+        .expect("the list");
+    let (list, _) = list.split_once('.').expect("its end");
+    let named: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    let [modules @ .., "lib", "main"] = &LAYERS[..] else {
+        panic!("the crate and the program around it come last");
+    };
+    assert_eq!(named, modules, "src/lib.rs and LAYERS in tests/tidy.rs differ");
+}
+
 /// The reader of imports sees groups, nested groups and paths in expressions.
 #[test]
 fn import_reader() {
