@@ -49,8 +49,8 @@
 //! return address that the kernel replaced for a return probe is put back (`bpf/return_probes.bpf.h`). The frames are
 //! hashed; a new stack is stored once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The
 //! block is recorded, its bytes enter the stack's totals (`bpf/blocks.bpf.h`). A free takes both back. Most blocks are freed
-//! soon: a new one is put in a place of its own among some ten thousand (`bpf/young.bpf.h`), and moves to the block table
-//! (`bpf/block_table.bpf.h`) when another needs that place; those of a thread whose blocks live long go there at once.
+//! soon: a new one is put in a place of its own among some thirty thousand (`bpf/young.bpf.h`), and moves to the block
+//! table (`bpf/block_table.bpf.h`) when another needs that place; those of a thread whose blocks live long go there at once.
 //!
 //! Three short ways make a walk cheap and change nothing else. A cache leads from an address to its rule; as slot and
 //! tag together name one address, a hit is exact. The stack is read in one piece, as long as it was when the thread was
@@ -65,8 +65,8 @@
 //!
 //! # What it costs
 //!
-//! A thread of the session (`session/overhead.rs`) looks several times a second: it has the kernel keep its statistics of
-//! programs for some milliseconds ([`bpf::Statistics`]), and reckons from that, from what traps take on this machine
+//! A thread of the session (`session/overhead.rs`) looks once a second, with a limit four times: it has the kernel keep its
+//! statistics of programs for some milliseconds ([`bpf::Statistics`]), and reckons from that, from what traps take on this machine
 //! ([`bpf::Calibration`]) and from the count of entries what was spent since ([`overhead::Account`]). With a limit, the
 //! [`overhead::Governor`] answers with a distance between chosen bytes, which probes read at each allocation
 //! ([`bpf::Distance`]): what was left of a thread's gap is drawn anew, and a block's weight is by the distance that it

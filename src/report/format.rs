@@ -203,6 +203,10 @@ impl Format {
 }
 
 /// Writes `report` to `out`, as a document of its own.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn render(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
     (format.facts().write)(report, out)
 }
