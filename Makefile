@@ -116,5 +116,5 @@ bench: setup-build
 deny:
 	@$(STEP) deny tests/deny.sh
 
-fuzz: setup-build
+fuzz: setup-test
 	@$(STEP) fuzz tests/fuzz/run.sh $(or $(MINUTES),10) $(TARGETS)

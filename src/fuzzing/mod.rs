@@ -5,6 +5,7 @@
 //! changes of them, in every test run; `tests/fuzz` with millions, led by what code they reach, under a sanitizer and with
 //! limits of time and memory. What they found is a seed since.
 
+mod choices;
 mod names;
 mod objects;
 mod process;
@@ -75,26 +76,4 @@ pub fn check(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     let target = target.unwrap_or_else(|| panic!("no claim is called {name}"));
     (target.check)(bytes);
-}
-
-/// Numbers, taken from bytes; 0 where these end.
-struct Choices<'a>(&'a [u8]);
-
-impl Choices<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let mut taken = [0; N];
-        let length = N.min(self.0.len());
-        let (first, rest) = self.0.split_at(length);
-        taken[..length].copy_from_slice(first);
-        self.0 = rest;
-        taken
-    }
-
-    fn byte(&mut self) -> u8 {
-        u8::from_le_bytes(self.take())
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.0.is_empty()
-    }
 }

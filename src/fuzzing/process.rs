@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use super::Choices;
+use super::choices::Choices;
 use crate::collect::{CallEvent, Event, RegionEvent};
 use crate::regions::Regions;
 use crate::target::maps::{self, MapsEntry, MapsName};
@@ -101,7 +101,7 @@ pub(super) fn regions(bytes: &[u8]) {
     const CAPACITY: usize = 64;
     let mut choices = Choices(bytes);
     let mut regions = Regions::new(CAPACITY);
-    while !choices.is_at_end() {
+    while !choices.0.is_empty() {
         let record: [u8; 72] = record(&mut choices);
         let Some(event) = RegionEvent::parse(&record) else {
             continue;

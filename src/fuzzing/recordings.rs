@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use super::Choices;
+use super::choices::Choices;
 use crate::recording::{Recorder, Recording, Settings, sealed};
 use crate::report::{Format, Report, render};
 
@@ -42,7 +42,7 @@ pub(super) fn recording(bytes: &[u8]) {
 fn chunks(bytes: &[u8]) -> Vec<([u8; 4], Vec<u8>)> {
     let mut choices = Choices(bytes);
     let mut chunks = Vec::new();
-    while !choices.is_at_end() {
+    while !choices.0.is_empty() {
         let kind = choices.take();
         let length = usize::from(u16::from_le_bytes(choices.take())).min(choices.0.len());
         let (payload, rest) = choices.0.split_at(length);

@@ -1,13 +1,18 @@
-//! A walk by any bytes at all: tables, mappings, memory, registers. The two walks must agree on it.
+//! A walk by any bytes at all: of which architecture, tables, mappings, memory, registers. The two walks must agree on it.
 
+#[path = "../../src/fuzzing/choices.rs"]
+mod choices;
+
+use choices::Choices;
 use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::build::SavesTable;
-use unwind_tables::encode::encode_with_saves;
+use unwind_tables::encode::{encode, encode_with_saves};
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{Check, Identity, Trust};
-use unwind_tables::packed::PackedRule;
-use unwind_tables::program::{Op, Opcode, Programs};
+use unwind_tables::packed::aarch64::SIGNED;
+use unwind_tables::packed::{A_BITS, KIND_BITS, PackedRule};
+use unwind_tables::program::{FP, LR, Op, Opcode, Programs, SP};
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::saves::{LongSaves, Saved, SavesRule, long};
 use unwind_tables::table::{Row, RowRule, Rows, UnwindTable};
@@ -22,23 +27,7 @@ const STACK_WORDS: u64 = 1024;
 /// Above it, a word that is there alone.
 const ALONE: u64 = 0x7000_0000_0000;
 
-/// Numbers, taken from bytes; 0 where these end.
-struct Choices<'a>(&'a [u8]);
-
 impl Choices<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let mut taken = [0; N];
-        let length = N.min(self.0.len());
-        let (first, rest) = self.0.split_at(length);
-        taken[..length].copy_from_slice(first);
-        self.0 = rest;
-        taken
-    }
-
-    fn byte(&mut self) -> u8 {
-        u8::from_le_bytes(self.take())
-    }
-
     fn word(&mut self) -> u32 {
         u32::from_le_bytes(self.take())
     }
@@ -67,7 +56,7 @@ impl Choices<'_> {
     }
 
     fn op(&mut self) -> Op {
-        let code = Opcode::from_number(self.below(34).into()).expect("there are 34");
+        let code = Opcode::from_number(self.below(34).into()).expect("there are more");
         let operand = if code == Opcode::Deref {
             1 << self.below(4)
         } else {
@@ -80,9 +69,18 @@ impl Choices<'_> {
         Op::with(code, operand, immediate)
     }
 
+    /// A register that a program can start from.
+    fn register(&mut self, architecture: Architecture) -> u8 {
+        match architecture {
+            Architecture::X86_64 => self.below(17),
+            Architecture::Aarch64 => self.of([SP, SP, FP, LR]),
+        }
+    }
+
     /// Operations that set a CFA and a return address, and others; `None` if they are no program.
     fn program(&mut self, programs: &mut Programs) -> Option<UnwindRule> {
-        let register = self.below(17);
+        let architecture = programs.architecture();
+        let register = self.register(architecture);
         let mut ops = Vec::new();
         if self.is(4) {
             ops.push(Op::plain(Opcode::Signal));
@@ -90,8 +88,13 @@ impl Choices<'_> {
         ops.extend([
             Op::register(register, 8 * i32::from(self.byte())),
             Op::plain(Opcode::SetCfa),
-            Op::cfa(-8),
         ]);
+        if architecture == Architecture::Aarch64 && self.is(3) {
+            // What was running before a signal had its link register.
+            let register = self.register(architecture);
+            ops.extend([Op::register(register, 0), Op::deref(), Op::plain(Opcode::SetLr)]);
+        }
+        ops.push(Op::cfa(-8));
         for _ in 0..self.below(8) {
             ops.push(self.op());
         }
@@ -103,24 +106,34 @@ impl Choices<'_> {
     }
 
     fn rule(&mut self, programs: &mut Programs) -> UnwindRule {
+        let architecture = programs.architecture();
         let rule = match self.below(16) {
             0..3 => self.program(programs),
             3 => Some(UnwindRule::EndOfStack),
-            4..14 => {
-                // Small offsets, as they would hardly ever stay on the stack otherwise; mostly from its pointer.
-                let kind = self.of([1, 1, 1, 1, 1, 2, 3, 4]);
-                let [a, b] = [1 + self.below(16), self.below(8)].map(u32::from);
-                PackedRule::from_bits(kind | a << 3 | b << 20).unpack(Architecture::X86_64)
-            }
+            4..14 => self.packed_rule(architecture).unpack(architecture),
             _ => {
                 let bits = PackedRule::from_bits(self.word() & 0x7fff_ffff);
-                let program = matches!(bits.unpack(Architecture::X86_64), Some(UnwindRule::Program(_)));
-                bits.unpack(Architecture::X86_64).filter(|_| !program)
+                let rule = bits.unpack(architecture);
+                rule.filter(|rule| !matches!(rule, UnwindRule::Program(_)))
             }
         };
         // Bits can also be of a rule that is never packed.
-        rule.filter(|&rule| PackedRule::pack(rule, Architecture::X86_64).is_some())
+        rule.filter(|&rule| PackedRule::pack(rule, architecture).is_some())
             .unwrap_or(UnwindRule::Gap)
+    }
+
+    /// Small offsets, as they would hardly ever stay on the stack otherwise; mostly from its pointer.
+    fn packed_rule(&mut self, architecture: Architecture) -> PackedRule {
+        let kind = match architecture {
+            Architecture::X86_64 => self.of([1, 1, 1, 1, 1, 2, 3, 4]),
+            Architecture::Aarch64 => self.of([1, 1, 1, 1, 2, 2, 3, 3]),
+        };
+        let [a, b] = [1 + self.below(16), self.below(8)].map(u32::from);
+        let signed = match architecture {
+            Architecture::Aarch64 if self.is(4) => SIGNED,
+            Architecture::X86_64 | Architecture::Aarch64 => 0,
+        };
+        PackedRule::from_bits(kind | a << KIND_BITS | (b | signed) << (KIND_BITS + A_BITS))
     }
 
     fn saved(&mut self) -> Saved {
@@ -156,14 +169,8 @@ impl Choices<'_> {
         Rows::new(rows).expect("rows ascend and end in a gap")
     }
 
-    /// An image; some words of it are anything, as far as it is accepted.
-    fn image(&mut self) -> Option<Image> {
-        let mut programs = Programs::default();
-        let rows = self
-            .rows(|choices| choices.rule(&mut programs))
-            .as_slice()
-            .to_vec();
-        let table = UnwindTable::with_programs(rows, programs)?;
+    /// Where registers are saved.
+    fn saves(&mut self) -> SavesTable {
         let mut long = LongSaves::default();
         let rows = self.rows(|choices| -> SavesRule {
             let mut saved = [Saved::Unknown; 16];
@@ -177,13 +184,29 @@ impl Choices<'_> {
             }
             long.pack(&saved)
         });
-        let image = encode_with_saves(&table, &SavesTable { rows, long }).ok()?;
-        let mut words = image.words().to_vec();
+        SavesTable { rows, long }
+    }
+
+    /// An image; some words of it are anything, as far as it is accepted.
+    fn image(&mut self, architecture: Architecture) -> Option<Image> {
+        let mut programs = Programs::new(architecture);
+        let rows = self
+            .rows(|choices| choices.rule(&mut programs))
+            .as_slice()
+            .to_vec();
+        let table = UnwindTable::with_programs(rows, programs)?;
+        let image = match architecture {
+            Architecture::X86_64 => encode_with_saves(&table, &self.saves()),
+            // Its registers are not followed.
+            Architecture::Aarch64 => encode(&table),
+        };
+        let mut words = image.ok()?.words().to_vec();
         for _ in 0..self.below(8).saturating_sub(4) {
             let at = usize::from(u16::from_le_bytes(self.take())) % words.len();
             words[at] = self.word();
         }
-        Image::from_words(words).ok()
+        let image = Image::from_words(words).ok()?;
+        (image.architecture() == architecture).then_some(image)
     }
 
     fn identity(&mut self) -> Identity {
@@ -240,8 +263,11 @@ impl Choices<'_> {
     }
 
     /// Code that is calls and other things.
-    fn code(&mut self) -> Vec<u8> {
+    fn code(&mut self, architecture: Architecture) -> Vec<u8> {
         let pattern: [u8; 24] = self.take();
+        if architecture == Architecture::Aarch64 {
+            return instructions(&pattern);
+        }
         let calls = [0xe8, 0xff, 0x10, 0xd0, 0x14, 0x25];
         let byte = |at: usize| match pattern[at % 24] {
             byte if byte & 1 == 0 => calls[usize::from(byte >> 1) % calls.len()],
@@ -253,8 +279,27 @@ impl Choices<'_> {
     }
 }
 
+/// AArch64's: calls of each kind, and anything else.
+fn instructions(pattern: &[u8]) -> Vec<u8> {
+    let calls = [0x9400_0000_u32, 0xd63f_0000, 0xd63f_0800, 0xd73f_0800];
+    let instruction = |number: usize| {
+        let byte = pattern[number % pattern.len()];
+        let call = calls[usize::from(byte >> 1) % calls.len()];
+        match byte & 1 {
+            0 => call | u32::from(byte) << 5 & 0x3e0,
+            _ => call.wrapping_add(u32::from(byte) << 24),
+        }
+    };
+    let count = usize::try_from(CODE_BYTES).expect("it is small") / 4;
+    (0..count)
+        .flat_map(|number| instruction(number).to_le_bytes())
+        .collect()
+}
+
 /// What a walk came to, for who wants to know what was tried.
 pub(super) struct Walked {
+    /// Whose rules it followed.
+    pub(super) architecture: Architecture,
     /// The walk.
     pub(super) stack: Stack,
     /// Whether it is the same with one of its reads failing, too.
@@ -262,10 +307,12 @@ pub(super) struct Walked {
 }
 
 /// Both walks agree about the walk that these bytes make, and about the same with one of its reads failing. `None` if the
-/// bytes make no tables.
-pub(super) fn check(host: &mut HostWalk, bytes: &[u8]) -> Option<Walked> {
+/// bytes make no tables. `hosts` are of all architectures, in the order of their numbers.
+pub(super) fn check(hosts: &mut [HostWalk; 2], bytes: &[u8]) -> Option<Walked> {
     let mut choices = Choices(bytes);
-    let image = choices.image()?;
+    let architecture = choices.of([Architecture::X86_64, Architecture::Aarch64]);
+    let host = &mut hosts[architecture as usize];
+    let image = choices.image(architecture)?;
     let mappings = choices.mappings();
     let trampoline = Avma::new(choices.of([0, 0, CODE + 0x100, CODE + CODE_BYTES, ALONE]));
     let replaced: Vec<_> = (0..choices.below(4))
@@ -275,7 +322,7 @@ pub(super) fn check(host: &mut HostWalk, bytes: &[u8]) -> Option<Walked> {
         })
         .collect();
     let tables = Tables {
-        architecture: Architecture::X86_64,
+        architecture,
         words: image.words(),
         mappings: &mappings,
         unwind: choices.of([Unwind::Dwarf, Unwind::Dwarf, Unwind::Dwarf, Unwind::Fp]),
@@ -297,23 +344,27 @@ pub(super) fn check(host: &mut HostWalk, bytes: &[u8]) -> Option<Walked> {
         // Registers that no program has.
         start.general[usize::from(choices.of([6_u8, 7]))] = choices.address();
     }
-    let memory = memory(&mut choices, trampoline);
+    let memory = memory(&mut choices, architecture, trampoline);
     let ends = [STACK + 8 * STACK_WORDS, choices.address()].map(Avma::new);
     let stack = host.check(tables, start, &memory, ends);
     let faulted = fault(host, &mut choices, tables, start, memory, ends);
-    Some(Walked { stack, faulted })
+    Some(Walked {
+        architecture,
+        stack,
+        faulted,
+    })
 }
 
-fn memory(choices: &mut Choices<'_>, trampoline: Avma) -> Memory {
+fn memory(choices: &mut Choices<'_>, architecture: Architecture, trampoline: Avma) -> Memory {
     let mut memory = Memory::default();
-    memory.add(Avma::new(CODE), choices.code());
+    memory.add(Avma::new(CODE), choices.code(architecture));
     memory.add_words(Avma::new(ALONE), &[1]);
     // What bytes are left is the stack, again and again.
     let length = u64::from(choices.byte()) * 4;
     let words: Vec<u64> = (0..32)
         .map(|_| match choices.is(8) {
             true => trampoline.get(),
-            false => choices.address(),
+            false => word(choices, architecture),
         })
         .collect();
     let stack: Vec<u64> = words
@@ -324,6 +375,20 @@ fn memory(choices: &mut Choices<'_>, trampoline: Avma) -> Memory {
         .collect();
     memory.add_words(Avma::new(STACK), &stack);
     memory
+}
+
+/// What a slot of the stack holds.
+fn word(choices: &mut Choices<'_>, architecture: Architecture) -> u64 {
+    let address = choices.address();
+    match architecture {
+        Architecture::X86_64 => address,
+        // Of an instruction, and with an authentication code.
+        Architecture::Aarch64 => match choices.below(8) {
+            0 => address,
+            1 | 2 => address & !3 | u64::from(choices.byte()) << 48,
+            _ => address & !3,
+        },
+    }
 }
 
 /// The same walk with one of the slots that it reads being gone.

@@ -21,6 +21,8 @@ build="${CXX:-g++} -shared -nostdlib -fPIC -fno-exceptions $work/f.cpp"
 $build -O2 -o "$to/eh_frame"
 $build -O2 -g -gdwarf-5 -o "$to/dwarf5"
 $build -O1 -g1 -gdwarf-4 -fno-asynchronous-unwind-tables -o "$to/debug_frame"
+clang++ --target=aarch64-linux-gnu -mbranch-protection=pac-ret -fuse-ld=lld -shared -nostdlib -fPIC -fno-exceptions \
+    -fasynchronous-unwind-tables -O2 -g1 "$work/f.cpp" -o "$to/aarch64"
 (cd "$work" && $build -O0 -g -gsplit-dwarf -o "$to/split")
 objcopy --compress-debug-sections=zlib "$to/dwarf5" "$to/compressed"
 objcopy --only-keep-debug "$to/dwarf5" "$work/eh_frame.debug"

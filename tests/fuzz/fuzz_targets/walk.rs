@@ -1,4 +1,4 @@
-//! The walk in the kernel, compiled for the host under sanitizers, against the reference walk.
+//! The walk in the kernel, of each architecture, compiled for the host under sanitizers, against the reference walk.
 #![no_main]
 #![allow(dead_code, unreachable_pub, reason = "tests need more of it")]
 
@@ -12,18 +12,25 @@ use std::ffi::c_void;
 
 use host::{HostStack, HostTables, HostWalk, ReadMemory};
 
-unsafe extern "C" {
-    fn host_walk(
-        tables: *const HostTables,
-        read: ReadMemory,
-        context: *mut c_void,
-        start: *const u64,
-        stack: *mut HostStack,
-    );
+macro_rules! host_walks {
+    ($($name:ident)*) => {
+        // Each is the `host_walk` of tests/host_bpf/host.c (build.rs).
+        unsafe extern "C" {
+            $(fn $name(
+                tables: *const HostTables,
+                read: ReadMemory,
+                context: *mut c_void,
+                start: *const u64,
+                stack: *mut HostStack,
+            );)*
+        }
+
+        thread_local! {
+            static HOSTS: RefCell<[HostWalk; 2]> = RefCell::new([$(HostWalk::new($name)),*]);
+        }
+    };
 }
 
-thread_local! {
-    static HOST: RefCell<HostWalk> = RefCell::new(HostWalk::new(host_walk));
-}
+host_walks! { host_walk_x86 host_walk_arm64 }
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| HOST.with_borrow_mut(|host| drop(any_walk::check(host, bytes))));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| HOSTS.with_borrow_mut(|hosts| drop(any_walk::check(hosts, bytes))));

@@ -1,0 +1,20 @@
+//! What is made of bytes, choice by choice. The walk's claim, which is not compiled with this crate, has it by its path
+//! (tests/common/any_walk.rs).
+
+/// Numbers, taken from bytes; 0 where these end.
+pub(super) struct Choices<'a>(pub(super) &'a [u8]);
+
+impl Choices<'_> {
+    pub(super) fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut taken = [0; N];
+        let length = N.min(self.0.len());
+        let (first, rest) = self.0.split_at(length);
+        taken[..length].copy_from_slice(first);
+        self.0 = rest;
+        taken
+    }
+
+    pub(super) fn byte(&mut self) -> u8 {
+        u8::from_le_bytes(self.take())
+    }
+}
