@@ -4,7 +4,7 @@
  * unwind-tables/src/walk/registers.rs.
  *
  * Going back from the frame to where the walk began, the nearest frame that saved the register has it; if none has,
- * it still is what it was at the probe.
+ * it still is what it was at the probe. In how many frames a walk looks is limited: beyond that, it is not known.
  */
 #pragma once
 
@@ -87,6 +87,11 @@ static long look_in_frame(u64 step, struct walk **context)
 	walk->program.end = END_UNSUPPORTED_RULE;
 	if (callee > MAX_FRAMES - 2)
 		return 1;
+	if (!walk->looks_left) {
+		walk->program.end = END_LOOK_LIMIT;
+		return 1;
+	}
+	walk->looks_left--;
 
 	u64 frame = walk->frames[callee];
 	u64 caller = walk->frames[callee + 1];

@@ -20,6 +20,8 @@ enum limits {
 	MAX_FRAMES = 512,
 	/* The largest distance from a stack pointer to a frame pointer that a frame-pointer step believes. */
 	MAX_FP_DISTANCE = 1 << 20,
+	/* Frames of one walk, in all, in which registers are looked for. */
+	MAX_LOOKS = 4096,
 	/* User addresses are below 2^ADDRESS_BITS; nothing above is looked up. */
 #ifdef __TARGET_ARCH_arm64
 	ADDRESS_BITS = 48,
@@ -74,6 +76,7 @@ enum end_cause {
 	END_SCRATCH_BUSY = 11,
 	END_STACK_TABLE_FULL = 12,
 	END_KERNEL_UNWINDER = 13,
+	END_LOOK_LIMIT = 14,
 	END_CAUSES,
 	/* Not a cause: the walk goes on. */
 	END_NONE = 255,

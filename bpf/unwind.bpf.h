@@ -474,6 +474,7 @@ static __always_inline void begin_walk(struct walk *walk, u32 list, u64 changing
 	walk->frame_count = 0;
 	walk->hash = 0;
 	walk->saves_wanted = 0;
+	walk->looks_left = MAX_LOOKS;
 	walk->end = END_DEPTH_LIMIT;
 	begin_trail(&walk->trail, walk->sp);
 }

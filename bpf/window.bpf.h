@@ -57,8 +57,9 @@ struct walk {
 	bool plain;
 	/* An address in an object that the walk needs an image of saves of, and that has none; or 0. */
 	u64 saves_wanted;
-	/* The register that is looked for, then its value. */
+	/* The register that is looked for, then its value; frames in which registers may still be looked for. */
 	u64 found;
+	u32 looks_left;
 	struct program program;
 	/* The general registers where the walk began, by their DWARF numbers. */
 	u64 at_probe[REGISTERS];

@@ -6,6 +6,8 @@
 #[path = "common/any_walk.rs"]
 mod any_walk;
 mod common;
+#[path = "unwind_host/limits.rs"]
+mod limits;
 
 use std::collections::HashSet;
 
@@ -19,7 +21,7 @@ use unwind_tables::build::SavesTable;
 use unwind_tables::encode::{encode, encode_with_saves};
 use unwind_tables::mapping::{Check, Identity, Trust};
 use unwind_tables::program::{Programs, SP};
-use unwind_tables::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
+use unwind_tables::rule::UnwindRule;
 use unwind_tables::saves::{LongSaves, Saved as SavedRegister, SavesRule, long};
 use unwind_tables::table::{Row, RowRule, Rows, UnwindTable};
 use unwind_tables::walk::{End, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind, walk};
@@ -504,75 +506,9 @@ fn any_walks_are_equal() {
 fn walks_are_defined() {
     run_sanitized(&[
         "any_walks_are_equal",
-        "depth_limit_is_equal",
+        "limits::depth_limit_is_equal",
+        "limits::look_limit_is_equal",
         "random_walks_are_equal",
         "trails_are_whole",
     ]);
-}
-
-/// A stack deeper than the limit ends with that cause, at the same frame.
-#[test]
-fn depth_limit_is_equal() {
-    check_depth_limit(Architecture::X86_64);
-    check_depth_limit(Architecture::Aarch64);
-}
-
-fn check_depth_limit(architecture: Architecture) {
-    let mut host = host_walk(architecture);
-    let rule = UnwindRule::Frame(FrameRule {
-        cfa: CfaRule::Offset {
-            register: Register::Sp,
-            offset: 16,
-        },
-        ra: Saved::AtCfa(-8),
-        ra_signed: false,
-        fp: Saved::Same,
-        signal_frame: false,
-    });
-    let rows = vec![
-        Row {
-            start: Svma::new(0),
-            rule,
-        },
-        Row {
-            start: Svma::new(0x100),
-            rule: UnwindRule::EndOfStack,
-        },
-        Row {
-            start: Svma::new(0x200),
-            rule: UnwindRule::Gap,
-        },
-    ];
-    let table = UnwindTable::with_programs(rows, Programs::new(architecture)).expect("rows ascend");
-    let image = encode(&table).expect("the table fits");
-    let code = Avma::new(CODE);
-    let mappings = [Mapping {
-        start: code,
-        end: Avma::new(CODE + 0x200),
-        bias: Bias::between(code, Svma::new(0)),
-        image_at: 0,
-        kind: MappingKind::Table,
-        identity: Identity::SETTLED,
-    }];
-    let tables = Tables {
-        architecture,
-        words: image.words(),
-        mappings: &mappings,
-        unwind: Unwind::Dwarf,
-        changing: false,
-        return_probes: ReturnProbes::default(),
-    };
-    for (frames_below, end) in [(510, End::Complete), (511, End::Complete), (512, End::DepthLimit)] {
-        let mut words = vec![CODE + 0x80; 2 * frames_below];
-        words[2 * frames_below - 1] = CODE + 0x180;
-        words.push(0);
-        let mut memory = Memory::default();
-        memory.add_words(Avma::new(STACK), &words);
-        let start = Registers::new(Avma::new(CODE + 0x80), Avma::new(STACK), Avma::new(0));
-        let stack = check(&mut host, tables, start, &memory);
-        assert_eq!(
-            (stack.end, stack.frames.len()),
-            (end, (frames_below + 1).min(512))
-        );
-    }
 }

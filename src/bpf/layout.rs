@@ -22,6 +22,7 @@ macro_rules! equal {
 equal! {
     c::limits::MAX_FRAMES => walk::MAX_FRAMES,
     c::limits::MAX_FP_DISTANCE => walk::MAX_FP_DISTANCE,
+    c::limits::MAX_LOOKS => walk::MAX_LOOKS,
     c::limits::ADDRESS_BITS => mapping::ADDRESS_BITS,
     c::limits::MAPPING_CHECKS => mapping::CHECKS,
 }
@@ -41,6 +42,7 @@ equal! {
     c::end_cause::END_SCRATCH_BUSY => End::ScratchBusy,
     c::end_cause::END_STACK_TABLE_FULL => End::StackTableFull,
     c::end_cause::END_KERNEL_UNWINDER => End::KernelUnwinder,
+    c::end_cause::END_LOOK_LIMIT => End::LookLimit,
     c::end_cause::END_CAUSES => End::ALL.len(),
 }
 

@@ -60,6 +60,10 @@ pub(crate) fn explain(end: End) -> Explained {
             "Raise --stack-storage-size.",
         ),
         End::KernelUnwinder => ("the kernel's own unwinder went no further", ""),
+        End::LookLimit => (
+            "registers were looked for in more frames than a walk may look at",
+            "Code that keeps its frame in a register which no frame below saves; please report it.",
+        ),
     };
     Explained { meaning, advice }
 }

@@ -23,6 +23,9 @@ pub const MAX_FRAMES: usize = 512;
 /// The largest distance, in bytes, from a frame's stack pointer to its saved frame pointer that a
 /// frame-pointer step believes.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
+/// The most frames of one walk, in all, in which registers are looked for. Whoever makes tables can ask for registers in
+/// each of 512 frames, many times, that no frame below has saved: millions of looks.
+pub const MAX_LOOKS: u32 = 4096;
 
 /// Why a walk ended. Exactly one per walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,11 +59,13 @@ pub enum End {
     StackTableFull = 12,
     /// A kernel stack, on which the kernel's own unwinder went no further.
     KernelUnwinder = 13,
+    /// Registers were looked for in more frames than a walk may look at.
+    LookLimit = 14,
 }
 
 impl End {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Complete,
         Self::NoMapping,
         Self::AnonymousCode,
@@ -75,6 +80,7 @@ impl End {
         Self::ScratchBusy,
         Self::StackTableFull,
         Self::KernelUnwinder,
+        Self::LookLimit,
     ];
 
     /// The cause with this number.
@@ -99,6 +105,7 @@ impl End {
             Self::ScratchBusy => "scratch_busy",
             Self::StackTableFull => "stack_table_full",
             Self::KernelUnwinder => "kernel_unwinder",
+            Self::LookLimit => "look_limit",
         }
     }
 }
@@ -289,6 +296,8 @@ struct Walk<'a, R> {
     bases: Vec<(Avma, Avma)>,
     at_probe: [u64; REGISTERS as usize],
     saves_wanted: Option<Avma>,
+    /// Frames in which registers may still be looked for.
+    looks_left: u32,
     /// What AArch64's link register holds, if the frame was running: a call that it is in has overwritten it.
     lr: Option<u64>,
 }
@@ -310,6 +319,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             bases: Vec::new(),
             at_probe: start.general,
             saves_wanted: None,
+            looks_left: MAX_LOOKS,
             lr: None,
         }
     }

@@ -2,7 +2,7 @@
 //! `bpf/registers.bpf.h`.
 //!
 //! Going back from the frame to where the walk began, the nearest frame that saved the register has it; if none has,
-//! it still is what it was at the probe.
+//! it still is what it was at the probe. In how many frames a walk looks is limited: beyond that, it is not known.
 
 use super::{End, FoundBy, MappingKind, Walk};
 use crate::addr::Avma;
@@ -21,6 +21,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     pub(super) fn find_register(&mut self, number: u8) -> Result<u64, End> {
         let current = self.frames.len().wrapping_sub(1);
         for callee in (0..current).rev() {
+            self.looks_left = self.looks_left.checked_sub(1).ok_or(End::LookLimit)?;
             if let Place::Slot(slot) = self.place(callee, number)? {
                 return self.read_slot(slot);
             }
