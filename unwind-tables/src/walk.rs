@@ -24,7 +24,9 @@ pub const MAX_FRAMES: usize = 512;
 /// frame-pointer step believes.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
 /// The most frames of one walk, in all, in which registers are looked for. Whoever makes tables can ask for registers in
-/// each of 512 frames, many times, that no frame below has saved: millions of looks.
+/// each of 512 frames, many times, that no frame below has saved: millions of looks. Half a million allocations of real
+/// programs took none, code that was written to need them takes 6, and a deepest stack of frames that each find a register
+/// in the next takes 512.
 pub const MAX_LOOKS: u32 = 4096;
 
 /// Why a walk ended. Exactly one per walk.
