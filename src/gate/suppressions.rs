@@ -46,24 +46,24 @@ impl Suppressions {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
+            let shown = printable(line);
             let wrong = |problem: String| lines.wrong(number, problem);
             let Some((KIND, text)) = line.split_once(':') else {
-                let line = printable(line);
                 return Err(wrong(format!(
-                    "`{line}` is no suppression: write {KIND}:PATTERN, PATTERN being a part of a function's, source \
+                    "`{shown}` is no suppression: write {KIND}:PATTERN, PATTERN being a part of a function's, source \
                      file's or module's name"
                 )));
             };
             let pattern = Pattern::new(text);
             if pattern.is_empty() && !text.contains('*') {
                 return Err(wrong(format!(
-                    "`{line}` would suppress everything: give a pattern, or {KIND}:* if that is meant"
+                    "`{shown}` would suppress everything: give a pattern, or {KIND}:* if that is meant"
                 )));
             }
             self.0.push(Rule {
                 pattern,
                 named: Arc::new(Suppression {
-                    rule: printable(line),
+                    rule: shown,
                     place: lines.place(number),
                 }),
             });

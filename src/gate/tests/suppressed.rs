@@ -82,6 +82,11 @@ fn nonsense_suppressions_are_refused() {
         ("leak:", 1, "would suppress everything: give a pattern, or leak:*"),
         ("leak:^$", 1, "would suppress everything"),
         ("\u{1b}[2J", 1, "`\\u{1b}[2J`"),
+        (
+            "leak:$\u{1b}[2J",
+            1,
+            "`leak:$\\u{1b}[2J` would suppress everything",
+        ),
     ] {
         let error = suppressions(text).expect_err(text).to_string();
         assert!(error.starts_with(&format!("known.txt:{line}: ")), "{error}");
