@@ -62,12 +62,15 @@ fn start(program: &Path, directory: &Path, attach: &str, token: &str) -> Child {
         .expect("memleak was built")
 }
 
-/// Ends of what memleak had started, which are this process's children now.
+/// Ends of what memleak had started, which are this process's children now; but for its own processes that attach and
+/// detach, which end with 0, as the program does not.
 fn statuses(pids: &[u32]) -> Vec<WaitStatus> {
     let pids = pids
         .iter()
         .map(|&pid| Pid::from_raw(i32::try_from(pid).expect("a pid")));
-    pids.filter_map(|pid| waitpid(pid, None).ok()).collect()
+    let ends = pids.filter_map(|pid| waitpid(pid, None).ok());
+    ends.filter(|end| !matches!(end, WaitStatus::Exited(_, 0)))
+        .collect()
 }
 
 fn output(directory: &Path) -> String {
