@@ -170,10 +170,12 @@ static __always_inline u64 load_weight(u32 stored)
 	return fraction << (exponent & 63) >> (23 - WEIGHT_SHIFT);
 }
 
-/* Bytes that a block of `size` stands for. */
+/* Bytes that a block of `size` stands for, rounded: half a byte less for each of many small blocks would be seen. */
 static __always_inline u64 weighted_bytes(u64 size, u64 weight)
 {
-	return multiply_shifted(size, weight, WEIGHT_SHIFT);
+	u64 halves = multiply_shifted(size, weight, WEIGHT_SHIFT - 1);
+
+	return (halves >> 1) + (halves & 1);
 }
 
 /* A place among `sampling_interval` calls. */

@@ -151,6 +151,23 @@ fn weights_are_stored() {
     assert_eq!(host.stored(1 << 16), (1.0_f32.to_bits(), 1 << 16));
 }
 
+/// The bytes that a block stands for are rounded to the nearest: what is cut off each of many small ones adds up.
+#[test]
+fn weighted_bytes_are_rounded() {
+    let host = Host::build("weighted");
+    let mut random = Random::new(7);
+    for _ in 0..100_000 {
+        let size = random.next() >> (24 + random.below(40));
+        let weight = (1 << 16) + random.below(1 << 24);
+        let bytes = real(host.of_two(b"host_weighted_bytes\0", size, weight));
+        let exact = real(size) * real(weight) / WEIGHT_UNIT;
+        assert!(
+            (bytes - exact).abs() <= 0.5 + exact / 1e15,
+            "{size} by {weight}: {bytes}, not {exact}"
+        );
+    }
+}
+
 /// Distances from one chosen byte to the next follow the exponential distribution.
 #[test]
 fn gaps_are_exponential() {

@@ -41,10 +41,10 @@ impl Weight {
     }
 
     /// What a block of `size` stands for, and how far that can be off: the same estimate as that of the totals
-    /// (`add_variance` in `bpf/blocks.bpf.h`).
+    /// (`weighted_bytes` in `bpf/sampling.bpf.h`, `add_variance` in `bpf/blocks.bpf.h`).
     pub(super) fn of(self, size: u64) -> WeightedAmount {
         let weight = u128::from(self.0);
-        let bytes = (u128::from(size) * weight) >> SHIFT;
+        let bytes = ((u128::from(size) * weight) + (1 << (SHIFT - 1))) >> SHIFT;
         let bytes = bytes.min(u64::MAX.into());
         WeightedAmount(Estimate {
             amount: Amount {
