@@ -80,6 +80,12 @@ static __always_inline bool read_user_registers(struct pt_regs *regs)
 	return bpf_probe_read_kernel(regs, sizeof(*regs), saved) == 0;
 }
 
+/* Where a walk from a system call starts. What made it need not have saved its return address. */
+static __always_inline struct caller caller_of_kernel(struct pt_regs *regs)
+{
+	return (struct caller){ .pc = program_counter(regs), .sp = regs->sp, .link = link_of(regs) };
+}
+
 static __always_inline u64 region_owner(void)
 {
 	return owner_of_process(current_tgid());
@@ -137,7 +143,7 @@ static __always_inline void region_call_ends(enum region_call call)
 	if (call == CALL_BRK && syscall_argument(&regs, 0) != value)
 		maps = false;
 	if (maps)
-		stack = current_stack(&regs, NULL, (struct caller){ .pc = regs.ip, .sp = regs.sp }, owner, function);
+		stack = current_stack(&regs, NULL, caller_of_kernel(&regs), owner, function);
 	event = new_region_event(owner, &regs, call);
 	if (!event) {
 		if (maps)

@@ -12,7 +12,7 @@
 
 /* As the kernel's include/linux/uprobes.h, but for what is not needed here. */
 struct return_instance___read {
-	/* The stack pointer at the function's entry: on x86, where its return address was. */
+	/* The stack pointer at the function's entry: on x86-64, where its return address was. */
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;
 	struct return_instance___read *next;
@@ -62,14 +62,29 @@ static long look_at_instance(u64 number, struct return_search *search)
 	return 0;
 }
 
+/* Whether it can be said what functions with return probes return to. */
+static __always_inline bool trampoline_is_known(void)
+{
+	struct mm_struct___probed *mm = NULL;
+	struct xol_area___read *area = NULL;
+
+	return bpf_core_field_exists(mm->uprobes_state.xol_area) && bpf_core_field_exists(area->vaddr);
+}
+
+/* What functions with return probes return to; 0 if there is nothing, or it is not known. */
+static __always_inline u64 trampoline(void)
+{
+	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
+
+	return trampoline_is_known() ? BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr) : 0;
+}
+
 /* Whether functions with return probes return to `address`. The trampoline may be newer than the mapping list. */
 static __always_inline bool is_trampoline(u64 address)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
-	struct mm_struct___probed *mm = NULL;
-	struct xol_area___read *area = NULL;
 
-	if (!bpf_core_field_exists(mm->uprobes_state.xol_area) || !bpf_core_field_exists(area->vaddr))
+	if (!trampoline_is_known())
 		return false;
 	return address && BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr) == address;
 }
