@@ -45,7 +45,6 @@ static __always_inline u64 return_address(u32 rule, u64 ra)
 /* A call pushes the return address. */
 #define RETURN_SLOT_BYTES 8
 
-
 static __always_inline void forget_link(struct walk *walk)
 {
 }

@@ -44,13 +44,15 @@ static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
  */
 static __always_inline bool goes_on(struct call *call, u64 owner, struct way_back back, u64 probed_at, u32 module)
 {
+	/* A return probe is known by its trampoline. */
+	u64 address = call->end == SEEN_BY_RETURN_PROBE ? 0 : call->return_address;
 	u64 kept, caller;
 
 	if (!call->return_slot || back.slot > call->return_slot)
 		return false;
 	if (call->end == END_UNSEEN && module == call->module)
 		return false;
-	if (!read_kept_address(call->return_slot, call->return_address, back, &kept))
+	if (!read_kept_address(call->return_slot, address, back, &kept))
 		return false;
 	if (call->end == SEEN_BY_RETURN_PROBE)
 		return is_return_probe(owner, kept);
