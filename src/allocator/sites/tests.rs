@@ -1,3 +1,5 @@
+mod aarch64;
+
 use super::*;
 
 /// Where the made-up segments start; any address will do.
