@@ -61,7 +61,8 @@ fn obstacles() {
     stopped(0x9100_03fd, Obstacle::CalleeSavedOverwritten); // mov x29, sp
     stopped(0xaa00_03fe, Obstacle::ReturnAddressWritten); // mov x30, x0
     stopped(0xd100_43ff, Obstacle::StackPointerChanged); // sub sp, sp, #16
-    stopped(0xd400_0001, Obstacle::ControlLeaves); // svc #0
+    // cmp x0, #1; svc #0
+    stays(&[0xf100_041f, 0xd400_0001, BRANCH], &[0], Obstacle::ControlLeaves);
     stopped(0xf820_0009, Obstacle::Undecodable); // ldadd x0, x9, [x0]: not looked at
     let far = [[0xf100_041f; 16].as_slice(), &[BRANCH]].concat();
     stays(&far, &[0], Obstacle::TooFar);
