@@ -38,6 +38,10 @@ fn main() {
     // Source files are named in the type information: alike wherever the repository is.
     let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
     let nameless = format!("-ffile-prefix-map={here}=/memleak");
+    // For the test that compiles it for the other machine.
+    let headers = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where libbpf's headers are");
+    println!("cargo::rustc-env=BPF_HEADERS={headers}");
+    println!("cargo::rustc-env=BPF_CLANG_ARGS={}", CLANG_ARGS.join(" "));
     let built = SkeletonBuilder::new()
         .source(SOURCE)
         .clang(&clang)

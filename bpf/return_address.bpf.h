@@ -27,7 +27,11 @@ static __always_inline struct way_back way_back(struct pt_regs *ctx)
 
 #ifdef __TARGET_ARCH_arm64
 
-/* Bytes of a frame in which its saved return address is looked for; and how many at once. */
+/*
+ * Bytes of a frame in which its saved return address is looked for; and how many words at once. Of the allocators of Debian
+ * 12, jemalloc's xallocx has the largest frame, 544 bytes. In a larger one nothing may be found: what is called within
+ * that function counts by itself then, and the function's own call as one whose end was not seen.
+ */
 #define SEARCHED_BYTES 1024
 #define SEARCHED_WORDS 16
 
@@ -109,7 +113,7 @@ static __always_inline bool read_kept_address(u64 slot, u64 address, struct way_
 
 	struct saved_address saved = {
 		.address = address,
-		.trampoline = trampoline(),
+		.trampoline = trampoline_address(),
 		.low = slot - low > SEARCHED_BYTES ? slot - SEARCHED_BYTES : low,
 		.high = slot,
 	};

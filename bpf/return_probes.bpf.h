@@ -72,7 +72,7 @@ static __always_inline bool trampoline_is_known(void)
 }
 
 /* What functions with return probes return to; 0 if there is nothing, or it is not known. */
-static __always_inline u64 trampoline(void)
+static __always_inline u64 trampoline_address(void)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
 
