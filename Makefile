@@ -1,7 +1,5 @@
-# `make demo` shows what memleak does, `make test` runs everything. Both install what is missing first.
-# Single steps: make fmt clippy doc unit rebuild bench-smoke demo-smoke
-# Longer: make chaos (ROUNDS=300 SEED=1), make soak (MINUTES=5 LOAD=30)
-# `make dist` makes packages of a program that needs no libraries.
+# `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
+# installed first.
 
 .PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
@@ -14,23 +12,23 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # Tests trace real processes. Built as the user, they run as root.
 ifneq ($(shell id -u),0)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := sudo -E
-GIVE_BACK := sudo chown -R $(shell id -u):$(shell id -g) target/tmp
-else
-GIVE_BACK := true
+# Behind a step: what root wrote is given back.
+GIVE_BACK := ; status=$$?; sudo chown -R $(shell id -u):$(shell id -g) target/tmp; exit $$status
 endif
 
 help:
-	@echo 'make demo    set up, build, trace a sample leaker'
-	@echo 'make test    set up, run all checks and tests (root, or sudo)'
-	@echo 'make build   set up, build target/release/memleak'
+	@echo 'make demo          set up, build, trace a sample leaker'
+	@echo 'make build         set up, build target/release/memleak'
+	@echo 'make dist          set up, build target/dist: a Debian package and an archive, of a static program'
+	@echo 'make test          set up, run all checks and tests (root, or sudo)'
+	@echo '  its steps:       make fmt clippy doc unit rebuild bench-smoke demo-smoke'
+	@echo 'make test-kernels  core tests on this kernel, and on Linux 6.1 and 6.12 under qemu (root; ten minutes)'
+	@echo 'make chaos         end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
+	@echo 'make soak          trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
+	@echo 'make fuzz          try claims about untrusted input, MINUTES=10 for each target (tests/fuzz/README.md)'
 	@echo 'make verify-arm64  compare the unwind tables of Debian packages for arm64 with gimli (0.5 GB to download)'
-	@echo 'make dist    set up, build target/dist: a Debian package and an archive, of a static program'
-	@echo 'make test-kernels   core tests on this kernel, and on Linux 6.1 and 6.12 under qemu (root; ten minutes)'
-	@echo 'make chaos   end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
-	@echo 'make soak    trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
-	@echo 'make deny    licences, sources and advisories of dependencies, by cargo-deny'
-	@echo 'make fuzz    try claims about untrusted input, MINUTES=10 for each target (tests/fuzz/README.md)'
-	@echo 'make bench   all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
+	@echo 'make deny          licences, sources and advisories of dependencies, by cargo-deny'
+	@echo 'make bench         all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
 
 setup-build:
 	@tests/setup.sh build
@@ -82,25 +80,26 @@ doc:
 TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
 unit:
-	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(GIVE_BACK); exit $$status
+	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast $(GIVE_BACK)
 
 ROUNDS ?= 300
 SEED ?= 1
 chaos: setup-test
 	@MEMLEAK_CHAOS_ROUNDS=$(ROUNDS) MEMLEAK_CHAOS_SEED=$(SEED) RUST_TEST_THREADS=$(TEST_THREADS) \
-		$(STEP) chaos $(CARGO) test --locked --test endurance chaos -- --nocapture; status=$$?; $(GIVE_BACK); exit $$status
+		$(STEP) chaos $(CARGO) test --locked --test endurance chaos -- --nocapture $(GIVE_BACK)
 
 LOAD ?= 30
 soak: setup-test
 	@MEMLEAK_SOAK_MINUTES=$(or $(MINUTES),5) MEMLEAK_SOAK_LOAD=$(LOAD) \
-		$(STEP) soak $(CARGO) test --locked --test endurance soak -- --nocapture; status=$$?; $(GIVE_BACK); exit $$status
+		$(STEP) soak $(CARGO) test --locked --test endurance soak -- --nocapture $(GIVE_BACK)
+
 # What is built is not built again.
 rebuild:
 	@$(STEP) rebuild tests/rebuild.sh $(CARGO) test --workspace --locked --no-run
 
 # Each benchmark once, quickly; the cost of probes against its limit.
 bench-smoke:
-	@$(STEP) bench-smoke $(CARGO) test --workspace --locked --bench '*'; status=$$?; $(GIVE_BACK); exit $$status
+	@$(STEP) bench-smoke $(CARGO) test --workspace --locked --bench '*' $(GIVE_BACK)
 
 # The program as tests build it: as `cargo build` does, some dependencies would be compiled again.
 demo-smoke:

@@ -120,8 +120,7 @@ static __always_inline bool every_block_is_recorded(void)
 }
 
 /*
- * A free of a block that is not in the table. Where not all are recorded, that says nothing: most frees are of such
- * blocks.
+ * A free of a block that is not known. Where not all are recorded, that says nothing: most frees are of such blocks.
  */
 static __always_inline void count_unknown_free(void)
 {

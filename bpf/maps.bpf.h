@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every map: key, value, who writes, who reads, and why it has its size. Arrays in sections of their own are
- * maps too: user space sets their size before loading and maps them into its memory.
+ * Every map but those of kernel mode alone (kernel_memory.bpf.h): key, value, who writes, who reads, and why it has its
+ * size. Arrays in sections of their own are maps too: user space sets their size before loading and maps them into its
+ * memory.
  */
 #pragma once
 
@@ -127,8 +128,8 @@ struct {
 	__uint(max_entries, COUNTERS);
 } counters SEC(".maps");
 
-/* What user space must act on. Few and small: the first walk into an unknown mapping asks for a reload, and the
- * first change of the mappings that it does not know of. */
+/* What user space must act on. Few and small: the first walk that lacks something asks for it, as does the first change
+ * of the mappings that user space does not know of; instances begin and end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);

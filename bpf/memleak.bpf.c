@@ -222,6 +222,7 @@ MAPPING_CALL(mmap, CALL_MMAP)
 MAPPING_CALL(munmap, CALL_MUNMAP)
 MAPPING_CALL(mremap, CALL_MREMAP)
 MAPPING_CALL(brk, CALL_BRK)
+
 /*
  * Kernel mode, loaded only then. The two programs of an event; see kernel_memory.bpf.h. `seen` counts what the
  * second one took.

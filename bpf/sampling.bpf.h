@@ -19,9 +19,10 @@ struct sampler {
 	union {
 		/* Calls behind the next one until another is chosen from as many. */
 		u64 behind_next;
-		/* With --max-overhead: the mean by which `until_next` was drawn; 0: it has not been. */
+		/* The mean number of bytes by which `until_next` was drawn; 0: it has not been. */
 		u64 mean;
 	};
+	/* A round of calls has begun. */
 	bool begun;
 };
 
@@ -205,23 +206,8 @@ static __always_inline bool choose_by_calls(struct sampler *sampler)
 	return true;
 }
 
-/* Whether one of this call's bytes is chosen. */
-static __always_inline bool choose_by_bytes(struct sampler *sampler, u64 size)
-{
-	if (!sampler->begun) {
-		sampler->begun = true;
-		sampler->until_next = exponential_gap(sampling_interval, bpf_get_prandom_u32());
-	}
-	if (sampler->until_next >= size) {
-		sampler->until_next -= size;
-		return false;
-	}
-	sampler->until_next = exponential_gap(sampling_interval, bpf_get_prandom_u32());
-	return true;
-}
-
 /* Whether one of this call's bytes is chosen, each being with a probability of 1 to `mean`. */
-static __always_inline bool choose_at_distance(struct sampler *sampler, u64 size, u64 mean)
+static __always_inline bool choose_by_bytes(struct sampler *sampler, u64 size, u64 mean)
 {
 	/* What is left of an exponential gap is one: to draw it anew, by another mean, biases nothing. */
 	if (sampler->mean != mean) {
@@ -236,17 +222,14 @@ static __always_inline bool choose_at_distance(struct sampler *sampler, u64 size
 	return true;
 }
 
-/*
- * The weight of the block that a call asks for where the distance changes. It is read once: a block's weight is by the
- * distance that it was chosen by.
- */
-static __always_inline u32 weight_at_distance(struct sampler *sampler, u64 size)
+/* The weight by bytes. The mean is read once: a block's weight is by the distance that it was chosen by. */
+static __always_inline u32 weight_by_bytes(struct sampler *sampler, u64 size)
 {
-	u64 mean = *(volatile u64 *)&distance.mean;
+	u64 mean = governed ? *(volatile u64 *)&distance.mean : sampling_interval;
 
-	if (mean <= 1)
+	if (governed && mean <= 1)
 		return WEIGHT_ONE;
-	return choose_at_distance(sampler, size, mean) ? store_weight(inverse_probability(size, mean)) : 0;
+	return choose_by_bytes(sampler, size, mean) ? store_weight(inverse_probability(size, mean)) : 0;
 }
 
 /* The weight, as it is stored, of the block that a call asks for, or 0 when it is not chosen. */
@@ -257,10 +240,7 @@ static __always_inline u32 chosen_weight(struct sampler *sampler, u64 size)
 		return choose_by_calls(sampler) ? store_weight(sampling_interval << WEIGHT_SHIFT) : 0;
 	case SAMPLE_BYTES:
 		/* A block of no bytes has the chances of one of one byte, or it could never be seen. */
-		size += !size;
-		if (governed)
-			return weight_at_distance(sampler, size);
-		return choose_by_bytes(sampler, size) ? store_weight(inverse_probability(size, sampling_interval)) : 0;
+		return weight_by_bytes(sampler, size + !size);
 	default:
 		return WEIGHT_ONE;
 	}

@@ -340,7 +340,7 @@ pub enum ConfigError {
     NoSuchForm(String, &'static str, &'static str),
     /// What a flame graph shows, without one.
     #[error(
-        "{flag} is about formats with one number for each stack (folded, svg, speedscope), and {format} has all of \
+        "{flag} is about formats with one number for each stack (folded, svg, speedscope, html), and {format} has all of \
          them: leave it out, or give another --format"
     )]
     NoQuantity {

@@ -29,12 +29,11 @@
 //!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`, `launch`, `calls`,
-//! `target`,
-//! `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`, `export`,
-//! `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`.
-//! `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace; `fuzzing`, behind all
-//! of them, is for tests and fuzzers.
+//! Modules import only those before them in this list: `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
+//! `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`,
+//! `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`,
+//! `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace; `fuzzing`
+//! is for tests and fuzzers.
 //!
 //! # What happens at an allocation
 //!
@@ -50,8 +49,8 @@
 //! return address that the kernel replaced for a return probe is put back (`bpf/return_probes.bpf.h`). The frames are
 //! hashed; a new stack is stored once, with how each frame was found and why the walk ended (`bpf/stacks.bpf.h`). The
 //! block is recorded, its bytes enter the stack's totals (`bpf/blocks.bpf.h`). A free takes both back. Most blocks are freed
-//! soon: a new one is put in a place of its own among some ten thousand (`bpf/young.bpf.h`), and moves to the block table
-//! (`bpf/block_table.bpf.h`) when another needs that place; those of a thread whose blocks live long go there at once.
+//! soon: a new one is put in a place of its own among some thirty thousand (`bpf/young.bpf.h`), and moves to the block
+//! table (`bpf/block_table.bpf.h`) when another needs that place; those of a thread whose blocks live long go there at once.
 //!
 //! Three short ways make a walk cheap and change nothing else. A cache leads from an address to its rule; as slot and
 //! tag together name one address, a hit is exact. The stack is read in one piece, as long as it was when the thread was
@@ -66,8 +65,8 @@
 //!
 //! # What it costs
 //!
-//! A thread of the session (`session/overhead.rs`) looks several times a second: it has the kernel keep its statistics of
-//! programs for some milliseconds ([`bpf::Statistics`]), and reckons from that, from what traps take on this machine
+//! A thread of the session (`session/overhead.rs`) looks once a second, with a limit four times: it has the kernel keep its
+//! statistics of programs for some milliseconds ([`bpf::Statistics`]), and reckons from that, from what traps take on this machine
 //! ([`bpf::Calibration`]) and from the count of entries what was spent since ([`overhead::Account`]). With a limit, the
 //! [`overhead::Governor`] answers with a distance between chosen bytes, which probes read at each allocation
 //! ([`bpf::Distance`]): what was left of a thread's gap is drawn anew, and a block's weight is by the distance that it
@@ -104,8 +103,8 @@
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
 //! * **A report does not depend on how busy the target is.** Totals are read in place; blocks are read where they are put
 //!   first and then where they move to, the block table, which is walked once, bucket by bucket, so that no block is seen
-//!   twice, none that stays is skipped, and the walk has an end (`src/bpf/batch.rs`). What is shown as old was found to be; growth is reckoned by stack records, which never
-//!   change their meaning, not by sites, which can merge ([`leak::growth`]).
+//!   twice, none that stays is skipped, and the walk has an end (`src/bpf/batch.rs`). What is shown as old was found to be;
+//!   growth is reckoned by stack records, which never change their meaning, not by sites, which can merge ([`leak::growth`]).
 //! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted
 //!   with its cause. Nothing is subtracted that was not added.
 //! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is
@@ -142,6 +141,11 @@
 //! | instance | what runs in a process between two execs |
 //! | epoch | time in which an address means at most one thing |
 //! | site | one allocator function called by one stack of code |
+
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test that fails may do so anywhere")
+)]
 
 #[doc = include_str!("THREATS.md")]
 pub mod threats {}

@@ -426,7 +426,7 @@ fn health_says_what_text_says(browser: &Browser, report: &memleak::report::Repor
     for sentence in [
         "30 allocations, 8 frees in 12.0 s",
         "3 frees of blocks that are not known: older than the attach",
-        "9 blocks, 1.5 MiB (1600000 B): not in the amounts above",
+        "9 blocks, 1.5 MiB (1600000 B): not in the amounts shown",
         "9 block_table_full",
         "100 B in 1 block from 1 stack by leak:main (known.supp:3)",
         "code without CFI, frame pointer not plausible",

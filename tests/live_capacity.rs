@@ -3,21 +3,17 @@
 mod common;
 
 use common::memleak::Memleak;
-use common::program::{Program, compile, directory};
+use common::program::{Program, compile, directory, load};
 use common::recent::of_all_ages;
 use common::report::Amount;
 use serde_json::Value;
 
 const BLOCK_BYTES: u64 = 24;
 
-fn full_load() -> bool {
-    std::env::var_os("MEMLEAK_FULL_LOAD").is_some()
-}
-
 /// Every block of millions is counted while it lives, and its free is matched: what is left is exact, nothing is lost.
 #[test]
 fn millions_of_blocks() {
-    let blocks: u64 = if full_load() { 20_000_000 } else { 1_500_000 };
+    let blocks: u64 = load(1_500_000, 20_000_000);
     let path = compile(&directory("live_capacity-many"), "many_blocks.c", &["-O2"]);
     let mut program = Program::start(&path, &[&blocks.to_string()]);
     program.expect("ready");
@@ -71,7 +67,7 @@ fn millions_of_blocks() {
 fn blocks_that_move_are_accounted_for_once() {
     const THREADS: u64 = 16;
     const CELLS: u64 = 3000;
-    let rounds: u64 = if full_load() { 1_000_000 } else { 40_000 };
+    let rounds: u64 = load(40_000, 1_000_000);
     let path = compile(
         &directory("live_capacity-exchange"),
         "exchange.c",

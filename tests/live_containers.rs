@@ -11,10 +11,9 @@ use std::process::Command;
 
 use common::memleak::{Memleak, child_of};
 use common::program::{Program, compile, compile_as, directory, run_tool};
-use common::report::Report;
+use common::report::{Report, from_main};
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
-const BELOW_MAIN: [&str; 3] = ["__libc_start_call_main", "__libc_start_main*", "_start"];
 
 /// A container: a program on an overlay that nobody else sees, process 1 of a pid namespace.
 struct Container {
@@ -78,8 +77,7 @@ fn prepare(test: &str) -> PathBuf {
 fn check(report: &Report, base: &Path) {
     report.check_sums();
     let stack = report.only_through("leak_in_library");
-    let expected = ["leak_in_library", "first_call", "main"];
-    stack.check(&[&expected[..], &BELOW_MAIN].concat());
+    stack.check(&from_main(&["leak_in_library", "first_call", "main"]));
     let library = base.join("merged/liblazy.so");
     assert_eq!(stack.frames[0].module.as_deref(), library.to_str(), "{stack}");
 }

@@ -172,6 +172,22 @@ fn percpu_memory_is_optional() {
     }
 }
 
+/// A baseline is marked when that is asked for, however long it is to the next report, which counts from then on.
+#[test]
+fn a_mark_does_not_wait() {
+    let _alone = alone();
+    let mut program = kernel_user("mark");
+    let mut memleak = Memleak::attach_to_kernel(&[], "86400");
+    memleak.mark();
+    program.step("done");
+    let report = memleak.finish();
+    check(&report);
+    assert!(report.recent.since_baseline.marked.is_some(), "{report}");
+    let grown = stacks(&report, MESSAGE).into_iter();
+    let blocks: i64 = grown.map(|stack| stack.recent.since_baseline.net_blocks).sum();
+    assert_eq!(blocks, MESSAGES.cast_signed(), "{report}");
+}
+
 /// A table that is full loses new blocks, and says so.
 #[test]
 fn a_full_table_is_reported() {

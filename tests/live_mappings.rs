@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::memleak::Memleak;
 use common::program::{Program, compile, compile_as, directory};
-use common::report::{Report, Stack};
+use common::report::{Report, Stack, from_main};
 
 /// As distributions build: no frame pointers.
 const RELEASE: [&str; 5] = [
@@ -19,14 +19,8 @@ const RELEASE: [&str; 5] = [
     "-Wall",
     "-pthread",
 ];
-const BELOW_MAIN: [&str; 3] = ["__libc_start_call_main", "__libc_start_main*", "_start"];
 /// Room for the same stacks in a thousand epochs.
 const ROOM: [&str; 2] = ["--stack-storage-size", "200000"];
-
-/// `names`, then what is below `main`.
-fn from_main<'a>(names: &[&'a str]) -> Vec<&'a str> {
-    names.iter().chain(&BELOW_MAIN).copied().collect()
-}
 
 /// Builds of `swap_library.c`: the same code at the same place, with frames of other sizes.
 fn swap_library(directory: &Path, name: &str, slots: u32, more: &[&str]) -> PathBuf {

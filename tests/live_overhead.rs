@@ -53,7 +53,7 @@ impl Paced {
     }
 }
 
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 fn real(number: u64) -> f64 {
     number as f64
 }

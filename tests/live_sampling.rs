@@ -65,7 +65,7 @@ fn trace(path: &std::path::Path, flags: &[&str]) -> Sampled {
 }
 
 /// Whether the truth lies in the estimate's 95 % interval, of bytes and of blocks.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "amounts are far below 2^53")]
 fn is_within(estimate: &Estimate, truth: Amount) -> (bool, bool) {
     let error = estimate.standard_error.expect("an estimate has an error");
     let near = |estimate: u64, truth: u64, error: f64| {

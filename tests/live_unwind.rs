@@ -10,22 +10,16 @@ use std::process::Command;
 
 use common::memleak::Memleak;
 use common::program::{Program, compile, compile_as, directory, run_tool};
-use common::report::{Frames, Report, Stack};
+use common::report::{Frames, Report, Stack, from_main};
 
 /// As distributions build: no frame pointers. Recursion stays recursion.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
-/// What is below `main`, innermost first. glibc's own names need its debug symbols.
-const BELOW_MAIN: [&str; 3] = ["__libc_start_call_main", "__libc_start_main*", "_start"];
+/// What is below a thread's first function, innermost first.
 const BELOW_THREAD: [&str; 2] = ["start_thread", "clone3"];
 
 fn flags<'a>(more: &[&'a str]) -> Vec<&'a str> {
     RELEASE.iter().chain(more).copied().collect()
-}
-
-/// `names`, then what is below `main`.
-fn from_main<'a>(names: &[&'a str]) -> Vec<&'a str> {
-    names.iter().chain(&BELOW_MAIN).copied().collect()
 }
 
 /// Traces `program` from its "ready" to its "done".
@@ -327,24 +321,19 @@ fn static_program() {
     );
 }
 
+/// A program of which one part, compiled with `more` flags, has no CFI.
+fn partly_without_cfi(test: &str, more: &[&str]) -> PathBuf {
+    let directory = directory(&format!("live_unwind-{test}"));
+    let part = directory.join("part.o");
+    let without_cfi = ["-fno-asynchronous-unwind-tables", "-DPART", "-c"];
+    compile_as(&part, "no_cfi.c", &flags(&[more, &without_cfi].concat()));
+    compile(&directory, "no_cfi.c", &flags(&[part.to_str().expect("UTF-8")]))
+}
+
 /// Functions without CFI are crossed by their frame pointers, each marked as such, and the walk returns to CFI.
 #[test]
 fn without_cfi() {
-    let directory = directory("live_unwind-no_cfi");
-    let object = directory.join("part.o");
-    let part = [
-        "-O2",
-        "-fno-omit-frame-pointer",
-        "-fno-asynchronous-unwind-tables",
-        "-DPART",
-        "-c",
-    ];
-    compile_as(&object, "no_cfi.c", &flags(&part[1..]));
-    let path = compile(
-        &directory,
-        "no_cfi.c",
-        &flags(&[object.to_str().expect("UTF-8"), "-fno-optimize-sibling-calls"]),
-    );
+    let path = partly_without_cfi("no_cfi", &["-fno-omit-frame-pointer"]);
     let report = trace(&mut Program::start(&path, &[]), &[]);
     let stack = report.only_through("leak");
     stack.check(&from_main(&[
@@ -365,15 +354,7 @@ fn without_cfi() {
 /// ended there, and the address.
 #[test]
 fn without_cfi_and_frame_pointer() {
-    let directory = directory("live_unwind-no_cfi_no_fp");
-    let object = directory.join("part.o");
-    let part = ["-fno-asynchronous-unwind-tables", "-DPART", "-c"];
-    compile_as(&object, "no_cfi.c", &flags(&part));
-    let path = compile(
-        &directory,
-        "no_cfi.c",
-        &flags(&[object.to_str().expect("UTF-8"), "-fno-optimize-sibling-calls"]),
-    );
+    let path = partly_without_cfi("no_cfi_no_fp", &[]);
     let report = trace(&mut Program::start(&path, &[]), &[]);
     let stack = report.only_through("leak");
     assert_eq!(stack.end, "no_cfi", "{report}");

@@ -13,12 +13,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::memleak::Memleak;
-use common::program::{Program, compile, directory, run_tool, source, stock};
+use common::program::{Program, compile, directory, load, run_tool, source, stock};
 
 /// How much longer the full load is.
 fn times() -> u64 {
-    let is_full = std::env::var_os("MEMLEAK_FULL_LOAD").is_some();
-    if is_full { 20 } else { 1 }
+    load(1, 20)
 }
 
 const CHECKED: [&str; 5] = [

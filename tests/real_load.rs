@@ -14,22 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::memleak::Memleak;
-use common::program::{PATIENCE, compile, directory, run_tool, source, stock};
+use common::program::{PATIENCE, compile, directory, load, run_tool, source, stock};
 use common::witness::{Accounts, Call, READY_TO_DONE, Witness};
 
 /// At most one walk in so many may be incomplete.
 const INCOMPLETE_ONE_IN: u64 = 1000;
 /// At most one call in so many may be told otherwise than by the witness.
 const DISAGREE_ONE_IN: u64 = 10_000;
-
-fn is_full() -> bool {
-    std::env::var_os("MEMLEAK_FULL_LOAD").is_some()
-}
-
-/// The larger one if the full load is wanted.
-fn load<T>(small: T, full: T) -> T {
-    if is_full() { full } else { small }
-}
 
 /// Room for more stacks than any of these programs has.
 const FLAGS: [&str; 4] = ["--stack-storage-size", "400000", "--max-blocks", "4000000"];

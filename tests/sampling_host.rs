@@ -107,7 +107,7 @@ unsafe extern "C" fn next_random(context: *mut c_void) -> u32 {
     u32::try_from(random.next() >> 32).expect("32 bits")
 }
 
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 fn real(number: u64) -> f64 {
     number as f64
 }

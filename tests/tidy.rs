@@ -207,6 +207,21 @@ fn every_module_has_a_layer() {
     );
 }
 
+/// The page of the crate has the modules in their order.
+#[test]
+fn the_page_has_the_layers() {
+    let page = fs::read_to_string(root().join("src/lib.rs")).expect("src/lib.rs");
+    let (_, list) = page
+        .split_once("Modules import only those before them in this list: ")
+        .expect("the list");
+    let (list, _) = list.split_once('.').expect("its end");
+    let named: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    let [modules @ .., "lib", "main"] = &LAYERS[..] else {
+        panic!("the crate and the program around it come last");
+    };
+    assert_eq!(named, modules, "src/lib.rs and LAYERS in tests/tidy.rs differ");
+}
+
 /// The reader of imports sees groups, nested groups and paths in expressions.
 #[test]
 fn import_reader() {
@@ -320,17 +335,19 @@ fn skeleton_types_stay_inside() {
 /// Every map's declaration follows a comment that says what it is.
 #[test]
 fn every_map_is_documented() {
-    let text = fs::read_to_string(root().join("bpf/maps.bpf.h")).expect("bpf/maps.bpf.h");
-    let lines: Vec<&str> = text.lines().collect();
     let starts = |line: &str| line.starts_with("struct {") || line.starts_with("SEC(\".bss.");
-    let maps: Vec<usize> = (0..lines.len()).filter(|&at| starts(lines[at])).collect();
-    assert!(maps.len() > 5, "the search finds the maps");
-    let bare = maps
-        .into_iter()
-        .filter(|&at| at == 0 || !lines[at - 1].trim_end().ends_with("*/"));
-    let bare: Vec<String> = bare
-        .map(|at| format!("bpf/maps.bpf.h:{}: {}", at + 1, lines[at]))
-        .collect();
+    let (mut maps, mut bare) = (0, Vec::new());
+    for file in sources("bpf", &["h"]) {
+        let mut before = "";
+        for (number, line) in (1..).zip(file.text.lines()) {
+            maps += usize::from(starts(line));
+            if starts(line) && !before.trim_end().ends_with("*/") {
+                bare.push(format!("{}:{number}: {line}", file.display()));
+            }
+            before = line;
+        }
+    }
+    assert!(maps > 20, "the search finds the maps: {maps}");
     assert_none(&bare, "maps without a comment above");
 }
 

@@ -7,11 +7,11 @@ use std::fs;
 use std::ops::Range;
 
 use common::program::stock;
-use common::recorded::{Published, compile_program, publish, record_memory, start};
+use common::recorded::{BUILDS, Published, Scene};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as Framehop, Unwinder};
 use memleak::calls;
-use memleak::target::{MappedCode, Modules, Target};
+use memleak::target::MappedCode;
 use object::{Object, ObjectSection};
 use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias};
@@ -229,27 +229,15 @@ fn rule_at(published: &Published, code: Avma) -> String {
 /// walk is right there is what its own test shows: it goes through the functions that the program has called.
 #[test]
 fn callers_in_recorded_stacks() {
-    for flags in [
-        &["-fomit-frame-pointer"][..],
-        &["-static"],
-        &["-fno-omit-frame-pointer"],
-    ] {
-        let program = start(&compile_program(flags));
-        let target = Target::open(program.pid()).expect("it runs");
-        let mut modules = Modules::new();
-        let mappings = target
-            .read_mappings(&mut modules)
-            .expect("its mappings can be read");
-        let published = publish(&mappings, &modules);
-        let memory = record_memory(program.pid());
-        let tables = Tables {
-            architecture: Architecture::X86_64,
-            words: &published.words,
-            mappings: &published.mappings,
-            unwind: Unwind::Dwarf,
-            changing: false,
-            return_probes: ReturnProbes::default(),
-        };
+    for flags in BUILDS {
+        let Scene {
+            program,
+            modules,
+            mappings,
+            published,
+            memory,
+        } = Scene::of(flags);
+        let tables = published.tables();
         let of_framehop = mappings.entries().iter().filter_map(|entry| {
             let MappedCode::Module { module, bias } = entry.code else {
                 return None;

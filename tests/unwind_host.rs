@@ -262,11 +262,95 @@ fn random_walks_of_aarch64_are_equal() {
     check_random_walks(Architecture::Aarch64, 200);
 }
 
+/// What random walks came to.
+#[derive(Debug, Default)]
+struct Seen {
+    ends: HashSet<End>,
+    /// Frames of the longest stack.
+    longest: usize,
+    /// Walks that needed saves that there were not.
+    saves_wanted: u64,
+    /// Walks that went on where a return address was put back.
+    put_back: u64,
+}
+
+impl Seen {
+    /// `without`: the same walk, if no return address can be put back.
+    fn add(&mut self, stack: &Stack, without: &Stack) {
+        self.ends.insert(stack.end);
+        self.longest = self.longest.max(stack.frames.len());
+        self.saves_wanted += u64::from(stack.saves_wanted.is_some());
+        self.put_back += u64::from(without.frames.len() < stack.frames.len());
+    }
+
+    #[track_caller]
+    fn check(&self, architecture: Architecture, rounds: u64) {
+        // The random data reach every end that a walk by itself can come to.
+        for end in [
+            End::Complete,
+            End::NoMapping,
+            End::AnonymousCode,
+            End::NoCfi,
+            End::UnsupportedRule,
+            End::ReadFault,
+            End::NoProgress,
+            End::TableNotLoaded,
+            End::UretprobeTrampoline,
+            End::FpChainEnd,
+        ] {
+            assert!(self.ends.contains(&end), "no walk ended with {}", end.name());
+        }
+        assert!(
+            self.saves_wanted > 20 || architecture == Architecture::Aarch64,
+            "{self:?}: too few walks needed saves that there were not"
+        );
+        assert!(
+            self.put_back > rounds / 2,
+            "{self:?}: too few walks went on where a return address was put back"
+        );
+        assert!(self.longest > 20, "{self:?}");
+    }
+}
+
+/// A table's code, code of any kind, and what is not known.
+fn random_mappings(random: &mut Random, code_bytes: u64) -> [Mapping; 3] {
+    [
+        Mapping {
+            start: Avma::new(CODE),
+            end: Avma::new(CODE + code_bytes / 2),
+            bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+            image_at: 0,
+            kind: MappingKind::Table,
+            identity: random_identity(random),
+        },
+        Mapping {
+            start: Avma::new(CODE + code_bytes / 2),
+            end: Avma::new(CODE + code_bytes * 7 / 8),
+            bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+            image_at: 0,
+            kind: [
+                MappingKind::Table,
+                MappingKind::Table,
+                MappingKind::NoCfi,
+                MappingKind::Anonymous,
+            ][random.index(4)],
+            identity: random_identity(random),
+        },
+        Mapping {
+            start: Avma::new(CODE + code_bytes * 7 / 8),
+            end: Avma::new(CODE + code_bytes - 0x40),
+            bias: Bias::default(),
+            image_at: 0,
+            kind: [MappingKind::Pending, MappingKind::Trampoline][random.index(2)],
+            identity: Identity::SETTLED,
+        },
+    ]
+}
+
 fn check_random_walks(architecture: Architecture, rounds: u64) {
     let mut host = host_walk(architecture);
     let mut random = Random::new(20);
-    let mut ends = HashSet::new();
-    let (mut longest, mut saves_wanted, mut put_back) = (0, 0, 0);
+    let mut seen = Seen::default();
     for round in 0..rounds {
         let code_bytes = 0x1000 << random.below(4);
         let distinct = if round % 4 == 0 { 600 } else { 20 };
@@ -277,37 +361,7 @@ fn check_random_walks(architecture: Architecture, rounds: u64) {
             encode_with_saves(&table, &random_saves(&mut random, code_bytes))
         };
         let image = image.expect("the table fits");
-        let mappings = [
-            Mapping {
-                start: Avma::new(CODE),
-                end: Avma::new(CODE + code_bytes / 2),
-                bias: Bias::between(Avma::new(CODE), Svma::new(0)),
-                image_at: 0,
-                kind: MappingKind::Table,
-                identity: random_identity(&mut random),
-            },
-            Mapping {
-                start: Avma::new(CODE + code_bytes / 2),
-                end: Avma::new(CODE + code_bytes * 7 / 8),
-                bias: Bias::between(Avma::new(CODE), Svma::new(0)),
-                image_at: 0,
-                kind: [
-                    MappingKind::Table,
-                    MappingKind::Table,
-                    MappingKind::NoCfi,
-                    MappingKind::Anonymous,
-                ][random.index(4)],
-                identity: random_identity(&mut random),
-            },
-            Mapping {
-                start: Avma::new(CODE + code_bytes * 7 / 8),
-                end: Avma::new(CODE + code_bytes - 0x40),
-                bias: Bias::default(),
-                image_at: 0,
-                kind: [MappingKind::Pending, MappingKind::Trampoline][random.index(2)],
-                identity: Identity::SETTLED,
-            },
-        ];
+        let mappings = random_mappings(&mut random, code_bytes);
         let unwind = if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf };
         let mut stack_words = random_stack(&mut random, architecture, code_bytes);
         let trampoline = random_trampoline(&mut random, &mut stack_words, code_bytes);
@@ -333,46 +387,20 @@ fn check_random_walks(architecture: Architecture, rounds: u64) {
         for _ in 0..40 {
             let start = random_start(&mut random, code_bytes);
             let stack = check(&mut host, tables, start, &memory);
-            ends.insert(stack.end);
             let without = Tables {
                 return_probes: ReturnProbes::default(),
                 ..tables
             };
             let without = walk(without, start, |address| memory.word(address));
-            put_back += u32::from(without.frames.len() < stack.frames.len());
-            saves_wanted += u32::from(stack.saves_wanted.is_some());
-            longest = longest.max(stack.frames.len());
+            seen.add(&stack, &without);
             for slot in slots_read(tables, start, &memory) {
                 memory.fault_at = Some(slot);
-                ends.insert(check(&mut host, tables, start, &memory).end);
+                seen.ends.insert(check(&mut host, tables, start, &memory).end);
                 memory.fault_at = None;
             }
         }
     }
-    // The random data reach every end that a walk by itself can come to.
-    for end in [
-        End::Complete,
-        End::NoMapping,
-        End::AnonymousCode,
-        End::NoCfi,
-        End::UnsupportedRule,
-        End::ReadFault,
-        End::NoProgress,
-        End::TableNotLoaded,
-        End::UretprobeTrampoline,
-        End::FpChainEnd,
-    ] {
-        assert!(ends.contains(&end), "no walk ended with {}", end.name());
-    }
-    assert!(
-        saves_wanted > 20 || architecture == Architecture::Aarch64,
-        "{saves_wanted} walks needed saves that there were not"
-    );
-    assert!(
-        u64::from(put_back) > rounds / 2,
-        "{put_back} walks went on where a return address was put back"
-    );
-    assert!(longest > 20, "the longest stack had {longest} frames");
+    seen.check(architecture, rounds);
 }
 
 /// Walks of which the trail is known depend on nothing else; and that is most of those that come to their end.

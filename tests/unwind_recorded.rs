@@ -6,10 +6,10 @@ mod common;
 use std::process::Command;
 
 use common::compile::host_walk;
-use common::recorded::{compile_program, publish, record_memory, start};
-use memleak::target::{MappedCode, Mappings, Modules, Target};
+use common::recorded::{BUILDS, Scene};
+use memleak::target::{MappedCode, Mappings, Modules};
 use unwind_tables::Architecture;
-use unwind_tables::walk::{End, FoundBy, ReturnProbes, Stack, Tables, Unwind, walk};
+use unwind_tables::walk::{End, FoundBy, Stack, Tables, Unwind, walk};
 
 /// Names of the frames' functions, from the module's own symbol table by an independent reader.
 fn functions(stack: &Stack, mappings: &Mappings, modules: &Modules) -> Vec<String> {
@@ -36,28 +36,15 @@ fn functions(stack: &Stack, mappings: &Mappings, modules: &Modules) -> Vec<Strin
 #[test]
 fn recorded_walks_are_equal_and_complete() {
     let mut host = host_walk(Architecture::X86_64);
-    for flags in [
-        &["-fomit-frame-pointer"][..],
-        &["-static"],
-        &["-fno-omit-frame-pointer"],
-    ] {
-        let program = start(&compile_program(flags));
-        let pid = program.pid();
-        let target = Target::open(pid).expect("it runs");
-        let mut modules = Modules::new();
-        let mappings = target
-            .read_mappings(&mut modules)
-            .expect("its mappings can be read");
-        let published = publish(&mappings, &modules);
-        let mut memory = record_memory(pid);
-        let tables = Tables {
-            architecture: Architecture::X86_64,
-            words: &published.words,
-            mappings: &published.mappings,
-            unwind: Unwind::Dwarf,
-            changing: false,
-            return_probes: ReturnProbes::default(),
-        };
+    for flags in BUILDS {
+        let Scene {
+            program,
+            modules,
+            mappings,
+            published,
+            mut memory,
+        } = Scene::of(flags);
+        let tables = published.tables();
 
         let mut slots = Vec::new();
         let reference = walk(tables, program.start, |slot| {

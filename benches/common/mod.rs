@@ -206,9 +206,7 @@ impl Target {
             .parse()
             .with_context(|| format!("the target answers `{answer}`, which is no number"))
     }
-}
 
-impl Target {
     /// Lets it end by itself, as it does when nothing more is asked.
     #[allow(dead_code, reason = "not every benchmark cares how its target ends")]
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {

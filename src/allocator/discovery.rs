@@ -50,6 +50,16 @@ pub struct ProbeSite {
     pub leaf: bool,
 }
 
+impl ProbeSite {
+    /// `malloc+0x4`: the function, and how far behind its entry the probe sits.
+    pub fn place(&self) -> String {
+        match self.svma.offset_from(self.entry) {
+            0 => self.function.name.to_string(),
+            offset => format!("{}+{offset:#x}", self.function.name),
+        }
+    }
+}
+
 /// All probe sites of a process, and what is missing from them.
 #[derive(Debug, Default)]
 pub struct Discovery {

@@ -67,6 +67,10 @@ pub enum SymbolError {
 /// All definitions of `names`, ordered by name, then address, each address once per name.
 ///
 /// Local symbols are not definitions: a `static` function called `free` is not the allocator's.
+///
+/// # Errors
+///
+/// [`SymbolError`].
 pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolError> {
     let number = |name: &[u8]| names.iter().position(|wanted| wanted.as_bytes() == name);
     let mut found = scan(elf, number)?;
@@ -75,6 +79,10 @@ pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolErr
 }
 
 /// The same for all functions, local ones too, whose name `number` gives a number.
+///
+/// # Errors
+///
+/// [`SymbolError`].
 pub fn scan(
     elf: &[u8],
     mut number: impl FnMut(&[u8]) -> Option<usize>,

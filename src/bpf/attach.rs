@@ -2,12 +2,14 @@
 //! is recorded whose free is not.
 
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use thiserror::Error;
 use unwind_tables::addr::FileOffset;
 
+use super::apart::{self, Refusal};
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::skeleton::types::{cookie_shift, role};
@@ -108,17 +110,27 @@ pub struct AttachError {
     /// What may be missing.
     pub hint: &'static str,
     /// What the kernel says.
-    pub source: libbpf_rs::Error,
+    pub source: Refusal,
+}
+
+impl AttachError {
+    fn new(path: AttachPath, names: &str, file: &str, source: Refusal) -> Self {
+        Self {
+            names: names.to_owned(),
+            file: file.to_owned(),
+            hint: hint(path, &source),
+            source,
+        }
+    }
 }
 
 /// What who may not attach by `path` may lack.
-fn hint(path: AttachPath, error: &libbpf_rs::Error) -> &'static str {
+fn hint(path: AttachPath, refusal: &Refusal) -> &'static str {
     // `perf_uprobe_event_init` of the kernel's kernel/events/core.c asks for it.
-    match (path, error.kind()) {
-        (AttachPath::Perf, ErrorKind::PermissionDenied) => {
-            " by perf events, which need CAP_SYS_ADMIN: run as root (sudo memleak …), or use Linux 6.6 or newer, which has other ways"
-        }
-        _ => "",
+    if path == AttachPath::Perf && refusal.denied {
+        " by perf events, which need CAP_SYS_ADMIN: run as root (sudo memleak …), or use Linux 6.6 or newer, which has other ways"
+    } else {
+        ""
     }
 }
 
@@ -126,8 +138,8 @@ fn hint(path: AttachPath, error: &libbpf_rs::Error) -> &'static str {
 #[derive(Debug, Default)]
 pub struct Attached {
     // Dropped in this order.
-    pub(super) allocations: Vec<Link>,
-    pub(super) frees: Vec<Link>,
+    pub(super) allocations: Vec<OwnedFd>,
+    pub(super) frees: Vec<OwnedFd>,
 }
 
 impl Attached {
@@ -151,56 +163,113 @@ pub(super) fn attach(
     probes: &[Probe],
 ) -> Result<Attached, AttachError> {
     let pid = kernel_pid(pid);
-    let mut attached = Attached::default();
-    let each = |program, moment, places: Vec<Place<'_>>, links: &mut Vec<Link>| {
-        by_file(places)
-            .iter()
-            .try_for_each(|places| attach_file(program, path, moment, pid, places, links))
-    };
-    let entries = |wanted: fn(&CallEnd) -> bool| {
-        let probes = probes.iter().filter(|probe| wanted(&probe.end));
-        probes.map(Place::entry).collect::<Vec<_>>()
-    };
+    let frees = free_requests(programs, path, probes);
+    let requests: Vec<_> = [frees.as_slice(), &allocation_requests(programs, path, probes)].concat();
+    let links = apart::make_links(requests.len(), |number| requests[number].make(path, pid));
+    let mut links = links.map_err(|(number, refusal)| requests[number].error(path, refusal))?;
+    let allocations = links.split_off(frees.len());
+    Ok(Attached {
+        allocations,
+        frees: links,
+    })
+}
+
+fn free_requests<'a>(
+    programs: &'a MemleakProgs<'_>,
+    path: AttachPath,
+    probes: &'a [Probe],
+) -> Vec<Request<'a>> {
     let is_unseen = |end: &CallEnd| *end == CallEnd::Unseen;
-    let is_return_probe = |end: &CallEnd| *end == CallEnd::ReturnProbe;
-    let is_rets = |end: &CallEnd| matches!(end, CallEnd::Rets(_));
-    each(
+    requests(
+        path,
         &programs.free_entry,
         Moment::Entry,
-        entries(is_unseen),
-        &mut attached.frees,
-    )?;
+        entries(probes, is_unseen),
+    )
+}
+
+/// In the order in which they are to be made.
+fn allocation_requests<'a>(
+    programs: &'a MemleakProgs<'_>,
+    path: AttachPath,
+    probes: &'a [Probe],
+) -> Vec<Request<'a>> {
+    let is_rets = |end: &CallEnd| matches!(end, CallEnd::Rets(_));
+    let returning = || entries(probes, |end| *end == CallEnd::ReturnProbe);
+    let entry = |places| requests(path, &programs.allocation_entry, Moment::Entry, places);
     // Ends before beginnings: a call that is seen to begin must be seen to end.
-    let links = &mut attached.allocations;
-    each(&programs.allocation_ret, Moment::Entry, rets(probes), links)?;
-    if path != AttachPath::Session {
-        each(
-            &programs.allocation_return,
-            Moment::Return,
-            entries(is_return_probe),
-            links,
-        )?;
-    }
-    each(&programs.allocation_entry, Moment::Entry, entries(is_rets), links)?;
-    match path {
+    let by_ret = requests(path, &programs.allocation_ret, Moment::Entry, rets(probes));
+    let (returns, beginnings) = match path {
         AttachPath::Session => {
-            each(
-                &programs.allocation_session,
-                Moment::Both,
-                entries(is_return_probe),
-                links,
-            )?;
+            let both = &programs.allocation_session;
+            (vec![], requests(path, both, Moment::Both, returning()))
         }
         AttachPath::Multi | AttachPath::Perf => {
-            each(
-                &programs.allocation_entry,
-                Moment::Entry,
-                entries(is_return_probe),
-                links,
-            )?;
+            let at_return = &programs.allocation_return;
+            let returns = requests(path, at_return, Moment::Return, returning());
+            (returns, entry(returning()))
         }
+    };
+    let by_ret_beginnings = entry(entries(probes, is_rets));
+    [by_ret, returns, by_ret_beginnings, beginnings].concat()
+}
+
+/// A link to be made.
+#[derive(Clone)]
+struct Request<'a> {
+    program: &'a ProgramMut<'a>,
+    moment: Moment,
+    /// At least one, in one file; one alone by perf events.
+    places: Vec<Place<'a>>,
+}
+
+fn requests<'a>(
+    path: AttachPath,
+    program: &'a ProgramMut<'a>,
+    moment: Moment,
+    places: Vec<Place<'a>>,
+) -> Vec<Request<'a>> {
+    let groups = match path {
+        AttachPath::Perf => places.into_iter().map(|place| vec![place]).collect(),
+        AttachPath::Session | AttachPath::Multi => by_file(places),
+    };
+    let request = |places| Request {
+        program,
+        moment,
+        places,
+    };
+    groups.into_iter().map(request).collect()
+}
+
+impl Request<'_> {
+    fn make(&self, path: AttachPath, pid: i32) -> Result<Link, libbpf_rs::Error> {
+        let first = self.places[0];
+        let file = &first.probe.path;
+        if path == AttachPath::Perf {
+            let options = UprobeOpts {
+                cookie: first.cookie,
+                retprobe: self.moment == Moment::Return,
+                ..Default::default()
+            };
+            return self
+                .program
+                .attach_uprobe_with_opts(pid, file, position(first.offset), options);
+        }
+        let options = UprobeMultiOpts {
+            offsets: self.places.iter().map(|place| position(place.offset)).collect(),
+            cookies: self.places.iter().map(|place| place.cookie).collect(),
+            retprobe: self.moment == Moment::Return,
+            session: self.moment == Moment::Both,
+            ..Default::default()
+        };
+        self.program.attach_uprobe_multi_with_opts(pid, file, "", options)
     }
-    Ok(attached)
+
+    fn error(&self, path: AttachPath, refusal: Refusal) -> AttachError {
+        let name = |place: &Place<'_>| format!("`{}`", place.probe.name);
+        let names: Vec<_> = self.places.iter().map(name).collect();
+        AttachError::new(path, &names.join(", "), &self.places[0].probe.file, refusal)
+    }
 }
 
 /// One instruction of a probe.
@@ -220,6 +289,12 @@ impl<'a> Place<'a> {
             cookie: probe.cookie.bits() | by_ret << cookie_shift::COOKIE_BY_RET.0,
         }
     }
+}
+
+/// The entries of functions whose ends are seen as `wanted`.
+fn entries(probes: &[Probe], wanted: impl Fn(&CallEnd) -> bool) -> Vec<Place<'_>> {
+    let probes = probes.iter().filter(|probe| wanted(&probe.end));
+    probes.map(Place::entry).collect()
 }
 
 /// The `ret` instructions of all probes, each once: functions share code that they jump to.
@@ -256,7 +331,7 @@ pub struct Hook {
 /// An attached hook; dropping it detaches.
 #[derive(Debug)]
 pub struct AttachedHook {
-    pub(super) link: Link,
+    pub(super) link: OwnedFd,
 }
 
 pub(super) fn attach_hook(
@@ -268,24 +343,23 @@ pub(super) fn attach_hook(
     let pid = kernel_pid(pid);
     let program = &programs.loader_hook;
     let offset = position(hook.offset);
-    let link = if path == AttachPath::Perf {
-        program.attach_uprobe_with_opts(pid, &hook.path, offset, UprobeOpts::default())
-    } else {
+    let make = |_| {
+        if path == AttachPath::Perf {
+            return program.attach_uprobe_with_opts(pid, &hook.path, offset, UprobeOpts::default());
+        }
         let options = UprobeMultiOpts {
             offsets: vec![offset],
             ..Default::default()
         };
         program.attach_uprobe_multi_with_opts(pid, &hook.path, "", options)
     };
-    match link {
-        Ok(link) => Ok(AttachedHook { link }),
-        Err(source) => Err(AttachError {
-            names: "the loader's hook".to_owned(),
-            file: hook.file.clone(),
-            hint: self::hint(path, &source),
-            source,
-        }),
-    }
+    let error = |refusal| AttachError::new(path, "the loader's hook", &hook.file, refusal);
+    let links = apart::make_links(1, make).map_err(|(_, refusal)| error(refusal))?;
+    let link = links
+        .into_iter()
+        .next()
+        .expect("one was asked for, and none refused");
+    Ok(AttachedHook { link })
 }
 
 /// To the kernel, -1 is all processes. No process id is above `i32::MAX`.
@@ -315,68 +389,7 @@ fn by_file(places: Vec<Place<'_>>) -> Vec<Vec<Place<'_>>> {
     files
 }
 
-/// Attaches `program` at all `places`, which are in one file.
-fn attach_file(
-    program: &ProgramMut<'_>,
-    path: AttachPath,
-    moment: Moment,
-    pid: i32,
-    places: &[Place<'_>],
-    links: &mut Vec<Link>,
-) -> Result<(), AttachError> {
-    if path != AttachPath::Perf {
-        return keep(path, attach_multi(program, moment, pid, places), places, links);
-    }
-    places.iter().try_for_each(|place| {
-        let options = UprobeOpts {
-            cookie: place.cookie,
-            retprobe: moment == Moment::Return,
-            ..Default::default()
-        };
-        let link = program.attach_uprobe_with_opts(pid, &place.probe.path, position(place.offset), options);
-        keep(path, link, std::slice::from_ref(place), links)
-    })
-}
-
-fn attach_multi(
-    program: &ProgramMut<'_>,
-    moment: Moment,
-    pid: i32,
-    places: &[Place<'_>],
-) -> Result<Link, libbpf_rs::Error> {
-    let options = UprobeMultiOpts {
-        offsets: places.iter().map(|place| position(place.offset)).collect(),
-        cookies: places.iter().map(|place| place.cookie).collect(),
-        retprobe: moment == Moment::Return,
-        session: moment == Moment::Both,
-        ..Default::default()
-    };
-    program.attach_uprobe_multi_with_opts(pid, &places[0].probe.path, "", options)
-}
-
 fn position(offset: FileOffset) -> usize {
     // File offsets fit: only 64-bit hosts are supported.
     usize::try_from(offset.get()).unwrap_or(usize::MAX)
-}
-
-fn keep(
-    path: AttachPath,
-    link: Result<Link, libbpf_rs::Error>,
-    places: &[Place<'_>],
-    links: &mut Vec<Link>,
-) -> Result<(), AttachError> {
-    let link = link.map_err(|source| {
-        let names: Vec<_> = places
-            .iter()
-            .map(|place| format!("`{}`", place.probe.name))
-            .collect();
-        AttachError {
-            names: names.join(", "),
-            file: places[0].probe.file.clone(),
-            hint: hint(path, &source),
-            source,
-        }
-    })?;
-    links.push(link);
-    Ok(())
 }

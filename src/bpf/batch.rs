@@ -5,7 +5,10 @@
 //! number of calls has a bound, however busy the programs are. (A walk from key to key has none of these: when a
 //! key is deleted under it, it starts again.) What the elements mean is `collect`'s affair.
 
-#![allow(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "a function of libbpf that libbpf-rs has no safe form of: it fills buffers of ours"
+)]
 
 use std::os::fd::{AsFd, AsRawFd};
 

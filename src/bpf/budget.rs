@@ -11,8 +11,8 @@ use super::fdinfo;
 use super::stack_depth::{self, MOST};
 use super::{AttachPath, Capacity, Kernel, Sampling, Settings, ShortWays, Storage, Telling, Walk};
 
-/// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18 processed for
-/// it when this was written.
+/// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18
+/// processed for it when this was written.
 type Row = (&'static str, AttachPath, Walk, Sampling, u64);
 
 const SAMPLED: Sampling = Sampling::Bytes(1 << 19);

@@ -1,7 +1,7 @@
 //! How long the traps of probes take on this machine, which no statistics of programs contain: functions of this
 //! program are probed as the target's are, by programs that do nothing, and called.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the functions that are probed are assembly")]
 
 use std::arch::global_asm;
 use std::fs;

@@ -1,21 +1,19 @@
 //! Probes out of their sites, all at once, and out for good even if memleak is killed meanwhile.
 //!
-//! The kernel takes a probe out of a process when the last descriptor of its link is closed. While a thread that closes
-//! one is being killed, it cannot (`remove_breakpoint` in Linux, `kernel/events/uprobes.c`, which reads the target's
-//! memory, fails with EINTR, and dmesg has "failed to unregister, leaking uprobe"): the breakpoint stays in the process for
-//! good. What a process leaves open at its end is closed after that, when it cannot be killed any more. So links are
-//! left to processes of their own to be closed at their end. Of memleak they have nothing but these.
+//! The kernel takes a probe out of a process when the last descriptor of its link is closed, which a thread that is being
+//! killed does in part (see [`apart`]). What a process leaves open at its end is closed after that, when it cannot be
+//! killed any more. So links are left to processes of their own to be closed at their end. Of memleak they have nothing
+//! but these.
 #![allow(unsafe_code, reason = "processes that only close descriptors")]
 
 use std::ffi::c_uint;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use libbpf_rs::Link;
 use nix::fcntl::OFlag;
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork, pipe2};
+use nix::unistd::{Pid, pipe2};
 
+use super::apart;
 use super::attach::{Attached, AttachedHook};
 
 /// Processes that detach at once.
@@ -31,12 +29,12 @@ pub fn detach_at_once(
 ) {
     let probes = probes.into_iter();
     let links = probes.flat_map(|Attached { allocations, frees }| allocations.into_iter().chain(frees));
-    let links = links.chain(hooks.into_iter().map(|hook| hook.link)).collect();
-    close(links, DETACHING_PROCESSES);
+    let links = links.chain(hooks.into_iter().map(|hook| hook.link));
+    close(links.collect::<Vec<_>>(), DETACHING_PROCESSES);
 }
 
 /// Closes links by so many processes at most, and waits until that is done.
-pub(super) fn close(links: Vec<Link>, processes: usize) {
+pub(super) fn close<L: AsFd>(links: Vec<L>, processes: usize) {
     let Some(closers) = Closers::start(&links, processes) else {
         // What cannot be left to others is closed here.
         return drop(links);
@@ -53,17 +51,24 @@ struct Closers {
 }
 
 impl Closers {
-    /// `None` if there cannot be such processes; those that could be started end at once.
-    fn start(links: &[Link], processes: usize) -> Option<Self> {
+    /// `None` if there cannot be such processes.
+    fn start<L: AsFd>(links: &[L], processes: usize) -> Option<Self> {
         let (awaited, told) = pipe2(OFlag::O_CLOEXEC).ok()?;
         let share = links.len().div_ceil(processes).max(1);
-        let mut processes = Vec::new();
+        let mut closers = Self {
+            processes: Vec::new(),
+            told,
+        };
         for links in links.chunks(share) {
             let kept = links.iter().map(|link| link.as_fd().as_raw_fd());
             let gaps = gaps_between(kept.chain([awaited.as_raw_fd()]).collect());
-            processes.push(start_closer(&gaps, awaited.as_raw_fd())?);
+            let Some(closer) = start_closer(&gaps, awaited.as_raw_fd()) else {
+                closers.finish();
+                return None;
+            };
+            closers.processes.push(closer);
         }
-        Some(Self { processes, told })
+        Some(closers)
     }
 
     /// Waits until they have ended, and all probes are gone.
@@ -93,12 +98,7 @@ fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
 
 /// A process that closes `gaps`, waits until nobody can write to `awaited`, and ends.
 fn start_closer(gaps: &[(c_uint, c_uint)], awaited: RawFd) -> Option<Pid> {
-    let mut before = SigSet::empty();
-    // Signals are for memleak: its handlers would tell of them through descriptors that both have.
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut before)).ok()?;
-    // SAFETY: the child only makes system calls, with what was made before the fork.
-    let forked = unsafe { fork() };
-    if let Ok(ForkResult::Child) = forked {
+    apart::start(|| {
         for &(first, last) in gaps {
             // SAFETY: nothing of this process is used any more that needs them.
             unsafe { libc::close_range(first, last, 0) };
@@ -106,14 +106,7 @@ fn start_closer(gaps: &[(c_uint, c_uint)], awaited: RawFd) -> Option<Pid> {
         let mut byte = 0_u8;
         // SAFETY: a byte of ours. Nobody writes one; no signal that is handled comes in between.
         unsafe { libc::read(awaited, (&raw mut byte).cast(), 1) };
-        // SAFETY: ends the process, and nothing of memleak's is run at its end.
-        unsafe { libc::_exit(0) };
-    }
-    _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
-    match forked {
-        Ok(ForkResult::Parent { child }) => Some(child),
-        Ok(ForkResult::Child) | Err(_) => None,
-    }
+    })
 }
 
 #[cfg(test)]

@@ -107,10 +107,11 @@ enum About {
     Frees,
 }
 
-/// A program, what it is about, whether it is loaded, and whether another program makes up for what it misses.
+/// A loaded program.
 struct Row<'a, 'obj> {
     program: &'a ProgramMut<'obj>,
     about: About,
+    /// It makes up for what the first program for its event misses.
     second: bool,
 }
 

@@ -3,7 +3,7 @@
 //! The one place where such memory is mapped. Everything is read and written through atomics, since programs
 //! run while we look; ordering between writes is the caller's affair (`publish` waits for a grace period).
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "memory that the kernel writes, too")]
 
 use std::io;
 use std::marker::PhantomData;
@@ -24,7 +24,7 @@ pub struct SharedWords<W> {
     words: PhantomData<W>,
 }
 
-#[allow(private_bounds)]
+#[allow(private_bounds, reason = "what a word is, is decided here")]
 impl<W: Word> SharedWords<W> {
     /// Maps the first `length` words of the BPF array behind `map`.
     ///

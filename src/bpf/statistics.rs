@@ -2,7 +2,7 @@
 //!
 //! They are kept only while somebody asks for it, since each run takes some 40 ns longer then.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "a function of libbpf that libbpf-rs does not have")]
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};

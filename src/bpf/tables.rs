@@ -74,9 +74,7 @@ impl TableStore {
         is_used: impl Fn(ModuleId) -> bool,
         publisher: &Publisher,
     ) -> Result<Option<Stored>, libbpf_rs::Error> {
-        let stored = self.place((module, Part::Rules), image, is_used, publisher)?;
-        self.refer_to_saves(module);
-        Ok(stored)
+        self.place((module, Part::Rules), image, is_used, publisher)
     }
 
     /// Stores where the functions of `module` save registers, for walks to find from the image of its rules, which is
@@ -92,9 +90,7 @@ impl TableStore {
         is_used: impl Fn(ModuleId) -> bool,
         publisher: &Publisher,
     ) -> Result<Option<Stored>, libbpf_rs::Error> {
-        let stored = self.place((module, Part::Saves), image, is_used, publisher)?;
-        self.refer_to_saves(module);
-        Ok(stored)
+        self.place((module, Part::Saves), image, is_used, publisher)
     }
 
     fn place(
@@ -130,6 +126,7 @@ impl TableStore {
         for (at, &word) in (placed.start..).zip(words) {
             self.write(at, word);
         }
+        self.refer_to_saves(key.0);
         let at = u32::try_from(placed.start).ok();
         Ok(at.map(|at| Stored {
             at,
@@ -142,8 +139,10 @@ impl TableStore {
     fn refer_to_saves(&self, module: ModuleId) {
         let start = |part| self.placement.start_of((module, part));
         if let (Some(rules), Some(saves)) = (start(Part::Rules), start(Part::Saves)) {
-            // Walks add it to where the image starts, modulo 2^32; the store is smaller.
-            #[allow(clippy::cast_possible_truncation)]
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "walks add it to where the image starts, modulo 2^32; the store is smaller"
+            )]
             let distance = saves.wrapping_sub(rules) as u32;
             self.write(rules + header::SAVES_AT, distance);
         }

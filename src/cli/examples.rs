@@ -175,8 +175,8 @@ pub(super) const SECTIONS: &[Section] = &[
         &[
             (
                 "SIGINT, SIGTERM, SIGHUP",
-                "make the last report and end; the second time, end at once. With a program that was started they are \
-                 passed on to it, and memleak ends when it does",
+                "make the last report and end; a second SIGINT or SIGTERM ends at once. With a program that was started they \
+                 are passed on to it, and memleak ends when it does",
             ),
             (
                 "SIGUSR1",
@@ -200,6 +200,14 @@ pub(super) const SECTIONS: &[Section] = &[
             (
                 "DEBUGINFOD_URLS, DEBUGINFOD_CACHE_PATH",
                 "which servers --debuginfod asks, and where it keeps what they send",
+            ),
+            (
+                "DEBUGINFOD_TIMEOUT, DEBUGINFOD_MAXTIME, DEBUGINFOD_MAXSIZE",
+                "seconds without data (90), seconds (600) and bytes (2 GiB) that one file may take",
+            ),
+            (
+                "MEMLEAK_PUSH_TOKEN",
+                "the token for --push, without --push-token-file; a program that is started does not get it",
             ),
             (
                 "SUDO_UID",

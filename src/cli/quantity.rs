@@ -5,10 +5,10 @@ use clap::{Args, ValueEnum};
 use crate::config::ConfigError;
 use crate::report::{Format, Measure, Quantity, Unit};
 
-/// Flags of the formats folded, svg and speedscope.
+/// Flags of formats that show one number for each stack.
 #[derive(Debug, Args)]
 pub struct QuantityArgs {
-    /// What folded, svg and speedscope show of a stack.
+    /// What folded, svg and speedscope show of a stack, and html at first.
     ///
     /// [default: outstanding]
     #[arg(long, value_enum, value_name = "MEASURE")]
@@ -111,7 +111,7 @@ mod tests {
                 quantity_of(Measure::Growth, Unit::Bytes),
             ),
         ] {
-            for format in [Format::Folded, Format::Svg, Format::Speedscope] {
+            for format in [Format::Folded, Format::Svg, Format::Speedscope, Format::Html] {
                 assert_eq!(quantity(format, arguments), expected, "{arguments}");
             }
         }

@@ -1,5 +1,6 @@
-//! The block table and the young blocks beside it, read block by block while the target runs. What stacks hold in all is in the totals, which need
-//! no such walk (`snapshot`); this is for what only single blocks know: their age and their address.
+//! The block table and the young blocks beside it, read block by block while the target runs. What stacks hold in all is
+//! in the totals, which need no such walk (`snapshot`); this is for what only single blocks know: their age and their
+//! address.
 //!
 //! A block that lives from before the walk to its end is seen just once, others once or not at all (`bpf::batch`). Nothing is
 //! kept of a block but what is summed up, so memory is bounded by the number of stacks and of young blocks; where single

@@ -1,11 +1,13 @@
 //! Calls as the kernel side tells them one by one. What they are called is the session's affair.
 
 use std::cell::RefCell;
+use std::mem::offset_of;
 use std::rc::Rc;
 
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use unwind_tables::addr::Avma;
 
+use super::fields::{half, whole};
 use crate::bpf::types::{call_event, call_event_kind};
 use crate::bpf::{Kernel, KernelTrace, Recorded};
 
@@ -58,10 +60,11 @@ impl CallEvent {
     /// Reads a record of the queue; `None` for one that this version does not know.
     pub(crate) fn parse(record: &[u8]) -> Option<Self> {
         let record = record.first_chunk::<EVENT_BYTES>()?;
-        let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
-        let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
-        let comm = record[48..].split(|&byte| byte == 0).next().unwrap_or_default();
-        let kind = match call_event_kind(half(24)) {
+        let half = |at| half(record, at);
+        let whole = |at| whole(record, at);
+        let comm = &record[offset_of!(call_event, comm)..];
+        let comm = comm.split(|&byte| byte == 0).next().unwrap_or_default();
+        let kind = match call_event_kind(half(offset_of!(call_event, kind))) {
             call_event_kind::CALL_BEGINS => CallKind::Begins,
             call_event_kind::BLOCK_ALLOCATED => CallKind::Allocated,
             call_event_kind::CALL_FAILED => CallKind::Failed,
@@ -71,14 +74,14 @@ impl CallEvent {
         };
         Some(Self {
             kind,
-            time: whole(0),
-            address: Avma::new(whole(8)),
-            size: whole(16),
-            instance: half(28),
-            process: half(32),
-            thread: half(36),
-            stack: half(40),
-            cpu: half(44),
+            time: whole(offset_of!(call_event, time)),
+            address: Avma::new(whole(offset_of!(call_event, address))),
+            size: whole(offset_of!(call_event, size)),
+            instance: half(offset_of!(call_event, instance)),
+            process: half(offset_of!(call_event, process)),
+            thread: half(offset_of!(call_event, thread)),
+            stack: half(offset_of!(call_event, stack)),
+            cpu: half(offset_of!(call_event, cpu)),
             comm: String::from_utf8_lossy(comm).into_owned(),
         })
     }

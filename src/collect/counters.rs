@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use super::fields::whole;
 use crate::bpf::types::counter as c;
 
 /// What is counted; the numbers are those of `enum counter` in `bpf/shared.h`.
@@ -81,6 +82,16 @@ same_number! {
     COUNTER_LOST_CALL_EVENT => LostCallEvent,
 }
 
+impl Counter {
+    /// What it has come to, summed over CPUs.
+    pub(super) fn read(self, map: &MapHandle) -> Result<u64, libbpf_rs::Error> {
+        let key = (self as u32).to_ne_bytes();
+        let values = map.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
+        let values = values.iter().map(|bytes| whole(bytes, 0));
+        Ok(values.fold(0, u64::wrapping_add))
+    }
+}
+
 /// A reading of all counters, summed over CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters(BTreeMap<Counter, u64>);
@@ -92,12 +103,7 @@ impl Counters {
     ///
     /// What the kernel says.
     pub fn read(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
-        let read = |&counter: &Counter| {
-            let key = (counter as u32).to_ne_bytes();
-            let values = map.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
-            let value = |bytes: &Vec<u8>| bytes.first_chunk().map_or(0, |&bytes| u64::from_ne_bytes(bytes));
-            Ok((counter, values.iter().map(value).fold(0, u64::wrapping_add)))
-        };
+        let read = |&counter: &Counter| Ok((counter, counter.read(map)?));
         Counter::ALL.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 

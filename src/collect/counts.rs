@@ -2,8 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::{MapCore, MapFlags};
-
 use super::counters::Counter;
 use super::totals::recorded_blocks;
 use crate::bpf::Recorded;
@@ -19,10 +17,7 @@ const SHAPE_WORD: usize = std::mem::offset_of!(stack_record, frames_at) / size_o
 ///
 /// What the kernel says.
 pub(crate) fn entries(recorded: &Recorded) -> Result<u64, libbpf_rs::Error> {
-    let key = (Counter::ProbeHits as u32).to_ne_bytes();
-    let values = recorded.counters.lookup_percpu(&key, MapFlags::ANY)?;
-    let count = |bytes: &Vec<u8>| bytes.first_chunk().map_or(0, |&bytes| u64::from_ne_bytes(bytes));
-    Ok(values.unwrap_or_default().iter().map(count).sum())
+    Counter::ProbeHits.read(&recorded.counters)
 }
 
 /// Blocks that were recorded since tracing began, each as one, by the number of their function.

@@ -1,18 +1,20 @@
 //! Ring-buffer records into [`Event`]s. Reacting to them is the session's affair.
 
 use std::cell::RefCell;
+use std::mem::offset_of;
 use std::rc::Rc;
 use std::time::Duration;
 
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use unwind_tables::addr::Avma;
 
+use super::fields::{half, whole};
 use super::regions::RegionEvent;
 use crate::bpf::Kernel;
-use crate::bpf::types::event_kind;
+use crate::bpf::types::{event, event_kind};
 
 /// Bytes of `struct event`.
-const EVENT_BYTES: usize = size_of::<crate::bpf::types::event>();
+const EVENT_BYTES: usize = size_of::<event>();
 
 /// What the kernel side tells user space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,22 +46,15 @@ pub enum Event {
 
 impl Event {
     pub(crate) fn parse(record: &[u8]) -> Self {
-        let Some(&record) = record.first_chunk::<EVENT_BYTES>() else {
+        if record.len() < EVENT_BYTES {
             return Self::Unknown;
-        };
-        let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
-        let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
-        let instance = half(4);
-        match event_kind(half(0)) {
-            event_kind::EVENT_UNKNOWN_MAPPING => Self::UnknownMapping {
-                instance,
-                address: Avma::new(whole(8)),
-            },
+        }
+        let instance = half(record, offset_of!(event, instance));
+        let address = Avma::new(whole(record, offset_of!(event, address)));
+        match event_kind(half(record, offset_of!(event, kind))) {
+            event_kind::EVENT_UNKNOWN_MAPPING => Self::UnknownMapping { instance, address },
             event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
-            event_kind::EVENT_SAVES_WANTED => Self::SavesWanted {
-                instance,
-                address: Avma::new(whole(8)),
-            },
+            event_kind::EVENT_SAVES_WANTED => Self::SavesWanted { instance, address },
             event_kind::EVENT_LIFECYCLE => Self::Lifecycle,
             _ => Self::Unknown,
         }

@@ -7,6 +7,7 @@ mod call_events;
 mod counters;
 mod counts;
 mod events;
+mod fields;
 mod held;
 mod kernel;
 mod listing;

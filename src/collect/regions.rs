@@ -1,5 +1,8 @@
 //! Mapping calls as the kernel side tells them. What they do to mappings is `crate::regions`.
 
+use std::mem::offset_of;
+
+use super::fields::{half, whole};
 use crate::bpf::types::{limits, region_call, region_event};
 
 /// Bytes of `struct region_event`.
@@ -86,24 +89,26 @@ impl RegionEvent {
     /// Reads a record of the queue; `None` for one that this version does not know.
     pub(crate) fn parse(record: &[u8]) -> Option<Self> {
         let record = record.first_chunk::<EVENT_BYTES>()?;
-        let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
-        let whole = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
-        let result = whole(16 + 8 * ARGUMENTS);
-        let moment = match record[9] {
+        let half = |at| half(record, at);
+        let whole = |at| whole(record, at);
+        let result = whole(offset_of!(region_event, result));
+        let moment = match record[offset_of!(region_event, ended)] {
             0 => CallMoment::Begins {
                 program_break: result,
             },
             _ => CallMoment::Ended {
                 result,
-                stack: half(12),
+                stack: half(offset_of!(region_event, stack)),
             },
         };
         Some(Self {
-            instance: half(0),
-            thread: half(4),
-            call: RegionCall::from_number(record[8].into())?,
-            arguments: std::array::from_fn(|number| whole(16 + 8 * number)),
-            time: whole(24 + 8 * ARGUMENTS),
+            instance: half(offset_of!(region_event, instance)),
+            thread: half(offset_of!(region_event, thread)),
+            call: RegionCall::from_number(record[offset_of!(region_event, call)].into())?,
+            arguments: std::array::from_fn(|number| {
+                whole(offset_of!(region_event, arguments) + number * size_of::<u64>())
+            }),
+            time: whole(offset_of!(region_event, time)),
             moment,
         })
     }

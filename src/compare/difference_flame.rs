@@ -10,6 +10,10 @@ use crate::report::flame::{self, Caption, Folded};
 use crate::report::{Quantity, Unit, counted, size};
 
 /// Writes a line for each stack, with two numbers: what it had before, and what it has after.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn render_folded(comparison: &Comparison<'_>, quantity: Quantity, out: &mut dyn Write) -> io::Result<()> {
     let (before, after) = folded(comparison, quantity);
     let stacks = before.stacks().chain(after.stacks());
@@ -21,6 +25,10 @@ pub fn render_folded(comparison: &Comparison<'_>, quantity: Quantity, out: &mut 
 }
 
 /// Draws what there is after: red where it is more than before, blue where it is less.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn render_svg(comparison: &Comparison<'_>, quantity: Quantity, out: &mut dyn Write) -> io::Result<()> {
     let (before, after) = folded(comparison, quantity);
     let caption = caption(comparison, quantity, &before, &after);

@@ -12,6 +12,10 @@ use crate::collect::{Amount, Estimate, RegionKind, StandardError};
 use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds, write_json};
 
 /// Writes `comparison`, all sites.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn render(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
     write_json(&DifferenceJson::of(comparison), out)?;
     writeln!(out)

@@ -11,6 +11,10 @@ use crate::collect::{Amount, Losses};
 use crate::report::{FrameStyle, Report, counted, error, line, percent, printable, size};
 
 /// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn render(comparison: &Comparison<'_>, top: usize, out: &mut dyn Write) -> io::Result<()> {
     let Comparison { before, after, .. } = comparison;
     writeln!(out, "Difference from {} to {}:", side(before), side(after))?;

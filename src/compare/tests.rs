@@ -1,7 +1,5 @@
 //! Comparisons of hand-made reports.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 

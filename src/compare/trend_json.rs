@@ -10,6 +10,10 @@ use crate::collect::RegionKind;
 use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds, write_json};
 
 /// Writes `trend`, all sites.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     let (bytes_per_minute, blocks_per_minute) = trend.total();
     let json = TrendJson {

@@ -12,6 +12,10 @@ const WRITTEN: usize = 8;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Writes `trend`: at most `top` sites that grow.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> {
     let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
         return Ok(());

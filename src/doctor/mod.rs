@@ -12,7 +12,6 @@ mod text;
 
 use std::io::{self, Write};
 
-use crate::allocator::ProbeSite;
 use crate::output;
 pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
@@ -188,12 +187,4 @@ pub fn run(options: Options, out: &mut dyn Write) -> io::Result<bool> {
     }
     out.flush()?;
     Ok(diagnosis.verdict().level < Level::Fatal)
-}
-
-/// `malloc+0x4`: the function and how far behind its entry the probe sits.
-fn place_of(site: &ProbeSite) -> String {
-    match site.svma.offset_from(site.entry) {
-        0 => site.function.name.to_string(),
-        offset => format!("{}+{offset:#x}", site.function.name),
-    }
 }

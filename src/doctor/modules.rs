@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use unwind_tables::rule::{Reason, UnwindRule};
 use unwind_tables::{Compiled, ElfView, TableError, build, compile};
 
 use super::{Finding, Level};
 use crate::calls;
+use crate::parallel;
 use crate::report::{TableFacts, counted, percent, printable, size};
 use crate::target::{Module, ModuleId};
 
@@ -42,23 +41,8 @@ pub struct TableFinding {
 
 /// Builds the tables of `modules`. They are returned in the order given.
 pub(super) fn examine(modules: &[&Module]) -> Vec<ModuleFinding> {
-    let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(modules.len()));
-    let queue = Mutex::new(modules.iter().enumerate());
-    let found = Mutex::new(Vec::with_capacity(modules.len()));
-    // A worker that panicked would have poisoned the locks; what the others did is still good.
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some((order, module)) = next() {
-                    let finding = examine_one(module);
-                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                    found.push((order, finding));
-                }
-            });
-        }
-    });
-    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let ordered = modules.iter().enumerate().collect();
+    let mut found = parallel::for_each(ordered, |(order, module)| (order, examine_one(module)));
     found.sort_unstable_by_key(|&(order, _)| order);
     found.into_iter().map(|(_, finding)| finding).collect()
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::Finding;
 use super::modules::{self, ModuleFinding};
-use super::{Finding, place_of};
 use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost};
 use crate::report::{TableFacts, counted, percent, printable, size};
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
@@ -60,7 +60,7 @@ impl ProcessFindings {
     }
 
     fn site_finding(&self, site: &ProbeSite) -> Finding {
-        let text = |how| format!("{} in {}, {how}", place_of(site), self.path(site.module));
+        let text = |how| format!("{} in {}, {how}", site.place(), self.path(site.module));
         match (&site.rets, site.cost) {
             (Some(_), _) => Finding::note("probe", text("with a slow probe at each `ret`: it can throw")),
             (None, SiteCost::Emulated) => Finding::fine("probe", text("emulated")),

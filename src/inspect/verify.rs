@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use unwind_tables::addr::Svma;
@@ -15,6 +14,7 @@ use unwind_tables::{ElfView, Image, compile};
 
 use super::files::{self, ElfFile};
 use crate::calls;
+use crate::parallel;
 use crate::report::{counted, printable};
 
 /// How often progress is said.
@@ -76,29 +76,18 @@ pub fn verify(paths: &[impl AsRef<Path>], out: &mut dyn Write) -> anyhow::Result
 fn verify_all(files: &[ElfFile]) -> Vec<(PathBuf, Outcome)> {
     let mut order: Vec<&ElfFile> = files.iter().collect();
     order.sort_by_key(|file| file.bytes);
-    let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(order.len()));
-    let queue = Mutex::new(order);
-    let results = Mutex::new(Vec::with_capacity(files.len()));
-    let progress = Mutex::new(Instant::now());
-    // A worker that panicked would have poisoned the locks; what the others did is still good.
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(file) = next() {
-                    let outcome = verify_file(&file.path);
-                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-                    results.push((file.path.clone(), outcome));
-                    let mut said = progress.lock().unwrap_or_else(PoisonError::into_inner);
-                    if said.elapsed() >= PROGRESS {
-                        tracing::info!("{} of {} files", results.len(), files.len());
-                        *said = Instant::now();
-                    }
-                }
-            });
+    let progress = Mutex::new((0, Instant::now()));
+    let mut results = parallel::for_each(order, |file| {
+        let outcome = verify_file(&file.path);
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let (done, said) = &mut *progress;
+        *done += 1;
+        if said.elapsed() >= PROGRESS {
+            tracing::info!("{done} of {} files", files.len());
+            *said = Instant::now();
         }
+        (file.path.clone(), outcome)
     });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by(|(a, _), (b, _)| a.cmp(b));
     results
 }

@@ -4,8 +4,8 @@
 //! How: the program is started under ptrace, runs to a hardware breakpoint in its loader's hook for debuggers, and is
 //! let go from there. Of all ways to hold a program this one leaves no trace in it: nothing of its memory is written
 //! (a breakpoint instruction would be), it gets no signal (after SIGSTOP and SIGCONT a handler for the latter would run,
-//! and its parent would be told), and it is not traced any more when its own code begins. What is at the address where it is held is
-//! the caller's affair.
+//! and its parent would be told), and it is not traced any more when its own code begins. What is at the address where it
+//! is held is the caller's affair.
 //!
 //! Its environment and its process group are ours, and its standard streams too, unless they are a terminal that we need
 //! for ourselves ([`Streams`]); signals that are meant for it are passed on ([`Relay`]).

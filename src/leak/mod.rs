@@ -140,8 +140,9 @@ pub trait Meaning<M> {
 
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `meaning` says what an address was in an epoch of an instance, `recent` what else is known of a stack. Sites are ranked by outstanding bytes, then
-/// outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank equally.
+/// `meaning` says what an address was in an epoch of an instance, `recent` what else is known of a stack. Sites are ranked
+/// by outstanding bytes, then outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank
+/// equally.
 pub fn group<'a, M: Copy + Ord + Hash, N: Meaning<M> + 'a>(
     snapshot: &Snapshot,
     meaning: impl Fn(u32) -> &'a N,

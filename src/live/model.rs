@@ -9,9 +9,10 @@ use ratatui::layout::Rect;
 
 use super::layout::{Focus, Panes};
 use super::messages::Message;
-use super::sample::{Order, Sample, Site, Unit};
+use super::sample::{Order, Sample, Site};
 use super::stack::StackText;
 use super::trend::Trends;
+use crate::report::Unit;
 pub(super) use keys::HELP;
 
 /// What the user asks for that is not the view's.

@@ -15,7 +15,8 @@ use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Amount, Estimate, Losses};
 use crate::report::owner::{owner, shortened};
 use crate::report::{
-    Frame, Report, Stack, TargetFacts, TimeOfDay, counted, end_of, explain, percent, share, short_size,
+    Frame, Report, Stack, TargetFacts, TimeOfDay, Unit, counted, end_of, explain, percent, share, short_size,
+    whole,
 };
 
 /// Sites that are kept for each order.
@@ -46,23 +47,6 @@ impl Order {
             Self::Growth => Self::Allocated,
             Self::Allocated => Self::Blocks,
             Self::Blocks => Self::Outstanding,
-        }
-    }
-}
-
-/// What amounts are counted in, where there is a choice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Unit {
-    #[default]
-    Bytes,
-    Blocks,
-}
-
-impl Unit {
-    pub(super) fn of(self, amount: Amount) -> u64 {
-        match self {
-            Self::Bytes => amount.bytes,
-            Self::Blocks => amount.blocks,
         }
     }
 }
@@ -391,14 +375,4 @@ fn sampling(sampling: Sampling) -> Option<String> {
         }
         Sampling::Bytes(_) | Sampling::Governed(_) => None,
     }
-}
-
-/// The nearest whole number; an error is not below zero.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "saturates, and is not below zero"
-)]
-fn whole(error: f64) -> u64 {
-    error.round() as u64
 }

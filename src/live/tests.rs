@@ -37,7 +37,7 @@ pub(super) fn holding(function: &str, bytes: u64) -> Stack {
     }
 }
 
-/// A report of process 4711, a second after another.
+/// A report of process 4242, a second after another.
 pub(super) fn report(stacks: Vec<Stack>) -> Report {
     let mut completeness = Completeness::default();
     for stack in &stacks {
@@ -53,7 +53,7 @@ pub(super) fn report(stacks: Vec<Stack>) -> Report {
             since_baseline: Duration::from_secs(20),
             ..Compared::default()
         },
-        targets: vec![target(4711, "leaker")],
+        targets: vec![target(4242, "leaker")],
         stacks,
         events: Events {
             allocations: 12_345,
@@ -159,7 +159,7 @@ fn names_are_printable() {
     report.targets[0].comm = "a\u{7}b".to_owned();
     let sample = Sample::of(&report);
     assert_eq!(sample.sites[0].name, "evil\\u{1b}[31m\\u{202e}");
-    assert_eq!(sample.subject, "4711 a\\u{7}b");
+    assert_eq!(sample.subject, "4242 a\\u{7}b");
     assert!(!summary(&sample).chars().any(char::is_control));
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::sample::{Sample, Unit};
+use super::sample::Sample;
 use crate::collect::Amount;
+use crate::report::Unit;
 
 /// Points that are remembered of each site.
 pub(super) const POINTS: usize = 120;

@@ -151,6 +151,10 @@ pub fn write_text(
 }
 
 /// Writes with colours, or without.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn paint(
     is_painted: bool,
     out: &mut dyn Write,

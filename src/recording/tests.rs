@@ -1,7 +1,5 @@
 //! Recordings as a whole: what was recorded is what is read, whatever happened to the file, and whatever is in it.
 
-#![allow(clippy::unwrap_used)]
-
 mod hostile;
 mod limit;
 mod sample;
@@ -62,26 +60,12 @@ impl Place {
 
 /// A report in every format.
 fn formats(report: &Report) -> Vec<Vec<u8>> {
-    let formats = [
-        Format::Text,
-        Format::Json,
-        Format::Summary,
-        Format::Folded,
-        Format::Svg,
-        Format::Pprof,
-        Format::Speedscope,
-        Format::Gperftools,
-        Format::Bcc,
-        Format::Libbpf,
-    ];
-    formats
-        .into_iter()
-        .map(|format| {
-            let mut out = Vec::new();
-            render(report, format, &mut out).unwrap();
-            out
-        })
-        .collect()
+    let written = Format::all().map(|format| {
+        let mut out = Vec::new();
+        render(report, format, &mut out).unwrap();
+        out
+    });
+    written.collect()
 }
 
 #[track_caller]

@@ -68,7 +68,7 @@ pub(crate) fn error(spread: Spread) -> String {
     clippy::cast_sign_loss,
     reason = "saturates, and is not below zero"
 )]
-pub(super) fn whole(error: f64) -> u64 {
+pub(crate) fn whole(error: f64) -> u64 {
     error.round() as u64
 }
 

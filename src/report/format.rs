@@ -148,6 +148,11 @@ const FORMATS: &[Facts] = &[
 ];
 
 impl Format {
+    /// All formats.
+    pub fn all() -> impl Iterator<Item = Self> {
+        FORMATS.iter().map(|facts| facts.format)
+    }
+
     /// The format that files of this name are in: that of the longest ending that fits. `None` if none does.
     pub fn of_file(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
@@ -198,6 +203,10 @@ impl Format {
 }
 
 /// Writes `report` to `out`, as a document of its own.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn render(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
     (format.facts().write)(report, out)
 }

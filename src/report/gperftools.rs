@@ -3,10 +3,11 @@
 //! Innermost frames first. Addresses stand for functions here, not for places in a process: those of several processes
 //! can be in one report, and readers take a name for each address. As in all flame graphs, what can be a leak.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::flame::Naming;
+use super::numbered::Numbered;
 use super::{Measure, Quantity, Report, Unit};
 
 /// In the order of a line.
@@ -48,8 +49,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 /// All names, numbered from 1, and equal stacks as one by the numbers of their frames: those that have something.
 fn numbered(report: &Report) -> (Vec<String>, BTreeMap<Vec<usize>, Amounts>) {
     let naming = Naming::of(report);
-    let mut names = Vec::new();
-    let mut numbers = HashMap::new();
+    let mut names = Numbered::new();
     let mut stacks = BTreeMap::new();
     for stack in report.suspects() {
         let amounts = QUANTITIES.map(|quantity| quantity.of(stack, report));
@@ -57,17 +57,10 @@ fn numbered(report: &Report) -> (Vec<String>, BTreeMap<Vec<usize>, Amounts>) {
             continue;
         }
         let frames = naming.frames(stack).into_iter().rev();
-        let key: Vec<_> = frames
-            .map(|frame| {
-                *numbers.entry(frame.name).or_insert_with_key(|name| {
-                    names.push(name.clone());
-                    names.len()
-                })
-            })
-            .collect();
+        let key: Vec<_> = frames.map(|frame| names.number(frame.name) + 1).collect();
         add(stacks.entry(key).or_default(), &amounts);
     }
-    (names, stacks)
+    (names.in_order(), stacks)
 }
 
 fn add(sums: &mut Amounts, amounts: &Amounts) {

@@ -277,7 +277,7 @@ pub(super) fn lost_lines(losses: &Losses) -> Vec<String> {
         return vec!["nothing".to_owned()];
     }
     let mut lines = vec![format!(
-        "{}, {}: not in the amounts above",
+        "{}, {}: not in the amounts shown",
         counted(losses.blocks, "block"),
         size(losses.bytes)
     )];

@@ -43,7 +43,9 @@ pub(super) fn kind_lines(report: &Report) -> Vec<String> {
     kinds
         .map(|kind| {
             let note = match kind.holds_others {
-                true => "; they hold blocks that are counted above, and are not among the stacks shown",
+                true => {
+                    "; they hold blocks that are counted by themselves, and are not among the stacks shown"
+                }
                 false => "",
             };
             format!(

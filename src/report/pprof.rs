@@ -6,7 +6,6 @@
 //! not a frame, so that the function that called it has the bytes as its own; how a stack ended is one, too.
 
 mod mappings;
-mod numbered;
 mod part;
 mod proto;
 mod table;

@@ -36,7 +36,8 @@ impl Unit {
         }
     }
 
-    const fn of(self, amount: Amount) -> u64 {
+    /// What an amount has of it.
+    pub const fn of(self, amount: Amount) -> u64 {
         match self {
             Self::Bytes => amount.bytes,
             Self::Blocks => amount.blocks,

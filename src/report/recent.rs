@@ -62,8 +62,10 @@ fn growth_line(change: &Change, time: Duration, since: &str) -> String {
 
 /// Signed amount per second, in the largest binary unit that leaves at least one.
 pub(crate) fn rate(net: i64, time: Duration) -> String {
-    // Exact to 15 digits, of which three are shown.
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "exact to 15 digits, of which three are shown"
+    )]
     let net = net as f64;
     let rate = match time.as_secs_f64() {
         0.0 => 0.0,

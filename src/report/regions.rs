@@ -23,7 +23,7 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
 
 fn explain(kind: RegionKind) -> String {
     let whether = match (kind, kind.is_suspect()) {
-        (_, true) => ", in the stacks above",
+        (_, true) => ", among the stacks shown",
         (RegionKind::Allocator, false) => "; not shown",
         (_, false) => ", not shown",
     };

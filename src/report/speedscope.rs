@@ -1,12 +1,13 @@
 //! Speedscope's file format (<https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>): a weighted
 //! profile for each of some quantities, all over the same stacks and frames.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::flame::{self, Caption, FlameFrame, Naming};
+use super::numbered::Numbered;
 use super::{Measure, Quantity, Report, Unit};
 
 /// What is always there; the report's own quantity comes last, if it is none of these.
@@ -101,16 +102,11 @@ struct Stacks {
 impl Stacks {
     fn of(report: &Report, quantities: &[Quantity]) -> Self {
         let naming = Naming::of(report);
-        let mut indices = HashMap::new();
+        let mut numbered = Numbered::new();
         let mut amounts = BTreeMap::new();
         for stack in report.suspects() {
             let frames = naming.frames(stack).into_iter();
-            let key: Vec<_> = frames
-                .map(|frame| {
-                    let next = indices.len();
-                    *indices.entry(frame).or_insert(next)
-                })
-                .collect();
+            let key: Vec<_> = frames.map(|frame| numbered.number(frame)).collect();
             let sums = amounts
                 .entry(key)
                 .or_insert_with(|| vec![0_u64; quantities.len()]);
@@ -118,10 +114,8 @@ impl Stacks {
                 *sum = sum.saturating_add(quantity.of(stack, report));
             }
         }
-        let mut frames: Vec<_> = indices.into_iter().collect();
-        frames.sort_unstable_by_key(|&(_, index)| index);
         Self {
-            frames: frames.into_iter().map(|(frame, _)| frame).collect(),
+            frames: numbered.in_order(),
             amounts,
         }
     }

@@ -1,7 +1,5 @@
 //! Golden outputs of hand-made reports, in each format.
 
-#![allow(clippy::unwrap_used)]
-
 mod dialects;
 mod flame;
 mod gperftools;
@@ -14,13 +12,13 @@ mod summary;
 mod suppressed;
 
 use std::collections::BTreeMap;
-use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
 
 use super::*;
 use crate::leak::{EndGroup, ModuleSteps};
 use crate::symbolize::frame::{InlinedFrame, Symbol};
+pub(super) use made::report;
 
 const KNOWN: u64 = 0x7f00_0000_0000;
 
@@ -86,51 +84,6 @@ pub(super) fn stack(outstanding: Amount, end: End, end_at: Option<Location>, fra
         frames,
         blocks: None,
         suppressed_by: None,
-    }
-}
-
-pub(super) fn report(stacks: Vec<Stack>) -> Report {
-    Report {
-        time: TimeOfDay {
-            hour: 9,
-            minute: 5,
-            second: 7,
-        },
-        read_at: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
-        elapsed: Duration::from_millis(12_345),
-        unwind: Unwind::Dwarf,
-        sampling: Sampling::All,
-        top: 10,
-        quantity: Quantity::default(),
-        depth: None,
-        compared: Compared::default(),
-        targets: vec![TargetFacts {
-            pid: 4242,
-            instance: 1,
-            parent: None,
-            ended: None,
-            memory: None,
-            comm: "leaker".to_owned(),
-            exe: Some("/opt/leaker".into()),
-        }],
-        stacks,
-        events: Events {
-            allocations: 30,
-            frees: 8,
-            probe_hits: 39,
-            ..Events::default()
-        },
-        losses: Losses::default(),
-        completeness: Completeness::default(),
-        ends: Vec::new(),
-        steps: Vec::new(),
-        overhead: None,
-        kernel: None,
-        own: OwnMemory {
-            resident_bytes: 45 << 20,
-            peak_bytes: 64 << 20,
-            kernel_bytes: 100 << 20,
-        },
     }
 }
 
@@ -264,7 +217,7 @@ fn text_of_a_full_report() {
              libplugin.so: left 3 times by frame pointer (100%); CFI covers 12.0% of its code
              outside all modules: left 1 time by frame pointer (100%)
   memleak:   45.0 MiB (47185920 B) resident, at most 64.0 MiB (67108864 B); maps in the kernel: 100.0 MiB (104857600 B)
-  Lost:      9 blocks, 1.5 MiB (1600000 B): not in the amounts above
+  Lost:      9 blocks, 1.5 MiB (1600000 B): not in the amounts shown
              9 block_table_full
 ");
 }

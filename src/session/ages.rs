@@ -1,4 +1,4 @@
-//! The part of a session that is about time: reading how old blocks are, and marking what growth is measured from.
+//! Reads how old blocks are, while the processes are followed.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 
-use super::{Session, Signals, describe};
+use super::{Session, Signals};
 use crate::collect::{BlockTable, ListRequest, LiveBlocks, Moment};
 use crate::config::View;
 
@@ -52,14 +52,5 @@ impl Session<'_> {
         };
         tracing::debug!("block table read in {:.1?}", began.elapsed());
         Ok(Some(blocks))
-    }
-
-    /// What is outstanding now is what growth is measured from.
-    pub(super) fn mark(&mut self) -> anyhow::Result<()> {
-        self.growth.mark(&self.snapshot()?);
-        let time = describe::time_of_day();
-        self.marked = Some(time);
-        tracing::info!("marked at {time}: reports say what has changed since");
-        Ok(())
     }
 }

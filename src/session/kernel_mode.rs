@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::calls::{self, Teller};
-use super::describe::{Recently, time_of_day};
 use super::kernel_report::{Facts, caller, report};
+use super::since::Since;
 use super::{Signals, Storages, TICK, storages};
 use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Telling, Tracing};
 use crate::collect::{
@@ -18,9 +18,8 @@ use crate::collect::{
     stack_of_kernel_mode,
 };
 use crate::config::{Config, KernelConfig, View};
-use crate::leak::growth::Growth;
 use crate::preflight;
-use crate::report::{Consumer, Stage};
+use crate::report::{Consumer, Report, Stage};
 use crate::symbolize::Kallsyms;
 
 /// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
@@ -126,34 +125,26 @@ impl<'obj> Trace<'obj> {
         );
         reports.reach(&Stage::Attached { pids: &[] })?;
         let mut calls = Calls::of(&self)?;
-        let (mut growth, mut marked) = (Growth::default(), None);
+        let pause = if calls.is_some() { calls::PAUSE } else { TICK };
+        let mut since = Since::default();
         let mut made = 0;
         let mut next = Instant::now();
         loop {
             next = (next + config.interval).max(Instant::now());
-            let stopping = self.follow(next, signals, &mut calls, reports)?;
+            let stopping = follow(next, pause, signals, &mut || {
+                if let Some(calls) = &mut calls {
+                    calls.tell(&self, reports)?;
+                }
+                if signals.take_mark() {
+                    since.mark(&self.snapshot()?);
+                }
+                reports.watch(&mut || self.vitals())
+            })?;
             made += 1;
             let ending = stopping || config.count.is_some_and(|count| made >= count.get());
             if config.is_report_due(ending) {
                 reports.begin_report(ending);
-                // In this order: what was old at the moment is in the totals.
-                let moment = Moment::now();
-                let snapshot = self.snapshot()?;
-                let recently = Recently {
-                    changes: growth.changes(&snapshot),
-                    first: !growth.has_reported(),
-                    marked,
-                    blocks: self.live_blocks(moment, &config.view)?,
-                };
-                // Modules and programs come and go: the symbols are those of now.
-                let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
-                reports.take(&Arc::new(report))?;
-                growth.reported(&snapshot);
-            }
-            if signals.take_mark() {
-                growth.mark(&self.snapshot()?);
-                marked = Some(time_of_day());
-                tracing::info!("marked: later reports say what has changed since");
+                reports.take(&Arc::new(self.report_of_now(&mut since, facts)?))?;
             }
             if ending {
                 return Ok(());
@@ -161,26 +152,15 @@ impl<'obj> Trace<'obj> {
         }
     }
 
-    /// Waits until `deadline`, handing on calls if they are told, and how it goes. Returns whether an end was asked for before.
-    fn follow(
-        &self,
-        deadline: Instant,
-        signals: &Signals,
-        calls: &mut Option<Calls>,
-        reports: &mut dyn Consumer,
-    ) -> anyhow::Result<bool> {
-        let pause = if calls.is_some() { calls::PAUSE } else { TICK };
-        loop {
-            let next = deadline.min(Instant::now() + pause);
-            let stopping = wait(next, signals);
-            if let Some(calls) = calls {
-                calls.tell(self, reports)?;
-            }
-            reports.watch(&mut || self.vitals())?;
-            if stopping || next == deadline {
-                return Ok(stopping);
-            }
-        }
+    fn report_of_now(&self, since: &mut Since, facts: &Facts) -> anyhow::Result<Report> {
+        // In this order: what was old at the moment is in the totals.
+        let moment = Moment::now();
+        let snapshot = self.snapshot()?;
+        let recently = since.recently(&snapshot, self.live_blocks(moment, &facts.view)?);
+        // Modules and programs come and go: the symbols are those of now.
+        let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
+        since.reported(&snapshot);
+        Ok(report)
     }
 
     fn vitals(&self) -> anyhow::Result<Vitals> {
@@ -233,6 +213,23 @@ impl Calls {
         self.teller.tell_all(reports, |event| event.process, who)?;
         self.teller
             .warn(|| Counters::read(&trace.loaded.recorded.counters))
+    }
+}
+
+/// Waits until `deadline`, doing `meanwhile` behind each pause. Returns whether an end was asked for before.
+fn follow(
+    deadline: Instant,
+    pause: Duration,
+    signals: &Signals,
+    meanwhile: &mut dyn FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<bool> {
+    loop {
+        let next = deadline.min(Instant::now() + pause);
+        let stopping = wait(next, signals);
+        meanwhile()?;
+        if stopping || next == deadline {
+            return Ok(stopping);
+        }
     }
 }
 

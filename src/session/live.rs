@@ -226,31 +226,28 @@ impl<'obj> Live<'obj> {
             .values()
             .map(|process| format!("{} ({})", process.facts.comm, process.facts.pid))
             .collect();
+        let children = if self.follow_fork {
+            " and their children"
+        } else {
+            ""
+        };
+        let traced = format!("{}{children}", traced.join(", "));
+        if self.regions.is_some() {
+            tracing::info!("tracing {traced}: mapping calls, instead of what allocators do; {end}");
+            return;
+        }
+        let shared = if self.follow_fork {
+            ", at probes that all processes with the same files run into"
+        } else {
+            ""
+        };
         let own = self
             .processes
             .values()
             .map(|process| process.attached.link_count());
         let links = self.attached.link_count() + own.sum::<usize>();
-        let children = if self.follow_fork {
-            " and their children, at probes that all processes with the same files run into"
-        } else {
-            ""
-        };
-        if self.regions.is_some() {
-            tracing::info!(
-                "tracing {}{}: mapping calls, instead of what allocators do; {end}",
-                traced.join(", "),
-                if self.follow_fork {
-                    " and their children"
-                } else {
-                    ""
-                }
-            );
-            return;
-        }
         tracing::info!(
-            "tracing {}{children}: {} probes by {links} {path:?} links; {end}",
-            traced.join(", "),
+            "tracing {traced}{shared}: {} probes by {links} {path:?} links; {end}",
             self.probes.count(),
         );
     }

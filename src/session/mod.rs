@@ -22,6 +22,7 @@ mod program;
 mod regions;
 mod reload;
 mod signals;
+mod since;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -46,9 +47,8 @@ use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
 use crate::collect::{self, CallQueue, CheckedWalks, Moment, Snapshot};
 use crate::config::{Config, View};
 use crate::launch::{Held, Relay, Running, Streams};
-use crate::leak::Growth;
 use crate::preflight;
-use crate::report::{Consumer, ModuleFacts, Report, Stage, TimeOfDay};
+use crate::report::{Consumer, ModuleFacts, Report, Stage};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
@@ -58,6 +58,7 @@ use overhead::Meter;
 use phases::Phases;
 use probes::AllocatorProbes;
 pub use signals::Signals;
+use since::Since;
 use tables::ModuleTables;
 
 /// Storage for each way to attach that may have to be tried.
@@ -119,9 +120,7 @@ pub struct Session<'obj> {
     perf_maps: HashMap<u32, PerfMap>,
     /// The program that was started.
     program: Option<Running>,
-    growth: Growth,
-    /// When the user marked the baseline of growth.
-    marked: Option<TimeOfDay>,
+    since: Since,
     /// Where calls are told one by one.
     teller: Option<Teller>,
 }
@@ -175,8 +174,7 @@ impl<'obj> Session<'obj> {
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
-            growth: Growth::default(),
-            marked: None,
+            since: Since::default(),
         })
     }
 
@@ -216,7 +214,7 @@ impl<'obj> Session<'obj> {
             }
             next_reload = live.reload_due()?;
             if signals.take_mark() {
-                self.mark()?;
+                self.since.mark(&self.snapshot()?);
             }
             meanwhile(self)?;
             if left.is_zero() {
@@ -376,14 +374,9 @@ impl<'obj> Session<'obj> {
             // Without a walk there are no stacks for the word to be about.
             Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
         };
-        let recent = describe::Recently {
-            changes: self.growth.changes(&snapshot),
-            first: !self.growth.has_reported(),
-            marked: self.marked,
-            blocks,
-        };
-        let report = describe::report(names, &snapshot, &recent, view, unwind, top);
-        self.growth.reported(&snapshot);
+        let recently = self.since.recently(&snapshot, blocks);
+        let report = describe::report(names, &snapshot, &recently, view, unwind, top);
+        self.since.reported(&snapshot);
         self.symbolizer.release();
         self.live.modules.release();
         Ok(Report { overhead, ..report })

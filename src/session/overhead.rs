@@ -1,5 +1,5 @@
-//! What tracing costs, looked at several times a second by a thread of its own, and the governor that acts on it: neither
-//! may wait while tables are built or a report is made.
+//! What tracing costs, looked at once a second or more often by a thread of its own, and the governor that acts on it:
+//! neither may wait while tables are built or a report is made.
 //!
 //! What numbers mean is `overhead`'s affair.
 

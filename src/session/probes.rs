@@ -156,13 +156,9 @@ fn say(discovery: &Discovery) {
             false => tracing::debug!("{problem}"),
         }
     }
-    let place = |site: &ProbeSite| match site.svma.offset_from(site.entry) {
-        0 => site.function.name.to_string(),
-        offset => format!("{}+{offset:#x}", site.function.name),
-    };
     let list = |wanted: fn(&ProbeSite) -> bool| {
         let sites = discovery.sites.iter().filter(|site| wanted(site));
-        sites.map(place).collect::<Vec<_>>().join(", ")
+        sites.map(ProbeSite::place).collect::<Vec<_>>().join(", ")
     };
     let emulated = list(|site| site.cost == SiteCost::Emulated);
     let slow = list(|site| site.cost == SiteCost::SingleStepped);

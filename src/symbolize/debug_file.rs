@@ -213,67 +213,31 @@ fn build_id_of(file: &File) -> Option<BuildId> {
     BuildId::of(&parse_copied(&cache)?)
 }
 
+/// The checksum of `.gnu_debuglink`: the CRC-32 of zip files.
 fn crc_of(mut file: &File) -> io::Result<u32> {
-    let mut crc = Crc::new();
+    let mut crc = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 16];
     file.rewind()?;
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok(crc.finish()),
+            0 => return Ok(crc.finalize()),
             length => crc.update(&buffer[..length]),
         }
     }
 }
 
-/// The checksum of `.gnu_debuglink`: CRC-32 with the reflected polynomial 0xedb88320, as in zip files.
-struct Crc(u32);
-
-impl Crc {
-    const TABLE: [u32; 256] = crc_table();
-
-    fn new() -> Self {
-        Self(!0)
-    }
-
-    fn update(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            let [low, ..] = self.0.to_le_bytes();
-            self.0 = Self::TABLE[usize::from(low ^ byte)] ^ (self.0 >> 8);
-        }
-    }
-
-    fn finish(self) -> u32 {
-        !self.0
-    }
-}
-
-const fn crc_table() -> [u32; 256] {
-    let mut table = [0; 256];
-    let mut index: u32 = 0;
-    while index < 256 {
-        let mut value = index;
-        let mut bit = 0;
-        while bit < 8 {
-            value = (value >> 1) ^ (0xedb8_8320 * (value & 1));
-            bit += 1;
-        }
-        table[index as usize] = value;
-        index += 1;
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
-    /// The check value that every description of this CRC gives.
+    /// The check value that every description of this CRC gives, of the whole file wherever it was read to.
     #[test]
     fn crc_of_the_nine_digits() {
-        let mut crc = Crc::new();
-        crc.update(b"1234");
-        crc.update(b"56789");
-        assert_eq!(crc.finish(), 0xcbf4_3926);
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(b"123456789").expect("room");
+        assert_eq!(crc_of(&file).expect("it can be read"), 0xcbf4_3926);
     }
 
     /// A build-id names one file; one too short to have a directory and a file, or longer than any, names none.

@@ -3,7 +3,7 @@
 //! Mapped and not read: a target can map gigabytes of libraries of which a tracer needs `.eh_frame`
 //! and a few symbols, so a private copy would cost memory and start-up time that the page cache
 //! already paid for.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "others can change a mapped file")]
 
 use std::fs::File;
 use std::io;

@@ -131,6 +131,10 @@ const MAX_THREADS: usize = 1 << 16;
 
 impl Target {
     /// Finds process `pid` and checks that it can be traced.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError`], with what to do about it.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
         let stat_file =
             File::open(format!("/proc/{pid}/stat")).map_err(|error| missing(pid, "stat", error))?;
@@ -168,6 +172,10 @@ impl Target {
     }
 
     /// The user whom it makes new files for.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or its status has another form.
     pub fn user(&self) -> io::Result<u32> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -208,8 +216,11 @@ impl Target {
 
     /// Reads the executable mappings as they are now, adding files not seen before to `modules`.
     ///
-    /// Lines of the maps that cannot be understood are counted. Fails with `NotFound` once the
-    /// process has ended.
+    /// Lines of the maps that cannot be understood are counted.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` once the process has ended; else what the system says.
     pub fn read_mappings(&self, modules: &mut Modules) -> io::Result<Mappings> {
         let text = self.maps_text()?;
         let mappings = Mappings::resolve(self.pid, maps::parse(&text), modules);
@@ -219,7 +230,9 @@ impl Target {
 
     /// Reads everything that it has mapped, ascending. Lines that cannot be understood are left out.
     ///
-    /// Fails with `NotFound` once the process has ended.
+    /// # Errors
+    ///
+    /// As [`Target::read_mappings`].
     pub fn read_maps(&self) -> io::Result<Vec<maps::MapsEntry>> {
         let text = self.maps_text()?;
         Ok(maps::parse(&text).filter_map(Result::ok).collect())
@@ -228,7 +241,9 @@ impl Target {
     /// Reads what of each mapping is resident, ascending. Slow for processes of many gigabytes: the kernel looks at
     /// every page.
     ///
-    /// Fails with `NotFound` once the process has ended.
+    /// # Errors
+    ///
+    /// As [`Target::read_mappings`].
     pub fn read_smaps(&self) -> io::Result<Vec<smaps::Resident>> {
         let mut text = Vec::new();
         File::open(format!("/proc/{}/smaps", self.pid))?

@@ -243,6 +243,10 @@ impl Modules {
     }
 
     /// The module of a file in our own view of the file system.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreadable`]; nothing was added.
     pub fn add_file(&mut self, path: &Path) -> Result<ModuleId, Unreadable> {
         let opened = Opened {
             file: open_exactly(path)?,

@@ -27,7 +27,7 @@ impl Memleak {
     /// As [`Memleak::attach`], with reports as `interval` (and count) says.
     #[track_caller]
     pub fn attach_reporting(pid: u32, flags: &[&str], interval: &[&str]) -> Self {
-        Self::start(Command::new(env!("CARGO_BIN_EXE_memleak")), pid, flags, interval)
+        Self::attach_reporting_by(Command::new(env!("CARGO_BIN_EXE_memleak")), pid, flags, interval)
     }
 
     /// In the pid and mount namespaces of process `host_pid`, where the process to trace is `pid`.
@@ -37,13 +37,13 @@ impl Memleak {
         let host_pid = host_pid.to_string();
         command.args(["--target", &host_pid, "--pid", "--mount"]);
         command.arg(env!("CARGO_BIN_EXE_memleak"));
-        Self::start(command, pid, flags, &[NO_INTERVAL])
+        Self::attach_reporting_by(command, pid, flags, &[NO_INTERVAL])
     }
 
-    /// By a command that starts memleak.
+    /// As [`Memleak::attach`], by a command that becomes memleak.
     #[track_caller]
     pub fn attach_by(command: Command, pid: u32, flags: &[&str]) -> Self {
-        Self::start(command, pid, flags, &[NO_INTERVAL])
+        Self::attach_reporting_by(command, pid, flags, &[NO_INTERVAL])
     }
 
     /// Without these capabilities.
@@ -56,30 +56,25 @@ impl Memleak {
             .collect();
         command.args(["--bounding-set", &dropped.join(",")]);
         command.arg(env!("CARGO_BIN_EXE_memleak"));
-        Self::start(command, pid, &[], &[NO_INTERVAL])
+        Self::attach_reporting_by(command, pid, &[], &[NO_INTERVAL])
     }
 
     /// As [`Memleak::attach_reporting`], by a command that becomes memleak.
     #[track_caller]
-    pub fn attach_reporting_by(command: Command, pid: u32, flags: &[&str], interval: &[&str]) -> Self {
-        Self::start(command, pid, flags, interval)
+    pub fn attach_reporting_by(mut command: Command, pid: u32, flags: &[&str], interval: &[&str]) -> Self {
+        command.args(["-p", &pid.to_string()]);
+        Self::start(command, flags, interval)
     }
 
     /// Traces the kernel's own allocations.
     #[track_caller]
     pub fn attach_to_kernel(flags: &[&str], interval: &str) -> Self {
         let command = Command::new(env!("CARGO_BIN_EXE_memleak"));
-        Self::start_with(command, flags, &[interval])
+        Self::start(command, flags, &[interval])
     }
 
     #[track_caller]
-    fn start(mut command: Command, pid: u32, flags: &[&str], interval: &[&str]) -> Self {
-        command.args(["-p", &pid.to_string()]);
-        Self::start_with(command, flags, interval)
-    }
-
-    #[track_caller]
-    fn start_with(mut command: Command, flags: &[&str], interval: &[&str]) -> Self {
+    fn start(mut command: Command, flags: &[&str], interval: &[&str]) -> Self {
         require_root();
         let is_said = |flag: &&str| ["--format", "--output"].contains(flag);
         let format = match flags.iter().any(is_said) {
@@ -226,7 +221,7 @@ impl Memleak {
         signal(self.child.id(), "INT");
     }
 
-    /// As [`Memleak::finish`], with the reports before it that were not taken.
+    /// As [`Memleak::finish`], with the reports before it that nobody has asked for, in their order.
     #[track_caller]
     pub fn finish_with_reports(self) -> Vec<Report> {
         self.finish_with_all_reports().0
@@ -239,7 +234,7 @@ impl Memleak {
         (reports.pop().expect("a report"), messages)
     }
 
-    /// The same with the reports that nobody has asked for yet, in their order.
+    /// As [`Memleak::finish_with_reports`], with all that it said.
     #[track_caller]
     pub fn finish_with_all_reports(self) -> (Vec<Report>, Vec<String>) {
         self.interrupt();
@@ -277,6 +272,22 @@ impl Memleak {
         let report = reports.last().unwrap_or_else(|| panic!("no report: {messages}"));
         (Report::parse(report), status)
     }
+}
+
+/// memleak by itself, once it traces, whose reports are in a pipe that nobody reads yet; and what it says from then on.
+#[track_caller]
+pub fn tracing(arguments: &[&str]) -> (Child, Lines) {
+    require_root();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("memleak was built");
+    let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
+    while !messages.next().expect("it attaches").contains("tracing ") {}
+    (child, messages)
 }
 
 /// The child of a process that has one.

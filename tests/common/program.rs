@@ -27,6 +27,14 @@ pub fn require_root() {
     );
 }
 
+/// The larger load if tests are to be as heavy as their claims.
+pub fn load<T>(small: T, full: T) -> T {
+    match std::env::var_os("MEMLEAK_FULL_LOAD") {
+        Some(_) => full,
+        None => small,
+    }
+}
+
 /// The path of a stock program, or a failure that names its package.
 #[track_caller]
 pub fn stock(path: &str, package: &str) -> PathBuf {

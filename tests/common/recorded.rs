@@ -7,13 +7,47 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use memleak::target::{MappedCode, Mappings, ModuleId, Modules};
+use memleak::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use unwind_tables::addr::Avma;
-use unwind_tables::compile;
 use unwind_tables::mapping::{ADDRESS_BITS, Identity, Mapping, MappingKind};
-use unwind_tables::walk::Registers;
+use unwind_tables::walk::{Registers, ReturnProbes, Tables, Unwind};
+use unwind_tables::{Architecture, compile};
 
 use super::host::Memory;
+
+/// Ways to build the program.
+pub const BUILDS: [&[&str]; 3] = [
+    &["-fomit-frame-pointer"],
+    &["-static"],
+    &["-fno-omit-frame-pointer"],
+];
+
+/// All that a walk can meet in the program.
+pub struct Scene {
+    pub program: Recorded,
+    pub modules: Modules,
+    pub mappings: Mappings,
+    pub published: Published,
+    pub memory: Memory,
+}
+
+impl Scene {
+    /// That of the program when it is built with `flags`.
+    pub fn of(flags: &[&str]) -> Self {
+        let program = start(&compile_program(flags));
+        let target = Target::open(program.pid()).expect("it runs");
+        let mut modules = Modules::new();
+        let mappings = target.read_mappings(&mut modules);
+        let mappings = mappings.expect("its mappings can be read");
+        Self {
+            published: publish(&mappings, &modules),
+            memory: record_memory(program.pid()),
+            program,
+            modules,
+            mappings,
+        }
+    }
+}
 
 /// A program that stands still with the stack to walk, and is ended with the test.
 pub struct Recorded {
@@ -22,7 +56,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    pub fn pid(&self) -> u32 {
+    fn pid(&self) -> u32 {
         self.child.id()
     }
 }
@@ -34,7 +68,7 @@ impl Drop for Recorded {
     }
 }
 
-pub fn compile_program(flags: &[&str]) -> PathBuf {
+fn compile_program(flags: &[&str]) -> PathBuf {
     let name = format!("recorded{}", flags.concat());
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let status = Command::new("gcc")
@@ -55,7 +89,7 @@ pub fn compile_program(flags: &[&str]) -> PathBuf {
     program
 }
 
-pub fn start(program: &Path) -> Recorded {
+fn start(program: &Path) -> Recorded {
     let mut command = Command::new(program);
     let mut child = command
         .stdin(Stdio::piped())
@@ -81,7 +115,7 @@ pub fn start(program: &Path) -> Recorded {
 }
 
 /// All memory of a process that can be read.
-pub fn record_memory(pid: u32) -> Memory {
+fn record_memory(pid: u32) -> Memory {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).expect("its maps can be read");
     let source = File::open(format!("/proc/{pid}/mem")).expect("its memory can be read");
     let mut memory = Memory::default();
@@ -102,7 +136,20 @@ pub struct Published {
     pub mappings: Vec<Mapping>,
 }
 
-pub fn publish(mappings: &Mappings, modules: &Modules) -> Published {
+impl Published {
+    pub fn tables(&self) -> Tables<'_> {
+        Tables {
+            architecture: Architecture::X86_64,
+            words: &self.words,
+            mappings: &self.mappings,
+            unwind: Unwind::Dwarf,
+            changing: false,
+            return_probes: ReturnProbes::default(),
+        }
+    }
+}
+
+fn publish(mappings: &Mappings, modules: &Modules) -> Published {
     let mut words = Vec::new();
     let mut stored: BTreeMap<ModuleId, Option<u32>> = BTreeMap::new();
     let mut list = Vec::new();

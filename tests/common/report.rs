@@ -445,6 +445,14 @@ impl Stack {
     }
 }
 
+/// What is below `main`, innermost first. glibc's own names need its debug symbols.
+const BELOW_MAIN: [&str; 3] = ["__libc_start_call_main", "__libc_start_main*", "_start"];
+
+/// `names`, then what is below `main`.
+pub fn from_main<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    names.iter().chain(&BELOW_MAIN).copied().collect()
+}
+
 fn matches(frames: &[Frame], expected: &[&str]) -> bool {
     match (expected, frames) {
         ([], frames) => frames.is_empty(),

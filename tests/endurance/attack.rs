@@ -131,6 +131,7 @@ impl Attack {
                 Moment::Started,
                 u64::try_from(longest.as_micros()).expect("some seconds"),
             ),
+            (Moment::Probed, 1_000),
             (Moment::Probed, 20_000),
             (Moment::Probed, 100_000),
             (Moment::Tracing, 200_000),

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
+use super::common::memleak::tracing;
 use super::common::program::{Lines, PATIENCE, Program, compile, directory, signal};
 use super::common::report::Report;
 use super::common::terminal::{Session, Terminal};
@@ -12,16 +13,7 @@ use super::{MIB, RELEASE, check_spent};
 
 /// memleak with many reports for a pipe that nobody reads.
 fn reporting(pid: u32) -> (Child, Lines) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
-        .args(["--format", "json", "-p", &pid.to_string(), "0.01"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("memleak was built");
-    let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
-    while !messages.next().expect("it attaches").contains("tracing ") {}
-    (child, messages)
+    tracing(&["--format", "json", "-p", &pid.to_string(), "0.01"])
 }
 
 /// Waits until it can write no more: it sleeps in `write`.

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::common::program::{Lines, PATIENCE, Program, compile, directory, require_root};
+use super::common::memleak::tracing;
+use super::common::program::{PATIENCE, Program, compile, directory, require_root};
 use super::{check_refused, memleak};
 
 fn command() -> Command {
@@ -153,18 +154,10 @@ fn nobody_listens() {
 /// A trace whose reader goes ends long before its next report, and well.
 #[test]
 fn nobody_listens_to_a_trace() {
-    require_root();
     let directory = directory("cli-nobody_listens");
     let program = Program::start(&compile(&directory, "plain.c", &["-O2"]), &[]);
     program.expect("ready");
-    let mut child = command()
-        .args(["-p", &program.pid().to_string(), "86400"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("memleak was built");
-    let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
-    while !messages.next().expect("it attaches").contains("tracing ") {}
+    let (mut child, _messages) = tracing(&["-p", &program.pid().to_string(), "86400"]);
     drop(child.stdout.take());
     let began = Instant::now();
     let status = child.wait().expect("a child of ours");

@@ -1,16 +1,15 @@
 /*
  * THREADS threads allocate ROUNDS blocks each; each goes into one of CELLS cells at random, and what was there is freed,
  * whichever thread allocated it. So blocks live as long as it happens, and addresses are soon another thread's. All cells
- * are full in the end. Blocks of a cell are of one size. Threads end after "done" only, as in churn.c.
+ * are full in the end. Blocks of a cell are of one size. Threads end after "done" only, see together.h.
  */
-#include <pthread.h>
 #include "handshake.h"
 #include "keep.h"
+#include "together.h"
 
 #define MAX_THREADS 64
 #define MAX_CELLS 65536
 
-static pthread_barrier_t start, worked, end;
 static long rounds, cells;
 static void *blocks[MAX_CELLS];
 
@@ -23,15 +22,14 @@ NOINLINE static void *thread_main(void *argument)
 {
 	unsigned random = 2463534242u ^ (unsigned)(long)argument * 7919;
 
-	pthread_barrier_wait(&start);
+	begin_work();
 	for (long round = 0; round < rounds; round++) {
 		random ^= random << 13;
 		random ^= random >> 17;
 		random ^= random << 5;
 		exchange((random >> 8) % cells);
 	}
-	pthread_barrier_wait(&worked);
-	pthread_barrier_wait(&end);
+	end_work();
 	return NULL;
 }
 
@@ -44,19 +42,12 @@ int main(int argc, char **argv)
 	cells = argc > 3 ? atol(argv[3]) : 1;
 	if (threads > MAX_THREADS || cells < 1 || cells > MAX_CELLS)
 		return 1;
-	pthread_barrier_init(&start, NULL, threads + 1);
-	pthread_barrier_init(&worked, NULL, threads + 1);
-	pthread_barrier_init(&end, NULL, threads + 1);
-	for (long thread = 0; thread < threads; thread++)
-		pthread_create(&handles[thread], NULL, thread_main, (void *)thread);
+	start_threads(handles, threads, thread_main);
 	rendezvous("ready");
 	for (unsigned cell = 0; cell < cells; cell++)
 		exchange(cell);
-	pthread_barrier_wait(&start);
-	pthread_barrier_wait(&worked);
+	do_work();
 	rendezvous("done");
-	pthread_barrier_wait(&end);
-	for (long thread = 0; thread < threads; thread++)
-		pthread_join(handles[thread], NULL);
+	end_threads(handles, threads);
 	return 0;
 }

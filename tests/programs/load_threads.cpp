@@ -1,18 +1,16 @@
 /*
  * THREADS threads make and end ROUNDS blocks each, one at a time, and yield in between; WAY is new or malloc. Nothing
- * is left. The threads end after "done" only: a thread that ends passes its cache of freed blocks to free once
- * more (glibc 2.36, tcache_thread_shutdown).
+ * is left. Threads end after "done" only, see together.h.
  */
-#include <pthread.h>
 #include <sched.h>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include "handshake.h"
+#include "together.h"
 
 #define NOINLINE __attribute__((noipa))
 
-static pthread_barrier_t start, worked, end;
 static long rounds;
 static bool by_new;
 
@@ -31,7 +29,7 @@ NOINLINE static void release(void *block)
 
 NOINLINE static void *thread_main(void *argument)
 {
-	pthread_barrier_wait(&start);
+	begin_work();
 	for (long round = 0; round < rounds; round++) {
 		void *block = allocate(1 + round % 500);
 
@@ -39,8 +37,7 @@ NOINLINE static void *thread_main(void *argument)
 			sched_yield();
 		release(block);
 	}
-	pthread_barrier_wait(&worked);
-	pthread_barrier_wait(&end);
+	end_work();
 	return argument;
 }
 
@@ -51,18 +48,11 @@ int main(int argc, char **argv)
 
 	by_new = argc > 1 && !strcmp(argv[1], "new");
 	rounds = argc > 3 ? atol(argv[3]) : 1;
-	pthread_barrier_init(&start, nullptr, threads + 1);
-	pthread_barrier_init(&worked, nullptr, threads + 1);
-	pthread_barrier_init(&end, nullptr, threads + 1);
-	for (long thread = 0; thread < threads; thread++)
-		pthread_create(&handles[thread], nullptr, thread_main, nullptr);
+	start_threads(handles, threads, thread_main);
 	rendezvous("ready");
-	pthread_barrier_wait(&start);
-	pthread_barrier_wait(&worked);
+	do_work();
 	rendezvous("done");
-	pthread_barrier_wait(&end);
-	for (long thread = 0; thread < threads; thread++)
-		pthread_join(handles[thread], nullptr);
+	end_threads(handles, threads);
 	rendezvous("joined");
 	return 0;
 }

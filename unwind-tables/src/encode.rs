@@ -196,8 +196,10 @@ fn push_rows<R: RowRule>(
             (pc_low, rule_number)
         });
     let halves: Vec<(u8, u8)> = std::iter::once(leading_gap).chain(halves).collect();
-    // The length was checked against MAX_ROWS; sections start on a word.
-    #[allow(clippy::cast_possible_truncation)]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the length was checked against MAX_ROWS; sections start on a word"
+    )]
     {
         words[header::ROWS_AT] = words.len() as u32;
     }

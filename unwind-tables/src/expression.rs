@@ -28,8 +28,10 @@ pub(crate) fn ops<'a, S: UnwindSection<Slice<'a>>>(
 }
 
 /// Appends what `operation` does.
-// The operations that are known are listed; whatever gimli learns later is not one of them.
-#[allow(clippy::wildcard_enum_match_arm)]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "whatever gimli learns later is not one of the operations that are known"
+)]
 fn push(ops: &mut Vec<Op>, operation: &Operation<Slice<'_>>, architecture: Architecture) -> Option<()> {
     let op = match *operation {
         Operation::Nop => return Some(()),
@@ -69,7 +71,7 @@ fn push_constant(ops: &mut Vec<Op>, value: u64) -> Option<()> {
 }
 
 /// Operations without operands of their own.
-#[allow(clippy::wildcard_enum_match_arm)]
+#[allow(clippy::wildcard_enum_match_arm, reason = "as of `push`")]
 fn opcode(operation: &Operation<Slice<'_>>) -> Option<Opcode> {
     Some(match operation {
         Operation::Drop => Opcode::Drop,

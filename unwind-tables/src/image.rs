@@ -155,8 +155,10 @@ impl ImageView<'_> {
     }
 
     fn header(&self, number: usize) -> u32 {
-        // Header word numbers are below HEADER_WORDS.
-        #[allow(clippy::cast_possible_truncation)]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "numbers of header words are below HEADER_WORDS"
+        )]
         self.word(self.at.wrapping_add(number as u32))
     }
 
@@ -186,8 +188,10 @@ impl ImageView<'_> {
         if block >= self.header(header::BLOCK_COUNT).into() {
             return PackedRule::GAP;
         }
-        // The block number is below BLOCK_COUNT, the masked address below 256.
-        #[allow(clippy::cast_possible_truncation)]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the block's number is below BLOCK_COUNT, the masked address below 256"
+        )]
         let (block, pc_low) = (block as u32, (svma.get() & 0xff) as u32);
         self.rule_of_row(self.find_row(block, pc_low))
     }

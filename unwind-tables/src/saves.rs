@@ -254,7 +254,10 @@ pub(crate) fn translate_plain(row: &PlainRow, long: &mut LongSaves) -> Option<Sa
 }
 
 /// A register that is given as a value, or in another register, is not followed.
-#[allow(clippy::wildcard_enum_match_arm)]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "whatever else gimli has is no place in memory"
+)]
 fn where_saved<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     context: RowContext,

@@ -1,7 +1,5 @@
 //! The page of a report, as Prometheus' own library reads it, and clients of all kinds.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};

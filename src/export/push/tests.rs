@@ -1,7 +1,5 @@
 //! Servers that check what arrives, with Go's `pprof` for the profiles, and ones that misbehave.
 
-#![allow(clippy::unwrap_used)]
-
 #[path = "../../../tests/common/receiver.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests of other kinds use it too")]
 mod receiver;

@@ -1,57 +1,30 @@
 //! Parts of hand-made reports.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use unwind_tables::addr::{Avma, Svma};
-use unwind_tables::walk::{End, FoundBy, Unwind};
+use unwind_tables::walk::FoundBy;
 
-use crate::bpf::Sampling;
-use crate::collect::{Amount, Events, Losses, OwnMemory, Spread};
-use crate::leak::Completeness;
-use crate::report::{
-    Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
-};
+use crate::collect::{Amount, Events};
+use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, made};
 use crate::symbolize::{InlinedFrame, Symbol, Symbolized};
 
 /// A report of 10 seconds of a process that runs.
 pub(super) fn report(stacks: Vec<Stack>) -> Report {
     Report {
-        time: TimeOfDay::default(),
-        read_at: UNIX_EPOCH,
         elapsed: Duration::from_secs(10),
-        unwind: Unwind::Dwarf,
-        sampling: Sampling::All,
-        top: 10,
-        quantity: Quantity::default(),
-        depth: None,
-        compared: Compared::default(),
-        targets: vec![target()],
-        stacks,
         events: Events {
             allocations: 100,
             ..Events::default()
         },
-        losses: Losses::default(),
-        completeness: Completeness::default(),
-        ends: Vec::new(),
-        steps: Vec::new(),
-        overhead: None,
-        kernel: None,
-        own: OwnMemory::default(),
+        ..made::report(stacks)
     }
 }
 
+/// The process of such a report.
 pub(super) fn target() -> TargetFacts {
-    TargetFacts {
-        pid: 4242,
-        instance: 1,
-        parent: None,
-        comm: "leaker".to_owned(),
-        exe: None,
-        ended: None,
-        memory: None,
-    }
+    report(Vec::new()).targets.remove(0)
 }
 
 /// A stack of functions of one program, innermost first, that holds this much.
@@ -61,22 +34,9 @@ pub(super) fn stack(functions: &[&str], bytes: u64, blocks: u64) -> Stack {
         .iter()
         .map(|function| frame(function, None, "/bin/program", None));
     Stack {
-        pid: 4242,
-        instance: 1,
-        ended: None,
-        allocator: "malloc".into(),
-        kind: None,
         outstanding,
         allocated: outstanding,
-        recent: StackRecent::default(),
-        lost: Amount::default(),
-        outstanding_spread: Spread::default(),
-        allocated_spread: Spread::default(),
-        end: End::Complete,
-        end_at: None,
-        frames: frames.collect(),
-        blocks: None,
-        suppressed_by: None,
+        ..made::stack(frames.collect())
     }
 }
 

@@ -4,7 +4,8 @@ use ratatui::layout::Rect;
 
 use super::{Action, Key, Model, Move, Overlay};
 use crate::live::layout::{Focus, Panes};
-use crate::live::sample::{Order, Unit};
+use crate::live::sample::Order;
+use crate::report::Unit;
 
 /// Characters of a filter.
 const LONGEST_FILTER: usize = 100;

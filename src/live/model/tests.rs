@@ -143,7 +143,7 @@ fn filter() {
     for (wanted, count) in [
         ("/usr/lib/app", 3),
         ("malloc", 3),
-        ("4711", 3),
+        ("4242", 3),
         ("complete", 3),
         ("471", 0),
     ] {

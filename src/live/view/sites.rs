@@ -8,9 +8,9 @@ use unwind_tables::walk::End;
 use super::{Theme, draw_line};
 use crate::live::layout::Panes;
 use crate::live::model::{Model, Said};
-use crate::live::sample::{Order, Site, Unit};
+use crate::live::sample::{Order, Site};
 use crate::live::text::{block_rate, fit, printable, short_count, width};
-use crate::report::{growth_rate, short_size};
+use crate::report::{Unit, growth_rate, short_size};
 
 /// From these widths on there is room for the trend, and for everything.
 const MEDIUM: u16 = 70;

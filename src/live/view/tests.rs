@@ -66,7 +66,7 @@ fn model() -> Model {
     }
     model.say(vec![Message {
         is_warning: false,
-        text: "memleak: tracing process 4711: 12 probes".to_owned(),
+        text: "memleak: tracing process 4242: 12 probes".to_owned(),
     }]);
     model
 }
@@ -75,7 +75,7 @@ fn model() -> Model {
 #[test]
 fn usual() {
     insta::assert_snapshot!(screen(&mut model(), 80, 24), @r"
-    memleak  4711 leaker                                         0:01:05 every 1.0 s
+    memleak  4242 leaker                                         0:01:05 every 1.0 s
     alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1 %
      OUTSTANDING▼  BLOCKS      GROWTH/s        TREND   SITE
     >   208.5 KiB    21 k   +20.9 KiB/s       ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLeak()
@@ -97,7 +97,7 @@ fn usual() {
 
 
     nothing lost  2 of 3 stacks complete (98.1% of allocations)
-    tracing process 4711: 12 probes
+    tracing process 4242: 12 probes
     q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
     ");
 }
@@ -121,12 +121,12 @@ fn large() {
     model.take(Sample::of(&report));
     press(&mut model, "j");
     insta::assert_snapshot!(screen(&mut model, 120, 40), @r"
-    memleak  2 processes: 4711 leaker…                                                  marked 09:05:00  0:01:05 every 1.0 s
+    memleak  2 processes: 4242 leaker…                                                  marked 09:05:00  0:01:05 every 1.0 s
     LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1 %
      OUTSTANDING▼  BLOCKS  ALLOCATED  SINCE MARK/s                          TREND     PID   SITE
-        243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4711 ✓ LeakLib::slowMemoryLeak()
-    >     3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4711 ✗ plugin_call
-             20 B       2       40 B      +0.1 B/s                        ███████    4711 ✓ startup
+        243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4242 ✓ LeakLib::slowMemoryLeak()
+    >     3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4242 ✗ plugin_call
+             20 B       2       40 B      +0.1 B/s                        ███████    4242 ✓ startup
 
 
 
@@ -138,7 +138,7 @@ fn large() {
 
 
 
-    ─ 2 of 3: 3.9 KiB in 400 blocks via malloc in process 4711 ─────────────────────────────────────────────────────────────
+    ─ 2 of 3: 3.9 KiB in 400 blocks via malloc in process 4242 ─────────────────────────────────────────────────────────────
     allocated 7.8 KiB in 800 blocks, ± 1.0 KiB (standard error)
     plugin_call [app] /src/main.cpp:42
     main [app] /src/main.cpp:42 (by frame pointer)
@@ -159,7 +159,7 @@ fn large() {
 
 
     lost: 12 blocks, 3.3 KiB (block_table_full 12)  2 of 3 stacks complete (98.4% of allocations)  estimates: 1 of 100
-    tracing process 4711: 12 probes
+    tracing process 4242: 12 probes
     q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
     ");
 }
@@ -169,7 +169,7 @@ fn large() {
 fn small() {
     let mut model = model();
     insta::assert_snapshot!(screen(&mut model, 40, 10), @r"
-    memleak  4711 leak…  0:01:05 every 1.0 s
+    memleak  4242 leak…  0:01:05 every 1.0 s
     alloc 12 k/s  free 1.0 k/s  live 212.5 …
      OUTSTANDING▼      GROWTH/s   SITE
     >   208.5 KiB   +20.9 KiB/s ✓ LeakLib::…
@@ -182,7 +182,7 @@ fn small() {
     ");
     model.press(Key::Enter);
     insta::assert_snapshot!(screen(&mut model, 40, 10), @r"
-    memleak  4711 leak…  0:01:05 every 1.0 s
+    memleak  4242 leak…  0:01:05 every 1.0 s
     alloc 12 k/s  free 1.0 k/s  live 212.5 …
     ─ 1 of 3: 208.5 KiB in… lines 1-5 of 8 ─
     allocated 417.1 KiB in 43 k blocks
@@ -217,7 +217,7 @@ fn states() {
     let mut model = model();
     press(&mut model, "?");
     insta::assert_snapshot!(screen(&mut model, 80, 24), @r"
-    memleak  4711 leaker                                         0:01:05 every 1.0 s
+    memleak  4242 leaker                                         0:01:05 every 1.0 s
     alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1 %
      O┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
     > │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │
@@ -239,12 +239,12 @@ fn states() {
       │?  h                this                                                  │
       └──────────────────────────────────────────────────────────────────────────┘
     nothing lost  2 of 3 stacks complete (98.1% of allocations)
-    tracing process 4711: 12 probes
+    tracing process 4242: 12 probes
     q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
     ");
     model.press(Key::Escape);
     press(&mut model, "l");
-    assert!(screen(&mut model, 80, 24).contains("│tracing process 4711: 12 probes  "));
+    assert!(screen(&mut model, 80, 24).contains("│tracing process 4242: 12 probes  "));
     model.press(Key::Escape);
     press(&mut model, "/start");
     let filtering = screen(&mut model, 80, 24);

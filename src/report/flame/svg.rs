@@ -29,6 +29,10 @@ pub(in crate::report) fn render(report: &Report, out: &mut dyn Write) -> io::Res
 
 /// Draws what became of `before`: widths are those of `after`; of a stack that grew, the innermost frame is red, of one
 /// that shrank blue, the more the deeper. What is not in `after` has no width.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn difference(before: &Folded, after: &Folded, caption: &Caption, out: &mut dyn Write) -> io::Result<()> {
     let mut left = MOST;
     let lines: Vec<_> = after

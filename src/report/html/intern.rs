@@ -5,12 +5,12 @@ use std::hash::Hash;
 
 /// Numbers from 0, in the order in which keys came.
 #[derive(Debug)]
-pub(super) struct Numbered<K> {
+pub(super) struct Interned<K> {
     numbers: HashMap<K, u32>,
     keys: Vec<K>,
 }
 
-impl<K> Default for Numbered<K> {
+impl<K> Default for Interned<K> {
     fn default() -> Self {
         Self {
             numbers: HashMap::new(),
@@ -19,7 +19,7 @@ impl<K> Default for Numbered<K> {
     }
 }
 
-impl<K: Copy + Eq + Hash> Numbered<K> {
+impl<K: Copy + Eq + Hash> Interned<K> {
     /// The key's number; its own from now on, if it is new.
     pub(super) fn number(&mut self, key: K) -> u32 {
         let next = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);

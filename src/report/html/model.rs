@@ -12,7 +12,7 @@ use unwind_tables::walk::{End, FoundBy};
 
 use super::data::Trace;
 use super::health::Health;
-use super::intern::Numbered;
+use super::intern::Interned;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
 use crate::allocator::Name;
@@ -81,12 +81,12 @@ pub(super) struct Model {
     pub(super) modules: Vec<Arc<ModuleFacts>>,
     /// By path and build-id.
     module_numbers: HashMap<(std::path::PathBuf, Option<String>), u32>,
-    pub(super) frames: Numbered<FrameKey>,
+    pub(super) frames: Interned<FrameKey>,
     /// By frame.
     pub(super) names: Vec<Arc<Symbolized>>,
-    pub(super) nodes: Numbered<Node>,
+    pub(super) nodes: Interned<Node>,
     pub(super) allocators: Vec<Name>,
-    pub(super) sites: Numbered<SiteKey>,
+    pub(super) sites: Interned<SiteKey>,
     /// Rules of the user's that suppress any site.
     pub(super) rules: Vec<Arc<Suppression>>,
     /// By site.

@@ -1,7 +1,5 @@
 //! The page's data, as a reader of the file finds them: sums, bounds, and that nothing in them is more than text.
 
-#![allow(clippy::unwrap_used)]
-
 use serde_json::Value;
 use unwind_tables::walk::{End, FoundBy};
 

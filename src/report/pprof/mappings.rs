@@ -6,8 +6,8 @@ use std::path::Path;
 use unwind_tables::addr::{Avma, Bias, Svma};
 
 use super::super::{CodeSegment, Frame, ModuleFacts};
-use super::numbered::{Numbered, id};
-use super::proto::Mapping;
+use super::proto::{Mapping, id};
+use crate::report::numbered::Numbered;
 
 /// Mappings begin and end with pages of this size, or of a multiple of it.
 const PAGE: u64 = 4096;

@@ -125,3 +125,8 @@ pub(super) struct Function {
     #[prost(int64, tag = "4")]
     pub(super) filename: i64,
 }
+
+/// The id of what has a number: ids begin at 1.
+pub(super) fn id(number: usize) -> u64 {
+    number as u64 + 1
+}

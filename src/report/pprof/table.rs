@@ -9,11 +9,11 @@ use unwind_tables::addr::Avma;
 
 use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, printable};
 use super::mappings::{Mappings, Resolved};
-use super::numbered::{Numbered, id};
-use super::proto::{self, Function, Label, Line, Profile, Sample};
+use super::proto::{self, Function, Label, Line, Profile, Sample, id};
 use super::{Part, SAMPLE_TYPES, signed};
 use crate::bpf::InstanceEnd;
 use crate::collect::RegionKind;
+use crate::report::numbered::Numbered;
 use crate::symbolize::frame::Symbolized;
 
 /// A function without a name at an address where others have one.

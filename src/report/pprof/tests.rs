@@ -1,7 +1,5 @@
 //! Golden outputs of profiles, and what Go's `pprof` reads of them.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fmt::Write as _;
 use std::io::Read;
 use std::process::Command;

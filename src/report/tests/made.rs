@@ -1,12 +1,17 @@
-//! Frames and stacks for tests that care about names only.
+//! Frames, stacks and reports for tests that care about some of what is in them only.
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use unwind_tables::addr::{Avma, Svma};
-use unwind_tables::walk::{End, FoundBy};
+use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::collect::Amount;
-use crate::report::{Frame, Location, ModuleFacts, Stack, StackRecent};
+use crate::bpf::Sampling;
+use crate::collect::{Amount, Events, Losses, OwnMemory};
+use crate::leak::Completeness;
+use crate::report::{
+    Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, TargetFacts, TimeOfDay,
+};
 use crate::symbolize::frame::{InlinedFrame, Symbol, Symbolized};
 
 /// A frame of a function in a module.
@@ -54,15 +59,51 @@ pub(crate) fn inlined(module: &str, function: &str, inlined: &[&str]) -> Frame {
 
 /// A complete stack that holds nothing.
 pub(crate) fn stack(frames: Vec<Frame>) -> Stack {
-    Stack {
-        pid: 4711,
-        instance: 1,
-        outstanding: Amount::default(),
-        allocated: Amount::default(),
-        recent: StackRecent::default(),
-        end: End::Complete,
-        end_at: None,
-        frames,
-        ..crate::report::sample().stacks[0].clone()
+    super::stack(Amount::default(), End::Complete, None, frames)
+}
+
+/// A report of twelve seconds of one process, from which nothing was lost.
+pub(crate) fn report(stacks: Vec<Stack>) -> Report {
+    Report {
+        time: TimeOfDay {
+            hour: 9,
+            minute: 5,
+            second: 7,
+        },
+        read_at: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        elapsed: Duration::from_millis(12_345),
+        unwind: Unwind::Dwarf,
+        sampling: Sampling::All,
+        top: 10,
+        quantity: Quantity::default(),
+        depth: None,
+        compared: Compared::default(),
+        targets: vec![TargetFacts {
+            pid: 4242,
+            instance: 1,
+            parent: None,
+            ended: None,
+            memory: None,
+            comm: "leaker".to_owned(),
+            exe: Some("/opt/leaker".into()),
+        }],
+        stacks,
+        events: Events {
+            allocations: 30,
+            frees: 8,
+            probe_hits: 39,
+            ..Events::default()
+        },
+        losses: Losses::default(),
+        completeness: Completeness::default(),
+        ends: Vec::new(),
+        steps: Vec::new(),
+        overhead: None,
+        kernel: None,
+        own: OwnMemory {
+            resident_bytes: 45 << 20,
+            peak_bytes: 64 << 20,
+            kernel_bytes: 100 << 20,
+        },
     }
 }

@@ -225,7 +225,11 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
 
     /// Gives an evaluation what it asks for; the inner `None` says that it is complete, the outer that it asks for what
     /// call frame information has none of.
-    #[allow(clippy::wildcard_enum_match_arm, clippy::type_complexity)]
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        clippy::type_complexity,
+        reason = "call frame information has none of what else gimli can ask for; the outcomes are for one caller"
+    )]
     fn resume(
         &self,
         evaluation: &mut Evaluation<Slice<'a>>,

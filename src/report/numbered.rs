@@ -17,14 +17,10 @@ impl<T: Hash + Eq> Numbered<T> {
         *self.0.entry(thing).or_insert(next)
     }
 
+    /// All of them, in the order of their numbers.
     pub(super) fn in_order(self) -> Vec<T> {
         let mut things: Vec<_> = self.0.into_iter().collect();
         things.sort_unstable_by_key(|&(_, number)| number);
         things.into_iter().map(|(thing, _)| thing).collect()
     }
-}
-
-/// The id of what has a number: ids begin at 1.
-pub(super) fn id(number: usize) -> u64 {
-    number as u64 + 1
 }

@@ -1,0 +1,232 @@
+//! Work on probes in processes of their own, which go on when memleak is killed.
+//!
+//! A thread that is being killed can put probes into a process and take them out of it only in part: the kernel's
+//! `install_breakpoint` and `remove_breakpoint` (`kernel/events/uprobes.c`), which read and write that process's memory,
+//! then fail with EINTR, and what is not taken out stays in the process for good (dmesg: "failed to unregister, leaking
+//! uprobe"). That nobody knows these processes is their protection: they have a process group of their own, too, for those
+//! who kill a group.
+#![allow(
+    unsafe_code,
+    reason = "processes that attach and close descriptors, and do nothing else"
+)]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::{ErrorKind, Link};
+use nix::cmsg_space;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
+    socketpair,
+};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork, setpgid};
+use thiserror::Error;
+
+/// Why there is no link.
+#[derive(Debug, Error)]
+#[error("{text}")]
+pub struct Refusal {
+    pub(super) denied: bool,
+    text: String,
+}
+
+impl Refusal {
+    fn of(error: &libbpf_rs::Error) -> Self {
+        Self {
+            denied: error.kind() == ErrorKind::PermissionDenied,
+            text: format!("{error:#}"),
+        }
+    }
+}
+
+/// The longest that is said of a refusal.
+const MOST_TEXT: usize = 1024;
+
+/// What is told of each link: that it comes along, or that there is none, and why.
+const MADE: u8 = 0;
+const REFUSED: u8 = 1;
+const DENIED: u8 = 2;
+
+/// Makes `count` links, numbered from 0, until one is refused, whose number is then told.
+///
+/// In this process if there can be no other.
+pub(super) fn make_links(
+    count: usize,
+    make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>,
+) -> Result<Vec<OwnedFd>, (usize, Refusal)> {
+    let pair = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    );
+    let Ok((ours, theirs)) = pair else {
+        return make_here(count, make);
+    };
+    let Some(maker) = start(|| tell_links(&theirs, count, &make)) else {
+        return make_here(count, make);
+    };
+    drop(theirs);
+    let links = (0..count).map(|number| hear_link(&ours).map_err(|refusal| (number, refusal)));
+    let links = links.collect();
+    // It cannot be anybody else's.
+    _ = waitpid(maker, None);
+    links
+}
+
+fn make_here(
+    count: usize,
+    make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>,
+) -> Result<Vec<OwnedFd>, (usize, Refusal)> {
+    let own = |link: Link| {
+        let descriptor = link.as_fd().try_clone_to_owned();
+        descriptor
+            .map_err(|error| libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
+    };
+    let link = |number| {
+        make(number)
+            .and_then(own)
+            .map_err(|error| (number, Refusal::of(&error)))
+    };
+    (0..count).map(link).collect()
+}
+
+/// The maker's side. Nobody to hear it means that memleak has ended: then the links end with this process.
+fn tell_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>) {
+    // SAFETY: takes the place of what writes messages, which could wait for a thread that is not in this process.
+    unsafe { libbpf_sys::libbpf_set_print(None) };
+    let mut links = Vec::with_capacity(count);
+    for number in 0..count {
+        let link = make(number);
+        let told = match &link {
+            Ok(link) => tell(to, &[MADE], &[link.as_fd().as_raw_fd()]),
+            Err(error) => {
+                let Refusal { denied, text } = Refusal::of(error);
+                let first = if denied { DENIED } else { REFUSED };
+                let text = text.bytes().take(MOST_TEXT);
+                tell(to, &[first].into_iter().chain(text).collect::<Vec<_>>(), &[])
+            }
+        };
+        links.push(link);
+        if told.is_err() || links.last().is_some_and(Result::is_err) {
+            break;
+        }
+    }
+    // What is dropped is closed by a process that can still be killed; what is left open at its end is not.
+    std::mem::forget(links);
+}
+
+fn tell(to: &OwnedFd, bytes: &[u8], descriptors: &[i32]) -> nix::Result<usize> {
+    let rights = [ControlMessage::ScmRights(descriptors)];
+    let rights = if descriptors.is_empty() { &[][..] } else { &rights };
+    let data = [IoSlice::new(bytes)];
+    sendmsg::<()>(to.as_raw_fd(), &data, rights, MsgFlags::MSG_NOSIGNAL, None)
+}
+
+fn hear_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
+    let ended = |why: &str| Refusal {
+        denied: false,
+        text: format!("the process that attaches ended: {why}"),
+    };
+    let mut bytes = [0; 1 + MOST_TEXT];
+    let mut rights = cmsg_space!(i32);
+    let mut data = [IoSliceMut::new(&mut bytes)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = loop {
+        match recvmsg::<()>(from.as_raw_fd(), &mut data, Some(&mut rights), flags) {
+            Err(nix::Error::EINTR) => {}
+            heard => break heard.map_err(|error| ended(error.desc()))?,
+        }
+    };
+    let length = message.bytes;
+    let passed = message.cmsgs().ok().into_iter().flatten();
+    let mut links = passed.flat_map(|rights| {
+        let ControlMessageOwned::ScmRights(descriptors) = rights else {
+            return vec![];
+        };
+        descriptors
+    });
+    // SAFETY: it was made for this process by the message, and nobody else has it.
+    let link = links.next().map(|link| unsafe { OwnedFd::from_raw_fd(link) });
+    match (bytes.get(..length).unwrap_or_default(), link) {
+        ([MADE], Some(link)) => Ok(link),
+        ([MADE], None) => Err(Refusal {
+            denied: false,
+            text: "no file descriptor is left".to_owned(),
+        }),
+        ([first, text @ ..], _) => Err(Refusal {
+            denied: *first == DENIED,
+            text: String::from_utf8_lossy(text).into_owned(),
+        }),
+        ([], _) => Err(ended("it was killed")),
+    }
+}
+
+/// Starts a process that does `work` and ends; `None` if there can be none.
+///
+/// It has this thread alone. What it needs that locks is locked by none of the others: the C library sees to its own
+/// locks when a process forks.
+pub(super) fn start(work: impl FnOnce()) -> Option<Pid> {
+    /// However `work` ends, nothing of memleak's is run after it.
+    struct Last;
+
+    impl Drop for Last {
+        fn drop(&mut self) {
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) }
+        }
+    }
+
+    let mut before = SigSet::empty();
+    // Signals are for memleak: its handlers would tell of them through descriptors that both have.
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut before)).ok()?;
+    // SAFETY: see above.
+    let forked = unsafe { fork() };
+    if let Ok(ForkResult::Child) = forked {
+        let _last = Last;
+        _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+        work();
+    }
+    _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    match forked {
+        Ok(ForkResult::Parent { child }) => Some(child),
+        Ok(ForkResult::Child) | Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::id;
+
+    use super::*;
+
+    fn refuse(_: usize) -> Result<Link, libbpf_rs::Error> {
+        Err(libbpf_rs::Error::from_raw_os_error(libc::EACCES))
+    }
+
+    /// Which was refused, whether for want of privileges, and in which words.
+    #[test]
+    fn refusals_are_told() {
+        for refused in [make_links(2, refuse), make_here(2, refuse)] {
+            let (number, refusal) = refused.expect_err("all are refused");
+            assert_eq!((number, refusal.denied), (0, true));
+            assert!(refusal.text.contains("Permission denied"), "{refusal}");
+        }
+        assert!(make_links(0, refuse).is_ok());
+    }
+
+    /// A maker that panics or ends is no link, and does not go on as a second memleak.
+    #[test]
+    fn makers_that_fail() {
+        let memleak = id();
+        let panics = |_| {
+            std::panic::set_hook(Box::new(|_| {}));
+            panic!("on purpose")
+        };
+        let (number, refusal) = make_links(1, panics).expect_err("no link");
+        assert_eq!((number, refusal.denied, id()), (0, false, memleak));
+        assert!(refusal.text.contains("was killed"), "{refusal}");
+    }
+}

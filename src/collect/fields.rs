@@ -1,0 +1,15 @@
+//! Fields of the kernel side's records, by the byte at which they are.
+
+/// The `u32` there; 0 where the record is shorter.
+pub(super) fn half(record: &[u8], at: usize) -> u32 {
+    field(record, at).map_or(0, u32::from_ne_bytes)
+}
+
+/// The `u64` there; 0 where the record is shorter.
+pub(super) fn whole(record: &[u8], at: usize) -> u64 {
+    field(record, at).map_or(0, u64::from_ne_bytes)
+}
+
+fn field<const N: usize>(record: &[u8], at: usize) -> Option<[u8; N]> {
+    record.get(at..)?.first_chunk().copied()
+}

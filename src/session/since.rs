@@ -1,0 +1,39 @@
+//! What reports compare with: the one before, and the baseline that the user marks.
+
+use super::describe::{Recently, time_of_day};
+use crate::collect::{LiveBlocks, Snapshot};
+use crate::leak::Growth;
+use crate::report::TimeOfDay;
+
+/// What growth is measured from.
+#[derive(Default)]
+pub(super) struct Since {
+    growth: Growth,
+    /// When the user marked the baseline.
+    marked: Option<TimeOfDay>,
+}
+
+impl Since {
+    /// What is outstanding in `snapshot`, which is of now, is the baseline from now on.
+    pub(super) fn mark(&mut self, snapshot: &Snapshot) {
+        let time = time_of_day();
+        self.growth.mark(snapshot);
+        self.marked = Some(time);
+        tracing::info!("marked at {time}: reports say what has changed since");
+    }
+
+    /// What a report of `snapshot` says beyond totals. `blocks`: if ages were looked at.
+    pub(super) fn recently(&self, snapshot: &Snapshot, blocks: Option<LiveBlocks>) -> Recently<'_> {
+        Recently {
+            changes: self.growth.changes(snapshot),
+            first: !self.growth.has_reported(),
+            marked: self.marked,
+            blocks,
+        }
+    }
+
+    /// The next report compares with that of `snapshot`.
+    pub(super) fn reported(&mut self, snapshot: &Snapshot) {
+        self.growth.reported(snapshot);
+    }
+}
