@@ -64,10 +64,11 @@ impl<'a> Linkage<'a> {
             Architecture::Aarch64 => 5,
         };
         let mut entry = machine::instructions(architecture, code, target).take(longest);
-        match entry.find(|instruction| instruction.flow != Flow::Next)?.flow {
-            Flow::Jump(Target::Slot(slot)) => self.bound_to(slot),
-            _ => None,
-        }
+        let end = entry.find(|instruction| instruction.flow != Flow::Next)?;
+        let Flow::Jump(Target::Slot(slot)) = end.flow else {
+            return None;
+        };
+        self.bound_to(slot)
     }
 
     /// Whether a function, or a part of one, starts here.

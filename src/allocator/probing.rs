@@ -1,5 +1,5 @@
 //! What the kernel does with an instruction under a uprobe: emulate it, single-step it, refuse it,
-//! or get it wrong. AArch64's are in [`aarch64`].
+//! or get it wrong. AArch64's are in `aarch64`.
 //!
 //! Facts of `arch/x86/kernel/uprobes.c` (`uprobe_init_insn`, `branch_setup_xol_ops`,
 //! `push_setup_xol_ops`) as of Linux 6.1, the oldest kernel supported; newer ones emulate more, so

@@ -36,13 +36,14 @@ fn is_emulated(word: u32) -> bool {
 
 /// Those that `aarch64_insn_is_steppable` says no to.
 fn is_refused(word: u32) -> bool {
-    const REFUSED: [(u32, u32); 6] = [
+    const REFUSED: [(u32, u32); 7] = [
         (0xfe00_0000, 0xd600_0000), // braa, blraa, retaa, eret
         (0xff00_0000, 0xd400_0000), // svc, brk
         (0xfff0_0000, 0xd510_0000), // msr
         (0xfff8_f01f, 0xd500_401f), // msr of a field
         (0x3b00_0000, 0x1800_0000), // ldr of a literal
         (0x3f00_0000, 0x0800_0000), // ldxr, stxr, ldar, stlr, cas
+        (0x3b20_0c00, 0x1900_0400), // cpy, set: by newer kernels
     ];
     let vector_literal = word & 0x3f00_0000 == 0x1c00_0000;
     if is_hint(word) {
@@ -124,6 +125,7 @@ mod tests {
             0x885f_7c01, // ldxr w1, [x0]
             0x8802_7c01, // stxr w2, w1, [x0]
             0x88e0_7c01, // casa w0, w1, [x0]
+            0x1901_0440, // cpyfp [x0]!, [x1]!, x2!
             0xd503_23bf, // autiasp
             0xd503_207f, // wfi
         ];

@@ -4,7 +4,7 @@ use unwind_tables::addr::Svma;
 
 use super::{Decoded, FunctionCode, Obstacle, WINDOW};
 use crate::allocator::machine::Flow;
-use crate::allocator::machine::aarch64::{LR, SP, branch_target, flow, words, written};
+use crate::allocator::machine::aarch64::{BYTES, LR, SP, branch_target, flow, words, written};
 use crate::allocator::probing::{SiteCost, Unprobeable, aarch64::probing};
 
 /// What a caller expects back, stack pointer and return address apart: x19 to x29 (AAPCS64, 6.1.1).
@@ -54,9 +54,12 @@ impl Decoded for OfArm {
 /// function can be anywhere, and what is data there is hardly ever a branch to just here.
 pub(super) fn check_straight(code: &FunctionCode<'_>, site: Svma) -> Result<(), Obstacle> {
     let lands_before = |target: Svma| code.entry < target && target <= site;
-    let branches = words(code.text, code.text_start)
+    // Instructions are aligned, whatever the segment is.
+    let skipped = code.text_start.get().wrapping_neg() % BYTES;
+    let text = code.bytes_at(code.text_start.wrapping_add(skipped), u64::MAX);
+    let mut branches = words(text, code.text_start.wrapping_add(skipped))
         .filter_map(|(at, word)| branch_target(word, at).map(|target| (at, target)));
-    match { branches }.find(|&(_, target)| lands_before(target)) {
+    match branches.find(|&(_, target)| lands_before(target)) {
         Some((from, _)) => Err(Obstacle::BranchLandsBefore(from)),
         None => Ok(()),
     }

@@ -9,6 +9,9 @@ use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex
 
 use super::{MOST, deepest_from};
 
+/// The code of a call.
+const CALL: u8 = 0x85;
+
 /// Bytes of an instruction.
 const INSN: u64 = 8;
 
@@ -50,21 +53,25 @@ fn linked(
             continue;
         };
         let symbol = file.symbol_by_index(symbol).expect("there is one");
-        if symbol.section_index() != Some(text) {
-            continue;
-        }
         let number = usize::try_from(offset / INSN).expect("small");
         let insn = &mut insns[number];
+        if symbol.section_index() != Some(text) {
+            // A function of the kernel's: BPF_PSEUDO_KFUNC_CALL.
+            if insn.code == CALL {
+                insn.set_src_reg(2);
+            }
+            continue;
+        }
         let symbol_at = i64::try_from(symbol.address() / INSN).expect("small");
         // A call counts from the one behind it; an address is in bytes.
         let within = match insn.code {
-            0x85 => i64::from(insn.imm) + 1,
+            CALL => i64::from(insn.imm) + 1,
             _ => i64::from(insn.imm) / 8,
         };
         let target = i64::try_from(text_at).expect("small") + symbol_at + within;
         let distance = target - i64::try_from(at + number + 1).expect("small");
         insn.imm = i32::try_from(distance).expect("small");
-        if insn.code != 0x85 {
+        if insn.code != CALL {
             // BPF_PSEUDO_FUNC
             insn.set_src_reg(4);
         }

@@ -103,7 +103,7 @@ fn object() -> Vec<u8> {
 
 fn with_code(test: impl FnOnce(&Code<'_>)) {
     let elf = object();
-    let view = ElfView::parse(&elf).expect("an ELF file");
+    let view = ElfView::parse_any(&elf).expect("an ELF file");
     let linkage = Linkage::of(&elf);
     test(&Code::new(&elf, &view, &linkage));
 }

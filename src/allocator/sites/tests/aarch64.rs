@@ -86,6 +86,20 @@ fn branches() {
     passes(0x17ff_ffff); // b entry + 12
 }
 
+/// Branches are found wherever the segment begins.
+#[test]
+fn segments_that_are_not_aligned() {
+    // b entry + 4; cmp x0, #1; cbz x0, +8: behind two bytes that are no instruction
+    let mut text = vec![0, 0];
+    text.extend(code_of(&[0x1400_0002, 0xf100_041f, 0xb400_0040]));
+    let start = Svma::new(ENTRY - 2);
+    let entry = Svma::new(ENTRY + 4);
+    let code = FunctionCode::new(Architecture::Aarch64, &text, start, entry, 0);
+    let choice = choose(&code.expect("the entry is in the segment"), [0]).expect("probeable");
+    let found = Obstacle::BranchLandsBefore(Svma::new(ENTRY));
+    assert_eq!(choice.why, Why::DearEntry(found));
+}
+
 /// What the kernel refuses at the entry is not probed there.
 #[test]
 fn refused_entries() {
