@@ -92,7 +92,8 @@ static __noinline u64 find_saved(struct saved_address *saved)
 
 			if (8 * number + 8 > bytes)
 				break;
-			if (word == saved->address || word == saved->trampoline)
+			/* What is not known is 0, and so is much of a stack. */
+			if (word && (word == saved->address || word == saved->trampoline))
 				found = word;
 		}
 		high -= bytes;

@@ -100,6 +100,8 @@ struct Case {
     saved_below: u64,
     /// What has become of it; `None` if other things are there.
     kept: Option<u64>,
+    /// What is in the frame besides, of an earlier call: right below the slot.
+    left_over: u64,
     /// The function that begins: below the slot by so much, called from there, at this instruction, of this module.
     below: u64,
     called_from: u64,
@@ -112,6 +114,7 @@ const NESTED: Case = Case {
     call: OUTER,
     saved_below: 40,
     kept: Some(RETURN),
+    left_over: 0,
     below: 96,
     called_from: ALLOCATOR + 0x180,
     probed_at: ALLOCATOR + 0x400,
@@ -167,6 +170,7 @@ impl Host {
             .step_by(8)
             .map(|at| (at, at))
             .collect();
+        memory.insert(SLOT - 8, case.left_over);
         let sp = SLOT.wrapping_sub(case.below);
         let mut link = 0;
         match self.architecture {
@@ -312,6 +316,14 @@ fn calls_with_return_probes_go_on() {
                 called_from: PROGRAM + 0x80,
                 ..NESTED
             }),
+            true,
+        ),
+        (
+            "nested, an earlier call's return address being there",
+            Case {
+                left_over: RETURN,
+                ..replaced(NESTED)
+            },
             true,
         ),
         ("jumped to", replaced(JUMPED), true),
