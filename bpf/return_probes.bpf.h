@@ -71,22 +71,24 @@ static __always_inline bool trampoline_is_known(void)
 	return bpf_core_field_exists(mm->uprobes_state.xol_area) && bpf_core_field_exists(area->vaddr);
 }
 
-/* What functions with return probes return to; 0 if there is nothing, or it is not known. */
+static __always_inline u64 without_code(u64 address);
+
+/*
+ * What functions with return probes return to; 0 if there is nothing, or it is not known. As a walk sees it: on AArch64
+ * with 52-bit addresses it is the program's last page, the only one above those that walks know, and a return address
+ * that was signed there loses the difference with its code.
+ */
 static __always_inline u64 trampoline_address(void)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
 
-	return trampoline_is_known() ? BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr) : 0;
+	return trampoline_is_known() ? without_code(BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr)) : 0;
 }
 
 /* Whether functions with return probes return to `address`. The trampoline may be newer than the mapping list. */
 static __always_inline bool is_trampoline(u64 address)
 {
-	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
-
-	if (!trampoline_is_known())
-		return false;
-	return address && BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr) == address;
+	return address && trampoline_address() == without_code(address);
 }
 
 /* The return address that was in `slot` before it was replaced; 0 if it is not known. */
