@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build test dist setup-build setup-test setup-dist setup-kernels test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build test dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -22,7 +22,10 @@ help:
 	@echo 'make dist          set up, build target/dist: a Debian package and an archive, of a static program'
 	@echo 'make test          set up, run all checks and tests (root, or sudo)'
 	@echo '  its steps:       make fmt clippy doc unit rebuild bench-smoke demo-smoke'
-	@echo 'make test-kernels  core tests on this kernel, and on Linux 6.1 and 6.12 under qemu (root; ten minutes)'
+	@echo 'make build-arm64   the program for arm64, in target/aarch64-unknown-linux-gnu/release; on x86-64'
+	@echo 'make dist-arm64    its packages, in target/dist-arm64'
+	@echo 'make test-kernels  core tests on this kernel, and on Linux 6.1 and 6.12 under qemu, for x86-64 and arm64 (root; half an'
+	@echo '                   hour; KERNELS="own 6.12-arm64" for some)'
 	@echo 'make chaos         end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
 	@echo 'make soak          trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
 	@echo 'make fuzz          try claims about untrusted input, MINUTES=10 for each target (tests/fuzz/README.md)'
@@ -39,11 +42,18 @@ setup-test:
 setup-dist:
 	@tests/setup.sh dist
 
+setup-arm64:
+	@tests/setup.sh arm64
+
 setup-kernels:
 	@tests/setup.sh kernels
 
 build: setup-build
 	@$(STEP) build $(CARGO) build --release --locked
+
+# For arm64, on this machine: what it is linked with comes from Debian's packages, as data.
+build-arm64: setup-arm64
+	@$(STEP) build-arm64 tests/arm64.sh build --release --locked
 
 # Without libraries, and without this machine's paths. The target is named so that build scripts and macros are built as ever.
 DIST_TARGET := x86_64-unknown-linux-gnu
@@ -54,6 +64,12 @@ dist: setup-dist
 	@RUSTFLAGS='$(DIST_FLAGS)' LIBBPF_SYS_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu \
 		$(STEP) dist $(CARGO) build --release --locked --features static --target $(DIST_TARGET)
 	@$(STEP) dist tests/package.sh target/$(DIST_TARGET)/release/memleak target/dist
+
+# For arm64; pages of the manual and completions are written by this machine's.
+DIST_ARM64 := target/aarch64-unknown-linux-gnu/release/memleak
+dist-arm64: setup-arm64 dist
+	@RUSTFLAGS='$(DIST_FLAGS)' $(STEP) dist-arm64 tests/arm64.sh build --release --locked
+	@$(STEP) dist-arm64 tests/package.sh $(DIST_ARM64) target/dist-arm64 arm64 target/$(DIST_TARGET)/release/memleak
 
 demo: build
 	@tests/demo.sh target/release/memleak
@@ -108,7 +124,7 @@ demo-smoke:
 
 # Debian's kernels, under qemu: not a part of `make test`.
 test-kernels: setup-kernels
-	@$(STEP) test-kernels tests/kernels.sh
+	@$(STEP) test-kernels tests/kernels.sh $(KERNELS)
 
 bench: setup-build
 	@$(STEP) bench $(CARGO) bench --workspace --locked --bench '*'

@@ -18,17 +18,16 @@ const CLANG_ARGS: [&str; 7] = [
     "-fno-stack-protector",
 ];
 
-/// Tables, their verification and the walk know AArch64; these do not: where an allocator's functions are probed
-/// (`src/allocator/{flow,linkage,probing,sites}.rs`: x86-64 instructions), where a return address is at a function's
-/// entry and what proves that a call goes on (`bpf/{regs,calls,nesting}.bpf.h`: the stack), and how a command is held
-/// at its start (`src/launch/held.rs`: debug registers).
-const ARCHITECTURE: &str = "x86_64";
+/// Those whose programs can be traced. `unwind-tables` says what differs between them for tables and walks,
+/// `bpf/regs.bpf.h` and `bpf/return_address.bpf.h` what does for probes, `src/allocator/machine.rs` for where they are.
+const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
 fn main() {
     let target = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
-    if target != ARCHITECTURE {
+    if !ARCHITECTURES.contains(&target.as_str()) {
         fail(&format!(
-            "memleak traces x86-64 programs only, and this build is for {target}; build it for x86_64-unknown-linux-gnu"
+            "memleak traces x86-64 and aarch64 programs only, and this build is for {target}; build it for \
+             x86_64-unknown-linux-gnu or aarch64-unknown-linux-gnu"
         ));
     }
     println!("cargo::rerun-if-changed=bpf");
@@ -39,6 +38,10 @@ fn main() {
     // Source files are named in the type information: alike wherever the repository is.
     let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
     let nameless = format!("-ffile-prefix-map={here}=/memleak");
+    // For the test that compiles it for the other machine.
+    let headers = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where libbpf's headers are");
+    println!("cargo::rustc-env=BPF_HEADERS={headers}");
+    println!("cargo::rustc-env=BPF_CLANG_ARGS={}", CLANG_ARGS.join(" "));
     let built = SkeletonBuilder::new()
         .source(SOURCE)
         .clang(&clang)

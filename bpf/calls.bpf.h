@@ -3,7 +3,7 @@
  * Allocator calls: what a function was asked for at its entry, and what became of it at its return.
  *
  * Only the outermost call of a thread counts: what an allocator does within a call (realloc calling malloc,
- * memalign calling free) is its own affair. A call is named by the address of its return slot.
+ * memalign calling free) is its own affair. A call is named by its return slot (return_address.bpf.h).
  */
 #pragma once
 
@@ -48,7 +48,7 @@ static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx
 
 	if (!call->return_slot)
 		return false;
-	if (goes_on(call, thread->owner, return_slot(ctx), ctx->ip, cookie >> COOKIE_MODULE))
+	if (goes_on(call, thread->owner, way_back(ctx), program_counter(ctx), cookie >> COOKIE_MODULE))
 		return true;
 	forget_call(thread);
 	return false;
@@ -180,15 +180,14 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->end = end;
 	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted())
 		lose_unseen_call(instance_of(owner), call);
-	call->probed_at = ctx->ip;
+	call->probed_at = program_counter(ctx);
 	call->module = cookie >> COOKIE_MODULE;
 	/* What became of an old block is to be seen, whether or not the new one is recorded. */
 	if (!weight && !call->old_known && can_go_unseen(cookie, end))
 		call->end = END_UNSEEN;
 	call->return_slot = return_slot(ctx);
 	/* A return probe is known by its trampoline. */
-	if (call->end != SEEN_BY_RETURN_PROBE &&
-	    bpf_probe_read_user(&call->return_address, 8, (void *)call->return_slot))
+	if (call->end != SEEN_BY_RETURN_PROBE && !read_return_address(way_back(ctx), &call->return_address))
 		call->return_address = 0;
 	return call->end != END_UNSEEN && call->end != END_LOST;
 }
@@ -265,20 +264,20 @@ static __always_inline void finish_returned_call(struct pt_regs *ctx)
 	struct thread *thread = known_thread();
 
 	if (thread && thread->call.return_slot == returned_slot(ctx))
-		finish_call(ctx, thread, (struct caller){ .pc = ctx->ip, .sp = ctx->sp });
+		finish_call(ctx, thread, (struct caller){ .pc = program_counter(ctx), .sp = ctx->sp });
 }
 
-/* A `ret` instruction of a function that allocates or resizes: the stack pointer is the return slot. */
+/* A `ret` instruction of a function that allocates or resizes: the stack pointer is what it was at the entry. */
 static __always_inline void finish_returning_call(struct pt_regs *ctx)
 {
 	struct thread *thread = known_thread();
 	u64 slot = return_slot(ctx);
-	struct caller caller = { .sp = slot + 8 };
+	struct caller caller = { .sp = callers_sp(ctx) };
 	u64 replaced;
 
 	if (!thread || thread->call.return_slot != slot)
 		return;
-	if (bpf_probe_read_user(&caller.pc, 8, (void *)slot))
+	if (!read_return_address(way_back(ctx), &caller.pc))
 		caller.pc = thread->call.return_address;
 	if (is_trampoline(caller.pc)) {
 		replaced = replaced_return_address(slot);
@@ -294,10 +293,10 @@ static __always_inline void finish_returning_call(struct pt_regs *ctx)
  */
 static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 owner)
 {
-	struct mapping *mapping = find_mapping(list_of(view_of(owner)), ctx->ip);
+	struct mapping *mapping = find_mapping(list_of(view_of(owner)), program_counter(ctx));
 	u64 caller;
 
-	if (!mapping || bpf_probe_read_user(&caller, 8, (void *)return_slot(ctx)))
+	if (!mapping || !read_return_address(way_back(ctx), &caller))
 		return false;
 	return caller >= mapping->start && caller < mapping->end;
 }
@@ -315,9 +314,8 @@ static __always_inline bool is_freed_within(struct thread *thread, struct pt_reg
 	if (thread->freed != address || slot > thread->freed_slot)
 		return false;
 	if (slot == thread->freed_slot)
-		return ctx->ip != thread->freed_at;
-	return bpf_probe_read_user(&caller, 8, (void *)slot) == 0 &&
-	       are_in_one_mapping(thread->owner, caller, thread->freed_at);
+		return program_counter(ctx) != thread->freed_at;
+	return read_return_address(way_back(ctx), &caller) && are_in_one_mapping(thread->owner, caller, thread->freed_at);
 }
 
 /* Entry of a function that frees. */
@@ -337,7 +335,7 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 		if (thread) {
 			thread->freed = address;
 			thread->freed_slot = return_slot(ctx);
-			thread->freed_at = ctx->ip;
+			thread->freed_at = program_counter(ctx);
 		}
 		return;
 	}

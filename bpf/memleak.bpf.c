@@ -21,6 +21,7 @@ struct scratch;
 #include "tables.bpf.h"
 #include "return_probes.bpf.h"
 #include "unwind.bpf.h"
+#include "return_address.bpf.h"
 #include "sampling.bpf.h"
 #include "state.bpf.h"
 #include "changes.bpf.h"

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-/* Whether `address`, found in a return slot, is what a return probe leaves there. True while no mappings are known. */
+/* Whether `address`, found as a return address, is what a return probe makes of one. True while no mappings are known. */
 static __always_inline bool is_return_probe(u64 owner, u64 address)
 {
 	u32 list = list_of(view_of(owner));
@@ -29,12 +29,11 @@ static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
 }
 
 /*
- * Whether `call` goes on while a function that is probed at `probed_at` begins, whose return slot is `slot`, in
- * `module`.
+ * Whether `call` goes on while a function of `module` begins that is probed at `probed_at`, with its own way back.
  *
- * Its return slot is then at or above the new one, and holds what it held: a return probe's trampoline, or, without
- * one, the same return address. As memory below the stack pointer keeps what it held, and a frame can cover
- * it without writing to it, the latter says little by itself. So
+ * Its return slot is then at or above the new one, and its return address is where it was, or in its frame: a return
+ * probe's trampoline, or, without one, the same return address. As memory below the stack pointer keeps what it held,
+ * and a frame can cover it without writing to it, the latter says little by itself. So
  *
  *  - at the same slot the new function is another one, to which the outer jumped: the same at the same slot
  *    is called once more from the same frame;
@@ -43,23 +42,24 @@ static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
  * A call whose end is not seen is of a function that calls no other of its own allocator. What it does call is
  * another module's, as when a program's own malloc calls libc's.
  */
-static __always_inline bool goes_on(struct call *call, u64 owner, u64 slot, u64 probed_at, u32 module)
+static __always_inline bool goes_on(struct call *call, u64 owner, struct way_back back, u64 probed_at, u32 module)
 {
-	u64 held, caller;
+	/* A return probe is known by its trampoline. */
+	u64 address = call->end == SEEN_BY_RETURN_PROBE ? 0 : call->return_address;
+	u64 kept, caller;
 
-	if (!call->return_slot || slot > call->return_slot)
+	if (!call->return_slot || back.slot > call->return_slot)
 		return false;
 	if (call->end == END_UNSEEN && module == call->module)
 		return false;
-	if (bpf_probe_read_user(&held, 8, (void *)call->return_slot))
+	if (!read_kept_address(call->return_slot, address, back, &kept))
 		return false;
 	if (call->end == SEEN_BY_RETURN_PROBE)
-		return is_return_probe(owner, held);
+		return is_return_probe(owner, kept);
 	/* Probes at entry and return that are not one put the trampoline there, whatever the entry wants. */
-	if (held != call->return_address && !is_trampoline(held))
+	if (kept != call->return_address && !is_trampoline(kept))
 		return false;
-	if (slot == call->return_slot)
+	if (back.slot == call->return_slot)
 		return probed_at != call->probed_at;
-	return bpf_probe_read_user(&caller, 8, (void *)slot) == 0 &&
-	       are_in_one_mapping(owner, caller, call->probed_at);
+	return read_return_address(back, &caller) && are_in_one_mapping(owner, caller, call->probed_at);
 }

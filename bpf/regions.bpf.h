@@ -72,12 +72,19 @@ static __always_inline bool takes_away(struct pt_regs *regs, enum region_call ca
 	return call != CALL_MMAP || (flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED;
 }
 
-/* Those at the system call: the first frame is what made it, its address the one behind the instruction. */
-static __always_inline bool read_user_registers(struct pt_regs *regs)
+/*
+ * Those at the system call: the first frame is what made it, its address the one behind the instruction. Where the kernel
+ * keeps them, and not a copy: AArch64's would take half of the stack.
+ */
+static __always_inline struct pt_regs *user_registers(void)
 {
-	void *saved = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+}
 
-	return bpf_probe_read_kernel(regs, sizeof(*regs), saved) == 0;
+/* Where a walk from a system call starts. What made it need not have saved its return address. */
+static __always_inline struct caller caller_of_kernel(struct pt_regs *regs)
+{
+	return (struct caller){ .pc = program_counter(regs), .sp = regs->sp, .link = link_of(regs) };
 }
 
 static __always_inline u64 region_owner(void)
@@ -88,12 +95,12 @@ static __always_inline u64 region_owner(void)
 static __always_inline void region_call_begins(enum region_call call)
 {
 	u64 owner = region_owner();
+	struct pt_regs *regs = user_registers();
 	struct region_event *event;
-	struct pt_regs regs;
 
-	if (!owner || !read_user_registers(&regs) || !takes_away(&regs, call))
+	if (!owner || !takes_away(regs, call))
 		return;
-	event = new_region_event(owner, &regs, call);
+	event = new_region_event(owner, regs, call);
 	if (!event)
 		return;
 	if (call == CALL_BRK)
@@ -123,25 +130,25 @@ static __always_inline void region_call_ends(enum region_call call)
 {
 	u64 owner = region_owner();
 	u32 function = MAX_FUNCTIONS - REGION_CALLS + call;
+	struct pt_regs *regs = user_registers();
 	struct region_event *event;
-	struct pt_regs regs;
 	u32 stack = 0;
 
-	if (!owner || !read_user_registers(&regs))
+	if (!owner)
 		return;
 
-	u64 value = result(&regs);
+	u64 value = result(regs);
 	bool maps = call != CALL_MUNMAP && !is_error(value);
 
 	/* A brk that asks for no more than there is maps nothing: most ask where the break is. */
-	if (call == CALL_BRK && syscall_argument(&regs, 0) != value)
+	if (call == CALL_BRK && syscall_argument(regs, 0) != value)
 		maps = false;
 	if (maps)
-		stack = current_stack(&regs, NULL, (struct caller){ .pc = regs.ip, .sp = regs.sp }, owner, function);
-	event = new_region_event(owner, &regs, call);
+		stack = current_stack(regs, NULL, caller_of_kernel(regs), owner, function);
+	event = new_region_event(owner, regs, call);
 	if (!event) {
 		if (maps)
-			lose_block(COUNTER_LOST_REGION, mapped_bytes(&regs, call), WEIGHT_ONE, stack);
+			lose_block(COUNTER_LOST_REGION, mapped_bytes(regs, call), WEIGHT_ONE, stack);
 		return;
 	}
 	event->ended = 1;

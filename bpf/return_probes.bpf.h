@@ -12,7 +12,7 @@
 
 /* As the kernel's include/linux/uprobes.h, but for what is not needed here. */
 struct return_instance___read {
-	/* The stack pointer at the function's entry: on x86, where its return address was. */
+	/* The stack pointer at the function's entry: on x86-64, where its return address was. */
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;
 	struct return_instance___read *next;
@@ -62,16 +62,33 @@ static long look_at_instance(u64 number, struct return_search *search)
 	return 0;
 }
 
-/* Whether functions with return probes return to `address`. The trampoline may be newer than the mapping list. */
-static __always_inline bool is_trampoline(u64 address)
+/* Whether it can be said what functions with return probes return to. */
+static __always_inline bool trampoline_is_known(void)
 {
-	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
 	struct mm_struct___probed *mm = NULL;
 	struct xol_area___read *area = NULL;
 
-	if (!bpf_core_field_exists(mm->uprobes_state.xol_area) || !bpf_core_field_exists(area->vaddr))
-		return false;
-	return address && BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr) == address;
+	return bpf_core_field_exists(mm->uprobes_state.xol_area) && bpf_core_field_exists(area->vaddr);
+}
+
+static __always_inline u64 without_code(u64 address);
+
+/*
+ * What functions with return probes return to; 0 if there is nothing, or it is not known. As a walk sees it: on AArch64
+ * with 52-bit addresses it is the program's last page, the only one above those that walks know, and a return address
+ * that was signed there loses the difference with its code.
+ */
+static __always_inline u64 trampoline_address(void)
+{
+	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
+
+	return trampoline_is_known() ? without_code(BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr)) : 0;
+}
+
+/* Whether functions with return probes return to `address`. The trampoline may be newer than the mapping list. */
+static __always_inline bool is_trampoline(u64 address)
+{
+	return address && trampoline_address() == without_code(address);
 }
 
 /* The return address that was in `slot` before it was replaced; 0 if it is not known. */

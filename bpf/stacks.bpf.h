@@ -144,6 +144,12 @@ static __noinline u32 record_of_walk(struct walk *walk, struct wanted_stack *wan
 		      : store_stack(walk, id, instance_of(wanted->owner), epoch_of(wanted->view), wanted->function);
 }
 
+static __always_inline void begin_wanted_walk(struct walk *walk, struct wanted_stack *wanted)
+{
+	begin_walk(walk, list_of(wanted->view), wanted->changing, wanted->pc);
+	know_link(walk, wanted->link);
+}
+
 /*
  * Walks, and finds or makes the record of the stack that scratch `key` wants. Not static: verified once, by itself, and
  * not for each state that its caller can be in.
@@ -158,7 +164,7 @@ __noinline u32 walk_to_record(u32 key)
 	struct walk *walk = &scratch->walk;
 	struct wanted_stack *wanted = &scratch->wanted;
 
-	begin_walk(walk, list_of(wanted->view), wanted->changing, wanted->pc);
+	begin_wanted_walk(walk, wanted);
 	walk->leaves_trail = wanted->tries_memo;
 	walk->stack_end = wanted->habits.stack_end;
 	walk_stack(walk);
@@ -240,7 +246,7 @@ __noinline u32 check_record(u32 key, u32 stack)
 
 	walk->plain = true;
 	forget_window(walk);
-	begin_walk(walk, list_of(wanted->view), wanted->changing, wanted->pc);
+	begin_wanted_walk(walk, wanted);
 	walk_stack(walk);
 	walk->plain = false;
 	count(COUNTER_CHECKED_WALK);
@@ -253,6 +259,7 @@ __noinline u32 check_record(u32 key, u32 stack)
 struct caller {
 	u64 pc;
 	u64 sp;
+	struct link link;
 };
 
 /* The index of the record of the stack from `caller` on, which called `function`. `habits`: of the thread, or NULL. */
@@ -273,6 +280,7 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	scratch->walk.at_probe[REGISTER_SP] = caller.sp;
 	scratch->walk.at_probe[REGISTER_FP] = frame_pointer(ctx);
 	scratch->wanted.pc = caller.pc;
+	scratch->wanted.link = caller.link;
 	scratch->wanted.owner = owner;
 	scratch->wanted.function = function;
 	scratch->wanted.habits = habits ? *habits : (struct habits){};

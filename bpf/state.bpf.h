@@ -4,7 +4,7 @@
 
 /* How it is known that a call has ended. */
 enum call_end {
-	/* By a return probe, which leaves the trampoline's address in the return slot until then. */
+	/* By a return probe, which makes the trampoline's address the return address until then. */
 	SEEN_BY_RETURN_PROBE = 0,
 	/* By a probe on each `ret` instruction. */
 	SEEN_BY_RET = 1,
@@ -16,9 +16,9 @@ enum call_end {
 
 /* The allocator call that a thread is in, if `return_slot` is not 0. */
 struct call {
-	/* Where the call's return address is: names the call. */
+	/* Names the call: see return_address.bpf.h. */
 	u64 return_slot;
-	/* What was there when the call began. */
+	/* What it was when the call began. */
 	u64 return_address;
 	/* Where the call was probed: names the function, and its module. */
 	u64 probed_at;
@@ -72,6 +72,7 @@ struct thread {
 /* The stack that is asked for: of which owner, by which function called from where. */
 struct wanted_stack {
 	u64 pc;
+	struct link link;
 	u64 owner;
 	u32 function;
 	/* Of the owner's slot; what the walk uses of it; whether a change is announced that this does not have. */

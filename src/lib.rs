@@ -29,8 +29,8 @@
 //!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `system`, `hosts`, `parallel`, `preflight`, `untrusted`, `launch`,
-//! `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`,
+//! Modules import only those before them in this list: `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
+//! `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`,
 //! `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`,
 //! `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace; `fuzzing`
 //! is for tests and fuzzers.
@@ -170,6 +170,7 @@ pub mod live;
 pub mod memory;
 pub mod output;
 pub mod overhead;
+mod pages;
 pub mod parallel;
 pub mod preflight;
 pub mod recording;

@@ -1,86 +1,46 @@
 #!/bin/sh
-# Runs the core of the live tests on this machine's own kernel, which compiles what they trace, and on Debian's: boots each
-# under qemu, by software emulation, without a network or a disk, with an initramfs that holds memleak, compiled tests and
-# what they need. As root; some minutes.
+# Runs the core of the live tests on this machine's own kernel, which compiles what they trace, and on Debian's, for this
+# machine and for arm64: boots each under qemu, by software emulation, without a network or a disk, with an initramfs that
+# holds memleak, compiled tests and what they need. As root; some minutes.
 #
-# usage: tests/kernels.sh [own|6.1|6.12]…    all without arguments; without `own`, with the programs of an earlier run
+# usage: tests/kernels.sh [own|6.1|6.12|6.1-arm64|6.12-arm64]…
+#   all without arguments; without `own`, with the programs of an earlier run
 #
+# CHECKS: which checks are wanted, as a regular expression, if not all of tests/kernels/*.checks
 # KERNEL_WAYS: the ways to attach that this machine's own kernel has, if not all
 # DEBIAN_MIRROR: where packages come from, if not deb.debian.org; they stay in target/kernels
 set -eu
 cd "$(dirname "$0")/.."
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$target/kernels
-# A boot that takes longer hangs.
-most_seconds=1500
+# shellcheck source=tests/debian.sh
+. tests/debian.sh
+# shellcheck source=tests/kernels/guest.sh disable=SC2154
+. tests/kernels/guest.sh
 
 die() {
     echo "error: $*" >&2
     exit 1
 }
 
-suite_of() {
-    case $1 in
-    6.1) echo bookworm ;;
-    6.12) echo trixie ;;
-    *) die "no kernel $1 here: 6.1 (Debian 12) and 6.12 (Debian 13)" ;;
-    esac
-}
-
-# Since when each is there: uprobe_multi 6.6, session 6.13.
-ways_of() {
-    case $1 in
-    6.1) echo perf ;;
-    6.12) echo multi,perf ;;
-    esac
-}
-
-# apt, with settings, lists and files of its own.
-apt_for() {
-    directory=$1
-    shift
-    program=$1
-    shift
-    "$program" -q -o Dir::Etc::sourcelist="$directory/sources.list" -o Dir::Etc::sourceparts=- \
-        -o Dir::State::lists="$directory/lists" -o Dir::State::status=/dev/null -o Dir::Cache="$directory/cache" \
-        -o APT::Architecture=amd64 -o Acquire::Languages=none -o APT::Sandbox::User=root "$@"
-}
-
-# $work/KERNEL/vmlinuz: the newest that Debian has, fetched once.
-fetch_kernel() {
-    directory=$work/$1
-    [ ! -e "$directory/vmlinuz" ] || return 0
-    mkdir -p "$directory/lists/partial" "$directory/cache/archives/partial"
-    echo "deb [signed-by=$keyring] $mirror $(suite_of "$1") main" >"$directory/sources.list"
-    apt_for "$directory" apt-get update >"$directory/apt.log" 2>&1 || die "apt-get update: see $directory/apt.log"
-    package=$(apt_for "$directory" apt-cache depends linux-image-amd64 |
-        sed -n 's/.*Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1)
-    [ -n "$package" ] || die "linux-image-amd64 of $(suite_of "$1") depends on no kernel"
-    echo "==> fetching $package"
-    (cd "$directory" && apt_for "$directory" apt-get download "$package" >>apt.log 2>&1) ||
-        die "apt-get download $package: see $directory/apt.log"
-    dpkg-deb --fsys-tarfile "$directory/$package"_*.deb | tar -C "$directory" -x --strip-components=2 --wildcards './boot/vmlinuz-*'
-    mv "$directory"/vmlinuz-* "$directory/vmlinuz"
-    rm -r "$directory/lists" "$directory/cache" "$directory/$package"_*.deb
-}
-
-# What tests/kernels/NAME.checks names, or all of them do.
+# What tests/kernels/NAME.checks names, or all of them do, of what is wanted.
 checks() {
     # shellcheck disable=SC2086
-    grep -h -v '^#' tests/kernels/$1.checks
+    grep -h -v '^#' tests/kernels/$1.checks | { grep -E -e "${CHECKS:-.}" || true; }
 }
 
-# The tests, and memleak, as `make test` builds them.
+# The tests, and memleak, for MACHINE, by what builds for it; as `make test` does, which this machine's are shared with.
 build() {
-    names=$(checks '*' | awk '{ print $2 }' | sort -u)
+    machine=$1 cargo=$2
+    names=$(CHECKS='' checks '*' | awk '{ print $2 }' | sort -u)
+    rm -rf "$work/tests/$machine"
+    mkdir -p "$work/tests/$machine"
     # shellcheck disable=SC2046,SC2086
-    cargo test --locked --no-run $(printf -- '--test %s ' $names) --message-format=json >"$work/built.json"
+    "$cargo" test --locked --no-run $(printf -- '--test %s ' $names) --message-format=json >"$work/built.json"
     for name in $names; do
         binary=$(sed -n 's/.*"name":"'"$name"'".*"executable":"\([^"]*\)".*/\1/p' "$work/built.json")
         [ -n "$binary" ] || die "no test $name was built"
-        ln -sf "$binary" "$work/tests/$name"
+        ln -s "$binary" "$work/tests/$machine/$name"
     done
 }
 
@@ -90,7 +50,8 @@ run_here() {
         cp tests/kernels/compiler.sh "$work/compilers/$name"
         chmod 755 "$work/compilers/$name"
     done
-    rm -f "$work"/programs/*
+    rm -rf "$work/programs"
+    mkdir "$work/programs"
     compiler=$(dirname "$(command -v gcc)")
     results=$work/own.results
     echo "@booted $(uname -r) 0" >"$results"
@@ -99,7 +60,8 @@ run_here() {
         began=$(cut -d ' ' -f 1 /proc/uptime)
         result=failed
         if PATH=$work/compilers:$PATH RECORD_WITH=$compiler KEPT_PROGRAMS=$work/programs \
-            "$work/tests/$binary" --exact "$name" >"$work/said" 2>&1 </dev/null &&
+            CROSS_TMP=$target/tmp:$target/aarch64-unknown-linux-gnu/tmp \
+            "$work/tests/amd64/$binary" --exact "$name" >"$work/said" 2>&1 </dev/null &&
             grep -q '^test result: ok. 1 passed' "$work/said"; then
             result=ok
         else
@@ -115,82 +77,6 @@ is_wanted() {
     [ -z "$1" ] || [ -z "$2" ] && return 0
     case ,$2, in *,"$1",*) return 0 ;; esac
     return 1
-}
-
-# A file as it is, with the libraries it needs, at its own path below $root.
-add() {
-    for file in "$@"; do
-        mkdir -p "$root${file%/*}"
-        cp -L "$file" "$root$file"
-        ldd "$file" 2>/dev/null | sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*/\1/p' | while read -r library; do
-            [ ! -e "$root$library" ] || continue
-            mkdir -p "$root${library%/*}"
-            cp -L "$library" "$root$library"
-            add_names "$library"
-        done
-    done
-}
-
-# Debug symbols of a library, where Debian has them.
-add_names() {
-    id=$(readelf -n "$1" | sed -n 's/.*Build ID: //p')
-    names=/usr/lib/debug/.build-id/$(echo "$id" | cut -c 1-2)/$(echo "$id" | cut -c 3-).debug
-    [ ! -e "$names" ] || { mkdir -p "$root${names%/*}" && cp "$names" "$root$names"; }
-}
-
-# What is alike for all kernels.
-make_root() {
-    root=$(mktemp -d "$work/root.XXXXXX")
-    trap 'rm -rf "$root" "$root.cpio"' EXIT
-    trap 'exit 1' HUP INT TERM
-    # It becomes `/`, which is everybody's.
-    chmod 755 "$root"
-    mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/tests" "$root/compilers" "$root/etc" \
-        "$root/programs" "$root/root" "$root/var/tmp"
-    cp /bin/busybox "$root/bin/busybox"
-    for applet in $(/bin/busybox --list); do
-        [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
-    done
-    cp tests/kernels/init "$root/init"
-    chmod 755 "$root/init"
-    # Users as tests know them.
-    printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
-    rm "$root/bin/kill" "$root/bin/setpriv"
-    add /bin/kill /usr/bin/setpriv "$target/debug/memleak"
-    strip -g "$root$target/debug/memleak"
-    for link in "$work"/tests/*; do
-        binary=$(readlink "$link")
-        add "$binary"
-        strip -g -o "$root/tests/${link##*/}" "$root$binary"
-        rm "$root$binary"
-    done
-    cp "$work"/compilers/* "$root/compilers"
-    for program in "$work"/programs/*; do
-        add "$program"
-        mv "$root$program" "$root/programs"
-    done
-}
-
-# Boots KERNEL with CHECKS, further arguments of the kernel's and variables of the tests; results are in
-# $work/NAME.results.
-boot() {
-    name=$1 kernel=$2 list=$3 append=$4 variables=$5
-    ways=$(ways_of "$kernel")
-    checks "$list" | while read -r what binary check way; do
-        ! is_wanted "$way" "$ways" || echo "$what $binary $check"
-    done >"$root/checks"
-    # Settings that are in no one's way who has the capabilities.
-    cat >"$root/environment" <<END
-export KERNEL_WAYS=$ways KEPT_PROGRAMS=/programs MEMLEAK_SHORT_LOAD=1 $variables
-echo 3 >/proc/sys/kernel/perf_event_paranoid
-echo 2 >/proc/sys/kernel/unprivileged_bpf_disabled
-END
-    (cd "$root" && find . | cpio --quiet -o -H newc) >"$root.cpio"
-    rm -f "$work/$name.results"
-    timeout --foreground "$most_seconds" qemu-system-x86_64 -accel tcg -cpu max -m 3072 -smp 2 -display none -nodefaults -no-reboot \
-        -kernel "$work/$kernel/vmlinuz" -initrd "$root.cpio" -append "console=ttyS0 quiet panic=1 mitigations=off $append" \
-        -serial "file:$work/$name.console" -serial "file:$work/$name.results" ||
-        echo "qemu ended with status $?; see $work/$name.console" >>"$work/$name.results"
 }
 
 # Says what came of each check of NAME. Fails unless all ran, and were right.
@@ -220,29 +106,44 @@ expected_checks() {
     checks "$1" | { count=0; while read -r _ _ _ way; do ! is_wanted "$way" "$2" || count=$((count + 1)); done; echo $count; }
 }
 
+# Boots KERNEL with CHECKS, as NAME, further arguments of the kernel's and variables of the tests. Sets `status`
+# unless all is well.
+run_there() {
+    name=$1 kernel=$2 list=$3
+    describe "$kernel"
+    expected=$(expected_checks "$list" "$ways")
+    [ "$expected" != 0 ] || return 0
+    [ "$of_root" = "$built $system" ] || make_root
+    of_root="$built $system"
+    boot "$@"
+    summarize "$name" "${kernel%-arm64}." "$expected" || status=1
+}
+
 [ "$(id -u)" = 0 ] || die "root is needed: the tests trace processes"
-for program in qemu-system-x86_64 /bin/busybox cpio; do
+for program in qemu-system-x86_64 qemu-system-aarch64 aarch64-linux-gnu-g++ /bin/busybox cpio; do
     command -v $program >/dev/null || die "$program is missing: tests/setup.sh kernels"
 done
-[ $# -gt 0 ] || set -- own 6.1 6.12
+[ $# -gt 0 ] || set -- own 6.1 6.12 6.1-arm64 6.12-arm64
 mkdir -p "$work/tests" "$work/compilers" "$work/programs"
 for kernel in "$@"; do
     [ "$kernel" = own ] || fetch_kernel "$kernel"
 done
-build
-root=
+case " $* " in *own* | *6.1\ * | *6.12\ *) build amd64 cargo ;; esac
+case $* in *-arm64*) build arm64 tests/arm64.sh ;; esac
+root=$work/root.$$ of_root=
+trap 'rm -rf "$root" "$root.cpio"' EXIT
+trap 'exit 1' HUP INT TERM
 status=0
 for kernel in "$@"; do
-    if [ "$kernel" = own ]; then
+    case $kernel in
+    own)
         run_here
         summarize own "$(uname -r)" "$(expected_checks core "${KERNEL_WAYS-}")" || status=1
-        continue
-    fi
-    [ -n "$root" ] || make_root
-    boot "$kernel" "$kernel" core '' ''
-    summarize "$kernel" "$kernel." "$(expected_checks core "$(ways_of "$kernel")")" || status=1
-    name="$kernel-locked"
-    boot "$name" "$kernel" locked lockdown=confidentiality KERNEL_LOCKDOWN=confidentiality
-    summarize "$name" "$kernel." "$(expected_checks locked '')" || status=1
+        ;;
+    *)
+        run_there "$kernel" "$kernel" core '' ''
+        run_there "$kernel-locked" "$kernel" locked lockdown=confidentiality KERNEL_LOCKDOWN=confidentiality
+        ;;
+    esac
 done
 exit $status

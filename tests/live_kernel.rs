@@ -125,13 +125,20 @@ fn objects_and_pages_come_and_go() {
     memleak.finish();
 }
 
+/// Where a system call enters the kernel.
+const SYSTEM_CALL: &str = if cfg!(target_arch = "aarch64") {
+    "el0t_64_sync"
+} else {
+    "entry_SYSCALL_64_after_hwframe"
+};
+
 /// The stacks of what the program made the kernel allocate.
 #[track_caller]
 fn check_stacks(report: &Report) {
     for of in [MESSAGE, LOCK, PAGE] {
         for stack in stacks(report, of) {
             assert_eq!(stack.end, "complete", "{stack}");
-            assert!(stack.passes("entry_SYSCALL_64_after_hwframe"), "{stack}");
+            assert!(stack.passes(SYSTEM_CALL), "{stack}");
             for frame in &stack.frames {
                 assert_eq!(frame.found_by, "kernel", "{stack}");
                 assert!(

@@ -62,10 +62,20 @@ fn check_rows(report: &Report, rows: &[Row]) {
         };
         assert_eq!(
             (stack.allocator.as_str(), stack.allocated, stack.outstanding),
-            (*allocator, one, outstanding),
+            (name_of(allocator), one, outstanding),
             "{site}:\n{stack}"
         );
         assert_eq!(stack.end, "complete", "{stack}");
+    }
+}
+
+/// What a function is called in reports: of several that are the same code, the table's first. glibc before 2.38 has
+/// `memalign` and `aligned_alloc` as one.
+fn name_of(function: &str) -> &str {
+    let is_same = libc::memalign as *const () == libc::aligned_alloc as *const ();
+    match function {
+        "memalign" if is_same => "aligned_alloc",
+        _ => function,
     }
 }
 
@@ -96,11 +106,10 @@ const CALLS: &[Row] = &[
     ("reallocarray_kept", "reallocarray", 65, Kept),
     ("reallocarray_freed", "reallocarray", 70, Freed),
     ("reallocarray_old", "malloc", 1009, Kept),
-    // In glibc the same code; the name is the table's first.
     ("aligned_alloc_kept", "aligned_alloc", 1024, Kept),
     ("aligned_alloc_freed", "aligned_alloc", 1088, Freed),
-    ("memalign_kept", "aligned_alloc", 1010, Kept),
-    ("memalign_freed", "aligned_alloc", 1011, Freed),
+    ("memalign_kept", "memalign", 1010, Kept),
+    ("memalign_freed", "memalign", 1011, Freed),
     ("valloc_kept", "valloc", 1012, Kept),
     ("valloc_freed", "valloc", 1013, Freed),
     ("pvalloc_kept", "pvalloc", 1014, Kept),
@@ -257,9 +266,10 @@ const NEW: &[Row] = &[
     ("array_freed", "malloc", 44, Freed),
     ("nothrow_kept", "malloc", 48, Kept),
     ("nothrow_freed", "malloc", 52, Freed),
-    ("aligned_kept", "aligned_alloc", 192, Kept),
-    ("aligned_freed", "aligned_alloc", 192, Freed),
-    ("aligned_array_freed", "aligned_alloc", 384, Freed),
+    // Whichever libstdc++ was built with.
+    ("aligned_kept", "aligned_alloc|posix_memalign", 192, Kept),
+    ("aligned_freed", "aligned_alloc|posix_memalign", 192, Freed),
+    ("aligned_array_freed", "aligned_alloc|posix_memalign", 384, Freed),
 ];
 
 /// operator new in its forms is one record each; one that throws `bad_alloc` leaves nothing, and is caught.
@@ -278,11 +288,11 @@ fn operator_new() {
             bytes: *bytes,
             blocks: 1,
         };
-        assert_eq!(
-            (stack.allocator.as_str(), stack.allocated),
-            (*allocator, one),
+        assert!(
+            allocator.split('|').any(|name| name == stack.allocator),
             "{stack}"
         );
+        assert_eq!(stack.allocated, one, "{stack}");
         let kept = if matches!(left, Kept) { one } else { NOTHING };
         assert_eq!(stack.outstanding, kept, "{stack}");
     }

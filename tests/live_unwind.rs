@@ -16,7 +16,14 @@ use common::report::{Frames, Report, Stack, from_main};
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 /// What is below a thread's first function, innermost first.
-const BELOW_THREAD: [&str; 2] = ["start_thread", "clone3"];
+const BELOW_THREAD: [&str; 2] = [
+    "start_thread",
+    if cfg!(target_arch = "aarch64") {
+        "thread_start"
+    } else {
+        "clone3"
+    },
+];
 
 fn flags<'a>(more: &[&'a str]) -> Vec<&'a str> {
     RELEASE.iter().chain(more).copied().collect()

@@ -2,7 +2,8 @@
 # Packs a memleak that needs no libraries: a tar archive, a Debian package, and their checksums. Neither holds more than
 # the program, its pages of the manual, completions and licences. `make dist` builds the program and calls this.
 #
-# usage: tests/package.sh MEMLEAK DIRECTORY
+# usage: tests/package.sh MEMLEAK DIRECTORY [arm64 WRITER]
+#   arm64 WRITER           MEMLEAK is for arm64, and this one of the same version runs here
 #   PACKAGE_COMPRESSION    0 to 9, as of xz (6)
 #   SOURCE_DATE_EPOCH      the time of all files; without it, that of the last commit
 set -eu
@@ -14,14 +15,19 @@ die() {
     exit 1
 }
 
-[ $# = 2 ] || die "usage: tests/package.sh MEMLEAK DIRECTORY"
+case $#,${3-} in
+2,) machine=amd64 processor=x86_64 tools='' writer=$1 ;;
+4,arm64) machine=arm64 processor=aarch64 tools=aarch64-linux-gnu- writer=$4 ;;
+*) die "usage: tests/package.sh MEMLEAK DIRECTORY [arm64 WRITER]" ;;
+esac
 binary=$(realpath "$1")
+writer=$(realpath "$writer")
 mkdir -p "$2"
 directory=$(realpath "$2")
 cd "$(dirname "$0")/.."
 maintainer='The memleak authors <memleak@packages.invalid>'
 level=${PACKAGE_COMPRESSION-6}
-version=$("$binary" --version | cut -d ' ' -f 2)
+version=$("$writer" --version | cut -d ' ' -f 2)
 epoch=${SOURCE_DATE_EPOCH-$(git log -1 --format=%ct 2>/dev/null)} || true
 [ -n "$epoch" ] || die "the time of the last commit is not known: set SOURCE_DATE_EPOCH"
 export SOURCE_DATE_EPOCH="$epoch"
@@ -34,12 +40,12 @@ trap 'exit 1' HUP INT TERM
 add_program() {
     mkdir -p "$1/bin" "$1/share/man" "$1/share/doc/memleak" "$1/share/bash-completion/completions" \
         "$1/share/zsh/vendor-completions" "$1/share/fish/vendor_completions.d"
-    strip -o "$1/bin/memleak" "$binary"
-    "$binary" completions bash >"$1/share/bash-completion/completions/memleak"
-    "$binary" completions zsh >"$1/share/zsh/vendor-completions/_memleak"
-    "$binary" completions fish >"$1/share/fish/vendor_completions.d/memleak.fish"
+    "${tools}strip" -o "$1/bin/memleak" "$binary"
+    "$writer" completions bash >"$1/share/bash-completion/completions/memleak"
+    "$writer" completions zsh >"$1/share/zsh/vendor-completions/_memleak"
+    "$writer" completions fish >"$1/share/fish/vendor_completions.d/memleak.fish"
     mkdir "$work/man"
-    "$binary" man --output-dir "$work/man"
+    "$writer" man --output-dir "$work/man"
     for page in "$work"/man/*; do
         section=$1/share/man/man${page##*.}
         mkdir -p "$section"
@@ -52,7 +58,7 @@ add_program() {
         echo "memleak is licensed under the terms of either of the two licences at the end of this file. What is loaded"
         echo "into the kernel says its own licence in its source, which \`memleak --ebpf\` writes."
         echo
-        tests/third_party.py
+        tests/third_party.py "$processor-unknown-linux-gnu"
         for licence in LICENSE-MIT LICENSE-APACHE; do
             echo
             echo "================================================================================"
@@ -101,7 +107,7 @@ add_control() {
     cat >"$1/DEBIAN/control" <<END
 Package: memleak
 Version: $version-1
-Architecture: amd64
+Architecture: $machine
 Maintainer: $maintainer
 Section: devel
 Priority: optional
@@ -123,12 +129,12 @@ add_program "$root/usr"
 add_debian_note "$root"
 add_debian_changelog "$root"
 add_control "$root"
-dpkg-deb --root-owner-group -Zxz -z"$level" --build "$root" "$directory/memleak_$version-1_amd64.deb"
+dpkg-deb --root-owner-group -Zxz -z"$level" --build "$root" "$directory/memleak_$version-1_$machine.deb"
 
-name=memleak-$version-x86_64-linux
+name=memleak-$version-$processor-linux
 mv "$root/usr" "$work/$name"
 rm "$work/$name"/share/doc/memleak/*Debian*
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -c "$name" |
     xz -"$level" -T1 >"$directory/$name.tar.xz"
-(cd "$directory" && sha256sum "memleak_$version-1_amd64.deb" "$name.tar.xz" >SHA256SUMS)
+(cd "$directory" && sha256sum "memleak_$version-1_$machine.deb" "$name.tar.xz" >SHA256SUMS)
 ls -l "$directory"

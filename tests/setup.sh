@@ -2,7 +2,7 @@
 # Checks the Rust toolchain and installs the Debian packages that are missing. The only list of them.
 # What is there is left alone: without anything missing, nothing is run as root.
 #
-# usage: tests/setup.sh build|test|dist|kernels
+# usage: tests/setup.sh build|test|dist|arm64|kernels
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,8 +11,10 @@ cd "$(dirname "$0")/.."
 build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
 # Static libraries, and what makes packages of a program.
 dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils'
+# What compiles for arm64 on another machine.
+arm64_packages='g++-aarch64-linux-gnu gcc-aarch64-linux-gnu'
 # What boots other kernels.
-kernels_packages='busybox-static cpio qemu-system-x86'
+kernels_packages='binutils busybox-static cpio qemu-system-arm qemu-system-x86'
 # What tests compile with, compare with, and trace.
 test_packages='binutils chromium chromium-driver debuginfod dwz elfutils faketime gdb git golang-go google-perftools iproute2 libgc-dev
 libgoogle-perftools4 libjemalloc-dev libjemalloc2 liblua5.4-0-dbg libmimalloc2.0 libtcmalloc-minimal4 lld lua5.4 man-db mandoc
@@ -32,6 +34,9 @@ check_toolchain() {
     fi
     if [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
         die "Rust $wanted or newer is needed, this is $found: rustup update stable && rustup default stable"
+    fi
+    if [ "$1" = arm64 ] && ! [ -e "$(rustc --print target-libdir --target aarch64-unknown-linux-gnu)" ]; then
+        die "Rust's library for arm64 is needed: rustup target add aarch64-unknown-linux-gnu"
     fi
     [ "$1" = test ] || return 0
     if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
@@ -110,12 +115,17 @@ dist)
     # shellcheck disable=SC2086
     install_missing $build_packages $dist_packages
     ;;
-kernels)
-    check_toolchain build
+arm64)
+    check_toolchain arm64
     # shellcheck disable=SC2086
-    install_missing $build_packages $kernels_packages
+    install_missing $build_packages $arm64_packages
     ;;
-*) die "usage: tests/setup.sh build|test|dist|kernels" ;;
+kernels)
+    check_toolchain arm64
+    # shellcheck disable=SC2086
+    install_missing $build_packages $arm64_packages $kernels_packages
+    ;;
+*) die "usage: tests/setup.sh build|test|dist|arm64|kernels" ;;
 esac
 if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
     die "tracing a process needs root, and there is no sudo: run this as root"

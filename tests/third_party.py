@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the licences of all that is linked into memleak: crates by what cargo says, C libraries by Debian's copyright files.
 
-usage: tests/third_party.py      in the root of the repository
+usage: tests/third_party.py TARGET      in the root of the repository
 """
 
 import json
@@ -9,22 +9,21 @@ import pathlib
 import subprocess
 import sys
 
-TARGET = "x86_64-unknown-linux-gnu"
 # Debian packages whose static libraries are linked.
 C_LIBRARIES = ["libelf-dev", "zlib1g-dev", "libc6-dev"]
 TEXTS = ("licen", "copying", "notice", "unlicense")
 
 
-def linked_crates():
+def linked_crates(target):
     """Crates that the program is made of: not those that build scripts, macros and tests need."""
     command = ["cargo", "tree", "--locked", "--package", "memleak", "--edges", "normal,no-proc-macro"]
-    command += ["--target", TARGET, "--prefix", "none", "--format", "{p}"]
+    command += ["--target", target, "--prefix", "none", "--format", "{p}"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return {tuple(line.split()[:2]) for line in lines if line}
 
 
-def packages():
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
+def packages(target):
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     own = set(found["workspace_members"])
     return [package for package in found["packages"] if package["id"] not in own]
@@ -44,10 +43,11 @@ def texts_of(package):
 
 
 def main():
-    linked = linked_crates()
+    (target,) = sys.argv[1:]
+    linked = linked_crates(target)
     texts = {}
     print("memleak is linked with the following. Their licences follow, each text once.\n")
-    for package in sorted(packages(), key=lambda package: package["name"]):
+    for package in sorted(packages(target), key=lambda package: package["name"]):
         name, version = package["name"], package["version"]
         if (name, f"v{version}") not in linked:
             continue

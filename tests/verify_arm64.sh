@@ -4,6 +4,8 @@
 #
 # usage: tests/verify_arm64.sh MEMLEAK DIRECTORY
 set -eu
+# shellcheck source=tests/debian.sh
+. "$(dirname "$0")/debian.sh"
 memleak=$1
 mkdir -p "$2"
 directory=$(cd "$2" && pwd)
@@ -14,40 +16,17 @@ libsqlite3-0 libssl3 libstdc++6 libtcmalloc-minimal4 musl perl-base redis-server
 bookworm="$common libavcodec59 libicu72 libllvm14 libnode108 libpython3.11 libqt5core5a libruby3.1"
 trixie="$common libglib2.0-0t64 libicu76 libllvm19 libpython3.13 libssl3t64 libtcmalloc-minimal4t64"
 
-# Settings for the packages of one release, and what they are about.
-prepare() {
-    mkdir -p "$1/lists/partial" "$1/cache/archives/partial" "$1/packages" "$1/root"
-    : >"$1/status"
-    keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    echo "deb [signed-by=$keys] http://deb.debian.org/debian $2 main" >"$1/sources.list"
-    cat >"$1/apt.conf" <<END
-APT::Architecture "arm64";
-APT::Architectures { "arm64"; };
-APT::Sandbox::User "root";
-Dir::State "$1";
-Dir::State::status "$1/status";
-Dir::Cache "$1/cache";
-Dir::Etc::sourcelist "$1/sources.list";
-Dir::Etc::sourceparts "-";
-END
-}
-
 # The packages of a release, unpacked; of those that it does not have, others do.
 fetch() {
     release=$1
     shift
     here=$directory/$release
     [ ! -e "$here/complete" ] || return 0
-    prepare "$here" "$release"
-    export APT_CONFIG="$here/apt.conf"
-    apt-get update -qq
+    debian_prepare "$here" "$release" arm64
     for package in "$@"; do
-        apt-cache policy "$package" | grep -q 'Candidate: [0-9]' || continue
-        (cd "$here/packages" && apt-get download -qq "$package")
+        ! debian_has "$here" "$package" || debian_unpack "$here" "$package"
     done
-    for package in "$here/packages"/*.deb; do
-        dpkg-deb -x "$package" "$here/root"
-    done
+    debian_forget "$here"
     touch "$here/complete"
 }
 

@@ -301,7 +301,13 @@ fn function_code<'a>(bytes: &'a [u8], elf: &ElfView, entry: Svma, size: u64) -> 
     let segment = elf.segments().iter().find(holds)?;
     let start = usize::try_from(segment.offset.start.get()).ok()?;
     let end = usize::try_from(segment.offset.end.get()).ok()?;
-    FunctionCode::new(bytes.get(start..end)?, segment.svma.start, entry, size)
+    FunctionCode::new(
+        elf.architecture(),
+        bytes.get(start..end)?,
+        segment.svma.start,
+        entry,
+        size,
+    )
 }
 
 #[cfg(test)]

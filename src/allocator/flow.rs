@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use thiserror::Error;
 use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
 use super::linkage::{Bound, Linkage, code_from};
+use super::machine::{self, Flow, Target};
 
 /// Instructions that are followed at most.
 const MAX_INSTRUCTIONS: usize = 20_000;
@@ -240,24 +240,19 @@ impl<'a> Code<'a> {
         let mut ways = vec![entry];
         while let Some(start) = ways.pop() {
             let code = code_from(self.elf, self.view, start).ok_or(NoExits::Undecodable(start))?;
-            let mut decoder = Decoder::with_ip(64, code, start.get(), DecoderOptions::NONE);
-            while decoder.can_decode() {
-                let instruction = decoder.decode();
-                let at = Svma::new(instruction.ip());
-                if instruction.is_invalid() {
-                    return Err(NoExits::Undecodable(at));
-                }
+            for instruction in machine::instructions(self.view.architecture(), code, start) {
+                let at = instruction.at;
+                let step = self.step(instruction.flow).ok_or(NoExits::Undecodable(at))?;
                 if !seen.insert(at) {
                     break;
                 }
                 if seen.len() > MAX_INSTRUCTIONS {
                     return Err(NoExits::TooLarge);
                 }
-                let step = self.step(&instruction);
                 if visit(at, &step)? == Visit::Stop {
                     break;
                 }
-                let next = Svma::new(instruction.next_ip());
+                let next = instruction.next;
                 match step {
                     Step::On(target) => ways.extend(target),
                     // What follows is another function: this one does not come back.
@@ -275,37 +270,30 @@ impl<'a> Code<'a> {
         Ok(())
     }
 
-    fn step(&self, instruction: &Instruction) -> Step<'a> {
-        let target = Svma::new(instruction.near_branch_target());
-        match instruction.flow_control() {
-            FlowControl::Next => Step::On(None),
-            FlowControl::ConditionalBranch => Step::On(Some(target)),
-            FlowControl::UnconditionalBranch => match self.plt(target) {
-                Some(bound) => Step::jump(bound),
-                None => Step::To(target),
-            },
-            FlowControl::IndirectBranch => self
-                .linkage
-                .bound_of(instruction)
-                .map_or(Step::Unknown, Step::jump),
-            FlowControl::Return => Step::Returns,
-            FlowControl::Call if instruction.is_call_near() => {
+    /// `None` for what is no instruction.
+    fn step(&self, flow: Flow) -> Option<Step<'a>> {
+        Some(match flow {
+            Flow::Next => Step::On(None),
+            Flow::Branch(target) => Step::On(Some(target)),
+            Flow::Jump(Target::Code(target)) => self.plt(target).map_or(Step::To(target), Step::jump),
+            Flow::Jump(Target::Slot(slot)) => self.linkage.bound_to(slot).map_or(Step::Unknown, Step::jump),
+            Flow::Jump(Target::Computed) | Flow::Unknown => Step::Unknown,
+            Flow::Call(Target::Code(target)) => {
                 Step::Calls(self.plt(target).map_or(Callee::Here(target), Callee::from))
             }
-            // A system call.
-            FlowControl::Call => Step::On(None),
-            FlowControl::IndirectCall => {
-                let bound = self.linkage.bound_of(instruction);
-                Step::Calls(bound.map_or(Callee::Unknown, Callee::from))
+            Flow::Call(Target::Slot(slot)) => {
+                Step::Calls(self.linkage.bound_to(slot).map_or(Callee::Unknown, Callee::from))
             }
-            FlowControl::Interrupt | FlowControl::Exception => Step::Ends,
-            FlowControl::XbeginXabortXend => Step::Unknown,
-        }
+            Flow::Call(Target::Computed) => Step::Calls(Callee::Unknown),
+            Flow::Return => Step::Returns,
+            Flow::Ends => Step::Ends,
+            Flow::Invalid => return None,
+        })
     }
 
     fn plt(&self, target: Svma) -> Option<Bound<'a>> {
-        self.linkage
-            .bound_behind(code_from(self.elf, self.view, target)?, target)
+        let code = code_from(self.elf, self.view, target)?;
+        self.linkage.bound_behind(self.view.architecture(), code, target)
     }
 }
 

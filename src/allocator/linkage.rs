@@ -5,14 +5,15 @@
 
 use std::collections::HashMap;
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
 use object::LittleEndian;
 use object::elf::{self, FileHeader64, Rela64, Sym64};
 use object::read::StringTable;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, Sym};
+use unwind_tables::Architecture;
 use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
+use super::machine::{self, Flow, Target};
 use crate::untrusted::Untrusted;
 
 /// Relocations of one table, slots, functions, and entries of the dynamic segment that are looked at. The largest browsers
@@ -50,30 +51,24 @@ impl<'a> Linkage<'a> {
         }
     }
 
-    /// What an indirect jump or call through memory leads to: `jmp *slot(%rip)`.
-    pub fn bound_of(&self, instruction: &Instruction) -> Option<Bound<'a>> {
-        let through_memory = instruction.op0_kind() == OpKind::Memory
-            && instruction.memory_base() == Register::RIP
-            && instruction.memory_index() == Register::None;
-        let slot = Svma::new(instruction.memory_displacement64());
-        self.bound.get(&slot).copied().filter(|_| through_memory)
+    /// What is bound to a slot.
+    pub fn bound_to(&self, slot: Svma) -> Option<Bound<'a>> {
+        self.bound.get(&slot).copied()
     }
 
     /// What the code at `target`, which is called or jumped to, passes on to, if it is a PLT entry.
-    pub fn bound_behind(&self, code: &[u8], target: Svma) -> Option<Bound<'a>> {
-        /// `endbr64`, then the jump.
-        const LONGEST_ENTRY: usize = 2;
-        let mut decoder = Decoder::with_ip(64, code, target.get(), DecoderOptions::NONE);
-        for _ in 0..LONGEST_ENTRY {
-            if !decoder.can_decode() {
-                break;
-            }
-            let instruction = decoder.decode();
-            if instruction.is_jmp_near_indirect() {
-                return self.bound_of(&instruction);
-            }
-        }
-        None
+    pub fn bound_behind(&self, architecture: Architecture, code: &[u8], target: Svma) -> Option<Bound<'a>> {
+        // On x86-64, `endbr64` and the jump; on AArch64, `bti`, `adrp`, `ldr`, `add` and the jump.
+        let longest = match architecture {
+            Architecture::X86_64 => 2,
+            Architecture::Aarch64 => 5,
+        };
+        let mut entry = machine::instructions(architecture, code, target).take(longest);
+        let end = entry.find(|instruction| instruction.flow != Flow::Next)?;
+        let Flow::Jump(Target::Slot(slot)) = end.flow else {
+            return None;
+        };
+        self.bound_to(slot)
     }
 
     /// Whether a function, or a part of one, starts here.
@@ -106,6 +101,10 @@ fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
     let symbols = from(value(elf::DT_SYMTAB)?)?;
     let strings = from(value(elf::DT_STRTAB)?)?;
     let strings = StringTable::new(Untrusted::mapped(strings), 0, u64::try_from(strings.len()).ok()?);
+    let binds = match header.e_machine(endian) {
+        elf::EM_AARCH64 => [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT],
+        _ => [elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT],
+    };
     let mut bound_slots = HashMap::new();
     for (at, bytes) in [(elf::DT_JMPREL, elf::DT_PLTRELSZ), (elf::DT_RELA, elf::DT_RELASZ)] {
         let relocations = value(at).and_then(from).zip(value(bytes));
@@ -119,7 +118,7 @@ fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
                 break;
             }
             let (kind, symbol) = (relocation.r_type(endian, false), relocation.r_sym(endian, false));
-            if !matches!(kind, elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT) {
+            if !binds.contains(&kind) {
                 continue;
             }
             let into = (symbol as usize).checked_mul(size_of::<Sym64<LittleEndian>>());

@@ -2,7 +2,8 @@
 //!
 //! [`discover`] is the way in: the [`Catalog`] says what is looked for (the [`table`], and what the user adds),
 //! [`symbols`] finds it, `definitions` leaves out what only passes calls on, [`sites`] chooses the instruction by what
-//! the kernel does with it ([`probing`]), [`flow`] finds where functions that throw return. Reads ELF files
+//! the kernel does with it ([`probing`]), [`flow`] finds where functions that throw return; [`machine`] is what both
+//! know of instructions. Reads ELF files
 //! only; nothing is attached here.
 
 pub mod catalog;
@@ -12,6 +13,7 @@ pub mod flow;
 pub mod functions;
 pub mod given;
 pub mod linkage;
+pub mod machine;
 pub mod probing;
 pub mod problem;
 pub mod sites;

@@ -20,32 +20,36 @@ use super::skeleton::MemleakProgs;
 use super::statistics::{Statistics, runs_of};
 use crate::target::maps;
 
-// Each function's first instruction is the one that is probed: the kernel emulates `push`, and single-steps `lea`.
-// Global to the linker, since what calls them may be compiled apart; not to other objects.
-global_asm!(
-    ".pushsection .text.memleak_calibration, \"ax\", @progbits",
-    ".p2align 4",
-    ".globl memleak_calibration_emulated",
-    ".hidden memleak_calibration_emulated",
-    "memleak_calibration_emulated:",
-    "push rbx",
-    "pop rbx",
-    "ret",
-    ".p2align 4",
-    ".globl memleak_calibration_returning",
-    ".hidden memleak_calibration_returning",
-    "memleak_calibration_returning:",
-    "push rbx",
-    "pop rbx",
-    "ret",
-    ".p2align 4",
-    ".globl memleak_calibration_stepped",
-    ".hidden memleak_calibration_stepped",
-    "memleak_calibration_stepped:",
-    "lea rax, [rax]",
-    "ret",
-    ".popsection",
-);
+// Each function's first instruction is the one that is probed: of the first two, the kernel emulates it, and single-steps
+// the last one's. Global to the linker, since what calls them may be compiled apart; not to other objects.
+macro_rules! calibration_functions {
+    ([$($emulated:literal),*], [$($stepped:literal),*]) => {
+        global_asm!(
+            ".pushsection .text.memleak_calibration, \"ax\", @progbits",
+            ".p2align 4",
+            ".globl memleak_calibration_emulated",
+            ".hidden memleak_calibration_emulated",
+            "memleak_calibration_emulated:",
+            $($emulated,)*
+            ".p2align 4",
+            ".globl memleak_calibration_returning",
+            ".hidden memleak_calibration_returning",
+            "memleak_calibration_returning:",
+            $($emulated,)*
+            ".p2align 4",
+            ".globl memleak_calibration_stepped",
+            ".hidden memleak_calibration_stepped",
+            "memleak_calibration_stepped:",
+            $($stepped,)*
+            ".popsection",
+        );
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+calibration_functions!(["push rbx", "pop rbx", "ret"], ["lea rax, [rax]", "ret"]);
+#[cfg(target_arch = "aarch64")]
+calibration_functions!(["cbz xzr, 2f", "2: ret"], ["mov x0, x0", "ret"]);
 
 unsafe extern "C" {
     safe fn memleak_calibration_emulated();

@@ -32,6 +32,7 @@ const FILES: &[(&str, &str)] = files! {
     "link.bpf.h"
     "program.bpf.h"
     "aarch64.bpf.h"
+    "return_address.bpf.h"
     "sampling.bpf.h"
     "state.bpf.h"
     "changes.bpf.h"

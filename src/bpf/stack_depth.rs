@@ -18,13 +18,19 @@ const FRAME: usize = 10;
 pub(super) fn deepest(program: &[bpf_insn]) -> u32 {
     let callees = |range: std::ops::Range<usize>| range.filter_map(|at| callee(program, at));
     let starts: BTreeSet<usize> = std::iter::once(0).chain(callees(0..program.len())).collect();
+    deepest_from(program, &starts, 0)
+}
+
+/// The same of the function at `start`, where functions begin at `starts`.
+fn deepest_from(program: &[bpf_insn], starts: &BTreeSet<usize>, start: usize) -> u32 {
+    let callees = |range: std::ops::Range<usize>| range.filter_map(|at| callee(program, at));
     let mut functions = BTreeMap::new();
-    for &start in &starts {
+    for &start in starts {
         let end = starts.range(start + 1..).next().copied().unwrap_or(program.len());
         let part = part(&program[start..end]).max(1).next_multiple_of(UNIT);
         functions.insert(start, (part, callees(start..end).collect::<BTreeSet<_>>()));
     }
-    chain(&functions, 0)
+    chain(&functions, start)
 }
 
 type Functions = BTreeMap<usize, (u32, BTreeSet<usize>)>;
@@ -75,3 +81,5 @@ fn part(function: &[bpf_insn]) -> u32 {
     }
     lowest.unsigned_abs()
 }
+
+mod tests;

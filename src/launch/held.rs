@@ -2,9 +2,8 @@
 
 #![allow(unsafe_code, reason = "code that runs between fork and exec")]
 
-use std::ffi::{OsString, c_long, c_void};
+use std::ffi::OsString;
 use std::fs;
-use std::mem::offset_of;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,14 +15,10 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use unwind_tables::addr::Avma;
 
+use super::breakpoints;
 use super::relay::Relay;
 use super::user::RunAs;
 use super::{LaunchError, ProgramEnd, Running, Streams, name_of};
-
-/// Bits of debug register 7 that make an address break on execution: of the first, of both. (Intel SDM volume 3,
-/// 17.2.4: bit 2n enables breakpoint n; type and length, from bit 16 on, are 0 for execution.)
-const ENABLE_FIRST: u64 = 1;
-const ENABLE_BOTH: u64 = 1 | 1 << 2;
 
 /// Variables of ours that hold what proves to servers who we are. A program that we start has no use for it.
 const SECRETS: [&str; 3] = ["MEMLEAK_PUSH_TOKEN", "MEMLEAK_PUSH_HEADER", "MEMLEAK_PUSH"];
@@ -95,15 +90,8 @@ impl Held {
     ///
     /// It ended before, or there are no hardware breakpoints to be had.
     pub fn run_to(&mut self, entry: Avma, other: Option<Avma>) -> Result<Avma, LaunchError> {
-        let enable = if other.is_some() {
-            ENABLE_BOTH
-        } else {
-            ENABLE_FIRST
-        };
-        let registers = [(0, entry.get()), (1, other.map_or(0, Avma::get)), (7, enable)];
-        for (number, value) in registers {
-            self.write_debug_register(number, value)?;
-        }
+        let set = breakpoints::set(self.stopped()?, entry, other);
+        set.map_err(|error| self.cannot("hardware breakpoint", error))?;
         let mut signal = None;
         let at = loop {
             let continued = ptrace::cont(self.stopped()?, signal);
@@ -118,7 +106,8 @@ impl Held {
             // Its own.
             signal = Some(stopped_for);
         };
-        self.write_debug_register(7, 0)?;
+        let cleared = breakpoints::clear(self.stopped()?);
+        cleared.map_err(|error| self.cannot("hardware breakpoint", error))?;
         Ok(at)
     }
 
@@ -180,15 +169,7 @@ impl Held {
     }
 
     fn program_counter(&self) -> Result<Avma, LaunchError> {
-        let registers = ptrace::getregs(self.stopped()?).map_err(|error| self.cannot("registers", error))?;
-        Ok(Avma::new(registers.rip))
-    }
-
-    fn write_debug_register(&self, number: usize, value: u64) -> Result<(), LaunchError> {
-        let offset = offset_of!(libc::user, u_debugreg) + number * size_of::<c_long>();
-        let offset: *mut c_void = std::ptr::without_provenance_mut(offset);
-        let written = ptrace::write_user(self.stopped()?, offset, value.cast_signed());
-        written.map_err(|error| self.cannot("hardware breakpoint", error))
+        breakpoints::program_counter(self.stopped()?).map_err(|error| self.cannot("registers", error))
     }
 
     fn cannot(&self, what: &'static str, error: Errno) -> LaunchError {

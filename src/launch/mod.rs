@@ -8,9 +8,10 @@
 //! is held is the caller's affair.
 //!
 //! Its environment and its process group are ours, and its standard streams too, unless they are a terminal that we need
-//! for ourselves ([`Streams`]); signals that are meant for it are passed on ([`Relay`]). x86-64: debug registers.
+//! for ourselves ([`Streams`]); signals that are meant for it are passed on ([`Relay`]).
 
 mod account;
+mod breakpoints;
 mod held;
 mod relay;
 mod user;

@@ -158,7 +158,8 @@ pub fn cut<'a>(
 }
 
 /// Where stacks of the kernel begin: system calls, exceptions and interrupts, threads, and the start of a CPU.
-const ROOTS: [&str; 9] = [
+/// Of x86-64 (arch/x86/entry, kernel/head_64.S), and of arm64 (arch/arm64/kernel/entry.S, head.S).
+const ROOTS: [&str; 12] = [
     "entry_SYSCALL",
     "entry_SYSENTER",
     "entry_INT80",
@@ -168,6 +169,9 @@ const ROOTS: [&str; 9] = [
     "common_startup_64",
     "x86_64_start_",
     "start_cpu0",
+    "el0t_",
+    "__primary_switched",
+    "__secondary_switched",
 ];
 
 /// Whether a stack whose outermost function is this one is all there is.
@@ -252,6 +256,28 @@ mod tests {
     fn unknown_functions_stay() {
         let names = [Some("bpf_prog_1"), None, Some("__kmalloc")];
         assert_eq!(cut(KernelAllocator::Kmalloc, names, false), (1, Kind::Kmalloc));
+    }
+
+    /// A stack is whole where a processor entered the kernel, whichever it is, and not in between.
+    #[test]
+    fn stacks_end_where_the_kernel_was_entered() {
+        for root in [
+            "entry_SYSCALL_64_after_hwframe",
+            "asm_exc_page_fault",
+            "el0t_64_sync",
+            "el0t_32_irq",
+        ] {
+            assert!(is_root(root), "{root}");
+        }
+        for inner in [
+            "do_syscall_64",
+            "el0_svc",
+            "el1h_64_irq",
+            "invoke_syscall",
+            "kthread",
+        ] {
+            assert!(!is_root(inner), "{inner}");
+        }
     }
 
     /// The numbers of kinds are their places.

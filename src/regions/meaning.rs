@@ -1,4 +1,4 @@
-//! What a mapping call does to addresses: from its arguments and its result. Pure; the rules are those of mmap(2),
+//! What a mapping call does to addresses: from its arguments and its result, and the size of pages. Pure otherwise; the rules are those of mmap(2),
 //! munmap(2), mremap(2) and brk(2), where these are silent those of the kernel's mm/mmap.c and mm/mremap.c.
 
 use std::ops::Range;
@@ -6,11 +6,7 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use crate::collect::{CallMoment, RegionCall, RegionEvent};
-
-/// Of x86-64, whatever is mapped with larger ones.
-pub(super) const PAGE: u64 = 4096;
-/// What `MAP_HUGETLB` means without a size: x86-64's, unless the kernel was started with another.
-const HUGE_PAGE: u64 = 2 << 20;
+use crate::pages;
 
 // As the kernel's include/uapi/asm-generic/mman-common.h and linux/mman.h.
 const MAP_FIXED: u64 = 0x10;
@@ -25,12 +21,13 @@ const MREMAP_DONTUNMAP: u64 = 4;
 pub(super) fn taken(event: &RegionEvent, page_at: impl Fn(Avma) -> u64) -> Vec<Range<Avma>> {
     let [first, second, third, fourth, fifth] = event.arguments;
     let ranges = match (event.call, event.moment) {
-        (RegionCall::Munmap, _) => vec![pages(first, second, PAGE)],
-        (RegionCall::Mmap, _) if replaces(fourth) => vec![pages(first, second, page_of(fourth))],
+        (RegionCall::Munmap, _) => vec![whole_pages(first, second, pages::bytes())],
+        (RegionCall::Mmap, _) if replaces(fourth) => vec![whole_pages(first, second, page_of(fourth))],
         (RegionCall::Mremap, _) => {
             let page = page_at(Avma::new(first));
-            let old = (second != 0 && fourth & MREMAP_DONTUNMAP == 0).then(|| pages(first, second, page));
-            let new = (fourth & MREMAP_FIXED != 0).then(|| pages(fifth, third, page));
+            let old =
+                (second != 0 && fourth & MREMAP_DONTUNMAP == 0).then(|| whole_pages(first, second, page));
+            let new = (fourth & MREMAP_FIXED != 0).then(|| whole_pages(fifth, third, page));
             return [new, old].into_iter().flatten().flatten().collect();
         }
         (RegionCall::Brk, CallMoment::Begins { program_break }) if (1..program_break).contains(&first) => {
@@ -55,8 +52,8 @@ pub(super) fn given(
         return None;
     }
     match event.call {
-        RegionCall::Mmap => pages(result, second, page_of(fourth)),
-        RegionCall::Mremap => pages(result, third, page_at(Avma::new(first))),
+        RegionCall::Mmap => whole_pages(result, second, page_of(fourth)),
+        RegionCall::Mremap => whole_pages(result, third, page_at(Avma::new(first))),
         RegionCall::Brk => between(program_break?, result),
         RegionCall::Munmap => None,
     }
@@ -83,17 +80,18 @@ pub(super) fn moves(event: &RegionEvent) -> Option<Avma> {
 pub(super) fn moved_as_is(event: &RegionEvent) -> Option<Range<Avma>> {
     let [old, old_length, new_length, flags, _] = event.arguments;
     let is = event.call == RegionCall::Mremap && flags & MREMAP_FIXED != 0 && old_length == new_length;
-    is.then(|| pages(old, old_length, PAGE)).flatten()
+    is.then(|| whole_pages(old, old_length, pages::bytes())).flatten()
 }
 
-/// The size of the pages that `mmap` with these flags maps; lengths are rounded up to it.
+/// The size of the pages that `mmap` with these flags maps; lengths are rounded up to it. `MAP_HUGETLB` without a size
+/// means the machine's usual one, unless the kernel was started with another.
 pub(super) fn page_of(flags: u64) -> u64 {
     if flags & MAP_HUGETLB == 0 {
-        return PAGE;
+        return pages::bytes();
     }
     let log = flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK;
     match u32::try_from(log) {
-        Ok(0) | Err(_) => HUGE_PAGE,
+        Ok(0) | Err(_) => pages::huge_bytes(),
         Ok(log) => 1 << log,
     }
 }
@@ -103,15 +101,15 @@ fn replaces(flags: u64) -> bool {
 }
 
 /// Whole pages from `start`; `None` where the kernel would refuse: an unaligned start, no length, an overflow.
-fn pages(start: u64, length: u64, page: u64) -> Option<Range<Avma>> {
+fn whole_pages(start: u64, length: u64, page: u64) -> Option<Range<Avma>> {
     let length = length.checked_next_multiple_of(page)?;
     let end = start.checked_add(length)?;
-    (start.is_multiple_of(PAGE) && length > 0).then(|| Avma::new(start)..Avma::new(end))
+    (start.is_multiple_of(pages::bytes()) && length > 0).then(|| Avma::new(start)..Avma::new(end))
 }
 
 /// The pages that lie between two breaks.
 fn between(low: u64, high: u64) -> Option<Range<Avma>> {
-    let [low, high] = [low, high].map(|address| address.checked_next_multiple_of(PAGE));
+    let [low, high] = [low, high].map(|address| address.checked_next_multiple_of(pages::bytes()));
     let (low, high) = (low?, high?);
     (low < high).then(|| Avma::new(low)..Avma::new(high))
 }

@@ -20,6 +20,7 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use crate::collect::{Amount, CallMoment, RegionCall, RegionEvent, RegionKind};
+use crate::pages;
 use crate::target::maps::MapsEntry;
 use intervals::Intervals;
 
@@ -171,7 +172,7 @@ impl Regions {
             None => None,
         });
         let old = old.or_else(|| self.at(moved?));
-        let page_at = |_| old.map_or(meaning::PAGE, |old| old.page);
+        let page_at = |_| old.map_or(pages::bytes(), |old| old.page);
         let begun = match begun {
             Some(begun) => begun,
             None => self.begin(event, None),
@@ -193,7 +194,7 @@ impl Regions {
             (RegionCall::Mmap, _) => (kind::asked_for(protection, flags), meaning::page_of(flags)),
             (RegionCall::Mremap, Some(old)) => (old.kind, old.page),
             (RegionCall::Mremap | RegionCall::Brk | RegionCall::Munmap, _) => {
-                (RegionKind::Anonymous, meaning::PAGE)
+                (RegionKind::Anonymous, pages::bytes())
             }
         };
         Region {
@@ -210,7 +211,7 @@ impl Regions {
     }
 
     fn page_at(&self, address: Avma) -> u64 {
-        self.at(address).map_or(meaning::PAGE, |region| region.page)
+        self.at(address).map_or(pages::bytes(), |region| region.page)
     }
 
     /// Enters a new mapping. What is known to be there was unmapped by a call that was not seen.

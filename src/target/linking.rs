@@ -92,7 +92,7 @@ mod tests {
         assert!(
             linking
                 .interpreter
-                .is_some_and(|path| path.ends_with(b"ld-linux-x86-64.so.2"))
+                .is_some_and(|path| path.windows(9).any(|part| part == b"/ld-linux"))
         );
         assert_eq!(linking.soname, None);
         assert_eq!(Linking::read(b"\x7fELF"), Linking::default());

@@ -101,7 +101,7 @@ pub enum TargetError {
     },
     /// A 32-bit or x32 program.
     #[error(
-        "{pid} ({comm}) is a 32-bit program; only 64-bit x86-64 programs can be unwound, rebuild it with -m64"
+        "{pid} ({comm}) is a 32-bit program; only 64-bit programs can be unwound, rebuild it as one (on x86-64, with -m64)"
     )]
     ThirtyTwoBit {
         /// Its pid.

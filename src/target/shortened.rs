@@ -16,6 +16,8 @@ use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction, signal};
 
+use crate::pages;
+
 /// Memory in which pages that are gone read as zeros, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Watch(&'static Place);
@@ -36,8 +38,6 @@ struct Place {
 /// All places, each leading to the next.
 static FIRST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 
-const PAGE: usize = 4096;
-
 impl Watch {
     /// Watches a mapping of a file, which is not to end before this.
     ///
@@ -53,7 +53,7 @@ impl Watch {
         let place = place.unwrap_or_else(Place::add);
         let start = mapping.as_ptr().addr();
         // The rest of the last page can be read too.
-        place.set(start, start + mapping.len().next_multiple_of(PAGE));
+        place.set(start, start + mapping.len().next_multiple_of(page()));
         place.is_cut.store(false, Ordering::SeqCst);
         Ok(Self(place))
     }
@@ -118,6 +118,7 @@ fn places() -> impl Iterator<Item = &'static Place> {
 }
 
 fn install() -> io::Result<()> {
+    _ = page();
     let handler = SigHandler::SigAction(on_missing_page);
     // On a stack of its own where the thread has one.
     let action = SigAction::new(
@@ -128,6 +129,11 @@ fn install() -> io::Result<()> {
     // SAFETY: the handler does only what may be done in one: it reads atomics and makes system calls.
     unsafe { sigaction(Signal::SIGBUS, &action) }?;
     Ok(())
+}
+
+/// Asked before the handler is installed, which then only reads it.
+fn page() -> usize {
+    usize::try_from(pages::bytes()).unwrap_or(usize::MAX)
 }
 
 extern "C" fn on_missing_page(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
@@ -151,7 +157,7 @@ fn replace(address: usize) -> bool {
     let Some((place, end)) = found else {
         return false;
     };
-    let start = address - address % PAGE;
+    let start = address - address % page();
     let (Some(at), Some(length)) = (NonZeroUsize::new(start), NonZeroUsize::new(end - start)) else {
         return false;
     };

@@ -1,3 +1,5 @@
+mod aarch64;
+
 use std::collections::HashSet;
 use std::fs;
 use std::process::Command;

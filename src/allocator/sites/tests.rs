@@ -1,3 +1,5 @@
+mod aarch64;
+
 use super::*;
 
 /// Where the made-up segments start; any address will do.
@@ -5,7 +7,8 @@ const ENTRY: u64 = 0x1000;
 
 fn chosen(code: &[u8], reads: &[u8]) -> Result<Choice, Unprobeable> {
     let entry = Svma::new(ENTRY);
-    let code = FunctionCode::new(code, entry, entry, 0).expect("the entry is in the segment");
+    let code =
+        FunctionCode::new(Architecture::X86_64, code, entry, entry, 0).expect("the entry is in the segment");
     choose(&code, reads.iter().copied())
 }
 
@@ -245,7 +248,8 @@ fn far_branches_count() {
     let why = |text: &[u8]| {
         let start = Svma::new(0x40_0000);
         let entry = start.wrapping_add(5001);
-        let code = FunctionCode::new(text, start, entry, 6).expect("the entry is in the segment");
+        let code = FunctionCode::new(Architecture::X86_64, text, start, entry, 6)
+            .expect("the entry is in the segment");
         choose(&code, [0]).expect("probeable").why
     };
     for opcode in [&[0xe9][..], &[0x0f, 0x84]] {
@@ -283,8 +287,8 @@ fn too_far() {
     moved(&fits, &[0], 63);
     // A function of three bytes: what follows is another's.
     let entry = Svma::new(ENTRY);
-    let code =
-        FunctionCode::new(&[0x48, 0x89, 0xf8, 0x53], entry, entry, 3).expect("the entry is in the segment");
+    let code = FunctionCode::new(Architecture::X86_64, &[0x48, 0x89, 0xf8, 0x53], entry, entry, 3)
+        .expect("the entry is in the segment");
     assert_eq!(
         choose(&code, [0]).expect("probeable").why,
         Why::DearEntry(Obstacle::TooFar)
@@ -319,10 +323,19 @@ fn unprobeable() {
 #[test]
 fn any_bytes() {
     let entry = Svma::new(ENTRY);
-    assert!(FunctionCode::new(&[], entry, entry, 0).is_none());
-    assert!(FunctionCode::new(&[0x90], entry, Svma::new(ENTRY + 1), 0).is_none());
-    assert!(FunctionCode::new(&[0x90], entry, Svma::new(ENTRY - 1), 0).is_none());
-    assert!(FunctionCode::new(&[0x90], entry, Svma::new(u64::MAX), u64::MAX).is_none());
+    assert!(FunctionCode::new(Architecture::X86_64, &[], entry, entry, 0).is_none());
+    assert!(FunctionCode::new(Architecture::X86_64, &[0x90], entry, Svma::new(ENTRY + 1), 0).is_none());
+    assert!(FunctionCode::new(Architecture::X86_64, &[0x90], entry, Svma::new(ENTRY - 1), 0).is_none());
+    assert!(
+        FunctionCode::new(
+            Architecture::X86_64,
+            &[0x90],
+            entry,
+            Svma::new(u64::MAX),
+            u64::MAX
+        )
+        .is_none()
+    );
     let mut state = 1u64;
     for _ in 0..20_000 {
         let bytes: Vec<u8> = (0..40)
@@ -331,8 +344,14 @@ fn any_bytes() {
                 state.to_le_bytes()[7]
             })
             .collect();
-        let code =
-            FunctionCode::new(&bytes, Svma::new(u64::MAX - 20), Svma::new(u64::MAX - 20), 0).expect("in it");
+        let code = FunctionCode::new(
+            Architecture::X86_64,
+            &bytes,
+            Svma::new(u64::MAX - 20),
+            Svma::new(u64::MAX - 20),
+            0,
+        )
+        .expect("in it");
         if let Ok(choice) = choose(&code, [0, 1, 2]) {
             assert!(choice.svma.offset_from(Svma::new(u64::MAX - 20)) < 40);
         }

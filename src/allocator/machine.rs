@@ -1,0 +1,106 @@
+//! Where control goes from an instruction: of each machine's code, as far as allocators' functions are followed. Pure.
+
+pub mod aarch64;
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind, Register};
+use unwind_tables::Architecture;
+use unwind_tables::addr::Svma;
+
+/// An instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instruction {
+    /// Its address, and that of what follows it.
+    pub at: Svma,
+    /// Where the next one begins.
+    pub next: Svma,
+    /// Where control goes.
+    pub flow: Flow,
+}
+
+/// Where control goes from an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// To the next one; from a system call, too.
+    Next,
+    /// There or to the next one.
+    Branch(Svma),
+    /// Elsewhere only.
+    Jump(Target),
+    /// Elsewhere, and back.
+    Call(Target),
+    /// To the caller.
+    Return,
+    /// Nowhere: it traps.
+    Ends,
+    /// It cannot be said.
+    Unknown,
+    /// These are no instruction.
+    Invalid,
+}
+
+/// What a jump or a call leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Code of the same object.
+    Code(Svma),
+    /// What is in this slot of the object's memory.
+    Slot(Svma),
+    /// What is computed.
+    Computed,
+}
+
+/// The instructions of `code`, the first of which is at `start`, as they follow each other.
+pub fn instructions(
+    architecture: Architecture,
+    code: &[u8],
+    start: Svma,
+) -> Box<dyn Iterator<Item = Instruction> + '_> {
+    match architecture {
+        Architecture::X86_64 => Box::new(x86_64(code, start)),
+        Architecture::Aarch64 => Box::new(aarch64::instructions(code, start)),
+    }
+}
+
+fn x86_64(code: &[u8], start: Svma) -> impl Iterator<Item = Instruction> + '_ {
+    let mut decoder = Decoder::with_ip(64, code, start.get(), DecoderOptions::NONE);
+    std::iter::from_fn(move || {
+        let instruction = decoder.can_decode().then(|| decoder.decode())?;
+        Some(Instruction {
+            at: Svma::new(instruction.ip()),
+            next: Svma::new(instruction.next_ip()),
+            flow: x86_64_flow(&instruction),
+        })
+    })
+}
+
+fn x86_64_flow(instruction: &iced_x86::Instruction) -> Flow {
+    if instruction.is_invalid() {
+        return Flow::Invalid;
+    }
+    let near = Svma::new(instruction.near_branch_target());
+    match instruction.flow_control() {
+        FlowControl::Next => Flow::Next,
+        FlowControl::ConditionalBranch => Flow::Branch(near),
+        FlowControl::UnconditionalBranch => Flow::Jump(Target::Code(near)),
+        FlowControl::IndirectBranch => Flow::Jump(x86_64_target(instruction)),
+        FlowControl::Return => Flow::Return,
+        FlowControl::Call if instruction.is_call_near() => Flow::Call(Target::Code(near)),
+        // A system call.
+        FlowControl::Call => Flow::Next,
+        FlowControl::IndirectCall => Flow::Call(x86_64_target(instruction)),
+        FlowControl::Interrupt | FlowControl::Exception => Flow::Ends,
+        FlowControl::XbeginXabortXend => Flow::Unknown,
+    }
+}
+
+/// Of `jmp *slot(%rip)` and its like, the slot.
+fn x86_64_target(instruction: &iced_x86::Instruction) -> Target {
+    let through_memory = instruction.op0_kind() == OpKind::Memory
+        && instruction.memory_base() == Register::RIP
+        && instruction.memory_index() == Register::None;
+    if through_memory {
+        Target::Slot(Svma::new(instruction.memory_displacement64()))
+    } else {
+        Target::Computed
+    }
+}

@@ -1,0 +1,66 @@
+//! AArch64's part of the choice.
+
+use unwind_tables::addr::Svma;
+
+use super::{Decoded, FunctionCode, Obstacle, WINDOW};
+use crate::allocator::machine::Flow;
+use crate::allocator::machine::aarch64::{BYTES, LR, SP, branch_target, flow, words, written};
+use crate::allocator::probing::{SiteCost, Unprobeable, aarch64::probing};
+
+/// What a caller expects back, stack pointer and return address apart: x19 to x29 (AAPCS64, 6.1.1).
+const CALLEE_SAVED: u32 = 0x3ff8_0000;
+
+/// An instruction.
+pub(super) struct OfArm {
+    at: Svma,
+    word: u32,
+}
+
+/// The function's instructions near its entry.
+pub(super) fn instructions<'a>(code: &FunctionCode<'a>) -> impl Iterator<Item = OfArm> + use<'a> {
+    words(code.bytes_at(code.entry, WINDOW.min(code.size)), code.entry).map(|(at, word)| OfArm { at, word })
+}
+
+impl Decoded for OfArm {
+    fn at(&self) -> Svma {
+        self.at
+    }
+
+    fn probing(&self) -> Result<SiteCost, Unprobeable> {
+        probing(self.word)
+    }
+
+    fn check_effects(&self, arguments: &[u8]) -> Result<(), Obstacle> {
+        // svc
+        if flow(self.word, self.at) != Flow::Next || self.word >> 24 == 0xd4 {
+            return Err(Obstacle::ControlLeaves);
+        }
+        let written = written(self.word).ok_or(Obstacle::Undecodable)?;
+        if written & SP != 0 {
+            return Err(Obstacle::StackPointerChanged);
+        }
+        if written & LR != 0 {
+            return Err(Obstacle::ReturnAddressWritten);
+        }
+        if written & CALLEE_SAVED != 0 {
+            return Err(Obstacle::CalleeSavedOverwritten);
+        }
+        let overwritten = arguments.iter().find(|&&argument| written >> argument & 1 == 1);
+        overwritten.map_or(Ok(()), |&argument| Err(Obstacle::ArgumentOverwritten(argument)))
+    }
+}
+
+/// Rule 4: no direct branch lands behind the entry and up to `site`. All of the segment is looked at: a cold part of the
+/// function can be anywhere, and what is data there is hardly ever a branch to just here.
+pub(super) fn check_straight(code: &FunctionCode<'_>, site: Svma) -> Result<(), Obstacle> {
+    let lands_before = |target: Svma| code.entry < target && target <= site;
+    // Instructions are aligned, whatever the segment is.
+    let skipped = code.text_start.get().wrapping_neg() % BYTES;
+    let text = code.bytes_at(code.text_start.wrapping_add(skipped), u64::MAX);
+    let mut branches = words(text, code.text_start.wrapping_add(skipped))
+        .filter_map(|(at, word)| branch_target(word, at).map(|target| (at, target)));
+    match branches.find(|&(_, target)| lands_before(target)) {
+        Some((from, _)) => Err(Obstacle::BranchLandsBefore(from)),
+        None => Ok(()),
+    }
+}

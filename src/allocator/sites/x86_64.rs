@@ -1,0 +1,170 @@
+//! x86-64's part of the choice.
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
+    UsedMemory,
+};
+use unwind_tables::addr::Svma;
+
+use super::{Decoded, FunctionCode, Obstacle, WINDOW};
+use crate::allocator::probing::{SiteCost, Unprobeable, probing};
+
+/// Short branches reach 127 bytes; one further away than this cannot land in the window.
+const SHORT_BRANCH_REACH: u64 = WINDOW + 128;
+
+/// The registers of the first six arguments (System V psABI, figure 3.4).
+const ARGUMENTS: [Register; 6] = [
+    Register::RDI,
+    Register::RSI,
+    Register::RDX,
+    Register::RCX,
+    Register::R8,
+    Register::R9,
+];
+
+/// What a caller expects back, `rsp` apart (System V psABI, figure 3.4).
+const CALLEE_SAVED: [Register; 6] = [
+    Register::RBX,
+    Register::RBP,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+];
+
+/// An instruction and its bytes.
+pub(super) struct OfX86<'a>(Instruction, &'a [u8]);
+
+/// The function's instructions that start within `limit` bytes of its entry.
+pub(super) fn instructions<'a>(
+    function: &FunctionCode<'a>,
+    limit: u64,
+) -> impl Iterator<Item = OfX86<'a>> + use<'a> {
+    const LONGEST_INSTRUCTION: u64 = 15;
+    let code = function.bytes_at(
+        function.entry,
+        limit.saturating_add(LONGEST_INSTRUCTION).min(function.size),
+    );
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut decoder = Decoder::with_ip(64, code, function.entry.get(), DecoderOptions::NONE);
+    std::iter::from_fn(move || {
+        let from = decoder.position();
+        let instruction = (from < limit && decoder.can_decode()).then(|| decoder.decode())?;
+        Some(OfX86(instruction, code.get(from..decoder.position())?))
+    })
+}
+
+impl Decoded for OfX86<'_> {
+    fn at(&self) -> Svma {
+        Svma::new(self.0.ip())
+    }
+
+    fn probing(&self) -> Result<SiteCost, Unprobeable> {
+        probing(&self.0, self.1)
+    }
+
+    fn check_effects(&self, arguments: &[u8]) -> Result<(), Obstacle> {
+        check_effects(&self.0, arguments)
+    }
+}
+
+/// Rules 1, 2, 3 and 5 for an instruction that would run before the probe.
+fn check_effects(instruction: &Instruction, arguments: &[u8]) -> Result<(), Obstacle> {
+    if instruction.is_invalid() {
+        return Err(Obstacle::Undecodable);
+    }
+    if instruction.flow_control() != FlowControl::Next {
+        return Err(Obstacle::ControlLeaves);
+    }
+    let mut facts = InstructionInfoFactory::new();
+    let info = facts.info(instruction);
+    for used in info.used_registers().iter().filter(|used| writes(used.access())) {
+        check_written(used.register().full_register(), arguments)?;
+    }
+    if info
+        .used_memory()
+        .iter()
+        .any(|memory| writes(memory.access()) && may_hit_return_address(memory))
+    {
+        return Err(Obstacle::ReturnAddressWritten);
+    }
+    Ok(())
+}
+
+fn check_written(register: Register, arguments: &[u8]) -> Result<(), Obstacle> {
+    if register == Register::RSP {
+        return Err(Obstacle::StackPointerChanged);
+    }
+    if CALLEE_SAVED.contains(&register) {
+        return Err(Obstacle::CalleeSavedOverwritten);
+    }
+    let read = |&&argument: &&u8| ARGUMENTS.get(usize::from(argument)) == Some(&register);
+    arguments
+        .iter()
+        .find(read)
+        .map_or(Ok(()), |&argument| Err(Obstacle::ArgumentOverwritten(argument)))
+}
+
+fn writes(access: OpAccess) -> bool {
+    matches!(
+        access,
+        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+    )
+}
+
+/// Whether a store relative to `rsp` reaches beyond the red zone below it.
+///
+/// `rsp` is still the entry's here. Stores through other registers go where the program's data is.
+fn may_hit_return_address(memory: &UsedMemory) -> bool {
+    if memory.base() != Register::RSP && memory.index() != Register::RSP {
+        return false;
+    }
+    let size = i64::try_from(memory.memory_size().size()).unwrap_or(i64::MAX);
+    let end = memory.displacement().cast_signed().saturating_add(size);
+    memory.index() != Register::None || end > 0
+}
+
+/// Rule 4: no direct branch lands behind the entry and up to `site`.
+pub(super) fn check_straight(code: &FunctionCode<'_>, site: Svma) -> Result<(), Obstacle> {
+    let lands_before = |target: u64| code.entry.get() < target && target <= site.get();
+    for OfX86(instruction, _) in instructions(code, SHORT_BRANCH_REACH) {
+        if instruction.is_invalid() {
+            return Err(Obstacle::Undecodable);
+        }
+        if near_branch_target(&instruction).is_some_and(lands_before) {
+            return Err(Obstacle::BranchLandsBefore(Svma::new(instruction.ip())));
+        }
+    }
+    match far_branches(code.text, code.text_start).find(|&(_, target)| lands_before(target.get())) {
+        Some((from, _)) => Err(Obstacle::BranchLandsBefore(from)),
+        None => Ok(()),
+    }
+}
+
+fn near_branch_target(instruction: &Instruction) -> Option<u64> {
+    let near = matches!(
+        instruction.op0_kind(),
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+    );
+    near.then(|| instruction.near_branch_target())
+}
+
+/// Everything in the segment that could be a `jmp rel32` or `jcc rel32`: where it is, where it goes.
+///
+/// Every byte is taken for the start of an instruction, so that neither data between functions nor
+/// the cold part of a function, which compilers put megabytes away from it, hides a branch.
+/// Chance hits are rare: a window of 64 bytes is met by one in 2³² / 64 displacements, and the
+/// price is a dearer probe.
+fn far_branches(text: &[u8], start: Svma) -> impl Iterator<Item = (Svma, Svma)> + '_ {
+    let candidate = move |(at, bytes): (u64, &[u8])| {
+        let (length, displacement) = match *bytes {
+            [0xe9, a, b, c, d, _] => (5, [a, b, c, d]),
+            [0x0f, 0x80..=0x8f, a, b, c, d] => (6, [a, b, c, d]),
+            _ => return None,
+        };
+        let from = start.wrapping_add(at);
+        let displacement = i64::from(i32::from_le_bytes(displacement)).cast_unsigned();
+        Some((from, from.wrapping_add(length).wrapping_add(displacement)))
+    };
+    (0u64..).zip(text.windows(6)).filter_map(candidate)
+}

@@ -1,0 +1,55 @@
+# Packages of Debian's as data, of any release and architecture: they are downloaded with settings of apt's own, and
+# unpacked; nothing of this machine's is changed. To be sourced.
+#
+# DEBIAN_MIRROR: where packages come from, if not deb.debian.org
+# shellcheck shell=sh
+
+# Settings in DIRECTORY for packages of RELEASE for ARCHITECTURE, and what there is of them.
+debian_prepare() {
+    debian=$1
+    mkdir -p "$debian/lists/partial" "$debian/cache/archives/partial" "$debian/packages"
+    : >"$debian/status"
+    keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    echo "deb [signed-by=$keys] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} $2 main" >"$debian/sources.list"
+    cat >"$debian/apt.conf" <<END
+APT::Architecture "$3";
+APT::Architectures { "$3"; };
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+Dir::State "$debian";
+Dir::State::status "$debian/status";
+Dir::Cache "$debian/cache";
+Dir::Etc::sourcelist "$debian/sources.list";
+Dir::Etc::sourceparts "-";
+END
+    debian_apt "$debian" apt-get update -qq
+}
+
+# A program of apt's, with the settings in DIRECTORY.
+debian_apt() {
+    debian=$1
+    shift
+    APT_CONFIG="$debian/apt.conf" "$@"
+}
+
+# Whether there is a package.
+debian_has() {
+    debian_apt "$1" apt-cache policy "$2" | grep -q 'Candidate: [0-9]'
+}
+
+# Unpacks packages into DIRECTORY/root.
+debian_unpack() {
+    debian=$1
+    shift
+    mkdir -p "$debian/root"
+    (cd "$debian/packages" && debian_apt "$debian" apt-get download -qq "$@")
+    for package in "$debian/packages"/*.deb; do
+        dpkg-deb -x "$package" "$debian/root"
+        rm "$package"
+    done
+}
+
+# What only downloading needs.
+debian_forget() {
+    rm -rf "$1/lists" "$1/cache" "$1/packages" "$1/status" "$1/sources.list" "$1/apt.conf" "$1"/*cache.bin
+}

@@ -1,0 +1,167 @@
+# What a machine that tests/kernels.sh boots consists of, and its boot. To be sourced there: it takes $work, $target,
+# $root, `checks` and `is_wanted` from it.
+# shellcheck shell=sh disable=SC2154
+
+# A boot that takes longer hangs.
+most_seconds=1500
+
+# What is to be known of KERNEL, VERSION or VERSION-arm64, as variables:
+#   suite, machine, ways    Debian's release, Debian's architecture, ways to attach
+#   system                  where files of that release for that machine are; empty if this machine's own will do
+#   libraries, loader       its directory of libraries, and the path that programs know their loader by
+#   built, tools, programs  directory of what cargo built for it, prefix of its binutils, kept programs to run on it
+#   processor, terminal     what qemu is to emulate, and the guest's device that takes results
+describe() {
+    # Since when each way is there: uprobe_multi 6.6, session 6.13.
+    case ${1%-arm64} in
+    6.1) suite=bookworm ways=perf ;;
+    6.12) suite=trixie ways=multi,perf ;;
+    *) die "no kernel $1 here: 6.1 (Debian 12) and 6.12 (Debian 13), and the same for arm64 (6.1-arm64)" ;;
+    esac
+    case $1 in
+    *-arm64)
+        machine=arm64 system=$work/$1/root tools=aarch64-linux-gnu- terminal=ttyS0
+        libraries=aarch64-linux-gnu loader=lib/ld-linux-aarch64.so.1 built=$target/aarch64-unknown-linux-gnu/debug
+        ;;
+    *)
+        machine=amd64 system='' tools='' terminal=ttyS1
+        libraries=x86_64-linux-gnu loader=lib64/ld-linux-x86-64.so.2 built=$target/debug
+        ;;
+    esac
+    # Processors with and without signed return addresses, and programs to go with them.
+    case $1 in
+    6.1-arm64) programs=arm64 processor=cortex-a72 ;;
+    6.12-arm64) programs=arm64-signed processor=max,pauth-impdef=on ;;
+    *) programs=amd64 processor=max ;;
+    esac
+}
+
+# What a guest for another machine has of its own release. Names of functions within libc are debug symbols.
+guest_packages='busybox-static libc6 libc6-dbg libcap-ng0 libgcc-s1 libstdc++6 procps util-linux'
+
+# $work/KERNEL/vmlinuz, the newest that Debian has, and what else a guest needs, fetched once.
+fetch_kernel() {
+    describe "$1"
+    directory=$work/$1
+    [ ! -e "$directory/complete" ] || return 0
+    rm -rf "$directory"
+    mkdir -p "$directory"
+    debian_prepare "$directory" "$suite" "$machine" || die "cannot read what $suite has for $machine"
+    package=$(debian_apt "$directory" apt-cache depends "linux-image-$machine" |
+        sed -n 's/.*Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1)
+    [ -n "$package" ] || die "linux-image-$machine of $suite depends on no kernel"
+    echo "==> fetching $package"
+    debian_unpack "$directory" "$package"
+    mv "$directory"/root/boot/vmlinuz-* "$directory/vmlinuz"
+    rm -r "$directory/root"
+    # shellcheck disable=SC2086
+    [ -z "$system" ] || debian_unpack "$directory" $guest_packages
+    debian_forget "$directory"
+    touch "$directory/complete"
+}
+
+# The path of a library in the system that the guest's files are of.
+find_library() {
+    for directory in lib usr/lib; do
+        [ ! -e "$system/$directory/$libraries/$1" ] || { echo "$system/$directory/$libraries/$1"; return; }
+    done
+}
+
+# The libraries that a file needs, where all libraries are, with their debug symbols where there are some.
+add_libraries() {
+    readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | while read -r name; do
+        library=$(find_library "$name")
+        if [ -z "$library" ] || [ -e "$root/usr/lib/$libraries/$name" ]; then continue; fi
+        cp -L "$library" "$root/usr/lib/$libraries/$name"
+        add_names "$library"
+        (add_libraries "$library")
+    done
+}
+
+# Debug symbols of a library, where Debian has them.
+add_names() {
+    id=$(readelf -n "$1" | sed -n 's/.*Build ID: //p')
+    names=/usr/lib/debug/.build-id/$(echo "$id" | cut -c 1-2)/$(echo "$id" | cut -c 3-).debug
+    [ ! -e "$system$names" ] || { mkdir -p "$root${names%/*}" && cp "$system$names" "$root$names"; }
+}
+
+# A file of the guest's system, as DIRECTORY/NAME.
+add_tool() {
+    tool=$system/bin/$2
+    [ -e "$tool" ] || tool=$system/usr/bin/$2
+    rm -f "$root$1/$2"
+    cp -L "$tool" "$root$1/$2"
+    add_libraries "$tool"
+}
+
+# A file that was built, without debug information of types, as PATH.
+add_built() {
+    mkdir -p "$root${2%/*}"
+    "${tools}strip" -g -o "$root$2" "$1"
+    add_libraries "$1"
+}
+
+# Fills $root: what is alike for all kernels of one system.
+make_root() {
+    rm -rf "$root"
+    # It becomes `/`, which is everybody's.
+    mkdir -m 755 "$root"
+    for directory in bin compilers dev etc proc programs root sys tests tmp "usr/lib/$libraries" var/tmp; do
+        mkdir -p "$root/$directory"
+    done
+    ln -s usr/lib "$root/lib"
+    mkdir -p "$root/${loader%/*}"
+    ln -s "/usr/lib/$libraries/${loader##*/}" "$root/$loader"
+    add_tool /bin busybox
+    for applet in $(/bin/busybox --list); do
+        [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
+    done
+    cp tests/kernels/init "$root/init"
+    chmod 755 "$root/init"
+    # Users as tests know them.
+    printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
+    add_tool /bin kill
+    add_tool /bin setpriv
+    add_built "$built/memleak" "$built/memleak"
+    for link in "$work/tests/$machine"/*; do
+        add_built "$(readlink "$link")" "/tests/${link##*/}"
+    done
+    cp "$work"/compilers/* "$root/compilers"
+    for program in "$work/programs/$programs"/*; do
+        cp "$program" "$root/programs"
+        add_libraries "$program"
+    done
+}
+
+# Boots KERNEL with CHECKS, further arguments of the kernel's and variables of the tests; results are in
+# $work/NAME.results.
+boot() {
+    name=$1 kernel=$2 list=$3 append=$4 variables=$5
+    checks "$list" | while read -r what binary check way; do
+        ! is_wanted "$way" "$ways" || echo "$what $binary $check"
+    done >"$root/checks"
+    # Settings that are in no one's way who has the capabilities.
+    cat >"$root/environment" <<END
+export KERNEL_WAYS=$ways KEPT_PROGRAMS=/programs MEMLEAK_SHORT_LOAD=1 $variables
+echo 3 >/proc/sys/kernel/perf_event_paranoid
+echo 2 >/proc/sys/kernel/unprivileged_bpf_disabled
+END
+    (cd "$root" && find . | cpio --quiet -o -H newc) >"$root.cpio"
+    rm -f "$work/$name.results"
+    # Two serial ports: one is the console, results are written to the other.
+    case $machine in
+    amd64)
+        console=ttyS0
+        set -- qemu-system-x86_64 -serial "file:$work/$name.console" -serial "file:$work/$name.results"
+        ;;
+    arm64)
+        console=ttyAMA0
+        set -- qemu-system-aarch64 -M virt -serial "file:$work/$name.console" \
+            -chardev "file,id=results,path=$work/$name.results" -device pci-serial,chardev=results
+        ;;
+    esac
+    timeout --foreground "$most_seconds" "$@" -accel tcg -cpu "$processor" -m 3072 -smp 2 -display none -nodefaults -no-reboot \
+        -kernel "$work/$kernel/vmlinuz" -initrd "$root.cpio" \
+        -append "console=$console RESULTS=$terminal quiet panic=1 mitigations=off $append" ||
+        echo "qemu ended with status $?; see $work/$name.console" >>"$work/$name.results"
+}
