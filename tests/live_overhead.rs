@@ -91,11 +91,6 @@ fn the_cost_is_what_is_told() {
 fn check_estimate(kind: &str, estimate: &Estimate, truth: u64) {
     let error = estimate.standard_error.expect("an estimate has an error").bytes;
     let off = (real(estimate.bytes) - real(truth)).abs();
-    println!(
-        "ZZ {kind} {:.2} {truth} {} {error:.0}",
-        (real(estimate.bytes) - real(truth)) / error.max(1.0),
-        estimate.bytes
-    );
     assert!(off <= 4.0 * error + 1.0, "{kind}: {truth}, not {estimate:?}");
 }
 
