@@ -38,10 +38,10 @@ pub(super) fn hold(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -
     let hook = hook::in_memory(&mappings, &modules);
     let memory = File::open(format!("/proc/{}/mem", held.pid())).context("cannot read its memory")?;
     while held.run_to(entry, hook.map(|(hook, _)| hook))? != entry {
+        // AArch64 would stop before it again. And a probe comes to it, which would announce a change that there is not.
+        held.step()?;
         let state = hook.and_then(|(_, state)| state);
         if state.is_none_or(|state| is_zero(&memory, state)) {
-            // A probe comes to this instruction, which would announce a change that there is not.
-            held.step()?;
             break;
         }
     }
