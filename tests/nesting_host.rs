@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::sync::LazyLock;
 
 use common::compile::compile_for_host;
 use libloading::{Library, Symbol};
@@ -129,14 +130,20 @@ const JUMPED: Case = Case {
 };
 
 impl Host {
-    fn all() -> [Self; 2] {
+    /// Both machines', built once for all tests.
+    fn all() -> &'static [Self; 2] {
+        static HOSTS: LazyLock<[Host; 2]> = LazyLock::new(Host::build);
+        &HOSTS
+    }
+
+    fn build() -> [Self; 2] {
         let targets = [
             (Architecture::X86_64, "-D__TARGET_ARCH_x86"),
             (Architecture::Aarch64, "-D__TARGET_ARCH_arm64"),
         ];
         targets.map(|(architecture, target)| {
             let flags = ["-Wno-unused-function", "-Wno-unused-parameter", target];
-            let name = format!("host-nesting-{}-{}", architecture.name(), std::process::id());
+            let name = format!("host-nesting-{}", architecture.name());
             let object = compile_for_host("nesting.c", &name, &flags);
             // SAFETY: the object is the one just built; it has no initialisers.
             let library = unsafe { Library::new(&object) }.expect("the shared object loads");
