@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use std::sync::LazyLock;
 
 use common::compile::compile_for_host;
+use common::host::HostMapping;
 use libloading::{Library, Symbol};
 use unwind_tables::Architecture;
 
@@ -27,19 +28,6 @@ const CODE: u64 = 0x2a << 48;
 const BY_RETURN_PROBE: u32 = 0;
 const BY_RET: u32 = 1;
 const UNSEEN: u32 = 2;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Mapping {
-    start: u64,
-    end: u64,
-    bias: u64,
-    image_at: u32,
-    kind: u8,
-    trust: u8,
-    unused: u16,
-    checks: [[u64; 2]; 2],
-}
 
 /// As tests/host_bpf/nesting.c has it.
 #[repr(C)]
@@ -63,7 +51,7 @@ struct Entry {
 type Memory = BTreeMap<u64, u64>;
 type Read = unsafe extern "C" fn(*mut c_void, *mut c_void, u64, u64) -> i64;
 type GoesOn =
-    unsafe extern "C" fn(*const Mapping, u32, u64, Read, *const Memory, *const Call, *const Entry) -> u32;
+    unsafe extern "C" fn(*const HostMapping, u32, u64, Read, *const Memory, *const Call, *const Entry) -> u32;
 
 unsafe extern "C" fn read(context: *mut c_void, to: *mut c_void, bytes: u64, from: u64) -> i64 {
     // SAFETY: the context is the memory that `Host::goes_on` passes and keeps borrowed.
@@ -155,7 +143,7 @@ impl Host {
     }
 
     fn goes_on(&self, case: &Case) -> bool {
-        let mapping = |start: u64, kind| Mapping {
+        let mapping = |start: u64, kind| HostMapping {
             start,
             end: start.saturating_add(0x1000),
             bias: 0,

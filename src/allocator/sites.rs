@@ -4,8 +4,9 @@
 //!
 //! A probe on the entry is always right and often dear: glibc's `free` starts with
 //! `test %rdi,%rdi`, which the kernel single-steps, and the `je` behind it is emulated at a
-//! twentieth of the cost (on AArch64 it starts with `cbz`, which is emulated as it is). So the probe moves down to the first emulated instruction at which a
-//! handler still sees what it would have seen at the entry, and which runs exactly once per call:
+//! twentieth of the cost (on AArch64 it starts with `cbz`, which is emulated as it is). So the
+//! probe moves down to the first emulated instruction at which a handler still sees what it would
+//! have seen at the entry, and which runs exactly once per call:
 //!
 //! 1. no argument that is read has been written, in whole or in part;
 //! 2. the stack pointer and the return address, where it points to or in AArch64's `x30`, are untouched (return probes,

@@ -76,16 +76,18 @@ unsafe extern "C" fn read_memory(context: *mut c_void, to: *mut c_void, length: 
     0
 }
 
+/// As bpf/shared.h has it.
 #[repr(C)]
-struct HostMapping {
-    start: u64,
-    end: u64,
-    bias: u64,
-    image_at: u32,
-    kind: u8,
-    trust: u8,
-    unused: u16,
-    checks: [[u64; 2]; 2],
+#[derive(Clone, Copy)]
+pub struct HostMapping {
+    pub start: u64,
+    pub end: u64,
+    pub bias: u64,
+    pub image_at: u32,
+    pub kind: u8,
+    pub trust: u8,
+    pub unused: u16,
+    pub checks: [[u64; 2]; 2],
 }
 
 /// As tests/host_bpf/host.c has it.
