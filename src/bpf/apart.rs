@@ -109,8 +109,9 @@ fn tell_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, l
                 tell(to, &[first].into_iter().chain(text).collect::<Vec<_>>(), &[])
             }
         };
+        let goes_on = link.is_ok() && told.is_ok();
         links.push(link);
-        if told.is_err() || links.last().is_some_and(Result::is_err) {
+        if !goes_on {
             break;
         }
     }
