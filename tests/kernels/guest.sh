@@ -148,19 +148,21 @@ echo 2 >/proc/sys/kernel/unprivileged_bpf_disabled
 END
     (cd "$root" && find . | cpio --quiet -o -H newc) >"$root.cpio"
     rm -f "$work/$name.results"
-    # Two serial ports: one is the console, results are written to the other.
+    # Two serial ports: one is the console, results are written to the other. Processors of x86 take turns: where they are
+    # emulated by threads, one can keep a breakpoint that another takes back from the kernel's code, as switching BPF
+    # statistics does, and the kernel dies of it.
     case $machine in
     amd64)
-        console=ttyS0
+        console=ttyS0 turns=,thread=single
         set -- qemu-system-x86_64 -serial "file:$work/$name.console" -serial "file:$work/$name.results"
         ;;
     arm64)
-        console=ttyAMA0
+        console=ttyAMA0 turns=
         set -- qemu-system-aarch64 -M virt -serial "file:$work/$name.console" \
             -chardev "file,id=results,path=$work/$name.results" -device pci-serial,chardev=results
         ;;
     esac
-    timeout --foreground "$most_seconds" "$@" -accel tcg -cpu "$processor" -m 3072 -smp 2 -display none -nodefaults -no-reboot \
+    timeout --foreground "$most_seconds" "$@" -accel "tcg$turns" -cpu "$processor" -m 3072 -smp 2 -display none -nodefaults -no-reboot \
         -kernel "$work/$kernel/vmlinuz" -initrd "$root.cpio" \
         -append "console=$console RESULTS=$terminal quiet panic=1 mitigations=off $append" ||
         echo "qemu ended with status $?; see $work/$name.console" >>"$work/$name.results"
