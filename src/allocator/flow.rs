@@ -130,6 +130,10 @@ impl<'a> Code<'a> {
     /// The `ret` instructions that end calls of the function at `entry`.
     ///
     /// Where it jumps to a function that `probed` knows, that one's probes see the end.
+    ///
+    /// # Errors
+    ///
+    /// [`NoExits`].
     pub fn exits(&self, entry: Svma, probed: &impl Known) -> Result<Vec<Svma>, NoExits> {
         let mut rets = BTreeSet::new();
         let mut seen_elsewhere = false;

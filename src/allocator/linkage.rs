@@ -7,21 +7,20 @@ use std::collections::HashMap;
 
 use object::LittleEndian;
 use object::elf::{self, FileHeader64, Rela64, Sym64};
-use object::read::StringTable;
-use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, Sym};
+use object::read::elf::{FileHeader, ProgramHeader, Rela, Sym};
 use unwind_tables::Architecture;
 use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
 use super::machine::{self, Flow, Target};
+use crate::dynamic::Dynamic;
 use crate::untrusted::Untrusted;
 
-/// Relocations of one table, slots, functions, and entries of the dynamic segment that are looked at. The largest browsers
-/// have some million of the first three; what a file claims to have beyond that can be a hole of any size.
+/// Relocations of one table, slots and functions that are looked at. The largest browsers have some million of each; what a
+/// file claims to have beyond that can be a hole of any size.
 const MAX_RELOCATIONS: usize = 1 << 23;
 const MAX_SLOTS: usize = 1 << 20;
 const MAX_STARTS: usize = 1 << 23;
-const MAX_ENTRIES: usize = 4096;
 
 type Header = FileHeader64<LittleEndian>;
 
@@ -80,34 +79,16 @@ impl<'a> Linkage<'a> {
 /// Slots by the relocations that bind them to a name, from the dynamic segment.
 fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
     let endian = LittleEndian;
-    let elf = Untrusted::mapped(elf);
-    let header = Header::parse(elf).ok()?;
-    let segments = header.program_headers(endian, elf).ok()?;
-    let dynamic = segments
-        .iter()
-        .find_map(|segment| segment.dynamic(endian, elf).ok().flatten())?;
-    let dynamic = dynamic.get(..MAX_ENTRIES).unwrap_or(dynamic);
-    let value = |tag| {
-        let entry = dynamic.iter().find(|entry| entry.d_tag(endian) == tag);
-        entry.map(|entry| entry.d_val(endian))
-    };
-    let from = |address: u64| {
-        segments.iter().find_map(|segment| {
-            let into = usize::try_from(address.checked_sub(segment.p_vaddr(endian))?).ok()?;
-            let loaded = segment.p_type(endian) == elf::PT_LOAD;
-            segment.data(endian, elf).ok().filter(|_| loaded)?.get(into..)
-        })
-    };
-    let symbols = from(value(elf::DT_SYMTAB)?)?;
-    let strings = from(value(elf::DT_STRTAB)?)?;
-    let strings = StringTable::new(Untrusted::mapped(strings), 0, u64::try_from(strings.len()).ok()?);
-    let binds = match header.e_machine(endian) {
+    let dynamic = Dynamic::of(elf)?;
+    let symbols = dynamic.table(elf::DT_SYMTAB)?;
+    let strings = dynamic.strings()?;
+    let binds = match dynamic.machine() {
         elf::EM_AARCH64 => [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT],
         _ => [elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT],
     };
     let mut bound_slots = HashMap::new();
     for (at, bytes) in [(elf::DT_JMPREL, elf::DT_PLTRELSZ), (elf::DT_RELA, elf::DT_RELASZ)] {
-        let relocations = value(at).and_then(from).zip(value(bytes));
+        let relocations = dynamic.table(at).zip(dynamic.value(bytes));
         let relocations = relocations.and_then(|(from, bytes)| {
             let count = usize::try_from(bytes).ok()? / size_of::<Rela64<LittleEndian>>();
             object::pod::slice_from_bytes::<Rela64<LittleEndian>>(from, count).ok()

@@ -139,36 +139,23 @@ pub enum Obstacle {
 
 /// Chooses the instruction to probe, given which arguments (counted from 0) the probe reads.
 ///
-/// Fails when nothing in the function can be probed.
+/// # Errors
+///
+/// Nothing in the function can be probed.
 pub fn choose(code: &FunctionCode, arguments: impl IntoIterator<Item = u8>) -> Result<Choice, Unprobeable> {
     let arguments: Vec<u8> = arguments.into_iter().collect();
-    let obstacle = match cheap_site(code, &arguments) {
-        Ok(svma) if svma == code.entry => {
-            return Ok(Choice {
-                svma,
-                cost: SiteCost::Emulated,
-                why: Why::CheapEntry,
-            });
-        }
-        Ok(svma) => {
-            let why = Why::Moved(svma.offset_from(code.entry));
-            return Ok(Choice {
-                svma,
-                cost: SiteCost::Emulated,
-                why,
-            });
-        }
-        Err(obstacle) => obstacle,
-    };
-    Ok(Choice {
-        svma: code.entry,
-        cost: entry_cost(code)?,
-        why: Why::DearEntry(obstacle),
-    })
+    match code.architecture {
+        Architecture::X86_64 => choose_for::<x86_64::Instruction>(code, &arguments),
+        Architecture::Aarch64 => choose_for::<aarch64::Instruction>(code, &arguments),
+    }
 }
 
-/// What the choice has to know of an instruction near the entry.
-trait Decoded {
+/// What the choice has to know of an architecture's instructions.
+trait Decoded<'a>: Sized {
+    /// The function's instructions near its entry.
+    fn near_entry(code: &FunctionCode<'a>) -> impl Iterator<Item = Self>;
+    /// Rule 4: no direct branch lands behind the entry and up to `site`.
+    fn check_straight(code: &FunctionCode<'a>, site: Svma) -> Result<(), Obstacle>;
     fn at(&self) -> Svma;
     /// What the kernel does with it under a probe.
     fn probing(&self) -> Result<SiteCost, Unprobeable>;
@@ -176,38 +163,35 @@ trait Decoded {
     fn check_effects(&self, arguments: &[u8]) -> Result<(), Obstacle>;
 }
 
-fn entry_cost(code: &FunctionCode<'_>) -> Result<SiteCost, Unprobeable> {
-    let cost = match code.architecture {
-        Architecture::X86_64 => x86_64::instructions(code, WINDOW)
-            .next()
-            .map(|entry| entry.probing()),
-        Architecture::Aarch64 => aarch64::instructions(code).next().map(|entry| entry.probing()),
+fn choose_for<'a, I: Decoded<'a>>(code: &FunctionCode<'a>, arguments: &[u8]) -> Result<Choice, Unprobeable> {
+    let cheap = |svma, why| Choice {
+        svma,
+        cost: SiteCost::Emulated,
+        why,
     };
-    cost.unwrap_or(Err(Unprobeable::Invalid))
+    match cheap_site::<I>(code, arguments) {
+        Ok(svma) if svma == code.entry => Ok(cheap(svma, Why::CheapEntry)),
+        Ok(svma) => Ok(cheap(svma, Why::Moved(svma.offset_from(code.entry)))),
+        Err(obstacle) => Ok(Choice {
+            svma: code.entry,
+            cost: I::near_entry(code)
+                .next()
+                .ok_or(Unprobeable::Invalid)?
+                .probing()?,
+            why: Why::DearEntry(obstacle),
+        }),
+    }
 }
 
 /// The first emulated instruction that tells what the entry tells.
-fn cheap_site(code: &FunctionCode<'_>, arguments: &[u8]) -> Result<Svma, Obstacle> {
-    let site = match code.architecture {
-        Architecture::X86_64 => first_emulated(x86_64::instructions(code, WINDOW), arguments),
-        Architecture::Aarch64 => first_emulated(aarch64::instructions(code), arguments),
-    }?;
-    if site != code.entry {
-        match code.architecture {
-            Architecture::X86_64 => x86_64::check_straight(code, site),
-            Architecture::Aarch64 => aarch64::check_straight(code, site),
-        }?;
-    }
-    Ok(site)
-}
-
-fn first_emulated(
-    instructions: impl Iterator<Item = impl Decoded>,
-    arguments: &[u8],
-) -> Result<Svma, Obstacle> {
-    for instruction in instructions {
+fn cheap_site<'a, I: Decoded<'a>>(code: &FunctionCode<'a>, arguments: &[u8]) -> Result<Svma, Obstacle> {
+    for instruction in I::near_entry(code) {
         if instruction.probing() == Ok(SiteCost::Emulated) {
-            return Ok(instruction.at());
+            let site = instruction.at();
+            if site != code.entry {
+                I::check_straight(code, site)?;
+            }
+            return Ok(site);
         }
         instruction.check_effects(arguments)?;
     }

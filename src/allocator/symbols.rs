@@ -7,10 +7,11 @@
 use object::LittleEndian;
 use object::elf::{self, FileHeader64};
 use object::read::StringTable;
-use object::read::elf::{Dyn, FileHeader, GnuHashTable, HashTable, ProgramHeader, Sym};
+use object::read::elf::{FileHeader, GnuHashTable, HashTable, Sym};
 use thiserror::Error;
 use unwind_tables::addr::Svma;
 
+use crate::dynamic::Dynamic;
 use crate::untrusted::Untrusted;
 
 type Header = FileHeader64<LittleEndian>;
@@ -22,8 +23,6 @@ type Strings<'a> = StringTable<'a, Bytes<'a>>;
 const MAX_SYMBOLS: usize = 1 << 23;
 /// Definitions that are believed. Allocators have a hundred, each once, or once in every part that was linked alone.
 const MAX_FOUND: usize = 1024;
-/// Entries of the dynamic segment that are looked at; objects have some thirty, and one for each other that they need.
-const MAX_ENTRIES: usize = 4096;
 /// Bytes of a hash table that are looked at: 32 for each symbol of the largest.
 const MAX_HASH_BYTES: usize = 256 << 20;
 
@@ -84,10 +83,10 @@ pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolErr
 ///
 /// [`SymbolError`].
 pub fn scan(
-    elf: &[u8],
+    file: &[u8],
     mut number: impl FnMut(&[u8]) -> Option<usize>,
 ) -> Result<Vec<FunctionSymbol>, SymbolError> {
-    let elf = Untrusted::mapped(elf);
+    let elf = Untrusted::mapped(file);
     let header = Header::parse(elf)?;
     let endian = header.endian()?;
     let mut found = Vec::new();
@@ -100,7 +99,7 @@ pub fn scan(
         }
     }
     if found.is_empty()
-        && let Some((symbols, strings)) = dynamic_symbols(header, elf)
+        && let Some((symbols, strings)) = dynamic_symbols(file)
     {
         collect(symbols, strings, &mut number, &mut found);
     }
@@ -153,34 +152,13 @@ fn collect(
 }
 
 /// The dynamic symbols as the loader finds them: through `PT_DYNAMIC`.
-fn dynamic_symbols<'a>(header: &Header, elf: Bytes<'a>) -> Option<(&'a [Symbol], Strings<'a>)> {
+fn dynamic_symbols(elf: &[u8]) -> Option<(&[Symbol], Strings<'_>)> {
     let endian = LittleEndian;
-    let segments = header.program_headers(endian, elf).ok()?;
-    let dynamic = segments
-        .iter()
-        .find_map(|segment| segment.dynamic(endian, elf).ok().flatten())?;
-    let dynamic = dynamic.get(..MAX_ENTRIES).unwrap_or(dynamic);
-    let value = |tag| {
-        dynamic
-            .iter()
-            .find(|entry| entry.d_tag(endian) == tag)
-            .map(|entry| entry.d_val(endian))
+    let dynamic = Dynamic::of(elf)?;
+    let hash_from = |tag| {
+        let bytes = dynamic.table(tag)?;
+        Some(bytes.get(..MAX_HASH_BYTES).unwrap_or(bytes))
     };
-    // The bytes from an address to the end of its segment: no length is stated for these tables.
-    let from = |tag| {
-        let address = value(tag)?;
-        segments.iter().find_map(|segment| {
-            let into = usize::try_from(address.checked_sub(segment.p_vaddr(endian))?).ok()?;
-            let loaded = segment.p_type(endian) == elf::PT_LOAD;
-            segment
-                .data(endian, elf)
-                .ok()
-                .filter(|_| loaded)?
-                .get(into..)
-                .filter(|bytes| !bytes.is_empty())
-        })
-    };
-    let hash_from = |tag| from(tag).map(|bytes| bytes.get(..MAX_HASH_BYTES).unwrap_or(bytes));
     let gnu_hash = || {
         let table = GnuHashTable::<Header>::parse(endian, hash_from(elf::DT_GNU_HASH)?).ok()?;
         table.symbol_table_length(endian)
@@ -190,12 +168,8 @@ fn dynamic_symbols<'a>(header: &Header, elf: Bytes<'a>) -> Option<(&'a [Symbol],
         Some(table.symbol_table_length())
     };
     let count = usize::try_from(gnu_hash().or_else(hash)?).ok()?;
-    let (symbols, _) = object::pod::slice_from_bytes::<Symbol>(from(elf::DT_SYMTAB)?, count).ok()?;
-    let strings = from(elf::DT_STRTAB)?;
-    let length = value(elf::DT_STRSZ)
-        .unwrap_or(u64::MAX)
-        .min(u64::try_from(strings.len()).ok()?);
-    Some((symbols, StringTable::new(Untrusted::mapped(strings), 0, length)))
+    let (symbols, _) = object::pod::slice_from_bytes(dynamic.table(elf::DT_SYMTAB)?, count).ok()?;
+    Some((symbols, dynamic.strings()?))
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod young;
     unsafe_code,
     unused_imports,
     clippy::all,
+    clippy::allow_attributes_without_reason,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::undocumented_unsafe_blocks,

@@ -53,19 +53,7 @@ fn chunks(bytes: &[u8]) -> Vec<([u8; 4], Vec<u8>)> {
 }
 
 fn show(report: &Report) {
-    for format in [
-        Format::Text,
-        Format::Json,
-        Format::Summary,
-        Format::Folded,
-        Format::Svg,
-        Format::Pprof,
-        Format::Speedscope,
-        Format::Gperftools,
-        Format::Bcc,
-        Format::Libbpf,
-        Format::Html,
-    ] {
+    for format in Format::all() {
         render(report, format, &mut std::io::sink()).expect("nothing refuses it");
     }
 }

@@ -11,17 +11,32 @@ use crate::allocator::probing::{SiteCost, Unprobeable, aarch64::probing};
 const CALLEE_SAVED: u32 = 0x3ff8_0000;
 
 /// An instruction.
-pub(super) struct OfArm {
+pub(super) struct Instruction {
     at: Svma,
     word: u32,
 }
 
-/// The function's instructions near its entry.
-pub(super) fn instructions<'a>(code: &FunctionCode<'a>) -> impl Iterator<Item = OfArm> + use<'a> {
-    words(code.bytes_at(code.entry, WINDOW.min(code.size)), code.entry).map(|(at, word)| OfArm { at, word })
-}
+impl<'a> Decoded<'a> for Instruction {
+    fn near_entry(code: &FunctionCode<'a>) -> impl Iterator<Item = Self> {
+        let bytes = code.bytes_at(code.entry, WINDOW.min(code.size));
+        words(bytes, code.entry).map(|(at, word)| Self { at, word })
+    }
 
-impl Decoded for OfArm {
+    /// All of the segment is looked at: a cold part of the function can be anywhere, and what is data there is hardly ever
+    /// a branch to just here.
+    fn check_straight(code: &FunctionCode<'a>, site: Svma) -> Result<(), Obstacle> {
+        let lands_before = |target: Svma| code.entry < target && target <= site;
+        // Instructions are aligned, whatever the segment is.
+        let skipped = code.text_start.get().wrapping_neg() % BYTES;
+        let text = code.bytes_at(code.text_start.wrapping_add(skipped), u64::MAX);
+        let mut branches = words(text, code.text_start.wrapping_add(skipped))
+            .filter_map(|(at, word)| branch_target(word, at).map(|target| (at, target)));
+        match branches.find(|&(_, target)| lands_before(target)) {
+            Some((from, _)) => Err(Obstacle::BranchLandsBefore(from)),
+            None => Ok(()),
+        }
+    }
+
     fn at(&self) -> Svma {
         self.at
     }
@@ -47,20 +62,5 @@ impl Decoded for OfArm {
         }
         let overwritten = arguments.iter().find(|&&argument| written >> argument & 1 == 1);
         overwritten.map_or(Ok(()), |&argument| Err(Obstacle::ArgumentOverwritten(argument)))
-    }
-}
-
-/// Rule 4: no direct branch lands behind the entry and up to `site`. All of the segment is looked at: a cold part of the
-/// function can be anywhere, and what is data there is hardly ever a branch to just here.
-pub(super) fn check_straight(code: &FunctionCode<'_>, site: Svma) -> Result<(), Obstacle> {
-    let lands_before = |target: Svma| code.entry < target && target <= site;
-    // Instructions are aligned, whatever the segment is.
-    let skipped = code.text_start.get().wrapping_neg() % BYTES;
-    let text = code.bytes_at(code.text_start.wrapping_add(skipped), u64::MAX);
-    let mut branches = words(text, code.text_start.wrapping_add(skipped))
-        .filter_map(|(at, word)| branch_target(word, at).map(|target| (at, target)));
-    match branches.find(|&(_, target)| lands_before(target)) {
-        Some((from, _)) => Err(Obstacle::BranchLandsBefore(from)),
-        None => Ok(()),
     }
 }

@@ -1,8 +1,7 @@
 //! x86-64's part of the choice.
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
-    UsedMemory,
+    Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, OpKind, Register, UsedMemory,
 };
 use unwind_tables::addr::Svma;
 
@@ -33,13 +32,13 @@ const CALLEE_SAVED: [Register; 6] = [
 ];
 
 /// An instruction and its bytes.
-pub(super) struct OfX86<'a>(Instruction, &'a [u8]);
+pub(super) struct Instruction<'a>(iced_x86::Instruction, &'a [u8]);
 
 /// The function's instructions that start within `limit` bytes of its entry.
-pub(super) fn instructions<'a>(
+fn instructions<'a>(
     function: &FunctionCode<'a>,
     limit: u64,
-) -> impl Iterator<Item = OfX86<'a>> + use<'a> {
+) -> impl Iterator<Item = Instruction<'a>> + use<'a> {
     const LONGEST_INSTRUCTION: u64 = 15;
     let code = function.bytes_at(
         function.entry,
@@ -50,11 +49,31 @@ pub(super) fn instructions<'a>(
     std::iter::from_fn(move || {
         let from = decoder.position();
         let instruction = (from < limit && decoder.can_decode()).then(|| decoder.decode())?;
-        Some(OfX86(instruction, code.get(from..decoder.position())?))
+        Some(Instruction(instruction, code.get(from..decoder.position())?))
     })
 }
 
-impl Decoded for OfX86<'_> {
+impl<'a> Decoded<'a> for Instruction<'a> {
+    fn near_entry(code: &FunctionCode<'a>) -> impl Iterator<Item = Self> {
+        instructions(code, WINDOW)
+    }
+
+    fn check_straight(code: &FunctionCode<'a>, site: Svma) -> Result<(), Obstacle> {
+        let lands_before = |target: u64| code.entry.get() < target && target <= site.get();
+        for Self(instruction, _) in instructions(code, SHORT_BRANCH_REACH) {
+            if instruction.is_invalid() {
+                return Err(Obstacle::Undecodable);
+            }
+            if near_branch_target(&instruction).is_some_and(lands_before) {
+                return Err(Obstacle::BranchLandsBefore(Svma::new(instruction.ip())));
+            }
+        }
+        match far_branches(code.text, code.text_start).find(|&(_, target)| lands_before(target.get())) {
+            Some((from, _)) => Err(Obstacle::BranchLandsBefore(from)),
+            None => Ok(()),
+        }
+    }
+
     fn at(&self) -> Svma {
         Svma::new(self.0.ip())
     }
@@ -69,7 +88,7 @@ impl Decoded for OfX86<'_> {
 }
 
 /// Rules 1, 2, 3 and 5 for an instruction that would run before the probe.
-fn check_effects(instruction: &Instruction, arguments: &[u8]) -> Result<(), Obstacle> {
+fn check_effects(instruction: &iced_x86::Instruction, arguments: &[u8]) -> Result<(), Obstacle> {
     if instruction.is_invalid() {
         return Err(Obstacle::Undecodable);
     }
@@ -124,24 +143,7 @@ fn may_hit_return_address(memory: &UsedMemory) -> bool {
     memory.index() != Register::None || end > 0
 }
 
-/// Rule 4: no direct branch lands behind the entry and up to `site`.
-pub(super) fn check_straight(code: &FunctionCode<'_>, site: Svma) -> Result<(), Obstacle> {
-    let lands_before = |target: u64| code.entry.get() < target && target <= site.get();
-    for OfX86(instruction, _) in instructions(code, SHORT_BRANCH_REACH) {
-        if instruction.is_invalid() {
-            return Err(Obstacle::Undecodable);
-        }
-        if near_branch_target(&instruction).is_some_and(lands_before) {
-            return Err(Obstacle::BranchLandsBefore(Svma::new(instruction.ip())));
-        }
-    }
-    match far_branches(code.text, code.text_start).find(|&(_, target)| lands_before(target.get())) {
-        Some((from, _)) => Err(Obstacle::BranchLandsBefore(from)),
-        None => Ok(()),
-    }
-}
-
-fn near_branch_target(instruction: &Instruction) -> Option<u64> {
+fn near_branch_target(instruction: &iced_x86::Instruction) -> Option<u64> {
     let near = matches!(
         instruction.op0_kind(),
         OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64

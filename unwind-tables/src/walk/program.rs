@@ -51,8 +51,10 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         Ok(())
     }
 
-    // What is not listed has two operands.
-    #[allow(clippy::wildcard_enum_match_arm)]
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "what is not listed has two operands"
+    )]
     fn run_op(&mut self, run: &mut Run, op: Op) -> Result<(), End> {
         let depth = run.depth;
         let below = |distance: usize| depth.wrapping_sub(distance) % MAX_OPERANDS;
@@ -124,7 +126,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
 }
 
 /// `y OP x`, for operations with two operands.
-#[allow(clippy::wildcard_enum_match_arm)]
+#[allow(clippy::wildcard_enum_match_arm, reason = "what is not listed is the last comparison")]
 fn binary(code: Opcode, y: u64, x: u64) -> u64 {
     let (signed_y, signed_x) = (y.cast_signed(), x.cast_signed());
     let shift = u32::try_from(x).unwrap_or(u32::MAX);
