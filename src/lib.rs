@@ -29,11 +29,11 @@
 //!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`, `dynamic`,
-//! `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`, `report`, `status`,
-//! `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`, `replay`, `cli`,
-//! `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not trace; `fuzzing`
-//! is for tests and fuzzers.
+//! Modules import only those before them in this list: `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
+//! `dynamic`, `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`,
+//! `report`, `status`, `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`,
+//! `replay`, `cli`, `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not
+//! trace; `fuzzing` is for tests and fuzzers.
 //!
 //! # What happens at an allocation
 //!

@@ -296,7 +296,12 @@ fn site(
 }
 
 /// A function within the executable segment that holds it.
-fn function_code<'a>(bytes: &'a [u8], elf: &ElfView, entry: Svma, size: u64) -> Option<FunctionCode<'a>> {
+pub(crate) fn function_code<'a>(
+    bytes: &'a [u8],
+    elf: &ElfView,
+    entry: Svma,
+    size: u64,
+) -> Option<FunctionCode<'a>> {
     let holds = |segment: &&Segment| segment.executable && contains(&segment.file_backed(), entry);
     let segment = elf.segments().iter().find(holds)?;
     let start = usize::try_from(segment.offset.start.get()).ok()?;

@@ -5,6 +5,7 @@
 //! changes of them, in every test run; `tests/fuzz` with millions, led by what code they reach, under a sanitizer and with
 //! limits of time and memory. What they found is a seed since.
 
+mod allocators;
 mod choices;
 mod names;
 mod objects;
@@ -24,7 +25,7 @@ pub struct Target {
 }
 
 /// All of them, but the walk's, which needs the kernel side's code compiled for the host.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target {
         name: "elf",
         check: objects::elf,
@@ -36,6 +37,10 @@ pub const TARGETS: [Target; 10] = [
     Target {
         name: "symbols",
         check: names::symbols,
+    },
+    Target {
+        name: "allocators",
+        check: allocators::allocators,
     },
     Target {
         name: "demangle",

@@ -81,7 +81,7 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
         .join("tests/fuzz/seeds")
         .join(name);
     let mut seeds = inputs(&kept);
-    if matches!(name, "elf" | "symbols") {
+    if matches!(name, "elf" | "symbols" | "allocators") {
         seeds.extend(objects());
     }
     if name == "image" {
@@ -165,4 +165,18 @@ macro_rules! claims {
     };
 }
 
-claims! { elf image symbols demangle perf_map maps events regions recording settings }
+claims! { elf image symbols allocators demangle perf_map maps events regions recording settings }
+
+/// Of either architecture there is a seed with an allocator.
+#[test]
+fn seeds_have_allocators() {
+    let counts: Vec<_> = objects()
+        .iter()
+        .map(|object| allocators::check_functions(object))
+        .collect();
+    assert_eq!(
+        counts.iter().filter(|&&functions| functions == 7).count(),
+        2,
+        "{counts:?}"
+    );
+}

@@ -8,7 +8,7 @@ to=$1
 # Bytes of the largest file that is taken.
 most=20k
 
-mkdir -p "$to/elf" "$to/symbols"
+mkdir -p "$to/elf" "$to/symbols" "$to/allocators"
 for seeds in seeds/*/; do
     name=$(basename "$seeds")
     mkdir -p "$to/$name"
@@ -26,6 +26,7 @@ for directory in /usr/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/gconv /usr/
         true' copy "$to/elf" {} +
 done
 cp -n "$to/elf/"* "$to/symbols/"
+cp -n "$to/elf/"* "$to/allocators/"
 # Maps of whatever runs.
 for process in /proc/[0-9]*; do
     for file in maps stat; do

@@ -17,8 +17,28 @@ template <typename T> struct Box { T value; int get(int n) { return n ? get(n - 
 extern "C" int f(int n) { char big[70000]; return other(big, alloca(n)); }
 extern "C" int g(int n) { space::Box<int> box = {n}; return n ? f(n) + g(n - 1) + box.get(n) : 0; }
 EOF
+# An allocator: what passes calls on, what throws, what goes on elsewhere.
+cat >"$work/a.cpp" <<'EOF'
+typedef __SIZE_TYPE__ size_t;
+extern "C" {
+void *take(size_t, int);
+void fail(size_t) __attribute__((noreturn));
+void *malloc(size_t n) { return n > 64 ? take(n, 1) : take(64, 0); }
+void *calloc(size_t n, size_t m) { return n ? malloc(n * m) : nullptr; }
+void *memalign(size_t to, size_t n) { switch (to) { case 8: return take(n, 3); case 16: return malloc(n); case 32: return take(n, 5);
+    case 64: return take(n, 6); case 128: return malloc(n + 9); case 256: return take(n, 7); } return malloc(n + to); }
+void *je_malloc(size_t n) { return take(n, 2); }
+void free(void *p) { if (p) take(0, *(char *)p); }
+}
+void *operator new(size_t n) { void *p = take(n, 4); if (!p) fail(n); return p; }
+void *operator new[](size_t n) { return operator new(n); }
+void operator delete(void *p) noexcept { free(p); }
+EOF
 build="${CXX:-g++} -shared -nostdlib -fPIC -fno-exceptions $work/f.cpp"
 $build -O2 -o "$to/eh_frame"
+allocator="-shared -nostdlib -fPIC -fno-exceptions -O2 $work/a.cpp"
+${CXX:-g++} $allocator -o "$to/allocator"
+clang++ --target=aarch64-linux-gnu -fuse-ld=lld $allocator -o "$to/aarch64_allocator"
 $build -O2 -g -gdwarf-5 -o "$to/dwarf5"
 $build -O1 -g1 -gdwarf-4 -fno-asynchronous-unwind-tables -o "$to/debug_frame"
 clang++ --target=aarch64-linux-gnu -mbranch-protection=pac-ret -fuse-ld=lld -shared -nostdlib -fPIC -fno-exceptions \

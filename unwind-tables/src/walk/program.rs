@@ -126,7 +126,10 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
 }
 
 /// `y OP x`, for operations with two operands.
-#[allow(clippy::wildcard_enum_match_arm, reason = "what is not listed is the last comparison")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "what is not listed is the last comparison"
+)]
 fn binary(code: Opcode, y: u64, x: u64) -> u64 {
     let (signed_y, signed_x) = (y.cast_signed(), x.cast_signed());
     let shift = u32::try_from(x).unwrap_or(u32::MAX);
