@@ -3,8 +3,8 @@
 # machine and for arm64: boots each under qemu, by software emulation, without a network or a disk, with an initramfs that
 # holds memleak, compiled tests and what they need. As root; some minutes.
 #
-# usage: tests/kernels.sh [own|6.1|6.12|6.1-arm64|6.12-arm64]…
-#   all without arguments; without `own`, with the programs of an earlier run
+# usage: tests/kernels.sh [own|6.1|6.12|6.1-arm64|6.12-arm64|6.12-arm64-16k]…
+#   all but the last without arguments; without `own`, with the programs of an earlier run
 #
 # CHECKS: which checks are wanted, as a regular expression, if not all of tests/kernels/*.checks
 # KERNEL_WAYS: the ways to attach that this machine's own kernel has, if not all
@@ -116,7 +116,7 @@ run_there() {
     [ "$of_root" = "$built $system" ] || make_root
     of_root="$built $system"
     boot "$@"
-    summarize "$name" "${kernel%-arm64}." "$expected" || status=1
+    summarize "$name" "${kernel%%-*}." "$expected" || status=1
 }
 
 [ "$(id -u)" = 0 ] || die "root is needed: the tests trace processes"

@@ -4,7 +4,9 @@
 //! A function is followed through its direct jumps, wherever they lead: to parts of it that the compiler put elsewhere,
 //! and out of it by a tail call, since the code there returns in its stead. Calls are passed over.
 
-use std::collections::{BTreeSet, HashSet};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use thiserror::Error;
 use unwind_tables::addr::Svma;
@@ -13,8 +15,10 @@ use unwind_tables::elf::ElfView;
 use super::linkage::{Bound, Linkage, code_from};
 use super::machine::{self, Flow, Target};
 
-/// Instructions that are followed at most.
+/// Instructions of one function that are followed at most.
 const MAX_INSTRUCTIONS: usize = 20_000;
+/// Instructions of one object that are followed at most, for all that is asked of it.
+const MAX_IN_ALL: usize = 1 << 20;
 /// `ret` instructions of one function at most.
 const MAX_RETS: usize = 64;
 /// Functions within functions that are followed to see whether they only pass a call on.
@@ -72,6 +76,30 @@ pub struct Code<'a> {
     elf: &'a [u8],
     view: &'a ElfView<'a>,
     linkage: &'a Linkage<'a>,
+    /// Instructions that may still be followed.
+    left: Cell<usize>,
+    reaches: RefCell<HashMap<Svma, Rc<Reach<'a>>>>,
+}
+
+/// Where a function's instructions lead.
+#[derive(Debug, Default)]
+struct Reach<'a> {
+    /// By jumps and branches.
+    targets: BTreeSet<Svma>,
+    /// By calls, within the object.
+    called: BTreeSet<Svma>,
+    /// By jumps and calls to other objects.
+    imports: BTreeSet<&'a [u8]>,
+    /// Whether all of them could be followed.
+    is_whole: bool,
+}
+
+impl Reach<'_> {
+    /// Whether there is one that `known` knows among them.
+    fn meets(&self, known: &impl Known) -> bool {
+        let mut here = self.targets.iter().chain(&self.called);
+        here.any(|&target| known.is_function(target)) || self.imports.iter().any(|name| known.is_import(name))
+    }
 }
 
 /// Where control goes from an instruction.
@@ -124,7 +152,13 @@ enum Visit {
 impl<'a> Code<'a> {
     /// The code of an ELF file.
     pub fn new(elf: &'a [u8], view: &'a ElfView<'a>, linkage: &'a Linkage<'a>) -> Self {
-        Self { elf, view, linkage }
+        Self {
+            elf,
+            view,
+            linkage,
+            left: Cell::new(MAX_IN_ALL),
+            reaches: RefCell::default(),
+        }
     }
 
     /// The `ret` instructions that end calls of the function at `entry`.
@@ -199,39 +233,39 @@ impl<'a> Code<'a> {
     ///
     /// What those call in turn is not looked at: they are ways to rare ends, such as messages before an abort.
     pub fn is_leaf(&self, entry: Svma, known: &impl Known) -> bool {
-        let mut called = BTreeSet::new();
-        let itself = self.reaches(entry, known, &mut called);
+        let itself = self.reach(entry);
         let by_others = || {
-            let mut further = BTreeSet::new();
-            called
+            itself
+                .called
                 .iter()
-                .any(|&called| self.reaches(called, known, &mut further).unwrap_or(false))
+                .any(|&called| self.reach(called).meets(known))
         };
-        itself == Ok(false) && !by_others()
+        itself.is_whole && !itself.meets(known) && !by_others() && self.left.get() > 0
     }
 
-    /// Whether the function at `entry` jumps to or calls one that `known` knows. Those of the object that it calls are
-    /// added to `called`.
-    fn reaches(&self, entry: Svma, known: &impl Known, called: &mut BTreeSet<Svma>) -> Result<bool, NoExits> {
-        let mut reached = false;
-        self.follow(entry, |_, step| {
-            let to = |target: &Svma| known.is_function(*target);
-            reached |= match step {
-                Step::To(target) | Step::On(Some(target)) => to(target),
-                Step::Calls(Callee::Here(target)) => {
-                    called.insert(*target);
-                    to(target)
-                }
-                Step::Leaves(name) | Step::Calls(Callee::Import(name)) => known.is_import(name),
+    /// What the function at `entry` jumps to or calls. Allocators call a few functions from many: each is followed once.
+    fn reach(&self, entry: Svma) -> Rc<Reach<'a>> {
+        if let Some(known) = self.reaches.borrow().get(&entry) {
+            return Rc::clone(known);
+        }
+        let mut reach = Reach::default();
+        let followed = self.follow(entry, |_, step| {
+            match *step {
+                Step::To(target) | Step::On(Some(target)) => drop(reach.targets.insert(target)),
+                Step::Calls(Callee::Here(target)) => drop(reach.called.insert(target)),
+                Step::Leaves(name) | Step::Calls(Callee::Import(name)) => drop(reach.imports.insert(name)),
                 Step::On(None)
                 | Step::Calls(Callee::Unknown)
                 | Step::Returns
                 | Step::Ends
-                | Step::Unknown => false,
-            };
-            Ok(if reached { Visit::Stop } else { Visit::Continue })
-        })?;
-        Ok(reached)
+                | Step::Unknown => {}
+            }
+            Ok(Visit::Continue)
+        });
+        reach.is_whole = followed.is_ok();
+        let reach = Rc::new(reach);
+        self.reaches.borrow_mut().insert(entry, Rc::clone(&reach));
+        reach
     }
 
     /// Visits every instruction that can be reached from `entry`, each once. A way that is stopped is not followed on.
@@ -250,9 +284,10 @@ impl<'a> Code<'a> {
                 if !seen.insert(at) {
                     break;
                 }
-                if seen.len() > MAX_INSTRUCTIONS {
+                if seen.len() > MAX_INSTRUCTIONS || self.left.get() == 0 {
                     return Err(NoExits::TooLarge);
                 }
+                self.left.set(self.left.get() - 1);
                 if visit(at, &step)? == Visit::Stop {
                     break;
                 }

@@ -5,21 +5,24 @@
 # A boot that takes longer hangs.
 most_seconds=1500
 
-# What is to be known of KERNEL, VERSION or VERSION-arm64, as variables:
+# What is to be known of KERNEL, VERSION, VERSION-arm64 or VERSION-arm64-16k, as variables:
 #   suite, machine, ways    Debian's release, Debian's architecture, ways to attach
+#   pages                   the suffix of Debian's kernels with pages of another size than 4 KiB
 #   system                  where files of that release for that machine are; empty if this machine's own will do
 #   libraries, loader       its directory of libraries, and the path that programs know their loader by
 #   built, tools, programs  directory of what cargo built for it, prefix of its binutils, kept programs to run on it
 #   processor, terminal     what qemu is to emulate, and the guest's device that takes results
 describe() {
     # Since when each way is there: uprobe_multi 6.6, session 6.13.
-    case ${1%-arm64} in
+    case ${1%%-*} in
     6.1) suite=bookworm ways=perf ;;
     6.12) suite=trixie ways=multi,perf ;;
-    *) die "no kernel $1 here: 6.1 (Debian 12) and 6.12 (Debian 13), and the same for arm64 (6.1-arm64)" ;;
+    *) die "no kernel $1 here: 6.1 (Debian 12) and 6.12 (Debian 13), and the same for arm64 (6.1-arm64; 6.12-arm64-16k)" ;;
     esac
+    pages=
+    case $1 in *-16k) pages=-16k ;; esac
     case $1 in
-    *-arm64)
+    *-arm64*)
         machine=arm64 system=$work/$1/root tools=aarch64-linux-gnu- terminal=ttyS0
         libraries=aarch64-linux-gnu loader=lib/ld-linux-aarch64.so.1 built=$target/aarch64-unknown-linux-gnu/debug
         ;;
@@ -31,7 +34,7 @@ describe() {
     # Processors with and without signed return addresses, and programs to go with them.
     case $1 in
     6.1-arm64) programs=arm64 processor=cortex-a72 ;;
-    6.12-arm64) programs=arm64-signed processor=max,pauth-impdef=on ;;
+    6.12-arm64*) programs=arm64-signed processor=max,pauth-impdef=on ;;
     *) programs=amd64 processor=max ;;
     esac
 }
@@ -47,9 +50,9 @@ fetch_kernel() {
     rm -rf "$directory"
     mkdir -p "$directory"
     debian_prepare "$directory" "$suite" "$machine" || die "cannot read what $suite has for $machine"
-    package=$(debian_apt "$directory" apt-cache depends "linux-image-$machine" |
+    package=$(debian_apt "$directory" apt-cache depends "linux-image-$machine$pages" |
         sed -n 's/.*Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1)
-    [ -n "$package" ] || die "linux-image-$machine of $suite depends on no kernel"
+    [ -n "$package" ] || die "linux-image-$machine$pages of $suite depends on no kernel"
     echo "==> fetching $package"
     debian_unpack "$directory" "$package"
     mv "$directory"/root/boot/vmlinuz-* "$directory/vmlinuz"

@@ -9,7 +9,7 @@ use crate::allocator::symbols;
 
 /// Functions that end in each way there is.
 const SOURCE: &str = r#"
-.globl two_rets, tail, outer, plain, wrapped, looks_first, computed, imported, never, wrapper_of_wrapper
+.globl two_rets, tail, outer, plain, wrapped, looks_first, computed, imported, never, wrapper_of_wrapper, endless
 .text
 two_rets: test %rdi, %rdi
     je 1f
@@ -43,6 +43,20 @@ wrapper_of_wrapper: sub $8, %rsp
     call here
     add $8, %rsp
     ret
+# Each calls the next one at 400 places of it.
+.macro calls_of next
+.set place, 0
+.rept 400
+    call \next + place
+.set place, place + 5
+.endr
+    ret
+.endm
+endless: calls_of second
+second: calls_of third
+third: calls_of fourth
+fourth: calls_of fourth
+.type endless,@function
 .type two_rets,@function
 .type tail,@function
 .type outer,@function
@@ -68,6 +82,7 @@ const NAMES: &[&str] = &[
     "imported",
     "never",
     "wrapper_of_wrapper",
+    "endless",
 ];
 
 struct Listed {
@@ -142,6 +157,18 @@ fn exits() {
         assert_eq!(count("imported"), Err(NoExits::LeavesTo("other".into())));
         assert_eq!(exits("imported", &listed(&[], &["other"])), Ok(vec![]));
         assert_eq!(count("never"), Err(NoExits::None));
+    });
+}
+
+/// What takes for ever is followed for a while; what is asked then is not known.
+#[test]
+fn work_is_bounded() {
+    with_code("work", |code, at| {
+        let nothing = listed(&[], &[]);
+        assert!(code.is_leaf(at("plain"), &nothing));
+        assert!(!code.forwards(at("endless"), &listed(&[], &["allocate"])));
+        assert_eq!(code.exits(at("plain"), &nothing), Err(NoExits::TooLarge));
+        assert!(!code.is_leaf(at("plain"), &nothing));
     });
 }
 
