@@ -18,7 +18,7 @@ use super::machine::{self, Flow, Target};
 /// Instructions of one function that are followed at most.
 const MAX_INSTRUCTIONS: usize = 20_000;
 /// Instructions of one object that are followed at most, for all that is asked of it.
-const MAX_IN_ALL: usize = 1 << 20;
+const MAX_IN_ALL: usize = 1 << 21;
 /// `ret` instructions of one function at most.
 const MAX_RETS: usize = 64;
 /// Functions within functions that are followed to see whether they only pass a call on.
@@ -199,10 +199,20 @@ impl<'a> Code<'a> {
     /// Whether every way through the function at `entry` to its end leads through one that `known` knows, so that a
     /// probe there sees what there is to be seen.
     pub fn forwards(&self, entry: Svma, known: &impl Known) -> bool {
-        self.forwards_within(entry, known, MAX_DEPTH)
+        self.forwards_within(entry, known, MAX_DEPTH, &mut HashMap::new())
     }
 
-    fn forwards_within(&self, entry: Svma, known: &impl Known, depth: u8) -> bool {
+    /// `found` is what is known already of functions, when so many more calls are followed.
+    fn forwards_within(
+        &self,
+        entry: Svma,
+        known: &impl Known,
+        depth: u8,
+        found: &mut HashMap<(Svma, u8), bool>,
+    ) -> bool {
+        if let Some(&forwards) = found.get(&(entry, depth)) {
+            return forwards;
+        }
         let mut forwarded = false;
         let mut own_way = false;
         let followed = self.follow(entry, |_, step| {
@@ -214,7 +224,7 @@ impl<'a> Code<'a> {
                 }
                 Step::Calls(Callee::Import(name)) => known.is_import(name),
                 Step::Calls(Callee::Here(target)) => {
-                    let within = || depth > 0 && self.forwards_within(*target, known, depth - 1);
+                    let mut within = || depth > 0 && self.forwards_within(*target, known, depth - 1, found);
                     known.is_function(*target) || within()
                 }
                 Step::Returns | Step::Unknown => {
@@ -226,7 +236,9 @@ impl<'a> Code<'a> {
             forwarded |= passes_on;
             Ok(if passes_on { Visit::Stop } else { Visit::Continue })
         });
-        followed.is_ok() && forwarded && !own_way
+        let forwards = followed.is_ok() && forwarded && !own_way;
+        found.insert((entry, depth), forwards);
+        forwards
     }
 
     /// Whether the function at `entry` reaches none that `known` knows, neither itself nor by a function that it calls.

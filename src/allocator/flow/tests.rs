@@ -43,10 +43,10 @@ wrapper_of_wrapper: sub $8, %rsp
     call here
     add $8, %rsp
     ret
-# Each calls the next one at 400 places of it.
+# Each calls the next one at 1300 places of it.
 .macro calls_of next
 .set place, 0
-.rept 400
+.rept 1300
     call \next + place
 .set place, place + 5
 .endr
