@@ -13,6 +13,7 @@ use common::report::{Amount, Report, Stack};
 use memleak::cli::Cli;
 use memleak::config::Config;
 use memleak::session::{Session, Signals, storages};
+use nix::unistd::{SysconfVar, sysconf};
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -21,54 +22,61 @@ const RELEASE: [&str; 4] = [
     "-pthread",
 ];
 
-const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
+
+/// Bytes of a page here.
+fn page() -> u64 {
+    let bytes = sysconf(SysconfVar::PAGE_SIZE).expect("it is always told");
+    bytes.expect("it is limited").cast_unsigned()
+}
 
 /// A function of the program, the call that it makes, what its mapping is for, the bytes that it was given, and the
 /// bytes that are left of them.
 type Row = (&'static str, &'static str, &'static str, u64, u64);
 
 #[rustfmt::skip]
-const ROWS: &[Row] = &[
-    ("whole", "mmap", "anonymous", 4 * PAGE, 4 * PAGE),
-    ("rounded", "mmap", "anonymous", 5 * PAGE, 5 * PAGE),
-    ("unmapped", "mmap", "anonymous", 4 * PAGE, 0),
-    ("head_cut", "mmap", "anonymous", 10 * PAGE, 7 * PAGE),
-    ("tail_cut", "mmap", "anonymous", 10 * PAGE, 7 * PAGE),
-    ("middle_cut", "mmap", "anonymous", 10 * PAGE, 5 * PAGE),
-    ("cut_to_pieces_and_gone", "mmap", "anonymous", 3 * PAGE, 0),
-    ("span_low", "mmap", "anonymous", 4 * PAGE, 2 * PAGE),
-    ("span_middle", "mmap", "anonymous", 4 * PAGE, 0),
-    ("span_high", "mmap", "anonymous", 4 * PAGE, PAGE),
-    // Three neighbours, a hole, and what failed to grow and its stopper were mapped over it.
-    ("room", "mmap", "reservation", 64 * PAGE, (64 - 12 - 10 - 5) * PAGE),
-    ("covered", "mmap", "anonymous", 8 * PAGE, 6 * PAGE),
-    ("cover", "mmap", "anonymous", 2 * PAGE, 2 * PAGE),
-    ("not_replaced", "mmap", "anonymous", 4 * PAGE, 4 * PAGE),
-    ("grow_old", "mmap", "anonymous", 4 * PAGE, 0),
-    ("grow", "mremap", "anonymous", 6 * PAGE, 6 * PAGE),
-    ("shrink_old", "mmap", "anonymous", 8 * PAGE, 0),
-    ("shrink", "mremap", "anonymous", 3 * PAGE, 3 * PAGE),
-    // Its last three pages, of which two are told to move.
-    ("move_old", "mmap", "anonymous", 4 * PAGE, 2 * PAGE),
-    ("move_part", "mremap", "anonymous", 5 * PAGE, 5 * PAGE),
-    ("fixed_old", "mmap", "anonymous", 4 * PAGE, 0),
-    ("fixed_under", "mmap", "anonymous", 8 * PAGE, 4 * PAGE),
-    ("fixed", "mremap", "anonymous", 4 * PAGE, 4 * PAGE),
-    ("stay_old", "mmap", "anonymous", 4 * PAGE, 4 * PAGE),
-    ("stay", "mremap", "anonymous", 4 * PAGE, 4 * PAGE),
-    ("duplicated", "mmap", "shared", 4 * PAGE, 4 * PAGE),
-    ("duplicate", "mremap", "shared", 4 * PAGE, 4 * PAGE),
-    ("stuck", "mmap", "anonymous", 4 * PAGE, 4 * PAGE),
-    ("stopper", "mmap", "anonymous", PAGE, PAGE),
-    ("kept_by_failure", "mmap", "anonymous", 4 * PAGE, 4 * PAGE),
-    ("huge_reservation", "mmap", "reservation", 2 << 40, 2 << 40),
-    ("growing_break", "brk", "anonymous", 5 * PAGE, 5 * PAGE),
-    ("growing_break_more", "brk", "anonymous", 7 * PAGE, 4 * PAGE),
-    ("file", "mmap", "file", PAGE, PAGE),
-    // The block and malloc's own two words, in whole pages.
-    ("from_malloc", "mmap", "allocator", 8 * MIB + PAGE, 8 * MIB + PAGE),
-];
+fn rows(page: u64) -> Vec<Row> {
+    vec![
+        ("whole", "mmap", "anonymous", 4 * page, 4 * page),
+        ("rounded", "mmap", "anonymous", 5 * page, 5 * page),
+        ("unmapped", "mmap", "anonymous", 4 * page, 0),
+        ("head_cut", "mmap", "anonymous", 10 * page, 7 * page),
+        ("tail_cut", "mmap", "anonymous", 10 * page, 7 * page),
+        ("middle_cut", "mmap", "anonymous", 10 * page, 5 * page),
+        ("cut_to_pieces_and_gone", "mmap", "anonymous", 3 * page, 0),
+        ("span_low", "mmap", "anonymous", 4 * page, 2 * page),
+        ("span_middle", "mmap", "anonymous", 4 * page, 0),
+        ("span_high", "mmap", "anonymous", 4 * page, page),
+        // Three neighbours, a hole, and what failed to grow and its stopper were mapped over it.
+        ("room", "mmap", "reservation", 64 * page, (64 - 12 - 10 - 5) * page),
+        ("covered", "mmap", "anonymous", 8 * page, 6 * page),
+        ("cover", "mmap", "anonymous", 2 * page, 2 * page),
+        ("not_replaced", "mmap", "anonymous", 4 * page, 4 * page),
+        ("grow_old", "mmap", "anonymous", 4 * page, 0),
+        ("grow", "mremap", "anonymous", 6 * page, 6 * page),
+        ("shrink_old", "mmap", "anonymous", 8 * page, 0),
+        ("shrink", "mremap", "anonymous", 3 * page, 3 * page),
+        // Its last three pages, of which two are told to move.
+        ("move_old", "mmap", "anonymous", 4 * page, 2 * page),
+        ("move_part", "mremap", "anonymous", 5 * page, 5 * page),
+        ("fixed_old", "mmap", "anonymous", 4 * page, 0),
+        ("fixed_under", "mmap", "anonymous", 8 * page, 4 * page),
+        ("fixed", "mremap", "anonymous", 4 * page, 4 * page),
+        ("stay_old", "mmap", "anonymous", 4 * page, 4 * page),
+        ("stay", "mremap", "anonymous", 4 * page, 4 * page),
+        ("duplicated", "mmap", "shared", 4 * page, 4 * page),
+        ("duplicate", "mremap", "shared", 4 * page, 4 * page),
+        ("stuck", "mmap", "anonymous", 4 * page, 4 * page),
+        ("stopper", "mmap", "anonymous", page, page),
+        ("kept_by_failure", "mmap", "anonymous", 4 * page, 4 * page),
+        ("huge_reservation", "mmap", "reservation", 2 << 40, 2 << 40),
+        ("growing_break", "brk", "anonymous", 5 * page, 5 * page),
+        ("growing_break_more", "brk", "anonymous", 7 * page, 4 * page),
+        ("file", "mmap", "file", page, page),
+        // The block and malloc's own two words, in whole pages.
+        ("from_malloc", "mmap", "allocator", 8 * MIB + page, 8 * MIB + page),
+    ]
+}
 
 /// Functions whose calls give nothing.
 const GIVING_NOTHING: &[&str] = &[
@@ -103,7 +111,7 @@ fn trace(test: &str, flags: &[&str]) -> Report {
 #[test]
 fn every_call_leaves_exactly_what_is_mapped() {
     let report = trace("calls", &[]);
-    for &(site, call, kind, given, left) in ROWS {
+    for (site, call, kind, given, left) in rows(page()) {
         let through = report.through(site);
         let of_call: Vec<_> = through
             .into_iter()
@@ -162,7 +170,7 @@ fn mappings_beyond_the_capacity_are_counted() {
         "{report}"
     );
     let whole = report.only_through("whole");
-    assert_eq!(whole.outstanding.bytes, 4 * PAGE, "{whole}");
+    assert_eq!(whole.outstanding.bytes, 4 * page(), "{whole}");
 }
 
 /// A child's unmapping of what it has of its parent leaves the parent's alone; its own mappings, and those of what it
@@ -184,15 +192,15 @@ fn children_have_mappings_of_their_own() {
         ("", 37, Some("exited")),
     ] {
         let is_it = |stack: &&Stack| match site {
-            "" => stack.outstanding.bytes == pages * PAGE,
+            "" => stack.outstanding.bytes == pages * page(),
             site => stack.passes(site),
         };
         let found: Vec<_> = report.stacks.iter().filter(is_it).collect();
         let [stack] = found[..] else {
             panic!("one stack of {site} {pages}:\n{report}");
         };
-        assert_eq!(stack.outstanding.bytes, pages * PAGE, "{stack}");
-        assert_eq!(stack.allocated.bytes, pages * PAGE, "{stack}");
+        assert_eq!(stack.outstanding.bytes, pages * page(), "{stack}");
+        assert_eq!(stack.allocated.bytes, pages * page(), "{stack}");
         assert_eq!(stack.ended.as_deref(), ended, "{stack}");
         assert_eq!(stack.pid == program.pid(), site == "of_parent", "{stack}");
     }

@@ -5,7 +5,7 @@
 #include "handshake.h"
 #include "keep.h"
 
-#define PAGE 4096UL
+#define PAGE ((unsigned long)sysconf(_SC_PAGESIZE))
 
 #define SITE(name, pages)                                                                               \
 	static NOINLINE char *name(void)                                                                \

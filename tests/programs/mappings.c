@@ -10,7 +10,7 @@
 #include "handshake.h"
 #include "keep.h"
 
-#define PAGE 4096UL
+#define PAGE ((unsigned long)sysconf(_SC_PAGESIZE))
 #define RW (PROT_READ | PROT_WRITE)
 #define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
 

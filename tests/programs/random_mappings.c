@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include "handshake.h"
 
-#define PAGE 4096UL
+#define PAGE ((unsigned long)sysconf(_SC_PAGESIZE))
 #define THREADS 4
 #define WINDOW 64UL
 #define LOOSE 32
