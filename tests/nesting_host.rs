@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use common::compile::compile_for_host;
 use common::host::HostMapping;
@@ -78,7 +78,8 @@ const OUTER: Call = Call {
 
 struct Host {
     architecture: Architecture,
-    library: Library,
+    /// What it is given is in variables of its own: it answers one test at a time.
+    library: Mutex<Library>,
 }
 
 /// A stack on which the outer call has gone on, and the function that begins.
@@ -137,7 +138,7 @@ impl Host {
             let library = unsafe { Library::new(&object) }.expect("the shared object loads");
             Self {
                 architecture,
-                library,
+                library: Mutex::new(library),
             }
         })
     }
@@ -188,9 +189,11 @@ impl Host {
             pc: case.probed_at,
             module: case.module,
         };
-        // SAFETY: the symbol has this type (tests/host_bpf/nesting.c), and all that it is given outlives the call.
+        let library = self.library.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the symbol has this type (tests/host_bpf/nesting.c), all that it is given outlives the call, and no other
+        // call is made meanwhile.
         unsafe {
-            let goes_on: Symbol<'_, GoesOn> = self.library.get(b"host_goes_on\0").expect("it is exported");
+            let goes_on: Symbol<'_, GoesOn> = library.get(b"host_goes_on\0").expect("it is exported");
             goes_on(
                 mappings.as_ptr(),
                 4,

@@ -263,9 +263,15 @@ impl<'a> Code<'a> {
         let mut reach = Reach::default();
         let followed = self.follow(entry, |_, step| {
             match *step {
-                Step::To(target) | Step::On(Some(target)) => drop(reach.targets.insert(target)),
-                Step::Calls(Callee::Here(target)) => drop(reach.called.insert(target)),
-                Step::Leaves(name) | Step::Calls(Callee::Import(name)) => drop(reach.imports.insert(name)),
+                Step::To(target) | Step::On(Some(target)) => {
+                    reach.targets.insert(target);
+                }
+                Step::Calls(Callee::Here(target)) => {
+                    reach.called.insert(target);
+                }
+                Step::Leaves(name) | Step::Calls(Callee::Import(name)) => {
+                    reach.imports.insert(name);
+                }
                 Step::On(None)
                 | Step::Calls(Callee::Unknown)
                 | Step::Returns
