@@ -66,6 +66,8 @@ impl Terminal {
             .open(&path);
         let slave = OwnedFd::from(slave.expect("the other end"));
         set_size(&path, 24, 80);
+        // Of nobody's making yet: the program may be quick.
+        let before = tcgetattr(&slave).expect("a terminal");
         let mut command = match session {
             Session::Own => Command::new("setsid"),
             Session::None => Command::new("env"),
@@ -97,7 +99,7 @@ impl Terminal {
             master: Some(master),
             reader: Some(reader),
             is_gone,
-            before: tcgetattr(&slave).expect("a terminal"),
+            before,
             path,
             slave,
             emulator,
