@@ -109,7 +109,7 @@ make_root() {
     rm -rf "$root"
     # It becomes `/`, which is everybody's.
     mkdir -m 755 "$root"
-    for directory in bin compilers dev etc proc programs root sys tests tmp "usr/lib/$libraries" var/tmp; do
+    for directory in bin compilers dev etc mnt proc programs root sys tests tmp "usr/lib/$libraries" var/tmp; do
         mkdir -p "$root/$directory"
     done
     ln -s usr/lib "$root/lib"
