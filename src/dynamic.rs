@@ -58,13 +58,12 @@ impl<'a> Dynamic<'a> {
 
     /// `DT_NEEDED`: names by which it asks for others.
     pub(crate) fn needed(&self) -> impl Iterator<Item = &'a [u8]> {
-        let names = self.values(elf::DT_NEEDED).take(MAX_NEEDED);
-        names.filter_map(|offset| self.name(offset))
+        self.names(elf::DT_NEEDED).take(MAX_NEEDED)
     }
 
     /// `DT_SONAME`: the name by which others ask for it.
     pub(crate) fn soname(&self) -> Option<&'a [u8]> {
-        self.values(elf::DT_SONAME).find_map(|offset| self.name(offset))
+        self.names(elf::DT_SONAME).next()
     }
 
     /// What the first entry with a tag says.
@@ -91,8 +90,11 @@ impl<'a> Dynamic<'a> {
         Some(StringTable::new(strings, 0, stated.min(strings.len().ok()?)))
     }
 
-    fn name(&self, offset: u64) -> Option<&'a [u8]> {
-        self.strings()?.get(u32::try_from(offset).ok()?).ok()
+    /// What entries with a tag are as names; the table of these is looked up once.
+    fn names(&self, tag: elf::DynamicTag) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let strings = self.strings();
+        self.values(tag)
+            .filter_map(move |offset| strings?.get(u32::try_from(offset).ok()?).ok())
     }
 
     fn values(&self, tag: elf::DynamicTag) -> impl Iterator<Item = u64> + use<'a> {

@@ -78,6 +78,7 @@ pub struct Code<'a> {
     linkage: &'a Linkage<'a>,
     /// Instructions that may still be followed.
     left: Cell<usize>,
+    /// What is known of functions already.
     reaches: RefCell<HashMap<Svma, Rc<Reach<'a>>>>,
 }
 

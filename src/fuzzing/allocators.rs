@@ -65,11 +65,11 @@ pub(super) fn check_functions(bytes: &[u8]) -> usize {
     };
     let linkage = Linkage::of(bytes);
     let code = Code::new(bytes, &elf, &linkage);
+    let known = Named {
+        symbols: &symbols,
+        catalog: &catalog,
+    };
     for symbol in &symbols {
-        let known = Named {
-            symbols: &symbols,
-            catalog: &catalog,
-        };
         if let Some(function) = function_code(bytes, &elf, symbol.svma, symbol.size)
             && let Ok(choice) = sites::choose(&function, 0..3)
         {
