@@ -17,6 +17,7 @@ use crate::leak::Order;
 use crate::output::Destination;
 use crate::recording;
 use crate::report::{CallsTold, Format, Quantity, Reports};
+use crate::symbolize::NameStyle;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 
 /// A trace that can be attempted.
@@ -121,6 +122,8 @@ pub struct View {
     pub depth: Option<NonZeroUsize>,
     /// How many blocks are listed; without it, none are.
     pub list: Option<ListLimits>,
+    /// How names are written for people.
+    pub names: NameStyle,
 }
 
 impl Default for View {
@@ -131,6 +134,7 @@ impl Default for View {
             quantity: Quantity::default(),
             depth: None,
             list: None,
+            names: NameStyle::default(),
         }
     }
 }

@@ -109,6 +109,7 @@ const GROUPS: &[Group] = &[
             rare("show_allocs", Anyone),
             rare("combined_only", Anyone),
             rare("perf_max_stack_depth", Anyone),
+            rare("verbatim_names", Anyone),
             rare("debuginfod", Trusted),
         ],
     },

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::names::NameArgs;
 use crate::config::{ConfigError, View, parse_depth, parse_older};
 use crate::leak::Order;
 use crate::report::Format;
@@ -33,6 +34,9 @@ pub struct ViewArgs {
     /// They are walked to their end all the same, and what reports say of that is about the whole stacks.
     #[arg(long, value_name = "N")]
     pub perf_max_stack_depth: Option<String>,
+    /// How names are written.
+    #[command(flatten)]
+    pub names: NameArgs,
 }
 
 /// What stacks are ranked by.
@@ -79,6 +83,7 @@ impl ViewArgs {
             sort: self.sort.into(),
             depth: depth.transpose()?,
             list: list.transpose()?,
+            names: self.names.into(),
             ..View::default()
         })
     }

@@ -19,6 +19,7 @@ use crate::report::{
     Compared, KernelFacts, KindTotals, Measure, ModuleFacts, Quantity, Report, Stack, StackRecent,
     TargetFacts, Unit,
 };
+use crate::symbolize::NameStyle;
 
 /// Bytes of texts in one report that are not among its stacks.
 const MOST_TEXT_BYTES: usize = 64 << 20;
@@ -131,6 +132,7 @@ pub(super) fn report(stacks: Stacks<'_>, report: schema::Report) -> Result<Repor
         elapsed: duration(report.elapsed_ns),
         unwind: unwind(&report.unwind)?,
         top: usize::try_from(report.top).unwrap_or(usize::MAX),
+        names: NameStyle::default(),
         depth: report
             .depth
             .map(|depth| usize::try_from(depth).unwrap_or(usize::MAX)),

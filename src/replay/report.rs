@@ -19,6 +19,7 @@ use crate::output::{Destination, Output, write_document};
 use crate::recording::{Anonymizer, Ending, Recorder, Recording, Settings};
 use crate::report::{Consumer, Format, Quantity, Report, Span, Stack, counted, size};
 use crate::session::is_broken_pipe;
+use crate::symbolize::NameStyle;
 
 /// Which reports of a recording are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct ReportOptions {
     pub top: Option<usize>,
     /// What they are ranked by, if not as they were then.
     pub sort: Option<Order>,
+    /// How names are written.
+    pub names: NameStyle,
     /// What flame graphs show, if not what they were to show then.
     pub quantity: Option<Quantity>,
     /// Whether names are replaced.
@@ -98,7 +101,11 @@ fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) ->
         is_gone: false,
     };
     let mut gate = Gate::open(&options.gate, &mut shown)?;
-    let read = |index| anyhow::Ok(Arc::new(read(recording, index)?.report));
+    let read = |index| {
+        let mut report = read(recording, index)?.report;
+        report.names = options.names;
+        anyhow::Ok(Arc::new(report))
+    };
     if options.gate.is_about_growth() {
         for index in 0..chosen.start {
             gate.note_earlier(&read(index)?);
@@ -229,6 +236,7 @@ mod tests {
             destination,
             top: None,
             sort: None,
+            names: NameStyle::default(),
             quantity: None,
             anonymize: false,
             record: None,

@@ -55,6 +55,7 @@ use crate::collect::{
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
+use crate::symbolize::NameStyle;
 use crate::symbolize::frame::Symbolized;
 pub use calls::{Call, CallsTold, Reports};
 pub use dialect::{Beside, Stage};
@@ -86,6 +87,8 @@ pub struct Report {
     pub unwind: Unwind,
     /// How many stacks formats for people show.
     pub top: usize,
+    /// How formats for people write names; not recorded.
+    pub names: NameStyle,
     /// What formats that have one number for each stack show.
     pub quantity: Quantity,
     /// The most frames that stacks have, if the user set a limit; what is alike in these is one stack.

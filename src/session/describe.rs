@@ -110,6 +110,7 @@ pub(super) fn report(
         elapsed: snapshot.elapsed,
         unwind,
         top,
+        names: view.names,
         quantity: view.quantity,
         depth: view.depth.map(NonZeroUsize::get),
         compared: recently.compared(view),

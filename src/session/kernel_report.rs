@@ -87,6 +87,7 @@ pub(super) fn report(
         elapsed: snapshot.elapsed,
         unwind: Unwind::Dwarf,
         top: facts.top,
+        names: facts.view.names,
         quantity: facts.view.quantity,
         depth: facts.view.depth.map(NonZeroUsize::get),
         compared: recently.compared(&facts.view),
