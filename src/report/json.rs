@@ -31,6 +31,7 @@ use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
 use crate::collect::RegionKind;
 use crate::leak::{EndGroup, ModuleSteps};
+use crate::symbolize::abbreviated;
 use crate::symbolize::frame::InlinedFrame;
 
 use recent::{RecentJson, StackRecentJson};
@@ -217,6 +218,9 @@ pub(crate) struct FrameJson {
     address: Option<String>,
     found_by: &'static str,
     symbol: Option<String>,
+    /// As formats for people have it, if that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol_short: Option<String>,
     offset: Option<u64>,
     file: Option<String>,
     line: Option<u32>,
@@ -226,6 +230,8 @@ pub(crate) struct FrameJson {
 #[derive(Serialize)]
 struct InlinedJson {
     symbol: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol_short: Option<String>,
     file: Option<String>,
     line: Option<u32>,
 }
@@ -398,6 +404,7 @@ impl From<&Frame> for FrameJson {
             address: own_address(&frame.at),
             found_by: frame.found_by.name(),
             symbol: names.symbol.as_ref().map(|symbol| symbol.name.clone()),
+            symbol_short: names.symbol.as_ref().and_then(|symbol| short(&symbol.name)),
             offset: names.symbol.as_ref().and_then(|symbol| symbol.offset),
             file: names.file.clone(),
             line: names.line,
@@ -410,9 +417,18 @@ impl From<&InlinedFrame> for InlinedJson {
     fn from(inlined: &InlinedFrame) -> Self {
         Self {
             symbol: inlined.symbol.clone(),
+            symbol_short: inlined.symbol.as_deref().and_then(short),
             file: inlined.file.clone(),
             line: inlined.line,
         }
+    }
+}
+
+/// The abbreviated name, if the name is longer.
+fn short(name: &str) -> Option<String> {
+    match abbreviated(name) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(short) => Some(short),
     }
 }
 

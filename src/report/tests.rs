@@ -5,6 +5,7 @@ mod flame;
 mod gperftools;
 mod hostile;
 pub(crate) mod made;
+mod names;
 mod people;
 mod recent;
 mod speedscope;

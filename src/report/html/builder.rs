@@ -203,6 +203,7 @@ impl<'a> Builder<'a> {
             .collect();
         let Tables {
             texts,
+            exact,
             modules,
             frames,
             callers,
@@ -218,6 +219,7 @@ impl<'a> Builder<'a> {
             more_processes: model.processes.len().saturating_sub(self.process_rows.len()),
             processes: self.process_rows,
             strings: texts,
+            exact,
             modules,
             frames,
             callers,

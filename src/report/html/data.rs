@@ -30,6 +30,8 @@ pub(super) struct Data {
     pub(super) more_processes: usize,
     /// The first is no text.
     pub(super) strings: Vec<String>,
+    /// Of names that are abbreviated, and what they are exactly; several can be one in short.
+    pub(super) exact: Vec<(u32, u32)>,
     /// Path, build-id. The first is no module.
     pub(super) modules: Vec<(u32, String)>,
     pub(super) frames: Vec<FrameRow>,

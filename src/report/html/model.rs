@@ -20,6 +20,7 @@ use crate::bpf::Sampling;
 use crate::collect::{AGE_BOUNDS, Amount, RegionKind};
 use crate::report::estimates::whole;
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, Suppression, TargetFacts};
+use crate::symbolize::NameStyle;
 use crate::symbolize::frame::Symbolized;
 
 /// The number of no module, and of the node above all roots.
@@ -98,6 +99,8 @@ pub(super) struct Model {
     pub(super) are_estimates: bool,
     /// When the baseline was marked, as time since the attach.
     marked_at: Option<Duration>,
+    /// How names are written, by the last report.
+    pub(super) style: NameStyle,
     /// What was traced, by the last report.
     pub(super) trace: Trace,
     /// How far stacks and amounts can be trusted, by the last report.
@@ -144,6 +147,7 @@ impl Model {
             memory: residents(report),
         };
         self.snapshots.add(snapshot, most);
+        self.style = report.names;
         self.trace = Trace::from(report);
         self.health = Some(Health::of(report));
     }

@@ -381,3 +381,38 @@ fn pages_of_little() {
     let data = data_of(&Page::default());
     assert_eq!(data["snapshots"].as_array().unwrap().len(), 0);
 }
+
+/// The exact names of what is abbreviated are there, each once; without abbreviations, there are none.
+#[test]
+fn exact_names() {
+    let module = module("/bin/p", None);
+    let frames = [
+        "std::vector<int, std::allocator<int> >::f()",
+        "std::vector<int, std::allocator<int>>::f()",
+        "main",
+    ];
+    let frames = (0..)
+        .zip(frames)
+        .map(|(at, name)| frame(location(&module, 0x10 * (at + 1)), FoundBy::Cfi, named(name, 1)));
+    let mut one = report(vec![stack(amount(1, 1), End::Complete, None, frames.collect())]);
+    let exact = |report: &Report| {
+        let mut page = Page::default();
+        page.add(report);
+        let data = data_of(&page);
+        let text = |number: &Value| data["strings"][number.as_u64().unwrap() as usize].to_string();
+        let pairs = data["exact"].as_array().unwrap().iter();
+        pairs
+            .map(|pair| [text(&pair[0]), text(&pair[1])])
+            .collect::<Vec<_>>()
+    };
+    let short = "\"std::vector<int>::f()\"";
+    assert_eq!(
+        exact(&one),
+        [
+            [short, "\"std::vector<int, std::allocator<int>>::f()\""],
+            [short, "\"std::vector<int, std::allocator<int> >::f()\""],
+        ]
+    );
+    one.names = crate::symbolize::NameStyle::Verbatim;
+    assert!(exact(&one).is_empty());
+}

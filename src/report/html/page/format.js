@@ -132,8 +132,8 @@ function shape(tag, attributes = {}, ...children) {
 }
 
 /** Text that came from a process: letters of other scripts do not turn what is around them. */
-function foreign(text, classes = "") {
-  return element("bdi", { class: classes || null }, text);
+function foreign(text, classes = "", title = null) {
+  return element("bdi", { class: classes || null, title }, text);
 }
 
 /** A bar of parts, each a number, a colour and a name; as wide as their shares, which those who listen are told. */

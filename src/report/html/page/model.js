@@ -72,7 +72,12 @@ class Trace {
    * Each frame has one for its function and one for each function inlined there, outermost first.
    */
   #nameFrames() {
-    const { strings } = this.data;
+    const { strings, exact } = this.data;
+    this.exactNames = new Map();
+    for (const [short, whole] of exact) {
+      const known = this.exactNames.get(strings[short]);
+      this.exactNames.set(strings[short], known ? `${known}\n${strings[whole]}` : strings[whole]);
+    }
     this.boxes = [];
     this.boxNumbers = new Map();
     this.frames = this.data.frames.map(([module, address, foundBy, symbol, offset, file, line, inlined]) => {
@@ -114,6 +119,11 @@ class Trace {
       frames.push(this.frames[this.data.node_frames[node]]);
     }
     return frames;
+  }
+
+  /** The whole of a function's name, or of those that are the same in short; null if there is no more to it. */
+  exactName(name) {
+    return this.exactNames.get(name) ?? null;
   }
 
   /** What a frame is called where it stands alone. */
