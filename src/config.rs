@@ -115,7 +115,7 @@ pub struct View {
     /// Blocks younger than this are hidden from people. Without it, ages are not looked at.
     pub older: Option<Duration>,
     /// What stacks are ranked by.
-    pub sort: Order,
+    pub sort: Option<Order>,
     /// What is shown of a stack where there is one number for each.
     pub quantity: Quantity,
     /// Frames of a stack, the innermost; without it, all.
@@ -130,7 +130,7 @@ impl Default for View {
     fn default() -> Self {
         Self {
             older: Some(Duration::from_millis(500)),
-            sort: Order::default(),
+            sort: None,
             quantity: Quantity::default(),
             depth: None,
             list: None,

@@ -85,6 +85,7 @@ impl PlaceArgs {
         Ok(Destination {
             file,
             overwrite: self.force,
+            is_verbose: false,
         })
     }
 }
@@ -140,6 +141,7 @@ mod tests {
         let to = |file: &str| Destination {
             file: Some(file.into()),
             overwrite: false,
+            ..Destination::default()
         };
         for (arguments, expected) in [
             ("", (Format::Text, Destination::default())),

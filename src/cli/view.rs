@@ -21,8 +21,10 @@ pub struct ViewArgs {
     #[arg(short = 'C', long)]
     pub combined_only: bool,
     /// What stacks are ranked by.
-    #[arg(long, value_enum, default_value = "size", value_name = "ORDER")]
-    pub sort: OrderArg,
+    ///
+    /// [default: suspicion in formats for people, else size]
+    #[arg(long, value_enum, value_name = "ORDER")]
+    pub sort: Option<OrderArg>,
     /// List the blocks of each stack with their addresses and sizes, except those that -o hides.
     ///
     /// A text report lists the 10 largest of each stack shown, JSON the 1000 largest of each stack, bcc and libbpf all; what
@@ -46,8 +48,10 @@ pub enum OrderArg {
     Size,
     /// Blocks.
     Count,
-    /// Bytes that came less bytes that went since the mark (SIGUSR1), or without one since the last report.
+    /// Net growth in bytes since the mark (SIGUSR1), or without one since the last report.
     Growth,
+    /// How much they behave like leaks: by growth over all reports, how certain and steady it is, and how blocks live.
+    Suspicion,
 }
 
 impl From<OrderArg> for Order {
@@ -56,6 +60,7 @@ impl From<OrderArg> for Order {
             OrderArg::Size => Self::Size,
             OrderArg::Count => Self::Count,
             OrderArg::Growth => Self::Growth,
+            OrderArg::Suspicion => Self::Suspicion,
         }
     }
 }
@@ -80,7 +85,7 @@ impl ViewArgs {
         });
         Ok(View {
             older,
-            sort: self.sort.into(),
+            sort: self.sort.map(Into::into),
             depth: depth.transpose()?,
             list: list.transpose()?,
             names: self.names.into(),
@@ -164,12 +169,14 @@ mod tests {
         }
     }
 
-    /// The order of stacks is by size if nothing is said.
+    /// Without a choice the order is the format's.
     #[test]
     fn order() {
         let sort = |arguments: &str| view(arguments).map(|view| view.sort);
-        assert_eq!(sort(""), Ok(Order::Size));
-        assert_eq!(sort("--sort count"), Ok(Order::Count));
-        assert_eq!(sort("--sort growth"), Ok(Order::Growth));
+        assert_eq!(sort(""), Ok(None));
+        assert_eq!(sort("--sort size"), Ok(Some(Order::Size)));
+        assert_eq!(sort("--sort count"), Ok(Some(Order::Count)));
+        assert_eq!(sort("--sort growth"), Ok(Some(Order::Growth)));
+        assert_eq!(sort("--sort suspicion"), Ok(Some(Order::Suspicion)));
     }
 }

@@ -199,6 +199,10 @@ impl Consumer for Exporting<'_> {
     fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         self.others.tell(calls)
     }
+
+    fn begin_report(&mut self, is_last: bool) {
+        self.others.begin_report(is_last);
+    }
 }
 
 /// A token in the environment, if there is one.

@@ -16,7 +16,7 @@ use anstream::{AutoStream, ColorChoice};
 use thiserror::Error;
 
 use crate::report::paint::Painted;
-use crate::report::{self, Beside, Call, Consumer, Format, Page, Report, Span, Stage};
+use crate::report::{self, Beside, Call, Consumer, Format, Page, People, Report, Screen, Span, Stage};
 pub(crate) use file::{File, remedy};
 pub use reader::await_end_of_reader;
 
@@ -27,6 +27,8 @@ pub struct Destination {
     pub file: Option<PathBuf>,
     /// Whether a file that is there is replaced.
     pub overwrite: bool,
+    /// Whether text for people leaves nothing out.
+    pub is_verbose: bool,
 }
 
 /// There is no way to put reports where they should go.
@@ -117,6 +119,9 @@ pub struct Output {
     place: Place,
     /// How that is called.
     name: String,
+    people: People,
+    /// The next report is the last.
+    is_last: bool,
     at_end: AtEnd,
 }
 
@@ -210,8 +215,18 @@ impl Output {
         let name = destination.file.as_deref().map_or(STANDARD.to_owned(), named);
         Ok(Self {
             format,
+            people: People::new(Screen {
+                width: match &place {
+                    Place::Standard => {
+                        terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into())
+                    }
+                    Place::File(_) => None,
+                },
+                is_verbose: destination.is_verbose,
+            }),
             place,
             name,
+            is_last: false,
             at_end: AtEnd::Nothing,
         })
     }
@@ -234,9 +249,16 @@ impl Output {
     }
 
     fn write(&mut self, report: &Report) -> io::Result<()> {
-        let format = self.format;
+        let (format, is_last) = (self.format, self.is_last);
         let is_painted = matches!(self.place, Place::Standard) && format.is_for_people() && is_painted();
-        self.with_place(|out| paint(is_painted, out, |out| report::render(report, format, out)))?;
+        let mut people = std::mem::take(&mut self.people);
+        self.with_place(|out| {
+            paint(is_painted, out, |out| match format {
+                Format::Text => people.write(report, is_last, out),
+                _ => report::render(report, format, out),
+            })
+        })?;
+        self.people = people;
         for line in format.beside(report) {
             match line {
                 // Nothing is left to tell if standard error is gone.
@@ -264,6 +286,10 @@ fn buffered(out: &mut dyn Write, write: impl FnOnce(&mut dyn Write) -> io::Resul
 }
 
 impl Consumer for Output {
+    fn begin_report(&mut self, is_last: bool) {
+        self.is_last = is_last;
+    }
+
     fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         match (self.format.span(), &mut self.at_end) {
             (Span::EachReport, _) => self.write(report)?,

@@ -111,7 +111,9 @@ fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) ->
             gate.note_earlier(&read(index)?);
         }
     }
+    let last = chosen.end - 1;
     for index in chosen {
+        gate.begin_report(index == last);
         gate.take(&read(index)?)?;
     }
     let is_whole = matches!(recording.ending(), Ending::Done { .. });
@@ -137,6 +139,10 @@ struct Shown<'a> {
 }
 
 impl Consumer for Shown<'_> {
+    fn begin_report(&mut self, is_last: bool) {
+        self.output.begin_report(is_last);
+    }
+
     fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         if self.is_gone {
             return Ok(());
@@ -161,8 +167,8 @@ impl Shown<'_> {
             Some(anonymizer) => anonymizer.report(report),
             None => report.clone(),
         };
-        if let Some(order) = options.sort {
-            report.sort(order);
+        if options.sort.is_some() {
+            report.sort(options.sort);
         }
         report.top = options.top.unwrap_or(report.top);
         report.quantity = options.quantity.unwrap_or(report.quantity);
@@ -227,6 +233,7 @@ mod tests {
         let destination = Destination {
             file: Some(directory.path().join("out")),
             overwrite: true,
+            ..Destination::default()
         };
         let options = ReportOptions {
             file,
@@ -318,7 +325,9 @@ mod tests {
             sort: Some(Order::Count),
             ..options.clone()
         };
-        assert!(shown(&text).contains("Top 1 stacks"));
+        let shown_text = shown(&text);
+        assert!(shown_text.contains("1 more site with"), "{shown_text}");
+        assert_eq!(shown_text.matches("end: ").count(), 1, "{shown_text}");
         let nameless = ReportOptions {
             anonymize: true,
             ..options.clone()

@@ -25,6 +25,7 @@ use overhead::OverheadJson;
 
 use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
+use super::owner::{Owner, owner};
 use super::text::is_format;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::allocator::Name;
@@ -186,6 +187,9 @@ struct StackJson {
     allocator: Name,
     /// With `--mmap`: what the mappings are for.
     kind: Option<&'static str>,
+    /// The same in other runs of the same builds, and in metrics.
+    site: String,
+    responsible: Option<ResponsibleJson>,
     outstanding: AmountJson,
     allocated: AmountJson,
     #[serde(flatten)]
@@ -200,6 +204,28 @@ struct StackJson {
     /// The rule of the user's that leaves it out of reports for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     suppressed_by: Option<String>,
+}
+
+/// The innermost function that is not an allocator's, the language runtime's or the standard library's.
+#[derive(Serialize)]
+struct ResponsibleJson {
+    /// Its place in `frames`.
+    frame: usize,
+    /// Its place in that frame's `inlined`; null for the function that holds the code.
+    inlined: Option<usize>,
+    /// Its name, or its place in its module.
+    symbol: String,
+}
+
+impl ResponsibleJson {
+    fn of(stack: &Stack) -> Option<Self> {
+        let Owner { function, frame, at } = owner(stack)?;
+        Some(Self {
+            frame: at.0,
+            inlined: Some(at.1).filter(|&inlined| inlined < frame.names.inlined.len()),
+            symbol: function.into_owned(),
+        })
+    }
 }
 
 #[derive(Serialize)]
@@ -368,6 +394,8 @@ impl StackJson {
             ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator.clone(),
             kind: stack.kind.map(RegionKind::name),
+            site: format!("{:016x}", stack.id()),
+            responsible: ResponsibleJson::of(stack),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
             recent: StackRecentJson::of(&stack.recent, report),

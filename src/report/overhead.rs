@@ -9,10 +9,25 @@ use crate::overhead::{Governed, Overhead, Spent};
 
 /// Lines of the closing block; none where nothing was spent.
 pub(super) fn lines(report: &Report) -> Vec<String> {
-    match &report.overhead {
-        Some(overhead) if overhead.spent.entries + overhead.spent.traps > 0.0 => lines_of(overhead),
-        _ => Vec::new(),
-    }
+    spent(report).map_or_else(Vec::new, lines_of)
+}
+
+/// The share of one CPU; `None` where nothing was spent.
+pub(super) fn brief(report: &Report) -> Option<String> {
+    let overhead = spent(report)?;
+    let about = if overhead.measured { "" } else { "about " };
+    Some(format!("{about}{} of one CPU", share(overhead.spent.share())))
+}
+
+/// What the user should know of the cost beside its amount.
+pub(super) fn warnings(report: &Report) -> Vec<String> {
+    let governed = spent(report).and_then(|overhead| overhead.governed.as_ref());
+    governed.map_or_else(Vec::new, governed_lines)
+}
+
+fn spent(report: &Report) -> Option<&Overhead> {
+    let overhead = report.overhead.as_ref();
+    overhead.filter(|overhead| overhead.spent.entries + overhead.spent.traps > 0.0)
 }
 
 fn lines_of(overhead: &Overhead) -> Vec<String> {

@@ -156,10 +156,11 @@ impl<'obj> Trace<'obj> {
         // In this order: what was old at the moment is in the totals.
         let moment = Moment::now();
         let snapshot = self.snapshot()?;
-        let recently = since.recently(&snapshot, self.live_blocks(moment, &facts.view)?);
+        let blocks = self.live_blocks(moment, &facts.view)?;
+        let recently = since.recently(&snapshot, blocks.as_ref());
         // Modules and programs come and go: the symbols are those of now.
         let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
-        since.reported(&snapshot);
+        since.reported(&snapshot, blocks.as_ref(), |_| false);
         Ok(report)
     }
 

@@ -374,9 +374,15 @@ impl<'obj> Session<'obj> {
             // Without a walk there are no stacks for the word to be about.
             Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
         };
-        let recently = self.since.recently(&snapshot, blocks);
+        let recently = self.since.recently(&snapshot, blocks.as_ref());
         let report = describe::report(names, &snapshot, &recently, view, unwind, top);
-        self.since.reported(&snapshot);
+        let processes = &self.live.processes;
+        let has_ended = |instance| {
+            processes
+                .get(&instance)
+                .is_some_and(|process| process.ended.is_some())
+        };
+        self.since.reported(&snapshot, blocks.as_ref(), has_ended);
         self.symbolizer.release();
         self.live.modules.release();
         Ok(Report { overhead, ..report })

@@ -56,7 +56,7 @@ fn precedence() {
         of("memleak -p 1 -T 1 -O c 9", &environment),
         (1, objects(&["c"]), 9)
     );
-    assert_eq!(config("memleak -p 1", &[], &files).view.sort, Order::Count);
+    assert_eq!(config("memleak -p 1", &[], &files).view.sort, Some(Order::Count));
     // An empty variable is as good as none.
     assert_eq!(of("memleak -p 1", &[("MEMLEAK_TOP", "")]).0, 3);
     let none = config("memleak -p 1 2 3", &[], &[]);
@@ -113,6 +113,7 @@ fn settings_yield() {
     let file = Destination {
         file: Some("/tmp/a.json".into()),
         overwrite: true,
+        ..Destination::default()
     };
     assert_eq!(
         (written.destination, written.format, written.recording),

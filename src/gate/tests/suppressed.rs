@@ -197,7 +197,7 @@ fn proposals() {
     ];
     assert_eq!(rules, expected, "{text}");
     assert!(
-        text.contains("# 400 B in 10 blocks: xmalloc < parse < main\nleak:^parse$\n"),
+        text.contains("# 400 B in 10 blocks: parse < main\nleak:^parse$\n"),
         "{text}"
     );
     suppressions(&text).expect("rules").mark(&mut report);

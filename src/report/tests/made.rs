@@ -79,6 +79,7 @@ pub(crate) fn report(stacks: Vec<Stack>) -> Report {
         names: NameStyle::default(),
         quantity: Quantity::default(),
         depth: None,
+        order: None,
         compared: Compared::default(),
         targets: vec![TargetFacts {
             pid: 4242,
