@@ -7,7 +7,7 @@ mod bcc;
 mod blocks;
 mod calls;
 mod dialect;
-mod ends;
+pub(crate) mod ends;
 mod estimates;
 pub mod flame;
 mod format;
