@@ -19,6 +19,7 @@ mod replay;
 mod selection;
 pub mod settings;
 mod short_ways;
+mod stray_pid;
 mod view;
 
 use std::path::PathBuf;
@@ -48,6 +49,7 @@ pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
 pub use short_ways::{ShortWayArgs, Switch};
+pub use stray_pid::StrayPid;
 pub use view::{OrderArg, ViewArgs};
 
 /// Says which call stacks of a process, or of the kernel, hold memory that was never freed.

@@ -15,7 +15,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::bail;
 use clap::error::ErrorKind;
 use memleak::cli::settings::{self, ParseError, Parsed};
-use memleak::cli::{self, Cli, Command};
+use memleak::cli::{self, Cli, Command, TraceArgs};
 use memleak::config::{Config, LiveConfig};
 use memleak::export::Exports;
 use memleak::gate::Gate;
@@ -111,10 +111,18 @@ fn run(cli: Cli, aside: &Aside) -> anyhow::Result<ExitCode> {
         Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
         Some(Command::Man(args)) => cli::man(&args, &mut out)?,
         None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,
-        Some(Command::Live(args)) => return trace(&args.live().try_into()?, aside).map(ExitCode::from),
-        None => return trace(&cli.trace.try_into()?, aside).map(ExitCode::from),
+        Some(Command::Live(args)) => return trace_by(args.live(), aside),
+        None => return trace_by(cli.trace, aside),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A trace as the command line has it.
+fn trace_by(args: TraceArgs, aside: &Aside) -> anyhow::Result<ExitCode> {
+    if let Some(note) = args.check_stray_pids()? {
+        tracing::info!("{note}");
+    }
+    trace(&args.try_into()?, aside).map(ExitCode::from)
 }
 
 /// What was reported before an error is still written.
