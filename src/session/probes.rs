@@ -151,10 +151,10 @@ fn say(discovery: &Discovery) {
         .iter()
         .filter(|problem| problem.module.is_some())
     {
-        match &problem.reason {
-            reason if reason.is_warning() => tracing::warn!("{problem}"),
-            Reason::NeverFrees => tracing::info!("{problem}"),
-            _ => tracing::debug!("{problem}"),
+        match problem.reason.is_warning() {
+            true => tracing::warn!("{problem}"),
+            false if problem.reason == Reason::NeverFrees => tracing::info!("{problem}"),
+            false => tracing::debug!("{problem}"),
         }
     }
     let list = |wanted: fn(&ProbeSite) -> bool| {
