@@ -446,9 +446,9 @@ fn health_says_what_text_says(browser: &Browser, report: &memleak::report::Repor
     let shown = browser.text("#memory");
     for part in [
         "3.0 MiB resident",
-        "live, of this trace",
+        "allocated during this trace",
         "66.6%",
-        "1.0 GiB live that is not resident",
+        "1.0 GiB allocated but not resident",
     ] {
         assert!(shown.contains(part), "no {part:?} in {shown}");
     }
