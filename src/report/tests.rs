@@ -214,8 +214,8 @@ fn text_of_a_full_report() {
                Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
   Ends:      libplugin.so: 2 allocations in 1 stack ended here: code without CFI, frame pointer not plausible (at 0x2000, 0x2040, …)
   Frames:    28 by CFI, 4 by frame pointer (6.4%)
-             libplugin.so: left 3 times by frame pointer (100%); CFI covers 12.0% of its code
-             outside all modules: left 1 time by frame pointer (100%)
+             libplugin.so: 3 frames unwound by frame pointer (100%); CFI covers 12.0% of its code
+             outside all modules: 1 frame unwound by frame pointer (100%)
   memleak:   45.0 MiB (47185920 B) resident, at most 64.0 MiB (67108864 B); maps in the kernel: 100.0 MiB (104857600 B)
   Lost:      9 blocks, 1.5 MiB (1600000 B): not in the amounts shown
              9 block_table_full
