@@ -104,7 +104,7 @@ class SiteTable {
     if (trace.last > 1) columns.push(...this.#growthColumns());
     if (this.bounds.length > 0 && after === trace.last) columns.push(this.#ageColumn());
     if (trace.hasSeveralProcesses) {
-      const cell = (site) => foreign(name(site));
+      const cell = (site) => element("bdi", { title: name(site) }, name(site));
       columns.push({ key: "process", label: "Process", widest: true, value: name, cell });
     }
     columns.push({
