@@ -97,11 +97,6 @@ impl Aside {
 fn run(cli: Cli, aside: &Aside) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout();
     let is_verbose = cli.messages.verbose > 0;
-    let trace = |args: TraceArgs| -> anyhow::Result<ExitCode> {
-        let mut config: Config = args.try_into()?;
-        config.destination.is_verbose = is_verbose;
-        self::trace(&config, aside).map(ExitCode::from)
-    };
     match cli.command {
         Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut out)?,
         Some(Command::Table { files, verify: true }) => {
@@ -122,10 +117,20 @@ fn run(cli: Cli, aside: &Aside) -> anyhow::Result<ExitCode> {
         Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
         Some(Command::Man(args)) => cli::man(&args, &mut out)?,
         None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,
-        Some(Command::Live(args)) => return trace(args.live()),
-        None => return trace(cli.trace),
+        Some(Command::Live(args)) => return trace_by(args.live(), is_verbose, aside),
+        None => return trace_by(cli.trace, is_verbose, aside),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A trace as the command line has it.
+fn trace_by(args: TraceArgs, is_verbose: bool, aside: &Aside) -> anyhow::Result<ExitCode> {
+    if let Some(note) = args.check_stray_pids()? {
+        tracing::info!("{note}");
+    }
+    let mut config: Config = args.try_into()?;
+    config.destination.is_verbose = is_verbose;
+    trace(&config, aside).map(ExitCode::from)
 }
 
 /// What was reported before an error is still written.

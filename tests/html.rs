@@ -361,6 +361,10 @@ fn sites(browser: &Browser, report: &Report) {
         first.contains("keep_block") && first.contains("complete"),
         "{first}"
     );
+    assert_eq!(
+        browser.text("#site-table tbody tr:first-child [data-column=freed]"),
+        "0%"
+    );
     browser.run("document.querySelector('#site-table tbody tr:first-child .site button').focus()");
     browser.press(&[key::ENTER]);
     let details = browser.text("#site-table .details");
@@ -374,6 +378,13 @@ fn sites(browser: &Browser, report: &Report) {
     ] {
         assert!(details.contains(part), "no {part:?} in {details}");
     }
+    // Below the graph are the largest, each of which leads to its box.
+    browser.click_on("#tab-flame");
+    let largest = browser.text("#largest-sites tbody tr:first-child .name");
+    assert_eq!(largest, "leak_block");
+    browser.click_on("#largest-sites tbody tr:first-child .site button");
+    assert_eq!(browser.run("return window.memleak.focus().name"), "leak_block");
+    browser.click_on("#tab-sites");
     browser.click_on("#site-table .details button");
     assert_eq!(browser.run("return window.memleak.focus().name"), "keep_block");
     let is_open = || browser.run("return document.getElementById('help').open");
@@ -448,9 +459,9 @@ fn health_says_what_text_says(browser: &Browser, report: &memleak::report::Repor
     let shown = browser.text("#memory");
     for part in [
         "3.0 MiB resident",
-        "live, of this trace",
+        "allocated during this trace",
         "66.6%",
-        "1.0 GiB live that is not resident",
+        "1.0 GiB allocated but not resident",
     ] {
         assert!(shown.contains(part), "no {part:?} in {shown}");
     }

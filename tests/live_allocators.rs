@@ -193,6 +193,46 @@ fn functions_of_c_in_other_linkage() {
     }
 }
 
+/// A static program in which the linker found no use for `free` is traced, and said to be one.
+#[test]
+fn a_program_that_never_frees() {
+    let directory = directory("live_allocators-never_frees");
+    let path = directory.join("plain");
+    let mut command = Command::new("musl-gcc");
+    command
+        .args(["-O2", "-fno-optimize-sibling-calls", "-static", "-o"])
+        .arg(&path)
+        .arg(source("plain.c"));
+    run_tool(&mut command);
+    let symbols = Command::new("nm").arg(&path).output().expect("nm (binutils)");
+    let symbols = String::from_utf8(symbols.stdout).expect("text");
+    assert!(
+        symbols.contains(" malloc\n") && !symbols.contains(" free\n"),
+        "{symbols}"
+    );
+    let mut program = start(&path, &["10"], None);
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let (report, said) = memleak.finish_with_messages();
+    assert!(said.iter().any(|line| line.contains("never frees")), "{said:#?}");
+    report.check_sums();
+    let five = Amount {
+        bytes: 5 * 24,
+        blocks: 5,
+    };
+    for function in ["even", "odd"] {
+        let is_through = |name: &&str| is_function(name, function);
+        let stacks = report.stacks.iter();
+        let through: Vec<_> = stacks
+            .filter(|stack| stack.names().iter().any(is_through))
+            .collect();
+        let [stack] = through[..] else {
+            panic!("not one stack through {function}:\n{report}")
+        };
+        assert_eq!((stack.allocated, stack.outstanding), (five, five), "{stack}");
+    }
+}
+
 /// Each form of `operator new` and `operator delete`: where it leads to malloc, and where it is the allocator's own.
 #[test]
 fn operators_of_cxx() {

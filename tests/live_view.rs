@@ -99,7 +99,7 @@ fn a_user_looks_around() {
     assert_eq!(screen.lines().count(), 24, "{screen}");
     insta::assert_snapshot!(shape(&screen), @r"
     memleak # \u{#b}[#mevil # every # s
-    alloc #/s free #/s live # B in # blocks overhead # %
+    alloc #/s free #/s live # B in # blocks overhead #%
     OUTSTANDING▼ BLOCKS GROWTH/s TREND SITE
     > # B # +# B/s ▁ ✓ keep_large()
     # B # +# B/s ▁ ✓ keep_many()

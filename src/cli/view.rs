@@ -12,10 +12,10 @@ use crate::report::Format;
 /// Flags of the reports.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
-    /// Hide blocks younger than this many milliseconds from all reports but JSON; 0 shows all.
+    /// Hide blocks younger than this from all reports but JSON, in milliseconds or as in 5s, 1m; 0 shows all.
     ///
     /// [default: 500]
-    #[arg(short = 'o', long, value_name = "MS")]
+    #[arg(short = 'o', long, value_name = "TIME")]
     pub older: Option<String>,
     /// Report totals only, without reading the block table: no ages, and everything outstanding is shown.
     #[arg(short = 'C', long)]
@@ -111,8 +111,8 @@ mod tests {
         cli.trace.view.check(Format::Text, false)
     }
 
-    /// Ages: half a second if nothing is said, any whole number of milliseconds, none with totals only; to ask for
-    /// both is refused, also for the same half second.
+    /// Ages: half a second if nothing is said, milliseconds or a duration, none with totals only; to ask for both is
+    /// refused, also for the same half second.
     #[test]
     fn ages() {
         let older = |arguments: &str| view(arguments).map(|view| view.older);
@@ -120,6 +120,8 @@ mod tests {
         assert_eq!(older(""), milliseconds(500));
         assert_eq!(older("-o 0"), milliseconds(0));
         assert_eq!(older("--older 60000"), milliseconds(60_000));
+        assert_eq!(older("-o 5s"), milliseconds(5000));
+        assert_eq!(older("-o 1.5"), Ok(Some(Duration::from_micros(1500))));
         assert_eq!(older(&format!("-o {}", u64::MAX)), milliseconds(u64::MAX));
         for combined in ["-C", "--combined-only"] {
             assert_eq!(older(combined), Ok(None));
@@ -128,9 +130,9 @@ mod tests {
                 Err(ConfigError::AgesNotRead)
             );
         }
-        for wrong in ["1.5", "5s", "x", "18446744073709551616"] {
-            let error = ConfigError::Older(wrong.to_owned());
-            assert_eq!(older(&format!("-o {wrong}")), Err(error));
+        for wrong in ["1.5x", "x", "18446744073709551616"] {
+            let error = older(&format!("-o {wrong}")).expect_err(wrong).to_string();
+            assert!(error.contains(&format!("`{wrong}` for --older")), "{error}");
         }
     }
 

@@ -36,12 +36,11 @@ pub struct Destination {
 #[non_exhaustive]
 pub enum OutputError {
     /// It is there already.
-    #[error("`{}` is there already: give -f to replace it, or another name", .0.display())]
+    #[error("`{}` already exists: use -f to overwrite it, or another name", .0.display())]
     Exists(PathBuf),
     /// It is there already, and another user's.
     #[error(
-        "`{}` belongs to user {owner}, who could read what is written to it, or have it written elsewhere: remove it, or \
-         give another name", .path.display()
+        "refusing to write `{}`: owned by user {owner}, who could read it, or redirect it; remove it, or use another name", .path.display()
     )]
     Stranger {
         /// Its name.
@@ -58,7 +57,7 @@ pub enum OutputError {
         error: io::Error,
     },
     /// Bytes that would garble a terminal.
-    #[error("{} is not for terminals: give --output FILE, or redirect standard output", .0.name())]
+    #[error("refusing to write {} to a terminal: use --output FILE, or redirect standard output", .0.name())]
     Terminal(Format),
 }
 

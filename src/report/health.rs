@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use unwind_tables::walk::{End, FoundBy};
 
-use super::ends::explain;
+use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
@@ -190,14 +190,11 @@ pub(super) fn incomplete_lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     for (&end, &stacks) in sums.stacks.iter().filter(|&(&end, _)| end != End::Complete) {
         let allocations = sums.allocations.get(&end).copied().unwrap_or(0);
-        let (name, explained) = (end.name(), explain(end));
-        let share = percent(allocations, walks);
-        lines.push(format!(
-            "{stacks} {name} ({share} of allocations): {}",
-            explained.meaning
-        ));
-        if !explained.advice.is_empty() {
-            lines.push(format!("  {}", explained.advice));
+        let (name, meaning, share) = (end.name(), explain(end).meaning, percent(allocations, walks));
+        lines.push(format!("{stacks} {name} ({share} of allocations): {meaning}"));
+        let advice = advice(end, &report.targets);
+        if !advice.is_empty() {
+            lines.push(format!("  {advice}"));
         }
     }
     lines

@@ -8,7 +8,7 @@ mod blocks;
 mod calls;
 pub(crate) mod cells;
 mod dialect;
-mod ends;
+pub(crate) mod ends;
 mod estimates;
 pub mod flame;
 mod format;

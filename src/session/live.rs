@@ -233,11 +233,11 @@ impl<'obj> Live<'obj> {
         };
         let traced = format!("{}{children}", traced.join(", "));
         if self.regions.is_some() {
-            tracing::info!("tracing {traced}: mapping calls, instead of what allocators do; {end}");
+            tracing::info!("tracing {traced}: mapping calls, not allocator functions; {end}");
             return;
         }
         let shared = if self.follow_fork {
-            ", at probes that all processes with the same files run into"
+            ", which all processes with the same files run into"
         } else {
             ""
         };
@@ -246,10 +246,8 @@ impl<'obj> Live<'obj> {
             .values()
             .map(|process| process.attached.link_count());
         let links = self.attached.link_count() + own.sum::<usize>();
-        tracing::info!(
-            "tracing {traced}{shared}: {} probes by {links} {path:?} links; {end}",
-            self.probes.count(),
-        );
+        tracing::info!("tracing {traced}: {} probes{shared}; {end}", self.probes.count());
+        tracing::debug!("attached by {links} {path:?} links");
     }
 
     /// Takes all probes out of all processes. What was recorded stays.

@@ -103,6 +103,7 @@ pub fn report(targets: Vec<TargetFacts>, stacks: Vec<Stack>) -> Report {
         names: NameStyle::default(),
         quantity: Quantity::default(),
         depth: None,
+        order: None,
         targets,
         compared: Compared::default(),
         stacks,

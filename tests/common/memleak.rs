@@ -15,7 +15,7 @@ pub struct Memleak {
 }
 
 /// Longer than any test: such a trace reports when it is told to end.
-const NO_INTERVAL: &str = "86400";
+const NO_INTERVAL: &str = "1d";
 
 impl Memleak {
     /// Attaches to `pid` and waits until all probes are in place. The only report is the last.

@@ -273,6 +273,6 @@ fn problems_read_well() {
             reason: Reason::NotFound("calloc".into())
         }
         .to_string(),
-        "any module: `calloc` not found"
+        "`calloc` not found"
     );
 }

@@ -76,7 +76,7 @@ fn model() -> Model {
 fn usual() {
     insta::assert_snapshot!(screen(&mut model(), 80, 24), @r"
 memleak  4242 leaker                                         0:01:05 every 1.0 s
-alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1 %
+alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
   SUSP OUTSTANDING▼  BLOCKS      GROWTH/s        TREND   SITE
 >    0    208.5 KiB    21 k   +20.9 KiB/s       ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLea…
      0      3.9 KiB     400    +400.0 B/s       ██████ ✗ plugin_call
@@ -122,7 +122,7 @@ fn large() {
     press(&mut model, "j");
     insta::assert_snapshot!(screen(&mut model, 120, 40), @r"
 memleak  2 processes: 4242 leaker…                                                  marked 09:05:00  0:01:05 every 1.0 s
-LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1 %
+LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1%
   SUSP OUTSTANDING▼  BLOCKS  ALLOCATED  SINCE MARK/s                          TREND     PID   SITE
      0    243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4242 ✓ LeakLib::slowMemoryLeak()
 >    0      3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4242 ✗ plugin_call
@@ -218,7 +218,7 @@ fn states() {
     press(&mut model, "?");
     insta::assert_snapshot!(screen(&mut model, 80, 24), @r"
 memleak  4242 leaker                                         0:01:05 every 1.0 s
-alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1 %
+alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
   ┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
 > │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │a…
   │↑ ↓  j k            select a site, or scroll the stack                    │

@@ -15,14 +15,14 @@ use super::visible::visible;
 use crate::bpf::InstanceEnd;
 use crate::collect::RegionKind;
 use crate::memory::Parts;
-use crate::report::ends::explain;
+use crate::report::ends::{advice, explain};
 use crate::report::regions::meaning;
 
 /// Processes that the page lists, beside those that have sites on it.
 const MAX_PROCESSES: usize = 256;
 // What things take in the file, at most, without texts; see `tables`.
 /// A site, without what it had.
-const SITE_BYTES: usize = 120;
+const SITE_BYTES: usize = 142;
 const PROCESS_BYTES: usize = 100;
 /// A moment, without its rows; and the memory of a process at it.
 const MOMENT_BYTES: usize = 400;
@@ -127,6 +127,8 @@ impl<'a> Builder<'a> {
             facts.lost.bytes,
             facts.lost.blocks,
             self.tables.text(rule),
+            facts.owner.frame,
+            facts.owner.level,
         );
         self.sites.insert(site, self.site_rows.len());
         self.site_rows.push(row);
@@ -224,7 +226,7 @@ impl<'a> Builder<'a> {
             frames,
             callers,
             node_frames,
-            ends: End::ALL.into_iter().map(end_row).collect(),
+            ends: End::ALL.into_iter().map(|end| end_row(end, model)).collect(),
             kinds: RegionKind::ALL.into_iter().map(kind_row).collect(),
             sites: self.site_rows,
             ages,
@@ -247,8 +249,9 @@ impl<'a> Builder<'a> {
             (count > 0).then(|| {
                 let is_suspect = u32::from(is_suspect == 1);
                 let none = String::new();
-                self.site_rows
-                    .push(SiteRow(-1, 0, -1, 0, 0, none, 0, is_suspect, count, 0, 0, 0));
+                self.site_rows.push(SiteRow(
+                    -1, 0, -1, 0, 0, none, 0, is_suspect, count, 0, 0, 0, 0, 0,
+                ));
                 self.site_rows.len() - 1
             })
         })
@@ -329,12 +332,11 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn end_row(end: End) -> EndRow {
-    let explained = explain(end);
+fn end_row(end: End, model: &Model) -> EndRow {
     EndRow {
         name: end.name(),
-        meaning: explained.meaning,
-        advice: explained.advice,
+        meaning: explain(end).meaning,
+        advice: visible(&advice(end, model.processes.values())),
     }
 }
 

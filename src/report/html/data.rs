@@ -116,7 +116,7 @@ pub(super) struct FrameRow(
 pub(super) struct EndRow {
     pub(super) name: &'static str,
     pub(super) meaning: &'static str,
-    pub(super) advice: &'static str,
+    pub(super) advice: String,
 }
 
 #[derive(Serialize)]
@@ -127,7 +127,9 @@ pub(super) struct KindRow {
 
 /// A site, or several as one: process (-1 for those), allocator function, what mappings are for (or -1), how the walk ended,
 /// in which module and at what address; the innermost frame's node, whether it can be a leak, how many sites it stands for
-/// (0 for one that stands for itself), what was lost besides, in bytes and blocks, and the rule that suppresses it.
+/// (0 for one that stands for itself), what was lost besides, in bytes and blocks, the rule that suppresses it, and the
+/// responsible function: its frame from the innermost on, and which of the functions there it is: 0 for the frame's own, 1
+/// for the innermost inlined one, and so on.
 #[derive(Serialize)]
 pub(super) struct SiteRow(
     pub(super) i64,
@@ -141,6 +143,8 @@ pub(super) struct SiteRow(
     pub(super) u64,
     pub(super) u64,
     pub(super) u64,
+    pub(super) u32,
+    pub(super) u32,
     pub(super) u32,
 );
 

@@ -19,6 +19,7 @@ use crate::allocator::Name;
 use crate::bpf::Sampling;
 use crate::collect::{AGE_BOUNDS, Amount, RegionKind};
 use crate::report::estimates::whole;
+use crate::report::owner::owner;
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, Suppression, TargetFacts};
 use crate::symbolize::NameStyle;
 use crate::symbolize::frame::Symbolized;
@@ -62,6 +63,36 @@ pub(super) struct SiteKey {
     end_address: u64,
 }
 
+/// Where in a stack the responsible function is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OwnerAt {
+    /// Its frame, from the innermost on.
+    pub(super) frame: u32,
+    /// 0 for the frame's own function, 1 for the innermost that is inlined there, and so on.
+    pub(super) level: u32,
+}
+
+impl OwnerAt {
+    /// That of a stack; the innermost frame where there is none.
+    fn of(stack: &Stack) -> Self {
+        let Some(owner) = owner(stack) else {
+            return Self::default();
+        };
+        let frame = stack
+            .frames
+            .iter()
+            .position(|frame| std::ptr::eq(frame, owner.frame));
+        let inlined = &owner.frame.names.inlined;
+        let level = inlined
+            .iter()
+            .position(|inlined| inlined.symbol.as_deref() == Some(&*owner.function));
+        Self {
+            frame: number(frame.unwrap_or_default()),
+            level: level.map_or(0, |at| number(at + 1)),
+        }
+    }
+}
+
 /// What a site has that does not tell it apart, by the last report.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SiteFacts {
@@ -71,6 +102,8 @@ pub(super) struct SiteFacts {
     pub(super) is_suspect: bool,
     /// The number of the rule that suppresses it.
     pub(super) suppressed_by: Option<u32>,
+    /// Whose memory it is.
+    pub(super) owner: OwnerAt,
     pub(super) lost: Amount,
     /// Live blocks by age, if that was looked at.
     pub(super) ages: Option<[Amount; AGES]>,
@@ -198,6 +231,7 @@ impl Model {
         facts.end_address = end_address;
         facts.is_suspect = is_suspect;
         facts.suppressed_by = suppressed_by;
+        facts.owner = OwnerAt::of(stack);
         facts.lost = facts.lost + stack.lost;
         if let Some(ages) = stack.recent.ages {
             let known = facts.ages.get_or_insert_default();

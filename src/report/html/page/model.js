@@ -50,7 +50,7 @@ class Trace {
 
   #site(row, index) {
     const [process, allocator, kind, end, endModule, endAddress, node, isSuspect, merged, ...rest] = row;
-    const [lostBytes, lostBlocks, rule] = rest;
+    const [lostBytes, lostBlocks, rule, ownerFrame, ownerLevel] = rest;
     return {
       index,
       process,
@@ -64,6 +64,7 @@ class Trace {
       merged,
       lost: { bytes: lostBytes, blocks: lostBlocks },
       suppressedBy: this.data.strings[rule],
+      owner: { frame: ownerFrame, level: ownerLevel },
     };
   }
 
@@ -124,6 +125,17 @@ class Trace {
   /** The whole of a function's name, or of those that are the same in short; null if there is no more to it. */
   exactName(name) {
     return this.exactNames.get(name) ?? null;
+  }
+
+  /** The function that a site's memory is for: its name, module, file and line, and its frame from the innermost on. */
+  ownerOf(site) {
+    const frame = this.framesOf(site)[site.owner.frame];
+    if (!frame) return { name: this.endMarker(site), module: 0, file: "", line: 0, at: 0 };
+    // Levels are outermost first; the number of an inlined function is from the innermost on.
+    const inlined = site.owner.level > 0 ? frame.levels.at(-site.owner.level) : null;
+    const { box, file, line } = inlined ?? frame.levels[0];
+    const name = inlined || frame.name ? this.boxes[box].name : this.frameName(frame);
+    return { name, module: frame.module, file, line, at: site.owner.frame };
   }
 
   /** What a frame is called where it stands alone. */
