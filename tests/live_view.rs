@@ -110,7 +110,7 @@ fn a_user_looks_around() {
     _start [growing]
     end: complete
     nothing lost all # stacks complete
-    # allocations/s: about # % of one CPU
+    # allocations/s: about #% of one CPU
     q quit ? help ↑↓ site Enter stack s order / filter m mark p pause u unit
     ");
     keys_of_the_table(&mut terminal);

@@ -20,6 +20,7 @@ use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Sto
 use crate::collect::EventQueue;
 use crate::config::Config;
 use crate::preflight;
+use crate::report::counted;
 use crate::target::{History, MappedCode, Mappings, Modules, Target};
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
@@ -246,7 +247,8 @@ impl<'obj> Live<'obj> {
             .values()
             .map(|process| process.attached.link_count());
         let links = self.attached.link_count() + own.sum::<usize>();
-        tracing::info!("tracing {traced}: {} probes{shared}; {end}", self.probes.count());
+        let probes = counted(self.probes.count() as u64, "probe");
+        tracing::info!("tracing {traced}: {probes}{shared}; {end}");
         tracing::debug!("attached by {links} {path:?} links");
     }
 

@@ -47,7 +47,7 @@ class Totals {
     const young = sumOf(trace.sites, (site) => trace.number(site, state.after, "young", "bytes"));
     const age = duration(trace.data.older_ns ?? 0);
     const isYoungOnly = state.hideYoung && young > 0 && bytes + young === allBytes;
-    if (isYoungOnly) notes.push(`${size(young)} under ${age} hidden`);
+    if (isYoungOnly) notes.push(`${size(young)} younger than ${age}: hidden`);
     else if (bytes !== allBytes || blocks !== allBlocks) notes.push(`of ${size(allBytes)} in all`);
     return notes.filter(Boolean).join(", ");
   }
