@@ -208,10 +208,9 @@ fn age_filter() {
             Some(if hidden { kept(100) } else { NOTHING }),
             "{stack}"
         );
-        let entry = "\t2400 bytes in 100 allocations from stack";
+        let entry = "keep_block: 2.3 KiB (2400 B) in 100 blocks, 100% of all, via malloc";
         assert_eq!(text.contains(entry), !hidden, "-o {older}: {text}");
-        let hint =
-            "  Young:     100 blocks, 2.3 KiB (2400 B), younger than 1 min: hidden above (-o 0 shows all)";
+        let hint = "  not shown: 2.3 KiB (2400 B) in 100 blocks younger than 1 min (-o 0 shows them)";
         assert_eq!(text.contains(hint), hidden, "-o {older}: {text}");
     }
 }
@@ -233,12 +232,12 @@ fn what_an_ended_program_held_is_shown() {
     );
     let text = text.wait_for_text();
     assert!(
-        text.contains("\t2400 bytes in 100 allocations from stack"),
+        text.contains("keep_block: 2.3 KiB (2400 B) in 100 blocks"),
         "{text}"
     );
-    assert_eq!(text.matches("\t\taddr = 0x").count(), 10, "{text}");
+    assert_eq!(text.matches("\n   addr = 0x").count(), 10, "{text}");
     assert_eq!(text.matches(" size = 24, ").count(), 10, "{text}");
-    assert!(text.contains("\t\tand 90 more blocks\n"), "{text}");
+    assert!(text.contains("\n   and 90 more blocks\n"), "{text}");
 }
 
 /// Totals alone say the same as totals and blocks of a target at rest; ages are then not known.
@@ -456,7 +455,7 @@ fn two_runs_are_compared() {
     });
     let [before, after] = &files;
     let (text, _) = shelf.memleak(&["diff", before, after]);
-    let entry = "\t+4800 bytes in +200 allocations (grown): 2400 in 100 before, 7200 in 300 after\n";
+    let entry = "\n+4800 B in +200 blocks (grown): keep_block\n   2400 B in 100 blocks before, 7200 B in 300 blocks after, via malloc\n";
     assert!(text.contains(entry) && !text.contains("Note:"), "{text}");
     let (folded, _) = shelf.memleak(&["diff", before, after, "--format", "folded"]);
     assert!(

@@ -47,6 +47,11 @@ impl Suspicion {
     /// The highest score.
     pub const MAX_SCORE: u8 = 10;
 
+    /// Whether there were reports enough to tell: of two, nothing can be.
+    pub fn is_known(&self) -> bool {
+        self.reports > 2
+    }
+
     /// From 0, nothing like a leak, to [`Suspicion::MAX_SCORE`].
     pub fn score(&self) -> u8 {
         let blocks = [self.kept, self.age_spread].map(|part| share(part.unwrap_or(UNKNOWN)));

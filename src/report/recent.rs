@@ -58,9 +58,9 @@ fn growth_line(change: &Change, time: Duration, since: &str) -> String {
     )
 }
 
-/// How a site's growth over all reports is judged, with the parts of the score; `None` for one report.
+/// How a site's growth over all reports is judged, with the parts of the score; `None` if there were too few.
 pub(super) fn suspicion_line(suspicion: &Suspicion) -> Option<String> {
-    if suspicion.reports < 2 {
+    if !suspicion.is_known() {
         return None;
     }
     let percent = |part: f64| format!("{:.0}%", 100.0 * part.clamp(0.0, 1.0));

@@ -75,7 +75,7 @@ fn doubts(report: &Report, all: Estimate) -> Vec<(&'static str, String)> {
 
 fn write_site(stack: &Stack, number: usize, report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let amount = stack.shown();
-    let suspicion = stack.recent.suspicion.filter(|suspicion| suspicion.reports > 1);
+    let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
     let suspicion = suspicion.map_or_else(String::new, |suspicion| {
         format!(", suspicion {} of {}", suspicion.score(), Suspicion::MAX_SCORE)
     });

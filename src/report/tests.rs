@@ -203,8 +203,8 @@ fn text_of_a_full_report() {
     insta::assert_snapshot!(rendered(&full(), Format::Text), @r"
 [09:05:07] leaker (4242), 12.3 s: 520 B outstanding in 13 blocks at 2 sites
     ID SUSP       HELD BLOCKS        GROWTH FREED    AGE   SITE
- c188d    ?      480 B     12             0 50.0%      ?   LeakLib::slowMemoryLeak leaklib.h:12
- b60ee    ?       40 B      1             0 50.0%      ? ! libplugin.so+0x1234
+ c188d    -      480 B     12             0 50.0%      ?   LeakLib::slowMemoryLeak leaklib.h:12
+ b60ee    -       40 B      1             0 50.0%      ? ! libplugin.so+0x1234
 
 c188d LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc
       operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]

@@ -70,6 +70,7 @@ impl Column {
     fn text(self, site: &Site, said: &Said, unit: Unit) -> String {
         let time = said.sample.grown_in();
         match (self, unit) {
+            (Self::Suspicion, _) if !site.suspicion.is_known() => "-".to_owned(),
             (Self::Suspicion, _) => site.suspicion.score().to_string(),
             (Self::Outstanding, _) => short_size(site.shown.bytes),
             (Self::Blocks, _) => short_count(site.shown.blocks),

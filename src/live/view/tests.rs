@@ -78,9 +78,9 @@ fn usual() {
 memleak  4242 leaker                                         0:01:05 every 1.0 s
 alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
   SUSP OUTSTANDING▼  BLOCKS      GROWTH/s        TREND   SITE
->    0    208.5 KiB    21 k   +20.9 KiB/s       ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLea…
-     0      3.9 KiB     400    +400.0 B/s       ██████ ✗ plugin_call
-     0         20 B       2      +2.0 B/s       ██████ ✓ startup
+>    -    208.5 KiB    21 k   +20.9 KiB/s       ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLea…
+     -      3.9 KiB     400    +400.0 B/s       ██████ ✗ plugin_call
+     -         20 B       2      +2.0 B/s       ██████ ✓ startup
 
 
 
@@ -124,9 +124,9 @@ fn large() {
 memleak  2 processes: 4242 leaker…                                                  marked 09:05:00  0:01:05 every 1.0 s
 LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1%
   SUSP OUTSTANDING▼  BLOCKS  ALLOCATED  SINCE MARK/s                          TREND     PID   SITE
-     0    243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4242 ✓ LeakLib::slowMemoryLeak()
->    0      3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4242 ✗ plugin_call
-     0         20 B       2       40 B      +0.1 B/s                        ███████    4242 ✓ startup
+     -    243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4242 ✓ LeakLib::slowMemoryLeak()
+>    -      3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4242 ✗ plugin_call
+     -         20 B       2       40 B      +0.1 B/s                        ███████    4242 ✓ startup
 
 
 

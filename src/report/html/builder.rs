@@ -21,6 +21,8 @@ use crate::report::regions::meaning;
 /// Processes that the page lists, beside those that have sites on it.
 const MAX_PROCESSES: usize = 256;
 // What things take in the file, at most, without texts; see `tables`.
+/// The suspicion of a site.
+const SUSPICION_BYTES: usize = 64;
 /// A site, without what it had.
 const SITE_BYTES: usize = 142;
 const PROCESS_BYTES: usize = 100;
@@ -92,9 +94,11 @@ impl<'a> Builder<'a> {
             return usize::MAX;
         };
         let ages = self.ages(site).map_or(0, |ages| printed(&ages));
+        let suspicion = self.suspicion(site).map_or(0, |_| SUSPICION_BYTES);
         SITE_BYTES
             + weight.row_bytes
             + ages
+            + suspicion
             + self.process_cost(key.instance)
             + self.tables.text_cost(&self.allocator(key.allocator))
             + self.tables.text_cost(&self.rule(site))
@@ -155,6 +159,28 @@ impl<'a> Builder<'a> {
         numbers.iter().any(|&number| number > 0).then_some(numbers)
     }
 
+    /// Its score, growth and parts, if it has any suspicion.
+    fn suspicion(&self, site: u32) -> Option<[i64; 6]> {
+        let suspicion = self.model.facts.get(site as usize)?.suspicion?;
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "of a number out of range the nearest will do"
+        )]
+        let (growth, percent) = (suspicion.growth as i64, |part: f64| {
+            (100.0 * part.clamp(0.0, 1.0)).round() as i64
+        });
+        let known = |part: Option<f64>| part.map_or(-1, percent);
+        Some([
+            suspicion.score().into(),
+            growth,
+            percent(suspicion.certainty),
+            percent(suspicion.steadiness),
+            known(suspicion.kept),
+            known(suspicion.age_spread),
+        ])
+        .filter(|parts| parts[0] > 0)
+    }
+
     fn process_cost(&self, instance: u32) -> usize {
         if self.processes.contains_key(&instance) {
             return 0;
@@ -198,6 +224,11 @@ impl<'a> Builder<'a> {
             .filter_map(|(&site, &number)| Some((number, self.ages(site)?)))
             .collect();
         ages.sort_unstable();
+        let sites = self.sites.iter();
+        let mut suspicions: Vec<_> = sites
+            .filter_map(|(&site, &number)| Some((number, self.suspicion(site)?)))
+            .collect();
+        suspicions.sort_unstable();
         let mut last = vec![[0; COLUMNS]; self.site_rows.len()];
         let snapshots = model.snapshots.kept.iter();
         let snapshots = snapshots
@@ -230,6 +261,7 @@ impl<'a> Builder<'a> {
             kinds: RegionKind::ALL.into_iter().map(kind_row).collect(),
             sites: self.site_rows,
             ages,
+            suspicions,
             snapshots,
             health: model.health.clone(),
         }

@@ -44,6 +44,9 @@ pub(super) struct Data {
     pub(super) sites: Vec<SiteRow>,
     /// Site, then bytes and blocks of each class of ages.
     pub(super) ages: Vec<(usize, [u64; 2 * AGES])>,
+    /// Site, then the score, the growth in bytes per second, and certainty, steadiness, kept and age spread in per cent, -1
+    /// where one is not known. Sites without suspicion are left out.
+    pub(super) suspicions: Vec<(usize, [i64; 6])>,
     pub(super) snapshots: Vec<SnapshotRow>,
     pub(super) health: Option<Health>,
 }

@@ -18,6 +18,7 @@ use super::snapshot::{Resident, Snapshot, Snapshots};
 use crate::allocator::Name;
 use crate::bpf::Sampling;
 use crate::collect::{AGE_BOUNDS, Amount, RegionKind};
+use crate::leak::Suspicion;
 use crate::report::estimates::whole;
 use crate::report::owner::owner;
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, Suppression, TargetFacts};
@@ -107,6 +108,8 @@ pub(super) struct SiteFacts {
     pub(super) lost: Amount,
     /// Live blocks by age, if that was looked at.
     pub(super) ages: Option<[Amount; AGES]>,
+    /// How much it behaves like a leak, by the last report.
+    pub(super) suspicion: Option<Suspicion>,
 }
 
 /// What a page is made of.
@@ -154,6 +157,7 @@ impl Model {
         }
         for facts in &mut self.facts {
             (facts.ages, facts.lost) = (None, Amount::default());
+            facts.suspicion = None;
         }
         let sites = self.sites_of(report);
         let rows = |row: fn(&Stack) -> Row| {
@@ -233,6 +237,12 @@ impl Model {
         facts.suppressed_by = suppressed_by;
         facts.owner = OwnerAt::of(stack);
         facts.lost = facts.lost + stack.lost;
+        // Of stacks that are one site here, the most suspicious counts.
+        let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
+        let rank = |suspicion: Option<Suspicion>| suspicion.unwrap_or_default().rank();
+        if rank(suspicion) > rank(facts.suspicion) {
+            facts.suspicion = suspicion;
+        }
         if let Some(ages) = stack.recent.ages {
             let known = facts.ages.get_or_insert_default();
             for (known, (_, class)) in known.iter_mut().zip(ages.classes()) {

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use unwind_tables::walk::End;
 
 use super::{Screen, clipped, short_id};
+use crate::leak::Suspicion;
 use crate::report::cells::width;
 use crate::report::health::{percent, short_count, short_size};
 use crate::report::owner::short_title;
@@ -37,8 +38,8 @@ const COLUMNS: [Column; 7] = [
         width: 4,
         from: NARROW,
         text: |stack, _| {
-            let suspicion = stack.recent.suspicion;
-            suspicion.map_or_else(|| "?".to_owned(), |suspicion| suspicion.score().to_string())
+            let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
+            suspicion.map_or_else(|| "-".to_owned(), |suspicion| suspicion.score().to_string())
         },
     },
     Column {

@@ -35,6 +35,8 @@ class Trace {
     const attach = { time: "", read_at_ms: 0, elapsed_ns: 0, marked: false, all, rows: [], memory: [] };
     this.moments = [attach, ...data.snapshots];
     this.ages = new Map(data.ages);
+    /** By site: score, bytes per second, and certainty, steadiness, kept and age spread in per cent. */
+    this.suspicions = new Map(data.suspicions);
     const alone = this.sites.filter(({ merged }) => merged === 0);
     this.hasSeveralProcesses = new Set(alone.map(({ process }) => process)).size > 1;
     this.#nameFrames();

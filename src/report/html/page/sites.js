@@ -22,10 +22,13 @@ class SiteTable {
     this.bounds = (trace.health?.ages ?? []).map(([bound]) => bound);
   }
 
-  /** Shows what was selected; the largest first of what is measured, when that changes. */
+  /** Shows what was selected; when what is measured changes, the largest of it first, or the most suspicious of all. */
   update(view) {
     const { measure } = view.state;
-    if (this.measure !== measure) this.sort = { column: measure, descending: true };
+    if (this.measure !== measure) {
+      const isJudged = measure === "outstanding" && this.trace.suspicions.size > 0;
+      this.sort = { column: isJudged ? "suspicion" : measure, descending: true };
+    }
     Object.assign(this, { view, measure, shown: ROWS_AT_ONCE });
     this.draw();
   }
@@ -56,7 +59,8 @@ class SiteTable {
 
   #sorted(columns) {
     const { view, sort } = this;
-    const { value } = columns.find(({ key }) => key === sort.column) ?? columns[1];
+    // Without a judgement of the moment that is shown, the largest first.
+    const { value } = columns.find(({ key }) => key === sort.column) ?? columns.find(({ key }) => key === "outstanding");
     const isShown = (site) => view.selected[site.index] && view.isFound(site) && this.#hasAny(site);
     const keyed = this.trace.sites.filter(isShown).map((site) => ({ site, key: value(site) }));
     const sign = sort.descending ? -1 : 1;
@@ -101,6 +105,7 @@ class SiteTable {
       },
       this.#freedColumn(),
     ];
+    if (trace.suspicions.size > 0 && after === trace.last) columns.splice(1, 0, this.#suspicionColumn());
     if (trace.last > 1) columns.push(...this.#growthColumns());
     if (this.bounds.length > 0 && after === trace.last) columns.push(this.#ageColumn());
     if (trace.hasSeveralProcesses) {
@@ -161,6 +166,29 @@ class SiteTable {
       numeric: true,
       wide: true,
       value: (site) => freed(site) / (of(site, "allocated") || 1),
+      cell,
+    };
+  }
+
+  /** How much a site behaves like a leak, judged over all reports. */
+  #suspicionColumn() {
+    const of = (site) => this.trace.suspicions.get(site.index) ?? [0, 0];
+    const part = (percent) => (percent < 0 ? "unknown" : `${percent} %`);
+    const cell = (site) => {
+      const [score, growth, certainty, steadiness, kept, spread] = of(site);
+      if (score === 0) return "0";
+      const title =
+        `grows ${size(growth)}/s: certainty ${part(certainty)}, steadiness ${part(steadiness)}, ` +
+        `old blocks kept ${part(kept)}, age spread ${part(spread)}`;
+      return element("span", { title }, `${score}`);
+    };
+    return {
+      key: "suspicion",
+      label: "Suspicion",
+      hint: "How much it behaves like a leak, from 0 to 10: growth that is certain and lasts, old blocks that are kept",
+      numeric: true,
+      // Among equals, what grows faster.
+      value: (site) => of(site)[0] + Math.log2(1 + Math.max(0, of(site)[1])) / 100,
       cell,
     };
   }
