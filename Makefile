@@ -46,7 +46,7 @@ setup-arm64:
 	@tests/setup.sh arm64
 
 setup-kernels:
-	@tests/setup.sh kernels
+	@tests/setup.sh kernels $(KERNELS)
 
 build: setup-build
 	@$(STEP) build $(CARGO) build --release --locked
