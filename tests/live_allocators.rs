@@ -8,20 +8,23 @@ use std::process::Command;
 use std::thread;
 
 use common::memleak::Memleak;
-use common::program::{Program, compile, compile_as, directory, run_tool, source, stock};
+use common::program::{
+    LIBRARIES, Program, compile, compile_as, directory, mimalloc, run_tool, source, stock,
+};
 use common::report::{Amount, Report};
 
-const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 const RELEASE: [&str; 3] = ["-O2", "-fno-optimize-sibling-calls", "-pthread"];
 const NOTHING: Amount = Amount { bytes: 0, blocks: 0 };
 
 /// The allocators that can take the C library's place, and their packages.
-const PRELOADED: &[(&str, &str)] = &[
-    ("libtcmalloc.so.4", "libgoogle-perftools4"),
-    ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
-    ("libjemalloc.so.2", "libjemalloc2"),
-    ("libmimalloc.so.2", "libmimalloc2.0"),
-];
+fn preloaded() -> [(&'static str, &'static str); 4] {
+    [
+        ("libtcmalloc.so.4", "libgoogle-perftools4"),
+        ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+        ("libjemalloc.so.2", "libjemalloc2"),
+        mimalloc(),
+    ]
+}
 
 /// A function of the program and the size it asks for; its name says what is left: `…_kept` all, otherwise nothing.
 type Row = (&'static str, u64);
@@ -157,7 +160,7 @@ fn packaged(library: &str, package: &str) {
 fn functions_of_c() {
     let path = compile(&directory("live_allocators-c"), "allocator.c", &RELEASE);
     check_rows("glibc", &trace(&path, None, &[]), C);
-    for (library, package) in PRELOADED {
+    for (library, package) in preloaded() {
         packaged(library, package);
         check_rows(library, &trace(&path, Some(library), &[]), C);
     }
@@ -247,7 +250,7 @@ fn operators_of_cxx() {
         }
     };
     thread::scope(|scope| {
-        for (library, package) in PRELOADED {
+        for (library, package) in preloaded() {
             scope.spawn(|| check(library, package));
         }
     });

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::program::{Lines, require_root, signal};
+use super::program::{Lines, end_if_only_compiled, require_root, signal};
 use super::report::Report;
 
 /// A running `memleak`; killed when dropped.
@@ -75,6 +75,7 @@ impl Memleak {
 
     #[track_caller]
     fn start(mut command: Command, flags: &[&str], interval: &[&str]) -> Self {
+        end_if_only_compiled();
         require_root();
         let is_said = |flag: &&str| ["--format", "--output"].contains(flag);
         let format = match flags.iter().any(is_said) {
