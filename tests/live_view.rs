@@ -262,7 +262,7 @@ fn the_terminal_is_stuck() {
     std::thread::sleep(Duration::from_millis(500));
     signal(terminal.pid(), "TERM");
     let began = Instant::now();
-    while !fs::read_to_string(&kept).is_ok_and(|report| report.contains("Lost:")) {
+    while !fs::read_to_string(&kept).is_ok_and(|report| report.contains(", nothing lost")) {
         assert!(began.elapsed() < PATIENCE / 4, "nothing is kept");
         std::thread::sleep(Duration::from_millis(20));
     }

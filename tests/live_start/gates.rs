@@ -349,6 +349,6 @@ fn findings_for_others() {
     assert!(
         fs::read_to_string(reports)
             .expect("a report")
-            .contains("480 bytes in 10 allocations")
+            .contains("leak: 480 B in 10 blocks, 100% of all, via malloc")
     );
 }

@@ -46,17 +46,17 @@ fn status_line() {
     );
     terminal.resize(60, 120);
     terminal.press("\x03");
-    terminal.await_text("Lost:");
+    terminal.await_text(", nothing lost");
     let colour = terminal.look(|screen| {
-        let rows = (0..60).filter(|&row| screen.contents_between(row, 0, row, 8).starts_with("  Lost:"));
-        rows.map(|row| screen.cell(row, 2).expect("on the screen").fgcolor())
+        let rows = (0..60).filter(|&row| screen.contents_between(row, 0, row, 8).starts_with("    ID"));
+        rows.map(|row| screen.cell(row, 4).expect("on the screen").fgcolor())
             .next_back()
     });
     assert_eq!(colour, Some(vt100::Color::Idx(6)));
     let (code, screen) = terminal.wait();
     assert_eq!(code, Some(0));
     assert!(
-        !has_status(&screen) && screen.contains("12000 bytes in 500 allocations"),
+        !has_status(&screen) && screen.contains("(12000 B) in 500 blocks, 50.0% of all"),
         "{screen}"
     );
 }
@@ -73,7 +73,7 @@ fn plain_terminal() {
     ] {
         let terminal = Terminal::start_in(Session::Own, arguments, environment);
         let mut seen = false;
-        while !terminal.screen().contains("memleak:  ") {
+        while !terminal.screen().contains(", nothing lost") {
             seen |= has_status(&terminal.screen());
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -15,7 +15,7 @@ use crate::report::{Unit, growth_rate, short_size};
 /// From these widths on there is room for the trend, and for everything.
 const MEDIUM: u16 = 70;
 const WIDE: u16 = 110;
-const TREND: usize = 12;
+const TREND: usize = 6;
 const WIDE_TREND: usize = 30;
 
 /// What is said of each site, from left to right; its name comes last and has the rest of the line.
