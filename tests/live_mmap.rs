@@ -442,7 +442,8 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
         );
         let new = without(&maps(pid), &before);
         let when = format!("{windows} windows, seed {seed}, round {round}");
-        assert!(new.len() > 10, "{when}: {new:x?}");
+        // How many ranges that is, is chance: neighbours are one.
+        assert!(!new.is_empty(), "{when}: there is nothing to compare");
         assert_eq!(without(&new, &ours), [], "mapped, and not known; {when}");
         assert_eq!(without(&ours, &new), [], "known, and not mapped; {when}");
         let not_seen = session.region_ends_not_seen();
