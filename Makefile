@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build test dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -26,6 +26,7 @@ help:
 	@echo 'make dist-arm64    its packages, in target/dist-arm64'
 	@echo 'make test-kernels  core tests on this kernel, and on Linux 6.1 and 6.12 under qemu, for x86-64 and arm64 (root; half an'
 	@echo '                   hour; KERNELS="own 6.12-arm64" for some)'
+	@echo 'make test-fresh    make demo and make test in a new minimal Debian 12, and 13 (root; an hour; RELEASES=trixie for one)'
 	@echo 'make chaos         end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
 	@echo 'make soak          trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
 	@echo 'make fuzz          try claims about untrusted input, MINUTES=10 for each target (tests/fuzz/README.md)'
@@ -46,7 +47,10 @@ setup-arm64:
 	@tests/setup.sh arm64
 
 setup-kernels:
-	@tests/setup.sh kernels
+	@tests/setup.sh kernels $(KERNELS)
+
+setup-fresh:
+	@tests/setup.sh fresh
 
 build: setup-build
 	@$(STEP) build $(CARGO) build --release --locked
@@ -125,6 +129,11 @@ demo-smoke:
 # Debian's kernels, under qemu: not a part of `make test`.
 test-kernels: setup-kernels
 	@$(STEP) test-kernels tests/kernels.sh $(KERNELS)
+
+# Where nothing is installed yet: `make demo` and `make test`, or STEPS. Only the toolchain is this machine's.
+RELEASES ?= bookworm trixie
+test-fresh: setup-fresh
+	@STEPS='$(STEPS)' $(STEP) test-fresh tests/fresh.sh $(RELEASES)
 
 bench: setup-build
 	@$(STEP) bench $(CARGO) bench --workspace --locked --bench '*'

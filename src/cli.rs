@@ -11,6 +11,7 @@ mod kernel;
 mod live;
 mod manual;
 mod messages;
+mod names;
 mod output;
 mod program;
 mod quantity;
@@ -19,6 +20,9 @@ mod replay;
 mod selection;
 pub mod settings;
 mod short_ways;
+mod stray_pid;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::path::PathBuf;
@@ -28,8 +32,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
 use crate::config::{
-    Config, ConfigError, View, non_zero, parse_count, parse_interval, parse_pid, parse_pids,
-    parse_table_memory,
+    Config, ConfigError, View, non_zero, parse_count, parse_period, parse_pid, parse_pids, parse_table_memory,
 };
 use crate::doctor;
 use crate::report::Reports;
@@ -41,6 +44,7 @@ pub use kernel::KernelArgs;
 pub use live::LiveArgs;
 pub use manual::{CompletionsArgs, ManArgs, completions, man};
 pub use messages::{ColorArg, MessageArgs};
+pub use names::NameArgs;
 pub use output::{FormatArg, OutputArgs, PlaceArgs};
 pub use program::ProgramArgs;
 pub use quantity::{MeasureArg, QuantityArgs, UnitArg};
@@ -48,9 +52,10 @@ pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
 pub use short_ways::{ShortWayArgs, Switch};
+pub use stray_pid::StrayPid;
 pub use view::{OrderArg, ViewArgs};
 
-/// Says which call stacks of a process, or of the kernel, hold memory that was never freed.
+/// Find memory leaks in a running process, or in the kernel: shows the call stacks whose allocations were never freed.
 ///
 /// Stacks are walked in the kernel by the DWARF unwind information that distributions ship, so they are
 /// complete through libraries and programs built without frame pointers.
@@ -102,15 +107,15 @@ pub enum Command {
     Diff(DiffArgs),
     /// Show how fast stacks grow, over all reports of a recording or over several recordings.
     Trend(TrendArgs),
-    /// Trace, and show reports on the terminal while they are made: the same as --live, with the same flags.
+    /// Trace, and show reports on the terminal to look around in: as --live, with the same flags.
     Live(Box<TraceArgs>),
-    /// Say what is in the way of a trace, and how complete its stacks would be.
+    /// Check whether a trace is possible, and how complete its stacks would be.
     ///
     /// Nothing is traced.
     Doctor(DoctorArgs),
-    /// Write a script that completes command lines in a shell.
+    /// Generate completions for a shell.
     Completions(CompletionsArgs),
-    /// Write the manual page, or all of them.
+    /// Generate the manual page, or all of them.
     Man(ManArgs),
 }
 
@@ -128,16 +133,16 @@ pub struct DoctorArgs {
 /// Flags and arguments of a trace.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Process to trace; several are separated by commas, or given one by one.
+    /// Process to trace; several are separated by commas, or -p is repeated.
     #[arg(short = 'p', long = "pid", value_name = "PID", value_delimiter = ',')]
     pub pid: Vec<String>,
-    /// Trace the children that they make too, by fork, vfork or posix_spawn, before and after exec.
+    /// Trace their children (fork, vfork, posix_spawn), too, before and after exec.
     ///
     /// Every process on the machine that allocates by the same files then runs into the probes and takes the time
     /// of a trap for each call.
     #[arg(long)]
     pub follow_fork: bool,
-    /// Account mappings (mmap, mremap, brk) instead of the blocks of allocator functions.
+    /// Trace mappings (mmap, mremap, brk) instead of allocator functions.
     ///
     /// While it goes on, every system call on the machine takes some 50 ns more, and each of these calls some 300 ns.
     #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "max_overhead", "min_size", "max_size", "older"])]
@@ -188,11 +193,11 @@ pub struct TraceArgs {
     /// 131 thousand for processes with much code and with --follow-fork.
     #[arg(long, value_name = "N")]
     pub stack_storage_size: Option<u32>,
-    /// Memory in the kernel for unwind tables, in bytes or with K, M, G; rounded down to a power of two.
+    /// Memory in the kernel for unwind tables, for example 32M; rounded down to a power of two.
     ///
     /// Without it, as much as the processes need, with headroom, up to 256M. Tables that no process needs any more
     /// make room for others; if there is none, stacks end in the module with table_not_loaded.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub table_memory: Option<String>,
     /// How to attach probes, instead of the best way that the kernel has.
     #[arg(long, value_enum, hide = true)]
@@ -203,7 +208,10 @@ pub struct TraceArgs {
     /// What users of bcc's memleak expect besides.
     #[command(flatten)]
     pub dialects: DialectArgs,
-    /// Seconds between reports.
+    /// Time between reports, in seconds or as in 500ms, 1m30s.
+    ///
+    /// A number without a unit that is the id of a process which runs the same program as one of -p is refused, as is that
+    /// of any process above 3600 but for whole minutes: several processes are -p A,B. With a unit, it is an interval.
     ///
     /// [default: 5, or 1 with --live and where growth is a condition]
     #[arg(value_name = "INTERVAL")]
@@ -211,6 +219,9 @@ pub struct TraceArgs {
     /// Reports to make; without it, until interrupted.
     #[arg(value_name = "COUNT")]
     pub count: Option<String>,
+    /// End after this time, with a last report; in seconds or as in 30s, 10m, 2h.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<String>,
     /// What to start instead.
     #[command(flatten)]
     pub start: ProgramArgs,
@@ -335,7 +346,7 @@ impl TryFrom<TraceArgs> for Config {
             export: args.export.check(has_reports)?,
             interval: args.interval.as_deref().map_or_else(
                 || Ok(Config::usual_interval(gate.is_about_growth() || live.is_some())),
-                parse_interval,
+                |text| parse_period("INTERVAL", text),
             )?,
             gate,
             live,
@@ -356,210 +367,11 @@ impl TryFrom<TraceArgs> for Config {
                 .attach
                 .map_or_else(|| AttachPath::ALL.to_vec(), |way| vec![way.into()]),
             count: args.count.as_deref().map(parse_count).transpose()?,
+            duration: args
+                .duration
+                .as_deref()
+                .map(|text| parse_period("--duration", text))
+                .transpose()?,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroU64;
-    use std::time::Duration;
-
-    use clap::Parser;
-
-    use super::*;
-    use crate::bpf::{Sampling, SizeFilter};
-    use crate::config::MaxOverhead;
-
-    fn config(arguments: &str) -> Result<Config, ConfigError> {
-        let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
-        Cli::try_parse_from(arguments)
-            .expect("the command line parses")
-            .trace
-            .try_into()
-    }
-
-    /// The two positional arguments are seconds between reports and their number.
-    #[test]
-    fn interval_and_count_are_read() {
-        let config = config("-p 17 0.25 3").expect("it makes sense");
-        assert_eq!(config.interval, Duration::from_millis(250));
-        assert_eq!(config.count, NonZeroU64::new(3));
-        assert_eq!((config.walk, config.top), (Walk::Dwarf, 10));
-        assert_eq!(config.pids, [17]);
-    }
-
-    /// Processes are given by commas, one by one, or both, and keep their order.
-    #[test]
-    fn several_processes() {
-        for arguments in ["-p 3,1,2", "-p 3 -p 1 -p 2", "-p 3,1 --pid 2"] {
-            assert_eq!(
-                config(arguments).map(|config| config.pids),
-                Ok(vec![3, 1, 2]),
-                "{arguments}"
-            );
-        }
-        let many = |count: u32| (1..=count).map(|pid| format!("-p {pid} ")).collect::<String>();
-        assert!(config(&many(63)).is_ok());
-        let too_many = ConfigError::TooManyPids { count: 64, most: 63 };
-        assert_eq!(config(&many(64)), Err(too_many));
-    }
-
-    /// Without a process, the kernel's own allocations are traced; with one, they are not.
-    #[test]
-    fn no_process_is_the_kernel() {
-        let kernel = |text: &str| config(text).map(|config| (config.kernel, config.pids));
-        let traced = |percpu| Some(crate::config::KernelConfig { percpu });
-        assert_eq!(kernel(""), Ok((traced(false), Vec::new())));
-        assert_eq!(kernel("-P -F 3 2"), Ok((traced(true), Vec::new())));
-        assert_eq!(kernel("--wa-missing-free -p 5"), Ok((None, vec![5])));
-    }
-
-    /// A program is given by one argument that is split, or by words that are taken as they are.
-    #[test]
-    fn programs() {
-        let program = |arguments: &[&str]| {
-            let arguments = std::iter::once("memleak").chain(arguments.iter().copied());
-            let parsed = Cli::try_parse_from(arguments).expect("the command line parses");
-            Config::try_from(parsed.trace).map(|config| (config.program, config.interval, config.pids))
-        };
-        let words = |words: &[&str]| words.iter().map(Into::into).collect::<Vec<_>>();
-        let (second, five) = (Duration::from_secs(1), Duration::from_secs(5));
-        for (arguments, expected, interval) in [
-            (
-                &["-c", "ls -l", "-T", "1", "1", "2"][..],
-                &["ls", "-l"][..],
-                second,
-            ),
-            (&["1", "2", "--", "ls", "-l", "a b"], &["ls", "-l", "a b"], second),
-            (&["--", "-p", "--", "1"], &["-p", "--", "1"], five),
-            (
-                &["--command", r#" a  'b c' "d\"e" f\ g '' "#],
-                &["a", "b c", "d\"e", "f g", ""],
-                five,
-            ),
-            (&["-c", "echo $HOME *"], &["echo", "$HOME", "*"], five),
-        ] {
-            assert_eq!(
-                program(arguments),
-                Ok((words(expected), interval, vec![])),
-                "{arguments:?}"
-            );
-        }
-        for (command, error) in [
-            ("", ConfigError::EmptyCommand),
-            (" ", ConfigError::EmptyCommand),
-            ("a \"b", ConfigError::CommandWords("a \"b".to_owned())),
-            ("a\\", ConfigError::CommandWords("a\\".to_owned())),
-        ] {
-            assert_eq!(program(&["-c", command]), Err(error), "{command}");
-        }
-    }
-
-    /// A limit on the overhead is a percentage; sampling then begins with all allocations, or as was asked for.
-    #[test]
-    fn max_overhead() {
-        let of = |text: &str| {
-            let config = config(&format!("-p 1 {text}")).expect("it makes sense");
-            (config.sampling, config.max_overhead.map(MaxOverhead::share))
-        };
-        assert_eq!(of("--max-overhead 10"), (Sampling::Governed(1), Some(0.1)));
-        assert_eq!(of("--max-overhead 0.5"), (Sampling::Governed(1), Some(0.005)));
-        assert_eq!(
-            of("--max-overhead 250 --sample-bytes 4K"),
-            (Sampling::Governed(4096), Some(2.5))
-        );
-        assert_eq!(of("--sample-bytes 4K"), (Sampling::Bytes(4096), None));
-    }
-
-    /// Table memory is given in bytes or larger units.
-    #[test]
-    fn table_memory() {
-        let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| config.table_memory);
-        for (text, bytes) in [
-            ("65536", 65536),
-            ("64K", 65536),
-            ("3m", 3 << 20),
-            ("256M", 256 << 20),
-        ] {
-            assert_eq!(of(&format!("--table-memory {text}")), Ok(Some(bytes)), "{text}");
-        }
-        assert_eq!(of(""), Ok(None));
-    }
-
-    /// Samples are of calls or of bytes; size limits are given singly or both.
-    #[test]
-    fn selection() {
-        let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| (config.sampling, config.sizes));
-        let max = u64::MAX;
-        for (text, sampling, sizes) in [
-            ("", Sampling::All, None),
-            ("-s 1", Sampling::All, None),
-            ("-s 100", Sampling::Calls(100), None),
-            ("--sample-bytes 512K", Sampling::Bytes(512 << 10), None),
-            ("-z 64", Sampling::All, Some(SizeFilter { min: 64, max })),
-            ("-Z 4K", Sampling::All, Some(SizeFilter { min: 0, max: 4096 })),
-            (
-                "-s 2 -z 8 -Z 8",
-                Sampling::Calls(2),
-                Some(SizeFilter { min: 8, max: 8 }),
-            ),
-        ] {
-            assert_eq!(of(text), Ok((sampling, sizes)), "{text}");
-        }
-    }
-
-    /// Every command line that makes no sense is refused with its own reason.
-    #[test]
-    fn nonsense_is_refused() {
-        let bad = |text: &str| text.to_owned();
-        for (arguments, error) in [
-            ("-p 1 --percpu", ConfigError::KernelFlag("--percpu")),
-            ("--follow-fork 1", ConfigError::ProcessFlag("--follow-fork")),
-            ("-O libx.so", ConfigError::ProcessFlag("-O")),
-            ("--debuginfod", ConfigError::ProcessFlag("--debuginfod")),
-            ("-p 1 -- ls -l", ConfigError::TwoTargets),
-            ("-p 1 -c ls", ConfigError::TwoTargets),
-            ("-c ls -- ls", ConfigError::TwoPrograms),
-            ("-c 'ls", ConfigError::CommandWords(bad("'ls"))),
-            ("-p redis-server", ConfigError::NotAPid(bad("redis-server"))),
-            ("-p 0", ConfigError::PidRange(0)),
-            ("-p 1,", ConfigError::NotAPid(bad(""))),
-            ("-p 5,7 -p 5", ConfigError::SamePid(5)),
-            ("-p 4294967296", ConfigError::PidRange(1 << 32)),
-            ("-p 2147483648", ConfigError::PidRange(1 << 31)),
-            ("-p 1 0", ConfigError::Interval(bad("0"))),
-            ("-p 1 nan", ConfigError::Interval(bad("nan"))),
-            ("-p 1 1e99", ConfigError::Interval(bad("1e99"))),
-            ("-p 1 5 0", ConfigError::Count(bad("0"))),
-            ("-p 1 5 x", ConfigError::Count(bad("x"))),
-            ("-p 1 --max-blocks 0", ConfigError::Zero("--max-blocks")),
-            ("-p 1 -s 0", ConfigError::SampleRate(bad("0"))),
-            ("-p 1 -s 10%", ConfigError::SampleRate(bad("10%"))),
-            ("-p 1 -s 16777217", ConfigError::SampleRate(bad("16777217"))),
-            ("-p 1 --sample-bytes 0", ConfigError::SampleBytes(bad("0"))),
-            (
-                "-p 1 --sample-bytes 2048G",
-                ConfigError::SampleBytes(bad("2048G")),
-            ),
-            ("-p 1 --max-overhead 0", ConfigError::MaxOverhead(bad("0"))),
-            ("-p 1 --max-overhead -5", ConfigError::MaxOverhead(bad("-5"))),
-            ("-p 1 --max-overhead nan", ConfigError::MaxOverhead(bad("nan"))),
-            (
-                "-p 1 --max-overhead little",
-                ConfigError::MaxOverhead(bad("little")),
-            ),
-            ("-p 1 --max-overhead 5 -s 2", ConfigError::OverheadByCalls),
-            ("--max-overhead 5", ConfigError::ProcessFlag("--max-overhead")),
-            ("-p 1 -z many", ConfigError::Size("-z", bad("many"))),
-            ("-p 1 -Z -1", ConfigError::Size("-Z", bad("-1"))),
-            ("-p 1 -z 9 -Z 8", ConfigError::NoSize { min: 9, max: 8 }),
-            ("-p 1 --table-memory 63K", ConfigError::TableMemory(bad("63K"))),
-            ("-p 1 --table-memory 1G", ConfigError::TableMemory(bad("1G"))),
-            ("-p 1 --table-memory 1T", ConfigError::TableMemory(bad("1T"))),
-            ("-p 1 --table-memory M", ConfigError::TableMemory(bad("M"))),
-        ] {
-            assert_eq!(config(arguments), Err(error), "{arguments}");
-        }
     }
 }

@@ -17,7 +17,9 @@ use crate::leak::Order;
 use crate::output::Destination;
 use crate::recording;
 use crate::report::{CallsTold, Format, Quantity, Reports};
+use crate::symbolize::NameStyle;
 use crate::symbolize::debuginfod::DebuginfodSettings;
+use crate::units::{self, TimeUnit, UnitError};
 
 /// A trace that can be attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +80,8 @@ pub struct Config {
     pub interval: Duration,
     /// Reports to make, or as many as there is time for.
     pub count: Option<NonZeroU64>,
+    /// How long to trace, or until something else ends it.
+    pub duration: Option<Duration>,
 }
 
 /// A limit on what tracing costs, above 0.
@@ -114,23 +118,26 @@ pub struct View {
     /// Blocks younger than this are hidden from people. Without it, ages are not looked at.
     pub older: Option<Duration>,
     /// What stacks are ranked by.
-    pub sort: Order,
+    pub sort: Option<Order>,
     /// What is shown of a stack where there is one number for each.
     pub quantity: Quantity,
     /// Frames of a stack, the innermost; without it, all.
     pub depth: Option<NonZeroUsize>,
     /// How many blocks are listed; without it, none are.
     pub list: Option<ListLimits>,
+    /// How names are written for people.
+    pub names: NameStyle,
 }
 
 impl Default for View {
     fn default() -> Self {
         Self {
             older: Some(Duration::from_millis(500)),
-            sort: Order::default(),
+            sort: None,
             quantity: Quantity::default(),
             depth: None,
             list: None,
+            names: NameStyle::default(),
         }
     }
 }
@@ -167,6 +174,7 @@ impl Config {
             attach: AttachPath::ALL.to_vec(),
             interval: Duration::from_secs(1),
             count: None,
+            duration: None,
         }
     }
 
@@ -198,18 +206,16 @@ impl Config {
 #[non_exhaustive]
 pub enum ConfigError {
     /// A flag about the kernel's allocations, with a process.
-    #[error("{0} is about the kernel's own allocations, which are traced without -p: leave one of them out")]
+    #[error("{0} applies to the kernel's own allocations, which are traced without -p: use only one of them")]
     KernelFlag(&'static str),
     /// A flag about processes, without one.
-    #[error(
-        "{0} is about processes: give one with -p PID (without it, the kernel's own allocations are traced)"
-    )]
+    #[error("{0} needs a process: add -p PID (without it, the kernel's own allocations are traced)")]
     ProcessFlag(&'static str),
     /// Both a process and a program.
-    #[error("-p traces a running process, -c and `-- PROGRAM` start one: give only one of them")]
+    #[error("-p traces a running process, -c and `-- PROGRAM` start one: use only one of them")]
     TwoTargets,
     /// Two programs.
-    #[error("-c COMMAND and `-- PROGRAM` both start a program: give only one of them")]
+    #[error("-c COMMAND and `-- PROGRAM` both start a program: use only one of them")]
     TwoPrograms,
     /// No words in a command.
     #[error("-c names no program: give it with its arguments, for example -c 'ls -l'")]
@@ -236,32 +242,43 @@ pub enum ConfigError {
         /// How many there can be.
         most: u32,
     },
-    /// Not an interval.
-    #[error("interval `{0}` is not a number of seconds above 0")]
-    Interval(String),
+    /// Not an amount of memory, or not a duration.
+    #[error("invalid value `{text}` for {flag}: {error}; for example, {example}")]
+    Unit {
+        /// The flag or argument.
+        flag: &'static str,
+        /// As it was written.
+        text: String,
+        /// What is wrong with it.
+        error: UnitError,
+        /// A value that is right.
+        example: &'static str,
+    },
+    /// Not a time that can pass.
+    #[error("invalid value `{1}` for {0}: it must be above 0; for example, 5, 500ms or 1m30s")]
+    NoTime(&'static str, String),
     /// Not a count.
-    #[error("count `{0}` is not a number above 0: leave it out to report until Ctrl-C")]
+    #[error("invalid value `{0}` for COUNT: expected a number above 0; leave it out to report until Ctrl-C")]
     Count(String),
     /// Not a sampling rate.
-    #[error("-s `{0}` is not a number from 1 to 16777216: to record one of 100 allocations, give -s 100")]
+    #[error(
+        "invalid value `{0}` for -s: expected a number from 1 to 16777216; -s 100 records one of 100 allocations"
+    )]
     SampleRate(String),
     /// Not a sampling distance.
-    #[error("--sample-bytes `{0}` is not an amount of memory from 1 to 1024G: give bytes, or K, M or G")]
+    #[error("invalid value `{0}` for --sample-bytes: it must be from 1 B to 1 TiB; for example, 512K")]
     SampleBytes(String),
     /// Not a limit on what tracing costs.
     #[error(
-        "--max-overhead `{0}` is not a percentage of one CPU from 0.001 to 100000: to allow a tenth of one, give 10"
+        "invalid value `{0}` for --max-overhead: expected a percentage of one CPU from 0.001 to 100000; for example, 10"
     )]
     MaxOverhead(String),
     /// Calls are to be counted, where the rate must be able to change.
     #[error(
-        "-s counts calls, and --max-overhead chooses them by their bytes: leave -s out, or give --sample-bytes N for the \
-         distance to begin with"
+        "-s samples by calls, and --max-overhead by bytes: leave out -s, or use --sample-bytes SIZE for the distance to begin \
+         with"
     )]
     OverheadByCalls,
-    /// Not a size.
-    #[error("{0} `{1}` is not a size: give bytes, or K, M or G")]
-    Size(&'static str, String),
     /// No size is between the limits.
     #[error("no allocation is at least {min} (-z) and at most {max} (-Z) bytes large: raise -Z or lower -z")]
     NoSize {
@@ -271,77 +288,72 @@ pub enum ConfigError {
         max: u64,
     },
     /// Not an amount of memory for tables.
-    #[error("--table-memory `{0}` is not an amount of memory from 64K to 256M: give bytes, or K, M or G")]
+    #[error("invalid value `{0}` for --table-memory: it must be from 64 KiB to 256 MiB; for example, 32M")]
     TableMemory(String),
     /// Not a description of a function.
     #[error("--alloc: {0}")]
-    Alloc(#[from] GivenError),
+    Alloc(GivenError),
     /// The same function twice.
     #[error("--alloc: `{0}` is described twice: give each function once")]
     AllocTwice(String),
     /// An empty name.
     #[error("{0} needs a name: leave it out to look everywhere")]
     EmptyName(&'static str),
-    /// Not an age.
-    #[error("--older `{0}` is not a whole number of milliseconds: give 0 to show blocks of any age")]
-    Older(String),
     /// Ages are asked for where none are read.
-    #[error(
-        "--combined-only does not read how old blocks are, which --older asks for: give only one of them"
-    )]
+    #[error("--older needs the ages of blocks, which --combined-only does not read: use only one of them")]
     AgesNotRead,
     /// Blocks are asked for where none are read.
-    #[error("{0} does not read the block table, which --show-allocs lists: give only one of them")]
+    #[error("--show-allocs lists the block table, which {0} does not read: use only one of them")]
     BlocksNotRead(&'static str),
     /// Blocks are asked for where there is no place for them.
-    #[error("--format {0} has no place for single blocks: leave out --show-allocs, or give another format")]
+    #[error(
+        "--format {0} cannot list single blocks: leave out --show-allocs, or use text, json, bcc or libbpf"
+    )]
     NoPlaceForBlocks(&'static str),
     /// Calls are to be told where there is no place for them.
-    #[error("--format {0} has no place for single calls: leave out --trace, or give another format")]
+    #[error("--format {0} cannot list single calls: leave out --trace, or use text, bcc or libbpf")]
     NoPlaceForCalls(&'static str),
     /// Not a depth.
     #[error(
-        "--perf-max-stack-depth `{0}` is not a number of frames above 0: leave it out to keep all frames"
+        "invalid value `{0}` for --perf-max-stack-depth: expected a number above 0; leave it out to keep all frames"
     )]
     Depth(String),
     /// A file whose name says nothing of its format.
-    #[error(
-        "the name `{0}` does not say in which format it is to be: give --format, or one of the endings {1}"
-    )]
+    #[error("cannot tell the format from the name `{0}`: add --format, or use one of the endings {1}")]
     UnknownEnding(String, String),
     /// Permission to replace nothing.
-    #[error("-f is about files that are written, and none is given: leave it out, or give --output FILE")]
+    #[error("-f has no file to overwrite: add --output FILE, or leave it out")]
     NothingToReplace,
     /// Something about a recording, without one.
-    #[error("{0} is about a recording: give --record FILE, too, or leave it out")]
+    #[error("{0} needs a recording: add --record FILE, or leave it out")]
     NothingToRecord(&'static str),
     /// A recording that cannot be one.
-    #[error("--record needs a file, which it writes to more than once: `{0}` is none")]
+    #[error("--record needs a file that can be written to more than once: `{0}` is not one")]
     RecordToStdout(String),
     /// Two things in one file.
     #[error("--output and --record name the same file `{0}`: give each its own")]
     SameFile(String),
     /// Not a size of a recording.
-    #[error("--record-limit `{0}` is not an amount of memory from 64K on: give bytes, or K, M or G")]
+    #[error("invalid value `{0}` for --record-limit: it must be at least 64 KiB; for example, 256M")]
     RecordLimit(String),
     /// A copy is asked for, and something else.
-    #[error("{0} is about reports that are shown, and --record copies them: give only one of them")]
+    #[error("{0} shows reports, and --record copies them: use only one of them")]
     CopiedOnly(&'static str),
     /// Reports that are not shown, or without names, are to be held against something.
     #[error(
-        "--fail-on, suppressions and baselines are about reports that are shown with their names: leave out {0}, or them"
+        "--fail-on, suppressions and baselines need reports with their names: they cannot be used with {0}"
     )]
     NotHeld(&'static str),
     /// Growth of what is growth.
-    #[error("a difference is growth already: give --measure outstanding or allocated, or leave it out")]
+    #[error("a difference is growth already: use --measure outstanding or allocated, or leave it out")]
     GrowthOfGrowth,
     /// A form that comparisons do not have.
-    #[error("{0} is no form of {1}: give --format {2}")]
+    #[error("cannot write {1} as {0}: use --format {2}")]
     NoSuchForm(String, &'static str, &'static str),
     /// What a flame graph shows, without one.
     #[error(
-        "{flag} is about formats with one number for each stack (folded, svg, speedscope, html), and {format} has all of \
-         them: leave it out, or give another --format"
+        "{flag} applies to formats with one number for each stack (folded, svg, speedscope, html), not to {format}: leave it \
+         out, or use another --format"
     )]
     NoQuantity {
         /// What was asked for.
@@ -351,25 +363,24 @@ pub enum ConfigError {
     },
     /// Nobody to ask for debug files.
     #[error(
-        "--debuginfod knows no server: name some in DEBUGINFOD_URLS, for example \
+        "--debuginfod needs a server: set DEBUGINFOD_URLS, for example \
          DEBUGINFOD_URLS=https://debuginfod.elfutils.org (sudo takes it as sudo DEBUGINFOD_URLS=… memleak …)"
     )]
     NoDebuginfodServer,
     /// A format where nothing is written.
     #[error(
-        "--live shows reports on the terminal and writes none: leave --format out, or give --output FILE for the last one"
+        "--live shows reports on the terminal and writes none: leave out --format, or add --output FILE for the last one"
     )]
     LiveFormat,
     /// Two things on one terminal.
-    #[error("-t writes a line for each call, and --live draws on the same terminal: give only one of them")]
+    #[error("-t writes a line for each call, and --live draws on the same terminal: use only one of them")]
     LiveCalls,
     /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),
     /// A trace without reports is to be held against something.
     #[error(
-        "-t makes no reports in this format, which --fail-on, suppressions and baselines are about: leave one of them \
-         out"
+        "--fail-on, suppressions and baselines need reports, and -t makes none in this format: use only one of them"
     )]
     NoReports,
     /// What the trace is to be held against makes no sense.
@@ -455,21 +466,37 @@ pub(crate) fn parse_command(text: &OsStr) -> Result<Vec<OsString>, ConfigError> 
     }
 }
 
-/// The time between reports.
-pub(crate) fn parse_interval(text: &str) -> Result<Duration, ConfigError> {
-    let seconds = text
-        .parse()
-        .ok()
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds
-        .filter(|interval| !interval.is_zero())
-        .ok_or_else(|| ConfigError::Interval(text.to_owned()))
+/// An amount of memory.
+fn parse_size(flag: &'static str, text: &str, example: &'static str) -> Result<u64, ConfigError> {
+    units::parse_bytes(text).map_err(|error| ConfigError::Unit {
+        flag,
+        text: text.to_owned(),
+        error,
+        example,
+    })
 }
 
-/// The age below which blocks are hidden.
+/// A duration; a number alone is in `bare`.
+fn parse_time(flag: &'static str, text: &str, bare: TimeUnit) -> Result<Duration, ConfigError> {
+    units::parse_duration(text, bare).map_err(|error| ConfigError::Unit {
+        flag,
+        text: text.to_owned(),
+        error,
+        example: "5, 500ms or 1m30s",
+    })
+}
+
+/// A duration above 0, such as that between reports; a number alone is in seconds.
+pub(crate) fn parse_period(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
+    let period = parse_time(flag, text, TimeUnit::SECOND)?;
+    Some(period)
+        .filter(|period| !period.is_zero())
+        .ok_or_else(|| ConfigError::NoTime(flag, text.to_owned()))
+}
+
+/// The age below which blocks are hidden; a number alone is in milliseconds.
 pub(crate) fn parse_older(text: &str) -> Result<Duration, ConfigError> {
-    let milliseconds = text.parse().map(Duration::from_millis);
-    milliseconds.map_err(|_| ConfigError::Older(text.to_owned()))
+    parse_time("--older", text, TimeUnit::MILLISECOND)
 }
 
 /// The most frames of a stack.
@@ -482,31 +509,17 @@ pub(crate) fn parse_count(text: &str) -> Result<NonZeroU64, ConfigError> {
     text.parse().map_err(|_| ConfigError::Count(text.to_owned()))
 }
 
-/// Bytes, or a number with K, M or G for powers of 1024.
-fn parse_bytes(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
-    let shift = match text.get(digits.len()..)? {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        _ => return None,
-    };
-    let number: u64 = digits.parse().ok()?;
-    number.checked_mul(1 << shift)
-}
-
 /// The most bytes of a recording.
 pub(crate) fn parse_record_limit(text: &str) -> Result<u64, ConfigError> {
-    parse_bytes(text)
+    Some(parse_size("--record-limit", text, "256M")?)
         .filter(|&limit| limit >= recording::Settings::LEAST_LIMIT)
         .ok_or_else(|| ConfigError::RecordLimit(text.to_owned()))
 }
 
 /// Memory for tables.
 pub(crate) fn parse_table_memory(text: &str) -> Result<u32, ConfigError> {
-    parse_bytes(text)
-        .and_then(|bytes| u32::try_from(bytes).ok())
+    u32::try_from(parse_size("--table-memory", text, "32M")?)
+        .ok()
         .filter(|bytes| (Config::LEAST_TABLE_MEMORY..=Config::MOST_TABLE_MEMORY).contains(bytes))
         .ok_or_else(|| ConfigError::TableMemory(text.to_owned()))
 }
@@ -514,7 +527,7 @@ pub(crate) fn parse_table_memory(text: &str) -> Result<u32, ConfigError> {
 /// Which allocations are recorded: one of so many calls, or one for so many bytes.
 pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result<Sampling, ConfigError> {
     if let Some(text) = bytes {
-        return parse_bytes(text)
+        return Some(parse_size("--sample-bytes", text, "512K")?)
             .filter(|bytes| (1..=Sampling::MOST_BYTES).contains(bytes))
             .map(Sampling::Bytes)
             .ok_or_else(|| ConfigError::SampleBytes(text.to_owned()));
@@ -531,26 +544,16 @@ pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result
 
 /// What tracing may cost.
 pub(crate) fn parse_max_overhead(text: &str) -> Result<MaxOverhead, ConfigError> {
-    let percent: Option<f64> = text.parse().ok();
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it was looked at"
-    )]
-    let limit = percent
-        .filter(|percent| (0.001..=100_000.0).contains(percent))
-        .map(|percent| MaxOverhead {
-            thousandths: (percent * 1000.0).round() as u32,
-        });
-    limit.ok_or_else(|| ConfigError::MaxOverhead(text.to_owned()))
+    units::parse_percentage(text, 0.001..=100_000.0)
+        .map(|thousandths| MaxOverhead { thousandths })
+        .ok_or_else(|| ConfigError::MaxOverhead(text.to_owned()))
 }
 
 /// Sizes that are recorded.
 pub(crate) fn parse_sizes(min: Option<&str>, max: Option<&str>) -> Result<Option<SizeFilter>, ConfigError> {
-    let size = |flag, text: &str| parse_bytes(text).ok_or_else(|| ConfigError::Size(flag, text.to_owned()));
     let (min, max) = (
-        min.map(|text| size("-z", text)).transpose()?,
-        max.map(|text| size("-Z", text)).transpose()?,
+        min.map(|text| parse_size("-z", text, "64 or 4K")).transpose()?,
+        max.map(|text| parse_size("-Z", text, "64 or 4K")).transpose()?,
     );
     if min.is_none() && max.is_none() {
         return Ok(None);

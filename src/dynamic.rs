@@ -22,6 +22,7 @@ const MAX_ENTRIES: usize = MAX_NEEDED + 1024;
 pub(crate) struct Dynamic<'a> {
     file: Bytes<'a>,
     machine: elf::Machine,
+    kind: elf::FileType,
     segments: &'a [elf::ProgramHeader64<LittleEndian>],
     entries: &'a [elf::Dyn64<LittleEndian>],
 }
@@ -39,6 +40,7 @@ impl<'a> Dynamic<'a> {
         Some(Self {
             file,
             machine: header.e_machine(LittleEndian),
+            kind: header.e_type(LittleEndian),
             segments,
             entries: entries.get(..MAX_ENTRIES).unwrap_or(entries),
         })
@@ -54,6 +56,13 @@ impl<'a> Dynamic<'a> {
         self.segments
             .iter()
             .find_map(|segment| segment.interpreter(LittleEndian, self.file).ok()?)
+    }
+
+    /// Whether it is a program, at a fixed place or not (`DF_1_PIE`), that has no loader and needs nothing.
+    pub(crate) fn is_static_program(&self) -> bool {
+        let flags = self.value(elf::DT_FLAGS_1).unwrap_or(0);
+        let is_program = self.kind == elf::ET_EXEC || flags & elf::DF_1_PIE.0 != 0;
+        is_program && self.interpreter().is_none() && self.needed().next().is_none()
     }
 
     /// `DT_NEEDED`: names by which it asks for others.

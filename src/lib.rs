@@ -29,7 +29,7 @@
 //!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
+//! Modules import only those before them in this list: `units`, `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
 //! `dynamic`, `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`,
 //! `report`, `status`, `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`,
 //! `replay`, `cli`, `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not
@@ -183,4 +183,5 @@ pub mod status;
 pub mod symbolize;
 mod system;
 pub mod target;
+pub mod units;
 mod untrusted;

@@ -15,7 +15,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::bail;
 use clap::error::ErrorKind;
 use memleak::cli::settings::{self, ParseError, Parsed};
-use memleak::cli::{self, Cli, Command};
+use memleak::cli::{self, Cli, Command, TraceArgs};
 use memleak::config::{Config, LiveConfig};
 use memleak::export::Exports;
 use memleak::gate::Gate;
@@ -23,6 +23,7 @@ use memleak::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::live::{LiveView, Messages};
 use memleak::output::{self, Output};
 use memleak::recording::Recorder;
+use memleak::replay::ReportOptions;
 use memleak::report::{Call, Consumer, Report, Stage, printable};
 use memleak::session::Signals;
 use memleak::status::{Above, StatusLine, Watched};
@@ -95,6 +96,7 @@ impl Aside {
 
 fn run(cli: Cli, aside: &Aside) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout();
+    let is_verbose = cli.messages.verbose > 0;
     match cli.command {
         Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut out)?,
         Some(Command::Table { files, verify: true }) => {
@@ -105,16 +107,30 @@ fn run(cli: Cli, aside: &Aside) -> anyhow::Result<ExitCode> {
             let can_trace = doctor::run(args.try_into()?, &mut out)?;
             return Ok(ExitCode::from(if can_trace { 0 } else { FAILED }));
         }
-        Some(Command::Report(args)) => return replay::report(&(*args).try_into()?).map(ExitCode::from),
+        Some(Command::Report(args)) => {
+            let mut options: ReportOptions = (*args).try_into()?;
+            options.destination.is_verbose = is_verbose;
+            return replay::report(&options).map(ExitCode::from);
+        }
         Some(Command::Diff(args)) => replay::diff(&args.try_into()?)?,
         Some(Command::Trend(args)) => replay::trend(&args.try_into()?)?,
         Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
         Some(Command::Man(args)) => cli::man(&args, &mut out)?,
         None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,
-        Some(Command::Live(args)) => return trace(&args.live().try_into()?, aside).map(ExitCode::from),
-        None => return trace(&cli.trace.try_into()?, aside).map(ExitCode::from),
+        Some(Command::Live(args)) => return trace_by(args.live(), is_verbose, aside),
+        None => return trace_by(cli.trace, is_verbose, aside),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A trace as the command line has it.
+fn trace_by(args: TraceArgs, is_verbose: bool, aside: &Aside) -> anyhow::Result<ExitCode> {
+    if let Some(note) = args.check_stray_pids()? {
+        tracing::info!("{note}");
+    }
+    let mut config: Config = args.try_into()?;
+    config.destination.is_verbose = is_verbose;
+    trace(&config, aside).map(ExitCode::from)
 }
 
 /// What was reported before an error is still written.
@@ -235,6 +251,10 @@ impl Consumer for Both<'_> {
 
     fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         self.others.tell(calls)
+    }
+
+    fn begin_report(&mut self, is_last: bool) {
+        self.others.begin_report(is_last);
     }
 }
 

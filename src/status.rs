@@ -219,6 +219,7 @@ impl Consumer for Watched<'_> {
     }
 
     fn begin_report(&mut self, is_last: bool) {
+        self.inner.begin_report(is_last);
         self.draw(match is_last {
             true => "making the last report; Ctrl-C again ends without it",
             false => "making a report",

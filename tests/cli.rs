@@ -47,9 +47,9 @@ fn nonsense_is_refused() {
         (&["-p", "bash"], &["`bash` is not a process id", "pidof"]),
         (&["-p", "0"], &["start at 1"]),
         (&["-p", "99999999999"], &["99999999999"]),
-        (&["-p", "1", "0"], &["interval `0`", "above 0"]),
+        (&["-p", "1", "0"], &["`0` for INTERVAL", "above 0"]),
         (&["-p", "1", "-1"], &["-1"]),
-        (&["-p", "1", "1", "0"], &["count `0`"]),
+        (&["-p", "1", "1", "0"], &["`0` for COUNT"]),
         (&["-p", "1", "--", "ls"], &["-p", "only one"]),
         (&["-p", "1", "-c", "ls"], &["-p", "only one"]),
         (&["-c", "ls", "--", "ls"], &["-c COMMAND", "only one"]),
@@ -60,7 +60,18 @@ fn nonsense_is_refused() {
             &["-p", "1", "--stack-storage-size", "0"],
             &["--stack-storage-size", "above 0"],
         ),
-        (&["-p", "1", "-o", "5s"], &["--older `5s`", "milliseconds"]),
+        (&["-p", "1", "-o", "5x"], &["`5x` for --older", "`x`", "500ms"]),
+        (
+            &["-p", "1", "--sample-bytes", "512KB"],
+            &["`512KB` for --sample-bytes", "ambiguous", "use K or KiB", "512K"],
+        ),
+        (
+            &["-p", "1", "--table-memory", "1GiB"],
+            &["`1GiB` for --table-memory", "64 KiB to 256 MiB"],
+        ),
+        (&["-p", "1", "--duration", "0"], &["--duration", "above 0"]),
+        // `-p $(pidof x)` of more processes than there are arguments.
+        (&["-p", "1", "2", "3", "4"], &["'4'", "-p 17,18"]),
         (
             &["-p", "1", "-C", "-o", "500"],
             &["--combined-only", "--older", "only one"],
@@ -73,15 +84,15 @@ fn nonsense_is_refused() {
         (&["-p", "1", "--mmap", "-t"], &["--mmap", "--trace"]),
         (
             &["-p", "1", "--format", "folded", "-a"],
-            &["--format folded", "no place", "--show-allocs"],
+            &["--format folded", "single blocks", "--show-allocs"],
         ),
         (
             &["-p", "1", "--format", "folded", "-t"],
-            &["--format folded", "no place", "--trace"],
+            &["--format folded", "single calls", "--trace"],
         ),
         (
             &["-p", "1", "--perf-max-stack-depth", "0"],
-            &["--perf-max-stack-depth `0`", "above 0"],
+            &["`0` for --perf-max-stack-depth", "above 0"],
         ),
         // Of several options that begin like this, none is meant.
         (&["-p", "1", "--m", "5"], &["--m"]),
@@ -118,13 +129,29 @@ fn nonsense_is_refused() {
         ),
         (
             &["-p", "1", "--output", "/nowhere/x.txt"],
-            &["`/nowhere/x.txt`", "No such file"],
+            &["`/nowhere/x.txt`", "No such file", "make its directory"],
+        ),
+        // Not by the name of the file that would have become it.
+        (
+            &["-p", "1", "--output", "/nowhere/x.svg"],
+            &["cannot write `/nowhere/x.svg`: No such file or directory (os error 2): make"],
+        ),
+        (
+            &["-p", "1", "--alloc", "foo"],
+            &[
+                "memleak: --alloc: `foo` is not SYMBOL:SHAPE: write for example my_alloc:alloc(size=0), \
+               my_free:free(block=0) or my_realloc:realloc(block=0,size=1)\n",
+            ],
+        ),
+        (
+            &["-p", "1", "--fail-on", ""],
+            &["character 1: expected a measure, one of outstanding, blocks"],
         ),
         (&["-p", "1", "--record", "-"], &["--record needs a file"]),
         (&["-p", "1", "--anonymize"], &["--anonymize", "--record FILE"]),
         (
             &["-p", "1", "--record", "a", "--record-limit", "1K"],
-            &["--record-limit `1K`", "64K"],
+            &["`1K` for --record-limit", "64 KiB"],
         ),
         (&["report"], &["<FILE>", "--help"]),
         (&["report", "/nonexistent"], &["/nonexistent", "No such file"]),
@@ -269,6 +296,33 @@ fn no_such_process() {
     check_refused(&memleak(&["-p", pid]), &["no process", pid, "ps"]);
 }
 
+/// Of several processes of one program, the second pid is none that is waited for seconds of; and only then: another
+/// program's small number, a kernel thread's, and a number with its unit are intervals.
+#[test]
+fn second_pid_is_no_interval() {
+    let sleeper = || Command::new("/bin/sleep").arg("60").spawn().expect("/bin/sleep");
+    let mut sleepers = [sleeper(), sleeper()];
+    let [first, second] = [0, 1].map(|at: usize| sleepers[at].id().to_string());
+    let several = memleak(&["-p", &first, &second]);
+    let as_count = memleak(&["-p", &first, "1", &second]);
+    let live = memleak(&["live", "-p", &first, &second]);
+    // What is wrong with these is something else.
+    let seconds = format!("{second}s");
+    let intervals = [&seconds, "2"].map(|text| memleak(&["-p", &first, text, "--max-blocks", "0"]));
+    for sleeper in &mut sleepers {
+        sleeper.kill().expect("a child of ours");
+        sleeper.wait().expect("a child of ours");
+    }
+    let both = format!("-p {first},{second}");
+    let parts = [&format!("`{second}`"), "(sleep)", &both, &seconds];
+    check_refused(&several, &parts.map(|part| part));
+    check_refused(&live, &parts.map(|part| part));
+    check_refused(&as_count, &["COUNT", &both]);
+    for output in intervals {
+        check_last_line(&output, "--max-blocks must be above 0");
+    }
+}
+
 /// A thread of the kernel.
 #[test]
 fn kernel_thread() {
@@ -332,6 +386,7 @@ fn no_allocator() {
     program.expect("ready");
     let output = memleak(&["-p", &program.pid().to_string()]);
     check_last_line(&output, "nothing to probe");
+    check_last_line(&output, "--mmap");
     program.step("done");
 }
 

@@ -48,7 +48,7 @@ last_report() {
     # shellcheck disable=SC2086
     $sudo "$memleak" --unwind "$1" -p "$leaker" 1 3 3>&- >"$work/$1" 2>"$work/messages" ||
         die "memleak failed: $(cat "$work/messages")"
-    awk '/^\[..:..:..\] Top /{ text = "" } { text = text $0 "\n" } END { printf "%s", text }' \
+    awk '/^\[..:..:..\] /{ text = "" } { text = text $0 "\n" } END { printf "%s", text }' \
         "$work/$1" >"$work/$1.last"
     cat "$work/$1.last"
 }
@@ -63,13 +63,13 @@ in_order() {
 }
 
 frames_of() {
-    grep -c '^		0x' "$1" || true
+    grep '^    [> ] ' "$1" | grep -vc '^      end: ' || true
 }
 
 expected='operator new(unsigned long)
 LeakLib::slowMemoryLeak()
 caller()
-main+
+main
 __libc_start_call_main
 __libc_start_main
 _start

@@ -128,6 +128,7 @@ fn mixture_unoptimised() {
 fn python() {
     let script = "
 import json, re, sys, zlib, hashlib, decimal, datetime, sqlite3, xml.etree.ElementTree as tree
+import array, collections, csv, io, itertools, pickle, struct
 def work(depth, seed):
     if depth:
         return work(depth - 1, seed + 1)
@@ -144,6 +145,10 @@ def work(depth, seed):
     database.executemany('insert into t(b) values (?)', [(item['c']['x'],) for item in data])
     database.execute('select b, count(*), max(a) from t where b like ? group by b order by 2', ('%n%',)).fetchall()
     database.close()
+    pickle.loads(pickle.dumps(data))
+    csv.writer(io.StringIO()).writerows(csv.reader(text.split('}')))
+    collections.Counter(text).most_common(3)
+    array.array('d', itertools.accumulate(struct.unpack('4h', struct.pack('4h', 1, 2, 3, seed)))).tobytes()
     tree.tostring(tree.fromstring('<a>' + '<b c=\"d\">text</b>' * 20 + '</a>'))
     try:
         int('x%d' % seed)

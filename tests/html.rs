@@ -16,6 +16,7 @@ use common::program::{Program, compile, directory};
 use common::report::Report;
 use memleak::report::{Format, Limits, Page, render};
 use serde_json::Value;
+use unwind_tables::walk::FoundBy;
 
 const DESKTOP: [u32; 2] = [1280, 800];
 const PHONE: [u32; 2] = [390, 800];
@@ -81,6 +82,7 @@ fn in_a_browser() {
     a_hostile_target(&browser);
     an_idle_target(&browser);
     ten_thousand_sites(&browser);
+    abbreviated_names(&browser);
     let traced = traced.join().expect("traced");
     a_trace(&browser, &traced);
     // The picture that is made without a browser.
@@ -359,6 +361,10 @@ fn sites(browser: &Browser, report: &Report) {
         first.contains("keep_block") && first.contains("complete"),
         "{first}"
     );
+    assert_eq!(
+        browser.text("#site-table tbody tr:first-child [data-column=freed]"),
+        "0%"
+    );
     browser.run("document.querySelector('#site-table tbody tr:first-child .site button').focus()");
     browser.press(&[key::ENTER]);
     let details = browser.text("#site-table .details");
@@ -372,6 +378,13 @@ fn sites(browser: &Browser, report: &Report) {
     ] {
         assert!(details.contains(part), "no {part:?} in {details}");
     }
+    // Below the graph are the largest, each of which leads to its box.
+    browser.click_on("#tab-flame");
+    let largest = browser.text("#largest-sites tbody tr:first-child .name");
+    assert_eq!(largest, "leak_block");
+    browser.click_on("#largest-sites tbody tr:first-child .site button");
+    assert_eq!(browser.run("return window.memleak.focus().name"), "leak_block");
+    browser.click_on("#tab-sites");
     browser.click_on("#site-table .details button");
     assert_eq!(browser.run("return window.memleak.focus().name"), "keep_block");
     let is_open = || browser.run("return document.getElementById('help').open");
@@ -446,9 +459,9 @@ fn health_says_what_text_says(browser: &Browser, report: &memleak::report::Repor
     let shown = browser.text("#memory");
     for part in [
         "3.0 MiB resident",
-        "live, of this trace",
+        "allocated during this trace",
         "66.6%",
-        "1.0 GiB live that is not resident",
+        "1.0 GiB allocated but not resident",
     ] {
         assert!(shown.contains(part), "no {part:?} in {shown}");
     }
@@ -495,6 +508,28 @@ fn hostile_page_cannot_reach_out(browser: &Browser) {
         console.contains("connect-src") || console.contains("default-src"),
         "{console}"
     );
+}
+
+/// A function is called by its short name, and the pointer finds the whole one.
+fn abbreviated_names(browser: &Browser) {
+    let path = directory("html-names").join("names.html");
+    let exact = "std::vector<int, std::allocator<int> >::reserve(unsigned long)";
+    let place = hand_made::location(&hand_made::module("/opt/worker"), 0x1100);
+    let frame = hand_made::frame(place, FoundBy::Cfi, exact);
+    let mut page = Page::default();
+    page.add(&hand_made::report(
+        vec![hand_made::target(17, "worker")],
+        vec![hand_made::stack(17, 480, 12, vec![frame])],
+    ));
+    write(&page, &path);
+    browser.open(&path);
+    let short = "std::vector<int>::reserve(unsigned long)";
+    assert!(boxes(browser).iter().any(|drawn| drawn.name == short));
+    browser.run("document.getElementById('tab-sites').click()");
+    browser.click_on("#site-table tbody tr:first-child .site button");
+    let name = browser.run("return [...document.querySelectorAll('#site-table .details .frames .name')].map((name) => [name.textContent, name.title])");
+    assert_eq!(name, serde_json::json!([[format!("{short}+0x10"), exact]]));
+    check_quiet(browser);
 }
 
 /// A page without any site says so, above and in each view.

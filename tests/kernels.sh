@@ -4,7 +4,7 @@
 # holds memleak, compiled tests and what they need. As root; some minutes.
 #
 # usage: tests/kernels.sh [own|6.1|6.12|6.1-arm64|6.12-arm64|6.12-arm64-16k]…
-#   all but the last without arguments; without `own`, with the programs of an earlier run
+#   all but the last without arguments; without `own`, with the programs of an earlier run, if it compiled what is traced now
 #
 # CHECKS: which checks are wanted, as a regular expression, if not all of tests/kernels/*.checks
 # KERNEL_WAYS: the ways to attach that this machine's own kernel has, if not all
@@ -44,14 +44,20 @@ build() {
     done
 }
 
-# Runs what `checks` names on this machine. Programs that are compiled meanwhile are kept.
+# Whether an earlier run kept what the checks trace that are wanted, for each machine.
+has_programs() {
+    [ -e "$work/programs/checks" ] || return 1
+    kept_for=$(cat "$work/programs/checks")
+    [ -z "$kept_for" ] || [ "$kept_for" = "${CHECKS-}" ] || return 1
+    [ -z "$for_arm64" ] || [ -d "$work/programs/arm64" ]
+}
+
+# Runs what `checks` names on this machine. Programs that are compiled meanwhile are kept, for arm64 if it is asked for.
 run_here() {
-    for name in gcc g++; do
-        cp tests/kernels/compiler.sh "$work/compilers/$name"
-        chmod 755 "$work/compilers/$name"
-    done
     rm -rf "$work/programs"
     mkdir "$work/programs"
+    cross=
+    [ -z "$for_arm64" ] || cross=$target/tmp:$target/aarch64-unknown-linux-gnu/tmp
     compiler=$(dirname "$(command -v gcc)")
     results=$work/own.results
     echo "@booted $(uname -r) 0" >"$results"
@@ -59,8 +65,7 @@ run_here() {
         is_wanted "$way" "${KERNEL_WAYS-}" || continue
         began=$(cut -d ' ' -f 1 /proc/uptime)
         result=failed
-        if PATH=$work/compilers:$PATH RECORD_WITH=$compiler KEPT_PROGRAMS=$work/programs \
-            CROSS_TMP=$target/tmp:$target/aarch64-unknown-linux-gnu/tmp \
+        if PATH=$work/compilers:$PATH RECORD_WITH=$compiler KEPT_PROGRAMS=$work/programs CROSS_TMP=$cross \
             "$work/tests/amd64/$binary" --exact "$name" >"$work/said" 2>&1 </dev/null &&
             grep -q '^test result: ok. 1 passed' "$work/said"; then
             result=ok
@@ -70,6 +75,7 @@ run_here() {
         echo "@check $result $what $name $began $(cut -d ' ' -f 1 /proc/uptime)"
     done >>"$results"
     echo "@end" >>"$results"
+    echo "${CHECKS-}" >"$work/programs/checks"
 }
 
 # Of a check for one way to attach: whether it is among those given, or all are.
@@ -120,16 +126,32 @@ run_there() {
 }
 
 [ "$(id -u)" = 0 ] || die "root is needed: the tests trace processes"
-for program in qemu-system-x86_64 qemu-system-aarch64 aarch64-linux-gnu-g++ /bin/busybox cpio; do
-    command -v $program >/dev/null || die "$program is missing: tests/setup.sh kernels"
-done
 [ $# -gt 0 ] || set -- own 6.1 6.12 6.1-arm64 6.12-arm64
+needed= for_arm64=
+for kernel in "$@"; do
+    case $kernel in
+    own) ;;
+    *-arm64*) for_arm64=yes needed="$needed /bin/busybox cpio qemu-system-aarch64 aarch64-linux-gnu-g++" ;;
+    *) needed="$needed /bin/busybox cpio qemu-system-x86_64" ;;
+    esac
+done
+for program in $needed; do
+    command -v "$program" >/dev/null || die "$program is missing: tests/setup.sh kernels $*"
+done
 mkdir -p "$work/tests" "$work/compilers" "$work/programs"
+for name in gcc g++; do
+    cp tests/kernels/compiler.sh "$work/compilers/$name"
+    chmod 755 "$work/compilers/$name"
+done
 for kernel in "$@"; do
     [ "$kernel" = own ] || fetch_kernel "$kernel"
 done
-case " $* " in *own* | *6.1\ * | *6.12\ *) build amd64 cargo ;; esac
-case $* in *-arm64*) build arm64 tests/arm64.sh ;; esac
+case " $* " in
+*' own '*) ;;
+*) has_programs || { echo "==> own first: it compiles what is traced on $*" && set -- own "$@"; } ;;
+esac
+case " $* " in *' own '* | *' 6.1 '* | *' 6.12 '*) build amd64 cargo ;; esac
+[ -z "$for_arm64" ] || build arm64 tests/arm64.sh
 root=$work/root.$$ of_root=
 trap 'rm -rf "$root" "$root.cpio"' EXIT
 trap 'exit 1' HUP INT TERM

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::memleak::Memleak;
-use common::program::{PATIENCE, Program, compile, directory, stock};
+use common::program::{LIBRARIES, PATIENCE, Program, compile, directory, mimalloc, stock};
 use common::report::{Amount, Report};
 use common::ways::ways;
 
@@ -146,8 +146,9 @@ fn thirty_threads_with_tcmalloc() {
 /// The same with mimalloc.
 #[test]
 fn thirty_threads_with_mimalloc() {
-    let library = "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2.0";
-    check_load(Some((library, "libmimalloc2.0")), "new");
+    let (library, package) = mimalloc();
+    let library = format!("{LIBRARIES}/{library}");
+    check_load(Some((&library, package)), "new");
 }
 
 /// glibc passes blocks that it kept for a thread to free once more when the thread ends: that is told apart from a free

@@ -8,20 +8,23 @@ use std::process::Command;
 use std::thread;
 
 use common::memleak::Memleak;
-use common::program::{Program, compile, compile_as, directory, run_tool, source, stock};
+use common::program::{
+    LIBRARIES, Program, compile, compile_as, directory, mimalloc, run_tool, source, stock,
+};
 use common::report::{Amount, Report};
 
-const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 const RELEASE: [&str; 3] = ["-O2", "-fno-optimize-sibling-calls", "-pthread"];
 const NOTHING: Amount = Amount { bytes: 0, blocks: 0 };
 
 /// The allocators that can take the C library's place, and their packages.
-const PRELOADED: &[(&str, &str)] = &[
-    ("libtcmalloc.so.4", "libgoogle-perftools4"),
-    ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
-    ("libjemalloc.so.2", "libjemalloc2"),
-    ("libmimalloc.so.2", "libmimalloc2.0"),
-];
+fn preloaded() -> [(&'static str, &'static str); 4] {
+    [
+        ("libtcmalloc.so.4", "libgoogle-perftools4"),
+        ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+        ("libjemalloc.so.2", "libjemalloc2"),
+        mimalloc(),
+    ]
+}
 
 /// A function of the program and the size it asks for; its name says what is left: `…_kept` all, otherwise nothing.
 type Row = (&'static str, u64);
@@ -157,7 +160,7 @@ fn packaged(library: &str, package: &str) {
 fn functions_of_c() {
     let path = compile(&directory("live_allocators-c"), "allocator.c", &RELEASE);
     check_rows("glibc", &trace(&path, None, &[]), C);
-    for (library, package) in PRELOADED {
+    for (library, package) in preloaded() {
         packaged(library, package);
         check_rows(library, &trace(&path, Some(library), &[]), C);
     }
@@ -193,6 +196,46 @@ fn functions_of_c_in_other_linkage() {
     }
 }
 
+/// A static program in which the linker found no use for `free` is traced, and said to be one.
+#[test]
+fn a_program_that_never_frees() {
+    let directory = directory("live_allocators-never_frees");
+    let path = directory.join("plain");
+    let mut command = Command::new("musl-gcc");
+    command
+        .args(["-O2", "-fno-optimize-sibling-calls", "-static", "-o"])
+        .arg(&path)
+        .arg(source("plain.c"));
+    run_tool(&mut command);
+    let symbols = Command::new("nm").arg(&path).output().expect("nm (binutils)");
+    let symbols = String::from_utf8(symbols.stdout).expect("text");
+    assert!(
+        symbols.contains(" malloc\n") && !symbols.contains(" free\n"),
+        "{symbols}"
+    );
+    let mut program = start(&path, &["10"], None);
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let (report, said) = memleak.finish_with_messages();
+    assert!(said.iter().any(|line| line.contains("never frees")), "{said:#?}");
+    report.check_sums();
+    let five = Amount {
+        bytes: 5 * 24,
+        blocks: 5,
+    };
+    for function in ["even", "odd"] {
+        let is_through = |name: &&str| is_function(name, function);
+        let stacks = report.stacks.iter();
+        let through: Vec<_> = stacks
+            .filter(|stack| stack.names().iter().any(is_through))
+            .collect();
+        let [stack] = through[..] else {
+            panic!("not one stack through {function}:\n{report}")
+        };
+        assert_eq!((stack.allocated, stack.outstanding), (five, five), "{stack}");
+    }
+}
+
 /// Each form of `operator new` and `operator delete`: where it leads to malloc, and where it is the allocator's own.
 #[test]
 fn operators_of_cxx() {
@@ -207,7 +250,7 @@ fn operators_of_cxx() {
         }
     };
     thread::scope(|scope| {
-        for (library, package) in PRELOADED {
+        for (library, package) in preloaded() {
             scope.spawn(|| check(library, package));
         }
     });

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::machine::{Feature, lacks};
 use common::memleak::{Memleak, child_of};
 use common::program::{Program, compile, compile_as, directory, run_tool};
 use common::report::{Report, from_main};
@@ -85,6 +86,9 @@ fn check(report: &Report, base: &Path) {
 /// From outside, a program on an overlay in other namespaces is traced like any.
 #[test]
 fn overlay_in_other_namespaces() {
+    if lacks(Feature::Overlay) {
+        return;
+    }
     let base = prepare("overlay");
     let mut container = Container::start(&base, "lazy");
     let memleak = Memleak::attach(container.pid, &[]);
@@ -96,6 +100,9 @@ fn overlay_in_other_namespaces() {
 /// stacks are those of the file that it has mapped.
 #[test]
 fn upgraded_while_running() {
+    if lacks(Feature::Overlay) {
+        return;
+    }
     let base = prepare("upgraded");
     let mut container = Container::start(&base, "lazy");
     let merged = base.join("merged");
@@ -111,6 +118,9 @@ fn upgraded_while_running() {
 /// Inside a pid namespace, memleak traces by the process ids that are seen there.
 #[test]
 fn inside_a_pid_namespace() {
+    if lacks(Feature::Overlay) {
+        return;
+    }
     let base = prepare("inside");
     let mut container = Container::start(&base, "lazy");
     let memleak = Memleak::attach_inside(container.pid, 1, &[]);
@@ -123,6 +133,9 @@ fn inside_a_pid_namespace() {
 /// There, the children of a traced process are found by the ids that they have there.
 #[test]
 fn children_inside_a_pid_namespace() {
+    if lacks(Feature::Overlay) {
+        return;
+    }
     let base = directory("live_containers-children");
     let lower = base.join("lower");
     fs::create_dir_all(&lower).expect("a directory");
@@ -141,6 +154,9 @@ fn children_inside_a_pid_namespace() {
 /// it is named, stacks end there and say so.
 #[test]
 fn replaced_and_out_of_reach() {
+    if lacks(Feature::Overlay) {
+        return;
+    }
     let base = prepare("out-of-reach");
     let mut container = Container::start(&base, "lazy");
     let merged = base.join("merged");

@@ -6,6 +6,7 @@ mod common;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use common::machine::{Feature, lacks};
 use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
 use common::report::{Amount, Report, Stack};
@@ -102,6 +103,9 @@ fn kernel_user(test: &str) -> Program {
 /// and end at the system call; and gone when they are freed.
 #[test]
 fn objects_and_pages_come_and_go() {
+    if lacks(Feature::Btf) {
+        return;
+    }
     let _alone = alone();
     let mut program = kernel_user("objects");
     let memleak = Memleak::attach_to_kernel(&[], "0.2");
@@ -154,6 +158,9 @@ fn check_stacks(report: &Report) {
 /// a mount has some. Without the flag there is none.
 #[test]
 fn percpu_memory_is_optional() {
+    if lacks(Feature::Btf) {
+        return;
+    }
     let _alone = alone();
     for (flags, expected) in [(&["--percpu"][..], true), (&[], false)] {
         let memleak = Memleak::attach_to_kernel(flags, "0.2");
@@ -182,6 +189,9 @@ fn percpu_memory_is_optional() {
 /// A baseline is marked when that is asked for, however long it is to the next report, which counts from then on.
 #[test]
 fn a_mark_does_not_wait() {
+    if lacks(Feature::Btf) {
+        return;
+    }
     let _alone = alone();
     let mut program = kernel_user("mark");
     let mut memleak = Memleak::attach_to_kernel(&[], "86400");
@@ -198,6 +208,9 @@ fn a_mark_does_not_wait() {
 /// A table that is full loses new blocks, and says so.
 #[test]
 fn a_full_table_is_reported() {
+    if lacks(Feature::Btf) {
+        return;
+    }
     let _alone = alone();
     let mut program = kernel_user("full");
     let memleak = Memleak::attach_to_kernel(&["--max-blocks", "16"], "86400");
@@ -213,6 +226,9 @@ fn a_full_table_is_reported() {
 /// Calls are told one by one, each message that is allocated and each that is freed, by whom and from where.
 #[test]
 fn calls_are_told() {
+    if lacks(Feature::Btf) {
+        return;
+    }
     let _alone = alone();
     let mut program = kernel_user("calls");
     let size = MESSAGE_BYTES.to_string();

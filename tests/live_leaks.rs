@@ -35,6 +35,19 @@ fn trace(test: &str, source: &str, arguments: &[&str], memleak_flags: &[&str]) -
     report
 }
 
+/// A trace ends by itself after its time, with a report, whatever the interval; the program goes on.
+#[test]
+fn duration() {
+    let path = compile(&directory("live_leaks-duration"), "plain.c", &RELEASE);
+    let mut program = Program::start(&path, &["1"]);
+    program.expect("ready");
+    let memleak = Memleak::attach_reporting(program.pid(), &["--duration", "1500ms"], &["1m"]);
+    let report = memleak.last_report();
+    let seconds = report.duration_ns as f64 / 1e9;
+    assert!((1.5..30.0).contains(&seconds), "{seconds}");
+    program.step("done");
+}
+
 /// What is expected of a site.
 enum Left {
     /// Its block was not freed.

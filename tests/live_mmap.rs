@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use common::machine::{Feature, lacks};
 use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
 use common::report::{Amount, Report, Stack};
@@ -115,6 +116,9 @@ fn trace(test: &str, flags: &[&str]) -> Report {
 /// named as such; what was there before the attach is only counted.
 #[test]
 fn every_call_leaves_exactly_what_is_mapped() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     let report = trace("calls", &[]);
     for (site, call, kind, given, left) in rows(page()) {
         let through = report.through(site);
@@ -165,6 +169,9 @@ fn every_call_leaves_exactly_what_is_mapped() {
 /// right.
 #[test]
 fn mappings_beyond_the_capacity_are_counted() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     let report = trace("capacity", &["--max-blocks", "4"]);
     let reservation = report.only_through("huge_reservation");
     assert_eq!(reservation.lost.bytes, 2 << 40, "{reservation}");
@@ -182,6 +189,9 @@ fn mappings_beyond_the_capacity_are_counted() {
 /// executes, are its own, and stay as what it held at its end.
 #[test]
 fn children_have_mappings_of_their_own() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     let path = compile(&directory("live_mmap-children"), "mapping_children.c", &RELEASE);
     let mut program = Program::start(&path, &[]);
     program.expect("ready");
@@ -477,6 +487,9 @@ fn calls_that_cross_leave_what_the_kernel_says() {
 /// unmapped is found out: nothing is said to be mapped that is not.
 #[test]
 fn calls_that_were_not_seen_are_counted() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     let path = compile(&directory("live_mmap-queue"), "random_mappings.c", &RELEASE);
     let mut program = Program::start(&path, &["1", "60000", "1", "own"]);
     program.expect("ready");

@@ -345,7 +345,7 @@ fn too_little_table_memory() {
     let warning = messages.iter().find(|line| line.contains("libc.so.6"));
     let warning = warning.unwrap_or_else(|| panic!("{messages:#?}"));
     assert!(
-        warning.contains("--table-memory") && warning.contains("65536"),
+        warning.contains("--table-memory") && warning.contains("64.0 KiB"),
         "{warning}"
     );
     for site in ["even", "odd"] {

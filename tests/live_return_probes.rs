@@ -5,6 +5,7 @@ mod common;
 
 use std::path::Path;
 
+use common::machine::{Feature, lacks};
 use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
 use common::report::Report;
@@ -58,6 +59,9 @@ fn check(test: &str, source: &str, arguments: &[&str], probed: &[&str], build: &
 /// Two functions, the C library's between them.
 #[test]
 fn around_a_callback() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     check(
         "callback",
         "callback.c",
@@ -72,12 +76,18 @@ fn around_a_callback() {
 /// on one thread, of which one is the allocator's.)
 #[test]
 fn in_recursion() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     check("recursion", "recursion.c", &["60"], &["recurse"], &RELEASE, &[]);
 }
 
 /// Walks by frame pointers alone put return addresses back too.
 #[test]
 fn by_frame_pointers() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     check(
         "fp",
         "recursion.c",
@@ -91,6 +101,9 @@ fn by_frame_pointers() {
 /// So do walks in the programs of older kernels.
 #[test]
 fn by_perf_probes() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     check(
         "perf",
         "recursion.c",
@@ -104,6 +117,9 @@ fn by_perf_probes() {
 /// A thread that has all return probes it can have: what it allocates is lost, and is said to be.
 #[test]
 fn beyond_the_limit() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     for attach in ["session", "multi", "perf"] {
         let test = format!("live_return_probes-limit-{attach}");
         let path = compile(&directory(&test), "recursion.c", &RELEASE);

@@ -99,7 +99,7 @@ fn a_user_looks_around() {
     assert_eq!(screen.lines().count(), 24, "{screen}");
     insta::assert_snapshot!(shape(&screen), @r"
     memleak # \u{#b}[#mevil # every # s
-    alloc #/s free #/s live # B in # blocks overhead # %
+    alloc #/s free #/s live # B in # blocks overhead #%
     OUTSTANDING▼ BLOCKS GROWTH/s TREND SITE
     > # B # +# B/s ▁ ✓ keep_large()
     # B # +# B/s ▁ ✓ keep_many()
@@ -110,7 +110,7 @@ fn a_user_looks_around() {
     _start [growing]
     end: complete
     nothing lost all # stacks complete
-    # allocations/s: about # % of one CPU
+    # allocations/s: about #% of one CPU
     q quit ? help ↑↓ site Enter stack s order / filter m mark p pause u unit
     ");
     keys_of_the_table(&mut terminal);

@@ -2,7 +2,8 @@
 # Checks the Rust toolchain and installs the Debian packages that are missing. The only list of them.
 # What is there is left alone: without anything missing, nothing is run as root.
 #
-# usage: tests/setup.sh build|test|dist|arm64|kernels
+# usage: tests/setup.sh build|test|dist|arm64|kernels|fresh
+#        tests/setup.sh kernels [KERNEL]…    as of tests/kernels.sh; all without arguments
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,11 +14,17 @@ build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
 dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils'
 # What compiles for arm64 on another machine.
 arm64_packages='g++-aarch64-linux-gnu gcc-aarch64-linux-gnu'
-# What boots other kernels.
-kernels_packages='binutils busybox-static cpio qemu-system-arm qemu-system-x86'
-# What tests compile with, compare with, and trace.
-test_packages='binutils chromium chromium-driver debuginfod dwz elfutils faketime gdb git golang-go google-perftools iproute2 libgc-dev
-libgoogle-perftools4 libjemalloc-dev libjemalloc2 liblua5.4-0-dbg libmimalloc2.0 libtcmalloc-minimal4 lld lua5.4 man-db mandoc
+# What boots other kernels: of either machine, of x86-64, of arm64.
+guest_packages='binutils busybox-static cpio'
+amd64_guest_packages='qemu-system-x86'
+arm64_guest_packages="$arm64_packages qemu-system-arm"
+# What makes a minimal Debian, to try all this in.
+fresh_packages='debian-archive-keyring git mmdebstrap util-linux'
+# What tests compile with, compare with, and trace. A|B is the first of them that this release has, A? is A if it has that
+# (dwp, which is in binutils up to Debian 12).
+test_packages='binutils binutils-gold? chromium chromium-driver debuginfod dwz elfutils faketime gdb git golang-go google-perftools iproute2
+libgc-dev libgoogle-perftools4|libgoogle-perftools4t64 libgssapi-krb5-2 libjemalloc-dev libjemalloc2 libkrb5-3
+liblua5.4-0-dbg|libkrb5-dbg libmimalloc2.0|libmimalloc3 libtcmalloc-minimal4|libtcmalloc-minimal4t64 lld lua5.4 man-db mandoc
 musl-tools nodejs openssl procps python3 python3-cbor2 python3-prometheus-client redis-server redis-tools sqlite3 util-linux
 xz-utils'
 
@@ -44,10 +51,24 @@ check_toolchain() {
     fi
 }
 
+is_installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# Whether the release can have a package: before the first update nothing is known.
+has() {
+    [ -z "$(find /var/lib/apt/lists -name '*Packages*' | head -n 1)" ] || apt-cache policy "$1" | grep -q 'Candidate: [0-9]'
+}
+
+# Of packages, alternatives A|B and A?, those of which nothing is installed.
 missing_of() {
     for package in "$@"; do
-        state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=
-        [ "$state" = installed ] || echo "$package"
+        found=
+        for one in $(echo "${package%\?}" | tr '|' ' '); do
+            ! is_installed "$one" || found=$one
+        done
+        case $package in *\?) has "${package%\?}" || found=none ;; esac
+        [ -n "$found" ] || echo "$package"
     done
 }
 
@@ -64,6 +85,13 @@ install_script='
         chmod 755 "$policy"
     fi
     apt-get update -q
+    for package in "$@"; do
+        shift
+        for one in $(echo "${package%\?}" | tr "|" " "); do
+            ! apt-cache policy "$one" | grep -q "Candidate: [0-9]" || { package=$one && break; }
+        done
+        case $package in *\?) ;; *) set -- "$@" "$package" ;; esac
+    done
     apt-get install -q -y --no-install-recommends "$@"
     for package in "$@"; do
         if [ "$package" = redis-server ] && command -v systemctl >/dev/null; then
@@ -121,11 +149,27 @@ arm64)
     install_missing $build_packages $arm64_packages
     ;;
 kernels)
-    check_toolchain arm64
+    shift
+    [ $# -gt 0 ] || set -- own 6.1 6.1-arm64
+    packages=$build_packages
+    machine=build
+    for kernel in "$@"; do
+        case $kernel in
+        own) ;;
+        *-arm64*) machine=arm64 packages="$packages $guest_packages $arm64_guest_packages" ;;
+        *) packages="$packages $guest_packages $amd64_guest_packages" ;;
+        esac
+    done
+    check_toolchain "$machine"
     # shellcheck disable=SC2086
-    install_missing $build_packages $arm64_packages $kernels_packages
+    install_missing $packages
     ;;
-*) die "usage: tests/setup.sh build|test|dist|arm64|kernels" ;;
+fresh)
+    check_toolchain build
+    # shellcheck disable=SC2086
+    install_missing $fresh_packages
+    ;;
+*) die "usage: tests/setup.sh build|test|dist|arm64|kernels|fresh" ;;
 esac
 if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
     die "tracing a process needs root, and there is no sudo: run this as root"

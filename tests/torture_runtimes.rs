@@ -89,16 +89,18 @@ fn node() {
     }
 }
 
-/// Whether a frame is of a function of `frames.js`, compiled in whatever way: `JS:*recurse /path/frames.js:8:17`.
+/// Whether a frame is of a function of `frames.js`, compiled in whatever way: `JS:*recurse /path/frames.js:8:17`; up to node 18
+/// `LazyCompile:*recurse …`, or `Function:^work …` if it was not compiled lazily.
 fn is_function(frame: &common::report::Frame, function: &str) -> bool {
     let name = frame.symbol.as_deref().unwrap_or_default();
-    let called = name.split(' ').next().unwrap_or_default();
-    name.contains("frames.js")
-        && called
-            .trim_start_matches("LazyCompile:")
-            .trim_start_matches("JS:")
-            .trim_start_matches(['*', '~', '^', '+'])
-            == function
+    let Some((called, place)) = name.split_once(' ') else {
+        return false;
+    };
+    let tags = ["LazyCompile:", "Function:", "JS:"];
+    let Some(called) = tags.iter().find_map(|tag| called.strip_prefix(tag)) else {
+        return false;
+    };
+    place.contains("frames.js") && called.trim_start_matches(['*', '~', '^', '+']) == function
 }
 
 /// Whether a frame is of code that was made at run time.
@@ -129,7 +131,13 @@ fn cgo() {
     report.check_sums();
     let stack = report.only_through("in_c");
     stack.check_names(&["in_c", "leak", "leak", "leak", "*", "runtime.asmcgocall*"]);
-    assert_eq!(stack.end, "unsupported_rule", "{stack}");
+    // For the function that changes stacks, Go 1.19 has a rule that nothing can follow; what Go 1.24 has leads to the goroutine
+    // itself, which is on Go's heap and no code.
+    match (&*stack.end, &stack.end_at) {
+        ("unsupported_rule", _) => {}
+        ("no_mapping", Some(at)) => assert!(at.address.starts_with("0xc0"), "{stack}"),
+        _ => panic!("{stack}"),
+    }
     assert_eq!(stack.allocated.blocks, 50 * 20, "{stack}");
     // Threads that the runtime starts meanwhile.
     for stack in &report.stacks {

@@ -98,6 +98,11 @@ fn families(found: &[Definition], module: &Module, problems: &mut Vec<Reason>) -
         (true, true) => {
             families.insert(Family::Libc);
         }
+        // There is nowhere else that its blocks could be freed.
+        (true, false) if module.is_static_program() => {
+            families.insert(Family::Libc);
+            problems.push(Reason::NeverFrees);
+        }
         (malloc, free) => {
             families.remove(&Family::Libc);
             if malloc && !given("malloc") {

@@ -13,7 +13,7 @@ use super::symbols::SymbolError;
 
 /// Something that was found and is not probed, or not found and missed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{}: {reason}", .module.as_ref().map_or_else(|| "any module".into(), |path| path.display().to_string()))]
+#[error("{}{reason}", .module.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display())))]
 pub struct Problem {
     /// The file, as the target sees it; `None` when it is about all of them.
     pub module: Option<PathBuf>,
@@ -26,8 +26,8 @@ pub struct Problem {
 pub enum Reason {
     /// No module has what makes an allocator.
     #[error(
-        "no allocator found: no object defines malloc and free; a program that has just started may not have \
-         loaded it yet (try again), a static one needs its symbols"
+        "no allocator found: no object of it defines malloc and free. Try again if it has just started, or trace what \
+         it maps, whatever allocates: --mmap (Go programs, static ones without symbols)"
     )]
     NoAllocator,
     /// No allocator has this function.
@@ -36,6 +36,11 @@ pub enum Reason {
     /// One of the two that make an allocator.
     #[error("defines `{0}` but not `{1}`, so that its blocks could not be followed: not probed")]
     HalfAllocator(&'static str, &'static str),
+    /// A static program in which the linker found no use for `free`.
+    #[error(
+        "defines `malloc` and no `free`, as a static program that never frees: all its blocks stay outstanding"
+    )]
+    NeverFrees,
     /// The dynamic loader's own allocator.
     ///
     /// It serves the loader until libc is there, never frees, and its blocks are no one's leak.
@@ -109,6 +114,7 @@ impl Reason {
             Self::NoAllocator
             | Self::NotFound(_)
             | Self::HalfAllocator(..)
+            | Self::NeverFrees
             | Self::Loader
             | Self::Symbols(_)
             | Self::Headers(_) => false,

@@ -33,7 +33,7 @@ impl TryFrom<AllocatorArgs> for Selection {
         }
         let mut functions: Vec<_> = Vec::with_capacity(args.functions.len());
         for text in &args.functions {
-            let function = given::parse(text)?;
+            let function = given::parse(text).map_err(ConfigError::Alloc)?;
             if functions
                 .iter()
                 .any(|other: &AllocFunction| other.name == function.name)

@@ -4,20 +4,24 @@
 /// A command line, and what comes of it.
 pub(super) type Example = (&'static str, &'static str);
 
-/// What there is to do first; `-h` has no more.
+/// What there is to do first; `-h` has no more, and takes at most 37 characters for a line and 41 for what comes of it.
 pub(super) const EXAMPLES: &[Example] = &[
     ("memleak -p 4711", "report every 5 seconds until Ctrl-C"),
-    ("memleak -p 4711 10 3", "report three times, 10 seconds apart"),
-    ("memleak live -p 4711", "look at it on the terminal"),
+    ("memleak -p 4711 1m 3", "report three times, a minute apart"),
+    ("memleak live -p 4711", "look around in reports on the terminal"),
     (
         "memleak -c './server --port 80'",
         "start it, and report until it ends",
     ),
     (
-        "memleak --output leaks.svg -p 4711 60 1",
-        "a minute's flame graph, for a browser",
+        "memleak --output leaks.html -p 4711",
+        "a page with flame graph, sites, memory",
     ),
-    ("memleak doctor -p 4711", "what would be in the way of that"),
+    (
+        "memleak --record a.memleak -p 4711",
+        "record, for memleak report, diff, trend",
+    ),
+    ("memleak doctor -p 4711", "what would be in the way of a trace"),
 ];
 
 const MORE_EXAMPLES: &[Example] = &[
@@ -32,11 +36,11 @@ const MORE_EXAMPLES: &[Example] = &[
     ),
     (
         "memleak --max-overhead 5 -p 4711",
-        "cost at most 5 % of one CPU: amounts are estimates then",
+        "cost at most 5% of one CPU: amounts are estimates then",
     ),
     (
-        "memleak --record leaks.memleak -p 4711",
-        "record all reports, to be read later and elsewhere",
+        "memleak --output leaks.svg -p 4711 60 1",
+        "a minute's flame graph",
     ),
     (
         "memleak diff leaks.memleak:1 leaks.memleak",
@@ -152,13 +156,13 @@ pub(super) const SECTIONS: &[Section] = &[
     (
         "Exit status",
         &[
-            ("0", "done; also if whoever read standard output has gone"),
+            ("0", "done; also if the reader of standard output has gone"),
             (
                 "1",
                 "a condition of --fail-on is exceeded, or what was to be verified is wrong",
             ),
             ("2", "wrong usage, an error, or (doctor) no trace is possible"),
-            ("3", "a condition cannot be told"),
+            ("3", "a condition is inconclusive"),
             (
                 "other",
                 "of a program that was started and has ended: its own unless 1 or 3 applies, 128 + N if signal N killed it; 127 if it was not \

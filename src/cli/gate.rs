@@ -9,13 +9,13 @@ use crate::gate::{Annotations, MaxLost, Settings, SettingsError, parse};
 /// What a trace is held against.
 #[derive(Debug, Args)]
 pub struct GateArgs {
-    /// Fail with status 1 if this is so at the last report, for example 'outstanding>1MiB'; can be repeated.
+    /// Exit with status 1 if this condition holds at the last report, for example 'outstanding>1MiB'; can be repeated.
     ///
     /// Measures: outstanding, blocks (not freed; site.outstanding, site.blocks: of any one site), growth, site.growth (per
-    /// s, min, h or d), allocated, allocations (freed or not), lost, incomplete (in %). Status 3 if it cannot be told.
+    /// s, min, h or d), allocated, allocations (freed or not), lost, incomplete (in %). Status 3 if it is inconclusive.
     #[arg(long, value_name = "CONDITION")]
     pub fail_on: Vec<String>,
-    /// Share of allocations, in per cent, that may be lost before nothing can be told of what was not exceeded.
+    /// Share of allocations, in percent, that may be lost; above it, conditions that are not exceeded are inconclusive.
     ///
     /// [default: 0.1]
     #[arg(long, value_name = "PCT")]
@@ -124,8 +124,8 @@ mod tests {
     fn nonsense_is_refused() {
         for (arguments, part) in [
             ("--fail-on leaks>1", "`leaks>1`, character 1"),
-            ("--max-lost some --fail-on blocks>1", "--max-lost `some`"),
-            ("--junit a", "--junit is about conditions"),
+            ("--max-lost some --fail-on blocks>1", "`some` for --max-lost"),
+            ("--junit a", "--junit needs a condition"),
         ] {
             let error = config(arguments).expect_err(arguments).to_string();
             assert!(error.contains(part), "{error}");

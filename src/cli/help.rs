@@ -1,5 +1,5 @@
-//! How `-h` and `--help` show the flags, in groups, and what they show besides (`examples`). Also which settings may come
-//! from where, as that is a matter of each flag.
+//! How `--help` shows the flags, in groups, and what it shows besides (`examples`); and `-h`, a screen of what people need
+//! first. Also which settings may come from where, as that is a matter of each flag.
 //!
 //! Flags are declared where they are understood (`cli/*.rs`), in any order; here they get their places. A flag that is in
 //! no group fails a test.
@@ -8,14 +8,41 @@ use clap::{Arg, ArgAction, Command, ValueHint};
 
 use super::examples::{self, EXAMPLES, Example, SECTIONS};
 
-/// What of the flags is for whom.
+/// Where the command line is described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
-    /// `-h` leaves out what is rarely needed.
+    /// On a terminal, where `-h` is a screen.
     Screen,
-    /// The manual leaves out nothing.
+    /// In the manual.
     Manual,
 }
+
+/// What `-h` says of flags, at most 54 characters each.
+const FIRST_FLAGS: &[(&str, &str)] = &[
+    (
+        "-p, --pid PID[,PID…]",
+        "processes to trace; without any, the kernel",
+    ),
+    ("    --follow-fork", "trace their children, too"),
+    ("-T, --top N", "stacks to show [default: 10]"),
+    (
+        "    --format FORMAT",
+        "text, summary, json, html, svg, pprof, folded …",
+    ),
+    (
+        "    --output FILE",
+        "write to a file; its name says the format, too",
+    ),
+    ("    --duration TIME", "end after 30s, 10m, 2h"),
+    (
+        "    --fail-on CONDITION",
+        "status 1 if, for example, 'outstanding>1MiB'",
+    ),
+    (
+        "    --max-overhead PCT",
+        "sample, where tracing would cost more of a CPU",
+    ),
+];
 
 /// Where a flag can be set besides the command line. Who may set a later one may set those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +62,6 @@ pub(super) enum Source {
 struct Flag {
     /// The name of its field.
     id: &'static str,
-    /// Whether `-h` shows it.
-    is_common: bool,
     source: Source,
 }
 
@@ -46,20 +71,8 @@ struct Group {
     flags: &'static [Flag],
 }
 
-const fn common(id: &'static str, source: Source) -> Flag {
-    Flag {
-        id,
-        is_common: true,
-        source,
-    }
-}
-
-const fn rare(id: &'static str, source: Source) -> Flag {
-    Flag {
-        id,
-        is_common: false,
-        source,
-    }
+const fn flag(id: &'static str, source: Source) -> Flag {
+    Flag { id, source }
 }
 
 use Source::{Anyone, CommandLine, Environment, Trusted};
@@ -69,124 +82,126 @@ const GROUPS: &[Group] = &[
     Group {
         heading: "What to trace",
         flags: &[
-            common("pid", Environment),
-            common("command", Environment),
-            common("follow_fork", Trusted),
-            common("mmap", Trusted),
-            rare("percpu", Anyone),
-            rare("wa_missing_free", Anyone),
+            flag("pid", Environment),
+            flag("command", Environment),
+            flag("follow_fork", Trusted),
+            flag("mmap", Trusted),
+            flag("duration", Anyone),
+            flag("percpu", Anyone),
+            flag("wa_missing_free", Anyone),
         ],
     },
     Group {
         heading: "Which report",
         flags: &[
-            common("at", Anyone),
-            common("all", Anyone),
-            common("list", Anyone),
-            common("summary", Anyone),
+            flag("at", Anyone),
+            flag("all", Anyone),
+            flag("list", Anyone),
+            flag("summary", Anyone),
         ],
     },
     Group {
         heading: "Output",
         flags: &[
-            common("format", Anyone),
-            common("output", Trusted),
-            common("force", Trusted),
-            rare("measure", Anyone),
-            rare("unit", Anyone),
-            common("live", Anyone),
-            rare("trace", Anyone),
-            common("verify", CommandLine),
-            common("output_dir", CommandLine),
+            flag("format", Anyone),
+            flag("output", Trusted),
+            flag("force", Trusted),
+            flag("measure", Anyone),
+            flag("unit", Anyone),
+            flag("live", Anyone),
+            flag("trace", Anyone),
+            flag("verify", CommandLine),
+            flag("output_dir", CommandLine),
         ],
     },
     Group {
         heading: "What reports show",
         flags: &[
-            common("top", Anyone),
-            common("sort", Anyone),
-            rare("older", Anyone),
-            rare("show_allocs", Anyone),
-            rare("combined_only", Anyone),
-            rare("perf_max_stack_depth", Anyone),
-            rare("debuginfod", Trusted),
+            flag("top", Anyone),
+            flag("sort", Anyone),
+            flag("older", Anyone),
+            flag("show_allocs", Anyone),
+            flag("combined_only", Anyone),
+            flag("perf_max_stack_depth", Anyone),
+            flag("verbatim_names", Anyone),
+            flag("debuginfod", Trusted),
         ],
     },
     Group {
         heading: "Recording",
         flags: &[
-            common("record", Trusted),
-            rare("record_limit", Trusted),
-            rare("anonymize", Anyone),
+            flag("record", Trusted),
+            flag("record_limit", Trusted),
+            flag("anonymize", Anyone),
         ],
     },
     Group {
         heading: "Gates",
         flags: &[
-            common("fail_on", Anyone),
-            rare("max_lost", Anyone),
-            rare("suppressions", Trusted),
-            rare("write_suppressions", Trusted),
-            rare("baseline", Trusted),
-            rare("write_baseline", Trusted),
-            rare("junit", Trusted),
-            rare("annotations", Anyone),
+            flag("fail_on", Anyone),
+            flag("max_lost", Anyone),
+            flag("suppressions", Trusted),
+            flag("write_suppressions", Trusted),
+            flag("baseline", Trusted),
+            flag("write_baseline", Trusted),
+            flag("junit", Trusted),
+            flag("annotations", Anyone),
         ],
     },
     Group {
         heading: "Fleets",
         flags: &[
-            rare("push", Trusted),
-            rare("push_api", Trusted),
-            rare("push_label", Trusted),
-            rare("push_tenant", Trusted),
-            rare("push_header", Trusted),
-            rare("push_header_file", Trusted),
-            rare("push_token_file", Trusted),
-            rare("push_user", Trusted),
-            rare("push_ca", Trusted),
-            rare("metrics", Trusted),
-            rare("metrics_sites", Trusted),
+            flag("push", Trusted),
+            flag("push_api", Trusted),
+            flag("push_label", Trusted),
+            flag("push_tenant", Trusted),
+            flag("push_header", Trusted),
+            flag("push_header_file", Trusted),
+            flag("push_token_file", Trusted),
+            flag("push_user", Trusted),
+            flag("push_ca", Trusted),
+            flag("metrics", Trusted),
+            flag("metrics_sites", Trusted),
         ],
     },
     Group {
         heading: "Which allocations",
         flags: &[
-            common("max_overhead", Anyone),
-            rare("sample_bytes", Anyone),
-            rare("sample_rate", Anyone),
-            rare("min_size", Anyone),
-            rare("max_size", Anyone),
+            flag("max_overhead", Anyone),
+            flag("sample_bytes", Anyone),
+            flag("sample_rate", Anyone),
+            flag("min_size", Anyone),
+            flag("max_size", Anyone),
         ],
     },
     Group {
         heading: "Probes and stacks",
         flags: &[
-            rare("unwind", Anyone),
-            rare("objects", Anyone),
-            rare("prefixes", Anyone),
-            rare("functions", Trusted),
-            rare("max_blocks", Trusted),
-            rare("stack_storage_size", Trusted),
-            rare("table_memory", Trusted),
-            rare("attach", CommandLine),
-            rare("walk_cache", CommandLine),
-            rare("walk_window", CommandLine),
-            rare("walk_memo", CommandLine),
-            rare("check_walks", CommandLine),
-            rare("probe_first_instructions", CommandLine),
+            flag("unwind", Anyone),
+            flag("objects", Anyone),
+            flag("prefixes", Anyone),
+            flag("functions", Trusted),
+            flag("max_blocks", Trusted),
+            flag("stack_storage_size", Trusted),
+            flag("table_memory", Trusted),
+            flag("attach", CommandLine),
+            flag("walk_cache", CommandLine),
+            flag("walk_window", CommandLine),
+            flag("walk_memo", CommandLine),
+            flag("check_walks", CommandLine),
+            flag("probe_first_instructions", CommandLine),
         ],
     },
     Group {
         heading: GENERAL,
         flags: &[
-            common("quiet", Anyone),
-            common("verbose", Anyone),
-            rare("color", Anyone),
-            rare("config", Environment),
-            rare("no_config", Environment),
-            rare("ebpf", CommandLine),
-            rare("usage", CommandLine),
+            flag("quiet", Anyone),
+            flag("verbose", Anyone),
+            flag("color", Anyone),
+            flag("config", Environment),
+            flag("no_config", Environment),
+            flag("ebpf", CommandLine),
+            flag("usage", CommandLine),
         ],
     },
 ];
@@ -195,19 +210,22 @@ const GENERAL: &str = "General";
 
 /// The whole command line, with help.
 pub(super) fn arrange(command: Command, page: Page) -> Command {
-    let command = arrange_flags(command, page)
+    let command = arrange_flags(command)
         .disable_version_flag(true)
         .arg(version_flag());
-    let (short, long) = (listed(EXAMPLES), long_help());
-    let command = command
-        .after_help(short)
-        .after_long_help(long)
-        .max_term_width(100);
+    let command = command.after_long_help(long_help()).max_term_width(100);
+    let command = match page {
+        Page::Manual => command,
+        // What a template has for `-h` it has for `--help`: each page is one text.
+        Page::Screen => {
+            let long = command.clone().render_long_help();
+            let command = command.before_help(short_help()).before_long_help(long);
+            command.help_template("{before-help}")
+        }
+    };
     command.mut_subcommands(|command| {
         let examples = listed(examples::of(command.get_name()));
-        arrange_flags(command, Page::Manual)
-            .max_term_width(100)
-            .after_help(examples)
+        arrange_flags(command).max_term_width(100).after_help(examples)
     })
 }
 
@@ -220,7 +238,7 @@ pub(super) fn source_of(id: &str) -> Source {
 
 /// Each flag that the command has gets its group. As a changed flag goes to the end, they are in the order of the groups
 /// then, and so are the groups.
-fn arrange_flags(mut command: Command, page: Page) -> Command {
+fn arrange_flags(mut command: Command) -> Command {
     let has = |command: &Command, id| command.get_arguments().any(|arg| arg.get_id() == id);
     let flags = GROUPS
         .iter()
@@ -228,9 +246,7 @@ fn arrange_flags(mut command: Command, page: Page) -> Command {
     for ((group, flag), place) in flags.zip(0..) {
         if has(&command, flag.id) {
             command = command.mut_arg(flag.id, |arg| {
-                arg.help_heading(group.heading)
-                    .display_order(place)
-                    .hide_short_help(page == Page::Screen && !flag.is_common)
+                arg.help_heading(group.heading).display_order(place)
             });
         }
     }
@@ -269,6 +285,24 @@ fn version_flag() -> Arg {
         .help("Print version")
         .help_heading(GENERAL)
         .display_order(usize::MAX)
+}
+
+/// A screen of 24 lines and 80 columns.
+fn short_help() -> String {
+    let mut text = format!(
+        "Find memory leaks in a running process: shows the call stacks whose allocations\nwere never freed.\n\n\
+         {} memleak [OPTIONS] [-p PID | -c COMMAND] [INTERVAL] [COUNT] [-- PROGRAM…]\n",
+        title("Usage")
+    );
+    for (line, meaning) in EXAMPLES {
+        text.push_str(&format!("\n  {line:<37} {meaning}"));
+    }
+    text.push('\n');
+    for (flag, meaning) in FIRST_FLAGS {
+        text.push_str(&format!("\n  {flag:<24} {meaning}"));
+    }
+    text.push_str("\n\nAll flags and commands: memleak --help. One command: memleak help report.");
+    text
 }
 
 fn long_help() -> String {
@@ -365,13 +399,18 @@ mod tests {
         }
     }
 
-    /// The short help fits on a screen or two, and each heading of the long one is in its place.
+    /// The short help fits on a screen, and names what there is; each heading of the long one is in its place.
     #[test]
     fn short_and_long() {
         let mut command = crate::cli::command(Page::Screen).term_width(80);
         let short = command.render_help().to_string();
-        assert!(short.lines().count() < 90, "{short}");
-        assert!(!short.contains("--walk-cache") && !short.contains("--table-memory"));
+        assert!(short.lines().count() <= 24, "{short}");
+        assert!(short.lines().all(|line| line.chars().count() <= 80), "{short}");
+        for (text, _) in FIRST_FLAGS {
+            let names = text.split([' ', ',']).filter_map(|word| word.strip_prefix("--"));
+            let is_flag = |name: &str| command.get_arguments().any(|arg| arg.get_long() == Some(name));
+            assert!(names.into_iter().all(is_flag), "{text}");
+        }
         let long = command.render_long_help().to_string();
         let headings: Vec<_> = GROUPS
             .iter()

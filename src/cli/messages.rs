@@ -8,10 +8,10 @@ use colorchoice::ColorChoice;
 /// Flags that every command has.
 #[derive(Debug, Args)]
 pub struct MessageArgs {
-    /// Say more about what is done, on standard error; twice for everything.
+    /// Print more about what is done to standard error; -vv prints everything.
     #[arg(short, long, action = ArgAction::Count, global = true, conflicts_with = "quiet")]
     pub verbose: u8,
-    /// Say less: warnings and errors only; twice for errors only.
+    /// Print warnings and errors only; -qq prints errors only.
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub quiet: u8,
     /// Whether text for people has colours; without it, on terminals, unless NO_COLOR is set.

@@ -11,7 +11,7 @@ use crate::report::Format;
 /// Form of the reports, and where they go.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// Form of the reports; without it, what the name of the --output file says, or text.
+    /// Format of reports; without it, by the name of the --output file, else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<FormatArg>,
     /// Where they go.
@@ -25,7 +25,7 @@ pub struct PlaceArgs {
     /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Replace files that are there already.
+    /// Overwrite existing files.
     #[arg(short = 'f', long)]
     pub force: bool,
 }
@@ -85,6 +85,7 @@ impl PlaceArgs {
         Ok(Destination {
             file,
             overwrite: self.force,
+            is_verbose: false,
         })
     }
 }
@@ -140,6 +141,7 @@ mod tests {
         let to = |file: &str| Destination {
             file: Some(file.into()),
             overwrite: false,
+            ..Destination::default()
         };
         for (arguments, expected) in [
             ("", (Format::Text, Destination::default())),

@@ -8,12 +8,12 @@ use crate::report::{Format, Measure, Quantity, Unit};
 /// Flags of formats that show one number for each stack.
 #[derive(Debug, Args)]
 pub struct QuantityArgs {
-    /// What folded, svg and speedscope show of a stack, and html at first.
+    /// Number that folded, svg and speedscope show for each stack, and html at first.
     ///
     /// [default: outstanding]
     #[arg(long, value_enum, value_name = "MEASURE")]
     pub measure: Option<MeasureArg>,
-    /// What they count.
+    /// Unit of that number.
     ///
     /// [default: bytes]
     #[arg(long, value_enum, value_name = "UNIT")]
@@ -23,11 +23,11 @@ pub struct QuantityArgs {
 /// What is shown of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MeasureArg {
-    /// What was not freed; without young blocks, see --older.
+    /// Allocated and not freed; without young blocks, see --older.
     Outstanding,
-    /// Everything since the attach.
+    /// Allocated since the attach, freed or not.
     Allocated,
-    /// What came less what went since the mark (SIGUSR1), or without one since the last report; only of stacks that grew.
+    /// Allocated less freed since the mark (SIGUSR1), or without one since the last report; only of stacks that grew.
     Growth,
 }
 

@@ -11,15 +11,15 @@ use crate::recording::Settings;
 /// Flags of recordings.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
-    /// Record reports into this file, besides: with all that they say and all names, for `memleak report`, `diff` and
-    /// `trend`, on any machine.
+    /// Record reports into this file as well, whole and with all names, for `memleak report`, `diff` and `trend` on any
+    /// machine.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// The most bytes that the recording may have, in bytes or with K, M, G; it keeps fewer reports then, evenly over all
-    /// of the time, and always the last.
+    /// The largest size of the recording; where that is reached, it keeps fewer reports, evenly over all of the time, and
+    /// always the last.
     ///
     /// [default: 256M]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE")]
     pub record_limit: Option<String>,
     /// Replace the names of functions, files, processes and hosts, and build-ids, by meaningless ones, the same for the
     /// same.
@@ -68,6 +68,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
     use crate::config::Config;
+    use crate::units::UnitError;
 
     fn settings(arguments: &str) -> Result<Option<Settings>, ConfigError> {
         let arguments = ["memleak", "-p", "1"]
@@ -119,7 +120,15 @@ mod tests {
                 ConfigError::SameFile("a".to_owned()),
             ),
             ("--record a --record-limit 63K", limit("63K")),
-            ("--record a --record-limit much", limit("much")),
+            (
+                "--record a --record-limit much",
+                ConfigError::Unit {
+                    flag: "--record-limit",
+                    text: "much".to_owned(),
+                    error: UnitError::Number,
+                    example: "256M",
+                },
+            ),
         ] {
             assert_eq!(settings(arguments), Err(expected), "{arguments}");
         }

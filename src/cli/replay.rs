@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::gate::GateArgs;
+use super::names::NameArgs;
 use super::output::{OutputArgs, PlaceArgs, format_of};
 use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
@@ -46,6 +47,9 @@ pub struct ReportArgs {
     /// What stacks are ranked by; without it, what they were when it was recorded.
     #[arg(long, value_enum, value_name = "ORDER")]
     pub sort: Option<OrderArg>,
+    /// How names are written.
+    #[command(flatten)]
+    pub names: NameArgs,
     /// Another recording to put reports into.
     #[command(flatten)]
     pub record: RecordArgs,
@@ -73,6 +77,9 @@ pub struct DiffArgs {
     /// Sites to show in text: those that grew most, and as many that shrank most.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
+    /// How names are written.
+    #[command(flatten)]
+    pub names: NameArgs,
 }
 
 /// Form of a difference.
@@ -133,6 +140,9 @@ pub struct TrendArgs {
     /// Sites to show in text: those that grow fastest.
     #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
     pub top: usize,
+    /// How names are written.
+    #[command(flatten)]
+    pub names: NameArgs,
 }
 
 /// Form of a trend.
@@ -189,6 +199,7 @@ impl TryFrom<ReportArgs> for ReportOptions {
             destination,
             top: args.top,
             sort: args.sort.map(Order::from),
+            names: args.names.into(),
             anonymize: args.record.anonymize,
             gate,
             file: args.file,
@@ -235,6 +246,7 @@ impl TryFrom<DiffArgs> for DifferenceOptions {
             },
             destination,
             top: args.top,
+            names: args.names.into(),
         })
     }
 }
@@ -266,6 +278,7 @@ impl TryFrom<TrendArgs> for TrendOptions {
             json: format == TrendArg::Json,
             destination,
             top: args.top,
+            names: args.names.into(),
         })
     }
 }

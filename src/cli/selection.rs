@@ -16,20 +16,20 @@ pub struct SelectionArgs {
         conflicts_with = "sample_bytes"
     )]
     pub sample_rate: Option<String>,
-    /// Record an allocation for each N bytes allocated, on average, so that large ones are hardly ever missed.
+    /// Record an allocation for each SIZE bytes allocated, on average, so that large ones are hardly ever missed.
     ///
-    /// Each byte is chosen with a probability of 1 to N, in bytes or with K, M, G, and each allocation with a chosen byte is
+    /// Each byte is chosen with a probability of 1 to SIZE, for example 512K, and each allocation with a chosen byte is
     /// recorded. Amounts are estimates with a standard error.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "SIZE")]
     pub sample_bytes: Option<String>,
-    /// What tracing may cost, in per cent of one CPU: when it costs more, fewer allocations are recorded.
+    /// Limit on what tracing costs, in percent of one CPU: above it, fewer allocations are recorded.
     ///
     /// All are while that costs less. Else they are chosen as by --sample-bytes, by a distance that changes while the trace
-    /// goes on, and amounts are estimates. With --sample-bytes N, the distance is never below N. What probes alone
+    /// goes on, and amounts are estimates. With --sample-bytes SIZE, the distance is never below SIZE. What probes alone
     /// cost, when nothing is recorded, cannot be had for less; if that is more, memleak says so.
     #[arg(long, value_name = "PCT", allow_negative_numbers = true)]
     pub max_overhead: Option<String>,
-    /// Record only allocations of at least this size, in bytes or with K, M, G.
+    /// Record only allocations of at least this size, for example 64 or 4K.
     #[arg(short = 'z', long, value_name = "SIZE")]
     pub min_size: Option<String>,
     /// Record only allocations of at most this size.

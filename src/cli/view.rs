@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::names::NameArgs;
 use crate::config::{ConfigError, View, parse_depth, parse_older};
 use crate::leak::Order;
 use crate::report::Format;
@@ -11,17 +12,19 @@ use crate::report::Format;
 /// Flags of the reports.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
-    /// Hide blocks younger than this many milliseconds from all reports but JSON; 0 shows all.
+    /// Hide blocks younger than this from all reports but JSON, in milliseconds or as in 5s, 1m; 0 shows all.
     ///
     /// [default: 500]
-    #[arg(short = 'o', long, value_name = "MS")]
+    #[arg(short = 'o', long, value_name = "TIME")]
     pub older: Option<String>,
     /// Report totals only, without reading the block table: no ages, and everything outstanding is shown.
     #[arg(short = 'C', long)]
     pub combined_only: bool,
     /// What stacks are ranked by.
-    #[arg(long, value_enum, default_value = "size", value_name = "ORDER")]
-    pub sort: OrderArg,
+    ///
+    /// [default: suspicion in formats for people, else size]
+    #[arg(long, value_enum, value_name = "ORDER")]
+    pub sort: Option<OrderArg>,
     /// List the blocks of each stack with their addresses and sizes, except those that -o hides.
     ///
     /// A text report lists the 10 largest of each stack shown, JSON the 1000 largest of each stack, bcc and libbpf all; what
@@ -33,6 +36,9 @@ pub struct ViewArgs {
     /// They are walked to their end all the same, and what reports say of that is about the whole stacks.
     #[arg(long, value_name = "N")]
     pub perf_max_stack_depth: Option<String>,
+    /// How names are written.
+    #[command(flatten)]
+    pub names: NameArgs,
 }
 
 /// What stacks are ranked by.
@@ -42,8 +48,10 @@ pub enum OrderArg {
     Size,
     /// Blocks.
     Count,
-    /// Bytes that came less bytes that went since the mark (SIGUSR1), or without one since the last report.
+    /// Net growth in bytes since the mark (SIGUSR1), or without one since the last report.
     Growth,
+    /// How much they behave like leaks: by growth over all reports, how certain and steady it is, and how blocks live.
+    Suspicion,
 }
 
 impl From<OrderArg> for Order {
@@ -52,6 +60,7 @@ impl From<OrderArg> for Order {
             OrderArg::Size => Self::Size,
             OrderArg::Count => Self::Count,
             OrderArg::Growth => Self::Growth,
+            OrderArg::Suspicion => Self::Suspicion,
         }
     }
 }
@@ -76,9 +85,10 @@ impl ViewArgs {
         });
         Ok(View {
             older,
-            sort: self.sort.into(),
+            sort: self.sort.map(Into::into),
             depth: depth.transpose()?,
             list: list.transpose()?,
+            names: self.names.into(),
             ..View::default()
         })
     }
@@ -101,8 +111,8 @@ mod tests {
         cli.trace.view.check(Format::Text, false)
     }
 
-    /// Ages: half a second if nothing is said, any whole number of milliseconds, none with totals only; to ask for
-    /// both is refused, also for the same half second.
+    /// Ages: half a second if nothing is said, milliseconds or a duration, none with totals only; to ask for both is
+    /// refused, also for the same half second.
     #[test]
     fn ages() {
         let older = |arguments: &str| view(arguments).map(|view| view.older);
@@ -110,6 +120,8 @@ mod tests {
         assert_eq!(older(""), milliseconds(500));
         assert_eq!(older("-o 0"), milliseconds(0));
         assert_eq!(older("--older 60000"), milliseconds(60_000));
+        assert_eq!(older("-o 5s"), milliseconds(5000));
+        assert_eq!(older("-o 1.5"), Ok(Some(Duration::from_micros(1500))));
         assert_eq!(older(&format!("-o {}", u64::MAX)), milliseconds(u64::MAX));
         for combined in ["-C", "--combined-only"] {
             assert_eq!(older(combined), Ok(None));
@@ -118,9 +130,9 @@ mod tests {
                 Err(ConfigError::AgesNotRead)
             );
         }
-        for wrong in ["1.5", "5s", "x", "18446744073709551616"] {
-            let error = ConfigError::Older(wrong.to_owned());
-            assert_eq!(older(&format!("-o {wrong}")), Err(error));
+        for wrong in ["1.5x", "x", "18446744073709551616"] {
+            let error = older(&format!("-o {wrong}")).expect_err(wrong).to_string();
+            assert!(error.contains(&format!("`{wrong}` for --older")), "{error}");
         }
     }
 
@@ -159,12 +171,14 @@ mod tests {
         }
     }
 
-    /// The order of stacks is by size if nothing is said.
+    /// Without a choice the order is the format's.
     #[test]
     fn order() {
         let sort = |arguments: &str| view(arguments).map(|view| view.sort);
-        assert_eq!(sort(""), Ok(Order::Size));
-        assert_eq!(sort("--sort count"), Ok(Order::Count));
-        assert_eq!(sort("--sort growth"), Ok(Order::Growth));
+        assert_eq!(sort(""), Ok(None));
+        assert_eq!(sort("--sort size"), Ok(Some(Order::Size)));
+        assert_eq!(sort("--sort count"), Ok(Some(Order::Count)));
+        assert_eq!(sort("--sort growth"), Ok(Some(Order::Growth)));
+        assert_eq!(sort("--sort suspicion"), Ok(Some(Order::Suspicion)));
     }
 }

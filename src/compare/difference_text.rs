@@ -1,5 +1,4 @@
-//! The difference of two reports for people. Grown sites come last, the one that grew most at the very end, as in the
-//! text of a report.
+//! The difference of two reports for people: sites that grew, the one that grew most first, then those that shrank.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -8,7 +7,8 @@ use unwind_tables::walk::End;
 
 use super::difference::{Comparison, Difference, Held, Side, State};
 use crate::collect::{Amount, Losses};
-use crate::report::{FrameStyle, Report, counted, error, line, percent, printable, size};
+use crate::report::owner::title;
+use crate::report::{FrameStyle, INDENT, Report, Screen, counted, error, line, percent, printable, size};
 
 /// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
 ///
@@ -18,20 +18,11 @@ use crate::report::{FrameStyle, Report, counted, error, line, percent, printable
 pub fn render(comparison: &Comparison<'_>, top: usize, out: &mut dyn Write) -> io::Result<()> {
     let Comparison { before, after, .. } = comparison;
     writeln!(out, "Difference from {} to {}:", side(before), side(after))?;
-    let changed = |wanted: fn(State) -> bool| {
-        let sites = comparison.sites.iter();
-        sites.filter(move |site| wanted(site.state()))
-    };
-    let smaller = changed(|state| matches!(state, State::Shrunk | State::Gone));
-    let smaller: Vec<_> = smaller.collect();
-    let first = smaller.len().saturating_sub(top);
-    // What shrank most is farthest from what grew most.
-    for site in smaller[first..].iter().rev() {
-        render_site(site, comparison, out)?;
-    }
-    let larger = changed(|state| matches!(state, State::New | State::Grown));
-    let larger: Vec<_> = larger.take(top).collect();
-    for site in larger.into_iter().rev() {
+    // Ranked by growth: what shrank most is last.
+    let (ranked, reversed) = (comparison.sites.iter(), comparison.sites.iter().rev());
+    let grown = ranked.filter(|site| matches!(site.state(), State::New | State::Grown));
+    let shrunk = reversed.filter(|site| matches!(site.state(), State::Shrunk | State::Gone));
+    for site in grown.take(top).chain(shrunk.take(top)) {
         render_site(site, comparison, out)?;
     }
     render_closing(comparison, out)
@@ -48,28 +39,32 @@ fn side(side: &Side<'_>) -> String {
 
 fn render_site(site: &Difference<'_>, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
     let (before, after) = (site.before.shown.amount, site.after.shown.amount);
+    let report = comparison.after.report;
     writeln!(
         out,
-        "\t{:+} bytes in {:+} allocations ({}): {} in {} before, {} in {} after",
+        "\n{:+} B in {:+} blocks ({}): {}",
         site.bytes(),
         site.blocks(),
         site.state().name(),
-        before.bytes,
-        before.blocks,
-        after.bytes,
-        after.blocks
+        title(site.stack, report.names)
+    )?;
+    let kind = site.stack.kind;
+    let kind = kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
+    writeln!(
+        out,
+        "   {} before, {} after, via {}{kind}",
+        amount(before),
+        amount(after),
+        printable(&site.stack.allocator)
     )?;
     if comparison.is_estimate() {
         writeln!(
             out,
-            "\t\t{}",
+            "   {}",
             error(site.before.shown.spread + site.after.shown.spread)
         )?;
     }
-    let kind = site.stack.kind;
-    let kind = kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
-    writeln!(out, "\t\tvia {}{kind}", printable(&site.stack.allocator))?;
-    FrameStyle::of(comparison.after.report).write_frames(site.stack, out)
+    FrameStyle::new(report, Screen::default()).write_frames(site.stack, INDENT, out)
 }
 
 fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {

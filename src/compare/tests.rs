@@ -159,22 +159,26 @@ fn text_of_a_difference() {
     render_difference_text(&comparison, 2, &mut out).unwrap();
     insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
 Difference from a (09:05:07, after 5.0 s) to b (09:05:07, after 65.0 s):
-	-300 bytes in -3 allocations (gone): 300 in 3 before, 0 in 0 after
-		via malloc
-		0x0000000070000030	goes+0x4 [leaker]
-		end: complete
-	-300 bytes in -3 allocations (shrunk): 400 in 4 before, 100 in 1 after
-		via malloc
-		0x0000000070000020	shrinks+0x4 [leaker]
-		end: complete
-	+500 bytes in +5 allocations (new): 0 in 0 before, 500 in 5 after
-		via malloc
-		0x0000000070000050	comes+0x4 [leaker]
-		end: complete
-	+900 bytes in +9 allocations (grown): 100 in 1 before, 1000 in 10 after
-		via malloc
-		0x0000000070000040	grows+0x4 [leaker]
-		end: complete
+
++900 B in +9 blocks (grown): grows
+   100 B in 1 block before, 1000 B in 10 blocks after, via malloc
+    > grows+0x4 [leaker]
+      end: complete
+
++500 B in +5 blocks (new): comes
+   0 B in 0 blocks before, 500 B in 5 blocks after, via malloc
+    > comes+0x4 [leaker]
+      end: complete
+
+-300 B in -3 blocks (gone): goes
+   300 B in 3 blocks before, 0 B in 0 blocks after, via malloc
+    > goes+0x4 [leaker]
+      end: complete
+
+-300 B in -3 blocks (shrunk): shrinks
+   400 B in 4 blocks before, 100 B in 1 block after, via malloc
+    > shrinks+0x4 [leaker]
+      end: complete
 
   Total:     1.6 KiB (1700 B) in 17 blocks before, 2.4 KiB (2500 B) in 25 blocks after: +800 B, +8 blocks
   Sites:     1 new, 1 grown, 2 unchanged, 1 shrunk, 1 gone
@@ -329,7 +333,7 @@ fn what_is_not_comparable_is_said() {
         text.contains("  Note:      they are of different programs"),
         "{text}"
     );
-    assert!(text.contains("\t\t± "), "{text}");
+    assert!(text.contains("\n   ± "), "{text}");
 }
 
 /// What grows steadily is first, whatever is larger; each point has its amount, also where a site was not there yet.
@@ -365,11 +369,12 @@ fn trends() {
     render_trend_text(&trend, 1, &mut text).unwrap();
     insta::assert_snapshot!(String::from_utf8(text).unwrap(), @r"
 Trend over 6 points in 5.0 min, from report 0 to report 5:
-	+100.0 B/min, +1.0 blocks/min, rising in 5 of 5 steps ▁▂▃▅▆█
-		7, 107, 207, 307, 407, 507 bytes
-		via malloc
-		0x0000000070000020	leak+0x4 [leaker]
-		end: complete
+
++100.0 B/min, +1.0 blocks/min: leak
+   rising in 5 of 5 steps ▁▂▃▅▆█: 7, 107, 207, 307, 407, 507 B
+   via malloc
+    > leak+0x4 [leaker]
+      end: complete
 
   Total:     +110.0 B/min, +1.2 blocks/min: 87.8 KiB (90007 B) in 10 blocks at first, 88.4 KiB (90557 B) in 16 blocks at last
   Sites:     2 of 3 grow

@@ -3,7 +3,6 @@
 //! The slope is the median of the slopes between each two points (Theil and Sen): a single step, as of a cache that is
 //! filled once, or a single peak does not make one.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +10,9 @@ use super::difference::Held;
 use super::identity::{Builds, SiteId};
 use super::manner::Manner;
 use crate::collect::Amount;
-use crate::report::{FrameStyle, Report, Stack};
+use crate::leak::theil_sen::slope;
+use crate::report::{FrameStyle, Report, Screen, Stack};
+use crate::symbolize::NameStyle;
 
 /// A point in time.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +64,8 @@ pub struct Trend {
     manner: Option<Manner>,
     /// How frames are written, as in the last report.
     pub(super) style: Option<FrameStyle>,
+    /// How names are written, as in the last report.
+    pub(super) names: NameStyle,
     known: HashMap<SiteId, usize>,
 }
 
@@ -79,6 +82,7 @@ impl Trend {
             notes: Vec::new(),
             manner: None,
             style: None,
+            names: NameStyle::default(),
             known: HashMap::new(),
         }
     }
@@ -129,7 +133,8 @@ impl Trend {
     }
 
     fn note_manner(&mut self, report: &Report) {
-        self.style = Some(FrameStyle::of(report));
+        self.style = Some(FrameStyle::new(report, Screen::default()));
+        self.names = report.names;
         let manner = Manner::of(report);
         if let Some(first) = &self.manner
             && !self.builds.same_trace()
@@ -179,58 +184,4 @@ fn last(course: &Course) -> u64 {
 /// Exact to 15 digits.
 fn real(number: u64) -> f64 {
     number as f64
-}
-
-/// The median of the slopes between each two points; 0 where no two are apart.
-pub(crate) fn slope(points: &[(f64, f64)]) -> f64 {
-    let mut slopes = Vec::with_capacity(points.len() * points.len() / 2);
-    for (at, (earlier, from)) in points.iter().enumerate() {
-        for (later, to) in &points[at + 1..] {
-            let time = later - earlier;
-            if time > 0.0 {
-                slopes.push((to - from) / time);
-            }
-        }
-    }
-    median(&mut slopes)
-}
-
-fn median(numbers: &mut [f64]) -> f64 {
-    let middle = numbers.len() / 2;
-    if numbers.is_empty() {
-        return 0.0;
-    }
-    let compare = |a: &f64, b: &f64| -> Ordering { a.total_cmp(b) };
-    let (below, &mut upper, _) = numbers.select_nth_unstable_by(middle, compare);
-    match below.iter().copied().max_by(compare) {
-        Some(lower) if numbers.len().is_multiple_of(2) => f64::midpoint(lower, upper),
-        _ => upper,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is steady counts; a step, a peak and an empty moment do not.
-    #[test]
-    fn slopes() {
-        for (amounts, expected) in [
-            (&[0.0, 10.0, 20.0, 30.0][..], 10.0),
-            (&[0.0, 100.0, 100.0, 100.0, 100.0, 100.0], 0.0),
-            (&[5.0, 5.0, 900.0, 5.0, 5.0], 0.0),
-            (&[30.0, 20.0, 10.0], -10.0),
-            (&[0.0, 10.0, 20.0, 0.0, 40.0, 50.0, 60.0], 10.0),
-            (&[7.0], 0.0),
-            (&[], 0.0),
-        ] {
-            let points: Vec<_> = (0..).map(f64::from).zip(amounts.iter().copied()).collect();
-            assert!(
-                (slope(&points) - expected).abs() < 1e-9,
-                "{amounts:?}: {}",
-                slope(&points)
-            );
-        }
-        assert!(slope(&[(1.0, 0.0), (1.0, 50.0)]).abs() < 1e-9);
-    }
 }

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use super::trend::{Course, Trend};
 use crate::collect::Amount;
-use crate::report::{counted, line, printable, signed, size};
+use crate::report::owner::title;
+use crate::report::{INDENT, counted, line, printable, signed, size};
 
 /// Points that are written out for a site.
 const WRITTEN: usize = 8;
@@ -29,8 +30,7 @@ pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> 
         printable(&last.name)
     )?;
     let growing = trend.sites.iter().filter(|site| site.bytes_per_minute > 0.0);
-    let shown: Vec<_> = growing.clone().take(top).collect();
-    for site in shown.into_iter().rev() {
+    for site in growing.clone().take(top) {
         render_site(site, trend, out)?;
     }
     writeln!(out)?;
@@ -61,18 +61,22 @@ fn render_site(site: &Course, trend: &Trend, out: &mut dyn Write) -> io::Result<
     let steps = site.amounts.len().saturating_sub(1);
     writeln!(
         out,
-        "\t{}, rising in {} of {} steps {}",
+        "\n{}: {}",
         per_minute(site.bytes_per_minute, site.blocks_per_minute),
-        site.rises(),
-        steps,
-        bars(&site.amounts)
+        title(&site.stack, trend.names)
     )?;
-    writeln!(out, "\t\t{} bytes", written(&site.amounts))?;
+    writeln!(
+        out,
+        "   rising in {} of {steps} steps {}: {} B",
+        site.rises(),
+        bars(&site.amounts),
+        written(&site.amounts)
+    )?;
     let kind = site.stack.kind;
     let kind = kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
-    writeln!(out, "\t\tvia {}{kind}", printable(&site.stack.allocator))?;
+    writeln!(out, "   via {}{kind}", printable(&site.stack.allocator))?;
     match &trend.style {
-        Some(style) => style.write_frames(&site.stack, out),
+        Some(style) => style.write_frames(&site.stack, INDENT, out),
         None => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::Finding;
 use super::modules::{self, ModuleFinding};
 use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost};
+use crate::report::ends::runtime_advice;
 use crate::report::{TableFacts, counted, percent, printable, size};
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
 
@@ -86,7 +87,7 @@ pub(super) fn examine(pid: u32) -> ProcessFindings {
     };
     let mut modules = Modules::new();
     let mut findings = match target.read_mappings(&mut modules) {
-        Ok(mappings) => examine_code(pid, &mappings, &modules),
+        Ok(mappings) => examine_code(&target, &mappings, &modules),
         Err(error) => {
             let text = format!("cannot read its mappings: {error}");
             ProcessFindings::of(pid, vec![Finding::fatal("mappings", text)])
@@ -97,8 +98,8 @@ pub(super) fn examine(pid: u32) -> ProcessFindings {
     findings
 }
 
-fn examine_code(pid: u32, mappings: &Mappings, modules: &Modules) -> ProcessFindings {
-    let mut general = mapping_findings(mappings);
+fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> ProcessFindings {
+    let mut general = mapping_findings(target, mappings);
     let known: Vec<&Module> = modules.iter().collect();
     let discovery = allocator::discover(known.iter().copied(), &mut Catalog::default());
     if discovery.sites.is_empty() {
@@ -114,12 +115,12 @@ fn examine_code(pid: u32, mappings: &Mappings, modules: &Modules) -> ProcessFind
         modules: tables,
         sites: discovery.sites,
         problems: discovery.problems,
-        ..ProcessFindings::of(pid, general)
+        ..ProcessFindings::of(target.pid(), general)
     }
 }
 
 /// What there is to say of code that belongs to no module.
-fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
+fn mapping_findings(target: &Target, mappings: &Mappings) -> Vec<Finding> {
     let mut anonymous = (0_u64, 0_u64);
     let mut trampoline = false;
     let mut unreadable: BTreeMap<String, u64> = BTreeMap::new();
@@ -138,7 +139,7 @@ fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
             MappedCode::Unreadable { why, .. } => *unreadable.entry(why.to_string()).or_default() += 1,
         }
     }
-    let mut findings = vec![anonymous_finding(anonymous)];
+    let mut findings = vec![anonymous_finding(target, anonymous)];
     findings.extend(unreadable.into_iter().map(|(why, count)| {
         let text = format!("{count} executable mappings have no ELF file that can be read: {why}");
         Finding::warning("unreadable", text).with_remedy("stacks end there")
@@ -152,7 +153,7 @@ fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
     }
     if mappings.malformed_lines() > 0 {
         let text = format!("{} lines of its maps cannot be read", mappings.malformed_lines());
-        findings.push(Finding::warning("mappings", text).with_remedy("stacks end in what they hold"));
+        findings.push(Finding::warning("mappings", text).with_remedy("stacks end in that code"));
     }
     findings
 }
@@ -176,13 +177,21 @@ fn coverage_finding(modules: &[ModuleFinding]) -> Finding {
     Finding::fine("coverage", text)
 }
 
-fn anonymous_finding((mappings, bytes): (u64, u64)) -> Finding {
+fn anonymous_finding(target: &Target, (mappings, bytes): (u64, u64)) -> Finding {
+    let advice = || {
+        let own = runtime_advice(Some(target.exe()), target.comm(), target.pid());
+        own.unwrap_or_else(|| "stacks pass it if the JIT compiler keeps frame pointers".to_owned())
+    };
     match mappings {
         0 => Finding::fine("anonymous_code", "none: no code is generated at run time"),
         _ => Finding::note(
             "anonymous_code",
-            format!("{}, {}: code generated at run time", counted(mappings, "mapping"), size(bytes)),
+            format!(
+                "{}, {}: code generated at run time",
+                counted(mappings, "mapping"),
+                size(bytes)
+            ),
         )
-        .with_remedy("stacks pass it if the JIT compiler keeps frame pointers (node --perf-basic-prof, java -XX:+PreserveFramePointer)"),
+        .with_remedy(advice()),
     }
 }

@@ -65,7 +65,7 @@ fn btf(present: bool) -> Finding {
 
 fn bpf(tried: Result<(), PreflightError>) -> Finding {
     match tried {
-        Ok(()) => Finding::fine("bpf", "bpf(): tried, works"),
+        Ok(()) => Finding::fine("bpf", "bpf() works"),
         Err(PreflightError::BpfRefused { error, why }) => {
             Finding::warning("bpf", format!("bpf() is refused ({error})")).with_remedy(why)
         }
@@ -88,10 +88,10 @@ fn unprivileged(text: &str, bpf: bool) -> Finding {
 
 fn tracefs(is_readable: bool) -> Finding {
     match is_readable {
-        true => Finding::fine("tracefs", "mounted, and can be read"),
+        true => Finding::fine("tracefs", "mounted and readable"),
         false => Finding::note(
             "tracefs",
-            "not mounted, or not for this user: --mmap cannot be used",
+            "not mounted, or not readable by this user: --mmap cannot be used",
         )
         .with_remedy("mount -t tracefs nodev /sys/kernel/tracing, and have CAP_DAC_READ_SEARCH if not root"),
     }

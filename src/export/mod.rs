@@ -44,7 +44,7 @@ pub enum SettingsError {
     )]
     Url,
     /// Something about pushing, without an address.
-    #[error("{0} is about --push: give --push URL, too, or leave it out")]
+    #[error("{0} needs --push: add --push URL, or leave it out")]
     NothingPushed(&'static str),
     /// Not a label.
     #[error(
@@ -88,12 +88,10 @@ pub enum SettingsError {
     )]
     Address(String),
     /// Something about metrics, without them.
-    #[error("{0} is about --metrics: give --metrics ADDRESS, too, or leave it out")]
+    #[error("{0} needs --metrics: add --metrics ADDRESS, or leave it out")]
     NothingServed(&'static str),
     /// There will be no reports.
-    #[error(
-        "-t makes no reports in this format, which --push and --metrics are about: leave one of them out"
-    )]
+    #[error("--push and --metrics need reports, and -t makes none in this format: use only one of them")]
     NoReports,
 }
 
@@ -126,7 +124,7 @@ pub enum ExportError {
         error: io::Error,
     },
     /// A thread.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread")]
     Thread(#[from] io::Error),
 }
 
@@ -198,6 +196,10 @@ impl Consumer for Exporting<'_> {
 
     fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         self.others.tell(calls)
+    }
+
+    fn begin_report(&mut self, is_last: bool) {
+        self.others.begin_report(is_last);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use unwind_tables::addr::{Avma, Svma};
 
-use crate::symbolize::{CodeObject, PerfMap, Symbolizer, demangle};
+use crate::symbolize::{CodeObject, PerfMap, Symbolizer, abbreviated, demangle};
 
 /// Bytes of the longest name.
 const MOST_NAME_BYTES: usize = 4096;
@@ -62,12 +62,16 @@ fn addresses_of(bytes: &[u8]) -> Vec<u64> {
     addresses
 }
 
-/// A name has a readable form of bounded length; text that is no mangled name stays as it is.
+/// A name has a readable form of bounded length; text that is no mangled name stays as it is. What is abbreviated is shorter,
+/// and as short as it gets.
 pub(super) fn demangled(bytes: &[u8]) {
     for name in bytes.split(|&byte| byte == b'\n') {
         let shown = demangle::demangle(name);
         // What is not UTF-8 is shown by a character of three bytes.
         assert!(shown.len() <= 3 * MOST_NAME_BYTES, "{} bytes", shown.len());
+        let short = abbreviated(&shown);
+        assert!(short.len() <= shown.len(), "{short} for {shown}");
+        assert_eq!(abbreviated(&short), short, "of {shown}");
         if !name.starts_with(b"_") && !name.windows(3).any(|part| part == b"17h") {
             let name = &name[..name.len().min(MOST_NAME_BYTES)];
             assert_eq!(shown, String::from_utf8_lossy(name));

@@ -3,8 +3,7 @@
 //! ```text
 //! condition = measure (">" | ">=") number [unit] ["/" time]
 //! measure   = one of MEASURES
-//! number    = digits ["." digits]
-//! unit      = "B" | "K" | "KiB" | "M" | "MiB" | "G" | "GiB" | "T" | "TiB" | "%"
+//! unit      = a unit of memory, as everywhere (`units`) | "%"
 //! time      = "s" | "min" | "h" | "d"
 //! ```
 //!
@@ -15,6 +14,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::report::printable;
+use crate::units::{self, TimeUnit, UnitError};
 
 /// What a condition is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,31 +64,13 @@ const MEASURES: &[(&str, Measure, Unit)] = &[
     ("incomplete", Measure::Incomplete, Unit::Percent),
 ];
 
-/// Units of memory, in bytes.
-const SIZES: &[(&str, u64)] = &[
-    ("B", 1),
-    ("K", 1 << 10),
-    ("KiB", 1 << 10),
-    ("M", 1 << 20),
-    ("MiB", 1 << 20),
-    ("G", 1 << 30),
-    ("GiB", 1 << 30),
-    ("T", 1 << 40),
-    ("TiB", 1 << 40),
-];
-
-/// Units of time, in seconds.
-const TIMES: &[(&str, u32)] = &[("s", 1), ("min", 60), ("h", 3600), ("d", 86400)];
-
 /// Parts of a percent that a limit is kept in.
 const PARTS: u64 = 1000;
-/// Digits behind the point that a number may have.
-const MOST_FRACTION: usize = 9;
 
 /// A unit of time that growth is reckoned by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Per {
-    /// As it was written.
+    /// Its usual name.
     pub name: &'static str,
     /// Its length.
     pub seconds: u32,
@@ -100,6 +82,16 @@ impl Per {
         name: "s",
         seconds: 1,
     };
+
+    /// A unit of at least a second.
+    fn of(unit: TimeUnit) -> Option<Self> {
+        let seconds = u32::try_from(unit.seconds()).ok();
+        let seconds = seconds.filter(|&seconds| seconds > 0)?;
+        Some(Self {
+            name: unit.name,
+            seconds,
+        })
+    }
 }
 
 /// A condition; whatever exists makes sense.
@@ -166,32 +158,31 @@ pub struct ConditionError {
 /// What is wrong at a place.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 enum Problem {
-    #[error("`{0}` is no measure: give one of {names}", names = names(MEASURES.iter().map(|measure| measure.0)))]
+    #[error("expected a measure, one of {names}", names = names())]
+    NoMeasure,
+    #[error("unknown measure `{0}`: use one of {names}", names = names())]
     Measure(String),
-    #[error("a condition says what is too much: give > or >= here, as in outstanding>1MiB")]
+    #[error("expected > or >=, as in outstanding>1MiB")]
     Operator,
-    #[error("give a number here, as in {0}")]
+    #[error("expected a number, as in {0}")]
     Number(&'static str),
-    #[error("this number is too large, or has more than {MOST_FRACTION} digits behind its point")]
-    TooLarge,
-    #[error("there are no parts of one: give a whole number")]
-    Fraction,
-    #[error("`{0}` is no unit of memory: give one of {names}, which are powers of 1024", names = names(SIZES.iter().map(|size| size.0)))]
-    Size(String),
-    #[error("blocks are counted: leave `{0}` out")]
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+    #[error("blocks are counted without a unit: leave out `{0}`")]
     Counted(String),
-    #[error("this is a share: give a percentage, as in {0}")]
+    #[error("expected a percentage, as in {0}")]
     Percent(&'static str),
-    #[error("growth is a rate: give the time that it is for, as in /{names}", names = names(TIMES.iter().map(|time| time.0)))]
+    #[error("growth is a rate: add the time that it is for, one of /s, /min, /h, /d")]
     NoTime,
-    #[error("`{0}` is no unit of time: give one of {names}", names = names(TIMES.iter().map(|time| time.0)))]
+    #[error("unknown unit of time `{0}`: use s, min, h or d")]
     Time(String),
-    #[error("nothing may follow here, but `{0}` does: give each condition by a --fail-on of its own")]
+    #[error("unexpected `{0}`: give each condition with its own --fail-on")]
     Rest(String),
 }
 
-fn names(all: impl Iterator<Item = &'static str>) -> String {
-    all.collect::<Vec<_>>().join(", ")
+fn names() -> String {
+    let names = MEASURES.iter().map(|measure| measure.0);
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Reads a condition.
@@ -214,7 +205,10 @@ type Wrong = (usize, Problem);
 fn read(reader: &mut Reader<'_>) -> Result<Condition, Wrong> {
     let (at, word) = reader.take(|character| character.is_alphanumeric() || ".-_".contains(character));
     let found = MEASURES.iter().find(|(name, ..)| *name == word);
-    let &(_, measure, unit) = found.ok_or_else(|| (at, Problem::Measure(word.to_owned())))?;
+    let &(_, measure, unit) = found.ok_or_else(|| match word {
+        "" => (at, Problem::NoMeasure),
+        word => (at, Problem::Measure(word.to_owned())),
+    })?;
     let (at, operator) = reader.take(|character| "<>=!".contains(character));
     let inclusive = match operator {
         ">" => false,
@@ -269,51 +263,38 @@ fn example(unit: Unit) -> &'static str {
     }
 }
 
-/// A number as it is written.
+/// A number, and at which byte it is.
 struct Number {
     at: usize,
-    /// All of its digits.
-    digits: u64,
-    /// Ten to the power of how many of them are behind the point.
-    divisor: u64,
+    number: units::Number,
 }
 
 impl Number {
-    /// In whole ones, the rest being dropped where one of them is smaller than what was written of.
+    /// In whole ones of what it is kept in.
     fn times(&self, unit: u64) -> Result<u64, Wrong> {
-        if unit == 1 && !self.digits.is_multiple_of(self.divisor) {
-            return Err((self.at, Problem::Fraction));
-        }
-        let whole = u128::from(self.digits) * u128::from(unit) / u128::from(self.divisor);
-        u64::try_from(whole).map_err(|_| (self.at, Problem::TooLarge))
+        let whole = self.number.times(unit);
+        whole.map_err(|error| (self.at, error.into()))
     }
 }
 
 fn read_number(reader: &mut Reader<'_>, unit: Unit) -> Result<Number, Wrong> {
     let (at, text) = reader.take(|character| character.is_ascii_digit() || character == '.');
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let is_number = !whole.is_empty() && !fraction.contains('.') && !text.ends_with('.');
-    if !is_number {
-        return Err((at, Problem::Number(example(unit))));
-    }
-    let digits = format!("{whole}{fraction}").parse().ok();
-    let digits = digits.filter(|_| fraction.len() <= MOST_FRACTION);
-    Ok(Number {
-        at,
-        digits: digits.ok_or((at, Problem::TooLarge))?,
-        divisor: (0..fraction.len()).fold(1, |power, _| power * 10),
-    })
+    let number = units::Number::parse(text).map_err(|error| {
+        let is_none = error == UnitError::Number;
+        let problem = if is_none {
+            Problem::Number(example(unit))
+        } else {
+            error.into()
+        };
+        (at, problem)
+    })?;
+    Ok(Number { at, number })
 }
 
 /// Bytes, if nothing is said.
 fn read_size(reader: &mut Reader<'_>) -> Result<u64, Wrong> {
     let (at, word) = reader.take(is_of_unit);
-    if word.is_empty() {
-        return Ok(1);
-    }
-    let size = SIZES.iter().find(|(name, _)| *name == word);
-    size.map(|&(_, bytes)| bytes)
-        .ok_or_else(|| (at, Problem::Size(word.to_owned())))
+    units::byte_unit(word).map_err(|error| (at, error.into()))
 }
 
 fn read_time(reader: &mut Reader<'_>) -> Result<Per, Wrong> {
@@ -322,9 +303,8 @@ fn read_time(reader: &mut Reader<'_>) -> Result<Per, Wrong> {
         return Err((at, Problem::NoTime));
     }
     let (at, word) = reader.take(is_of_unit);
-    let time = TIMES.iter().find(|(name, _)| *name == word);
-    time.map(|&(name, seconds)| Per { name, seconds })
-        .ok_or_else(|| (at, Problem::Time(word.to_owned())))
+    let time = TimeUnit::named(word).and_then(Per::of);
+    time.ok_or_else(|| (at, Problem::Time(word.to_owned())))
 }
 
 /// What is left of a text.
@@ -368,9 +348,11 @@ mod tests {
             (" outstanding > 1.5 KiB ", Measure::Outstanding, [1536.0, 1537.0]),
             ("outstanding>0", Measure::Outstanding, [0.0, 1.0]),
             ("outstanding>480", Measure::Outstanding, [480.0, 481.0]),
+            ("outstanding>.5kib", Measure::Outstanding, [512.0, 513.0]),
             ("outstanding>2.0B", Measure::Outstanding, [2.0, 3.0]),
             ("blocks>=10", Measure::Blocks, [9.0, 10.0]),
             ("growth>60KiB/min", Measure::Growth, [1024.0, 1024.1]),
+            ("growth>60KiB/m", Measure::Growth, [1024.0, 1024.1]),
             ("growth > 7 / d", Measure::Growth, [7.0 / 86400.0, 8.0 / 86400.0]),
             ("site.outstanding>4T", Measure::SiteOutstanding, [4e12, 5e12]),
             ("site.blocks>1", Measure::SiteBlocks, [1.0, 2.0]),
@@ -393,49 +375,49 @@ mod tests {
     #[test]
     fn errors_point_at_the_place() {
         for (text, column, part) in [
-            ("", 1, "`` is no measure: give one of outstanding, blocks, growth"),
-            ("outstandin>1MiB", 1, "`outstandin` is no measure"),
-            (" Outstanding>1", 2, "`Outstanding` is no measure"),
-            ("site.lost>1%", 1, "`site.lost` is no measure"),
+            ("", 1, "expected a measure, one of outstanding, blocks, growth"),
+            ("outstandin>1MiB", 1, "unknown measure `outstandin`"),
+            (" Outstanding>1", 2, "unknown measure `Outstanding`"),
+            ("site.lost>1%", 1, "unknown measure `site.lost`"),
             ("outstanding", 12, "> or >="),
             ("outstanding<1", 12, "> or >="),
             ("outstanding=>1", 12, "> or >="),
             ("outstanding 1", 13, "> or >="),
-            ("outstanding>", 13, "a number here, as in outstanding>1MiB"),
-            ("outstanding>-1", 13, "a number here"),
-            ("outstanding>1.2.3", 13, "a number here"),
-            ("outstanding>.5K", 13, "a number here"),
-            ("outstanding>1.K", 13, "a number here"),
-            ("outstanding>1.5B", 13, "no parts of one"),
+            ("outstanding>", 13, "expected a number, as in outstanding>1MiB"),
+            ("outstanding>-1", 13, "expected a number"),
+            ("outstanding>1.2.3", 13, "expected a number"),
+            ("outstanding>.", 13, "expected a number"),
+            ("outstanding>1.K", 13, "expected a number"),
+            ("outstanding>1.5B", 13, "whole number"),
             ("outstanding>99999999999999999999", 13, "too large"),
             ("outstanding>99999999T", 13, "too large"),
             ("outstanding>1.0000000001K", 13, "too large"),
             (
                 "outstanding>1MB",
                 14,
-                "`MB` is no unit of memory: give one of B, K, KiB",
+                "`MB` is ambiguous (powers of 1000 or of 1024): use M or MiB",
             ),
-            ("outstanding>1%", 14, "`%` is no unit of memory"),
-            ("outstanding>1MiB/s", 17, "nothing may follow here, but `/s` does"),
+            ("outstanding>1%", 14, "unknown unit of memory `%`"),
+            ("outstanding>1MiB/s", 17, "unexpected `/s`"),
             (
                 "outstanding>1MiB, blocks>2 ",
                 17,
-                "`, blocks>2` does: give each condition",
+                "unexpected `, blocks>2`: give each condition",
             ),
-            ("blocks>1K", 9, "leave `K` out"),
-            ("blocks>1.5", 8, "no parts of one"),
-            ("growth>1KiB", 12, "as in /s, min, h, d"),
+            ("blocks>1K", 9, "leave out `K`"),
+            ("blocks>1.5", 8, "whole number"),
+            ("growth>1KiB", 12, "one of /s, /min, /h, /d"),
             ("growth>1KiB//s", 12, "growth is a rate"),
             (
-                "growth>1KiB/m",
+                "growth>1KiB/ms",
                 13,
-                "`m` is no unit of time: give one of s, min, h, d",
+                "unknown unit of time `ms`: use s, min, h or d",
             ),
-            ("growth>1%/min", 9, "`%` is no unit of memory"),
+            ("growth>1%/min", 9, "unknown unit of memory `%`"),
             ("lost>1", 7, "a percentage, as in lost>0.1%"),
             ("lost>1MiB", 7, "a percentage"),
-            ("größer>1", 1, "`größer` is no measure"),
-            ("blocks>1 ü", 10, "leave `ü` out"),
+            ("größer>1", 1, "unknown measure `größer`"),
+            ("blocks>1 ü", 10, "leave out `ü`"),
         ] {
             let error = parse(text).expect_err(text);
             let message = error.to_string();

@@ -11,6 +11,7 @@ use super::site::{Key, KeyReader, Names, Site, counted};
 use super::workspace::{Source, Workspace};
 use crate::collect::{Amount, Estimate, Events, Losses};
 use crate::report::{Report, Stack};
+use crate::symbolize::NameStyle;
 
 /// Sites that are named for a condition.
 pub(super) const MOST_CULPRITS: usize = 3;
@@ -19,6 +20,8 @@ pub(super) const MOST_CULPRITS: usize = 3;
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) elapsed: Duration,
+    /// How names are written.
+    pub(super) style: NameStyle,
     /// When it was made.
     pub(super) read_at: SystemTime,
     /// Nothing that was traced runs any more.
@@ -70,6 +73,7 @@ impl Facts {
         let recorded: Amount = report.stacks.iter().map(|stack| stack.allocated).sum();
         Self {
             elapsed: report.elapsed,
+            style: report.names,
             read_at: report.read_at,
             is_over: report.targets.iter().all(|target| target.ended.is_some()),
             by_key: by_key.collect(),

@@ -287,6 +287,10 @@ impl Consumer for Gate<'_> {
     fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         self.next.tell(calls)
     }
+
+    fn begin_report(&mut self, is_last: bool) {
+        self.next.begin_report(is_last);
+    }
 }
 
 /// What was left out, by the rule that did it.

@@ -46,7 +46,7 @@ pub(super) fn propose<'a>(
         let pattern = rarest.filter(|pattern| all == 1 || stacks_with(pattern) < all);
         let proposal = proposals.entry(pattern.clone()).or_insert_with(|| Proposal {
             pattern,
-            site: described(names.of(&site.key)),
+            site: described(names, &site.key, report.names),
             held: Amount::default(),
         });
         proposal.held = proposal.held + held;

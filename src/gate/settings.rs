@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::condition::{Condition, ConditionError};
+use crate::units;
 
 /// What a trace is held against, and where that is written. By itself, nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,16 +59,7 @@ impl MaxLost {
     ///
     /// It is none.
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
-        let number = text.trim().strip_suffix('%').unwrap_or(text.trim());
-        let percent: Option<f64> = number.parse().ok();
-        let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "it was looked at"
-        )]
-        let thousandths = percent.map(|percent| (percent * 1000.0).round() as u32);
-        thousandths
+        units::parse_percentage(text, 0.0..=100.0)
             .map(|thousandths| Self { thousandths })
             .ok_or_else(|| SettingsError::MaxLost(text.to_owned()))
     }
@@ -124,10 +116,10 @@ pub enum SettingsError {
     #[error(transparent)]
     Condition(#[from] ConditionError),
     /// Not a share.
-    #[error("--max-lost `{0}` is not a percentage from 0 to 100: to allow one of a thousand, give 0.1")]
+    #[error("invalid value `{0}` for --max-lost: expected a percentage from 0 to 100; for example, 0.1")]
     MaxLost(String),
     /// A flag about conditions, without any.
-    #[error("{0} is about conditions, and there is none: give one, for example --fail-on 'outstanding>0'")]
+    #[error("{0} needs a condition: add one, for example --fail-on 'outstanding>0'")]
     NoCondition(&'static str),
 }
 

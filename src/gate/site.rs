@@ -4,12 +4,13 @@
 //! function that calls itself stands once; what the compiler appended to a name (`.part.0`) is left out, and so are the
 //! outermost frames, of the C library and of `_start`, which differ with its version.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::bpf::InstanceEnd;
 use crate::collect::Estimate;
+use crate::report::owner::{is_plumbing, plumbing};
 use crate::report::{Frame, ModuleFacts, Report, Stack, printable};
 use crate::symbolize::Symbolized;
 
@@ -47,6 +48,8 @@ pub(super) struct Key(Box<[u32]>);
 pub(super) struct Names {
     numbers: HashMap<Arc<str>, u32>,
     texts: Vec<Arc<str>>,
+    /// Those that were seen only as functions of an allocator, a runtime or a standard library.
+    plumbing: HashSet<u32>,
 }
 
 impl Names {
@@ -59,6 +62,25 @@ impl Names {
     pub(super) fn of<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a str> {
         let text = |&number: &u32| self.texts.get(number as usize).map_or("?", AsRef::as_ref);
         key.0.iter().map(text)
+    }
+
+    /// The callers of the allocator function, each with whether it is the user's own code.
+    pub(super) fn callers<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a str, bool)> {
+        let numbers = key.0.iter().skip(1);
+        let callers = self.of(key).skip(1).zip(numbers);
+        callers.map(|(name, number)| (name, !self.plumbing.contains(number) && !is_plumbing(name)))
+    }
+
+    /// The same for a function of a frame.
+    fn number_of(&mut self, name: &str, is_plumbing: bool) -> u32 {
+        let known = self.texts.len();
+        let number = self.number(name);
+        match is_plumbing {
+            true if number as usize == known => _ = self.plumbing.insert(number),
+            true => {}
+            false => _ = self.plumbing.remove(&number),
+        }
+        number
     }
 
     fn number(&mut self, name: &str) -> u32 {
@@ -153,7 +175,9 @@ impl<'n> KeyReader<'n> {
             let known = self.of_frames.entry((Arc::as_ptr(&frame.names), module));
             let of_frame = known.or_insert_with(|| {
                 let names = names_of(frame).into_iter();
-                names.map(|name| self.names.number(&name)).collect()
+                names
+                    .map(|(name, is_plumbing)| self.names.number_of(&name, is_plumbing))
+                    .collect()
             });
             numbers.extend_from_slice(of_frame);
         }
@@ -167,21 +191,24 @@ impl<'n> KeyReader<'n> {
     }
 }
 
-/// What a frame is called, inlined functions first; the module in brackets where there is no name.
-fn names_of(frame: &Frame) -> Vec<String> {
-    let inlined = frame
-        .names
-        .inlined
-        .iter()
-        .filter_map(|inlined| inlined.symbol.as_deref());
-    let mut names: Vec<_> = inlined.map(plain).collect();
-    names.push(match &frame.names.symbol {
+/// What a frame is called, inlined functions first, each with whether it passes allocations on; the module in brackets where
+/// there is no name.
+fn names_of(frame: &Frame) -> Vec<(String, bool)> {
+    let plumbing = plumbing(frame);
+    let inlined = frame.names.inlined.iter().zip(&plumbing);
+    let inlined =
+        inlined.filter_map(|(inlined, &is_plumbing)| Some((inlined.symbol.as_deref()?, is_plumbing)));
+    let mut names: Vec<_> = inlined
+        .map(|(name, is_plumbing)| (plain(name), is_plumbing))
+        .collect();
+    let own = match &frame.names.symbol {
         Some(symbol) => plain(&symbol.name),
         None => match &frame.at.place {
             Some((module, _)) => printable(&format!("[{}]", base_name(&module.path))),
             None => "[unknown]".to_owned(),
         },
-    });
+    };
+    names.push((own, plumbing.last().copied().unwrap_or_default()));
     names
 }
 

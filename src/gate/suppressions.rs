@@ -5,7 +5,10 @@
 //! or the name of the allocator function, which LeakSanitizer's stacks have for their first frame. So they have
 //! `operator new`, which it replaces by its own: of that, the name alone counts, or a rule about libstdc++ would be about all
 //! of C++.
+//!
+//! Functions are matched by their exact names and as reports abbreviate them, so that what was read can be written here.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +16,7 @@ use std::sync::Arc;
 use super::input::{InputError, Lines};
 use super::pattern::Pattern;
 use crate::report::{Frame, ModuleFacts, Report, Stack, Suppression, printable};
-use crate::symbolize::Symbolized;
+use crate::symbolize::{Symbolized, abbreviated};
 
 /// The only kind of rule that is about leaks.
 const KIND: &str = "leak";
@@ -122,7 +125,7 @@ impl<'a> Matcher<'a> {
         let names = [&*stack.allocator]
             .into_iter()
             .chain(of_new.iter().filter_map(symbol));
-        let rule = names.into_iter().find_map(|name| self.of_text(name));
+        let rule = names.into_iter().find_map(|name| self.of_function(name));
         rule.or_else(|| frames.iter().find_map(|frame| self.of_frame(frame)))
     }
 
@@ -149,10 +152,25 @@ impl<'a> Matcher<'a> {
     /// Functions and files, innermost first.
     fn of_names(&self, names: &Symbolized) -> Option<usize> {
         let inlined = names.inlined.iter();
-        let inlined = inlined.flat_map(|inlined| [inlined.symbol.as_deref(), inlined.file.as_deref()]);
-        let symbol = names.symbol.as_ref();
-        let own = [symbol.map(|symbol| symbol.name.as_str()), names.file.as_deref()];
-        inlined.chain(own).flatten().find_map(|text| self.of_text(text))
+        let inlined = inlined.map(|inlined| (inlined.symbol.as_deref(), inlined.file.as_deref()));
+        let symbol = names.symbol.as_ref().map(|symbol| symbol.name.as_str());
+        inlined
+            .chain([(symbol, names.file.as_deref())])
+            .find_map(|(function, file)| {
+                let of_function = function.and_then(|name| self.of_function(name));
+                of_function.or_else(|| self.of_text(file?))
+            })
+    }
+
+    /// Of a function's name, by either of its forms; each is a name of its own, with a begin and an end.
+    fn of_function(&self, name: &str) -> Option<usize> {
+        match abbreviated(name) {
+            Cow::Borrowed(name) => self.of_text(name),
+            Cow::Owned(short) => self.rules.iter().position(|rule| {
+                let Rule { pattern, .. } = rule;
+                pattern.matches(name) || pattern.matches(&short)
+            }),
+        }
     }
 
     fn of_text(&self, text: &str) -> Option<usize> {

@@ -356,7 +356,7 @@ fn baselines() {
         .err()
         .expect("refused")
         .to_string();
-    assert!(error.contains("is there already"), "{error}");
+    assert!(error.contains("already exists"), "{error}");
 }
 
 /// Names are what builds have in common: without what compilers append, without the frames that all programs begin

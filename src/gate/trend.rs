@@ -7,30 +7,39 @@
 use std::collections::HashMap;
 
 use super::site::Key;
-use crate::compare::trend::slope;
+use crate::leak::moments::{Moments, Noted, thin};
+use crate::leak::theil_sen::slope;
 
-/// Moments that are kept. When there are more, every other one is forgotten.
+/// Moments that are kept.
 const MOST: usize = 64;
 /// Fewer moments in the half that counts tell nothing: of two, either can be the exception.
 pub(super) const LEAST: usize = 3;
 
 /// What sites held, and all of them together, at several moments of a trace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Trend {
     /// Seconds since the attach, ascending.
-    moments: Vec<f64>,
+    moments: Moments,
     /// Bytes at each moment.
     total: Vec<f64>,
     /// The same by site; of those that came later, only the last moments.
     sites: HashMap<Key, Vec<f64>>,
     /// The variance of the total at each moment, in bytes squared.
     variances: Vec<f64>,
-    /// Moments that were noted, those that were forgotten too.
-    noted: usize,
     /// Somebody said when the warm-up was over.
     is_warm: bool,
-    /// One of so many moments is kept.
-    stride: usize,
+}
+
+impl Default for Trend {
+    fn default() -> Self {
+        Self {
+            moments: Moments::new(MOST),
+            total: Vec::new(),
+            sites: HashMap::new(),
+            variances: Vec::new(),
+            is_warm: false,
+        }
+    }
 }
 
 /// A slope and what it rests on.
@@ -50,15 +59,15 @@ impl Trend {
         sites: impl Iterator<Item = (&'k Key, f64)>,
         variance: f64,
     ) {
-        self.noted += 1;
-        let is_kept = (self.noted - 1).is_multiple_of(self.stride.max(1));
-        if !is_kept {
-            return;
+        match self.moments.note(seconds) {
+            Noted::Skipped => return,
+            Noted::Kept => {}
+            Noted::KeptAfterThinning => {
+                let whole = [&mut self.total, &mut self.variances];
+                self.sites.values_mut().chain(whole).for_each(thin);
+            }
         }
-        if self.moments.len() == MOST {
-            self.forget_every_other();
-        }
-        let before = self.moments.len();
+        let before = self.total.len();
         let mut total = 0.0;
         for (key, bytes) in sites {
             total += bytes;
@@ -70,47 +79,39 @@ impl Trend {
             values.resize(before, 0.0);
             values.push(bytes);
         }
-        self.moments.push(seconds);
         self.total.push(total);
         self.variances.push(variance);
     }
 
     /// Forgets what was before a moment at which everything was warm.
     pub(super) fn begin_at(&mut self, seconds: f64) {
-        if self.moments.first().is_some_and(|&first| first < seconds) {
+        if self
+            .moments
+            .seconds()
+            .first()
+            .is_some_and(|&first| first < seconds)
+        {
             *self = Self::default();
         }
         self.is_warm = true;
     }
 
-    fn forget_every_other(&mut self) {
-        let whole = [&mut self.moments, &mut self.total, &mut self.variances];
-        let all = self.sites.values_mut().chain(whole);
-        for values in all {
-            let mut at = 0;
-            values.retain(|_| {
-                at += 1;
-                at % 2 == 1
-            });
-        }
-        self.stride = self.stride.max(1) * 2;
-    }
-
     /// The first of the moments that count.
     fn first(&self) -> usize {
-        let last = self.moments.last().copied().unwrap_or_default();
+        let moments = self.moments.seconds();
+        let last = moments.last().copied().unwrap_or_default();
         let is_warmup = |moment: &f64| !self.is_warm && *moment < last / 2.0;
-        self.moments.partition_point(is_warmup)
+        moments.partition_point(is_warmup)
     }
 
     /// How many moments count.
     pub(super) fn moments(&self) -> usize {
-        self.moments.len() - self.first()
+        self.moments.seconds().len() - self.first()
     }
 
     /// Seconds between the first of them and the last.
     pub(super) fn seconds(&self) -> f64 {
-        match self.moments[self.first()..] {
+        match self.moments.seconds()[self.first()..] {
             [first, .., last] => last - first,
             _ => 0.0,
         }
@@ -137,7 +138,13 @@ impl Trend {
         if self.moments() < LEAST || self.seconds() <= 0.0 {
             return None;
         }
-        let moments = self.moments.iter().copied().enumerate().skip(self.first());
+        let moments = self
+            .moments
+            .seconds()
+            .iter()
+            .copied()
+            .enumerate()
+            .skip(self.first());
         let points = moments.map(|(at, moment)| (moment, values.get(at).copied().unwrap_or_default()));
         let points: Vec<(f64, f64)> = points.collect();
         // Most sites hold the same all the time.
@@ -203,7 +210,7 @@ mod tests {
         let (trend, _) = trend((0..10_000).map(|second| 3 * second));
         let slope = trend.slope().expect("moments enough");
         assert!((slope.rate - 3.0).abs() < 1e-9, "{slope:?}");
-        let kept = trend.moments.len();
+        let kept = trend.moments.seconds().len();
         assert!((MOST / 2..=MOST).contains(&kept));
         assert_eq!([trend.total.len(), trend.variances.len()], [kept; 2]);
         assert!(

@@ -174,7 +174,7 @@ impl Evidence<'_> {
     fn culprits<'s>(&self, sites: impl Iterator<Item = &'s SiteFacts>) -> Vec<Culprit> {
         let culprit = |site: &SiteFacts| Culprit {
             amount: in_blocks(&site.amount),
-            site: described(self.names.of(&site.key)),
+            site: described(self.names, &site.key, self.facts.style),
             source: site.source.clone(),
         };
         sites.take(MOST_CULPRITS).map(culprit).collect()
@@ -200,7 +200,7 @@ impl Evidence<'_> {
         let culprits = sites.iter().filter(too_much).take(MOST_CULPRITS);
         let culprits = culprits.map(|&(key, speed)| Culprit {
             amount: rate(speed, per),
-            site: described(self.names.of(key)),
+            site: described(self.names, key, self.facts.style),
             source: self.facts.site(key).and_then(|site| site.source.clone()),
         });
         let over = format!("over {} reports in {:.1} s", trend.moments(), trend.seconds());

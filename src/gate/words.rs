@@ -2,22 +2,30 @@
 //! `report::text`): sizes are in `B`, `KiB` and so on here too.
 
 use super::condition::Per;
-use crate::report::owner::{is_plumbing, shortened};
+use super::site::{Key, Names};
+use crate::report::owner::shortened;
+use crate::symbolize::NameStyle;
 
 /// Functions that a site is described by.
 const MOST_NAMES: usize = 4;
 /// Characters of a function's name. Names of templates have thousands.
 const MOST_CHARACTERS: usize = 100;
 
-/// A site by its innermost functions, from the one that wanted the memory outwards. Of `names`, the first is the
-/// allocator function's.
-pub(super) fn described<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<_> = names.collect();
-    let Some((allocator, callers)) = names.split_first() else {
+/// A site by its innermost functions, from the responsible one outwards, with names in a style.
+pub(super) fn described(names: &Names, key: &Key, style: NameStyle) -> String {
+    let Some(allocator) = names.of(key).next() else {
         return String::new();
     };
-    let first = callers.iter().position(|name| !is_plumbing(name)).unwrap_or(0);
-    let callers = &callers[first..];
+    let is_responsible = |&(_, is_own): &(&str, bool)| is_own;
+    let first = names
+        .callers(key)
+        .position(|caller| is_responsible(&caller))
+        .unwrap_or(0);
+    let callers: Vec<_> = names
+        .callers(key)
+        .skip(first)
+        .map(|(name, _)| style.show(name))
+        .collect();
     let Some(last) = callers
         .get(..MOST_NAMES.min(callers.len()))
         .filter(|some| !some.is_empty())
@@ -81,7 +89,9 @@ mod tests {
             (&["calloc"], "calloc, by an unknown stack"),
             (&[], ""),
         ] {
-            assert_eq!(described(names.iter().copied()), expected);
+            let mut numbers = Names::default();
+            let key = numbers.key(names.iter().copied());
+            assert_eq!(described(&numbers, &key, NameStyle::default()), expected);
         }
     }
 

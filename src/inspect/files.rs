@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use crate::target::foreign::open_exactly;
+use crate::units::size;
 
 /// No file that holds code is larger.
 const MAX_BYTES: u64 = 4 << 30;
@@ -100,7 +101,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let file = open_exactly(path)?;
     let metadata = file.metadata()?;
     if metadata.len() > MAX_BYTES {
-        bail!("it is larger than {MAX_BYTES} bytes");
+        bail!("it is larger than {}", size(MAX_BYTES));
     }
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes)?;

@@ -8,7 +8,11 @@ use std::collections::HashMap;
 use std::ops::Add;
 use std::time::Duration;
 
-use crate::collect::{Estimate, LiveBlocks, RegionKind, Snapshot, Spread, StackBlocks, StackTotals};
+use super::Site;
+use super::suspicion::{Course, Now, Point, Suspicion};
+use crate::collect::{
+    Ages, Amount, Estimate, LiveBlocks, RegionKind, Snapshot, Spread, StackBlocks, StackTotals,
+};
 
 /// What came and went in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,12 +132,16 @@ pub struct Growth {
     last: Option<Earlier>,
     /// `None` for the attach.
     baseline: Option<Earlier>,
+    /// All reports since the baseline.
+    course: Course,
 }
 
 /// What has changed by the time of a snapshot.
 #[derive(Debug)]
 pub struct Changes<'a> {
     growth: &'a Growth,
+    /// Time since the attach.
+    elapsed: Duration,
     /// Time since the last report, or since the attach.
     pub since_last: Duration,
     /// Time since the baseline.
@@ -144,11 +152,13 @@ impl Growth {
     /// Makes `snapshot` the baseline.
     pub fn mark(&mut self, snapshot: &Snapshot) {
         self.baseline = Some(Earlier::of(snapshot));
+        self.course = Course::default();
     }
 
-    /// Makes `snapshot` the last report's.
-    pub fn reported(&mut self, snapshot: &Snapshot) {
+    /// Makes `snapshot` the last report's; `held` gives the bytes that a stack holds in blocks that are not young.
+    pub fn reported(&mut self, snapshot: &Snapshot, held: impl Fn(&StackTotals) -> u64) {
         self.last = Some(Earlier::of(snapshot));
+        self.course.note(snapshot, held);
     }
 
     /// Whether there was a report.
@@ -164,6 +174,7 @@ impl Growth {
         };
         Changes {
             growth: self,
+            elapsed: snapshot.elapsed,
             since_last: since(&self.last),
             since_baseline: since(&self.baseline),
         }
@@ -183,6 +194,21 @@ impl Changes<'_> {
             blocks: live.map(|live| live.of(stack.record)),
         }
     }
+
+    /// How much a site behaves like a leak that holds `shown` in blocks that are not young; `ages` as far as known.
+    pub fn suspicion<M>(&self, site: &Site<M>, shown: Amount, ages: Option<Ages>) -> Suspicion {
+        self.growth.course.suspicion(&Now {
+            elapsed: self.elapsed,
+            records: &site.records,
+            kind: site.kind,
+            point: Point {
+                bytes: shown.bytes,
+                allocated: site.allocated.blocks,
+            },
+            blocks: site.outstanding().blocks,
+            ages,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -191,7 +217,6 @@ mod tests {
     use unwind_tables::walk::End;
 
     use super::*;
-    use crate::collect::Amount;
 
     fn amount(bytes: u64, blocks: u64) -> Amount {
         Amount { bytes, blocks }
@@ -240,7 +265,7 @@ mod tests {
             let all = change(amount(100, 10), amount(40, 4));
             assert_eq!((recent.since_last, recent.since_baseline), (all, all));
         }
-        growth.reported(&first);
+        growth.reported(&first, |_| 0);
         growth.mark(&snapshot(6, &[(7, amount(110, 11), amount(40, 4))]));
         let second = snapshot(
             9,
@@ -269,7 +294,7 @@ mod tests {
     #[test]
     fn nothing_wraps() {
         let mut growth = Growth::default();
-        growth.reported(&snapshot(1, &[(1, amount(10, 2), amount(0, 0))]));
+        growth.reported(&snapshot(1, &[(1, amount(10, 2), amount(0, 0))]), |_| 0);
         let now = snapshot(1, &[(1, amount(5, 1), amount(0, 0))]);
         let changes = growth.changes(&now);
         assert_eq!(changes.of(&now.stacks[0], None).since_last, Change::default());

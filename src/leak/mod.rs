@@ -10,9 +10,12 @@ pub mod completeness;
 pub mod depth;
 pub mod growth;
 pub mod kernel_frames;
+pub mod moments;
 pub mod order;
+pub mod suspicion;
 #[cfg(test)]
 mod tests;
+pub mod theil_sen;
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -28,6 +31,7 @@ pub use completeness::Completeness;
 pub use depth::innermost;
 pub use growth::{Change, Growth, Recent};
 pub use order::Order;
+pub use suspicion::Suspicion;
 
 /// A byte of a module, in the module's own space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

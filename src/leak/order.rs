@@ -1,6 +1,6 @@
 //! What ranks first. Pure.
 
-use super::Change;
+use super::{Change, Suspicion};
 use crate::collect::Amount;
 
 /// What stacks are ranked by, the largest first.
@@ -11,18 +11,37 @@ pub enum Order {
     Size,
     /// Blocks.
     Count,
-    /// Bytes that came less bytes that went.
+    /// Net growth: bytes allocated less bytes freed.
     Growth,
+    /// How much they behave like leaks, the faster growing first among equals.
+    Suspicion,
 }
 
 impl Order {
-    /// What to compare of a stack, given what it holds and what changed.
-    pub fn key(self, held: Amount, change: &Change) -> [i128; 2] {
+    /// All orders.
+    pub const ALL: [Self; 4] = [Self::Size, Self::Count, Self::Growth, Self::Suspicion];
+
+    /// As `--sort` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Count => "count",
+            Self::Growth => "growth",
+            Self::Suspicion => "suspicion",
+        }
+    }
+
+    /// What to compare of a stack, given what it holds, what changed, and how suspicious that is.
+    pub fn key(self, held: Amount, change: &Change, suspicion: Option<Suspicion>) -> [i128; 4] {
         let (bytes, blocks) = (i128::from(held.bytes), i128::from(held.blocks));
         match self {
-            Self::Size => [bytes, blocks],
-            Self::Count => [blocks, bytes],
-            Self::Growth => [change.net_bytes().into(), change.net_blocks().into()],
+            Self::Size => [bytes, blocks, 0, 0],
+            Self::Count => [blocks, bytes, 0, 0],
+            Self::Growth => [change.net_bytes().into(), change.net_blocks().into(), 0, 0],
+            Self::Suspicion => {
+                let [score, growth] = suspicion.unwrap_or_default().rank();
+                [score, growth, bytes, blocks]
+            }
         }
     }
 }
@@ -32,7 +51,7 @@ mod tests {
     use super::*;
 
     /// Each order has its own first: most bytes, most blocks, most bytes more than before, a stack that shrinks
-    /// being the last.
+    /// being the last; and what behaves most like a leak, however little that is.
     #[test]
     fn each_order_has_its_own_first() {
         let amount = |bytes, blocks| Amount { bytes, blocks };
@@ -40,20 +59,26 @@ mod tests {
             allocated: amount(allocated, 1).into(),
             freed: amount(freed, 1).into(),
         };
+        let suspicion = |certainty| Suspicion {
+            certainty,
+            steadiness: 1.0,
+            ..Suspicion::default()
+        };
         let stacks = [
-            (amount(900, 1), change(10, 900)),
-            (amount(10, 90), change(50, 50)),
-            (amount(20, 2), change(20, 10)),
+            (amount(900, 1), change(10, 900), None),
+            (amount(10, 90), change(50, 50), Some(suspicion(0.0))),
+            (amount(20, 2), change(20, 10), Some(suspicion(0.5))),
+            (amount(5, 2), change(5, 0), Some(suspicion(1.0))),
         ];
-        let first = |order: Order| (0..3).max_by_key(|&at| order.key(stacks[at].0, &stacks[at].1));
-        let last = |order: Order| (0..3).min_by_key(|&at| order.key(stacks[at].0, &stacks[at].1));
-        assert_eq!(
-            [Order::Size, Order::Count, Order::Growth].map(first),
-            [Some(0), Some(1), Some(2)]
-        );
-        assert_eq!(
-            [Order::Size, Order::Count, Order::Growth].map(last),
-            [Some(1), Some(0), Some(0)]
-        );
+        let orders = [Order::Size, Order::Count, Order::Growth, Order::Suspicion];
+        let key = |order: Order, at: usize| {
+            let (held, change, suspicion) = &stacks[at];
+            order.key(*held, change, *suspicion)
+        };
+        let first = orders.map(|order| (0..4).max_by_key(|&at| key(order, at)));
+        let last = orders.map(|order| (0..4).min_by_key(|&at| key(order, at)));
+        assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
+        // Without suspicion, those that hold more are ahead.
+        assert_eq!(last, [Some(3), Some(0), Some(0), Some(1)]);
     }
 }

@@ -87,7 +87,7 @@ fn sites_that_merge_keep_their_growth() {
         ..Snapshot::default()
     };
     let mut growth = Growth::default();
-    growth.reported(&snapshot(amount(7, 1)));
+    growth.reported(&snapshot(amount(7, 1)), |_| 0);
     let now = snapshot(amount(9, 2));
     let changes = growth.changes(&now);
     let sites = group(&now, |_| &Layout, |stack| changes.of(stack, None));

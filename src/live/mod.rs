@@ -65,9 +65,10 @@ impl LiveView {
         output: Option<Output>,
     ) -> Result<Self, TerminalError> {
         let order = match config.view.sort {
-            leak::Order::Size => Order::Outstanding,
-            leak::Order::Count => Order::Blocks,
-            leak::Order::Growth => Order::Growth,
+            None | Some(leak::Order::Suspicion) => Order::Suspicion,
+            Some(leak::Order::Size) => Order::Outstanding,
+            Some(leak::Order::Count) => Order::Blocks,
+            Some(leak::Order::Growth) => Order::Growth,
         };
         let (model, is_restored) = (Model::new(order), Arc::clone(is_restored));
         Ok(Self {

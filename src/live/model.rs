@@ -141,7 +141,7 @@ struct Chosen {
 impl Default for Chosen {
     fn default() -> Self {
         Self {
-            order: Order::Outstanding,
+            order: Order::Suspicion,
             unit: Unit::Bytes,
         }
     }

@@ -4,7 +4,6 @@
 //! among the first in any of the orders that the user can choose; the others are counted.
 
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +12,13 @@ use unwind_tables::walk::{End, Unwind};
 use super::text::{printable, short_count};
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Amount, Estimate, Losses};
+use crate::leak::Suspicion;
 use crate::report::owner::{owner, shortened};
 use crate::report::{
     Frame, Report, Stack, TargetFacts, TimeOfDay, Unit, counted, end_of, explain, percent, share, short_size,
     whole,
 };
+use crate::symbolize::NameStyle;
 
 /// Sites that are kept for each order.
 const SITES_PER_ORDER: usize = 250;
@@ -27,6 +28,8 @@ const LONGEST_NAME: usize = 300;
 /// What sites are ordered by, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
+    /// How much they behave like leaks.
+    Suspicion,
     /// Bytes outstanding.
     Outstanding,
     /// What came less what went.
@@ -38,15 +41,22 @@ pub(super) enum Order {
 }
 
 impl Order {
-    pub(super) const ALL: [Self; 4] = [Self::Outstanding, Self::Growth, Self::Allocated, Self::Blocks];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Suspicion,
+        Self::Outstanding,
+        Self::Growth,
+        Self::Allocated,
+        Self::Blocks,
+    ];
 
     /// What follows, in a circle.
     pub(super) fn next(self) -> Self {
         match self {
+            Self::Suspicion => Self::Outstanding,
             Self::Outstanding => Self::Growth,
             Self::Growth => Self::Allocated,
             Self::Allocated => Self::Blocks,
-            Self::Blocks => Self::Outstanding,
+            Self::Blocks => Self::Suspicion,
         }
     }
 }
@@ -85,6 +95,7 @@ pub(super) struct Site {
     pub(super) lost: Amount,
     /// Since the baseline, if the user marked one; else since the last report.
     pub(super) growth: Net,
+    pub(super) suspicion: Suspicion,
     /// How far the bytes shown can be off; `None` where they are exact.
     pub(super) error: Option<u64>,
     pub(super) end: End,
@@ -97,21 +108,46 @@ pub(super) struct Site {
 
 impl Site {
     /// Where it stands in an order; more comes first.
-    pub(super) fn rank(&self, order: Order, unit: Unit) -> (bool, [i128; 2]) {
-        (
-            self.ended.is_none(),
-            rank(self.shown, self.allocated, self.growth, order, unit),
-        )
+    pub(super) fn rank(&self, order: Order, unit: Unit) -> (bool, [i128; 3]) {
+        let Self {
+            shown,
+            allocated,
+            growth,
+            suspicion,
+            ..
+        } = *self;
+        let ranked = Ranked {
+            shown,
+            allocated,
+            growth,
+            suspicion,
+        };
+        (self.ended.is_none(), ranked.rank(order, unit))
     }
 }
 
-fn rank(shown: Amount, allocated: Amount, growth: Net, order: Order, unit: Unit) -> [i128; 2] {
-    let (bytes, blocks) = (i128::from(shown.bytes), i128::from(shown.blocks));
-    match order {
-        Order::Outstanding => [bytes, blocks],
-        Order::Growth => [growth.of(unit).into(), bytes],
-        Order::Allocated => [unit.of(allocated).into(), bytes],
-        Order::Blocks => [blocks, bytes],
+/// What sites are ranked by.
+#[derive(Clone, Copy)]
+struct Ranked {
+    shown: Amount,
+    allocated: Amount,
+    growth: Net,
+    suspicion: Suspicion,
+}
+
+impl Ranked {
+    fn rank(self, order: Order, unit: Unit) -> [i128; 3] {
+        let (bytes, blocks) = (i128::from(self.shown.bytes), i128::from(self.shown.blocks));
+        match order {
+            Order::Suspicion => {
+                let [score, growth] = self.suspicion.rank();
+                [score, growth, bytes]
+            }
+            Order::Outstanding => [bytes, blocks, 0],
+            Order::Growth => [self.growth.of(unit).into(), bytes, 0],
+            Order::Allocated => [unit.of(self.allocated).into(), bytes, 0],
+            Order::Blocks => [blocks, bytes, 0],
+        }
     }
 }
 
@@ -130,6 +166,7 @@ pub(super) struct Sample {
     /// Processes were traced, and all have ended.
     pub(super) has_ended: bool,
     pub(super) unwind: Unwind,
+    pub(super) names: NameStyle,
     /// Below this age blocks are young.
     pub(super) older: Option<Duration>,
     /// Since the attach.
@@ -173,6 +210,7 @@ impl Sample {
             has_ended: !report.targets.is_empty()
                 && report.targets.iter().all(|target| target.ended.is_some()),
             unwind: report.unwind,
+            names: report.names,
             older: compared.older,
             allocations: report.events.allocations,
             frees: report.events.frees.saturating_add(report.events.unknown_frees),
@@ -196,7 +234,15 @@ impl Sample {
 
 /// The numbers of the stacks that are among the first in any order.
 fn most_important(suspects: &[&Stack], report: &Report) -> HashSet<usize> {
-    let measure = |stack: &&Stack| (stack.ended, stack.shown(), stack.allocated, growth(stack, report));
+    let measure = |stack: &&Stack| {
+        let ranked = Ranked {
+            shown: stack.shown(),
+            allocated: stack.allocated,
+            growth: growth(stack, report),
+            suspicion: stack.recent.suspicion.unwrap_or_default(),
+        };
+        (stack.ended.is_some(), ranked)
+    };
     let measured: Vec<_> = suspects.iter().map(measure).collect();
     let orders = Order::ALL.map(|order| (order, Unit::Bytes));
     // In these two orders the unit decides.
@@ -205,9 +251,8 @@ fn most_important(suspects: &[&Stack], report: &Report) -> HashSet<usize> {
     for (order, unit) in orders.into_iter().chain(by_blocks) {
         let mut ranked: Vec<_> = (0..measured.len()).collect();
         let key = |&number: &usize| {
-            let (ended, shown, allocated, growth) = measured[number];
-            let rank = rank(shown, allocated, growth, order, unit);
-            (ended.is_some(), rank.map(|value| -value))
+            let (has_ended, ranked) = measured[number];
+            (has_ended, ranked.rank(order, unit).map(|value| -value))
         };
         if ranked.len() > SITES_PER_ORDER {
             ranked.select_nth_unstable_by_key(SITES_PER_ORDER, key);
@@ -230,9 +275,9 @@ fn growth(stack: &Stack, report: &Report) -> Net {
 }
 
 /// What a site is called.
-fn name(stack: &Stack) -> String {
+fn name(stack: &Stack, names: NameStyle) -> String {
     match owner(stack) {
-        Some(owner) => printable(&shortened(&owner.function, LONGEST_NAME)),
+        Some(owner) => printable(&shortened(&names.show(&owner.function), LONGEST_NAME)),
         None => format!("[no stack: {}]", stack.end.name()),
     }
 }
@@ -243,16 +288,17 @@ fn site(stack: &Stack, report: &Report) -> Site {
         .kind
         .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     Site {
-        key: key(stack),
+        key: stack.key(),
         pid: stack.pid,
         ended: stack.ended,
-        name: name(stack),
+        name: name(stack, report.names),
         allocator: printable(&format!("{}{kind}", stack.allocator)),
         shown: amount,
         young: stack.recent.young.unwrap_or_default().amount,
         allocated: stack.allocated,
         lost: stack.lost,
         growth: growth(stack, report),
+        suspicion: stack.recent.suspicion.unwrap_or_default(),
         error: (report.sampling != Sampling::All).then(|| whole(spread.standard_error().bytes)),
         end: stack.end,
         is_cut: stack.is_cut(report.depth),
@@ -270,22 +316,6 @@ fn end_lines(stack: &Stack, depth: Option<usize>) -> Vec<String> {
     let lines = [end, format!("     {advice}")].into_iter();
     let lines = lines.filter(|line| !line.trim().is_empty());
     lines.map(|line| printable(&line)).collect()
-}
-
-/// The same number for the same site in every report. Two sites with the same number would take one site's place in the
-/// history; among a thousand, that has a probability of less than 10⁻¹³.
-fn key(stack: &Stack) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (stack.instance, &stack.allocator as &str).hash(&mut hasher);
-    stack.kind.hash(&mut hasher);
-    stack.end.name().hash(&mut hasher);
-    for frame in &stack.frames {
-        match &frame.at.place {
-            Some((module, svma)) => (&module.path, svma.get()).hash(&mut hasher),
-            None => frame.at.pc.get().hash(&mut hasher),
-        }
-    }
-    hasher.finish()
 }
 
 fn subject(report: &Report) -> String {

@@ -9,6 +9,7 @@ use super::text::{amount, printable, width};
 use crate::bpf::InstanceEnd;
 use crate::report::owner::function;
 use crate::report::{Frame, short_size};
+use crate::symbolize::NameStyle;
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +35,10 @@ impl StackText {
     pub(super) fn of(site: &Site, sample: Option<&Sample>) -> Self {
         let mut lines = vec![(Kind::Facts, facts(site, sample))];
         let unwind = sample.map_or(Unwind::Dwarf, |sample| sample.unwind);
+        let names = sample.map_or_else(NameStyle::default, |sample| sample.names);
         for frame in &site.frames[..] {
-            lines.extend(inlined_lines(frame));
-            lines.push((Kind::Frame, frame_line(frame, unwind)));
+            lines.extend(inlined_lines(frame, names));
+            lines.push((Kind::Frame, frame_line(frame, unwind, names)));
         }
         let kind = match (site.end == End::Complete, site.is_cut) {
             (true, _) => Kind::Complete,
@@ -78,7 +80,7 @@ fn facts(site: &Site, sample: Option<&Sample>) -> String {
     facts.join(", ")
 }
 
-fn frame_line(frame: &Frame, unwind: Unwind) -> String {
+fn frame_line(frame: &Frame, unwind: Unwind, names: NameStyle) -> String {
     // Where the user asked for frame pointers, the mark would be on each frame.
     let mark = match (frame.found_by, unwind) {
         (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
@@ -86,13 +88,14 @@ fn frame_line(frame: &Frame, unwind: Unwind) -> String {
     };
     let source = source(frame.names.file.as_deref(), frame.names.line);
     let name = function(frame);
+    let name = names.show(&name);
     printable(&format!("{name}{}{source}{mark}", module(frame)))
 }
 
 /// Innermost first.
-fn inlined_lines(frame: &Frame) -> impl Iterator<Item = (Kind, String)> {
-    frame.names.inlined.iter().map(|inlined| {
-        let name = inlined.symbol.as_deref().unwrap_or("[unknown]");
+fn inlined_lines(frame: &Frame, names: NameStyle) -> impl Iterator<Item = (Kind, String)> {
+    frame.names.inlined.iter().map(move |inlined| {
+        let name = names.show(inlined.symbol.as_deref().unwrap_or("[unknown]"));
         let source = source(inlined.file.as_deref(), inlined.line);
         (
             Kind::Inlined,

@@ -3,13 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use unicode_width::UnicodeWidthChar;
-
 use crate::collect::Amount;
+use crate::report::cells::columns;
+pub(super) use crate::report::cells::{fit, width, wrap};
 use crate::report::{rate, short_size};
-
-/// Stands for what did not fit.
-const ELLIPSIS: char = '…';
 
 /// `text` from a process or its files, as a terminal can show it: every character takes the one or two columns that
 /// we take it for.
@@ -28,41 +25,6 @@ pub(super) fn printable(text: &str) -> String {
     printable
 }
 
-/// Columns of a character that can be shown.
-fn columns(character: char) -> Option<usize> {
-    let is_merged = matches!(character,
-        '\u{ad}' | '\u{2028}' | '\u{2029}' | '\u{1f1e6}'..='\u{1f1ff}' | '\u{1f3fb}'..='\u{1f3ff}');
-    character
-        .width()
-        .filter(|&columns| (1..=2).contains(&columns) && !is_merged)
-}
-
-/// Columns of a printable text.
-pub(super) fn width(text: &str) -> usize {
-    text.chars().filter_map(columns).sum()
-}
-
-/// The part of a printable text that fits into `width` columns; its last one says that there is more.
-pub(super) fn fit(text: &str, width: usize) -> String {
-    if self::width(text) <= width {
-        return text.to_owned();
-    }
-    let mut left = width.saturating_sub(1);
-    let mut fitting = String::new();
-    for character in text.chars() {
-        let columns = columns(character).unwrap_or_default();
-        if columns > left {
-            break;
-        }
-        left -= columns;
-        fitting.push(character);
-    }
-    if width > 0 {
-        fitting.push(ELLIPSIS);
-    }
-    fitting
-}
-
 /// What is left of a printable text when its first `columns` columns are out of sight.
 pub(super) fn skip(text: &str, columns: usize) -> String {
     let mut skipped = 0;
@@ -72,25 +34,6 @@ pub(super) fn skip(text: &str, columns: usize) -> String {
         hidden
     });
     rest.collect()
-}
-
-/// A printable text as lines of at most `columns`, broken between words where that is possible.
-pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_inclusive(' ') {
-        let taken = lines.last().map_or(0, |line| width(line));
-        if taken > 0 && taken + width(word.trim_end()) > columns {
-            lines.push(String::new());
-        }
-        for character in word.chars() {
-            let taken = lines.last().map_or(0, |line| width(line));
-            if taken + self::columns(character).unwrap_or_default() > columns {
-                lines.push(String::new());
-            }
-            lines.last_mut().into_iter().for_each(|line| line.push(character));
-        }
-    }
-    lines
 }
 
 /// A number of two or three digits, with its unit.

@@ -74,7 +74,13 @@ impl File {
                 overwrite,
             });
         }
-        let hidden = Builder::new().prefix(".memleak-").tempfile_in(directory);
+        // Not by its own means, whose errors name a file that the user has never heard of.
+        let make = |path: &Path| {
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create_new(true).mode(0o600);
+            options.open(path)
+        };
+        let hidden = Builder::new().prefix(".memleak-").make_in(directory, make);
         let owned = hidden.and_then(|file| owned(file.as_file().try_clone()?).map(|_| file));
         Ok(Self::Hidden {
             file: owned.map_err(|error| refused(&path, error))?,
@@ -144,6 +150,8 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
     let is_full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
     if is_full {
         ": make room there, or give another place"
+    } else if error.kind() == io::ErrorKind::NotFound {
+        ": make its directory, or give another place"
     } else {
         ""
     }

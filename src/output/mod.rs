@@ -16,7 +16,7 @@ use anstream::{AutoStream, ColorChoice};
 use thiserror::Error;
 
 use crate::report::paint::Painted;
-use crate::report::{self, Beside, Call, Consumer, Format, Page, Report, Span, Stage};
+use crate::report::{self, Beside, Call, Consumer, Format, Page, People, Report, Screen, Span, Stage};
 pub(crate) use file::{File, remedy};
 pub use reader::await_end_of_reader;
 
@@ -27,6 +27,8 @@ pub struct Destination {
     pub file: Option<PathBuf>,
     /// Whether a file that is there is replaced.
     pub overwrite: bool,
+    /// Whether text for people leaves nothing out.
+    pub is_verbose: bool,
 }
 
 /// There is no way to put reports where they should go.
@@ -34,12 +36,11 @@ pub struct Destination {
 #[non_exhaustive]
 pub enum OutputError {
     /// It is there already.
-    #[error("`{}` is there already: give -f to replace it, or another name", .0.display())]
+    #[error("`{}` already exists: use -f to overwrite it, or another name", .0.display())]
     Exists(PathBuf),
     /// It is there already, and another user's.
     #[error(
-        "`{}` belongs to user {owner}, who could read what is written to it, or have it written elsewhere: remove it, or \
-         give another name", .path.display()
+        "refusing to write `{}`: owned by user {owner}, who could read it, or redirect it; remove it, or use another name", .path.display()
     )]
     Stranger {
         /// Its name.
@@ -56,7 +57,7 @@ pub enum OutputError {
         error: io::Error,
     },
     /// Bytes that would garble a terminal.
-    #[error("{} is not for terminals: give --output FILE, or redirect standard output", .0.name())]
+    #[error("refusing to write {} to a terminal: use --output FILE, or redirect standard output", .0.name())]
     Terminal(Format),
 }
 
@@ -117,6 +118,9 @@ pub struct Output {
     place: Place,
     /// How that is called.
     name: String,
+    people: People,
+    /// The next report is the last.
+    is_last: bool,
     at_end: AtEnd,
 }
 
@@ -210,8 +214,18 @@ impl Output {
         let name = destination.file.as_deref().map_or(STANDARD.to_owned(), named);
         Ok(Self {
             format,
+            people: People::new(Screen {
+                width: match &place {
+                    Place::Standard => {
+                        terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into())
+                    }
+                    Place::File(_) => None,
+                },
+                is_verbose: destination.is_verbose,
+            }),
             place,
             name,
+            is_last: false,
             at_end: AtEnd::Nothing,
         })
     }
@@ -234,9 +248,16 @@ impl Output {
     }
 
     fn write(&mut self, report: &Report) -> io::Result<()> {
-        let format = self.format;
+        let (format, is_last) = (self.format, self.is_last);
         let is_painted = matches!(self.place, Place::Standard) && format.is_for_people() && is_painted();
-        self.with_place(|out| paint(is_painted, out, |out| report::render(report, format, out)))?;
+        let mut people = std::mem::take(&mut self.people);
+        self.with_place(|out| {
+            paint(is_painted, out, |out| match format {
+                Format::Text => people.write(report, is_last, out),
+                _ => report::render(report, format, out),
+            })
+        })?;
+        self.people = people;
         for line in format.beside(report) {
             match line {
                 // Nothing is left to tell if standard error is gone.
@@ -264,6 +285,10 @@ fn buffered(out: &mut dyn Write, write: impl FnOnce(&mut dyn Write) -> io::Resul
 }
 
 impl Consumer for Output {
+    fn begin_report(&mut self, is_last: bool) {
+        self.is_last = is_last;
+    }
+
     fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         match (self.format.span(), &mut self.at_end) {
             (Span::EachReport, _) => self.write(report)?,

@@ -13,12 +13,13 @@ use super::schema::{self, List, MOST_BLOCKS, MOST_FRAMES, MOST_STACKS, Number, S
 use super::tables::{Budget, Tables, Wrong, end_of, found_by_of};
 use crate::bpf::{InstanceEnd, ProbeProgram, Sampling};
 use crate::collect::{AGE_BOUNDS, Ages, Estimate, Losses};
-use crate::leak::{Completeness, EndGroup, ModuleSteps};
+use crate::leak::{Completeness, EndGroup, ModuleSteps, Order};
 use crate::overhead::{Overhead, Spent};
 use crate::report::{
     Compared, KernelFacts, KindTotals, Measure, ModuleFacts, Quantity, Report, Stack, StackRecent,
     TargetFacts, Unit,
 };
+use crate::symbolize::NameStyle;
 
 /// Bytes of texts in one report that are not among its stacks.
 const MOST_TEXT_BYTES: usize = 64 << 20;
@@ -78,6 +79,7 @@ impl<'a> Stacks<'a> {
             ages,
             since_last,
             since_baseline,
+            suspicion,
         } = amounts;
         let site = self.tables.site(site)?;
         Ok(Stack {
@@ -93,6 +95,7 @@ impl<'a> Stacks<'a> {
                 ages: ages.map(ages_of).transpose()?,
                 since_last: since_last.into(),
                 since_baseline: since_baseline.into(),
+                suspicion: suspicion.map(Into::into),
             },
             lost: lost.into(),
             outstanding_spread: outstanding_spread.into(),
@@ -131,9 +134,11 @@ pub(super) fn report(stacks: Stacks<'_>, report: schema::Report) -> Result<Repor
         elapsed: duration(report.elapsed_ns),
         unwind: unwind(&report.unwind)?,
         top: usize::try_from(report.top).unwrap_or(usize::MAX),
+        names: NameStyle::default(),
         depth: report
             .depth
             .map(|depth| usize::try_from(depth).unwrap_or(usize::MAX)),
+        order: report.order.as_deref().map(order).transpose()?,
         quantity: quantity(&report.quantity)?,
         targets: each(report.targets, |target| texts.target(target))?,
         compared: compared(report.compared),
@@ -249,6 +254,11 @@ fn unwind(word: &str) -> Result<Unwind, Wrong> {
     let ways = [Unwind::Dwarf, Unwind::Fp];
     let way = ways.into_iter().find(|&way| unwind_word(way) == word);
     way.ok_or_else(|| Wrong(format!("`{word}` is no way to walk that this version knows")))
+}
+
+fn order(word: &str) -> Result<Order, Wrong> {
+    let order = Order::ALL.into_iter().find(|order| order.name() == word);
+    order.ok_or_else(|| Wrong(format!("`{word}` is no order that this version knows")))
 }
 
 fn quantity(quantity: &schema::Quantity) -> Result<Quantity, Wrong> {

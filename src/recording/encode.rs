@@ -88,6 +88,7 @@ impl Encoder {
             ages,
             since_last,
             since_baseline,
+            suspicion,
         } = recent;
         schema::Amounts {
             site: self.definer.site(stack),
@@ -101,6 +102,7 @@ impl Encoder {
             ages: ages.map(|ages| ages.classes().map(|(_, class)| class.into()).collect()),
             since_last: (*since_last).into(),
             since_baseline: (*since_baseline).into(),
+            suspicion: suspicion.map(Into::into),
         }
     }
 
@@ -112,6 +114,7 @@ impl Encoder {
             unwind,
             top,
             depth,
+            order,
             quantity,
             targets,
             compared,
@@ -125,6 +128,8 @@ impl Encoder {
             overhead,
             kernel,
             own,
+            // Recordings have the exact names, and whoever reads them a flag.
+            names: _,
         } = report;
         schema::Report {
             number,
@@ -134,6 +139,7 @@ impl Encoder {
             unwind: unwind_word(*unwind).into(),
             top: *top as u64,
             depth: depth.map(|depth| depth as u64),
+            order: order.map(|order| order.name().into()),
             quantity: quantity_entry(*quantity),
             compared: compared_entry(compared),
             targets: targets.iter().map(|target| self.target(target)).collect(),

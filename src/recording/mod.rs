@@ -44,6 +44,7 @@ use thiserror::Error;
 
 use crate::output::{OutputError, remedy};
 use crate::report::unix_nanoseconds;
+use crate::units::size;
 pub use anonymize::Anonymizer;
 #[cfg(any(test, fuzzing))]
 pub(crate) use chunk::sealed;
@@ -137,8 +138,9 @@ pub enum RecordError {
     },
     /// Not even one report has room.
     #[error(
-        "a report takes {needed} bytes, more than --record-limit allows ({limit}): give more, or record less with \
-         --sample-bytes"
+        "a report takes {}, more than --record-limit allows ({}): raise that, or record less with --sample-bytes",
+        size(*.needed),
+        size(*.limit)
     )]
     NoRoom {
         /// What it takes.

@@ -128,6 +128,8 @@ entries! { ()
         top: u64,
         /// Frames that stacks have at most, if the user set a limit.
         depth: Option<u64>,
+        /// What stacks are ranked by, if the user chose.
+        order: Option<Word>,
         quantity: Quantity,
         compared: Compared,
         targets: List<Target, MOST_TARGETS>,
@@ -246,6 +248,7 @@ entries! { ()
         ages: Option<Vec<Estimate>>,
         since_last: Change,
         since_baseline: Change,
+        suspicion: Option<Suspicion>,
     }
 
     /// Single blocks of a stack; more entries of the same stack have more of them.
@@ -280,6 +283,14 @@ mirrors! { ()
     Spread of collect::Spread { recorded: u64, bytes: u128, blocks: u128, }
     Estimate of collect::Estimate { amount: Amount, spread: Spread, }
     Change of leak::Change { allocated: Estimate, freed: Estimate, }
+    Suspicion of leak::Suspicion {
+        reports: u32,
+        growth: f64,
+        certainty: f64,
+        steadiness: f64,
+        kept: Option<f64>,
+        age_spread: Option<f64>,
+    }
     Events of collect::Events {
         allocations: u64,
         frees: u64,

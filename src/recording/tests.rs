@@ -228,7 +228,7 @@ fn nothing_is_replaced_by_accident() {
         .unwrap_err()
         .to_string();
     assert!(
-        refused.contains("is there already") && refused.contains("-f"),
+        refused.contains("already exists") && refused.contains("-f"),
         "{refused}"
     );
     place.settings.overwrite = true;

@@ -11,6 +11,7 @@ use crate::compare::{
 use crate::output::{Destination, Output, write_document, write_text};
 use crate::recording::{Recorded, Recording};
 use crate::report::{Consumer, Format, Quantity, Report, printable};
+use crate::symbolize::NameStyle;
 
 /// Modules that are named.
 const MOST_MODULES: usize = 3;
@@ -43,6 +44,8 @@ pub struct DifferenceOptions {
     pub destination: Destination,
     /// Sites in text.
     pub top: usize,
+    /// How names are written.
+    pub names: NameStyle,
 }
 
 /// Does it.
@@ -51,11 +54,14 @@ pub struct DifferenceOptions {
 ///
 /// A recording cannot be read, or nothing can be written.
 pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
-    let before = Opened::of(&options.before)?;
-    let after = match options.after.file == options.before.file {
+    let mut before = Opened::of(&options.before)?;
+    let mut after = match options.after.file == options.before.file {
         true => before.another(&options.after)?,
         false => Opened::of(&options.after)?,
     };
+    for opened in [&mut before, &mut after] {
+        opened.recorded.report.names = options.names;
+    }
     let traces = [before.trace(), after.trace()];
     let is_one_trace = is_one_trace(&before.recording, &after.recording);
     let builds = match is_one_trace {

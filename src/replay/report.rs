@@ -19,6 +19,7 @@ use crate::output::{Destination, Output, write_document};
 use crate::recording::{Anonymizer, Ending, Recorder, Recording, Settings};
 use crate::report::{Consumer, Format, Quantity, Report, Span, Stack, counted, size};
 use crate::session::is_broken_pipe;
+use crate::symbolize::NameStyle;
 
 /// Which reports of a recording are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct ReportOptions {
     pub top: Option<usize>,
     /// What they are ranked by, if not as they were then.
     pub sort: Option<Order>,
+    /// How names are written.
+    pub names: NameStyle,
     /// What flame graphs show, if not what they were to show then.
     pub quantity: Option<Quantity>,
     /// Whether names are replaced.
@@ -98,13 +101,19 @@ fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) ->
         is_gone: false,
     };
     let mut gate = Gate::open(&options.gate, &mut shown)?;
-    let read = |index| anyhow::Ok(Arc::new(read(recording, index)?.report));
+    let read = |index| {
+        let mut report = read(recording, index)?.report;
+        report.names = options.names;
+        anyhow::Ok(Arc::new(report))
+    };
     if options.gate.is_about_growth() {
         for index in 0..chosen.start {
             gate.note_earlier(&read(index)?);
         }
     }
+    let last = chosen.end - 1;
     for index in chosen {
+        gate.begin_report(index == last);
         gate.take(&read(index)?)?;
     }
     let is_whole = matches!(recording.ending(), Ending::Done { .. });
@@ -130,6 +139,10 @@ struct Shown<'a> {
 }
 
 impl Consumer for Shown<'_> {
+    fn begin_report(&mut self, is_last: bool) {
+        self.output.begin_report(is_last);
+    }
+
     fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         if self.is_gone {
             return Ok(());
@@ -154,8 +167,8 @@ impl Shown<'_> {
             Some(anonymizer) => anonymizer.report(report),
             None => report.clone(),
         };
-        if let Some(order) = options.sort {
-            report.sort(order);
+        if options.sort.is_some() {
+            report.sort(options.sort);
         }
         report.top = options.top.unwrap_or(report.top);
         report.quantity = options.quantity.unwrap_or(report.quantity);
@@ -220,6 +233,7 @@ mod tests {
         let destination = Destination {
             file: Some(directory.path().join("out")),
             overwrite: true,
+            ..Destination::default()
         };
         let options = ReportOptions {
             file,
@@ -229,6 +243,7 @@ mod tests {
             destination,
             top: None,
             sort: None,
+            names: NameStyle::default(),
             quantity: None,
             anonymize: false,
             record: None,
@@ -310,7 +325,9 @@ mod tests {
             sort: Some(Order::Count),
             ..options.clone()
         };
-        assert!(shown(&text).contains("Top 1 stacks"));
+        let shown_text = shown(&text);
+        assert!(shown_text.contains("1 more site with"), "{shown_text}");
+        assert_eq!(shown_text.matches("end: ").count(), 1, "{shown_text}");
         let nameless = ReportOptions {
             anonymize: true,
             ..options.clone()

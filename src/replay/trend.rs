@@ -10,6 +10,7 @@ use super::source::{Source, index, name, open, read};
 use crate::compare::{self, Builds, Trace, render_trend_json, render_trend_text};
 use crate::output::{Destination, write_document, write_text};
 use crate::recording::Recording;
+use crate::symbolize::NameStyle;
 
 /// What `memleak trend` is to do.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct TrendOptions {
     pub destination: Destination,
     /// Sites in text.
     pub top: usize,
+    /// How names are written.
+    pub names: NameStyle,
 }
 
 /// A report to be read.
@@ -45,7 +48,8 @@ pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
     let (builds, note) = builds(&mut chosen)?;
     let mut trend = compare::Trend::new(builds);
     for Chosen { recording, index, .. } in &chosen {
-        let recorded = read(recording, *index)?;
+        let mut recorded = read(recording, *index)?;
+        recorded.report.names = options.names;
         let name = name(recording, *index);
         trend.add(name, &recorded.report);
     }

@@ -1,6 +1,11 @@
 //! What each end of a stack means, and what can be done about it: one table.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 use unwind_tables::walk::End;
+
+use super::TargetFacts;
 
 /// An end in words.
 pub(crate) struct Explained {
@@ -8,6 +13,49 @@ pub(crate) struct Explained {
     pub(crate) meaning: &'static str,
     /// What the user can do, as a sentence; empty where nothing can be done.
     pub(crate) advice: &'static str,
+}
+
+/// A runtime that generates code.
+struct Runtime {
+    /// Names of its executable.
+    programs: &'static [&'static str],
+    /// What makes stacks go through its code, as a sentence; `PID` is the process's.
+    advice: &'static str,
+}
+
+const RUNTIMES: &[Runtime] = &[
+    Runtime {
+        programs: &["java"],
+        advice: "Start java with -XX:+PreserveFramePointer; `jcmd PID Compiler.perfmap` (JDK 17 or newer) gives names.",
+    },
+    Runtime {
+        programs: &["node", "nodejs"],
+        advice: "Start node with --interpreted-frames-native-stack --perf-basic-prof, which gives names, too.",
+    },
+];
+
+/// What the user can do about `end` in one of these processes, as a sentence; empty where nothing can be done.
+pub(crate) fn advice<'a>(
+    end: End,
+    processes: impl IntoIterator<Item = &'a TargetFacts>,
+) -> Cow<'static, str> {
+    let general = || explain(end).advice.into();
+    if end != End::AnonymousCode {
+        return general();
+    }
+    let mut processes = processes.into_iter();
+    processes
+        .find_map(|process| runtime_advice(process.exe.as_deref(), &process.comm, process.pid))
+        .map_or_else(general, Cow::Owned)
+}
+
+/// What makes stacks go through the code that a process generates; `None` if its runtime is not known.
+pub(crate) fn runtime_advice(exe: Option<&Path>, comm: &str, pid: u32) -> Option<String> {
+    let program = exe.and_then(|exe| exe.file_name()?.to_str()).unwrap_or(comm);
+    let runtime = RUNTIMES
+        .iter()
+        .find(|runtime| runtime.programs.contains(&program))?;
+    Some(runtime.advice.replace("PID", &pid.to_string()))
 }
 
 /// What `end` means.
@@ -20,7 +68,7 @@ pub(crate) fn explain(end: End) -> Explained {
         ),
         End::AnonymousCode => (
             "code generated at run time, frame pointer not plausible",
-            "Make the JIT compiler keep frame pointers, if it has an option for it.",
+            "Make the JIT compiler keep frame pointers, if it has an option for that.",
         ),
         End::NoCfi => (
             "code without CFI, frame pointer not plausible",
@@ -66,4 +114,47 @@ pub(crate) fn explain(end: End) -> Explained {
         ),
     };
     Explained { meaning, advice }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(comm: &str, exe: Option<&str>) -> TargetFacts {
+        TargetFacts {
+            pid: 4711,
+            instance: 1,
+            parent: None,
+            comm: comm.to_owned(),
+            exe: exe.map(Into::into),
+            ended: None,
+            memory: None,
+        }
+    }
+
+    /// The remedy names the option of the runtime that runs, by its executable (threads have names of their own), else by
+    /// its name; other programs and other ends have the general one.
+    #[test]
+    fn advice_for_runtimes() {
+        for (process, part) in [
+            (
+                process("java", Some("/usr/lib/jvm/jdk/bin/java")),
+                "`jcmd 4711 Compiler.perfmap`",
+            ),
+            (process("MainThread", Some("/usr/bin/node")), "--perf-basic-prof"),
+            (process("java", None), "-XX:+PreserveFramePointer"),
+            (
+                process("java", Some("/opt/java-wrapper")),
+                "Make the JIT compiler",
+            ),
+        ] {
+            let advice = advice(End::AnonymousCode, [&process]);
+            assert!(advice.contains(part), "no {part:?} in {advice}");
+        }
+        let java = process("java", None);
+        let several = [&process("sh", None), &java];
+        assert!(advice(End::AnonymousCode, several).contains("java"));
+        assert_eq!(advice(End::NoCfi, [&java]), explain(End::NoCfi).advice);
+        assert_eq!(advice(End::Complete, [&java]), "");
+    }
 }

@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Report, bcc, flame, gperftools, html, json, libbpf, pprof, speedscope, summary, text};
+use super::{Report, bcc, flame, gperftools, html, json, libbpf, people, pprof, speedscope, summary};
 
 /// A way to write reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people, in the grammar of bcc's `memleak.py`.
+    /// For people: [`People`](super::People).
     Text,
     /// One JSON object per report, on one line.
     Json,
@@ -63,7 +63,7 @@ const FORMATS: &[Facts] = &[
         endings: &[".txt"],
         span: Span::EachReport,
         is_binary: false,
-        write: text::render,
+        write: people::render,
     },
     Facts {
         format: Format::Json,

@@ -48,7 +48,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 /// All names, numbered from 1, and equal stacks as one by the numbers of their frames: those that have something.
 fn numbered(report: &Report) -> (Vec<String>, BTreeMap<Vec<usize>, Amounts>) {
-    let naming = Naming::of(report);
+    let naming = Naming::exact(report);
     let mut names = Numbered::new();
     let mut stacks = BTreeMap::new();
     for stack in report.suspects() {

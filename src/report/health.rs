@@ -1,6 +1,4 @@
-//! The closing block of reports for people: how complete is this?
-//!
-//! A handful of aligned lines. The word "byte" must not occur (see `text`).
+//! The closing block of reports for people in full (`-v`): how complete is this? A handful of aligned lines.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -8,7 +6,7 @@ use std::io::{self, Write};
 
 use unwind_tables::walk::{End, FoundBy};
 
-use super::ends::explain;
+use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
@@ -123,12 +121,12 @@ pub(super) fn call_lines(report: &Report) -> Vec<String> {
         (
             events.unknown_frees.saturating_sub(events.own_unknown_frees),
             "free",
-            "of blocks that are not known: older than the attach, a parent's, lost, or given back twice",
+            "of unknown blocks: allocated before the attach or by a parent process, lost, or freed twice",
         ),
         (
             events.own_unknown_frees,
             "free",
-            "by the allocator's own library of blocks that are not known: what it kept for threads that ended, or its own",
+            "of unknown blocks by the allocator's own library: caches of threads that ended, or its own data",
         ),
         (events.failed, "call", "failed and allocated nothing"),
         (
@@ -161,15 +159,16 @@ fn render_total(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         counted(blocks, "block")
     );
     line(out, "In all", text)?;
-    if let Some(depth) = report.depth {
-        let depth = u64::try_from(depth).unwrap_or(u64::MAX);
-        let text = format!(
-            "at most {} of a stack, the innermost (--perf-max-stack-depth); stacks that are alike in these are one",
-            counted(depth, "frame")
-        );
-        line(out, "Depth", text)?;
-    }
-    Ok(())
+    lines(out, "Depth", depth_line(report).into_iter().collect())
+}
+
+/// How many frames of each stack are kept, if there is a limit.
+pub(super) fn depth_line(report: &Report) -> Option<String> {
+    let depth = u64::try_from(report.depth?).unwrap_or(u64::MAX);
+    Some(format!(
+        "at most {} of a stack, the innermost (--perf-max-stack-depth); stacks that are alike in these are one",
+        counted(depth, "frame")
+    ))
 }
 
 fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -179,29 +178,30 @@ fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let walks = all(&sums.allocations);
     let complete_walks = sums.allocations.get(&End::Complete).copied().unwrap_or(0);
     let share = percent(complete_walks, walks);
-    line(
-        out,
-        "Stacks",
-        format!("{complete} of {total} complete ({share} of allocations)"),
-    )?;
+    let text = format!("{complete} of {total} complete ({share} of allocations)");
+    line(out, "Stacks", text)?;
+    lines(out, "", incomplete_lines(report))
+}
+
+/// A line for each reason for which stacks are not complete, and below it what can be done.
+pub(super) fn incomplete_lines(report: &Report) -> Vec<String> {
+    let sums = &report.completeness;
+    let walks = all(&sums.allocations);
+    let mut lines = Vec::new();
     for (&end, &stacks) in sums.stacks.iter().filter(|&(&end, _)| end != End::Complete) {
-        let blocks = sums.allocations.get(&end).copied().unwrap_or(0);
-        let (name, explained) = (end.name(), explain(end));
-        let share = percent(blocks, walks);
-        line(
-            out,
-            "",
-            format!("{stacks} {name} ({share} of allocations): {}", explained.meaning),
-        )?;
-        if !explained.advice.is_empty() {
-            line(out, "", format!("  {}", explained.advice))?;
+        let allocations = sums.allocations.get(&end).copied().unwrap_or(0);
+        let (name, meaning, share) = (end.name(), explain(end).meaning, percent(allocations, walks));
+        lines.push(format!("{stacks} {name} ({share} of allocations): {meaning}"));
+        let advice = advice(end, &report.targets);
+        if !advice.is_empty() {
+            lines.push(format!("  {advice}"));
         }
     }
-    Ok(())
+    lines
 }
 
 /// Recordings can say anything.
-fn all(counts: &BTreeMap<End, u64>) -> u64 {
+pub(super) fn all(counts: &BTreeMap<End, u64>) -> u64 {
     counts.values().copied().fold(0, u64::saturating_add)
 }
 
@@ -271,9 +271,14 @@ pub(super) fn unseen_lines(losses: &Losses) -> Vec<String> {
     lines
 }
 
+/// Whether anything was seen and could not be recorded.
+pub(super) fn has_lost(losses: &Losses) -> bool {
+    losses.blocks > 0 || losses.bytes > 0 || losses.causes.values().any(|&blocks| blocks > 0)
+}
+
 /// What was seen and could not be recorded, with its causes.
 pub(super) fn lost_lines(losses: &Losses) -> Vec<String> {
-    if losses.blocks == 0 && losses.bytes == 0 && losses.causes.values().all(|&blocks| blocks == 0) {
+    if !has_lost(losses) {
         return vec!["nothing".to_owned()];
     }
     let mut lines = vec![format!(
@@ -323,4 +328,12 @@ pub(crate) fn short_size(bytes: u64) -> String {
     let unit = UNITS[power - 1];
     let tenths = (u128::from(bytes) * 10) >> (10 * power);
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
+}
+
+/// A count in at most six columns.
+pub(super) fn short_count(count: u64) -> String {
+    match count {
+        0..1_000_000 => count.to_string(),
+        more => overhead::rate(more as f64),
+    }
 }

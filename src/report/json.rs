@@ -25,12 +25,14 @@ use overhead::OverheadJson;
 
 use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
+use super::owner::{Owner, owner};
 use super::text::is_format;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::allocator::Name;
 use crate::bpf::InstanceEnd;
 use crate::collect::RegionKind;
 use crate::leak::{EndGroup, ModuleSteps};
+use crate::symbolize::abbreviated;
 use crate::symbolize::frame::InlinedFrame;
 
 use recent::{RecentJson, StackRecentJson};
@@ -185,6 +187,9 @@ struct StackJson {
     allocator: Name,
     /// With `--mmap`: what the mappings are for.
     kind: Option<&'static str>,
+    /// The same in other runs of the same builds, and in metrics.
+    site: String,
+    responsible: Option<ResponsibleJson>,
     outstanding: AmountJson,
     allocated: AmountJson,
     #[serde(flatten)]
@@ -199,6 +204,28 @@ struct StackJson {
     /// The rule of the user's that leaves it out of reports for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     suppressed_by: Option<String>,
+}
+
+/// The innermost function that is not an allocator's, the language runtime's or the standard library's.
+#[derive(Serialize)]
+struct ResponsibleJson {
+    /// Its place in `frames`.
+    frame: usize,
+    /// Its place in that frame's `inlined`; null for the function that holds the code.
+    inlined: Option<usize>,
+    /// Its name, or its place in its module.
+    symbol: String,
+}
+
+impl ResponsibleJson {
+    fn of(stack: &Stack) -> Option<Self> {
+        let Owner { function, frame, at } = owner(stack)?;
+        Some(Self {
+            frame: at.0,
+            inlined: Some(at.1).filter(|&inlined| inlined < frame.names.inlined.len()),
+            symbol: function.into_owned(),
+        })
+    }
 }
 
 #[derive(Serialize)]
@@ -217,6 +244,9 @@ pub(crate) struct FrameJson {
     address: Option<String>,
     found_by: &'static str,
     symbol: Option<String>,
+    /// As formats for people have it, if that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol_short: Option<String>,
     offset: Option<u64>,
     file: Option<String>,
     line: Option<u32>,
@@ -226,6 +256,8 @@ pub(crate) struct FrameJson {
 #[derive(Serialize)]
 struct InlinedJson {
     symbol: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol_short: Option<String>,
     file: Option<String>,
     line: Option<u32>,
 }
@@ -362,6 +394,8 @@ impl StackJson {
             ended: stack.ended.map(InstanceEnd::name),
             allocator: stack.allocator.clone(),
             kind: stack.kind.map(RegionKind::name),
+            site: format!("{:016x}", stack.id()),
+            responsible: ResponsibleJson::of(stack),
             outstanding: AmountJson::of(report, stack.outstanding, stack.outstanding_spread),
             allocated: AmountJson::of(report, stack.allocated, stack.allocated_spread),
             recent: StackRecentJson::of(&stack.recent, report),
@@ -398,6 +432,7 @@ impl From<&Frame> for FrameJson {
             address: own_address(&frame.at),
             found_by: frame.found_by.name(),
             symbol: names.symbol.as_ref().map(|symbol| symbol.name.clone()),
+            symbol_short: names.symbol.as_ref().and_then(|symbol| short(&symbol.name)),
             offset: names.symbol.as_ref().and_then(|symbol| symbol.offset),
             file: names.file.clone(),
             line: names.line,
@@ -410,9 +445,18 @@ impl From<&InlinedFrame> for InlinedJson {
     fn from(inlined: &InlinedFrame) -> Self {
         Self {
             symbol: inlined.symbol.clone(),
+            symbol_short: inlined.symbol.as_deref().and_then(short),
             file: inlined.file.clone(),
             line: inlined.line,
         }
+    }
+}
+
+/// The abbreviated name, if the name is longer.
+fn short(name: &str) -> Option<String> {
+    match abbreviated(name) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(short) => Some(short),
     }
 }
 

@@ -19,13 +19,13 @@ pub(super) fn lines(target: &TargetFacts, several: bool, tracked_error: Option<f
     lines.extend(some.map(|(bytes, what)| format!("  {:<28} {what}", size(bytes))));
     if let Some(error) = tracked_error {
         lines.push(format!(
-            "standard error of what is live, of this trace: {}",
+            "standard error of what was allocated during this trace: {}",
             size(whole(error))
         ));
     }
     if parts.not_resident > 0 {
         lines.push(format!(
-            "and {} live that is not resident: never touched, or swapped out",
+            "plus {} allocated but not resident: never touched, or swapped out",
             size(parts.not_resident)
         ));
     }
@@ -34,21 +34,21 @@ pub(super) fn lines(target: &TargetFacts, several: bool, tracked_error: Option<f
 
 fn named(parts: &Parts) -> [(u64, &'static str); 7] {
     [
-        (parts.tracked, "live, of this trace"),
+        (parts.tracked, "allocated during this trace"),
         (
             parts.before_attach_at_most,
-            "at most: live from before the attach (was the allocator's then)",
+            "allocated before the attach, at most",
         ),
         (
             parts.slack_at_least,
-            "at least: free in the allocator, or its own",
+            "free in the allocator, or its own data, at least",
         ),
-        (parts.thread_stacks, "stacks of threads"),
+        (parts.thread_stacks, "thread stacks"),
         (parts.files, "files"),
         (parts.shared, "shared memory"),
         (
             parts.unexplained,
-            "unexplained: what the program mapped by itself, above all (--mmap traces that)",
+            "unexplained, usually mapped by the program itself (--mmap traces that)",
         ),
     ]
 }
@@ -79,16 +79,16 @@ mod tests {
         let estimated = lines(&target, true, Some(2048.4));
         assert_eq!(
             estimated[3],
-            "standard error of what is live, of this trace: 2.0 KiB (2048 B)"
+            "standard error of what was allocated during this trace: 2.0 KiB (2048 B)"
         );
         let lines = lines(&target, true, None);
         assert_eq!(
             lines,
             [
                 "3.0 MiB (3145728 B) resident of 17:",
-                "  2.0 MiB (2097152 B)          live, of this trace",
+                "  2.0 MiB (2097152 B)          allocated during this trace",
                 "  1.0 MiB (1048576 B)          files",
-                "and 1.0 GiB (1073741824 B) live that is not resident: never touched, or swapped out",
+                "plus 1.0 GiB (1073741824 B) allocated but not resident: never touched, or swapped out",
             ]
         );
         assert!(lines.iter().all(|line| !line.contains("byte")));

@@ -6,8 +6,9 @@
 mod bcc;
 mod blocks;
 mod calls;
+pub(crate) mod cells;
 mod dialect;
-mod ends;
+pub(crate) mod ends;
 mod estimates;
 pub mod flame;
 mod format;
@@ -25,6 +26,7 @@ mod overhead;
 pub(crate) mod owner;
 pub(crate) mod paint;
 mod paths;
+mod people;
 mod pprof;
 mod quantity;
 mod recent;
@@ -37,11 +39,13 @@ mod tests;
 mod text;
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use siphasher::sip::SipHasher24;
 use unwind_tables::Coverage;
 use unwind_tables::addr::{Avma, FileOffset, Svma};
 use unwind_tables::coverage::RuleKind;
@@ -52,9 +56,10 @@ use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{
     Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Spread, Vitals,
 };
-use crate::leak::{Change, Completeness, EndGroup, ModuleSteps};
+use crate::leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
 use crate::memory::Parts;
 use crate::overhead::Overhead;
+use crate::symbolize::NameStyle;
 use crate::symbolize::frame::Symbolized;
 pub use calls::{Call, CallsTold, Reports};
 pub use dialect::{Beside, Stage};
@@ -66,6 +71,8 @@ pub use html::{Limits, Page};
 pub(crate) use json::{FrameJson, SCHEMA_VERSION, frames as frames_json, write as write_json};
 pub use kernel::{KernelFacts, KindTotals};
 pub(crate) use overhead::{forecast, rate, share};
+pub(crate) use people::INDENT;
+pub use people::{People, Screen};
 pub(crate) use pprof::{Amounts, Part};
 pub use quantity::{Measure, Quantity, Unit};
 pub(crate) use recent::{rate as growth_rate, signed};
@@ -86,6 +93,8 @@ pub struct Report {
     pub unwind: Unwind,
     /// How many stacks formats for people show.
     pub top: usize,
+    /// How formats for people write names; not recorded.
+    pub names: NameStyle,
     /// What formats that have one number for each stack show.
     pub quantity: Quantity,
     /// The most frames that stacks have, if the user set a limit; what is alike in these is one stack.
@@ -94,7 +103,9 @@ pub struct Report {
     pub targets: Vec<TargetFacts>,
     /// What ages and changes are measured by.
     pub compared: Compared,
-    /// Every stack that allocated, in the order asked for; those of ended instances last.
+    /// What stacks are ranked by, if the user chose.
+    pub order: Option<Order>,
+    /// Every stack that allocated, in that order, else those that hold most first; those of ended instances last.
     pub stacks: Vec<Stack>,
     /// Which allocations were recorded; if not all, then amounts are estimates.
     pub sampling: Sampling,
@@ -204,6 +215,8 @@ pub struct StackRecent {
     pub since_last: Change,
     /// What came and went since the baseline.
     pub since_baseline: Change,
+    /// How much it behaves like a leak; `None` if the report was recorded before that was judged.
+    pub suspicion: Option<Suspicion>,
 }
 
 /// One allocator function called by one stack.
@@ -253,6 +266,41 @@ pub struct Suppression {
 }
 
 impl Stack {
+    /// The same number for the same site in every report of a trace. That two sites have the same is improbable: among a
+    /// thousand, less than 10⁻¹³.
+    pub(crate) fn key(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.instance, &self.allocator as &str).hash(&mut hasher);
+        self.kind.hash(&mut hasher);
+        self.end.name().hash(&mut hasher);
+        for frame in &self.frames {
+            match &frame.at.place {
+                Some((module, svma)) => (&module.path, svma.get()).hash(&mut hasher),
+                None => frame.at.pc.get().hash(&mut hasher),
+            }
+        }
+        hasher.finish()
+    }
+
+    /// The same number for the same site in every report, and in other runs of the same builds: a hash of the allocator
+    /// function and of the code that called it, whose algorithm and keys never change.
+    pub(crate) fn id(&self) -> u64 {
+        let mut hasher = SipHasher24::new_with_keys(0, 0);
+        self.allocator.as_bytes().hash(&mut hasher);
+        self.end.name().hash(&mut hasher);
+        for frame in &self.frames {
+            match &frame.at.place {
+                Some((module, svma)) => {
+                    let path = || module.path.to_string_lossy().into_owned();
+                    module.build_id.clone().unwrap_or_else(path).hash(&mut hasher);
+                    svma.get().hash(&mut hasher);
+                }
+                None => frame.at.pc.get().hash(&mut hasher),
+            }
+        }
+        hasher.finish()
+    }
+
     /// Whether it ends where it does because the user wanted no more than `depth` frames.
     pub(crate) fn is_cut(&self, depth: Option<usize>) -> bool {
         self.end == End::DepthLimit && depth == Some(self.frames.len())

@@ -46,9 +46,9 @@ pub(super) fn fp_lines(report: &Report) -> Vec<String> {
             format!("; CFI covers {covered} of its code")
         });
         format!(
-            "{}: left {} by frame pointer ({share}){covered}",
+            "{}: {} unwound by frame pointer ({share}){covered}",
             Name(module),
-            counted(steps.fp, "time")
+            counted(steps.fp, "frame")
         )
     };
     let mut by_fp: Vec<_> = report.steps.iter().filter(|steps| steps.fp > 0).collect();

@@ -9,10 +9,25 @@ use crate::overhead::{Governed, Overhead, Spent};
 
 /// Lines of the closing block; none where nothing was spent.
 pub(super) fn lines(report: &Report) -> Vec<String> {
-    match &report.overhead {
-        Some(overhead) if overhead.spent.entries + overhead.spent.traps > 0.0 => lines_of(overhead),
-        _ => Vec::new(),
-    }
+    spent(report).map_or_else(Vec::new, lines_of)
+}
+
+/// The share of one CPU; `None` where nothing was spent.
+pub(super) fn brief(report: &Report) -> Option<String> {
+    let overhead = spent(report)?;
+    let about = if overhead.measured { "" } else { "about " };
+    Some(format!("{about}{} of one CPU", share(overhead.spent.share())))
+}
+
+/// What the user should know of the cost beside its amount.
+pub(super) fn warnings(report: &Report) -> Vec<String> {
+    let governed = spent(report).and_then(|overhead| overhead.governed.as_ref());
+    governed.map_or_else(Vec::new, governed_lines)
+}
+
+fn spent(report: &Report) -> Option<&Overhead> {
+    let overhead = report.overhead.as_ref();
+    overhead.filter(|overhead| overhead.spent.entries + overhead.spent.traps > 0.0)
 }
 
 fn lines_of(overhead: &Overhead) -> Vec<String> {
@@ -34,12 +49,12 @@ fn lines_of(overhead: &Overhead) -> Vec<String> {
     ];
     if !overhead.measured {
         lines.push(
-            "what programs take is assumed: the kernel shows its statistics to CAP_SYS_ADMIN only (try sudo)"
+            "time in programs is assumed: the kernel shows its statistics to CAP_SYS_ADMIN only (try sudo)"
                 .to_owned(),
         );
     }
     if spent.unmeasured > 0.0 {
-        let text = "came before anything was measured, and are not in it";
+        let text = "made before anything was measured, not included";
         lines.push(format!("{} allocations {text}", rate(spent.unmeasured)));
     }
     if let Some(governed) = &overhead.governed {
@@ -132,10 +147,10 @@ pub(crate) fn rate(number: f64) -> String {
 /// A share of one CPU in per cent.
 pub(crate) fn share(share: f64) -> String {
     match share * 100.0 {
-        percent if percent >= 9.95 => format!("{percent:.0} %"),
-        percent if percent >= 0.1 => format!("{percent:.1} %"),
-        percent if percent > 0.0 => "less than 0.1 %".to_owned(),
-        _ => "0 %".to_owned(),
+        percent if percent >= 9.95 => format!("{percent:.0}%"),
+        percent if percent >= 0.1 => format!("{percent:.1}%"),
+        percent if percent > 0.0 => "less than 0.1%".to_owned(),
+        _ => "0%".to_owned(),
     }
 }
 
@@ -168,7 +183,7 @@ mod tests {
     /// The line at the start has a rate and a share, both for people.
     #[test]
     fn forecasts() {
-        assert_eq!(forecast(&spent()), "214 k allocations/s: about 41 % of one CPU");
+        assert_eq!(forecast(&spent()), "214 k allocations/s: about 41% of one CPU");
         let quiet = Spent {
             seconds: 1.0,
             entries: 3.0,
@@ -176,7 +191,7 @@ mod tests {
             trap_nanoseconds: 4500.0,
             ..Spent::default()
         };
-        assert_eq!(forecast(&quiet), "3 allocations/s: less than 0.1 % of one CPU");
+        assert_eq!(forecast(&quiet), "3 allocations/s: less than 0.1% of one CPU");
         for (number, text) in [
             (0.0, "0"),
             (999.4, "999"),
@@ -202,7 +217,7 @@ mod tests {
         assert_eq!(
             lines_of(&overhead),
             [
-                "41 % of one CPU over 10.0 s, 5.0 % lately",
+                "41% of one CPU over 10.0 s, 5.0% lately",
                 "1.3 s in 6.0 M traps, 2.8 s in programs (allocate and return 500 ns, free 400 ns per run)",
             ]
         );
@@ -220,9 +235,9 @@ mod tests {
         assert_eq!(
             lines[3..],
             [
-                "limit 2.0 %: one for each 4.0 KiB (4096 B) is recorded now, from every allocation to one for each 8.0 KiB \
+                "limit 2.0%: one for each 4.0 KiB (4096 B) is recorded now, from every allocation to one for each 8.0 KiB \
                  (8192 B) before (7 changes)",
-                "probes alone cost 3.0 %, whatever is recorded: the limit cannot be held",
+                "probes alone cost 3.0%, whatever is recorded: the limit cannot be held",
             ]
         );
         assert!(lines.iter().all(|line| !line.contains("byte")));

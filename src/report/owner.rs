@@ -1,30 +1,43 @@
-//! Whose memory it is: the innermost function of a stack that is not an allocator's or a container's.
+//! The responsible frame of a stack: the innermost that is not an allocator's, the language runtime's or the standard
+//! library's. It is the title of a site in every format.
 //!
-//! Almost every stack of C++ begins with `operator new`, and many of Rust and C++ go on in containers. That says
-//! nothing about whose memory it is.
+//! Almost every stack of C++ begins with `operator new`, many go on in containers, and programs in C have a `malloc` of their
+//! own that checks for failure. None of that says whose memory it is.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use super::{Frame, Stack};
+use super::text::Printable;
+use super::{Frame, Report, Stack};
+use crate::symbolize::NameStyle;
+use crate::symbolize::frame::InlinedFrame;
 
 /// What file names of libraries begin with that allocate for others.
-const LIBRARIES: [&str; 11] = [
+const LIBRARIES: [&str; 15] = [
     "libstdc++.so",
     "libc++.so",
     "libc++abi.so",
+    "libgcc_s.so",
     "libc.so",
     "libc-",
+    "libc.musl-",
+    "libpthread",
     "ld-linux",
     "ld-musl",
     "libtcmalloc",
     "libjemalloc",
     "libmimalloc",
     "libgc.so",
+    "libasan",
 ];
 
 /// What paths of functions begin with that allocate for others, inlined or instantiated wherever they are used, or bound to
 /// a program of its own.
-const NAMESPACES: [&str; 14] = [
+const NAMESPACES: [&str; 13] = [
+    // Mangled, where demangling fails.
+    "_ZSt",
+    "_ZNSt",
+    "_ZNKSt",
     "std::",
     "__gnu_cxx::",
     "alloc::",
@@ -33,12 +46,41 @@ const NAMESPACES: [&str; 14] = [
     "operator new",
     "__rust",
     "__rdl_alloc",
-    "strdup",
-    "strndup",
-    "__strdup",
-    "__strndup",
     "asprintf",
     "vasprintf",
+];
+
+/// What names of C functions end with that return a block to their caller: `xmalloc`, `g_realloc_n`, `sqlite3DbStrDup`.
+const ALLOCATOR_ENDINGS: [&str; 13] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "zalloc",
+    "valloc",
+    "palloc",
+    "memalign",
+    "strdup",
+    "strndup",
+    "memdup",
+    "reallocarray",
+    "g_slice_alloc",
+    "ngx_alloc",
+];
+
+/// What such an ending can be followed by.
+const ENDING_SUFFIXES: [&str; 12] = [
+    "_internal",
+    "_usable",
+    "_array",
+    "_impl",
+    "_raw",
+    "_ex",
+    "raw",
+    "zero",
+    "_n",
+    "n",
+    "0",
+    "64",
 ];
 
 /// Who wanted the memory, as far as a stack says.
@@ -48,20 +90,123 @@ pub(crate) struct Owner<'a> {
     pub(crate) function: Cow<'a, str>,
     /// The frame that it is in.
     pub(crate) frame: &'a Frame,
+    /// The number of the frame, and that of the function among those inlined there; their number for the frame's own.
+    pub(crate) at: (usize, usize),
 }
 
-/// The innermost function that is no plumbing; the innermost of all where there is none. `None` without a frame.
+/// The responsible frame; the innermost of all where each belongs to an allocator, a runtime or a standard library. `None`
+/// without a frame.
 pub(crate) fn owner(stack: &Stack) -> Option<Owner<'_>> {
-    let own = |frame| {
-        let function = own_function(frame)?;
-        Some(Owner { function, frame })
+    let own = |(number, frame)| {
+        let (function, inlined) = own_function(frame)?;
+        Some(Owner {
+            function,
+            frame,
+            at: (number, inlined),
+        })
     };
     let innermost = || {
         let frame = stack.frames.first()?;
-        let function = function(frame);
-        Some(Owner { function, frame })
+        Some(Owner {
+            function: function(frame),
+            frame,
+            at: (0, frame.names.inlined.len()),
+        })
     };
-    stack.frames.iter().find_map(own).or_else(innermost)
+    stack.frames.iter().enumerate().find_map(own).or_else(innermost)
+}
+
+/// A site's title: the responsible function with its parameters; printable.
+pub(crate) fn title(stack: &Stack, names: NameStyle) -> String {
+    match owner(stack) {
+        Some(owner) => Printable(&shortened(&names.show(&owner.function), MAX_TITLE)).to_string(),
+        None => format!("[no stack: {}]", stack.end.name()),
+    }
+}
+
+/// A title for tables: the function without its parameters, its source line if that is known, and, among several
+/// processes, the process.
+pub(crate) fn short_title(stack: &Stack, report: &Report) -> String {
+    let process = match report.targets.len() {
+        0 | 1 => String::new(),
+        _ => format!(" [{}]", stack.pid),
+    };
+    let Some(owner) = owner(stack) else {
+        return format!("{}{process}", title(stack, report.names));
+    };
+    let name = report.names.show(&owner.function);
+    let name = shortened(without_parameters(&name), MAX_TITLE);
+    format!("{}{process}{}", Printable(&name), Source(&owner))
+}
+
+/// The functions of a stack from the responsible one outwards, inlined ones too; not printable yet.
+pub(crate) fn callers(stack: &Stack) -> impl Iterator<Item = Cow<'_, str>> {
+    let (first, inlined) = owner(stack).map_or((0, 0), |owner| owner.at);
+    let functions = stack.frames.iter().skip(first).flat_map(|frame| {
+        let inlined = frame
+            .names
+            .inlined
+            .iter()
+            .map(|inlined| inlined.symbol.as_deref());
+        let inlined = inlined.map(|name| Cow::from(name.unwrap_or("[unknown]")));
+        inlined.chain([function(frame)])
+    });
+    functions.skip(inlined)
+}
+
+/// Characters of a title: names of templates have no end.
+const MAX_TITLE: usize = 300;
+
+/// ` file:line` of the responsible function, without the file's directory.
+struct Source<'a>(&'a Owner<'a>);
+
+impl fmt::Display for Source<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = &self.0.frame.names;
+        let (file, line) = match names.inlined.get(self.0.at.1) {
+            Some(inlined) => (&inlined.file, inlined.line),
+            None => (&names.file, names.line),
+        };
+        let (Some(file), Some(line)) = (file, line) else {
+            return Ok(());
+        };
+        let base = file.rsplit('/').next().unwrap_or(file);
+        write!(f, " {}:{line}", Printable(base))
+    }
+}
+
+/// A demangled function without the list of its parameters and what follows that.
+fn without_parameters(name: &str) -> &str {
+    let Some(end) = name.rfind(')') else {
+        return name;
+    };
+    let mut depth = 0_usize;
+    let opening = name[..=end].char_indices().rev().find(|&(_, character)| {
+        match character {
+            ')' => depth += 1,
+            '(' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    });
+    let function = opening.map_or("", |(at, _)| &name[..at]);
+    // `(anonymous namespace)` has nothing before it or a path, `operator()` is no function without its parentheses.
+    match function.ends_with("operator") || function.is_empty() || function.ends_with("::") {
+        true => name,
+        false => function,
+    }
+}
+
+/// Whether a frame is in a runtime's or an allocator's library, and has no name.
+pub(super) fn is_nameless_runtime(frame: &Frame) -> bool {
+    frame.names.symbol.is_none() && frame.names.inlined.is_empty() && is_in_library(frame)
+}
+
+fn is_in_library(frame: &Frame) -> bool {
+    frame.at.place.as_ref().is_some_and(|(module, _)| {
+        let name = module.basename();
+        LIBRARIES.iter().any(|library| name.starts_with(library))
+    })
 }
 
 /// The function of a frame, or its place where that has no name.
@@ -73,24 +218,47 @@ pub(crate) fn function(frame: &Frame) -> Cow<'_, str> {
     }
 }
 
-fn own_function(frame: &Frame) -> Option<Cow<'_, str>> {
-    let library = frame.at.place.as_ref().is_some_and(|(module, _)| {
-        let name = module.basename();
-        LIBRARIES.iter().any(|library| name.starts_with(library))
-    });
-    if library {
+/// Which functions of a frame belong to an allocator, a runtime or a standard library: the inlined ones, and the frame's own.
+pub(crate) fn plumbing(frame: &Frame) -> Vec<bool> {
+    let is_library = is_in_library(frame);
+    let inlined = frame.names.inlined.iter().map(is_inlined_plumbing);
+    let own = is_own_plumbing(frame);
+    inlined
+        .chain([own])
+        .map(|is_plumbing| is_plumbing || is_library)
+        .collect()
+}
+
+fn is_own_plumbing(frame: &Frame) -> bool {
+    is_plumbing(&function(frame)) || is_standard_source(frame.names.file.as_deref())
+}
+
+fn own_function(frame: &Frame) -> Option<(Cow<'_, str>, usize)> {
+    if is_in_library(frame) {
         return None;
     }
-    let names = frame
-        .names
-        .inlined
-        .iter()
-        .map(|inlined| inlined.symbol.as_deref());
-    let inlined = names.flatten().find(|name| !is_plumbing(name));
-    match inlined {
-        Some(name) => Some(name.into()),
-        None => Some(function(frame)).filter(|name| !is_plumbing(name)),
+    let inlined = &frame.names.inlined;
+    let is_own =
+        |(function, _): &(&InlinedFrame, _)| function.symbol.is_some() && !is_inlined_plumbing(function);
+    match inlined.iter().zip(0..).find(is_own) {
+        Some((function, number)) => Some((function.symbol.as_deref()?.into(), number)),
+        None if is_own_plumbing(frame) => None,
+        None => Some((function(frame), inlined.len())),
     }
+}
+
+/// Whether an inlined function passes an allocation on. Debug information can name such functions without their namespace,
+/// and then says in which file they are.
+pub(super) fn is_inlined_plumbing(function: &InlinedFrame) -> bool {
+    function.symbol.as_deref().is_some_and(is_plumbing) || is_standard_source(function.file.as_deref())
+}
+
+/// Whether a source file belongs to a standard library: of GNU or LLVM for C++, or of Rust.
+fn is_standard_source(file: Option<&str>) -> bool {
+    let is_standard = |file: &str| {
+        file.contains("/include/c++/") || file.starts_with("/rustc/") && file.contains("/library/")
+    };
+    file.is_some_and(is_standard)
 }
 
 /// The name, without what is beyond `most` characters of it: those of templates have no end.
@@ -107,7 +275,30 @@ pub(crate) fn is_plumbing(name: &str) -> bool {
     match name.strip_prefix('<') {
         // Of Rust's `<alloc::vec::Vec<T> as Trait>::method`, the type says whose method it is.
         Some(type_first) => begins(type_first),
-        None => begins(name) || begins(&path_of(name)),
+        None => begins(name) || begins(&path_of(name)) || is_allocator(name),
+    }
+}
+
+/// Whether a C function's name says that it returns a block to its caller.
+fn is_allocator(name: &str) -> bool {
+    let is_identifier = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.');
+    if name.len() > 64 || !name.chars().all(is_identifier) {
+        return false;
+    }
+    // Without what the compiler appended (`.part.0`).
+    let base = name.split('.').next().unwrap_or(name).to_ascii_lowercase();
+    let mut base = base.as_str();
+    loop {
+        if ALLOCATOR_ENDINGS.iter().any(|ending| base.ends_with(ending)) {
+            return true;
+        }
+        let shorter = ENDING_SUFFIXES
+            .iter()
+            .find_map(|suffix| base.strip_suffix(suffix));
+        match shorter {
+            Some(shorter) if !shorter.is_empty() => base = shorter,
+            _ => return false,
+        }
     }
 }
 
@@ -147,6 +338,16 @@ mod tests {
             "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
             "hashbrown::raw::RawTable<T,A>::reserve_rehash",
             "__rust_alloc",
+            "xmalloc",
+            "zmalloc_usable",
+            "ztrymalloc_usable_internal",
+            "g_malloc0_n",
+            "CRYPTO_zalloc",
+            "sqlite3DbStrDup",
+            "PyObject_Malloc",
+            "xstrdup.part.0",
+            "ngx_pcalloc",
+            "_ZSt11make_sharedI4NodeJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES4_E4typeEEDpOT0_",
         ] {
             assert!(is_plumbing(name), "{name}");
         }
@@ -159,6 +360,10 @@ mod tests {
             "app::main::{{closure}}",
             "main::{lambda()#1}::operator()() const",
             "allocate_everything",
+            "malloc_trim_loop",
+            "pool_alloc",
+            "strdup_all(char const*)",
+            "connection",
         ] {
             assert!(!is_plumbing(name), "{name}");
         }
@@ -192,16 +397,34 @@ mod tests {
         ] {
             let stack = stack(frames);
             let found = owner(&stack);
-            let at = |found: &Owner<'_>| {
-                stack
-                    .frames
-                    .iter()
-                    .position(|frame| std::ptr::eq(frame, found.frame))
-            };
-            let found = found
-                .as_ref()
-                .map(|found| (&*found.function, at(found).expect("of this stack")));
+            let found = found.as_ref().map(|found| (&*found.function, found.at.0));
             assert_eq!(found, expected);
+        }
+    }
+
+    /// Parameters are left out of tables; parentheses that are part of a name are not.
+    #[test]
+    fn short_names() {
+        for (name, expected) in [
+            ("main", "main"),
+            ("Auditor::make(char const*)", "Auditor::make"),
+            ("Auditor::get(int) const", "Auditor::get"),
+            ("f(void (*)(int))", "f"),
+            ("Box<void (int)>::put(int)", "Box<void (int)>::put"),
+            ("(anonymous namespace)::fill(int)", "(anonymous namespace)::fill"),
+            ("(anonymous namespace)", "(anonymous namespace)"),
+            ("app::(anonymous namespace)", "app::(anonymous namespace)"),
+            ("Call::operator()(int) const", "Call::operator()"),
+            ("Call::operator()", "Call::operator()"),
+            (
+                "main::{lambda(int)#1}::operator()(int) const",
+                "main::{lambda(int)#1}::operator()",
+            ),
+            (")", ")"),
+            ("a)b(", "a)b("),
+            ("", ""),
+        ] {
+            assert_eq!(without_parameters(name), expected);
         }
     }
 

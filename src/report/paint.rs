@@ -64,29 +64,43 @@ impl<W: Write> Write for Painted<W> {
 
 /// The parts of a line, which together are the line.
 fn parts(line: &str) -> Vec<(Style, &str)> {
-    if let Some(rest) = line.strip_prefix("\t\tend: ") {
-        let style = if rest == "complete" { GOOD } else { DOUBTFUL };
-        return split(line, line.len() - rest.len(), FAINT, style);
+    if let Some(frame) = line.strip_prefix("    ") {
+        return frame_parts(line, frame);
     }
-    if let Some(rest) = line.strip_prefix("\t\t0x") {
-        let address = rest.find('\t').unwrap_or(0);
-        return split(line, line.len() - rest.len() + address, FAINT, PLAIN);
-    }
-    if line.starts_with("\t\t") {
+    if line.starts_with("   ") {
         return vec![(PLAIN, line)];
     }
-    if let Some(entry) = line.strip_prefix('\t') {
-        // In differences and trends, what grew and what shrank.
-        let style = match entry.bytes().next() {
-            Some(b'+') => BAD,
-            Some(b'-') => GOOD,
-            _ => TITLE,
-        };
-        return vec![(style, line)];
+    if let Some(rest) = line.strip_prefix("  ") {
+        return labelled(line, rest);
     }
-    match line.strip_prefix("  ") {
-        Some(rest) => labelled(line, rest),
-        None => vec![(TITLE, line)],
+    // In differences and trends, what grew and what shrank.
+    let style = match line.bytes().next() {
+        Some(b'+') => BAD,
+        Some(b'-') => GOOD,
+        Some(b' ') => PLAIN,
+        _ => TITLE,
+    };
+    vec![(style, line)]
+}
+
+/// Lines of a stack: the mark of the responsible frame, `-v`'s addresses, and how the stack ended.
+fn frame_parts<'a>(line: &'a str, frame: &'a str) -> Vec<(Style, &'a str)> {
+    if let Some(end) = frame.strip_prefix("  end: ") {
+        let style = if end == "complete" { GOOD } else { DOUBTFUL };
+        return split(line, line.len() - end.len(), FAINT, style);
+    }
+    if frame.starts_with("> ") {
+        return vec![(TITLE, line)];
+    }
+    match frame.strip_prefix("  0x").and_then(|address| address.find(' ')) {
+        Some(length) => split(
+            line,
+            line.len() - frame.len() + "  0x".len() + length,
+            FAINT,
+            PLAIN,
+        ),
+        None if frame.trim_start().starts_with("ID ") => vec![(LABEL, line)],
+        None => vec![(PLAIN, line)],
     }
 }
 
@@ -97,6 +111,7 @@ fn labelled<'a>(line: &'a str, rest: &'a str) -> Vec<(Style, &'a str)> {
     let text = line[end..].trim_start();
     let text_at = line.len() - text.len();
     match word {
+        "lost:" => vec![(BAD, line)],
         "Lost:" if !text.starts_with("nothing") => split(line, text_at, LABEL, BAD),
         "ok" => split(line, end, GOOD, PLAIN),
         "note" => split(line, end, LABEL, PLAIN),
@@ -130,29 +145,30 @@ mod tests {
     #[test]
     fn lines() {
         for (line, expected) in [
+            ("0f3a9 keep(): 34.7 KiB", "\x1b[1m0f3a9 keep(): 34.7 KiB\x1b[0m"),
+            ("     ID SUSP", "\x1b[36m     ID SUSP\x1b[0m"),
+            ("    > keep() [x]", "\x1b[1m    > keep() [x]\x1b[0m"),
+            ("      main [x]", "      main [x]"),
             (
-                "\t35600 bytes in 890 allocations from stack",
-                "\x1b[1m\t35600 bytes in 890 allocations from stack\x1b[0m",
+                "      0x00007faf operator new(unsigned long)+0x1c [x]",
+                "\x1b[2m      0x00007faf\x1b[0m operator new(unsigned long)+0x1c [x]",
             ),
             (
-                "\t\t0x00007faf\toperator new(unsigned long)+0x1c [x]",
-                "\x1b[2m\t\t0x00007faf\x1b[0m\toperator new(unsigned long)+0x1c [x]",
+                "      end: complete",
+                "\x1b[2m      end: \x1b[0m\x1b[32mcomplete\x1b[0m",
             ),
             (
-                "\t\tend: complete",
-                "\x1b[2m\t\tend: \x1b[0m\x1b[32mcomplete\x1b[0m",
+                "      end: no_cfi at x",
+                "\x1b[2m      end: \x1b[0m\x1b[33mno_cfi at x\x1b[0m",
             ),
-            (
-                "\t\tend: no_cfi at x",
-                "\x1b[2m\t\tend: \x1b[0m\x1b[33mno_cfi at x\x1b[0m",
-            ),
+            ("  lost: 3 blocks", "\x1b[1m\x1b[31m  lost: 3 blocks\x1b[0m"),
             ("  Lost:      nothing", "\x1b[36m  Lost:\x1b[0m      nothing"),
             (
                 "  Lost:      3 blocks",
                 "\x1b[36m  Lost:      \x1b[0m\x1b[1m\x1b[31m3 blocks\x1b[0m",
             ),
             ("             more", "             more"),
-            ("\t-5 bytes", "\x1b[32m\t-5 bytes\x1b[0m"),
+            ("-5 B", "\x1b[32m-5 B\x1b[0m"),
             (
                 "  fatal    kernel: too old",
                 "\x1b[1m\x1b[31m  fatal\x1b[0m    kernel: too old",
@@ -170,7 +186,7 @@ mod tests {
     proptest! {
         /// Nothing is added but colours, and nothing is left out, however a text comes in pieces.
         #[test]
-        fn the_text_stays(text in "([\t ]{0,3}(end: |0x|Lost:|ok|[+-]|[a-zé:]{0,5})[^\x1b]{0,9}\n?){0,9}", at in 0_usize..40) {
+        fn the_text_stays(text in "([\t ]{0,7}(end: |0x|> |ID |Lost:|ok|[+-]|[a-zé:]{0,5})[^\x1b]{0,9}\n?){0,9}", at in 0_usize..40) {
             let at = text.char_indices().map(|(at, _)| at).take(at).last().unwrap_or(0);
             let mut bytes = Vec::new();
             let mut out = Painted::new(&mut bytes);

@@ -1,6 +1,4 @@
-//! Ages and changes for people: a line per stack on what came and went, two lines in the closing block on ages.
-//!
-//! The word "byte" must not occur (see `text`).
+//! Ages and changes for people: what came and went of a stack and how suspicious that is, and ages in the closing block.
 
 use std::time::Duration;
 
@@ -9,7 +7,7 @@ use super::health::{counted, short_size, size};
 use super::{Report, Stack};
 use crate::bpf::Sampling;
 use crate::collect::{AGE_BOUNDS, Ages, Amount, Estimate};
-use crate::leak::Change;
+use crate::leak::{Change, Suspicion};
 
 impl Report {
     /// Live blocks of all stacks by age; `None` if ages were not looked at.
@@ -60,6 +58,72 @@ fn growth_line(change: &Change, time: Duration, since: &str) -> String {
     )
 }
 
+/// How a site's growth over all reports is judged, with the parts of the score; `None` if there were too few.
+pub(super) fn suspicion_line(suspicion: &Suspicion) -> Option<String> {
+    if !suspicion.is_known() {
+        return None;
+    }
+    let percent = |part: f64| format!("{:.0}%", 100.0 * part.clamp(0.0, 1.0));
+    let known = |part: Option<f64>| part.map_or_else(|| "unknown".to_owned(), percent);
+    Some(format!(
+        "suspicion {} of {}: {} over {} reports; certainty {}, steadiness {}, old blocks kept {}, age spread {}",
+        suspicion.score(),
+        Suspicion::MAX_SCORE,
+        per_second(suspicion.growth),
+        suspicion.reports,
+        percent(suspicion.certainty),
+        percent(suspicion.steadiness),
+        known(suspicion.kept),
+        known(suspicion.age_spread)
+    ))
+}
+
+/// How fast a site grows: over all reports, or of the first one since the attach.
+pub(super) fn growth_per_second(stack: &Stack, report: &Report) -> String {
+    match stack.recent.suspicion {
+        Some(suspicion) if suspicion.reports > 1 => per_second(suspicion.growth),
+        _ => {
+            let seconds = report.compared.since_last.as_secs_f64();
+            let net = stack.recent.since_last.net_bytes() as f64;
+            per_second(if seconds > 0.0 { net / seconds } else { 0.0 })
+        }
+    }
+}
+
+fn per_second(bytes: f64) -> String {
+    if bytes.abs() < 0.05 {
+        return "0".to_owned();
+    }
+    format!("{}/s", signed(bytes))
+}
+
+/// The age that half of the live blocks have at least, as the bound of its class.
+pub(super) fn typical_age(stack: &Stack) -> String {
+    let Some(ages) = stack.recent.ages else {
+        return "?".to_owned();
+    };
+    let blocks = |class: Estimate| class.amount.blocks;
+    let half = ages
+        .classes()
+        .map(|(_, class)| blocks(class))
+        .sum::<u64>()
+        .div_ceil(2);
+    let mut younger = 0_u64;
+    let mut lower = None;
+    for (upper, class) in ages.classes() {
+        younger = younger.saturating_add(blocks(class));
+        if younger > half || (younger == half && half > 0) {
+            return match (lower, upper) {
+                (None, Some(upper)) => format!("<{}", spoken(upper).replace(' ', "")),
+                (Some(lower), _) => format!(">{}", spoken(lower).replace(' ', "")),
+                (None, None) => "?".to_owned(),
+            };
+        }
+        lower = upper;
+    }
+    "?".to_owned()
+}
+
 /// Signed amount per second, in the largest binary unit that leaves at least one.
 pub(crate) fn rate(net: i64, time: Duration) -> String {
     #[allow(
@@ -83,6 +147,21 @@ pub(crate) fn signed(bytes: f64) -> String {
         unit += 1;
     }
     format!("{amount:+.1} {}", UNITS[unit])
+}
+
+/// What is hidden since it is young.
+pub(super) fn young_line(report: &Report) -> Option<String> {
+    let older = report.compared.older?;
+    let young = report.stacks.iter().filter_map(|stack| stack.recent.young);
+    let young: Amount = young.sum::<Estimate>().amount;
+    (young.blocks > 0).then(|| {
+        format!(
+            "not shown: {} in {} younger than {} (-o 0 shows them)",
+            size(young.bytes),
+            counted(young.blocks, "block"),
+            spoken(older)
+        )
+    })
 }
 
 /// Lines of the closing block: what is hidden since it is young, and how old blocks are.

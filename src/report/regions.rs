@@ -37,7 +37,7 @@ pub(super) const fn meaning(kind: RegionKind) -> &'static str {
         RegionKind::File => "files",
         RegionKind::Shared => "memory shared with children",
         RegionKind::Reservation => "address space that cannot be accessed",
-        RegionKind::ThreadStack => "stacks of threads",
+        RegionKind::ThreadStack => "thread stacks",
         RegionKind::Allocator => "an allocator's, for its blocks, which are traced without --mmap",
     }
 }

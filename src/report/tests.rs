@@ -5,6 +5,7 @@ mod flame;
 mod gperftools;
 mod hostile;
 pub(crate) mod made;
+mod names;
 mod people;
 mod recent;
 mod speedscope;
@@ -21,6 +22,17 @@ use crate::symbolize::frame::{InlinedFrame, Symbol};
 pub(super) use made::report;
 
 const KNOWN: u64 = 0x7f00_0000_0000;
+
+/// Text with nothing left out.
+fn verbose(report: &Report) -> String {
+    let mut out = Vec::new();
+    let screen = Screen {
+        is_verbose: true,
+        ..Screen::default()
+    };
+    People::new(screen).write(report, true, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
 
 fn rendered(report: &Report, format: Format) -> String {
     let mut out = Vec::new();
@@ -189,36 +201,30 @@ pub(crate) fn full() -> Report {
 #[test]
 fn text_of_a_full_report() {
     insta::assert_snapshot!(rendered(&full(), Format::Text), @r"
-[09:05:07] Top 10 stacks with outstanding allocations:
-	40 bytes in 1 allocations from stack
-		40 B, 7.6% of all outstanding, via malloc
-		0x00007f0000001234	libplugin.so+0x1234 [libplugin.so]
-		0x00007e0000001000	[unknown] (by frame pointer)
-		0x00007f0000001200	evil\u{1b}[2J\n+0x10 [leaker] (by frame pointer)
-		end: no_cfi at libplugin.so+0x2000 (code without CFI, frame pointer not plausible)
-	480 bytes in 12 allocations from stack
-		480 B, 92.3% of all outstanding, via malloc
-		0x00007f00000ae98c	operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
-		                  	LeakLib::slowMemoryLeak() (inlined) [leaker] …/leaklib.h:12
-		0x00007f0000001131	main+0x31 [leaker] …/leaker.cpp:30
-		end: complete
+[09:05:07] leaker (4242), 12.3 s: 520 B outstanding in 13 blocks at 2 sites
+    ID SUSP       HELD BLOCKS        GROWTH FREED    AGE   SITE
+ c188d    -      480 B     12             0 50.0%      ?   LeakLib::slowMemoryLeak leaklib.h:12
+ b60ee    -       40 B      1             0 50.0%      ? ! libplugin.so+0x1234
 
-  Process:   4242 leaker (/opt/leaker)
-  Calls:     30 allocations, 8 frees in 12.3 s
-             3 frees of blocks that are not known: older than the attach, a parent's, lost, or given back twice
-             1 call failed and allocated nothing
-  In all:    520 B outstanding in 13 blocks of 2 stacks
-  Paths:     …/ is /src/
-  Stacks:    2 of 3 complete (93.3% of allocations)
-             1 no_cfi (6.6% of allocations): code without CFI, frame pointer not plausible
-               Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
-  Ends:      libplugin.so: 2 allocations in 1 stack ended here: code without CFI, frame pointer not plausible (at 0x2000, 0x2040, …)
-  Frames:    28 by CFI, 4 by frame pointer (6.4%)
-             libplugin.so: left 3 times by frame pointer (100%); CFI covers 12.0% of its code
-             outside all modules: left 1 time by frame pointer (100%)
-  memleak:   45.0 MiB (47185920 B) resident, at most 64.0 MiB (67108864 B); maps in the kernel: 100.0 MiB (104857600 B)
-  Lost:      9 blocks, 1.5 MiB (1600000 B): not in the amounts shown
-             9 block_table_full
+c188d LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc
+      operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
+    > LeakLib::slowMemoryLeak() (inlined) [leaker] …/leaklib.h:12
+      main [leaker] …/leaker.cpp:30
+      end: complete
+
+b60ee libplugin.so+0x1234: 40 B in 1 block, 7.6% of all, via malloc
+    > libplugin.so+0x1234 [libplugin.so]
+      [unknown] (by frame pointer)
+      evil\u{1b}[2J\n+0x10 [leaker] (by frame pointer)
+      end: no_cfi at libplugin.so+0x2000 (code without CFI, frame pointer not plausible)
+
+  2 of 3 stacks complete (93.3% of allocations)
+  1 no_cfi (6.6% of allocations): code without CFI, frame pointer not plausible
+    Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
+  lost: 9 blocks, 1.5 MiB (1600000 B): not in the amounts shown
+  lost: 9 block_table_full
+  …/ is /src/
+  (-v: calls, resident memory, ages, and what memleak takes)
 ");
 }
 
@@ -226,13 +232,10 @@ fn text_of_a_full_report() {
 #[test]
 fn text_of_an_empty_report() {
     insta::assert_snapshot!(rendered(&report(Vec::new()), Format::Text), @r"
-[09:05:07] Top 10 stacks with outstanding allocations:
+[09:05:07] leaker (4242), 12.3 s: 0 B outstanding in 0 blocks at 0 sites
 
-  Process:   4242 leaker (/opt/leaker)
-  Calls:     30 allocations, 8 frees in 12.3 s
-  Stacks:    none: no allocation was accounted
-  memleak:   45.0 MiB (47185920 B) resident, at most 64.0 MiB (67108864 B); maps in the kernel: 100.0 MiB (104857600 B)
-  Lost:      nothing
+  no allocation was recorded, nothing lost
+  (-v: calls, resident memory, ages, and what memleak takes)
 ");
 }
 
@@ -242,7 +245,7 @@ fn text_of_many_ends_is_bounded() {
     let mut report = full();
     let end = report.ends[0].clone();
     report.ends = vec![end; 13];
-    let text = rendered(&report, Format::Text);
+    let text = verbose(&report);
     assert_eq!(text.matches("ended here").count(), 10, "{text}");
     assert!(text.contains("             … and 3 more\n"), "{text}");
 }
@@ -251,14 +254,14 @@ fn text_of_many_ends_is_bounded() {
 #[test]
 fn losses_show_without_stacks() {
     let losses = full().losses;
-    let text = rendered(
-        &Report {
-            losses,
-            ..report(Vec::new())
-        },
-        Format::Text,
-    );
-    assert!(text.contains("  Lost:      9 blocks, "), "{text}");
+    let report = Report {
+        losses,
+        ..report(Vec::new())
+    };
+    let text = rendered(&report, Format::Text);
+    assert!(text.contains("  lost: 9 blocks, "), "{text}");
+    assert!(!text.contains("nothing lost"), "{text}");
+    assert!(verbose(&report).contains("  Lost:      9 blocks, "));
 }
 
 /// A tracer that saw nothing at all says so, rather than that nothing leaks.
@@ -267,15 +270,8 @@ fn no_probe_hit_is_a_finding() {
     let mut silent = report(Vec::new());
     silent.events = Events::default();
     let text = rendered(&silent, Format::Text);
-    assert!(text.contains("  Calls:     none in 12.3 s: idle, or"), "{text}");
-}
-
-/// The last line with the word "byte" is the entry of the biggest stack: scripts rely on it.
-#[test]
-fn the_last_byte_is_the_biggest_entry() {
-    let text = rendered(&full(), Format::Text);
-    let last = text.lines().rfind(|line| line.contains("byte"));
-    assert_eq!(last, Some("\t480 bytes in 12 allocations from stack"));
+    assert!(text.contains("  none in 12.3 s: idle, or"), "{text}");
+    assert!(verbose(&silent).contains("  Calls:     none in 12.3 s: idle, or"));
 }
 
 /// No control character of a symbol reaches the terminal.
@@ -288,14 +284,17 @@ fn text_escapes_control_characters() {
     );
 }
 
-/// Text shows the requested number of stacks, and the biggest ones.
+/// Text shows the requested number of sites, the first of the order, and what the others hold.
 #[test]
 fn text_shows_the_top() {
     let report = Report { top: 1, ..full() };
     let text = rendered(&report, Format::Text);
+    assert!(text.contains("LeakLib::slowMemoryLeak(): 480 B"), "{text}");
     assert!(
-        text.contains("Top 1 stacks") && text.contains("\t480 bytes in 12") && !text.contains("\t40 bytes")
+        text.contains("     and 1 more site with 40 B in 1 block (-T 2 shows all)\n"),
+        "{text}"
     );
+    assert_eq!(text.matches("end: ").count(), 1, "{text}");
 }
 
 /// Frames are marked as found by frame pointer only where that is an exception.
@@ -382,6 +381,7 @@ fn cut_stack_json() -> Value {
     evil["offset"] = json!(0x10);
     json!({
         "pid": 4242, "instance": 1, "ended": null, "allocator": "malloc", "kind": null,
+        "site": "b60eefd1c9f167ae", "responsible": {"frame": 0, "inlined": null, "symbol": "libplugin.so+0x1234"}, "suspicion": null,
         "outstanding": {"bytes": 40, "blocks": 1}, "allocated": {"bytes": 80, "blocks": 2},
         "young": null, "ages": null, "since_last": recent::change_json([0; 4]), "since_baseline": recent::change_json([0; 4]),
         "lost": {"bytes": 0, "blocks": 0},
@@ -447,11 +447,11 @@ fn estimates_carry_their_error() {
     );
     let text = rendered(&report, Format::Text);
     assert!(
-        text.contains("\t\t± 300 B and 5 blocks (standard error; from 3 blocks recorded)\n"),
+        text.contains("\n   ± 300 B and 5 blocks (standard error; from 3 blocks recorded)\n"),
         "{text}"
     );
     assert!(
-        text.contains("  Sampling:  one allocation for each 4.0 KiB (4096 B) was recorded"),
+        text.contains("\n  one allocation for each 4.0 KiB (4096 B) was recorded"),
         "{text}"
     );
 }

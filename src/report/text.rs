@@ -1,9 +1,4 @@
-//! Text for people and for scripts written for bcc's `memleak.py`.
-//!
-//! Header, entry and frame lines are bcc's, biggest entry last. Added to it, each in a line of its own or
-//! behind what bcc prints: what share it has, the allocator function, inlined functions, source lines, how a frame was
-//! found if not by CFI, and how each stack ended. Such scripts take the last line with the word "byte" for the biggest
-//! entry, so nothing else may hold it: sizes elsewhere are in `B`, `KiB` and so on.
+//! Frames, ends of stacks and names as text for people.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,24 +6,22 @@ use std::io::{self, Write};
 use unwind_tables::addr::Svma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
+use super::cells::{fit, width};
 use super::ends::explain;
-use super::health::{counted, percent, short_size, size};
+use super::owner::{is_inlined_plumbing, is_nameless_runtime, owner};
 use super::paths::Paths;
-use super::{Frame, Location, ModuleFacts, Report, Stack, bcc, blocks, estimates, health, recent};
-use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::Amount;
+use super::people::{Screen, write_wrapped};
+use super::{Frame, Location, ModuleFacts, Report, Stack};
+use crate::symbolize::NameStyle;
 use crate::symbolize::frame::{InlinedFrame, Symbolized};
 
-/// The address column of lines that have no address.
-const NO_ADDRESS: &str = "                  ";
-
-/// What the lines of a report have in common.
-struct Page<'a> {
-    report: &'a Report,
-    /// All that is outstanding.
-    total: Amount,
-    style: FrameStyle,
-}
+/// Marks the frame that is responsible for a stack.
+const MARK: &str = "> ";
+const NO_MARK: &str = "  ";
+/// Inlined functions that are worth folding.
+const MIN_FOLDED: usize = 2;
+/// The columns that a function's name has at least, however long its file's is.
+const MIN_NAME: usize = 16;
 
 /// How frames are written, and ends of stacks.
 #[derive(Debug)]
@@ -36,150 +29,165 @@ pub(crate) struct FrameStyle {
     unwind: Unwind,
     /// The most frames of a stack, if there was a limit.
     depth: Option<usize>,
-    paths: Paths,
-}
-
-/// Writes `report`.
-pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let mut shown: Vec<&Stack> = report.holders().take(report.top).collect();
-    shown.reverse();
-    let page = Page {
-        report,
-        total: report.holders().map(Stack::shown).sum(),
-        style: FrameStyle {
-            paths: Paths::of(&shown),
-            ..FrameStyle::of(report)
-        },
-    };
-    bcc::write_header(report, out)?;
-    for stack in &shown {
-        page.render_stack(stack, out)?;
-    }
-    health::render(report, page.style.paths.line(), out)
-}
-
-impl Page<'_> {
-    fn render_stack(&self, stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
-        let report = self.report;
-        bcc::write_entry(stack, out)?;
-        self.render_summary(stack, out)?;
-        if report.sampling != Sampling::All {
-            writeln!(out, "\t\t{}", estimates::error(stack.shown_estimate().spread))?;
-        }
-        for line in recent::growth_lines(stack, report) {
-            writeln!(out, "\t\t{line}")?;
-        }
-        if stack.lost.blocks > 0 {
-            let lost = stack.lost;
-            let (blocks, bytes) = (counted(lost.blocks, "block"), size(lost.bytes));
-            writeln!(out, "\t\tlost besides: {blocks}, {bytes}")?;
-        }
-        for line in blocks::lines(stack, report) {
-            writeln!(out, "\t\t{line}")?;
-        }
-        self.style.write_frames(stack, out)
-    }
-
-    /// How much that is, and whose.
-    fn render_summary(&self, stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
-        let bytes = stack.shown().bytes;
-        let (short, share) = (short_size(bytes), percent(bytes, self.total.bytes));
-        write!(
-            out,
-            "\t\t{short}, {share} of all outstanding, via {}",
-            Printable(&stack.allocator)
-        )?;
-        if let Some(kind) = stack.kind {
-            write!(out, " ({})", kind.name())?;
-        }
-        if self.report.targets.len() > 1 {
-            write!(out, " in {}", Owner(stack))?;
-        }
-        writeln!(out)
-    }
+    names: NameStyle,
+    pub(super) paths: Paths,
+    screen: Screen,
 }
 
 impl FrameStyle {
     /// That of `report`'s frames, with whole paths.
-    pub(crate) fn of(report: &Report) -> Self {
+    pub(crate) fn new(report: &Report, screen: Screen) -> Self {
         Self {
             unwind: report.unwind,
             depth: report.depth,
+            names: report.names,
             paths: Paths::default(),
+            screen,
         }
     }
 
-    /// The frames of a stack, and how it ended.
-    pub(crate) fn write_frames(&self, stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
-        for frame in &stack.frames {
-            self.render_frame(frame, out)?;
+    /// The same, with shorter paths.
+    pub(super) fn shortening(self, paths: Paths) -> Self {
+        Self { paths, ..self }
+    }
+
+    /// The frames of a stack, the responsible one marked, and how the stack ended.
+    pub(crate) fn write_frames(&self, stack: &Stack, indent: &str, out: &mut dyn Write) -> io::Result<()> {
+        let responsible = owner(stack).map(|owner| owner.at);
+        let mut frames = stack.frames.iter().enumerate().peekable();
+        while let Some((at, frame)) = frames.next() {
+            let mut nameless = 0;
+            while !self.screen.is_verbose
+                && is_nameless_runtime(frame)
+                && frames
+                    .next_if(|(_, next)| is_nameless_runtime(next) && is_same_module(frame, next))
+                    .is_some()
+            {
+                nameless += 1;
+            }
+            match nameless {
+                0 => self.write_frame(frame, responsible.filter(|(of, _)| *of == at), indent, out)?,
+                more => {
+                    let module = InModule::of(frame, &self.paths);
+                    let name = format!("({} frames without names", more + 1);
+                    self.write_line(&[indent, NO_MARK].concat(), &name, &format!("{module})"), out)?;
+                }
+            }
         }
         let is_cut = stack.is_cut(self.depth);
-        writeln!(out, "\t\tend: {}", EndLine { stack, is_cut })
+        let end = format!("end: {}", EndLine { stack, is_cut });
+        write_wrapped(&end, &[indent, NO_MARK].concat(), self.screen, out)
     }
 
-    fn render_frame(&self, frame: &Frame, out: &mut dyn Write) -> io::Result<()> {
-        let module = frame.at.place.as_ref().map(|(module, _)| module.as_ref());
-        let source = |file, line| InModule {
-            module,
-            file,
-            line,
-            paths: &self.paths,
+    /// `responsible` is the number of the inlined function that is responsible, or that of all for the frame itself.
+    fn write_frame(
+        &self,
+        frame: &Frame,
+        responsible: Option<(usize, usize)>,
+        indent: &str,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let Symbolized {
+            file, line, inlined, ..
+        } = frame.names.as_ref();
+        let module = InModule::of(frame, &self.paths);
+        let mark = |number| match responsible {
+            Some((_, responsible)) if responsible == number => MARK,
+            _ => NO_MARK,
         };
-        for inlined in &frame.names.inlined {
-            let place = source(inlined.file.as_deref(), inlined.line);
-            writeln!(out, "\t\t{NO_ADDRESS}\t{}{place}", Inlined(inlined))?;
+        let mut number = 0;
+        while let Some(function) = inlined.get(number) {
+            let folded = self.foldable(&inlined[number..]);
+            if folded > 0 {
+                let name = format!("({folded} inlined functions of the standard library)");
+                self.write_line(&[indent, NO_MARK].concat(), &name, "", out)?;
+                number += folded;
+                continue;
+            }
+            let place = module.at(function.file.as_deref(), function.line);
+            let name = Inlined(function, self.names).to_string();
+            self.write_line(&[indent, mark(number)].concat(), &name, &place.to_string(), out)?;
+            number += 1;
         }
-        let Symbolized { file, line, .. } = frame.names.as_ref();
         // Where the user asked for frame pointers, the mark would be on each frame.
-        let mark = match (frame.found_by, self.unwind) {
+        let found_by = match (frame.found_by, self.unwind) {
             (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
             (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
         };
-        let (pc, place) = (frame.at.pc, source(file.as_deref(), *line));
-        writeln!(out, "\t\t{pc:#018x}\t{}{place}{mark}", FrameName(frame))
+        let place = format!("{}{found_by}", module.at(file.as_deref(), *line));
+        let pc = match self.screen.is_verbose {
+            true => format!("{:#018x} ", frame.at.pc),
+            false => String::new(),
+        };
+        let name = FrameName {
+            frame,
+            names: self.names,
+            has_offset: self.screen.is_verbose || line.is_none(),
+        };
+        let before = [indent, mark(inlined.len()), &pc].concat();
+        self.write_line(&before, &name.to_string(), &place, out)
     }
+
+    /// How many of the first of these functions are one line: the standard library's, but for the outermost, which is the
+    /// one that the user's code calls.
+    fn foldable(&self, inlined: &[InlinedFrame]) -> usize {
+        let plumbing = inlined
+            .iter()
+            .take_while(|function| is_inlined_plumbing(function))
+            .count();
+        let folded = plumbing.saturating_sub(1);
+        if self.screen.is_verbose || folded < MIN_FOLDED {
+            0
+        } else {
+            folded
+        }
+    }
+
+    /// A line that fits the screen: the name is cut first.
+    fn write_line(&self, before: &str, name: &str, place: &str, out: &mut dyn Write) -> io::Result<()> {
+        let line = match self.screen.width {
+            None => format!("{before}{name}{place}"),
+            Some(available) => {
+                let room = available
+                    .saturating_sub(width(before) + width(place))
+                    .max(MIN_NAME);
+                fit(&format!("{before}{}{place}", fit(name, room)), available)
+            }
+        };
+        writeln!(out, "{line}")
+    }
+}
+
+fn is_same_module(one: &Frame, other: &Frame) -> bool {
+    let module = |frame: &Frame| frame.at.place.as_ref().map(|(module, _)| module.path.clone());
+    module(one) == module(other)
 }
 
 /// A frame in one line, without its source.
 pub(super) fn named(frame: &Frame) -> String {
-    let place = InModule {
-        module: frame.at.place.as_ref().map(|(module, _)| module.as_ref()),
-        file: None,
-        line: None,
-        paths: &Paths::default(),
+    let name = FrameName {
+        frame,
+        names: NameStyle::Verbatim,
+        has_offset: true,
     };
-    format!("{}{place}", FrameName(frame))
-}
-
-/// The process that a stack belongs to, among several.
-struct Owner<'a>(&'a Stack);
-
-impl fmt::Display for Owner<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stack { pid, ended, .. } = self.0;
-        if *pid == 0 {
-            return f.write_str("several processes");
-        }
-        write!(f, "process {pid}")?;
-        match ended {
-            None => Ok(()),
-            Some(InstanceEnd::Exited) => f.write_str(", held when it exited"),
-            Some(InstanceEnd::Execed) => f.write_str(", held when its program was replaced by exec"),
-        }
-    }
+    format!("{name}{}", InModule::of(frame, &Paths::default()))
 }
 
 /// `function+0xoffset`, or the place where there is no name.
-struct FrameName<'a>(&'a Frame);
+struct FrameName<'a> {
+    frame: &'a Frame,
+    names: NameStyle,
+    has_offset: bool,
+}
 
 impl fmt::Display for FrameName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.names.symbol {
-            None => Place(&self.0.at).fmt(f),
+        match &self.frame.names.symbol {
+            None => Place(&self.frame.at).fmt(f),
             Some(symbol) => {
-                Printable(&symbol.name).fmt(f)?;
-                symbol.offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))
+                Printable(&self.names.show(&symbol.name)).fmt(f)?;
+                let offset = symbol.offset.filter(|_| self.has_offset);
+                offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))
             }
         }
     }
@@ -202,21 +210,37 @@ fn place_in(module: &ModuleFacts, svma: Svma, f: &mut fmt::Formatter<'_>) -> fmt
 }
 
 /// `function (inlined)`.
-struct Inlined<'a>(&'a InlinedFrame);
+struct Inlined<'a>(&'a InlinedFrame, NameStyle);
 
 impl fmt::Display for Inlined<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.0.symbol.as_deref().unwrap_or("[unknown]");
-        write!(f, "{} (inlined)", Printable(name))
+        write!(f, "{} (inlined)", Printable(&self.1.show(name)))
     }
 }
 
 /// ` [module] file:line`, as far as known.
+#[derive(Clone, Copy)]
 struct InModule<'a> {
     module: Option<&'a ModuleFacts>,
     file: Option<&'a str>,
     line: Option<u32>,
     paths: &'a Paths,
+}
+
+impl<'a> InModule<'a> {
+    fn of(frame: &'a Frame, paths: &'a Paths) -> Self {
+        Self {
+            module: frame.at.place.as_ref().map(|(module, _)| module.as_ref()),
+            file: None,
+            line: None,
+            paths,
+        }
+    }
+
+    fn at(self, file: Option<&'a str>, line: Option<u32>) -> Self {
+        Self { file, line, ..self }
+    }
 }
 
 impl fmt::Display for InModule<'_> {

@@ -50,7 +50,7 @@ pub(super) struct Recently<'a> {
     pub(super) first: bool,
     pub(super) marked: Option<TimeOfDay>,
     /// If ages were looked at.
-    pub(super) blocks: Option<LiveBlocks>,
+    pub(super) blocks: Option<&'a LiveBlocks>,
 }
 
 impl Recently<'_> {
@@ -67,7 +67,7 @@ impl Recently<'_> {
 
     /// The site's blocks, if single ones were asked for.
     pub(super) fn listed<M>(&self, site: &Site<M>) -> Option<BlockList> {
-        self.blocks.as_ref()?.listed(&site.records)
+        self.blocks?.listed(&site.records)
     }
 }
 
@@ -87,11 +87,7 @@ pub(super) fn report(
             .map_or(&unknown, |process| &process.history)
     };
     let changes = &recently.changes;
-    let sites_of = |snapshot: &Snapshot| {
-        group(snapshot, history, |stack| {
-            changes.of(stack, recently.blocks.as_ref())
-        })
-    };
+    let sites_of = |snapshot: &Snapshot| group(snapshot, history, |stack| changes.of(stack, recently.blocks));
     let sites = sites_of(snapshot);
     let completeness = Completeness::of(&sites);
     let ends = names.ends(&sites);
@@ -110,10 +106,12 @@ pub(super) fn report(
         elapsed: snapshot.elapsed,
         unwind,
         top,
+        names: view.names,
         quantity: view.quantity,
         depth: view.depth.map(NonZeroUsize::get),
         compared: recently.compared(view),
         targets: processes.values().map(|process| process.facts.clone()).collect(),
+        order: None,
         stacks,
         sampling: snapshot.sampling,
         events: snapshot.events,
@@ -166,19 +164,22 @@ fn holder(process: Option<&TargetFacts>) -> Holder {
     }
 }
 
-/// A site's ages and changes.
-pub(super) fn recent<M>(site: &Site<M>, holder: Holder, view: &View) -> StackRecent {
+/// A site's ages and changes, and how suspicious they are.
+pub(super) fn recent<M>(site: &Site<M>, holder: Holder, view: &View, changes: &Changes<'_>) -> StackRecent {
     let young = match view.older {
         Some(Duration::ZERO) => Some(Estimate::default()),
         _ => site.young(holder),
     };
+    // Blocks of what has ended leave the table some time later.
+    let ages = site.recent.blocks.map(|blocks| match holder {
+        Holder::Ended => Ages::default(),
+        Holder::Running | Holder::Several => blocks.ages,
+    });
+    let shown = site.outstanding().less(young.unwrap_or_default().amount);
     StackRecent {
         young,
-        // Blocks of what has ended leave the table some time later.
-        ages: site.recent.blocks.map(|blocks| match holder {
-            Holder::Ended => Ages::default(),
-            Holder::Running | Holder::Several => blocks.ages,
-        }),
+        ages,
+        suspicion: Some(changes.suspicion(site, shown, ages)),
         since_last: site.recent.since_last,
         since_baseline: site.recent.since_baseline,
     }
@@ -223,7 +224,7 @@ impl Describer<'_> {
             blocks: recently
                 .listed(&site)
                 .map(|list| still_known(list, holder, site.outstanding())),
-            recent: recent(&site, holder, view),
+            recent: recent(&site, holder, view, &recently.changes),
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
             ended: process.and_then(|process| process.ended),

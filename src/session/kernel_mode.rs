@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 
 use super::calls::{self, Teller};
 use super::kernel_report::{Facts, caller, report};
+use super::schedule::Schedule;
 use super::since::Since;
 use super::{Signals, Storages, TICK, storages};
 use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Telling, Tracing};
@@ -127,10 +128,9 @@ impl<'obj> Trace<'obj> {
         let mut calls = Calls::of(&self)?;
         let pause = if calls.is_some() { calls::PAUSE } else { TICK };
         let mut since = Since::default();
-        let mut made = 0;
-        let mut next = Instant::now();
+        let mut schedule = Schedule::begin(config, Instant::now());
         loop {
-            next = (next + config.interval).max(Instant::now());
+            let next = schedule.next(Instant::now());
             let stopping = follow(next, pause, signals, &mut || {
                 if let Some(calls) = &mut calls {
                     calls.tell(&self, reports)?;
@@ -140,8 +140,7 @@ impl<'obj> Trace<'obj> {
                 }
                 reports.watch(&mut || self.vitals())
             })?;
-            made += 1;
-            let ending = stopping || config.count.is_some_and(|count| made >= count.get());
+            let ending = schedule.is_last() || stopping;
             if config.is_report_due(ending) {
                 reports.begin_report(ending);
                 reports.take(&Arc::new(self.report_of_now(&mut since, facts)?))?;
@@ -156,10 +155,11 @@ impl<'obj> Trace<'obj> {
         // In this order: what was old at the moment is in the totals.
         let moment = Moment::now();
         let snapshot = self.snapshot()?;
-        let recently = since.recently(&snapshot, self.live_blocks(moment, &facts.view)?);
+        let blocks = self.live_blocks(moment, &facts.view)?;
+        let recently = since.recently(&snapshot, blocks.as_ref());
         // Modules and programs come and go: the symbols are those of now.
         let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
-        since.reported(&snapshot);
+        since.reported(&snapshot, blocks.as_ref(), |_| false);
         Ok(report)
     }
 

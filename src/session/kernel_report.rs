@@ -15,6 +15,7 @@ use crate::bpf::KernelAllocator;
 use crate::collect::{Amount, OwnMemory, Snapshot, StackTotals};
 use crate::config::View;
 use crate::leak::age::Holder;
+use crate::leak::growth::Changes;
 use crate::leak::kernel_frames::{Kind, cut, is_root};
 use crate::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group, innermost};
 use crate::report::{
@@ -49,13 +50,8 @@ pub(super) fn report(
     }
     let meaning = Listed(symbols);
     let changes = &recently.changes;
-    let sites_of = |snapshot: &Snapshot| {
-        group(
-            snapshot,
-            |_| &meaning,
-            |stack| changes.of(stack, recently.blocks.as_ref()),
-        )
-    };
+    let sites_of =
+        |snapshot: &Snapshot| group(snapshot, |_| &meaning, |stack| changes.of(stack, recently.blocks));
     let sites = sites_of(&snapshot);
     let completeness = Completeness::of(&sites);
     let mut modules = Modules::new(symbols);
@@ -78,7 +74,7 @@ pub(super) fn report(
         .into_iter()
         .map(|site| Stack {
             blocks: recently.listed(&site),
-            ..stack(site, symbols, &mut modules, &facts.view)
+            ..stack(site, symbols, &mut modules, &facts.view, changes)
         })
         .collect();
     let mut report = Report {
@@ -87,10 +83,12 @@ pub(super) fn report(
         elapsed: snapshot.elapsed,
         unwind: Unwind::Dwarf,
         top: facts.top,
+        names: facts.view.names,
         quantity: facts.view.quantity,
         depth: facts.view.depth.map(NonZeroUsize::get),
         compared: recently.compared(&facts.view),
         targets: vec![kernel_as_target()],
+        order: None,
         stacks,
         sampling: snapshot.sampling,
         events: snapshot.events,
@@ -216,10 +214,16 @@ impl<'a> Modules<'a> {
     }
 }
 
-fn stack(site: Site<usize>, symbols: &Kallsyms, modules: &mut Modules<'_>, view: &View) -> Stack {
+fn stack(
+    site: Site<usize>,
+    symbols: &Kallsyms,
+    modules: &mut Modules<'_>,
+    view: &View,
+    changes: &Changes<'_>,
+) -> Stack {
     Stack {
         kind: None,
-        recent: recent(&site, Holder::Running, view),
+        recent: recent(&site, Holder::Running, view, changes),
         pid: 0,
         instance: 0,
         ended: None,

@@ -20,6 +20,7 @@ use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Sto
 use crate::collect::EventQueue;
 use crate::config::Config;
 use crate::preflight;
+use crate::report::counted;
 use crate::target::{History, MappedCode, Mappings, Modules, Target};
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
@@ -234,11 +235,11 @@ impl<'obj> Live<'obj> {
         };
         let traced = format!("{}{children}", traced.join(", "));
         if self.regions.is_some() {
-            tracing::info!("tracing {traced}: mapping calls, instead of what allocators do; {end}");
+            tracing::info!("tracing {traced}: mapping calls, not allocator functions; {end}");
             return;
         }
         let shared = if self.follow_fork {
-            ", at probes that all processes with the same files run into"
+            ", which all processes with the same files run into"
         } else {
             ""
         };
@@ -247,10 +248,9 @@ impl<'obj> Live<'obj> {
             .values()
             .map(|process| process.attached.link_count());
         let links = self.attached.link_count() + own.sum::<usize>();
-        tracing::info!(
-            "tracing {traced}{shared}: {} probes by {links} {path:?} links; {end}",
-            self.probes.count(),
-        );
+        let probes = counted(self.probes.count() as u64, "probe");
+        tracing::info!("tracing {traced}: {probes}{shared}; {end}");
+        tracing::debug!("attached by {links} {path:?} links");
     }
 
     /// Takes all probes out of all processes. What was recorded stays.

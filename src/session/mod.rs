@@ -21,6 +21,7 @@ mod process;
 mod program;
 mod regions;
 mod reload;
+mod schedule;
 mod signals;
 mod since;
 mod tables;
@@ -57,6 +58,7 @@ use live::{Live, Prepared};
 use overhead::Meter;
 use phases::Phases;
 use probes::AllocatorProbes;
+use schedule::Schedule;
 pub use signals::Signals;
 use since::Since;
 use tables::ModuleTables;
@@ -87,14 +89,11 @@ pub fn run(config: &Config, signals: &Signals, reports: &mut dyn Consumer) -> an
     let mut session = Session::start_saying(&mut storages, config, &signals.relay, &mut |stage| {
         reports.reach(stage)
     })?;
-    let mut made = 0;
-    let mut next = Instant::now();
+    let mut schedule = Schedule::begin(config, Instant::now());
     loop {
-        // From report to report, however long the last one took; none is made up for.
-        next = (next + config.interval).max(Instant::now());
+        let next = schedule.next(Instant::now());
         let stopping = session.follow_calls(next, signals, reports)?;
-        made += 1;
-        let ending = stopping || config.count.is_some_and(|count| made >= count.get());
+        let ending = schedule.is_last() || stopping;
         if config.is_report_due(ending) {
             reports.begin_report(ending);
         }
@@ -380,9 +379,15 @@ impl<'obj> Session<'obj> {
             // Without a walk there are no stacks for the word to be about.
             Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
         };
-        let recently = self.since.recently(&snapshot, blocks);
+        let recently = self.since.recently(&snapshot, blocks.as_ref());
         let report = describe::report(names, &snapshot, &recently, view, unwind, top);
-        self.since.reported(&snapshot);
+        let processes = &self.live.processes;
+        let has_ended = |instance| {
+            processes
+                .get(&instance)
+                .is_some_and(|process| process.ended.is_some())
+        };
+        self.since.reported(&snapshot, blocks.as_ref(), has_ended);
         self.symbolizer.release();
         self.live.modules.release();
         Ok(Report { overhead, ..report })
@@ -448,7 +453,7 @@ fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappi
         .with_context(|| format!("cannot read the mappings of process {}", target.pid()))?;
     if mappings.malformed_lines() > 0 {
         tracing::warn!(
-            "{} lines of the process's maps could not be read: stacks end in what they hold",
+            "{} lines of the process's maps could not be read: stacks end in that code",
             mappings.malformed_lines()
         );
     }

@@ -153,6 +153,7 @@ fn say(discovery: &Discovery) {
     {
         match problem.reason.is_warning() {
             true => tracing::warn!("{problem}"),
+            false if problem.reason == Reason::NeverFrees => tracing::info!("{problem}"),
             false => tracing::debug!("{problem}"),
         }
     }

@@ -23,7 +23,11 @@ impl Since {
     }
 
     /// What a report of `snapshot` says beyond totals. `blocks`: if ages were looked at.
-    pub(super) fn recently(&self, snapshot: &Snapshot, blocks: Option<LiveBlocks>) -> Recently<'_> {
+    pub(super) fn recently<'a>(
+        &'a self,
+        snapshot: &Snapshot,
+        blocks: Option<&'a LiveBlocks>,
+    ) -> Recently<'a> {
         Recently {
             changes: self.growth.changes(snapshot),
             first: !self.growth.has_reported(),
@@ -32,8 +36,19 @@ impl Since {
         }
     }
 
-    /// The next report compares with that of `snapshot`.
-    pub(super) fn reported(&mut self, snapshot: &Snapshot) {
-        self.growth.reported(snapshot);
+    /// The next report compares with that of `snapshot`; blocks of instances that `has_ended` are no longer in `blocks`.
+    pub(super) fn reported(
+        &mut self,
+        snapshot: &Snapshot,
+        blocks: Option<&LiveBlocks>,
+        has_ended: impl Fn(u32) -> bool,
+    ) {
+        self.growth.reported(snapshot, |stack| {
+            let outstanding = stack.allocated.less(stack.freed).bytes;
+            match blocks.filter(|_| !has_ended(stack.instance)) {
+                Some(blocks) => blocks.of(stack.record).old.amount.bytes.min(outstanding),
+                None => outstanding,
+            }
+        });
     }
 }

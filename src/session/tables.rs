@@ -13,6 +13,7 @@ use crate::bpf::{Kernel, Stored, TableStore, Walk};
 use crate::parallel;
 use crate::report::TableFacts;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
+use crate::units::size;
 
 /// What became of a module's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,10 +141,11 @@ impl ModuleTables {
         }
         if !self.states.contains_key(&id) {
             let (taken, all) = kernel.tables.usage();
+            let [taken, all] = [taken, all].map(|bytes| size(bytes as u64));
             tracing::warn!(
-                "no room for the unwind table of {path}, {} bytes, with {taken} of {all} in use: stacks end there; \
-                 give more with --table-memory",
-                image.byte_len()
+                "no room for the unwind table of {path}, {}, with {taken} of {all} in use: stacks end there; raise \
+                 --table-memory",
+                size(image.byte_len() as u64)
             );
         }
         Ok(State::NoRoom(image.words().len()))
@@ -182,9 +184,8 @@ impl ModuleTables {
                 self.forget(&stored, &path.to_string());
             }
             None => tracing::warn!(
-                "no room for where {path} saves registers, {} bytes: stacks end where it is needed; give more with \
-                 --table-memory",
-                image.byte_len()
+                "no room for where {path} saves registers, {}: stacks end where it is needed; raise --table-memory",
+                size(image.byte_len() as u64)
             ),
         }
         Ok(())

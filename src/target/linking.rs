@@ -11,6 +11,8 @@ pub(super) struct Linking {
     pub(super) needed: Vec<Vec<u8>>,
     /// `PT_INTERP`: the path of the loader.
     pub(super) interpreter: Option<Vec<u8>>,
+    /// A program that runs without a loader and without other objects.
+    pub(super) is_static_program: bool,
 }
 
 impl Linking {
@@ -20,6 +22,7 @@ impl Linking {
             soname: dynamic.soname().map(<[u8]>::to_vec),
             needed: dynamic.needed().map(<[u8]>::to_vec).collect(),
             interpreter: dynamic.interpreter().map(<[u8]>::to_vec),
+            is_static_program: dynamic.is_static_program(),
         })
     }
 }

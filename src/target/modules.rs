@@ -132,6 +132,11 @@ impl Module {
         &self.linking
     }
 
+    /// Whether this is a program that was linked statically: it has no loader and needs no other object.
+    pub fn is_static_program(&self) -> bool {
+        self.linking.is_static_program
+    }
+
     /// Its `PT_LOAD` segments that have code.
     pub fn code(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|segment| segment.executable)

@@ -12,7 +12,7 @@ use memleak::report::{
     Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, StackRecent, Suppression, TargetFacts,
     TimeOfDay,
 };
-use memleak::symbolize::{InlinedFrame, Symbol, Symbolized};
+use memleak::symbolize::{InlinedFrame, NameStyle, Symbol, Symbolized};
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
@@ -100,8 +100,10 @@ pub fn report(targets: Vec<TargetFacts>, stacks: Vec<Stack>) -> Report {
         elapsed: Duration::from_secs(12),
         unwind: Unwind::Dwarf,
         top: 10,
+        names: NameStyle::default(),
         quantity: Quantity::default(),
         depth: None,
+        order: None,
         targets,
         compared: Compared::default(),
         stacks,

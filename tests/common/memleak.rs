@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::program::{Lines, require_root, signal};
+use super::program::{Lines, end_if_only_compiled, require_root, signal};
 use super::report::Report;
 
 /// A running `memleak`; killed when dropped.
@@ -15,7 +15,7 @@ pub struct Memleak {
 }
 
 /// Longer than any test: such a trace reports when it is told to end.
-const NO_INTERVAL: &str = "86400";
+const NO_INTERVAL: &str = "1d";
 
 impl Memleak {
     /// Attaches to `pid` and waits until all probes are in place. The only report is the last.
@@ -75,6 +75,7 @@ impl Memleak {
 
     #[track_caller]
     fn start(mut command: Command, flags: &[&str], interval: &[&str]) -> Self {
+        end_if_only_compiled();
         require_root();
         let is_said = |flag: &&str| ["--format", "--output"].contains(flag);
         let format = match flags.iter().any(is_said) {

@@ -10,6 +10,7 @@ pub mod browser;
 pub mod compile;
 pub mod hand_made;
 pub mod host;
+pub mod machine;
 pub mod memleak;
 pub mod profiles;
 pub mod program;

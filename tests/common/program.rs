@@ -27,6 +27,18 @@ pub fn require_root() {
     );
 }
 
+/// Set by `tests/fresh.sh`, which is after what tests compile with, and tells tests that end here from those that fail.
+const COMPILE_ONLY: &str = "MEMLEAK_TEST_COMPILE_ONLY";
+
+/// Ends a test that has compiled its programs, before the first of them is run or traced, if no more is asked for.
+#[track_caller]
+pub fn end_if_only_compiled() {
+    assert!(
+        std::env::var_os(COMPILE_ONLY).is_none(),
+        "compiled, and nothing is run with {COMPILE_ONLY}"
+    );
+}
+
 /// The larger load if tests are to be as heavy as their claims.
 pub fn load<T>(small: T, full: T) -> T {
     match std::env::var_os("MEMLEAK_FULL_LOAD") {
@@ -45,6 +57,21 @@ pub fn stock(path: &str, package: &str) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// Where Debian has libraries.
+pub const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// The library and the package of mimalloc: which version there is depends on the release (Debian 12, Debian 13).
+pub fn mimalloc() -> (&'static str, &'static str) {
+    let versions = [
+        ("libmimalloc.so.2", "libmimalloc2.0"),
+        ("libmimalloc.so.3", "libmimalloc3"),
+    ];
+    let there = versions
+        .into_iter()
+        .find(|(library, _)| Path::new(LIBRARIES).join(library).exists());
+    there.unwrap_or(versions[0])
 }
 
 /// An empty directory for one test. Compiled programs go there.
@@ -153,6 +180,7 @@ impl Program {
 
     #[track_caller]
     pub fn spawn(command: &mut Command) -> Self {
+        end_if_only_compiled();
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

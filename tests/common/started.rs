@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use super::program::{Lines, require_root};
+use super::program::{Lines, end_if_only_compiled, require_root};
 use super::report::Report;
 
 /// A running `memleak` that has started a program; killed when dropped.
@@ -42,6 +42,7 @@ impl Started {
     /// With these arguments behind all others.
     #[track_caller]
     pub fn spawn_with(command: &mut Command, last: &[&str]) -> Self {
+        end_if_only_compiled();
         require_root();
         let mut memleak = command
             .args(["--format", "json"])

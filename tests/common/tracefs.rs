@@ -20,7 +20,7 @@ impl ReturnProbe {
     /// On the function `symbol` of the program at `path`. `test` names the probe and must be its own.
     #[track_caller]
     pub fn attach(test: &str, path: &Path, symbol: &str) -> Self {
-        mount();
+        mount().expect("tracefs");
         let name = format!("memleak_{test}_{symbol}_{}", std::process::id());
         let offset = file_offset(path, symbol);
         control(
@@ -52,11 +52,16 @@ impl Drop for ReturnProbe {
 }
 
 /// Makes tracefs available, which it may already be.
-fn mount() {
-    if !Path::new(TRACEFS).join("uprobe_events").exists() {
+pub fn mount() -> Result<(), String> {
+    let events = Path::new(TRACEFS).join("uprobe_events");
+    if !events.exists() {
         let _ = Command::new("mount")
             .args(["-t", "tracefs", "tracefs", TRACEFS])
             .status();
+    }
+    match events.exists() {
+        true => Ok(()),
+        false => Err(format!("there is no {}", events.display())),
     }
 }
 

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+use super::common::machine::{Feature, lacks};
 use super::common::memleak::Memleak;
 use super::common::program::{Program, compile_as, directory, require_root, run_tool};
 use super::common::report::Report;
@@ -270,6 +271,9 @@ fn check_obstacle(memleak: impl Fn() -> Command, reason: &str, remedy: &str) {
 /// Without type information nothing can be loaded, and that is why.
 #[test]
 fn no_type_information() {
+    if lacks(Feature::Namespaces) {
+        return;
+    }
     require_root();
     let command = || in_namespace("mount -t tmpfs none /sys/kernel/btf");
     check_obstacle(
@@ -302,6 +306,9 @@ fn lockdown() {
 /// Without tracefs everything can be traced but mapping calls.
 #[test]
 fn no_tracefs() {
+    if lacks(Feature::Namespaces) || lacks(Feature::Tracefs) {
+        return;
+    }
     require_root();
     let command = || in_namespace("umount -l /sys/kernel/tracing; ! umount -l /sys/kernel/debug 2>/dev/null");
     let mut of_mappings = command();

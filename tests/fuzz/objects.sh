@@ -8,13 +8,12 @@ mkdir -p "$to"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cat >"$work/f.cpp" <<'EOF'
-#include <alloca.h>
 extern "C" int other(void *, void *);
 static inline int twice(int n) { return 2 * n; }
 namespace space {
 template <typename T> struct Box { T value; int get(int n) { return n ? get(n - 1) + twice(value) : 0; } };
 }
-extern "C" int f(int n) { char big[70000]; return other(big, alloca(n)); }
+extern "C" int f(int n) { char big[70000]; return other(big, __builtin_alloca(n)); }
 extern "C" int g(int n) { space::Box<int> box = {n}; return n ? f(n) + g(n - 1) + box.get(n) : 0; }
 EOF
 # An allocator: what passes calls on, what throws, what goes on elsewhere.
@@ -34,14 +33,16 @@ void *operator new(size_t n) { void *p = take(n, 4); if (!p) fail(n); return p; 
 void *operator new[](size_t n) { return operator new(n); }
 void operator delete(void *p) noexcept { free(p); }
 EOF
-build="${CXX:-g++} -shared -nostdlib -fPIC -fno-exceptions $work/f.cpp"
+# Without any header: those of another target are a package that nothing else needs.
+common='-shared -nostdlib -nostdinc -fPIC -fno-exceptions'
+build="${CXX:-g++} $common $work/f.cpp"
 $build -O2 -o "$to/eh_frame"
-allocator="-shared -nostdlib -fPIC -fno-exceptions -O2 $work/a.cpp"
+allocator="$common -O2 $work/a.cpp"
 ${CXX:-g++} $allocator -o "$to/allocator"
 clang++ --target=aarch64-linux-gnu -fuse-ld=lld $allocator -o "$to/aarch64_allocator"
 $build -O2 -g -gdwarf-5 -o "$to/dwarf5"
 $build -O1 -g1 -gdwarf-4 -fno-asynchronous-unwind-tables -o "$to/debug_frame"
-clang++ --target=aarch64-linux-gnu -mbranch-protection=pac-ret -fuse-ld=lld -shared -nostdlib -fPIC -fno-exceptions \
+clang++ --target=aarch64-linux-gnu -mbranch-protection=pac-ret -fuse-ld=lld $common \
     -fasynchronous-unwind-tables -O2 -g1 "$work/f.cpp" -o "$to/aarch64"
 (cd "$work" && $build -O0 -g -gsplit-dwarf -o "$to/split")
 objcopy --compress-debug-sections=zlib "$to/dwarf5" "$to/compressed"

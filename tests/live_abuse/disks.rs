@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::RELEASE;
+use super::common::machine::{Feature, lacks};
 use super::common::program::{Program, compile, directory, require_root};
 use super::common::report::Report;
 
@@ -67,6 +68,9 @@ fn told(output: &Output) -> (String, Vec<String>) {
 /// Documents that are made at the end are there whole or not at all.
 #[test]
 fn disks_are_full() {
+    if lacks(Feature::Namespaces) {
+        return;
+    }
     let directory = directory("live_abuse-disk");
     let path = compile(&directory, "plain.c", &RELEASE);
     let mut program = Program::start(&path, &["1000"]);

@@ -10,6 +10,7 @@ use memleak::symbolize::PerfMap;
 use memleak::target::Target;
 
 use super::RELEASE;
+use super::common::machine::{Feature, lacks};
 use super::common::memleak::Memleak;
 use super::common::program::{Program, compile, directory, require_root, run_tool};
 
@@ -98,6 +99,9 @@ fn whose_files_are_believed() {
 /// shown to whoever reads the report.
 #[test]
 fn secrets_mounted_in_place_of_a_map() {
+    if lacks(Feature::UserNamespaces) {
+        return;
+    }
     require_root();
     let (directory, path) = build_for_all("mounted");
     let secret = directory.path().join("secret");

@@ -238,7 +238,7 @@ fn settings() {
     write("\n[report]\nfromat = 'svg'\n", 0o644);
     check_refused(
         &report(&[], &[]),
-        &[path, ":3: `fromat`", "`format` is", "--help"],
+        &[path, ":3: unknown setting `fromat`", "`format`?", "--help"],
     );
     write("[report]\nformat = 'svg'\n", 0o666);
     check_refused(&report(&[], &[]), &[path, "chmod go-w"]);
@@ -254,7 +254,7 @@ fn settings() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         errors.contains("warning: ")
-            && errors.contains(":3: `output` is left out")
+            && errors.contains(":3: ignoring `output`")
             && errors.contains("one report"),
         "{errors}"
     );

@@ -300,7 +300,6 @@ EXPORTED int NAME(posix_memalign)(void **result, size_t alignment, size_t size)
 	return status;
 }
 
-/* In glibc, aligned_alloc and memalign are one function. */
 EXPORTED void *NAME(aligned_alloc)(size_t alignment, size_t size)
 {
 	void *block;
@@ -310,11 +309,13 @@ EXPORTED void *NAME(aligned_alloc)(size_t alignment, size_t size)
 }
 
 #ifndef WRAPPED
+/* Up to glibc 2.37, aligned_alloc and memalign are one function. */
 EXPORTED void *NAME(memalign)(size_t alignment, size_t size)
 {
+	const char *name = REAL(memalign) == REAL(aligned_alloc) ? "aligned_alloc" : "memalign";
 	void *block;
 
-	RECORDED("aligned_alloc", block = REAL(memalign)(alignment, size), block, size);
+	RECORDED(name, block = REAL(memalign)(alignment, size), block, size);
 	return block;
 }
 

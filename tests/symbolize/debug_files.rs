@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 
+use super::common::machine::{Feature, lacks};
 use super::*;
 
 /// A stripped program's names come from the debug file with its build-id, under the root it belongs to, and a
@@ -111,6 +112,9 @@ impl Drop for TracePipe {
 /// it is not waited for, and nobody else misses anything.
 #[test]
 fn places_that_act() {
+    if lacks(Feature::Tracefs) {
+        return;
+    }
     let directory = directory("act");
     let flags = ["-g", "-Wl,--build-id=none", "-gsplit-dwarf"];
     let program = build(&directory, "inlined.cpp", &flags);

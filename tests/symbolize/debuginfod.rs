@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use memleak::symbolize::debuginfod::{Debuginfod, DebuginfodSettings, Patience};
 
+use super::common::machine::{Feature, lacks};
 use super::*;
 
 /// Nothing here takes half as long.
@@ -38,6 +39,9 @@ const SESSION: &str = r#"
 /// said, and the file is where other clients look for it.
 #[test]
 fn debians_server() {
+    if lacks(Feature::Namespaces) {
+        return;
+    }
     let directory = directory("debuginfod");
     let program = build(&directory, "inlined.cpp", &["-g", "-Wl,--build-id"]);
     let stripped = strip(&program, &directory);
@@ -109,6 +113,9 @@ const ENCRYPTED_SESSION: &str = r#"
 /// Servers are asked through TLS, if they are whom the system's certificates say.
 #[test]
 fn encrypted_servers() {
+    if lacks(Feature::Namespaces) {
+        return;
+    }
     let directory = directory("debuginfod-tls");
     let flags = ["-g", "-Wl,--build-id", "-static-libstdc++", "-static-libgcc"];
     let program = build(&directory, "inlined.cpp", &flags);

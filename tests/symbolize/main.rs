@@ -1,6 +1,8 @@
 //! Names of real files' code: compared with what independent readers say. No root.
 
 mod binutils;
+#[path = "../common/mod.rs"]
+mod common;
 mod damaged;
 mod debug_files;
 mod debuginfod;

@@ -28,7 +28,9 @@ pub(super) fn entries(
         let Some((command, name)) = split(&name, flags) else {
             if let Some(near) = flags.near(None, &name) {
                 let near = near.to_ascii_uppercase().replace('-', "_");
-                notes.push(format!("{PREFIX}{rest} is no setting, {PREFIX}{near} is"));
+                notes.push(format!(
+                    "ignoring {PREFIX}{rest}: no such setting (did you mean {PREFIX}{near}?)"
+                ));
             }
             continue;
         };

@@ -48,7 +48,7 @@ pub enum FileError {
         error: io::Error,
     },
     /// It is not TOML.
-    #[error("{}:{line}: this is not TOML: a setting is written as format = \"json\"", .path.display())]
+    #[error("{}:{line}: not TOML: a setting is written as format = \"json\"", .path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
@@ -57,13 +57,13 @@ pub enum FileError {
     },
     /// It could be anybody's.
     #[error(
-        "settings in `{}` are not believed, as others can write to it: chmod go-w it, or give --no-config",
+        "refusing to read settings from `{}`: writable by others; chmod go-w it, or use --no-config",
         .0.display()
     )]
     Writable(PathBuf),
     /// It is somebody else's.
     #[error(
-        "settings in `{}` are not believed, as it belongs to user {owner}: chown it, or give --no-config",
+        "refusing to read settings from `{}`: owned by user {owner}; chown it, or use --no-config",
         .path.display()
     )]
     Owner {
@@ -260,8 +260,8 @@ mod tests {
             (0o644, 0, Some(1), "top = 1"),
             (0o664, 0, Some(0), "chmod go-w"),
             (0o646, 1, Some(1), "chmod go-w"),
-            (0o644, 1, Some(0), "belongs to user 1"),
-            (0o644, 2, Some(1), "belongs to user 2"),
+            (0o644, 1, Some(0), "owned by user 1"),
+            (0o644, 2, Some(1), "owned by user 2"),
             (0o600, 0, Some(1), "Permission denied"),
             (0o664, 2, None, "top = 1"),
             (0o666, 0, None, "chmod go-w"),

@@ -23,7 +23,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, FromArgMatches};
 use thiserror::Error;
@@ -72,7 +72,7 @@ pub enum ParseError {
 #[non_exhaustive]
 pub enum SettingError {
     /// No flag has this name.
-    #[error("{origin}: `{name}` is no setting{}: names are those of the long flags in memleak --help", nearest(.near))]
+    #[error("{origin}: unknown setting `{name}`{}: names are those of the long flags in memleak --help", nearest(.near))]
     Unknown {
         /// Where it was made.
         origin: Origin,
@@ -82,7 +82,7 @@ pub enum SettingError {
         near: Option<String>,
     },
     /// A flag that is a wish.
-    #[error("{origin}: `{name}` cannot be set here: give it on the command line")]
+    #[error("{origin}: `{name}` cannot be set here: use the flag on the command line")]
     Misplaced {
         /// Where it was made.
         origin: Origin,
@@ -90,7 +90,7 @@ pub enum SettingError {
         name: String,
     },
     /// A value of the wrong kind.
-    #[error("{origin}: `{name}` is to be {wanted}")]
+    #[error("{origin}: `{name}` must be {wanted}")]
     Kind {
         /// Where it was made.
         origin: Origin,
@@ -111,7 +111,7 @@ pub enum SettingError {
 
 fn nearest(near: &Option<String>) -> String {
     near.as_ref()
-        .map_or_else(String::new, |near| format!(", `{near}` is"))
+        .map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"))
 }
 
 /// Where a setting was made.
@@ -359,8 +359,8 @@ fn check(
     let (source, flag) = (source_of(arg), entry.name);
     if source > entry.trust && entry.trust == Source::Anyone && source == Source::Trusted {
         notes.push(format!(
-            "{origin}: `{flag}` is left out, as the file is not root's: give it on the command line, or name the file \
-             with --config"
+            "{origin}: ignoring `{flag}`, as the file is not root's: use the flag on the command line, or name the file with \
+             --config"
         ));
         return Ok(None);
     }
@@ -488,5 +488,18 @@ pub fn one_line(error: &clap::Error) -> String {
         .take_while(|line| !line.is_empty())
         .collect();
     let first = first.join(" ");
-    first.strip_prefix("error: ").unwrap_or(&first).to_owned()
+    let line = first.strip_prefix("error: ").unwrap_or(&first);
+    format!("{line}{}", hint_of_pids(error))
+}
+
+/// What to do if a number is too much: `-p $(pidof server)` gives one for each process.
+fn hint_of_pids(error: &clap::Error) -> &'static str {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(text))
+            if error.kind() == ErrorKind::UnknownArgument && text.parse::<u32>().is_ok() =>
+        {
+            "; several processes are separated by commas, as in -p 17,18"
+        }
+        _ => "",
+    }
 }

@@ -56,7 +56,7 @@ fn precedence() {
         of("memleak -p 1 -T 1 -O c 9", &environment),
         (1, objects(&["c"]), 9)
     );
-    assert_eq!(config("memleak -p 1", &[], &files).view.sort, Order::Count);
+    assert_eq!(config("memleak -p 1", &[], &files).view.sort, Some(Order::Count));
     // An empty variable is as good as none.
     assert_eq!(of("memleak -p 1", &[("MEMLEAK_TOP", "")]).0, 3);
     let none = config("memleak -p 1 2 3", &[], &[]);
@@ -113,6 +113,7 @@ fn settings_yield() {
     let file = Destination {
         file: Some("/tmp/a.json".into()),
         overwrite: true,
+        ..Destination::default()
     };
     assert_eq!(
         (written.destination, written.format, written.recording),
@@ -164,25 +165,25 @@ fn nonsense_is_refused() {
         (
             &[][..],
             "\n\ntpo = 3",
-            &["/user.toml:3: `tpo` is no setting, `top` is"][..],
+            &["/user.toml:3: unknown setting `tpo` (did you mean `top`?)"][..],
         ),
         (
             &[],
             "sample_rate = 3",
-            &["`sample_rate` is no", "`sample-rate` is"],
+            &["unknown setting `sample_rate`", "did you mean `sample-rate`?"],
         ),
         (
             &[],
             "frobnicate = 3",
-            &["`frobnicate` is no setting: names", "--help"],
+            &["unknown setting `frobnicate`: names", "--help"],
         ),
         (
             &[],
             "[reprot]\ntop = 3",
-            &["/user.toml:2: `reprot` is no", "`report` is"],
+            &["/user.toml:2: unknown setting `reprot`", "did you mean `report`?"],
         ),
-        (&[], "[report]\ntpo = 3", &[":2: `tpo`", "`top` is"]),
-        (&[], "[diff]\nat = 3", &[":2: `at` is no setting"]),
+        (&[], "[report]\ntpo = 3", &[":2: unknown setting `tpo`", "`top`?"]),
+        (&[], "[diff]\nat = 3", &[":2: unknown setting `at`"]),
         (
             &[],
             "pid = 3",
@@ -197,26 +198,36 @@ fn nonsense_is_refused() {
             &["/user.toml:2: ", "'xml'", "text, json"],
         ),
         (&[], "top = 'many'", &["/user.toml:1: ", "'many'", "--top"]),
-        (&[], "top = true", &["`top` is to be one text or number"]),
-        (&[], "top = [1]", &["`top` is to be one text or number"]),
-        (&[], "top = 2020-01-01", &["`top` is to be one"]),
-        (&[], "obj = [[1]]", &["`obj` is to be a text or a list"]),
+        (&[], "top = true", &["`top` must be one text or number"]),
+        (&[], "top = [1]", &["`top` must be one text or number"]),
+        (&[], "top = 2020-01-01", &["`top` must be one"]),
+        (&[], "obj = [[1]]", &["`obj` must be a text or a list"]),
         (
             &[],
             "follow-fork = 'yes'",
-            &["`follow-fork` is to be true or false"],
+            &["`follow-fork` must be true or false"],
         ),
-        (&[], "verbose = 9", &["`verbose` is to be true, false, or 0 to 3"]),
-        (&[], "max-overhead = -5", &["/user.toml:1: --max-overhead `-5`"]),
-        (&[], "interval = 0", &["/user.toml:1: interval `0`"]),
-        (&[], "format = {a = 1}", &["`format` is no setting"]),
-        (&[], "format: json", &["/user.toml:1: this is not TOML"]),
-        (&[], "top = 1\ntop = 2", &["/user.toml:2: this is not TOML"]),
+        (&[], "verbose = 9", &["`verbose` must be true, false, or 0 to 3"]),
+        (
+            &[],
+            "max-overhead = -5",
+            &["/user.toml:1: ", "`-5` for --max-overhead"],
+        ),
+        (&[], "interval = 0", &["/user.toml:1: ", "`0` for INTERVAL"]),
+        (&[], "interval = '1mx'", &["/user.toml:1: ", "`mx`"]),
+        (
+            &[],
+            "record = 'a'\nrecord-limit = '1MB'",
+            &["/user.toml:2: ", "ambiguous"],
+        ),
+        (&[], "format = {a = 1}", &["unknown setting `format`"]),
+        (&[], "format: json", &["/user.toml:1: not TOML"]),
+        (&[], "top = 1\ntop = 2", &["/user.toml:2: not TOML"]),
         (&[("MEMLEAK_FORMAT", "xml")], "", &["MEMLEAK_FORMAT: ", "'xml'"]),
         (
             &[("MEMLEAK_MMAP", "maybe")],
             "",
-            &["MEMLEAK_MMAP: `mmap` is to be true or false"],
+            &["MEMLEAK_MMAP: `mmap` must be true or false"],
         ),
     ] {
         let error = refused("memleak -p 1", environment, file);
@@ -237,7 +248,7 @@ fn nonsense_is_refused() {
     );
     assert_eq!(
         parsed.expect("nothing is wrong").notes,
-        ["MEMLEAK_FROMAT is no setting, MEMLEAK_FORMAT is"]
+        ["ignoring MEMLEAK_FROMAT: no such setting (did you mean MEMLEAK_FORMAT?)"]
     );
 }
 
@@ -263,7 +274,7 @@ fn the_callers_file() {
     assert_eq!(notes.len(), 4);
     for (note, name) in notes.iter().zip(["output", "force", "debuginfod", "record"]) {
         assert!(
-            note.contains(&format!("`{name}` is left out")) && note.contains("--config"),
+            note.contains(&format!("ignoring `{name}`")) && note.contains("--config"),
             "{note}"
         );
     }

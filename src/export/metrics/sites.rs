@@ -3,9 +3,6 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
-
-use siphasher::sip::SipHasher24;
 
 use crate::collect::Amount;
 use crate::report::owner::{owner, shortened};
@@ -30,7 +27,7 @@ pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
     let mut sums: HashMap<(u32, u64), (&Stack, Amount)> = HashMap::new();
     for stack in report.suspects().filter(|stack| stack.shown().blocks > 0) {
         let (_, sum) = sums
-            .entry((stack.pid, identity(stack)))
+            .entry((stack.pid, stack.id()))
             .or_insert((stack, Amount::default()));
         *sum = [*sum, stack.shown()].into_iter().sum();
     }
@@ -50,24 +47,6 @@ pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
     });
     let others = others.into_iter().map(|(_, (_, sum))| sum).sum();
     (sites.collect(), others)
-}
-
-/// A hash of the allocator function and of the code that called it, whose algorithm and keys never change.
-fn identity(stack: &Stack) -> u64 {
-    let mut hasher = SipHasher24::new_with_keys(0, 0);
-    stack.allocator.as_bytes().hash(&mut hasher);
-    stack.end.name().hash(&mut hasher);
-    for frame in &stack.frames {
-        match &frame.at.place {
-            Some((module, svma)) => {
-                let path = || module.path.to_string_lossy().into_owned();
-                module.build_id.clone().unwrap_or_else(path).hash(&mut hasher);
-                svma.get().hash(&mut hasher);
-            }
-            None => frame.at.pc.get().hash(&mut hasher),
-        }
-    }
-    hasher.finish()
 }
 
 /// Whose memory it is, and in which module that is.

@@ -15,7 +15,7 @@ const COLUMNS: usize = 8;
 const LINES: usize = 10;
 
 /// Keys and what they do, for people.
-pub(in crate::live) const HELP: [(&str, &str); 17] = [
+pub(in crate::live) const HELP: [(&str, &str); 18] = [
     ("q  Esc  Ctrl-C", "leave; Esc first takes back what is open"),
     ("↑ ↓  j k", "select a site, or scroll the stack"),
     (
@@ -24,7 +24,8 @@ pub(in crate::live) const HELP: [(&str, &str); 17] = [
     ),
     ("Enter  Tab", "to the stack and back"),
     ("← →", "move a stack whose lines are too long"),
-    ("s", "order by the next of these four:"),
+    ("s", "order by the next of these five:"),
+    ("x", "suspicion: how much a site behaves like a leak"),
     ("o", "what is outstanding"),
     ("g", "growth"),
     ("a", "what was allocated in all"),
@@ -83,6 +84,7 @@ impl Model {
     fn press_letter(&mut self, character: char) {
         match character {
             's' => self.order_by(self.order.order.next()),
+            'x' => self.order_by(Order::Suspicion),
             'o' => self.order_by(Order::Outstanding),
             'g' => self.order_by(Order::Growth),
             'a' => self.order_by(Order::Allocated),

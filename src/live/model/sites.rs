@@ -66,7 +66,7 @@ pub(in crate::live) struct LeftOut {
 /// Whether a site has anything of what is ordered by.
 fn is_listed(site: &Site, order: Order) -> bool {
     match order {
-        Order::Outstanding | Order::Blocks => site.shown.blocks > 0,
+        Order::Suspicion | Order::Outstanding | Order::Blocks => site.shown.blocks > 0,
         Order::Growth => site.shown.blocks > 0 || site.growth != Net::default(),
         Order::Allocated => true,
     }

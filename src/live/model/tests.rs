@@ -60,10 +60,12 @@ fn orders() {
         ("a", Order::Allocated, "busy"),
         ("b", Order::Blocks, "many"),
         ("o", Order::Outstanding, "large"),
+        ("x", Order::Suspicion, "large"),
+        ("s", Order::Outstanding, "large"),
         ("s", Order::Growth, "growing"),
         ("s", Order::Allocated, "busy"),
         ("s", Order::Blocks, "many"),
-        ("s", Order::Outstanding, "large"),
+        ("s", Order::Suspicion, "large"),
     ] {
         press(&mut model, key);
         assert_eq!((model.order(), names(&model)[0]), (order, first), "{key}");

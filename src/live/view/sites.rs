@@ -21,6 +21,7 @@ const WIDE_TREND: usize = 30;
 /// What is said of each site, from left to right; its name comes last and has the rest of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
+    Suspicion,
     Outstanding,
     Blocks,
     Allocated,
@@ -32,6 +33,7 @@ enum Column {
 impl Column {
     fn width(self) -> usize {
         match self {
+            Self::Suspicion => 5,
             Self::Outstanding => 12,
             Self::Blocks | Self::Pid => 7,
             Self::Allocated => 10,
@@ -43,6 +45,7 @@ impl Column {
     /// The order of which this is the reason.
     fn order(self) -> Option<Order> {
         match self {
+            Self::Suspicion => Some(Order::Suspicion),
             Self::Outstanding => Some(Order::Outstanding),
             Self::Blocks => Some(Order::Blocks),
             Self::Allocated => Some(Order::Allocated),
@@ -53,6 +56,7 @@ impl Column {
 
     fn heading(self, said: &Said) -> &'static str {
         match self {
+            Self::Suspicion => "SUSP",
             Self::Outstanding => "OUTSTANDING",
             Self::Blocks => "BLOCKS",
             Self::Allocated => "ALLOCATED",
@@ -66,6 +70,8 @@ impl Column {
     fn text(self, site: &Site, said: &Said, unit: Unit) -> String {
         let time = said.sample.grown_in();
         match (self, unit) {
+            (Self::Suspicion, _) if !site.suspicion.is_known() => "-".to_owned(),
+            (Self::Suspicion, _) => site.suspicion.score().to_string(),
             (Self::Outstanding, _) => short_size(site.shown.bytes),
             (Self::Blocks, _) => short_count(site.shown.blocks),
             (Self::Allocated, Unit::Bytes) => short_size(site.allocated.bytes),
@@ -81,6 +87,7 @@ impl Column {
 fn columns(available: u16, order: Order, is_of_several: bool) -> Vec<Column> {
     let mut columns = match (available, order) {
         (WIDE.., _) => vec![
+            Column::Suspicion,
             Column::Outstanding,
             Column::Blocks,
             Column::Allocated,
@@ -88,17 +95,20 @@ fn columns(available: u16, order: Order, is_of_several: bool) -> Vec<Column> {
             Column::Trend(WIDE_TREND),
         ],
         (MEDIUM.., Order::Allocated) => vec![
+            Column::Suspicion,
             Column::Outstanding,
             Column::Allocated,
             Column::Growth,
             Column::Trend(TREND),
         ],
         (MEDIUM.., _) => vec![
+            Column::Suspicion,
             Column::Outstanding,
             Column::Blocks,
             Column::Growth,
             Column::Trend(TREND),
         ],
+        (_, Order::Suspicion) => vec![Column::Suspicion, Column::Outstanding, Column::Growth],
         (_, Order::Outstanding | Order::Growth) => vec![Column::Outstanding, Column::Growth],
         (_, Order::Allocated) => vec![Column::Allocated, Column::Growth],
         (_, Order::Blocks) => vec![Column::Blocks, Column::Growth],
@@ -190,7 +200,7 @@ fn row<'a>(site: &Site, said: &Said, unit: Unit, columns: &[Column], theme: Them
     for &column in columns {
         let style = match column {
             Column::Growth if site.growth.of(unit) > 0 => theme.doubtful(),
-            Column::Outstanding | Column::Blocks | Column::Allocated => Style::new(),
+            Column::Suspicion | Column::Outstanding | Column::Blocks | Column::Allocated => Style::new(),
             Column::Growth | Column::Trend(_) | Column::Pid => Style::new(),
         };
         let text = right_aligned(&column.text(site, said, unit), column.width());

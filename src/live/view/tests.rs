@@ -75,31 +75,31 @@ fn model() -> Model {
 #[test]
 fn usual() {
     insta::assert_snapshot!(screen(&mut model(), 80, 24), @r"
-    memleak  4242 leaker                                         0:01:05 every 1.0 s
-    alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1 %
-     OUTSTANDING▼  BLOCKS      GROWTH/s        TREND   SITE
-    >   208.5 KiB    21 k   +20.9 KiB/s       ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLeak()
-          3.9 KiB     400    +400.0 B/s       ██████ ✗ plugin_call
-             20 B       2      +2.0 B/s       ██████ ✓ startup
+memleak  4242 leaker                                         0:01:05 every 1.0 s
+alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
+  SUSP OUTSTANDING▼  BLOCKS      GROWTH/s        TREND   SITE
+>    -    208.5 KiB    21 k   +20.9 KiB/s       ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLea…
+     -      3.9 KiB     400    +400.0 B/s       ██████ ✗ plugin_call
+     -         20 B       2      +2.0 B/s       ██████ ✓ startup
 
 
 
 
-    ─ 1 of 3: 208.5 KiB in 21 k blocks via malloc ──────────────────────────────────
-    allocated 417.1 KiB in 43 k blocks
-    operator new(unsigned long) [libstdc++.so.6.0.30] /src/main.cpp:42
-    LeakLib::slowMemoryLeak() (inlined) [leaker] /src/inlined.h:7
-    caller(int) [leaker] /src/main.cpp:42
-    main [leaker] /src/main.cpp:42
-    __libc_start_main [libc.so.6] /src/main.cpp:42
-    _start [leaker] /src/main.cpp:42
-    end: complete
+─ 1 of 3: 208.5 KiB in 21 k blocks via malloc ──────────────────────────────────
+allocated 417.1 KiB in 43 k blocks
+operator new(unsigned long) [libstdc++.so.6.0.30] /src/main.cpp:42
+LeakLib::slowMemoryLeak() (inlined) [leaker] /src/inlined.h:7
+caller(int) [leaker] /src/main.cpp:42
+main [leaker] /src/main.cpp:42
+__libc_start_main [libc.so.6] /src/main.cpp:42
+_start [leaker] /src/main.cpp:42
+end: complete
 
 
-    nothing lost  2 of 3 stacks complete (98.1% of allocations)
-    tracing process 4242: 12 probes
-    q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
-    ");
+nothing lost  2 of 3 stacks complete (98.1% of allocations)
+tracing process 4242: 12 probes
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+");
 }
 
 /// A large one, with the second site selected, sampling, losses, a mark, several processes.
@@ -121,12 +121,12 @@ fn large() {
     model.take(Sample::of(&report));
     press(&mut model, "j");
     insta::assert_snapshot!(screen(&mut model, 120, 40), @r"
-    memleak  2 processes: 4242 leaker…                                                  marked 09:05:00  0:01:05 every 1.0 s
-    LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1 %
-     OUTSTANDING▼  BLOCKS  ALLOCATED  SINCE MARK/s                          TREND     PID   SITE
-        243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4242 ✓ LeakLib::slowMemoryLeak()
-    >     3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4242 ✗ plugin_call
-             20 B       2       40 B      +0.1 B/s                        ███████    4242 ✓ startup
+memleak  2 processes: 4242 leaker…                                                  marked 09:05:00  0:01:05 every 1.0 s
+LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1%
+  SUSP OUTSTANDING▼  BLOCKS  ALLOCATED  SINCE MARK/s                          TREND     PID   SITE
+     -    243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4242 ✓ LeakLib::slowMemoryLeak()
+>    -      3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4242 ✗ plugin_call
+     -         20 B       2       40 B      +0.1 B/s                        ███████    4242 ✓ startup
 
 
 
@@ -138,12 +138,12 @@ fn large() {
 
 
 
-    ─ 2 of 3: 3.9 KiB in 400 blocks via malloc in process 4242 ─────────────────────────────────────────────────────────────
-    allocated 7.8 KiB in 800 blocks, ± 1.0 KiB (standard error)
-    plugin_call [app] /src/main.cpp:42
-    main [app] /src/main.cpp:42 (by frame pointer)
-    end: no_cfi at app+0xe1ab15b9 (code without CFI, frame pointer not plausible)
-         Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
+─ 2 of 3: 3.9 KiB in 400 blocks via malloc in process 4242 ─────────────────────────────────────────────────────────────
+allocated 7.8 KiB in 800 blocks, ± 1.0 KiB (standard error)
+plugin_call [app] /src/main.cpp:42
+main [app] /src/main.cpp:42 (by frame pointer)
+end: no_cfi at app+0xe1ab15b9 (code without CFI, frame pointer not plausible)
+     Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
 
 
 
@@ -158,10 +158,10 @@ fn large() {
 
 
 
-    lost: 12 blocks, 3.3 KiB (block_table_full 12)  2 of 3 stacks complete (98.4% of allocations)  estimates: 1 of 100
-    tracing process 4242: 12 probes
-    q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
-    ");
+lost: 12 blocks, 3.3 KiB (block_table_full 12)  2 of 3 stacks complete (98.4% of allocations)  estimates: 1 of 100
+tracing process 4242: 12 probes
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+");
 }
 
 /// The smallest one has one pane at a time.
@@ -217,31 +217,31 @@ fn states() {
     let mut model = model();
     press(&mut model, "?");
     insta::assert_snapshot!(screen(&mut model, 80, 24), @r"
-    memleak  4242 leaker                                         0:01:05 every 1.0 s
-    alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1 %
-     O┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
-    > │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │
-      │↑ ↓  j k            select a site, or scroll the stack                    │
-      │PgUp PgDn Home End  the same, by pages, to the first, to the last         │
-      │Enter  Tab          to the stack and back                                 │
-      │← →                 move a stack whose lines are too long                 │
-      │s                   order by the next of these four:                      │
-      │o                   what is outstanding                                   │
-    ─ │g                   growth                                                │──
-    al│a                   what was allocated in all                             │
-    op│b                   the number of blocks                                  │
-    Le│u                   growth and trend in blocks, or in bytes               │
-    ca│/                   only sites with this text in a frame; Esc ends it     │
-    ma│m                   mark: growth is what came since then                  │
-    __│p  Space            pause what is shown; the trace goes on                │
-    _s│l                   messages                                              │
-    en│Ctrl-L              draw everything anew                                  │
-      │?  h                this                                                  │
-      └──────────────────────────────────────────────────────────────────────────┘
-    nothing lost  2 of 3 stacks complete (98.1% of allocations)
-    tracing process 4242: 12 probes
-    q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
-    ");
+memleak  4242 leaker                                         0:01:05 every 1.0 s
+alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
+  ┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
+> │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │a…
+  │↑ ↓  j k            select a site, or scroll the stack                    │
+  │PgUp PgDn Home End  the same, by pages, to the first, to the last         │
+  │Enter  Tab          to the stack and back                                 │
+  │← →                 move a stack whose lines are too long                 │
+  │s                   order by the next of these five:                      │
+  │x                   suspicion: how much a site behaves like a leak        │
+─ │o                   what is outstanding                                   │──
+al│g                   growth                                                │
+op│a                   what was allocated in all                             │
+Le│b                   the number of blocks                                  │
+ca│u                   growth and trend in blocks, or in bytes               │
+ma│/                   only sites with this text in a frame; Esc ends it     │
+__│m                   mark: growth is what came since then                  │
+_s│p  Space            pause what is shown; the trace goes on                │
+en│l                   messages                                              │
+  │Ctrl-L              draw everything anew                                  │
+  │?  h                this                                                  │
+no└──────────────────────────────────────────────────────────────────────────┘
+tracing process 4242: 12 probes
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+");
     model.press(Key::Escape);
     press(&mut model, "l");
     assert!(screen(&mut model, 80, 24).contains("│tracing process 4242: 12 probes  "));

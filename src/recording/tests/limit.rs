@@ -69,7 +69,7 @@ fn the_last_has_room() {
 fn not_even_one_has_room() {
     let (place, mut recorder) = bounded(Settings::LEAST_LIMIT, 3, |_| 10);
     let refused = recorder.record(4, &grown(4000)).unwrap_err().to_string();
-    assert!(refused.contains("--record-limit allows (65536)"), "{refused}");
+    assert!(refused.contains("--record-limit allows (64.0 KiB)"), "{refused}");
     assert_eq!(numbers(&place.open()), [1, 2, 3]);
 }
 

@@ -13,7 +13,7 @@ use crate::bpf::{InstanceEnd, ProbeProgram, Sampling, Traps};
 use crate::collect::{
     AGE_BOUNDS, Ages, Amount, BlockList, Estimate, ListedBlock, Losses, RegionKind, Spread, Weight,
 };
-use crate::leak::Change;
+use crate::leak::{Change, Order, Suspicion};
 use crate::memory::Parts;
 use crate::overhead::{Governed, Overhead, ProgramTime, Spent};
 use crate::report::{
@@ -60,6 +60,7 @@ pub(super) fn rich() -> Report {
     report.unwind = Unwind::Fp;
     report.top = usize::MAX;
     report.depth = Some(3);
+    report.order = Some(Order::Count);
     report.quantity = Quantity {
         measure: Measure::Growth,
         unit: Unit::Blocks,
@@ -134,6 +135,14 @@ fn stacks(report: &mut Report) {
             allocated: estimate(4),
             freed: Estimate::default(),
         },
+        suspicion: Some(Suspicion {
+            reports: 7,
+            growth: -1.5,
+            certainty: 0.25,
+            steadiness: 1.0,
+            kept: Some(0.0),
+            age_spread: None,
+        }),
     };
     first.blocks = Some(BlockList {
         listed: vec![

@@ -18,7 +18,7 @@ impl Folded {
 
     /// The same with all processes together, as for reports of other processes to be compared with.
     pub fn of_all_processes(report: &Report, quantity: Quantity) -> Self {
-        Self::with(&Naming::of_one_process(), report, quantity)
+        Self::with(&Naming::of_one_process(report), report, quantity)
     }
 
     fn with(naming: &Naming, report: &Report, quantity: Quantity) -> Self {

@@ -9,6 +9,7 @@ use unwind_tables::walk::End;
 
 use super::super::text::is_format;
 use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::symbolize::NameStyle;
 
 /// A frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,20 +34,34 @@ impl FlameFrame {
 pub(in crate::report) struct Naming {
     /// Root frames of instances; `None` where there is but one, and nothing to tell apart.
     processes: Option<HashMap<u32, String>>,
+    names: NameStyle,
 }
 
 impl Naming {
+    /// As people read them.
     pub(in crate::report) fn of(report: &Report) -> Self {
         let root = |target: &TargetFacts| (target.instance, format!("{}-{}", target.comm, target.pid));
         let are_several = report.targets.len() > 1;
         Self {
             processes: are_several.then(|| report.targets.iter().map(root).collect()),
+            names: report.names,
+        }
+    }
+
+    /// The same with names as they are, for other programs.
+    pub(in crate::report) fn exact(report: &Report) -> Self {
+        Self {
+            names: NameStyle::Verbatim,
+            ..Self::of(report)
         }
     }
 
     /// Where there is nothing to tell apart.
-    pub(in crate::report) fn of_one_process() -> Self {
-        Self { processes: None }
+    pub(in crate::report) fn of_one_process(report: &Report) -> Self {
+        Self {
+            processes: None,
+            names: report.names,
+        }
     }
 
     /// The frames of a stack from the root on; at least one.
@@ -65,7 +80,7 @@ impl Naming {
             .frames
             .iter()
             .rev()
-            .for_each(|frame| push_functions(frame, &mut frames));
+            .for_each(|frame| push_functions(frame, self.names, &mut frames));
         if frames.is_empty() {
             frames.push(FlameFrame::marker(NAMELESS));
         }
@@ -77,7 +92,7 @@ impl Naming {
 const NAMELESS: &str = "[unknown]";
 
 /// The function and what was inlined into it, outermost first.
-fn push_functions(frame: &Frame, frames: &mut Vec<FlameFrame>) {
+fn push_functions(frame: &Frame, style: NameStyle, frames: &mut Vec<FlameFrame>) {
     let names = &frame.names;
     let symbol = names.symbol.as_ref().map(|symbol| &symbol.name);
     let own = (symbol, &names.file);
@@ -87,7 +102,10 @@ fn push_functions(frame: &Frame, frames: &mut Vec<FlameFrame>) {
         std::iter::once(own)
             .chain(inlined)
             .map(|(name, file)| FlameFrame {
-                name: name.map_or_else(|| readable(&module_name(&frame.at)), |name| readable(name)),
+                name: name.map_or_else(
+                    || readable(&module_name(&frame.at)),
+                    |name| readable(&style.show(name)),
+                ),
                 file: file.clone(),
             }),
     );

@@ -15,14 +15,16 @@ use super::visible::visible;
 use crate::bpf::InstanceEnd;
 use crate::collect::RegionKind;
 use crate::memory::Parts;
-use crate::report::ends::explain;
+use crate::report::ends::{advice, explain};
 use crate::report::regions::meaning;
 
 /// Processes that the page lists, beside those that have sites on it.
 const MAX_PROCESSES: usize = 256;
 // What things take in the file, at most, without texts; see `tables`.
+/// The suspicion of a site.
+const SUSPICION_BYTES: usize = 64;
 /// A site, without what it had.
-const SITE_BYTES: usize = 120;
+const SITE_BYTES: usize = 142;
 const PROCESS_BYTES: usize = 100;
 /// A moment, without its rows; and the memory of a process at it.
 const MOMENT_BYTES: usize = 400;
@@ -92,9 +94,11 @@ impl<'a> Builder<'a> {
             return usize::MAX;
         };
         let ages = self.ages(site).map_or(0, |ages| printed(&ages));
+        let suspicion = self.suspicion(site).map_or(0, |_| SUSPICION_BYTES);
         SITE_BYTES
             + weight.row_bytes
             + ages
+            + suspicion
             + self.process_cost(key.instance)
             + self.tables.text_cost(&self.allocator(key.allocator))
             + self.tables.text_cost(&self.rule(site))
@@ -127,6 +131,8 @@ impl<'a> Builder<'a> {
             facts.lost.bytes,
             facts.lost.blocks,
             self.tables.text(rule),
+            facts.owner.frame,
+            facts.owner.level,
         );
         self.sites.insert(site, self.site_rows.len());
         self.site_rows.push(row);
@@ -151,6 +157,28 @@ impl<'a> Builder<'a> {
             _ => ages[at / 2].blocks,
         });
         numbers.iter().any(|&number| number > 0).then_some(numbers)
+    }
+
+    /// Its score, growth and parts, if it has any suspicion.
+    fn suspicion(&self, site: u32) -> Option<[i64; 6]> {
+        let suspicion = self.model.facts.get(site as usize)?.suspicion?;
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "of a number out of range the nearest will do"
+        )]
+        let (growth, percent) = (suspicion.growth as i64, |part: f64| {
+            (100.0 * part.clamp(0.0, 1.0)).round() as i64
+        });
+        let known = |part: Option<f64>| part.map_or(-1, percent);
+        Some([
+            suspicion.score().into(),
+            growth,
+            percent(suspicion.certainty),
+            percent(suspicion.steadiness),
+            known(suspicion.kept),
+            known(suspicion.age_spread),
+        ])
+        .filter(|parts| parts[0] > 0)
     }
 
     fn process_cost(&self, instance: u32) -> usize {
@@ -196,6 +224,11 @@ impl<'a> Builder<'a> {
             .filter_map(|(&site, &number)| Some((number, self.ages(site)?)))
             .collect();
         ages.sort_unstable();
+        let sites = self.sites.iter();
+        let mut suspicions: Vec<_> = sites
+            .filter_map(|(&site, &number)| Some((number, self.suspicion(site)?)))
+            .collect();
+        suspicions.sort_unstable();
         let mut last = vec![[0; COLUMNS]; self.site_rows.len()];
         let snapshots = model.snapshots.kept.iter();
         let snapshots = snapshots
@@ -203,6 +236,7 @@ impl<'a> Builder<'a> {
             .collect();
         let Tables {
             texts,
+            exact,
             modules,
             frames,
             callers,
@@ -218,14 +252,16 @@ impl<'a> Builder<'a> {
             more_processes: model.processes.len().saturating_sub(self.process_rows.len()),
             processes: self.process_rows,
             strings: texts,
+            exact,
             modules,
             frames,
             callers,
             node_frames,
-            ends: End::ALL.into_iter().map(end_row).collect(),
+            ends: End::ALL.into_iter().map(|end| end_row(end, model)).collect(),
             kinds: RegionKind::ALL.into_iter().map(kind_row).collect(),
             sites: self.site_rows,
             ages,
+            suspicions,
             snapshots,
             health: model.health.clone(),
         }
@@ -245,8 +281,9 @@ impl<'a> Builder<'a> {
             (count > 0).then(|| {
                 let is_suspect = u32::from(is_suspect == 1);
                 let none = String::new();
-                self.site_rows
-                    .push(SiteRow(-1, 0, -1, 0, 0, none, 0, is_suspect, count, 0, 0, 0));
+                self.site_rows.push(SiteRow(
+                    -1, 0, -1, 0, 0, none, 0, is_suspect, count, 0, 0, 0, 0, 0,
+                ));
                 self.site_rows.len() - 1
             })
         })
@@ -327,12 +364,11 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn end_row(end: End) -> EndRow {
-    let explained = explain(end);
+fn end_row(end: End, model: &Model) -> EndRow {
     EndRow {
         name: end.name(),
-        meaning: explained.meaning,
-        advice: explained.advice,
+        meaning: explain(end).meaning,
+        advice: visible(&advice(end, model.processes.values())),
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Data {
     pub(super) more_processes: usize,
     /// The first is no text.
     pub(super) strings: Vec<String>,
+    /// Of names that are abbreviated, and what they are exactly; several can be one in short.
+    pub(super) exact: Vec<(u32, u32)>,
     /// Path, build-id. The first is no module.
     pub(super) modules: Vec<(u32, String)>,
     pub(super) frames: Vec<FrameRow>,
@@ -42,6 +44,9 @@ pub(super) struct Data {
     pub(super) sites: Vec<SiteRow>,
     /// Site, then bytes and blocks of each class of ages.
     pub(super) ages: Vec<(usize, [u64; 2 * AGES])>,
+    /// Site, then the score, the growth in bytes per second, and certainty, steadiness, kept and age spread in per cent, -1
+    /// where one is not known. Sites without suspicion are left out.
+    pub(super) suspicions: Vec<(usize, [i64; 6])>,
     pub(super) snapshots: Vec<SnapshotRow>,
     pub(super) health: Option<Health>,
 }
@@ -114,7 +119,7 @@ pub(super) struct FrameRow(
 pub(super) struct EndRow {
     pub(super) name: &'static str,
     pub(super) meaning: &'static str,
-    pub(super) advice: &'static str,
+    pub(super) advice: String,
 }
 
 #[derive(Serialize)]
@@ -125,7 +130,9 @@ pub(super) struct KindRow {
 
 /// A site, or several as one: process (-1 for those), allocator function, what mappings are for (or -1), how the walk ended,
 /// in which module and at what address; the innermost frame's node, whether it can be a leak, how many sites it stands for
-/// (0 for one that stands for itself), what was lost besides, in bytes and blocks, and the rule that suppresses it.
+/// (0 for one that stands for itself), what was lost besides, in bytes and blocks, the rule that suppresses it, and the
+/// responsible function: its frame from the innermost on, and which of the functions there it is: 0 for the frame's own, 1
+/// for the innermost inlined one, and so on.
 #[derive(Serialize)]
 pub(super) struct SiteRow(
     pub(super) i64,
@@ -139,6 +146,8 @@ pub(super) struct SiteRow(
     pub(super) u64,
     pub(super) u64,
     pub(super) u64,
+    pub(super) u32,
+    pub(super) u32,
     pub(super) u32,
 );
 

@@ -18,8 +18,11 @@ use super::snapshot::{Resident, Snapshot, Snapshots};
 use crate::allocator::Name;
 use crate::bpf::Sampling;
 use crate::collect::{AGE_BOUNDS, Amount, RegionKind};
+use crate::leak::Suspicion;
 use crate::report::estimates::whole;
+use crate::report::owner::owner;
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, Suppression, TargetFacts};
+use crate::symbolize::NameStyle;
 use crate::symbolize::frame::Symbolized;
 
 /// The number of no module, and of the node above all roots.
@@ -61,6 +64,36 @@ pub(super) struct SiteKey {
     end_address: u64,
 }
 
+/// Where in a stack the responsible function is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OwnerAt {
+    /// Its frame, from the innermost on.
+    pub(super) frame: u32,
+    /// 0 for the frame's own function, 1 for the innermost that is inlined there, and so on.
+    pub(super) level: u32,
+}
+
+impl OwnerAt {
+    /// That of a stack; the innermost frame where there is none.
+    fn of(stack: &Stack) -> Self {
+        let Some(owner) = owner(stack) else {
+            return Self::default();
+        };
+        let frame = stack
+            .frames
+            .iter()
+            .position(|frame| std::ptr::eq(frame, owner.frame));
+        let inlined = &owner.frame.names.inlined;
+        let level = inlined
+            .iter()
+            .position(|inlined| inlined.symbol.as_deref() == Some(&*owner.function));
+        Self {
+            frame: number(frame.unwrap_or_default()),
+            level: level.map_or(0, |at| number(at + 1)),
+        }
+    }
+}
+
 /// What a site has that does not tell it apart, by the last report.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SiteFacts {
@@ -70,9 +103,13 @@ pub(super) struct SiteFacts {
     pub(super) is_suspect: bool,
     /// The number of the rule that suppresses it.
     pub(super) suppressed_by: Option<u32>,
+    /// Whose memory it is.
+    pub(super) owner: OwnerAt,
     pub(super) lost: Amount,
     /// Live blocks by age, if that was looked at.
     pub(super) ages: Option<[Amount; AGES]>,
+    /// How much it behaves like a leak, by the last report.
+    pub(super) suspicion: Option<Suspicion>,
 }
 
 /// What a page is made of.
@@ -98,6 +135,8 @@ pub(super) struct Model {
     pub(super) are_estimates: bool,
     /// When the baseline was marked, as time since the attach.
     marked_at: Option<Duration>,
+    /// How names are written, by the last report.
+    pub(super) style: NameStyle,
     /// What was traced, by the last report.
     pub(super) trace: Trace,
     /// How far stacks and amounts can be trusted, by the last report.
@@ -118,6 +157,7 @@ impl Model {
         }
         for facts in &mut self.facts {
             (facts.ages, facts.lost) = (None, Amount::default());
+            facts.suspicion = None;
         }
         let sites = self.sites_of(report);
         let rows = |row: fn(&Stack) -> Row| {
@@ -144,6 +184,7 @@ impl Model {
             memory: residents(report),
         };
         self.snapshots.add(snapshot, most);
+        self.style = report.names;
         self.trace = Trace::from(report);
         self.health = Some(Health::of(report));
     }
@@ -194,7 +235,14 @@ impl Model {
         facts.end_address = end_address;
         facts.is_suspect = is_suspect;
         facts.suppressed_by = suppressed_by;
+        facts.owner = OwnerAt::of(stack);
         facts.lost = facts.lost + stack.lost;
+        // Of stacks that are one site here, the most suspicious counts.
+        let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
+        let rank = |suspicion: Option<Suspicion>| suspicion.unwrap_or_default().rank();
+        if rank(suspicion) > rank(facts.suspicion) {
+            facts.suspicion = suspicion;
+        }
         if let Some(ages) = stack.recent.ages {
             let known = facts.ages.get_or_insert_default();
             for (known, (_, class)) in known.iter_mut().zip(ages.classes()) {

@@ -1,7 +1,8 @@
 //! The page's tables of texts, modules, frames and stacks. Each thing is in them once, and only if a site needs it; what it
 //! would take in the file is known before.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 use super::data::FrameRow;
 use super::model::{Model, NONE, Node};
@@ -13,6 +14,8 @@ use crate::symbolize::frame::Symbolized;
 const FRAME_BYTES: usize = 80;
 /// An inlined function.
 const INLINED_BYTES: usize = 30;
+/// A name that is exact, beside the short one.
+const EXACT_BYTES: usize = 26;
 const NODE_BYTES: usize = 20;
 const MODULE_BYTES: usize = 16;
 
@@ -20,11 +23,14 @@ const MODULE_BYTES: usize = 16;
 pub(super) struct Tables<'a> {
     model: &'a Model,
     text_numbers: HashMap<String, u32>,
+    exact_pairs: HashSet<(u32, u32)>,
     module_numbers: HashMap<u32, u32>,
     frame_numbers: HashMap<u32, u32>,
     node_numbers: HashMap<u32, u32>,
     /// The first is no text.
     pub(super) texts: Vec<String>,
+    /// Numbers of abbreviated names, and of what these are exactly.
+    pub(super) exact: Vec<(u32, u32)>,
     /// Path and build-id; the first is no module.
     pub(super) modules: Vec<(u32, String)>,
     pub(super) frames: Vec<FrameRow>,
@@ -39,10 +45,12 @@ impl<'a> Tables<'a> {
         Self {
             model,
             text_numbers: HashMap::from([(String::new(), 0)]),
+            exact_pairs: HashSet::new(),
             module_numbers: HashMap::from([(NONE, 0)]),
             frame_numbers: HashMap::new(),
             node_numbers: HashMap::from([(NONE, 0)]),
             texts: vec![String::new()],
+            exact: Vec::new(),
             modules: vec![(0, String::new())],
             frames: Vec::new(),
             callers: vec![0],
@@ -132,8 +140,10 @@ impl<'a> Tables<'a> {
             return 0;
         };
         let names = &self.model.names[frame as usize];
-        let texts: usize = texts(names).map(|text| self.text_cost(&visible(text))).sum();
-        FRAME_BYTES + self.module_cost(key.module) + INLINED_BYTES * names.inlined.len() + texts
+        let files: usize = files(names).map(|file| self.text_cost(&visible(file))).sum();
+        let functions: usize = functions(names).map(|name| self.function_cost(name)).sum();
+        let inlined = INLINED_BYTES * names.inlined.len();
+        FRAME_BYTES + self.module_cost(key.module) + inlined + files + functions
     }
 
     fn frame(&mut self, frame: u32) -> u32 {
@@ -148,7 +158,7 @@ impl<'a> Tables<'a> {
         let symbol = names.symbol.as_ref();
         let inlined = names.inlined.iter().map(|inlined| {
             [
-                self.name(inlined.symbol.as_ref()),
+                self.function(inlined.symbol.as_ref()),
                 self.name(inlined.file.as_ref()),
                 inlined.line.unwrap_or(0),
             ]
@@ -158,7 +168,7 @@ impl<'a> Tables<'a> {
             self.module(key.module),
             format!("{:x}", key.address),
             key.found_by as u32,
-            self.name(symbol.map(|symbol| &symbol.name)),
+            self.function(symbol.map(|symbol| &symbol.name)),
             symbol.and_then(|symbol| symbol.offset),
             self.name(names.file.as_ref()),
             names.line.unwrap_or(0),
@@ -170,16 +180,46 @@ impl<'a> Tables<'a> {
         next
     }
 
+    /// What it takes to have this function's name too, in both forms.
+    fn function_cost(&self, name: &str) -> usize {
+        let cost = |name: &str| self.text_cost(&visible(name));
+        match self.model.style.show(name) {
+            Cow::Borrowed(name) => cost(name),
+            Cow::Owned(short) => cost(&short) + cost(name) + EXACT_BYTES,
+        }
+    }
+
+    /// A function's name as it is shown; if it is abbreviated, the exact one is in the tables too.
+    fn function(&mut self, name: Option<&String>) -> u32 {
+        let Some(name) = name else {
+            return 0;
+        };
+        let Cow::Owned(short) = self.model.style.show(name) else {
+            return self.text(visible(name));
+        };
+        let pair = (self.text(visible(&short)), self.text(visible(name)));
+        if self.exact_pairs.insert(pair) {
+            self.exact.push(pair);
+        }
+        pair.0
+    }
+
     fn name(&mut self, name: Option<&String>) -> u32 {
         name.map_or(0, |name| self.text(visible(name)))
     }
 }
 
-/// All names of a frame.
-fn texts(names: &Symbolized) -> impl Iterator<Item = &String> {
-    let own = names.symbol.iter().map(|symbol| &symbol.name).chain(&names.file);
+/// All functions of a frame.
+fn functions(names: &Symbolized) -> impl Iterator<Item = &String> {
+    let own = names.symbol.iter().map(|symbol| &symbol.name);
+    own.chain(names.inlined.iter().filter_map(|inlined| inlined.symbol.as_ref()))
+}
+
+/// All files of a frame.
+fn files(names: &Symbolized) -> impl Iterator<Item = &String> {
     let inlined = names.inlined.iter();
-    own.chain(inlined.flat_map(|inlined| inlined.symbol.iter().chain(&inlined.file)))
+    let inlined = inlined.filter_map(|inlined| inlined.file.as_ref());
+    names.file.iter().chain(inlined)
 }
 
 /// Characters that a text takes in the file, with quotes and a comma.

@@ -6,7 +6,7 @@ use unwind_tables::walk::{End, FoundBy};
 use super::*;
 use crate::collect::{Amount, Spread};
 use crate::leak::Change;
-use crate::report::tests::{frame, full, location, module, named, report, stack};
+use crate::report::tests::{frame, full, location, made, module, named, report, stack};
 use crate::report::{Format, Stack, Suppression, TimeOfDay};
 use std::sync::Arc;
 use std::time::Duration;
@@ -380,4 +380,74 @@ fn pages_of_little() {
     assert!(text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>\n"));
     let data = data_of(&Page::default());
     assert_eq!(data["snapshots"].as_array().unwrap().len(), 0);
+}
+
+/// The exact names of what is abbreviated are there, each once; without abbreviations, there are none.
+#[test]
+fn exact_names() {
+    let module = module("/bin/p", None);
+    let frames = [
+        "std::vector<int, std::allocator<int> >::f()",
+        "std::vector<int, std::allocator<int>>::f()",
+        "main",
+    ];
+    let frames = (0..)
+        .zip(frames)
+        .map(|(at, name)| frame(location(&module, 0x10 * (at + 1)), FoundBy::Cfi, named(name, 1)));
+    let mut one = report(vec![stack(amount(1, 1), End::Complete, None, frames.collect())]);
+    let exact = |report: &Report| {
+        let mut page = Page::default();
+        page.add(report);
+        let data = data_of(&page);
+        let text = |number: &Value| data["strings"][number.as_u64().unwrap() as usize].to_string();
+        let pairs = data["exact"].as_array().unwrap().iter();
+        pairs
+            .map(|pair| [text(&pair[0]), text(&pair[1])])
+            .collect::<Vec<_>>()
+    };
+    let short = "\"std::vector<int>::f()\"";
+    assert_eq!(
+        exact(&one),
+        [
+            [short, "\"std::vector<int, std::allocator<int>>::f()\""],
+            [short, "\"std::vector<int, std::allocator<int> >::f()\""],
+        ]
+    );
+    one.names = crate::symbolize::NameStyle::Verbatim;
+    assert!(exact(&one).is_empty());
+}
+
+/// Each site says where in its stack the responsible function is: behind the allocator's and the library's frames, also where
+/// it was inlined; the innermost frame where there is no other.
+#[test]
+fn sites_have_owners() {
+    let new = || made::frame("libstdc++.so.6.0.30", "operator new(unsigned long)");
+    let holding = |frames, bytes| Stack {
+        outstanding: amount(bytes, 1),
+        ..made::stack(frames)
+    };
+    let mut page = Page::default();
+    page.add(&report(vec![
+        holding(vec![new(), made::frame("app", "Cache::insert(int)")], 400),
+        holding(
+            vec![
+                new(),
+                made::inlined("app", "main", &["std::move<int>(int&)", "fill()", "f()"]),
+            ],
+            300,
+        ),
+        holding(vec![made::frame("libc.so.6", "strdup")], 200),
+        holding(Vec::new(), 100),
+    ]));
+    let sites = data_of(&page)["sites"].clone();
+    let owners: Vec<_> = sites
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|site| (site[12].clone(), site[13].clone()))
+        .collect();
+    assert_eq!(
+        owners,
+        [(1, 0), (1, 2), (0, 0), (0, 0)].map(|(frame, level)| (frame.into(), level.into()))
+    );
 }

@@ -8,7 +8,7 @@ use super::AmountJson;
 use super::amount::ErrorJson;
 use crate::bpf::Sampling;
 use crate::collect::{Ages, Amount, Estimate, StandardError};
-use crate::leak::Change;
+use crate::leak::{Change, Suspicion};
 use crate::report::{Report, StackRecent};
 
 /// What a report says of ages and changes.
@@ -41,6 +41,42 @@ pub(super) struct StackRecentJson {
     ages: Option<Vec<AgeJson>>,
     since_last: ChangeJson,
     since_baseline: ChangeJson,
+    suspicion: Option<SuspicionJson>,
+}
+
+/// How much a stack behaves like a leak, and the parts of the score.
+#[derive(Serialize)]
+struct SuspicionJson {
+    score: u8,
+    reports: u32,
+    bytes_per_second: f64,
+    certainty: f64,
+    steadiness: f64,
+    kept: Option<f64>,
+    age_spread: Option<f64>,
+}
+
+impl From<Suspicion> for SuspicionJson {
+    fn from(suspicion: Suspicion) -> Self {
+        let score = suspicion.score();
+        let Suspicion {
+            reports,
+            growth,
+            certainty,
+            steadiness,
+            kept,
+            age_spread,
+        } = suspicion;
+        Self {
+            score,
+            reports,
+            bytes_per_second: growth,
+            certainty,
+            steadiness,
+            kept,
+            age_spread,
+        }
+    }
 }
 
 /// Blocks of one class.
@@ -107,6 +143,7 @@ impl StackRecentJson {
             ages: recent.ages.map(|ages| classes(report, ages, has_blocks)),
             since_last: ChangeJson::of(&recent.since_last, report),
             since_baseline: ChangeJson::of(&recent.since_baseline, report),
+            suspicion: recent.suspicion.map(Into::into),
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::leak::Completeness;
 use crate::report::{
     Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, TargetFacts, TimeOfDay,
 };
+use crate::symbolize::NameStyle;
 use crate::symbolize::frame::{InlinedFrame, Symbol, Symbolized};
 
 /// A frame of a function in a module.
@@ -75,8 +76,10 @@ pub(crate) fn report(stacks: Vec<Stack>) -> Report {
         unwind: Unwind::Dwarf,
         sampling: Sampling::All,
         top: 10,
+        names: NameStyle::default(),
         quantity: Quantity::default(),
         depth: None,
+        order: None,
         compared: Compared::default(),
         targets: vec![TargetFacts {
             pid: 4242,

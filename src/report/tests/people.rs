@@ -30,20 +30,17 @@ fn with_blocks() -> Report {
 fn text_of_blocks() {
     let text = rendered(&with_blocks(), Format::Text);
     let expected = concat!(
-        "\t480 bytes in 12 allocations from stack\n",
-        "\t\t480 B, 92.3% of all outstanding, via malloc\n",
-        "\t\taddr = 0x55d000002000 size = 400, 850 ms old\n",
-        "\t\taddr = 0x55d000001000 size = 80, 12.3 s old\n",
-        "\t\tand 10 more blocks\n",
-        "\t\t0x00007f00000ae98c\t",
+        "LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc\n",
+        "   addr = 0x55d000002000 size = 400, 850 ms old\n",
+        "   addr = 0x55d000001000 size = 80, 12.3 s old\n",
+        "   and 10 more blocks\n",
+        "      operator new(unsigned long)",
     );
     assert!(text.contains(expected), "{text}");
     assert!(
-        text.contains("\t\t1 block not listed\n\t\t0x00007f0000001234\t"),
+        text.contains("\n   1 block not listed\n    > libplugin.so+0x1234"),
         "{text}"
     );
-    let with_the_word = text.lines().filter(|line| line.contains("byte"));
-    assert_eq!(with_the_word.count(), 2, "{text}");
 }
 
 /// The same in JSON, with the weight where blocks stand for others.
@@ -68,17 +65,112 @@ fn json_of_blocks() {
     assert_eq!(stacks(&report)[0]["blocks"]["listed"][0]["weight"], 1.0);
 }
 
-/// What is not shown is counted, with the flag that shows it; shares are of all.
+/// What is not shown is counted in full text, too, with the flag that shows it.
 #[test]
 fn text_of_what_is_not_shown() {
-    let text = rendered(&Report { top: 1, ..full() }, Format::Text);
+    let text = verbose(&Report { top: 1, ..full() });
     assert!(
         text.contains(
             "  In all:    520 B outstanding in 13 blocks of 2 stacks (1 not shown: -T 2 shows all)\n"
         ),
         "{text}"
     );
-    assert!(text.contains("\t\t480 B, 92.3% of all"), "{text}");
+}
+
+/// A report of people: what the writer has written once is not written again, until the last report has all of it; a site
+/// that is new has its stack at once.
+#[test]
+fn text_of_several_reports() {
+    let mut people = People::default();
+    let mut write = |report: &Report, is_last| {
+        let mut out = Vec::new();
+        people.write(report, is_last, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let mut first = full();
+    let later = first.stacks.remove(0);
+    let stacks = |text: &str| text.matches("      end: ").count();
+    let text = write(&first, false);
+    assert_eq!(stacks(&text), 1, "{text}");
+    assert!(
+        text.contains("(-v: ") && text.contains("lost: 9 blocks"),
+        "{text}"
+    );
+    let text = write(&first, false);
+    assert_eq!(stacks(&text), 0, "{text}");
+    assert!(
+        text.contains(" libplugin.so+0x1234\n") && !text.contains("lost: "),
+        "{text}"
+    );
+    first.stacks.insert(0, later);
+    let text = write(&first, false);
+    assert!(
+        text.contains("LeakLib::slowMemoryLeak(): ") && stacks(&text) == 1,
+        "{text}"
+    );
+    let text = write(&first, true);
+    assert_eq!(stacks(&text), 2, "{text}");
+    assert!(text.contains("lost: 9 blocks"), "{text}");
+}
+
+/// On a terminal no line is wider than it, whatever names there are, and its title stays to be seen.
+#[test]
+fn text_fits_its_terminal() {
+    let mut report = full();
+    let long = format!("app::{}", "a_rather_long_name::".repeat(30));
+    let mut symbolized = report.stacks[1].frames[0].names.as_ref().clone();
+    symbolized.symbol = Some(named(&long, 4).symbol.unwrap());
+    report.stacks[1].frames[0].names = Arc::new(symbolized);
+    for width in [40, 60, 80, 160] {
+        let screen = Screen {
+            width: Some(width),
+            is_verbose: false,
+        };
+        let mut out = Vec::new();
+        People::new(screen).write(&report, true, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for line in text.lines() {
+            assert!(crate::report::cells::width(line) <= width, "{width}: {line}");
+        }
+        assert!(text.contains("LeakLib"), "{width}: {text}");
+    }
+}
+
+/// Nameless frames of a runtime, and the standard library's inlined functions but the outermost, are one line; in full text
+/// each has its own.
+#[test]
+fn text_of_folded_frames() {
+    let mut frames = vec![
+        made::inlined(
+            "app",
+            "Cache::put()",
+            &["std::a()", "std::b()", "std::c()", "Cache::grow()"],
+        ),
+        made::frame("libstdc++.so.6", "f"),
+        made::frame("libstdc++.so.6", "g"),
+        made::frame("libother.so", "main"),
+    ];
+    for frame in &mut frames[1..3] {
+        frame.names = Arc::default();
+    }
+    let stack = made::stack(frames);
+    let report = report(vec![Stack {
+        outstanding: Amount { bytes: 8, blocks: 1 },
+        ..stack
+    }]);
+    let text = rendered(&report, Format::Text);
+    for expected in [
+        "      (2 inlined functions of the standard library)\n      std::c() (inlined) [app]",
+        "    > Cache::grow() (inlined) [app]",
+        "      (2 frames without names [libstdc++.so.6])\n",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let text = verbose(&report);
+    assert!(
+        text.contains("std::a() (inlined)") && !text.contains(" without names"),
+        "{text}"
+    );
 }
 
 /// A stack that was cut on demand says so, as does the closing block; other stacks are as they are.
@@ -92,9 +184,9 @@ fn text_of_cut_stacks() {
     let text = rendered(&report, Format::Text);
     let cut = "end: depth_limit at libplugin.so+0x2000 (the stack goes on: --perf-max-stack-depth keeps no more of it)\n";
     assert!(text.contains(cut), "{text}");
-    assert!(text.contains("\t\tend: complete\n"), "{text}");
+    assert!(text.contains("\n      end: complete\n"), "{text}");
     assert!(
-        text.contains("  Depth:     at most 3 frames of a stack, the innermost"),
+        text.contains("\n  at most 3 frames of a stack, the innermost"),
         "{text}"
     );
     let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
@@ -111,6 +203,6 @@ fn text_of_paths_without_anything_in_common() {
         ..frame.names.as_ref().clone()
     });
     let text = rendered(&report, Format::Text);
-    assert!(text.contains("main+0x31 [leaker] /src/leaker.cpp:30\n"), "{text}");
-    assert!(!text.contains("Paths:"), "{text}");
+    assert!(text.contains("main [leaker] /src/leaker.cpp:30\n"), "{text}");
+    assert!(!text.contains("…/"), "{text}");
 }

@@ -7,24 +7,22 @@ use super::{Format, full, rendered, report};
 #[test]
 fn of_a_full_report() {
     insta::assert_snapshot!(rendered(&full(), Format::Summary), @r"
-[09:05:07] Summary of process 4242 leaker after 12.3 s
-  Outstanding:    520 bytes (0.00 MB)
-  Leak sites:     2
+[09:05:07] Summary of leaker (4242) after 12.3 s
+  Outstanding:    520 B
+  Sites:          2
   Blocks:         13
-  Average block:  40 bytes
+  Average block:  40 B
   Stacks:         93.3% of allocations have complete ones
-  Lost:           9 blocks, 1,600,000 bytes (1.60 MB)
+  Lost:           9 blocks, 1.5 MiB (1600000 B)
 
-Top 2 leak sources:
-1. 480 bytes (0.00 MB) in 12 blocks, average 40 bytes
-   operator new(unsigned long) [libstdc++.so.6.0.30]
-   LeakLib::slowMemoryLeak() [leaker] /src/leaklib.h:12
-   main [leaker] /src/leaker.cpp:30
-2. 40 bytes (0.00 MB) in 1 block, average 40 bytes
-   [unknown] [libplugin.so]
-   [unknown]
-   evil\u{1b}[2J\n [leaker]
-
+Top 2 sites:
+1. LeakLib::slowMemoryLeak()
+   480 B in 12 blocks, average 40 B
+   < main
+2. libplugin.so+0x1234
+   40 B in 1 block, average 40 B
+   < 0x7e0000001000
+   < evil\u{1b}[2J\n
 ");
 }
 
@@ -32,11 +30,10 @@ Top 2 leak sources:
 #[test]
 fn of_an_empty_report() {
     insta::assert_snapshot!(rendered(&report(Vec::new()), Format::Summary), @r"
-[09:05:07] Summary of process 4242 leaker after 12.3 s
-  Outstanding:    0 bytes (0.00 MB)
-  Leak sites:     0
+[09:05:07] Summary of leaker (4242) after 12.3 s
+  Outstanding:    0 B
+  Sites:          0
   Blocks:         0
-  Average block:  0 bytes
-
+  Average block:  0 B
 ");
 }

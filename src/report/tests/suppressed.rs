@@ -14,10 +14,10 @@ fn suppressed_stacks_are_left_out() {
     report.stacks[2].suppressed_by = report.stacks[0].suppressed_by.clone();
     let text = rendered(&report, Format::Text);
     assert!(
-        !text.contains("\t480 bytes") && text.contains("\t40 bytes"),
+        !text.contains("slowMemoryLeak") && text.contains("40 B outstanding in 1 block at 1 site"),
         "{text}"
     );
-    let line = "\n  Left out:  480 B in 12 blocks from 1 stack by leak:slow (known.txt:3)\n";
+    let line = "\n  suppressed: 480 B in 12 blocks from 1 stack by leak:slow (known.txt:3)\n";
     assert!(text.contains(line), "{text}");
     let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
     let marks = value["stacks"].as_array().unwrap().iter();

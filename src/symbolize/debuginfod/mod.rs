@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::debug_file::BuildId;
+use crate::units::size;
 use cache::{Cache, Cached};
 use client::{Answer, Client};
 pub use settings::DebuginfodSettings;
@@ -268,9 +269,9 @@ impl Fetcher {
         let began = Instant::now();
         match self.client.fetch(id, &self.shared.progress) {
             Answer::Fetched { path, bytes, server } => {
-                let megabytes = bytes.div_ceil(1_000_000);
+                let size = size(bytes);
                 let seconds = began.elapsed().as_secs_f32();
-                tracing::info!("debuginfod: {name}: {megabytes} MB from {server} in {seconds:.1} s");
+                tracing::info!("debuginfod: {name}: {size} from {server} in {seconds:.1} s");
                 State::Here(path)
             }
             Answer::Nowhere => {

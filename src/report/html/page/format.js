@@ -101,6 +101,25 @@ function numberOfSites(sites) {
   return sumOf(sites, (site) => site.merged || 1);
 }
 
+/** Characters of a function's name that are shown as they are. */
+const MAX_NAME = 64;
+
+/** A long name without its template arguments and parameters, which are most of it. */
+function brief(name) {
+  // Rust's `<T as Trait>::method` begins with what it is about; operators are made of brackets.
+  if (name.length <= MAX_NAME || /^<|operator/.test(name)) return name;
+  let [text, depth] = ["", 0];
+  for (const part of name.match(/\(anonymous namespace\)|\(\)|[^]/g)) {
+    if ("<([".includes(part)) {
+      if (depth === 0) text += `${part}…`;
+      depth += 1;
+    } else if (">)]".includes(part)) depth -= 1;
+    if (depth < 0) return name;
+    if (depth === 0) text += part;
+  }
+  return text;
+}
+
 /** The last part of a path, without the vDSO's brackets. */
 function basename(path) {
   return path.slice(path.lastIndexOf("/") + 1).replace(/^\[|\]$/g, "") || path;
@@ -132,8 +151,8 @@ function shape(tag, attributes = {}, ...children) {
 }
 
 /** Text that came from a process: letters of other scripts do not turn what is around them. */
-function foreign(text, classes = "") {
-  return element("bdi", { class: classes || null }, text);
+function foreign(text, classes = "", title = null) {
+  return element("bdi", { class: classes || null, title }, text);
 }
 
 /** A bar of parts, each a number, a colour and a name; as wide as their shares, which those who listen are told. */

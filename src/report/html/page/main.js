@@ -18,7 +18,10 @@ class Page {
       zoomed: (node) => (byId("zoom-out").hidden = node === 0),
       lowerEdge: () => byId("details").getBoundingClientRect().top,
     });
-    this.sites = new SiteTable(byId("site-table"), trace, { show: (site) => this.#showInGraph(site) });
+    const show = (site) => this.#showInGraph(site);
+    this.sites = new SiteTable(byId("site-table"), trace, { show });
+    const all = () => this.change({ view: "sites" });
+    this.largest = new SiteTable(byId("largest-sites"), trace, { show, all });
     this.memory = new MemoryView(byId("memory-view"), trace);
     this.health = new HealthView(byId("health-view"), trace);
     this.#readAddress();
@@ -40,6 +43,7 @@ class Page {
     this.timeline.update(state);
     this.memory.update(state);
     this.sites.update(this.view);
+    this.largest.update(this.view);
     this.#showPanel();
     this.#showGraph();
     this.#writeAddress();

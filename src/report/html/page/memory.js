@@ -2,14 +2,14 @@
 
 /** The parts in the order of the data, behind the whole and before what is not part of it; and what they mean. */
 const PARTS = [
-  { key: "tracked", name: "live, of this trace" },
+  { key: "tracked", name: "allocated during this trace" },
   {
     key: "before",
-    name: "live from before the attach, at most",
+    name: "allocated before the attach, at most",
     hint: "Resident in the allocator's mappings at the attach; only the allocator could tell it from free memory",
   },
-  { key: "slack", name: "free in the allocator or its own, at least" },
-  { key: "stacks", name: "stacks of threads" },
+  { key: "slack", name: "free in the allocator, or its own data, at least" },
+  { key: "stacks", name: "thread stacks" },
   {
     key: "files",
     name: "files",
@@ -19,7 +19,7 @@ const PARTS = [
   {
     key: "unexplained",
     name: "unexplained",
-    hint: "What the program mapped by itself, above all; --mmap traces that",
+    hint: "Usually mapped by the program itself; --mmap traces that",
   },
 ];
 
@@ -64,7 +64,7 @@ class MemoryView {
     const known = parts.filter(({ bytes, before }) => bytes > 0 || before > 0);
     const names = ["Part", "Size", "Share", ...(then ? ["Change"] : [])];
     const heading = (name, at) => element("th", { scope: "col", class: at > 0 ? "number" : null }, name);
-    const more = "live that is not resident: never touched, or swapped out.";
+    const more = "allocated but not resident: never touched, or swapped out.";
     return element(
       "section",
       { class: "card" },
@@ -81,7 +81,7 @@ class MemoryView {
           this.#row({ name: "resident in all", bytes: rss, before: then?.[0] }, rss, 0, then),
         ),
       ),
-      notResident > 0 ? element("p", { class: "note" }, `And ${size(notResident)} ${more}`) : null,
+      notResident > 0 ? element("p", { class: "note" }, `Plus ${size(notResident)} ${more}`) : null,
     );
   }
 

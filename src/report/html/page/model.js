@@ -35,6 +35,8 @@ class Trace {
     const attach = { time: "", read_at_ms: 0, elapsed_ns: 0, marked: false, all, rows: [], memory: [] };
     this.moments = [attach, ...data.snapshots];
     this.ages = new Map(data.ages);
+    /** By site: score, bytes per second, and certainty, steadiness, kept and age spread in per cent. */
+    this.suspicions = new Map(data.suspicions);
     const alone = this.sites.filter(({ merged }) => merged === 0);
     this.hasSeveralProcesses = new Set(alone.map(({ process }) => process)).size > 1;
     this.#nameFrames();
@@ -50,7 +52,7 @@ class Trace {
 
   #site(row, index) {
     const [process, allocator, kind, end, endModule, endAddress, node, isSuspect, merged, ...rest] = row;
-    const [lostBytes, lostBlocks, rule] = rest;
+    const [lostBytes, lostBlocks, rule, ownerFrame, ownerLevel] = rest;
     return {
       index,
       process,
@@ -64,6 +66,7 @@ class Trace {
       merged,
       lost: { bytes: lostBytes, blocks: lostBlocks },
       suppressedBy: this.data.strings[rule],
+      owner: { frame: ownerFrame, level: ownerLevel },
     };
   }
 
@@ -72,7 +75,12 @@ class Trace {
    * Each frame has one for its function and one for each function inlined there, outermost first.
    */
   #nameFrames() {
-    const { strings } = this.data;
+    const { strings, exact } = this.data;
+    this.exactNames = new Map();
+    for (const [short, whole] of exact) {
+      const known = this.exactNames.get(strings[short]);
+      this.exactNames.set(strings[short], known ? `${known}\n${strings[whole]}` : strings[whole]);
+    }
     this.boxes = [];
     this.boxNumbers = new Map();
     this.frames = this.data.frames.map(([module, address, foundBy, symbol, offset, file, line, inlined]) => {
@@ -114,6 +122,22 @@ class Trace {
       frames.push(this.frames[this.data.node_frames[node]]);
     }
     return frames;
+  }
+
+  /** The whole of a function's name, or of those that are the same in short; null if there is no more to it. */
+  exactName(name) {
+    return this.exactNames.get(name) ?? null;
+  }
+
+  /** The function that a site's memory is for: its name, module, file and line, and its frame from the innermost on. */
+  ownerOf(site) {
+    const frame = this.framesOf(site)[site.owner.frame];
+    if (!frame) return { name: this.endMarker(site), module: 0, file: "", line: 0, at: 0 };
+    // Levels are outermost first; the number of an inlined function is from the innermost on.
+    const inlined = site.owner.level > 0 ? frame.levels.at(-site.owner.level) : null;
+    const { box, file, line } = inlined ?? frame.levels[0];
+    const name = inlined || frame.name ? this.boxes[box].name : this.frameName(frame);
+    return { name, module: frame.module, file, line, at: site.owner.frame };
   }
 
   /** What a frame is called where it stands alone. */

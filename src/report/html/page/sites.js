@@ -1,25 +1,34 @@
 // The table of sites: all that the flame graph shows, in words and numbers; each row opens to its whole stack.
 
 const ROWS_AT_ONCE = 50;
+/** Rows below the flame graph, where each leads to its box. */
+const FEW_ROWS = 10;
 /** Callers that a closed row names. */
 const CALLERS = 3;
 
 class SiteTable {
-  /** `on.show` is called with a site that is to be shown in the flame graph. */
+  /**
+   * `on.show` is called with a site that is to be shown in the flame graph. With `on.all`, which shows the whole table,
+   * this is a short one, and no row opens.
+   */
   constructor(host, trace, on) {
     this.host = host;
     this.trace = trace;
     this.on = on;
+    this.isShort = on.all !== undefined;
     this.sort = { column: "outstanding", descending: true };
     this.shown = ROWS_AT_ONCE;
     this.open = new Set();
     this.bounds = (trace.health?.ages ?? []).map(([bound]) => bound);
   }
 
-  /** Shows what was selected; the largest first of what is measured, when that changes. */
+  /** Shows what was selected; when what is measured changes, the largest of it first, or the most suspicious of all. */
   update(view) {
     const { measure } = view.state;
-    if (this.measure !== measure) this.sort = { column: measure, descending: true };
+    if (this.measure !== measure) {
+      const isJudged = measure === "outstanding" && this.trace.suspicions.size > 0;
+      this.sort = { column: isJudged ? "suspicion" : measure, descending: true };
+    }
     Object.assign(this, { view, measure, shown: ROWS_AT_ONCE });
     this.draw();
   }
@@ -27,13 +36,17 @@ class SiteTable {
   draw() {
     const columns = this.#columns();
     const rows = this.#sorted(columns);
+    if (rows.length === 0 && this.isShort) {
+      fill(this.host);
+      return;
+    }
     if (rows.length === 0) {
       fill(this.host, element("p", { class: "empty" }, "No site is left: take back a filter, or the search."));
       return;
     }
     // With their roles: where there is little room, the style lays them out as what is no table.
     const head = element("tr", { role: "row" }, columns.map((column) => this.#heading(column)));
-    const body = rows.slice(0, this.shown).map((site) => this.#rows(site, columns));
+    const body = rows.slice(0, this.isShort ? FEW_ROWS : this.shown).map((site) => this.#rows(site, columns));
     const table = element(
       "table",
       { class: "sites", role: "table" },
@@ -46,7 +59,8 @@ class SiteTable {
 
   #sorted(columns) {
     const { view, sort } = this;
-    const { value } = columns.find(({ key }) => key === sort.column) ?? columns[1];
+    // Without a judgement of the moment that is shown, the largest first.
+    const { value } = columns.find(({ key }) => key === sort.column) ?? columns.find(({ key }) => key === "outstanding");
     const isShown = (site) => view.selected[site.index] && view.isFound(site) && this.#hasAny(site);
     const keyed = this.trace.sites.filter(isShown).map((site) => ({ site, key: value(site) }));
     const sign = sort.descending ? -1 : 1;
@@ -85,16 +99,18 @@ class SiteTable {
         label: "Allocated",
         hint: "All that was allocated since the attach",
         numeric: true,
-        wide: true,
+        widest: true,
         value: (site) => trace.number(site, after, "allocated", unit),
         cell: (site) => this.#amountCell(site, "allocated", trace.number(site, after, "allocated", unit)),
       },
+      this.#freedColumn(),
     ];
+    if (trace.suspicions.size > 0 && after === trace.last) columns.splice(1, 0, this.#suspicionColumn());
     if (trace.last > 1) columns.push(...this.#growthColumns());
     if (this.bounds.length > 0 && after === trace.last) columns.push(this.#ageColumn());
     if (trace.hasSeveralProcesses) {
-      const cell = (site) => foreign(name(site));
-      columns.push({ key: "process", label: "Process", wide: true, value: name, cell });
+      const cell = (site) => element("bdi", { title: name(site) }, name(site));
+      columns.push({ key: "process", label: "Process", widest: true, value: name, cell });
     }
     columns.push({
       key: "stack",
@@ -125,11 +141,56 @@ class SiteTable {
         label: other === "blocks" ? "Blocks" : "Bytes",
         hint: `Outstanding, in ${other}`,
         numeric: true,
-        wide: true,
+        widest: true,
         value: outstanding(other),
         cell: (site) => (other === "blocks" ? exact : size)(outstanding(other)(site)),
       },
     ];
+  }
+
+  /** How many of its blocks a site gives back: what is never freed is suspect, churn and caches are not. */
+  #freedColumn() {
+    const { trace } = this;
+    const { after } = this.view.state;
+    const of = (site, measure) => trace.number(site, after, measure, "blocks");
+    const freed = (site) => Math.max(0, of(site, "allocated") - of(site, "outstanding"));
+    const cell = (site) => {
+      const [part, all] = [freed(site), of(site, "allocated")];
+      const title = `${exact(part)} of ${counted(all, "block")} freed`;
+      return element("span", { title }, percent(part, all));
+    };
+    return {
+      key: "freed",
+      label: "Freed",
+      hint: "Share of its allocations, in blocks, that were freed",
+      numeric: true,
+      wide: true,
+      value: (site) => freed(site) / (of(site, "allocated") || 1),
+      cell,
+    };
+  }
+
+  /** How much a site behaves like a leak, judged over all reports. */
+  #suspicionColumn() {
+    const of = (site) => this.trace.suspicions.get(site.index) ?? [0, 0];
+    const part = (percent) => (percent < 0 ? "unknown" : `${percent} %`);
+    const cell = (site) => {
+      const [score, growth, certainty, steadiness, kept, spread] = of(site);
+      if (score === 0) return "0";
+      const title =
+        `grows ${size(growth)}/s: certainty ${part(certainty)}, steadiness ${part(steadiness)}, ` +
+        `old blocks kept ${part(kept)}, age spread ${part(spread)}`;
+      return element("span", { title }, `${score}`);
+    };
+    return {
+      key: "suspicion",
+      label: "Suspicion",
+      hint: "How much it behaves like a leak, from 0 to 10: growth that is certain and lasts, old blocks that are kept",
+      numeric: true,
+      // Among equals, what grows faster.
+      value: (site) => of(site)[0] + Math.log2(1 + Math.max(0, of(site)[1])) / 100,
+      cell,
+    };
   }
 
   #growthColumns() {
@@ -151,7 +212,7 @@ class SiteTable {
         label: "Rate",
         hint: "Growth per second",
         numeric: true,
-        wide: true,
+        widest: true,
         value: growth,
         cell: (site) => (growth(site) === 0 ? "–" : rate(growth(site), time, unit)),
       },
@@ -174,6 +235,7 @@ class SiteTable {
       key: "age",
       label: "Age",
       hint: "Half of its live blocks are of this age or older",
+      numeric: true,
       wide: true,
       value: middle,
       cell: (site) => (middle(site) < 0 ? "" : ageName(this.bounds, middle(site))),
@@ -193,7 +255,7 @@ class SiteTable {
     return element("span", { class: classes, title }, this.trace.ends[site.end].name);
   }
 
-  #heading({ key, label, hint, numeric, wide }) {
+  #heading({ key, label, hint, ...room }) {
     const { column, descending } = this.sort;
     const isSorted = column === key;
     const onclick = () => {
@@ -211,7 +273,7 @@ class SiteTable {
         role: "columnheader",
         "data-column": key,
         "aria-sort": order,
-        class: this.#classes(numeric, wide),
+        class: this.#classes(room),
       },
       element(
         "button",
@@ -222,17 +284,19 @@ class SiteTable {
     );
   }
 
-  #classes(numeric, wide) {
-    return [numeric && "number", wide && "roomy"].filter(Boolean).join(" ") || null;
+  /** Columns that are `wide` are hidden on a phone, the `widest` in half a window, too. */
+  #classes({ numeric, wide, widest }) {
+    const names = [numeric && "number", wide && "roomy", widest && "roomy roomiest"];
+    return names.filter(Boolean).join(" ") || null;
   }
 
   // Rows.
 
   /** A site's row, and if it is open, its stack's. */
   #rows(site, columns) {
-    const isOpen = this.open.has(site.index);
-    const cells = columns.map(({ key, numeric, wide, cell }) => {
-      const classes = this.#classes(numeric, wide);
+    const isOpen = !this.isShort && this.open.has(site.index);
+    const cells = columns.map(({ key, cell, ...room }) => {
+      const classes = this.#classes(room);
       return element("td", { role: "cell", class: classes, "data-column": key }, cell(site));
     });
     const row = element("tr", { role: "row", "data-site": site.index, class: isOpen ? "open" : null }, cells);
@@ -245,13 +309,10 @@ class SiteTable {
     return [row, element("tr", { role: "row", class: "details", id: `site-${site.index}` }, cell)];
   }
 
-  /** The function that holds memory. */
+  /** The function that the memory is for. */
   #title(site) {
     if (site.merged > 0) return `other: ${counted(site.merged, "site")}`;
-    const [first] = this.trace.framesOf(site);
-    if (!first) return this.trace.endMarker(site);
-    const innermost = this.trace.boxes[first.levels.at(-1).box];
-    return innermost.kind === "inlined" || first.name ? innermost.name : this.trace.frameName(first);
+    return this.trace.ownerOf(site).name;
   }
 
   #siteCell(site) {
@@ -260,17 +321,25 @@ class SiteTable {
       return element("div", { class: "site" }, element("strong", {}, this.#title(site)), about);
     }
     const { trace } = this;
+    const owner = trace.ownerOf(site);
     const frames = trace.framesOf(site);
-    const module = frames[0] ? trace.modules[frames[0].module].name : "";
-    const callers = frames.slice(1, 1 + CALLERS).map((frame) => {
-      return ["← ", foreign(frame.name || trace.frameName(frame)), " "];
-    });
+    const names = frames.slice(owner.at + 1, owner.at + 1 + CALLERS);
+    const callers = names.map((frame) => ["← ", foreign(brief(frame.name || trace.frameName(frame))), " "]);
     const via = [" via ", foreign(trace.allocatorOf(site)), " "];
-    const about = element("small", {}, module ? foreign(module, "module") : null, via, callers);
+    const source = owner.file ? [" ", foreign(sourcePlace(basename(owner.file), owner.line), "file")] : null;
+    const module = owner.module > 0 ? foreign(trace.modules[owner.module].name, "module") : null;
+    // There is room for one line; all of it is said where the pointer rests.
+    const title = frames.map((frame) => frame.name || trace.frameName(frame)).join("\n← ");
+    const about = element("small", { title }, module, source, via, callers);
     return element("div", { class: "site" }, this.#opener(site), about);
   }
 
   #opener(site) {
+    const title = this.#title(site);
+    const name = foreign(brief(title), "name");
+    if (this.isShort) {
+      return element("button", { type: "button", title, onclick: () => this.on.show(site) }, name);
+    }
     const isOpen = this.open.has(site.index);
     const onclick = () => {
       if (!this.open.delete(site.index)) this.open.add(site.index);
@@ -280,13 +349,18 @@ class SiteTable {
     const controls = isOpen ? `site-${site.index}` : null;
     return element(
       "button",
-      { type: "button", "aria-expanded": String(isOpen), "aria-controls": controls, onclick },
+      { type: "button", title, "aria-expanded": String(isOpen), "aria-controls": controls, onclick },
       element("span", { class: "twist", "aria-hidden": "true" }, isOpen ? "▾" : "▸"),
-      foreign(this.#title(site), "name"),
+      name,
     );
   }
 
   #more(all) {
+    if (this.isShort) {
+      if (all <= FEW_ROWS) return null;
+      const button = element("button", { type: "button", onclick: () => this.on.all() }, `Show all ${exact(all)}`);
+      return element("p", { class: "more" }, button);
+    }
     if (all <= this.shown) return null;
     const next = Math.min(all - this.shown, 4 * ROWS_AT_ONCE);
     const onclick = () => {

@@ -83,12 +83,12 @@ function frameItem(trace, frame, at) {
     const { kind, name } = trace.boxes[box];
     const source = file ? [" ", foreign(sourcePlace(file, line), "file")] : null;
     if (kind === "inlined") {
-      return element("div", { class: "inlined" }, foreign(name, "name"), " (inlined)", source);
+      return element("div", { class: "inlined" }, foreign(name, "name", trace.exactName(name)), " (inlined)", source);
     }
     return element(
       "div",
       {},
-      foreign(trace.frameName(frame), "name"),
+      foreign(trace.frameName(frame), "name", trace.exactName(frame.name)),
       module.name ? [" ", element("bdi", { class: "module", title: module.path }, module.name)] : null,
       source,
       isException ? element("span", { class: "badge note" }, "by frame pointer") : null,

@@ -45,7 +45,9 @@ class Totals {
     const notes = [this.#errorOf(sites, [state.after], "outstanding")];
     const [allBytes, allBlocks] = trace.moments[state.after].all;
     const young = sumOf(trace.sites, (site) => trace.number(site, state.after, "young", "bytes"));
-    if (state.hideYoung && young > 0 && bytes + young === allBytes) notes.push(`besides, ${size(young)} young`);
+    const age = duration(trace.data.older_ns ?? 0);
+    const isYoungOnly = state.hideYoung && young > 0 && bytes + young === allBytes;
+    if (isYoungOnly) notes.push(`${size(young)} younger than ${age}: hidden`);
     else if (bytes !== allBytes || blocks !== allBlocks) notes.push(`of ${size(allBytes)} in all`);
     return notes.filter(Boolean).join(", ");
   }
@@ -82,7 +84,7 @@ class Totals {
     const resident = sumOf(memory, ([, [rss]]) => rss);
     const live = sumOf(memory, ([, [, tracked]]) => tracked);
     return this.#link("resident", "memory", "Resident", size(resident), [
-      `${percent(live, resident)} live, of this trace`,
+      `${percent(live, resident)} allocated during this trace`,
     ]);
   }
 

@@ -1,0 +1,60 @@
+//! The flag that says how names are written for people.
+
+use clap::Args;
+
+use crate::symbolize::NameStyle;
+
+/// Names of functions in formats for people.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct NameArgs {
+    /// Write the names of functions as they were demangled, with all that the standard library adds to them.
+    ///
+    /// Without it, formats for people write std::string for
+    /// std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >, and leave out default arguments.
+    /// JSON has both; pprof, gperftools, bcc and libbpf have the whole names in any case.
+    #[arg(long)]
+    pub verbatim_names: bool,
+}
+
+impl From<NameArgs> for NameStyle {
+    fn from(args: NameArgs) -> Self {
+        match args.verbatim_names {
+            true => Self::Verbatim,
+            false => Self::Abbreviated,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::{Cli, Command};
+    use crate::config::Config;
+    use crate::replay::{DifferenceOptions, ReportOptions, TrendOptions};
+    use crate::symbolize::NameStyle;
+
+    /// What the command is to do with names.
+    fn style(arguments: &str) -> NameStyle {
+        let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
+        let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+        match cli.command {
+            None => Config::try_from(cli.trace).expect("a trace").view.names,
+            Some(Command::Live(args)) => Config::try_from(args.live()).expect("a trace").view.names,
+            Some(Command::Report(args)) => ReportOptions::try_from(*args).expect("a report").names,
+            Some(Command::Diff(args)) => DifferenceOptions::try_from(args).expect("a difference").names,
+            Some(Command::Trend(args)) => TrendOptions::try_from(args).expect("a trend").names,
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// Names are abbreviated unless each of the commands that show some is told not to.
+    #[test]
+    fn everywhere() {
+        for command in ["-p 1", "", "live -p 1", "report a", "diff a b", "trend a b"] {
+            assert_eq!(style(command), NameStyle::Abbreviated, "{command}");
+            let told = format!("{command} --verbatim-names");
+            assert_eq!(style(&told), NameStyle::Verbatim, "{told}");
+        }
+    }
+}

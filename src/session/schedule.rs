@@ -1,0 +1,99 @@
+//! When reports are due, and which is the last. Pure: the time is given.
+
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+
+/// An interval that no trace sees the end of, in place of those that no clock can count.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// The times at which reports are due.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    interval: Duration,
+    count: Option<NonZeroU64>,
+    /// When the trace ends, whatever is due then.
+    end: Option<Instant>,
+    next: Instant,
+    made: u64,
+}
+
+impl Schedule {
+    /// As `config` says, from now on.
+    pub(super) fn begin(config: &Config, now: Instant) -> Self {
+        Self {
+            interval: config.interval.min(FOR_EVER),
+            count: config.count,
+            end: config.duration.map(|duration| now + duration.min(FOR_EVER)),
+            next: now,
+            made: 0,
+        }
+    }
+
+    /// The time of the next report: an interval after the last was due, however long that took; none is made up for.
+    pub(super) fn next(&mut self, now: Instant) -> Instant {
+        self.next = (self.next + self.interval).max(now);
+        self.end.map_or(self.next, |end| self.next.min(end)).max(now)
+    }
+
+    /// Counts a report, due by [`Schedule::next`]. Returns whether it is the last.
+    pub(super) fn is_last(&mut self) -> bool {
+        self.made += 1;
+        self.count.is_some_and(|count| self.made >= count.get())
+            || self.end.is_some_and(|end| self.next >= end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds after the begin at which reports are made, up to five, and whether the last of them ends the trace;
+    /// making one takes `cost` seconds.
+    fn reports(interval: u64, count: Option<u64>, duration: Option<u64>, cost: u64) -> (Vec<u64>, bool) {
+        let begin = Instant::now();
+        let config = Config {
+            interval: Duration::from_secs(interval),
+            count: count.and_then(NonZeroU64::new),
+            duration: duration.map(Duration::from_secs),
+            ..Config::of_process(1)
+        };
+        let mut schedule = Schedule::begin(&config, begin);
+        let (mut now, mut made) = (begin, Vec::new());
+        while made.len() < 5 {
+            now = schedule.next(now);
+            made.push((now - begin).as_secs());
+            if schedule.is_last() {
+                return (made, true);
+            }
+            now += Duration::from_secs(cost);
+        }
+        (made, false)
+    }
+
+    /// Reports come at intervals until there are enough, or until the time is over: then with a last one.
+    #[test]
+    fn ends() {
+        assert_eq!(reports(5, None, None, 0), (vec![5, 10, 15, 20, 25], false));
+        assert_eq!(reports(5, Some(2), None, 0), (vec![5, 10], true));
+        assert_eq!(reports(5, None, Some(12), 0), (vec![5, 10, 12], true));
+        assert_eq!(reports(5, None, Some(10), 0), (vec![5, 10], true));
+        assert_eq!(reports(5, Some(1), Some(12), 0), (vec![5], true));
+        assert_eq!(reports(60, None, Some(3), 0), (vec![3], true));
+    }
+
+    /// A report that takes longer than an interval delays the next, and the end.
+    #[test]
+    fn slow_reports() {
+        assert_eq!(reports(2, Some(3), None, 3), (vec![2, 5, 8], true));
+        assert_eq!(reports(2, None, Some(4), 3), (vec![2, 5], true));
+    }
+
+    /// Times beyond what clocks count are for ever.
+    #[test]
+    fn for_ever() {
+        let (made, ended) = reports(u64::MAX, Some(1), Some(u64::MAX), 0);
+        assert_eq!((made, ended), (vec![FOR_EVER.as_secs()], true));
+    }
+}

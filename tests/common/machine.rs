@@ -1,0 +1,86 @@
+//! What some tests need of the machine and a container may lack.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use super::program::directory;
+use super::tracefs;
+
+/// Set, a test fails for what is lacking, as `make test-fresh` and CI have it: nothing is left out unseen there.
+const REQUIRE: &str = "MEMLEAK_TEST_REQUIRE";
+
+#[derive(Clone, Copy, Debug)]
+pub enum Feature {
+    /// Mount, pid and network namespaces of root's.
+    Namespaces,
+    /// User namespaces of anybody's.
+    UserNamespaces,
+    /// An overlay over directories of the build: over another overlay, the kernel has none.
+    Overlay,
+    Tracefs,
+    /// Type information of the kernel.
+    Btf,
+}
+
+/// Whether the machine lacks what a test needs, which then has to return. Says so, captured or not.
+#[must_use]
+#[track_caller]
+pub fn lacks(feature: Feature) -> bool {
+    let Err(reason) = probe(feature) else {
+        return false;
+    };
+    let thread = std::thread::current();
+    let line = format!(
+        "note: {} is not run, for want of {feature:?}: {}\n",
+        thread.name().unwrap_or("a test"),
+        reason.trim()
+    );
+    assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set; {line}");
+    // What tests print is only shown of those that fail.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    true
+}
+
+fn probe(feature: Feature) -> Result<(), String> {
+    let unshare = |arguments: &[&str]| succeeds(Command::new("unshare").args(arguments));
+    match feature {
+        Feature::Namespaces => unshare(&["--mount", "--pid", "--net", "--fork", "--mount-proc", "true"]),
+        Feature::UserNamespaces => succeeds(Command::new("setpriv").args([
+            "--reuid",
+            "65534",
+            "--clear-groups",
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "true",
+        ])),
+        Feature::Overlay => {
+            const SCRIPT: &str = "mkdir lower upper work merged
+                mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged";
+            let thread = std::thread::current();
+            let place = directory(&format!("overlay-{}", thread.name().unwrap_or_default()));
+            succeeds(
+                Command::new("unshare")
+                    .current_dir(place)
+                    .args(["--mount", "sh", "-euc", SCRIPT]),
+            )
+        }
+        Feature::Tracefs => tracefs::mount(),
+        Feature::Btf => match Path::new("/sys/kernel/btf/vmlinux").exists() {
+            true => Ok(()),
+            false => Err("there is no /sys/kernel/btf/vmlinux".to_owned()),
+        },
+    }
+}
+
+fn succeeds(command: &mut Command) -> Result<(), String> {
+    let output = command
+        .output()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
