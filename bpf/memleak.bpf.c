@@ -223,6 +223,13 @@ MAPPING_CALL(munmap, CALL_MUNMAP)
 MAPPING_CALL(mremap, CALL_MREMAP)
 MAPPING_CALL(brk, CALL_BRK)
 
+/* Bytes of the queue of mapping calls that wait to be read. Run by user space. */
+SEC("syscall")
+int waiting_regions(void *ctx)
+{
+	return bpf_ringbuf_query(&region_events, BPF_RB_AVAIL_DATA);
+}
+
 /*
  * Kernel mode, loaded only then. The two programs of an event; see kernel_memory.bpf.h. `seen` counts what the
  * second one took.

@@ -4,6 +4,8 @@
 mod common;
 
 use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -12,8 +14,11 @@ use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
 use common::report::{Amount, Report, Stack};
 use memleak::cli::Cli;
+use memleak::collect::{CallMoment, RegionCall, RegionEvent};
 use memleak::config::Config;
+use memleak::regions::Regions;
 use memleak::session::{Session, Signals, storages};
+use memleak::target::maps::{MapsEntry, parse};
 use nix::unistd::{SysconfVar, sysconf};
 
 const RELEASE: [&str; 4] = [
@@ -266,45 +271,215 @@ fn maps(pid: u32) -> Vec<Range<u64>> {
     )
 }
 
-/// After thousands of random calls on four threads, failing ones among them, what is known to be mapped since the
-/// attach is what the kernel says, to the page.
+/// Where a program that tells its calls makes them, 64 pages.
+const WINDOW: u64 = 0x1000_0000_0000;
+
+/// A call that a program has made, and which pages of its window were mapped after it, as bits.
+struct Told {
+    event: RegionEvent,
+    mapped: u64,
+}
+
+impl Told {
+    fn parse(line: &str, number: u64) -> Self {
+        let mut words = line.split(' ');
+        let call = match words.next().expect("a system call").parse() {
+            Ok(libc::SYS_mmap) => RegionCall::Mmap,
+            Ok(libc::SYS_munmap) => RegionCall::Munmap,
+            Ok(libc::SYS_mremap) => RegionCall::Mremap,
+            _ => panic!("{line}"),
+        };
+        let words: Vec<_> = words.map(|word| u64::from_str_radix(word, 16)).collect();
+        let [
+            Ok(first),
+            Ok(second),
+            Ok(third),
+            Ok(fourth),
+            Ok(fifth),
+            Ok(result),
+            Ok(mapped),
+        ] = words[..]
+        else {
+            panic!("{line}");
+        };
+        let stack = u32::try_from(number).expect("few");
+        let event = RegionEvent {
+            instance: 1,
+            thread: 1,
+            call,
+            arguments: [first, second, third, fourth, fifth],
+            time: number,
+            moment: CallMoment::Ended { result, stack },
+        };
+        Self { event, mapped }
+    }
+
+    /// What the call makes of `owners`, the calls that mapped each page of the window, which are those before it.
+    fn follow(&self, owners: &mut [Option<u32>; 64]) {
+        let [first, second, third, flags, fifth] = self.event.arguments;
+        let CallMoment::Ended { result, stack } = self.event.moment else {
+            panic!("it has ended");
+        };
+        let pages = |start: u64, bytes: u64| {
+            let first = (start - WINDOW) / page();
+            usize::try_from(first).expect("small")..usize::try_from(first + bytes / page()).expect("small")
+        };
+        let before = *owners;
+        match self.event.call {
+            // Failed calls may have made room all the same.
+            _ if result > 4096_u64.wrapping_neg() => {}
+            RegionCall::Munmap => owners[pages(first, second)].fill(None),
+            RegionCall::Mmap => owners[pages(result, second)].fill(Some(stack)),
+            RegionCall::Mremap => {
+                let (old, new) = (pages(first, second), pages(result, third));
+                let is_placed = flags & 2 == 0;
+                if flags & 4 == 0 {
+                    owners[old.clone()].fill(None);
+                }
+                if is_placed && third <= second {
+                    // Nothing is looked at beyond the first address.
+                    new.for_each(|page| owners[page] = before[page].map(|_| stack));
+                } else if second == third {
+                    // At a given place, several mappings move, and what is between them does not.
+                    old.zip(new)
+                        .for_each(|(from, to)| owners[to] = before[from].map(|_| stack).or(before[to]));
+                } else {
+                    owners[new].fill(Some(stack));
+                }
+                assert_eq!(fifth < WINDOW, is_placed, "the flag");
+            }
+            RegionCall::Brk => panic!("none is made"),
+        }
+        for (number, owner) in owners.iter_mut().enumerate() {
+            let is_mapped = self.mapped >> number & 1 == 1;
+            assert!(owner.is_some() || !is_mapped, "page {number}: {:x?}", self.event);
+            *owner = owner.filter(|_| is_mapped);
+        }
+    }
+
+    /// The process's maps, as far as the window goes.
+    fn maps(&self) -> Vec<MapsEntry> {
+        let pages = (0..64).filter(|number| self.mapped >> number & 1 == 1);
+        let lines = pages.map(|number| {
+            let start = WINDOW + number * page();
+            format!("{start:x}-{:x} rw-p 00000000 00:00 0\n", start + page())
+        });
+        let text: String = lines.collect();
+        let entries = parse(text.as_bytes()).collect::<Result<_, _>>();
+        entries.expect("it is what the kernel writes")
+    }
+}
+
+/// After each of thousands of random calls, each page is known as that call's which mapped it last, by the kernel's own
+/// word; only calls that have failed leave doubt.
 #[test]
-fn random_calls_leave_what_the_kernel_says() {
-    common::program::require_root();
-    let path = compile(&directory("live_mmap-random"), "random_mappings.c", &RELEASE);
-    for seed in 1..=4 {
-        let mut program = Program::start(&path, &[&seed.to_string(), "5000"]);
-        program.expect("ready");
-        let pid = program.pid();
-        let arguments = ["memleak", "--mmap", "-p", &pid.to_string()];
-        let config: Config = Cli::try_parse_from(arguments)
-            .expect("it parses")
-            .trace
-            .try_into()
-            .expect("it makes sense");
-        let mut storages = storages();
-        let mut session = Session::start(&mut storages, &config).expect("it can be traced");
-        let before = maps(pid);
+fn each_call_does_what_the_kernel_does() {
+    let path = compile(&directory("live_mmap-told"), "random_mappings.c", &RELEASE);
+    for seed in 1..=8_u64 {
+        let output = Command::new(&path)
+            .args([&seed.to_string(), "4000", "1", "told"])
+            .output()
+            .expect("it runs");
+        assert!(output.status.success());
+        let mut regions = Regions::new(1000);
+        regions.know(&[], 0);
+        let mut owners = [None; 64];
+        for (number, line) in (1..).zip(String::from_utf8_lossy(&output.stdout).lines()) {
+            let told = Told::parse(line, number);
+            told.follow(&mut owners);
+            let begins = CallMoment::Begins { program_break: 0 };
+            for moment in [begins, told.event.moment] {
+                regions.apply(&RegionEvent { moment, ..told.event });
+            }
+            if regions.has_doubts() {
+                let CallMoment::Ended { result, .. } = told.event.moment else {
+                    panic!("it has ended");
+                };
+                assert!(result > 4096_u64.wrapping_neg(), "seed {seed}, {line}");
+                regions.settle(regions.mark(), &told.maps());
+            }
+            let mut known = [None; 64];
+            for (range, region) in regions.iter() {
+                for address in
+                    (range.start.get()..range.end.get()).step_by(usize::try_from(page()).expect("small"))
+                {
+                    let number = usize::try_from((address - WINDOW) / page()).expect("small");
+                    known[number] = Some(region.stack);
+                }
+            }
+            assert_eq!(known, owners, "seed {seed}, call {number}: {line}");
+        }
+    }
+}
+
+/// Has a program make `rounds` of random calls on four threads, `calls` on each, and compares after each round what is known
+/// to be mapped since the attach with what the kernel says.
+#[track_caller]
+fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows: &str) {
+    let arguments = [
+        &seed.to_string(),
+        &calls.to_string(),
+        &rounds.to_string(),
+        windows,
+    ];
+    let mut program = Program::start(path, &arguments);
+    program.expect("ready");
+    let pid = program.pid();
+    let arguments = ["memleak", "--mmap", "-p", &pid.to_string()];
+    let config: Config = Cli::try_parse_from(arguments)
+        .expect("it parses")
+        .trace
+        .try_into()
+        .expect("it makes sense");
+    let mut storages = storages();
+    let mut session = Session::start(&mut storages, &config).expect("it can be traced");
+    let before = maps(pid);
+    for round in 1..=rounds {
         program.tell("");
         let waiter = std::thread::spawn(move || {
             program.expect("done");
             program
         });
         while !waiter.is_finished() {
-            let soon = Instant::now() + Duration::from_millis(20);
+            let soon = Instant::now() + Duration::from_millis(5);
             session.follow(soon, &Signals::default()).expect("it goes on");
         }
-        let mut program = waiter.join().expect("it says that it is done");
+        program = waiter.join().expect("it says that it is done");
         let ours = session.regions().expect("it can be read");
         let ours = joined(
             ours.into_iter()
                 .map(|(_, range)| range.start.get()..range.end.get()),
         );
         let new = without(&maps(pid), &before);
-        assert!(new.len() > 30, "{new:x?}");
-        assert_eq!(without(&new, &ours), [], "mapped, and not known; seed {seed}");
-        assert_eq!(without(&ours, &new), [], "known, and not mapped; seed {seed}");
-        assert!(program.end().success());
+        let when = format!("{windows} windows, seed {seed}, round {round}");
+        // How many ranges that is, is chance: neighbours are one.
+        assert!(!new.is_empty(), "{when}: there is nothing to compare");
+        assert_eq!(without(&new, &ours), [], "mapped, and not known; {when}");
+        assert_eq!(without(&ours, &new), [], "known, and not mapped; {when}");
+        let not_seen = session.region_ends_not_seen();
+        assert_eq!(not_seen, 0, "found out by all maps, and not by calls; {when}");
+    }
+    assert!(program.end().success());
+}
+
+/// After each hundred of random calls on each of four threads, failing ones among them, what is known to be mapped since
+/// the attach is what the kernel says, to the page.
+#[test]
+fn random_calls_leave_what_the_kernel_says() {
+    common::program::require_root();
+    let path = compile(&directory("live_mmap-random"), "random_mappings.c", &RELEASE);
+    for seed in 1..=4 {
+        follow_random_calls(&path, seed, 100, 100, "own");
+    }
+}
+
+/// The same holds when all threads work on the same addresses, so that of many calls it is not told which was first.
+#[test]
+fn calls_that_cross_leave_what_the_kernel_says() {
+    common::program::require_root();
+    let path = compile(&directory("live_mmap-crossing"), "random_mappings.c", &RELEASE);
+    for seed in 1..=4 {
+        follow_random_calls(&path, seed, 100, 100, "shared");
     }
 }
 
@@ -316,7 +491,7 @@ fn calls_that_were_not_seen_are_counted() {
         return;
     }
     let path = compile(&directory("live_mmap-queue"), "random_mappings.c", &RELEASE);
-    let mut program = Program::start(&path, &["1", "60000"]);
+    let mut program = Program::start(&path, &["1", "60000", "1", "own"]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &["--mmap"]);
     memleak.signal("STOP");

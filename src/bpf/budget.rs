@@ -195,6 +195,7 @@ fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: Telling) -> 
         &programs.process_exit,
         &programs.process_fork,
         &programs.forget_blocks,
+        &programs.waiting_regions,
     ];
     let loaded = all.into_iter().filter(|program| program.autoload());
     loaded

@@ -344,6 +344,7 @@ fn leave_out_region_programs(object: &mut OpenMemleakSkel<'_>) {
         &mut programs.mremap_ends,
         &mut programs.brk_begins,
         &mut programs.brk_ends,
+        &mut programs.waiting_regions,
     ] {
         program.set_autoload(false);
     }

@@ -2,10 +2,14 @@
 
 use std::os::fd::AsFd;
 
-use libbpf_rs::{Link, ProgramMut};
+use libbpf_rs::{Link, ProgramInput, ProgramMut};
 
 use super::Kernel;
 use super::fdinfo::recursion_misses;
+use super::types::region_event;
+
+/// Bytes of a call in the queue: behind the kernel's header of eight.
+const QUEUED_BYTES: usize = size_of::<region_event>() + 8;
 
 /// The programs that follow mapping calls; dropping it ends that.
 pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
@@ -27,6 +31,17 @@ impl<'obj> Kernel<'obj> {
     pub fn missed_region_calls(&self) -> u64 {
         let missed = |program: &ProgramMut<'obj>| recursion_misses(program.as_fd());
         self.region_programs().into_iter().map(missed).sum()
+    }
+
+    /// Events in the queue of mapping calls that wait to be read, those among them that are still being written.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn waiting_region_events(&self) -> Result<usize, libbpf_rs::Error> {
+        let program = &self.skeleton.progs.waiting_regions;
+        let bytes = program.test_run(ProgramInput::default())?.return_value;
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX) / QUEUED_BYTES)
     }
 
     /// The ends first: an end tells all, a beginning alone does not.

@@ -119,7 +119,16 @@ impl Events {
         Ok(self.received.take())
     }
 
-    /// The mapping calls that came with what [`Events::wait`] returned, in their order.
+    /// Takes the mapping calls that have come since out of the queue. Other events are kept for [`Events::wait`].
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn consume(&self) -> Result<(), libbpf_rs::Error> {
+        self.ring.consume()
+    }
+
+    /// The mapping calls that have come, in their order.
     pub fn take_regions(&self) -> Vec<RegionEvent> {
         self.regions
             .as_ref()

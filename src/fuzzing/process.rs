@@ -106,10 +106,13 @@ pub(super) fn regions(bytes: &[u8]) {
         let Some(event) = RegionEvent::parse(&record) else {
             continue;
         };
-        let doubtful = regions.apply(&event);
+        regions.apply(&event);
         let maps: Vec<MapsEntry> = Vec::new();
-        if choices.byte() == 1 {
-            regions.retain_mapped(&doubtful, &maps);
+        match choices.byte() {
+            1 => drop(regions.settle(regions.mark(), &maps)),
+            2 => regions.know(&maps, event.time),
+            3 => regions.doubt_all(),
+            _ => {}
         }
         let mut end = 0;
         let mut bytes = 0;

@@ -78,26 +78,39 @@ impl<T: Copy> Intervals<T> {
 
     /// Gives the free parts of `range` a value; what is there stays. Returns the parts that were free.
     pub fn fill(&mut self, range: &Range<Avma>, value: T) -> Vec<Range<Avma>> {
-        let mut free = Vec::new();
-        let mut from = range.start;
-        let before = self.pieces.range(..=range.start).next_back();
-        if let Some((_, &(end, _))) = before {
-            from = from.max(end);
-        }
-        let inside = self.pieces.range(range.start..range.end.max(range.start));
-        for (&start, &(end, _)) in inside {
-            if start > from {
-                free.push(from..start);
-            }
-            from = from.max(end);
-        }
-        if from < range.end {
-            free.push(from..range.end);
-        }
+        let free = self.gaps(range);
         for part in &free {
             self.pieces.insert(part.start, (part.end, value));
         }
         free
+    }
+
+    /// The parts of `range` that have no value, ascending.
+    pub fn gaps(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
+        let mut free = Vec::new();
+        let mut from = range.start;
+        for (inside, _) in self.within(range) {
+            if inside.start > from {
+                free.push(from..inside.start);
+            }
+            from = inside.end;
+        }
+        if from < range.end {
+            free.push(from..range.end);
+        }
+        free
+    }
+
+    /// The parts of `range` that have values, ascending.
+    pub fn within(&self, range: &Range<Avma>) -> impl Iterator<Item = (Range<Avma>, T)> + use<'_, T> {
+        let Range { start, end } = *range;
+        let before = self.pieces.range(..start).next_back();
+        let inside = self.pieces.range(start..end.max(start));
+        let overlapping = before.into_iter().chain(inside);
+        overlapping.filter_map(move |(&first, &(last, value))| {
+            let part = first.max(start)..last.min(end);
+            (!part.is_empty()).then_some((part, value))
+        })
     }
 
     /// Makes `at` a boundary of pieces if it lies in one.

@@ -1,5 +1,6 @@
-//! What a mapping call does to addresses: from its arguments and its result, and the size of pages. Pure otherwise; the rules are those of mmap(2),
-//! munmap(2), mremap(2) and brk(2), where these are silent those of the kernel's mm/mmap.c and mm/mremap.c.
+//! What a mapping call does to addresses: from its arguments and its result, and the size of pages. Pure otherwise; the
+//! rules are those of mmap(2), munmap(2), mremap(2) and brk(2), where these are silent those of the kernel's mm/mmap.c
+//! and mm/mremap.c.
 
 use std::ops::Range;
 
@@ -75,12 +76,65 @@ pub(super) fn moves(event: &RegionEvent) -> Option<Avma> {
     (event.call == RegionCall::Mremap).then(|| Avma::new(event.arguments[0]))
 }
 
-/// What `mremap` moves without changing its length: such a move may span several mappings and what is between them
-/// (Linux 6.17).
-pub(super) fn moved_as_is(event: &RegionEvent) -> Option<Range<Avma>> {
-    let [old, old_length, new_length, flags, _] = event.arguments;
-    let is = event.call == RegionCall::Mremap && flags & MREMAP_FIXED != 0 && old_length == new_length;
-    is.then(|| whole_pages(old, old_length, pages::bytes())).flatten()
+/// What `mremap` does to addresses that need not all be mapped. That is, first, a move to a given address that keeps its
+/// length. What it moves may be several mappings (Linux 6.17): then what is between them is not moved, and what is mapped
+/// at its place in the destination stays (mm/mremap.c, `remap_move`). Second, a call that makes nothing longer and moves
+/// nothing: the kernel looks at the first address only, and unmaps what is beyond the new length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) source: Range<Avma>,
+    destination: Avma,
+    /// What it takes away, but for what it moves over.
+    pub(super) takes: Option<Range<Avma>>,
+}
+
+impl Move {
+    /// Whether the addresses stay what they are.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.destination == self.source.start
+    }
+
+    /// Where addresses of the source are moved to.
+    pub(super) fn moved(&self, part: &Range<Avma>) -> Range<Avma> {
+        let to = |address: Avma| {
+            self.destination
+                .wrapping_add(address.offset_from(self.source.start))
+        };
+        to(part.start)..to(part.end)
+    }
+}
+
+/// The move that a call makes, if it is one of these. `page` is the size of the pages that it moves.
+pub(super) fn moved_as_is(event: &RegionEvent, page: u64) -> Option<Move> {
+    let [old, old_length, new_length, flags, new] = event.arguments;
+    if event.call != RegionCall::Mremap {
+        return None;
+    }
+    let leaves = flags & MREMAP_DONTUNMAP != 0;
+    let pages = |start, length| whole_pages(start, length, page);
+    match flags & MREMAP_FIXED != 0 {
+        true if old_length == new_length => Some(Move {
+            source: pages(old, old_length)?,
+            destination: pages(new, new_length)?.start,
+            takes: pages(old, old_length).filter(|_| !leaves),
+        }),
+        false if old_length >= new_length && !leaves => Some(Move {
+            source: pages(old, new_length)?,
+            destination: Avma::new(old),
+            takes: pages(old, old_length),
+        }),
+        _ => None,
+    }
+}
+
+/// Whether what an ended call gives is at addresses that the kernel chose, which were free.
+pub(super) fn is_placed(event: &RegionEvent) -> bool {
+    let [old, _, _, flags, _] = event.arguments;
+    match (event.call, event.moment) {
+        (RegionCall::Mmap, _) => !replaces(flags),
+        (RegionCall::Mremap, CallMoment::Ended { result, .. }) => flags & MREMAP_FIXED == 0 && result != old,
+        _ => false,
+    }
 }
 
 /// The size of the pages that `mmap` with these flags maps; lengths are rounded up to it. `MAP_HUGETLB` without a size

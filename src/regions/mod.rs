@@ -1,16 +1,26 @@
 //! Mappings of a process, made and taken away by its calls since tracing began.
 //!
 //! Pure: [`RegionEvent`]s in, totals per stack out. An address belongs to the call that mapped it last, however it was
-//! cut since: a mapping ends when its last page is unmapped. What was mapped before tracing began is not known; calls
+//! cut since: a mapping ends when its last page is unmapped. What was mapped before tracing began is nobody's; calls
 //! that unmap it are counted.
 //!
 //! What a call takes away leaves when the call begins, since another thread can map there before it has ended; it
 //! comes back if the call fails. What a call gives enters when it has ended. As `realloc` does, `mremap` makes a
 //! mapping of its own, all of which is its caller's.
+//!
+//! # What calls do not say
+//!
+//! What a failed call has unmapped all the same, and which of two calls on the same addresses was first when each began
+//! before the other had ended. Such addresses are kept as mapped, and are *doubtful* from then on, wherever they are moved
+//! to, until a call that is sure maps or unmaps them, or the process's maps are looked at. Maps are read while calls go on:
+//! they say nothing of addresses that a call has touched since what was taken in. So who reads them takes note of
+//! [`Regions::mark`] before, takes in all calls that had begun by the time that they were read, and then
+//! [settles](Regions::settle) what was doubtful at the mark and is so still.
 
 pub mod intervals;
 mod kind;
 mod meaning;
+mod progress;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +33,7 @@ use crate::collect::{Amount, CallMoment, RegionCall, RegionEvent, RegionKind};
 use crate::pages;
 use crate::target::maps::MapsEntry;
 use intervals::Intervals;
+use progress::{InProgress, Moved, Taken};
 
 /// What a call mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,19 +52,6 @@ pub struct Region {
 
 /// Names a mapping; never used again.
 type RegionId = u64;
-
-/// What a call in progress has taken away, to come back if it fails.
-#[derive(Clone, Debug)]
-struct InProgress {
-    call: RegionCall,
-    arguments: [u64; 5],
-    /// Whether there is anything that it unmaps.
-    unmaps: bool,
-    /// It moves addresses that are not all known to be mapped: what is not is not mapped after the move either.
-    moves_gaps: bool,
-    taken: Vec<(Range<Avma>, RegionId, Region)>,
-    program_break: Option<u64>,
-}
 
 /// What became of all mappings of a stack that are of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +81,14 @@ pub struct Regions {
     live: Intervals<RegionId>,
     regions: HashMap<RegionId, Region>,
     next: RegionId,
+    /// What was mapped before, and is still.
+    before: Intervals<()>,
+    /// As of when that is known, in the time of calls.
+    known_since: u64,
+    /// Addresses that need not be mapped though they are known, with the number of the event since which.
+    doubtful: Intervals<u64>,
+    /// Events taken in.
+    taken_in: u64,
     /// By thread.
     in_progress: HashMap<u32, InProgress>,
     unmapped: BTreeMap<(u32, RegionKind), Amount>,
@@ -99,6 +105,10 @@ impl Regions {
             live: Intervals::default(),
             regions: HashMap::new(),
             next: 0,
+            before: Intervals::default(),
+            known_since: u64::MAX,
+            doubtful: Intervals::default(),
+            taken_in: 0,
             in_progress: HashMap::new(),
             unmapped: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -118,74 +128,167 @@ impl Regions {
         pieces.filter_map(|(range, id)| Some((range, self.regions.get(&id)?)))
     }
 
-    /// Follows a call. Returns addresses of which some may not be mapped all the same: a failed call may have unmapped
-    /// them, or a move had gaps. What is said of them must be compared with the process's maps.
-    pub fn apply(&mut self, event: &RegionEvent) -> Vec<Range<Avma>> {
+    /// Says what was mapped at `time`, in the time of calls: what of it is nobody's was there before.
+    pub fn know(&mut self, maps: &[MapsEntry], time: u64) {
+        for entry in maps {
+            for free in self.live.gaps(&entry.range) {
+                self.before.fill(&free, ());
+            }
+        }
+        self.known_since = time;
+    }
+
+    /// Whether [`Regions::know`] was called.
+    pub fn knows_before(&self) -> bool {
+        self.known_since < u64::MAX
+    }
+
+    /// Follows a call.
+    pub fn apply(&mut self, event: &RegionEvent) {
+        self.taken_in += 1;
         match event.moment {
             CallMoment::Begins { program_break } => {
                 let program_break = (event.call == RegionCall::Brk).then_some(program_break);
                 let progress = self.begin(event, program_break);
                 self.in_progress.insert(event.thread, progress);
-                Vec::new()
             }
-            CallMoment::Ended { stack, .. } => self.end(event, stack),
+            CallMoment::Ended { stack, .. } => {
+                self.events.calls += 1;
+                let begun = self.in_progress.remove(&event.thread);
+                let begun = begun.filter(|begun| begun.is_of(event));
+                if meaning::has_failed(event) {
+                    self.events.failed += 1;
+                    self.fail(event, begun);
+                } else {
+                    self.succeed(event, stack, begun);
+                }
+            }
         }
     }
 
     fn begin(&mut self, event: &RegionEvent, program_break: Option<u64>) -> InProgress {
-        let ranges = meaning::taken(event, |address| self.page_at(address));
-        let moved = meaning::moved_as_is(event);
-        let moves_gaps = moved.is_some_and(|range| !self.live.covers(&range));
-        let taken = ranges.iter().flat_map(|range| self.unmap(range)).collect();
-        InProgress {
-            call: event.call,
-            arguments: event.arguments,
-            unmaps: !ranges.is_empty(),
-            moves_gaps,
-            taken,
-            program_break,
+        let takes = meaning::taken(event, |address| self.page_at(address));
+        let page = self.page_at(Avma::new(event.arguments[0]));
+        let moved = meaning::moved_as_is(event, page).map(|what| self.moved(event, what));
+        let mut progress = InProgress::new(event, takes, moved, program_break);
+        for range in &progress.takes {
+            progress.taken.add(self.unmap(range));
+        }
+        progress
+    }
+
+    /// What a move moves: all that is mapped in its source. Where that is not known, it is moved with doubt.
+    fn moved(&self, event: &RegionEvent, what: meaning::Move) -> Moved {
+        let source = &what.source;
+        let mut parts = Intervals::default();
+        for (range, _) in self.live.within(source) {
+            parts.fill(&range, ());
+        }
+        for (range, ()) in self.before.within(source) {
+            parts.fill(&range, ());
+        }
+        let mut doubtful: Vec<_> = self.doubtful.within(source).map(|(range, _)| range).collect();
+        let others = self.in_progress.values();
+        let mut unknown: Vec<_> = others.flat_map(|other| other.taken.within(source)).collect();
+        // The kernel refuses to move what does not begin with a mapping.
+        if event.time <= self.known_since || parts.at(source.start).is_none() {
+            unknown.push(source.clone());
+        }
+        for range in unknown {
+            doubtful.extend(parts.fill(&range, ()));
+        }
+        let parts = parts.iter().map(|(range, ())| range).collect();
+        Moved {
+            what,
+            parts,
+            doubtful,
         }
     }
 
-    fn end(&mut self, event: &RegionEvent, stack: u32) -> Vec<Range<Avma>> {
-        self.events.calls += 1;
-        let begun = self.in_progress.remove(&event.thread);
-        let begun = begun.filter(|begun| begun.call == event.call && begun.arguments == event.arguments);
-        if meaning::has_failed(event) {
-            self.events.failed += 1;
-            let taken = begun.map(|begun| begun.taken).unwrap_or_default();
-            for (range, id, region) in &taken {
-                self.put_back(range, *id, region);
-            }
-            let doubtful = matches!(event.call, RegionCall::Mmap | RegionCall::Mremap);
-            let taken = taken.into_iter().filter(|_| doubtful);
-            return taken.map(|(range, ..)| range).collect();
+    /// Where what was moved is now, and what of that need not be mapped.
+    fn given_by_move(&self, begun: &InProgress, moved: &Moved) -> (Vec<Range<Avma>>, Vec<Range<Avma>>) {
+        let others = self.in_progress.values();
+        // What other calls may have mapped or unmapped in the source before it was moved.
+        let crossed = others.flat_map(|other| other.touched_in(&moved.what.source));
+        let crossed = crossed.chain(begun.crossed_in(&moved.what.source));
+        let crossed: Vec<_> = crossed.map(|range| moved.what.moved(&range)).collect();
+        let mut given = Intervals::default();
+        for part in &moved.parts {
+            given.fill(&moved.what.moved(part), ());
         }
-        // The pages of what is moved, which is not there any more.
-        let moved = meaning::moves(event);
-        let old = moved.and_then(|old| match &begun {
-            Some(begun) => begun
-                .taken
-                .iter()
-                .find(|(range, ..)| range.contains(&old))
-                .map(|taken| taken.2),
-            None => None,
+        for range in crossed.iter().flat_map(|range| self.live.gaps(range)) {
+            given.fill(&range, ());
+        }
+        let doubtful = moved.doubtful.iter().map(|range| moved.what.moved(range));
+        let doubtful = doubtful.chain(crossed).collect();
+        (given.iter().map(|(range, ())| range).collect(), doubtful)
+    }
+
+    fn fail(&mut self, event: &RegionEvent, begun: Option<InProgress>) {
+        let is_sure = matches!(event.call, RegionCall::Munmap | RegionCall::Brk);
+        let Some(begun) = begun else {
+            // What it took away is told with its beginning, which was not.
+            let takes = meaning::taken(event, |address| self.page_at(address));
+            for range in takes.iter().filter(|_| !is_sure) {
+                self.doubt(range);
+            }
+            return;
+        };
+        self.put_back(&begun.taken);
+        for range in begun.taken.ranges() {
+            if !is_sure {
+                self.doubt(&range);
+            }
+            self.doubt_crossed(event, &range);
+        }
+        self.cross(&begun);
+    }
+
+    fn succeed(&mut self, event: &RegionEvent, stack: u32, begun: Option<InProgress>) {
+        // The mapping that is moved, which is not there any more.
+        let old = meaning::moves(event).and_then(|old| {
+            let in_progress = begun.iter().chain(self.in_progress.values());
+            let mut taken = in_progress.filter_map(|call| call.taken.at(old));
+            taken.next().or_else(|| self.at(old))
         });
-        let old = old.or_else(|| self.at(moved?));
-        let page_at = |_| old.map_or(pages::bytes(), |old| old.page);
         let begun = match begun {
             Some(begun) => begun,
             None => self.begin(event, None),
         };
-        let counts = matches!(event.call, RegionCall::Munmap | RegionCall::Mremap);
-        if counts && begun.unmaps && begun.taken.is_empty() {
+        if begun.time <= self.known_since {
+            // What was there before was looked at while the call went on.
+            for range in &begun.takes {
+                self.before.take(range);
+            }
+        }
+        if begun
+            .gives_up
+            .as_ref()
+            .is_some_and(|range| !begun.taken.has_of(range))
+        {
             self.events.unknown += 1;
         }
-        let Some(range) = meaning::given(event, begun.program_break, page_at) else {
-            return Vec::new();
+        let page_at = |_| old.map_or(pages::bytes(), |old| old.page);
+        let (given, doubtful) = match &begun.moved {
+            Some(moved) => self.given_by_move(&begun, moved),
+            None => {
+                let given = meaning::given(event, begun.program_break, page_at);
+                (Vec::from_iter(given), Vec::new())
+            }
         };
-        self.map(&range, Self::asked_for(event, old, stack));
-        Some(range).filter(|_| begun.moves_gaps).into_iter().collect()
+        if !given.is_empty() {
+            self.map(&given, Self::asked_for(event, old, stack));
+        }
+        for range in &doubtful {
+            self.doubt(range);
+        }
+        for range in &given {
+            self.doubt_crossed(event, range);
+        }
+        if event.call == RegionCall::Brk {
+            self.cross_breaks(event, &begun);
+        }
+        self.cross(&begun);
     }
 
     fn asked_for(event: &RegionEvent, old: Option<Region>, stack: u32) -> Region {
@@ -214,10 +317,13 @@ impl Regions {
         self.at(address).map_or(pages::bytes(), |region| region.page)
     }
 
-    /// Enters a new mapping. What is known to be there was unmapped by a call that was not seen.
-    fn map(&mut self, range: &Range<Avma>, region: Region) {
-        self.unmap(range);
-        let bytes = range.end.offset_from(range.start);
+    /// Enters a new mapping, of one or more pieces. What is known to be there was unmapped by a call that was not seen.
+    fn map(&mut self, pieces: &[Range<Avma>], region: Region) {
+        for range in pieces {
+            self.unmap(range);
+        }
+        let bytes = pieces.iter().map(|range| range.end.offset_from(range.start));
+        let bytes = bytes.fold(0, u64::saturating_add);
         if self.live.len() >= self.capacity {
             add(
                 self.lost.entry((region.stack, region.kind)).or_default(),
@@ -227,7 +333,9 @@ impl Regions {
         }
         let id = self.next;
         self.next += 1;
-        self.live.fill(range, id);
+        for range in pieces {
+            self.live.fill(range, id);
+        }
         self.regions.insert(
             id,
             Region {
@@ -237,9 +345,11 @@ impl Regions {
         );
     }
 
-    fn unmap(&mut self, range: &Range<Avma>) -> Vec<(Range<Avma>, RegionId, Region)> {
+    fn unmap(&mut self, range: &Range<Avma>) -> Taken {
+        self.doubtful.take(range);
+        let before = self.before.take(range);
         let taken = self.live.take(range);
-        let mut known = Vec::with_capacity(taken.len());
+        let mut ours = Vec::with_capacity(taken.len());
         for (range, id) in taken {
             let Some(region) = self.regions.get_mut(&id) else {
                 continue;
@@ -254,13 +364,25 @@ impl Regions {
             if is_gone {
                 self.regions.remove(&id);
             }
-            known.push((range, id, region));
+            ours.push((range, id, region));
         }
-        known
+        let before = before.into_iter().map(|(range, ())| range).collect();
+        Taken { ours, before }
     }
 
-    /// Undoes an [`Regions::unmap`], as far as nothing is there by now.
-    fn put_back(&mut self, range: &Range<Avma>, id: RegionId, region: &Region) {
+    /// Undoes what [`Regions::unmap`] did, as far as nothing is there by now.
+    fn put_back(&mut self, taken: &Taken) {
+        for (range, id, region) in &taken.ours {
+            self.put_back_ours(range, *id, region);
+        }
+        for range in &taken.before {
+            for free in self.live.gaps(range) {
+                self.before.fill(&free, ());
+            }
+        }
+    }
+
+    fn put_back_ours(&mut self, range: &Range<Avma>, id: RegionId, region: &Region) {
         let free = self.live.fill(range, id);
         let bytes: u64 = free.iter().map(|part| part.end.offset_from(part.start)).sum();
         if bytes == 0 {
@@ -275,28 +397,87 @@ impl Regions {
         left.left += bytes;
     }
 
-    /// Lets go of what `maps`, the process's own (ascending), do not have: it was unmapped by calls that were not
-    /// seen. Only inside `doubtful`. Returns how many bytes that was.
-    pub fn retain_mapped(&mut self, doubtful: &[Range<Avma>], maps: &[MapsEntry]) -> u64 {
-        let mut gone = 0;
-        for range in doubtful {
+    fn doubt(&mut self, range: &Range<Avma>) {
+        self.doubtful.take(range);
+        self.doubtful.fill(range, self.taken_in);
+    }
+
+    /// Doubts all that is known.
+    pub fn doubt_all(&mut self) {
+        self.doubt(&(Avma::new(0)..Avma::new(u64::MAX)));
+    }
+
+    /// Doubts what of `range`, which a call that ends has given or given back, other calls may have taken since.
+    fn doubt_crossed(&mut self, event: &RegionEvent, range: &Range<Avma>) {
+        let is_placed = meaning::is_placed(event);
+        let others = self.in_progress.values_mut();
+        let crossed: Vec<_> = others
+            .flat_map(|other| other.cross_given(range, is_placed))
+            .collect();
+        for range in crossed {
+            self.doubt(&range);
+        }
+    }
+
+    /// Sees to other calls on the same addresses as one that ends: which acted first is not known.
+    fn cross(&mut self, ended: &InProgress) {
+        for other in self.in_progress.values_mut() {
+            other.cross(ended);
+        }
+        for range in &ended.crossed {
+            self.doubt(range);
+        }
+    }
+
+    /// When two calls of `brk` are in progress at once, one may have raised what the other had lowered.
+    fn cross_breaks(&mut self, event: &RegionEvent, ended: &InProgress) {
+        if ended.has_crossed_break {
+            self.put_back(&ended.taken);
+            for range in ended.taken.ranges() {
+                self.doubt(&range);
+            }
+        }
+        let others = self.in_progress.values_mut();
+        for other in others.filter(|other| other.call == RegionCall::Brk) {
+            other.cross_break(event);
+        }
+    }
+
+    /// How much was taken in so far.
+    pub fn mark(&self) -> u64 {
+        self.taken_in
+    }
+
+    /// Whether there is anything that should be compared with the process's maps.
+    pub fn has_doubts(&self) -> bool {
+        !self.doubtful.is_empty()
+    }
+
+    /// Pieces that may not be mapped.
+    pub fn in_doubt(&self) -> usize {
+        let doubtful = self.doubtful.iter();
+        doubtful.map(|(range, _)| self.live.within(&range).count()).sum()
+    }
+
+    /// Lets go of what was doubtful at the mark and is so still, as far as `maps`, the process's own (ascending), do not
+    /// have it. They must be younger than the mark, and all calls that had begun by the time that they were read must
+    /// have been taken in since. Returns how much of ours that was, in pieces.
+    pub fn settle(&mut self, mark: u64, maps: &[MapsEntry]) -> Amount {
+        let doubtful = self.doubtful.iter();
+        let due: Vec<_> = doubtful.filter(|&(_, since)| since <= mark).collect();
+        let mut gone = Amount::default();
+        for (range, _) in due {
+            self.doubtful.take(&range);
             let mut from = range.start;
             let first = maps.partition_point(|entry| entry.range.end <= range.start);
             let inside = maps.get(first..).unwrap_or_default().iter();
             for entry in inside.take_while(|entry| entry.range.start < range.end) {
-                gone += self.forget(&(from..entry.range.start));
+                add(&mut gone, self.unmap(&(from..entry.range.start)).amount());
                 from = entry.range.end;
             }
-            gone += self.forget(&(from..range.end));
+            add(&mut gone, self.unmap(&(from..range.end)).amount());
         }
         gone
-    }
-
-    fn forget(&mut self, range: &Range<Avma>) -> u64 {
-        let gone = self.unmap(range);
-        gone.iter()
-            .map(|(range, ..)| range.end.offset_from(range.start))
-            .sum()
     }
 
     /// Totals by stack and kind. `maps` are the process's own now, ascending; without them, mappings are what they

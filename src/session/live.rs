@@ -188,11 +188,12 @@ impl<'obj> Live<'obj> {
             self.add_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
-        match &mut self.regions {
+        if let Some(regions) = &mut self.regions {
             // Once walks have what they need: what comes before is older than the trace.
-            Some(regions) => regions.start(&self.kernel),
-            None => Ok(()),
+            regions.start(&self.kernel)?;
+            self.know_regions();
         }
+        Ok(())
     }
 
     /// Begins to trace a process that runs: its mappings are published, then its probes attached.

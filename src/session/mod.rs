@@ -263,6 +263,12 @@ impl<'obj> Session<'obj> {
         Ok(self.live.all_regions())
     }
 
+    /// With `--mmap`: pieces that turned out not to be mapped though no call was seen that unmapped them.
+    pub fn region_ends_not_seen(&self) -> u64 {
+        let ledger = self.live.regions.as_ref();
+        ledger.map_or(0, regions::Ledger::ends_not_seen)
+    }
+
     /// Reads what programs say of the code that they generated; what an ended one said last stays.
     fn read_perf_maps(&mut self) {
         let generates = |mappings: &Mappings| {

@@ -1,9 +1,9 @@
 //! Mappings instead of blocks (`--mmap`): follows the mapping calls of each instance, and puts what became of the
 //! mappings in the place of an allocator's totals.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use unwind_tables::addr::Avma;
@@ -11,7 +11,7 @@ use unwind_tables::addr::Avma;
 use super::live::Live;
 use super::process::Process;
 use crate::allocator::{FUNCTIONS, Role};
-use crate::bpf::{Kernel, RegionWatch};
+use crate::bpf::{Kernel, RegionWatch, monotonic_nanoseconds};
 use crate::collect::{Amount, Counter, Counters, Held, RegionKind, Snapshot, StackTotals, stack_of};
 use crate::regions::{RegionTotals, Regions};
 use crate::symbolize::{CodeObject, Symbolizer};
@@ -21,6 +21,21 @@ use crate::target::maps::MapsEntry;
 /// Frames among which an allocator's function is looked for.
 const ALLOCATOR_FRAMES: usize = 12;
 
+/// How often maps are read for a report, while calls go on.
+const MOST_READINGS: usize = 8;
+
+/// For how long a call that is being written is waited for.
+const MOST_WRITING: Duration = Duration::from_millis(100);
+
+/// What is compared with the processes' maps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// What calls left in doubt.
+    Doubtful,
+    /// All that is known to be mapped.
+    All,
+}
+
 /// The mappings of all instances.
 pub(super) struct Ledger {
     /// By instance.
@@ -29,6 +44,8 @@ pub(super) struct Ledger {
     capacity: usize,
     /// Calls that were not told, as of the last look.
     untold: u64,
+    /// Pieces that turned out not to be mapped though no call was seen that unmapped them.
+    not_told: u64,
     watch: Option<RegionWatch>,
 }
 
@@ -39,6 +56,7 @@ impl Ledger {
             regions: BTreeMap::new(),
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
             untold: 0,
+            not_told: 0,
             watch: None,
         }
     }
@@ -69,6 +87,23 @@ impl Ledger {
         (calls.sum(), live.sum())
     }
 
+    /// Has an instance's mappings known, if they can be read and are not known yet.
+    fn know(&mut self, kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u32) {
+        let capacity = self.capacity;
+        let entry = self.regions.entry(instance);
+        let regions = entry.or_insert_with(|| Regions::new(capacity));
+        if !regions.knows_before()
+            && let Some(maps) = maps_of(kernel, processes, instance)
+        {
+            regions.know(&maps, monotonic_nanoseconds());
+        }
+    }
+
+    /// Pieces that turned out not to be mapped though no call was seen that unmapped them.
+    pub(super) fn ends_not_seen(&self) -> u64 {
+        self.not_told
+    }
+
     /// Begins to follow.
     pub(super) fn start(&mut self, kernel: &Kernel<'_>) -> anyhow::Result<()> {
         let watch = kernel.watch_regions().context(
@@ -80,70 +115,134 @@ impl Ledger {
     }
 }
 
-/// The maps of a process that runs; `None` if it has none any more.
-fn maps_of(processes: &BTreeMap<u32, Process>, instance: u32) -> Option<Vec<MapsEntry>> {
-    let target = processes.get(&instance)?.target.as_ref()?;
-    target.read_maps().ok().filter(|maps| !maps.is_empty())
+/// The maps of an instance that goes on; `None` if it has none any more.
+fn maps_of(kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u32) -> Option<Vec<MapsEntry>> {
+    let process = processes.get(&instance)?;
+    let maps = process.target.as_ref()?.read_maps().ok()?;
+    // Asked afterwards: what its process executes has other mappings.
+    let slot = process.instance.slot;
+    let is_its_own = kernel.publisher.begin_reading(slot).instance() == instance;
+    Some(maps).filter(|maps| is_its_own && !maps.is_empty())
 }
 
 impl Live<'_> {
-    /// Takes in the mapping calls that came since the last time.
-    pub(super) fn follow_regions(&mut self) -> anyhow::Result<()> {
+    /// Has what the processes have mapped by now known as theirs from before: calls are followed from now on.
+    pub(super) fn know_regions(&mut self) {
         let Some(ledger) = &mut self.regions else {
-            return Ok(());
+            return;
         };
-        let mut doubtful: BTreeMap<u32, Vec<Range<Avma>>> = BTreeMap::new();
-        for event in self.events.take_regions() {
-            let capacity = ledger.capacity;
-            let regions = ledger
-                .regions
-                .entry(event.instance)
-                .or_insert_with(|| Regions::new(capacity));
-            let ranges = regions.apply(&event);
-            if !ranges.is_empty() {
-                doubtful.entry(event.instance).or_default().extend(ranges);
-            }
+        for &instance in self.processes.keys() {
+            ledger.know(&self.kernel, &self.processes, instance);
         }
-        for (instance, ranges) in doubtful {
-            if let (Some(maps), Some(regions)) = (
-                maps_of(&self.processes, instance),
-                ledger.regions.get_mut(&instance),
-            ) {
-                regions.retain_mapped(&ranges, &maps);
-            }
-        }
+    }
+
+    /// Takes in the mapping calls that came since the last time, and finds out what they left in doubt.
+    pub(super) fn follow_regions(&mut self) -> anyhow::Result<()> {
+        self.take_in_calls();
+        self.settle_doubts(Scope::Doubtful)?;
         Ok(())
     }
 
-    /// Takes in all mapping calls up to now. Those that were lost are made up for as far as the processes' maps say
-    /// what is not mapped any more. Returns how many were lost.
+    /// Returns how many events there were.
+    fn take_in_calls(&mut self) -> usize {
+        let Some(ledger) = &mut self.regions else {
+            return 0;
+        };
+        let events = self.events.take_regions();
+        let instances: BTreeSet<_> = events.iter().map(|event| event.instance).collect();
+        for instance in instances {
+            ledger.know(&self.kernel, &self.processes, instance);
+        }
+        for event in &events {
+            if let Some(regions) = ledger.regions.get_mut(&event.instance) {
+                regions.apply(event);
+            }
+        }
+        events.len()
+    }
+
+    /// Compares what is known to be mapped with the processes' maps, as far as no call has touched it meanwhile. Returns what turned
+    /// out not to be mapped; `None` if nothing was compared.
+    fn settle_doubts(&mut self, scope: Scope) -> anyhow::Result<Option<Amount>> {
+        let Some(ledger) = &mut self.regions else {
+            return Ok(None);
+        };
+        let mut read = Vec::new();
+        for (&instance, regions) in &mut ledger.regions {
+            let is_due = scope == Scope::All || regions.has_doubts();
+            let maps = is_due.then(|| maps_of(&self.kernel, &self.processes, instance));
+            let Some(maps) = maps.flatten() else {
+                continue;
+            };
+            if scope == Scope::All {
+                regions.doubt_all();
+            }
+            read.push((instance, regions.mark(), maps));
+        }
+        if read.is_empty() || !self.take_in_begun_calls()? {
+            return Ok(None);
+        }
+        let ledger = self.regions.iter_mut();
+        let mut all = ledger.flat_map(|ledger| &mut ledger.regions);
+        let settled = all.by_ref().filter_map(|(instance, regions)| {
+            let (_, mark, maps) = read.iter().find(|(read, ..)| read == instance)?;
+            Some(regions.settle(*mark, maps))
+        });
+        Ok(Some(settled.sum()))
+    }
+
+    /// Takes in all calls that have begun by now. Returns whether that was possible: the kernel side writes in turn, and
+    /// who has the turn may be waiting for a CPU.
+    fn take_in_begun_calls(&mut self) -> anyhow::Result<bool> {
+        let waiting = self.kernel.waiting_region_events();
+        let mut waiting = waiting.context("cannot ask for mapping calls that wait")?;
+        let deadline = Instant::now() + MOST_WRITING;
+        while waiting > 0 {
+            self.events.consume().context("cannot read mapping calls")?;
+            waiting = waiting.saturating_sub(self.take_in_calls());
+            if Instant::now() > deadline {
+                return Ok(waiting == 0);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes in all mapping calls up to now, and compares all that is known to be mapped with the processes' maps. Those
+    /// that were lost are made up for as far as these say what is not mapped any more. Returns how many were lost.
     pub(super) fn settle_regions(&mut self) -> anyhow::Result<u64> {
         if self.regions.is_none() {
             return Ok(0);
         }
         let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
         self.react(&events)?;
-        self.follow_regions()?;
+        self.take_in_calls();
+        let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
+        let untold = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
+        self.settle_all_doubts()?;
+        let gone = self.settle_doubts(Scope::All)?.unwrap_or_default();
         let Some(ledger) = &mut self.regions else {
             return Ok(0);
         };
-        let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
-        let untold = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
-        if untold > ledger.untold {
+        ledger.not_told += gone.blocks;
+        if untold > ledger.untold || gone.blocks > 0 {
             ledger.untold = untold;
-            let everything = [Avma::new(0)..Avma::new(u64::MAX)];
-            let mut gone = 0;
-            for (&instance, regions) in &mut ledger.regions {
-                if let Some(maps) = maps_of(&self.processes, instance) {
-                    gone += regions.retain_mapped(&everything, &maps);
-                }
-            }
             tracing::warn!(
-                "{untold} mapping calls were not seen: {gone} B turned out not to be mapped any more; what was \
-                 unmapped and mapped again in the meantime is charged to the stack that mapped it first"
+                "{untold} mapping calls were not seen: {} B turned out not to be mapped any more; what was \
+                 unmapped and mapped again in the meantime is charged to the stack that mapped it first",
+                gone.bytes
             );
         }
         Ok(untold)
+    }
+
+    /// Compares with the processes' maps until nothing is in doubt that they can tell.
+    fn settle_all_doubts(&mut self) -> anyhow::Result<()> {
+        for _ in 0..MOST_READINGS {
+            if self.settle_doubts(Scope::Doubtful)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// All that is mapped since the attach.
@@ -173,7 +272,7 @@ impl Live<'_> {
             return;
         };
         for (&instance, regions) in &ledger.regions {
-            let maps = maps_of(&self.processes, instance).unwrap_or_default();
+            let maps = maps_of(&self.kernel, &self.processes, instance).unwrap_or_default();
             let mut known = HashMap::new();
             let is_allocators = |stack| {
                 *known
@@ -193,11 +292,15 @@ impl Live<'_> {
             sum.unknown_frees += events.unknown;
         }
         add_lost(snapshot);
-        if ledger.untold > 0 {
-            snapshot
-                .losses
-                .causes
-                .insert("region_calls_not_seen".into(), ledger.untold);
+        let in_doubt: usize = ledger.regions.values().map(Regions::in_doubt).sum();
+        for (cause, count) in [
+            ("region_calls_not_seen", ledger.untold),
+            ("region_ends_not_seen", ledger.not_told),
+            ("regions_in_doubt", u64::try_from(in_doubt).unwrap_or(u64::MAX)),
+        ] {
+            if count > 0 {
+                snapshot.losses.causes.insert(cause.into(), count);
+            }
         }
         let blocks = |amount: fn(&StackTotals) -> u64| snapshot.stacks.iter().map(amount).sum::<u64>();
         let (allocations, frees) = (

@@ -68,6 +68,13 @@ pub fn parse(text: &[u8]) -> impl Iterator<Item = Result<MapsEntry, MapsError>> 
         .map(parse_line)
 }
 
+/// The entries of a text of which at most `most` bytes were read; `None` if that can have cut it off: what is not in it may
+/// be mapped.
+pub(super) fn parse_whole(text: &[u8], most: u64) -> Option<Vec<MapsEntry>> {
+    let is_whole = u64::try_from(text.len()).is_ok_and(|bytes| bytes < most);
+    is_whole.then(|| parse(text).filter_map(Result::ok).collect())
+}
+
 fn parse_line(line: &[u8]) -> Result<MapsEntry, MapsError> {
     let mut rest = line;
     let range = parse_range(column(&mut rest, "address")?)?;
@@ -185,6 +192,15 @@ mod tests {
         let entry = entries.next().expect("a line").expect("a valid line");
         assert_eq!(entries.next(), None);
         entry
+    }
+
+    /// What may have been cut off says nothing of what is not mapped.
+    #[test]
+    fn a_text_that_is_cut_off_is_not_taken_for_whole() {
+        let text = b"1000-2000 rw-p 00000000 00:00 0 \n3000-4000 rw-p 00000000 00:00 0 \n";
+        let bytes = u64::try_from(text.len()).expect("small");
+        assert_eq!(parse_whole(text, bytes + 1).map(|entries| entries.len()), Some(2));
+        assert_eq!(parse_whole(text, bytes), None);
     }
 
     fn file(path: &str, deleted: bool) -> MapsName {

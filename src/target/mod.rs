@@ -237,7 +237,13 @@ impl Target {
     /// As [`Target::read_mappings`].
     pub fn read_maps(&self) -> io::Result<Vec<maps::MapsEntry>> {
         let text = self.maps_text()?;
-        Ok(maps::parse(&text).filter_map(Result::ok).collect())
+        let whole = maps::parse_whole(&text, MAX_MAPS_BYTES);
+        whole.ok_or_else(|| {
+            let pid = self.pid;
+            io::Error::other(format!(
+                "process {pid} has more mappings than {MAX_MAPS_BYTES} bytes list"
+            ))
+        })
     }
 
     /// Reads what of each mapping is resident, ascending. Slow for processes of many gigabytes: the kernel looks at

@@ -1,10 +1,17 @@
-/* Random mapping calls on four threads at once: each in addresses of its own, and wherever the kernel likes. */
+/*
+ * Random mapping calls on four threads at once: each in addresses of its own, or all in the same, and wherever the kernel
+ * likes. Arguments: a seed, calls of each thread in a round, rounds, and "own" or "shared". With "told", one thread makes
+ * its calls in its window, and says of each its number, its arguments, its result, and which pages of the window are
+ * mapped then.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include "handshake.h"
 
 #define PAGE ((unsigned long)sysconf(_SC_PAGESIZE))
@@ -21,6 +28,7 @@ struct worker {
 };
 
 static unsigned long calls;
+static int told;
 
 /* SplitMix64. */
 static uint64_t below(struct worker *worker, uint64_t bound)
@@ -56,6 +64,31 @@ static void loose(struct worker *worker)
 	}
 }
 
+static uint64_t mapped_pages(const struct worker *worker)
+{
+	unsigned char resident;
+	uint64_t pages = 0;
+
+	for (unsigned long page = 0; page < WINDOW; page++)
+		if (!mincore(worker->window + page * PAGE, PAGE, &resident))
+			pages |= 1UL << page;
+	return pages;
+}
+
+static void make(struct worker *worker, long number, char *first, unsigned long second, unsigned long third,
+		 unsigned long fourth, unsigned long fifth)
+{
+	long result = syscall(number, first, second, third, fourth, fifth, 0);
+	char line[128];
+
+	if (!told)
+		return;
+	result = result == -1 ? -errno : result;
+	snprintf(line, sizeof(line), "%ld %lx %lx %lx %lx %lx %lx %lx", number, (unsigned long)first, second, third,
+		 fourth, fifth, (unsigned long)result, (unsigned long)mapped_pages(worker));
+	say(line);
+}
+
 /* What fails fails: both sides are to know. Nothing here leaves the window. */
 static void inside(struct worker *worker)
 {
@@ -63,34 +96,40 @@ static void inside(struct worker *worker)
 	unsigned long pages = below(worker, WINDOW - from + 1), most = below(worker, WINDOW - to + 1);
 	char *first = worker->window + from * PAGE, *second = worker->window + to * PAGE;
 	int protection = below(worker, 4) ? PROT_READ | PROT_WRITE : PROT_NONE;
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS, moves = MREMAP_MAYMOVE | MREMAP_FIXED;
 
 	if (pages > 12)
 		pages %= 12;
 	if (most > 12)
 		most %= 12;
-	switch (below(worker, 8)) {
+	switch (below(worker, 9)) {
 	case 0:
 	case 1:
-		mmap(first, pages * PAGE, protection, flags | MAP_FIXED, -1, 0);
+		make(worker, SYS_mmap, first, pages * PAGE, protection, flags | MAP_FIXED, -1);
 		break;
 	case 2:
-		mmap(first, pages * PAGE, protection, flags | MAP_FIXED_NOREPLACE, -1, 0);
+		make(worker, SYS_mmap, first, pages * PAGE, protection, flags | MAP_FIXED_NOREPLACE, -1);
 		break;
 	case 3:
 	case 4:
-		munmap(first, pages * PAGE);
+		make(worker, SYS_munmap, first, pages * PAGE, 0, 0, 0);
 		break;
 	case 5:
-		mremap(first, pages * PAGE, most * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, second);
+		make(worker, SYS_mremap, first, pages * PAGE, most * PAGE, moves, (unsigned long)second);
 		break;
 	case 6:
 		/* Shrinks in place, or fails. */
-		mremap(first, pages * PAGE, (pages ? below(worker, pages) : 0) * PAGE, 0);
+		make(worker, SYS_mremap, first, pages * PAGE, (pages ? below(worker, pages) : 0) * PAGE, 0, 0);
 		break;
 	case 7:
-		mremap(first, pages * PAGE, pages * PAGE,
-		       MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, second);
+		if (pages <= WINDOW - to)
+			make(worker, SYS_mremap, first, pages * PAGE, pages * PAGE, moves | MREMAP_DONTUNMAP,
+			     (unsigned long)second);
+		break;
+	case 8:
+		/* Mappings, and what is between them. */
+		if (pages <= WINDOW - to)
+			make(worker, SYS_mremap, first, pages * PAGE, pages * PAGE, moves, (unsigned long)second);
 		break;
 	}
 }
@@ -100,7 +139,7 @@ static void *work(void *argument)
 	struct worker *worker = argument;
 
 	for (unsigned long call = 0; call < calls; call++)
-		below(worker, 3) ? inside(worker) : loose(worker);
+		told || below(worker, 3) ? inside(worker) : loose(worker);
 	return NULL;
 }
 
@@ -109,19 +148,28 @@ int main(int count, char **arguments)
 	static struct worker workers[THREADS];
 	pthread_t threads[THREADS];
 
-	if (count != 3)
+	if (count != 5)
 		return 1;
 	calls = strtoul(arguments[2], NULL, 0);
 	for (unsigned long number = 0; number < THREADS; number++) {
+		unsigned long window = strcmp(arguments[4], "shared") ? number : 0;
+
 		workers[number].random = strtoull(arguments[1], NULL, 0) * THREADS + number;
-		workers[number].window = (char *)(0x100000000000 + (number << 32));
+		workers[number].window = (char *)(0x100000000000 + (window << 32));
+	}
+	if (!strcmp(arguments[4], "told")) {
+		told = 1;
+		work(&workers[0]);
+		return 0;
 	}
 	rendezvous("ready");
-	for (int number = 0; number < THREADS; number++)
-		if (pthread_create(&threads[number], NULL, work, &workers[number]))
-			_exit(4);
-	for (int number = 0; number < THREADS; number++)
-		pthread_join(threads[number], NULL);
-	rendezvous("done");
+	for (unsigned long rounds = strtoul(arguments[3], NULL, 0); rounds; rounds--) {
+		for (int number = 0; number < THREADS; number++)
+			if (pthread_create(&threads[number], NULL, work, &workers[number]))
+				_exit(4);
+		for (int number = 0; number < THREADS; number++)
+			pthread_join(threads[number], NULL);
+		rendezvous("done");
+	}
 	return 0;
 }
