@@ -87,5 +87,5 @@ last_report fp
 cat <<END
 
 By unwind tables: $(frames_of "$work/dwarf.last") frames, from operator new to _start, and the stack is marked complete.
-By frame pointers: $(frames_of "$work/fp.last") frame(s); who leaked is lost, and the last line says so.
+By frame pointers: $(frames_of "$work/fp.last") frame(s); who leaked is lost, and the stack's end says so.
 END

@@ -77,10 +77,10 @@ fn usual() {
     insta::assert_snapshot!(screen(&mut model(), 80, 24), @r"
 memleak  4242 leaker                                         0:01:05 every 1.0 s
 alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
-  SUSP OUTSTANDING▼  BLOCKS      GROWTH/s        TREND   SITE
->    -    208.5 KiB    21 k   +20.9 KiB/s       ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLea…
-     -      3.9 KiB     400    +400.0 B/s       ██████ ✗ plugin_call
-     -         20 B       2      +2.0 B/s       ██████ ✓ startup
+  SUSP OUTSTANDING▼  BLOCKS      GROWTH/s  TREND   SITE
+>    -    208.5 KiB    21 k   +20.9 KiB/s ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLeak()
+     -      3.9 KiB     400    +400.0 B/s ██████ ✗ plugin_call
+     -         20 B       2      +2.0 B/s ██████ ✓ startup
 
 
 
@@ -220,7 +220,7 @@ fn states() {
 memleak  4242 leaker                                         0:01:05 every 1.0 s
 alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
   ┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
-> │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │a…
+> │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │
   │↑ ↓  j k            select a site, or scroll the stack                    │
   │PgUp PgDn Home End  the same, by pages, to the first, to the last         │
   │Enter  Tab          to the stack and back                                 │
