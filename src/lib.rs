@@ -17,7 +17,7 @@
 //!                     instances that began or ended by fork, exec, exit          ◄─────   (bpf/lifecycle.bpf.h)
 //!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals
 //!                     ages: young blocks in place, the block table by buckets    ◄─────   blocks
-//!   6  leak           snapshots ─► sites, what is young, what came and went; ranked      (pure)
+//!   6  leak           snapshots ─► sites, what is young, what came and went, how suspicious (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
 //!   8  report         Report ─► text | json | bcc | libbpf | folded | svg | pprof …                (one file per format)
 //!      status         between reports, a line on the terminal that says how it goes

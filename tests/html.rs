@@ -14,7 +14,7 @@ use common::hand_made;
 use common::memleak::Memleak;
 use common::program::{Program, compile, directory};
 use common::report::Report;
-use memleak::report::{Format, Limits, Page, render};
+use memleak::report::{Limits, Page, People, Screen};
 use serde_json::Value;
 use unwind_tables::walk::FoundBy;
 
@@ -430,15 +430,21 @@ fn write(page: &Page, path: &Path) {
     page.write(&mut file).expect("written");
 }
 
-/// Each sentence of the text report's closing block that the page has in the same words.
+/// Each sentence of the full text report's closing block that the page has in the same words.
 fn health_says_what_text_says(browser: &Browser, report: &memleak::report::Report) {
     let mut text = Vec::new();
-    render(report, Format::Text, &mut text).expect("rendered");
+    let screen = Screen {
+        is_verbose: true,
+        ..Screen::default()
+    };
+    People::new(screen)
+        .write(report, true, &mut text)
+        .expect("rendered");
     let text = String::from_utf8(text).expect("text");
     let shown = browser.text("#health");
     for sentence in [
         "30 allocations, 8 frees in 12.0 s",
-        "3 frees of blocks that are not known: older than the attach",
+        "3 frees of unknown blocks: allocated before the attach",
         "9 blocks, 1.5 MiB (1600000 B): not in the amounts shown",
         "9 block_table_full",
         "100 B in 1 block from 1 stack by leak:main (known.supp:3)",

@@ -1,5 +1,4 @@
-//! Rates, shares and sites in words. The word "byte" is for the biggest entry of a text report alone (see
-//! `report::text`): sizes are in `B`, `KiB` and so on here too.
+//! Rates, shares and sites in words.
 
 use super::condition::Per;
 use super::site::{Key, Names};

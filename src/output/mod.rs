@@ -252,9 +252,12 @@ impl Output {
         let is_painted = matches!(self.place, Place::Standard) && format.is_for_people() && is_painted();
         let mut people = std::mem::take(&mut self.people);
         self.with_place(|out| {
-            paint(is_painted, out, |out| match format {
-                Format::Text => people.write(report, is_last, out),
-                _ => report::render(report, format, out),
+            paint(is_painted, out, |out| {
+                if format == Format::Text {
+                    people.write(report, is_last, out)
+                } else {
+                    report::render(report, format, out)
+                }
             })
         })?;
         self.people = people;

@@ -1,6 +1,4 @@
 //! Single blocks of a stack (`-a`): how many each format lists, and how they look in those of our own.
-//!
-//! The word "byte" must not occur (see `text`).
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! bcc's memleak prints what the kernel's trace pipe gives it, as Python shows it, and nothing else; libbpf-tools'
 //! leaves its lines in that pipe, where they are read by other means, and reports as ever. Here the first dialect's
 //! lines go to standard output, the second's, as the pipe has them, to standard error. In both the pipe's flags say
-//! nothing. The word "byte" must not occur in text (see `text`).
+//! nothing.
 
 use std::fmt::Write;
 use std::sync::Arc;

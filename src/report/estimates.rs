@@ -1,6 +1,4 @@
 //! What reports for people say of estimates and of what was not recorded on purpose.
-//!
-//! The word "byte" must not occur (see `text`).
 
 use crate::bpf::Sampling;
 use crate::collect::{Amount, Spread};

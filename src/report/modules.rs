@@ -1,6 +1,4 @@
 //! The lines of the closing block that name modules: where stacks ended, and where the frame pointer stood in for CFI.
-//!
-//! As in the whole block, the word "byte" must not occur (see `text`).
 
 use std::fmt;
 

@@ -1,6 +1,4 @@
 //! What tracing costs, for people.
-//!
-//! The word "byte" must not occur (see `text`).
 
 use super::Report;
 use super::health::{counted, size};

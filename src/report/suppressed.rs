@@ -1,6 +1,4 @@
 //! What is left out of reports for people because the user said so: how much, and by which rule.
-//!
-//! The word "byte" must not occur (see `text`).
 
 use std::collections::BTreeMap;
 

@@ -13,10 +13,10 @@ struct Life {
 
 /// A site's blocks of 100 bytes over `seconds`: `per_second` come evenly between `from` and `to`, each lives `lifetime`.
 fn lives(per_second: f64, from: f64, to: f64, lifetime: f64) -> Vec<Life> {
-    let count = (per_second * (to - from)) as usize;
-    let born = |number: usize| from + (number as f64 + 0.5) / per_second;
-    (0..count)
+    let born = |number: u32| from + (f64::from(number) + 0.5) / per_second;
+    (0..)
         .map(born)
+        .take_while(|&born| born < to)
         .map(|born| Life {
             born,
             dies: born + lifetime,

@@ -399,7 +399,8 @@ fn exact_names() {
         let mut page = Page::default();
         page.add(report);
         let data = data_of(&page);
-        let text = |number: &Value| data["strings"][number.as_u64().unwrap() as usize].to_string();
+        let text =
+            |number: &Value| data["strings"][usize::try_from(number.as_u64().unwrap()).unwrap()].to_string();
         let pairs = data["exact"].as_array().unwrap().iter();
         pairs
             .map(|pair| [text(&pair[0]), text(&pair[1])])
