@@ -170,7 +170,7 @@ fn a_limit_that_is_not_reached() {
     let governor = governor.expect("there is a limit");
     assert_eq!((governor.changes, governor.interval.now), (0, 1));
     let is_forecast =
-        |line: &&String| line.contains("k allocations/s: about ") && line.ends_with(" % of one CPU");
+        |line: &&String| line.contains("k allocations/s: about ") && line.ends_with("% of one CPU");
     assert_eq!(messages.iter().filter(is_forecast).count(), 1, "{messages:#?}");
 }
 

@@ -52,6 +52,10 @@ fn shape(screen: &str) -> String {
 }
 
 fn shape_of_word(word: &str) -> String {
+    // A score that is not known yet.
+    if word == "-" {
+        return "#".to_owned();
+    }
     let mut shape = String::new();
     let mut characters = word.chars().peekable();
     while let Some(character) = characters.next() {
@@ -100,9 +104,9 @@ fn a_user_looks_around() {
     insta::assert_snapshot!(shape(&screen), @r"
     memleak # \u{#b}[#mevil # every # s
     alloc #/s free #/s live # B in # blocks overhead #%
-    OUTSTANDING▼ BLOCKS GROWTH/s TREND SITE
-    > # B # +# B/s ▁ ✓ keep_large()
-    # B # +# B/s ▁ ✓ keep_many()
+    SUSP▼ OUTSTANDING BLOCKS GROWTH/s TREND SITE
+    > # # B # +# B/s ▁ ✓ keep_large()
+    # # B # +# B/s ▁ ✓ keep_many()
     ─ # of #: # B in # blocks via malloc ─
     operator new(unsigned long) [libstdc++.so.#]
     keep_large() [growing]

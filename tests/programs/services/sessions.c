@@ -1,6 +1,6 @@
 // A server in C with an allocator of its own that checks for failure: sessions that are opened until there is no more room
 // and then replace each other, buffers that grow by realloc and go, words that are read at the start, and an error path that
-// forgets a copy of the request one time in a hundred: the leak, in `reject`.
+// forgets a copy of the request one time in fifty: the leak, in `reject`.
 //
 // Says "ready" and waits for a line, or the end of its input, before it allocates. Runs until it is killed.
 #include <stdio.h>
@@ -66,7 +66,7 @@ __attribute__((noinline)) static void parse(long number)
     for (size_t size = 64; size <= 1024; size *= 2)
         buffer = realloc(buffer, size);
     snprintf(buffer, 1024, "request %ld, which is not understood at all, and is kept in whole for the log", number);
-    if (number % 100 == 0)
+    if (number % 50 == 0)
         reject(buffer);
     free(buffer);
 }
