@@ -5,6 +5,7 @@ use clap::Args;
 use crate::symbolize::NameStyle;
 
 /// Names of functions in formats for people.
+#[allow(rustdoc::invalid_html_tags, reason = "help shows the name of a type as it is")]
 #[derive(Clone, Copy, Debug, Args)]
 pub struct NameArgs {
     /// Write the names of functions as they were demangled, with all that the standard library adds to them.
