@@ -4,7 +4,7 @@
 /// A command line, and what comes of it.
 pub(super) type Example = (&'static str, &'static str);
 
-/// What there is to do first; `-h` has no more, and takes at most 37 characters for a line and 41 for what comes of it.
+/// Commands to begin with; `-h` has no more, and takes at most 37 characters for a line and 41 for what comes of it.
 pub(super) const EXAMPLES: &[Example] = &[
     ("memleak -p 4711", "report every 5 seconds until Ctrl-C"),
     ("memleak -p 4711 1m 3", "report three times, a minute apart"),

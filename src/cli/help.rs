@@ -17,7 +17,7 @@ pub(super) enum Page {
     Manual,
 }
 
-/// What `-h` says of flags, at most 54 characters each.
+/// The flags that `-h` shows, at most 54 characters for each text.
 const FIRST_FLAGS: &[(&str, &str)] = &[
     (
         "-p, --pid PID[,PID…]",

@@ -35,7 +35,7 @@ mod tests {
     use crate::replay::{DifferenceOptions, ReportOptions, TrendOptions};
     use crate::symbolize::NameStyle;
 
-    /// What the command is to do with names.
+    /// The style of names that the command line asks for.
     fn style(arguments: &str) -> NameStyle {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");

@@ -28,12 +28,12 @@ pub struct StrayPid {
     name: &'static str,
     number: u32,
     comm: String,
-    /// Those of -p and this one, as they are to be written.
+    /// The value that -p needs for all processes.
     pids: String,
 }
 
 impl StrayPid {
-    /// What there is to say where it is taken for an interval all the same.
+    /// A note for where it is taken for an interval all the same.
     fn note(&self) -> String {
         let Self {
             number, comm, pids, ..
@@ -59,7 +59,7 @@ impl TraceArgs {
         self.check_stray(&ProcessName::of)
     }
 
-    /// The same, where the names of processes are found by `name_of`.
+    /// As [`TraceArgs::check_stray_pids`], with names of processes from `name_of`.
     fn check_stray(&self, name_of: &dyn Fn(u32) -> Option<ProcessName>) -> Result<Option<String>, StrayPid> {
         let pids: Vec<u32> = self.pid.iter().filter_map(|pid| pid.parse().ok()).collect();
         let traced: Vec<_> = pids.iter().filter_map(|&pid| name_of(pid)).collect();

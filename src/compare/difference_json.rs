@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
-use unwind_tables::walk::End;
 
 use super::difference::{Comparison, Difference, Held, Side, State};
 use crate::collect::{Amount, Estimate, RegionKind, StandardError};
@@ -169,9 +168,8 @@ impl<'a> SideJson<'a> {
     pub(super) fn of(side: &'a Side<'_>, held: Held) -> Self {
         let report = side.report;
         let targets = report.targets.iter();
-        let sums = &report.completeness;
-        let all = |counts: &BTreeMap<End, u64>| counts.values().copied().fold(0, u64::saturating_add);
-        let complete = |counts: &BTreeMap<End, u64>| counts.get(&End::Complete).copied().unwrap_or(0);
+        let [complete_stacks, stacks] = report.completeness.complete_stacks();
+        let [complete_allocations, allocations] = report.completeness.complete_allocations();
         let losses = &report.losses;
         Self {
             name: &side.name,
@@ -187,10 +185,10 @@ impl<'a> SideJson<'a> {
                 .collect(),
             held: held.into(),
             complete: CompleteJson {
-                stacks: complete(&sums.stacks),
-                all_stacks: all(&sums.stacks),
-                allocations: complete(&sums.allocations),
-                all_allocations: all(&sums.allocations),
+                stacks: complete_stacks,
+                all_stacks: stacks,
+                allocations: complete_allocations,
+                all_allocations: allocations,
             },
             lost: LostJson {
                 blocks: losses.blocks,

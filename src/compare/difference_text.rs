@@ -1,14 +1,12 @@
 //! The difference of two reports for people: sites that grew, the one that grew most first, then those that shrank.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
-
-use unwind_tables::walk::End;
 
 use super::difference::{Comparison, Difference, Held, Side, State};
 use crate::collect::{Amount, Losses};
-use crate::report::owner::title;
-use crate::report::{FrameStyle, INDENT, Report, Screen, counted, error, line, percent, printable, size};
+use crate::report::{
+    FrameStyle, INDENT, Report, Screen, counted, error, line, percent, printable, size, via,
+};
 
 /// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
 ///
@@ -39,23 +37,21 @@ fn side(side: &Side<'_>) -> String {
 
 fn render_site(site: &Difference<'_>, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
     let (before, after) = (site.before.shown.amount, site.after.shown.amount);
-    let report = comparison.after.report;
+    let style = FrameStyle::new(comparison.after.report, Screen::default());
     writeln!(
         out,
         "\n{:+} B in {:+} blocks ({}): {}",
         site.bytes(),
         site.blocks(),
         site.state().name(),
-        title(site.stack, report.names)
+        style.title(site.stack)
     )?;
-    let kind = site.stack.kind;
-    let kind = kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     writeln!(
         out,
-        "   {} before, {} after, via {}{kind}",
+        "   {} before, {} after, via {}",
         amount(before),
         amount(after),
-        printable(&site.stack.allocator)
+        via(site.stack)
     )?;
     if comparison.is_estimate() {
         writeln!(
@@ -64,7 +60,7 @@ fn render_site(site: &Difference<'_>, comparison: &Comparison<'_>, out: &mut dyn
             error(site.before.shown.spread + site.after.shown.spread)
         )?;
     }
-    FrameStyle::new(report, Screen::default()).write_frames(site.stack, INDENT, out)
+    style.write_frames(site.stack, INDENT, out)
 }
 
 fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -110,15 +106,10 @@ fn amount(amount: Amount) -> String {
 
 /// How far the stacks of a report can be trusted.
 pub(super) fn complete(report: &Report) -> String {
-    let sums = &report.completeness;
-    let all = |counts: &BTreeMap<End, u64>| counts.values().copied().fold(0, u64::saturating_add);
-    let complete = |counts: &BTreeMap<End, u64>| counts.get(&End::Complete).copied().unwrap_or(0);
-    format!(
-        "{} of {} complete ({} of allocations)",
-        complete(&sums.stacks),
-        all(&sums.stacks),
-        percent(complete(&sums.allocations), all(&sums.allocations))
-    )
+    let [complete, all] = report.completeness.complete_stacks();
+    let [complete_walks, walks] = report.completeness.complete_allocations();
+    let share = percent(complete_walks, walks);
+    format!("{complete} of {all} complete ({share} of allocations)")
 }
 
 /// What is missing in a report.

@@ -12,7 +12,6 @@ use super::manner::Manner;
 use crate::collect::Amount;
 use crate::leak::theil_sen::slope;
 use crate::report::{FrameStyle, Report, Screen, Stack};
-use crate::symbolize::NameStyle;
 
 /// A point in time.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +63,6 @@ pub struct Trend {
     manner: Option<Manner>,
     /// How frames are written, as in the last report.
     pub(super) style: Option<FrameStyle>,
-    /// How names are written, as in the last report.
-    pub(super) names: NameStyle,
     known: HashMap<SiteId, usize>,
 }
 
@@ -82,7 +79,6 @@ impl Trend {
             notes: Vec::new(),
             manner: None,
             style: None,
-            names: NameStyle::default(),
             known: HashMap::new(),
         }
     }
@@ -134,7 +130,6 @@ impl Trend {
 
     fn note_manner(&mut self, report: &Report) {
         self.style = Some(FrameStyle::new(report, Screen::default()));
-        self.names = report.names;
         let manner = Manner::of(report);
         if let Some(first) = &self.manner
             && !self.builds.same_trace()

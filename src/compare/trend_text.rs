@@ -4,8 +4,7 @@ use std::io::{self, Write};
 
 use super::trend::{Course, Trend};
 use crate::collect::Amount;
-use crate::report::owner::title;
-use crate::report::{INDENT, counted, line, printable, signed, size};
+use crate::report::{FrameStyle, INDENT, counted, line, printable, signed, size, via};
 
 /// Points that are written out for a site.
 const WRITTEN: usize = 8;
@@ -18,7 +17,8 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 ///
 /// `out` cannot be written.
 pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> {
-    let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
+    let ends = trend.points.first().zip(trend.points.last());
+    let Some(((first, last), style)) = ends.zip(trend.style.as_ref()) else {
         return Ok(());
     };
     writeln!(
@@ -31,7 +31,7 @@ pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> 
     )?;
     let growing = trend.sites.iter().filter(|site| site.bytes_per_minute > 0.0);
     for site in growing.clone().take(top) {
-        render_site(site, trend, out)?;
+        render_site(site, style, out)?;
     }
     writeln!(out)?;
     let amount = |amount: Amount| format!("{} in {}", size(amount.bytes), counted(amount.blocks, "block"));
@@ -57,13 +57,13 @@ fn span(minutes: f64) -> String {
     }
 }
 
-fn render_site(site: &Course, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+fn render_site(site: &Course, style: &FrameStyle, out: &mut dyn Write) -> io::Result<()> {
     let steps = site.amounts.len().saturating_sub(1);
     writeln!(
         out,
         "\n{}: {}",
         per_minute(site.bytes_per_minute, site.blocks_per_minute),
-        title(&site.stack, trend.names)
+        style.title(&site.stack)
     )?;
     writeln!(
         out,
@@ -72,13 +72,8 @@ fn render_site(site: &Course, trend: &Trend, out: &mut dyn Write) -> io::Result<
         bars(&site.amounts),
         written(&site.amounts)
     )?;
-    let kind = site.stack.kind;
-    let kind = kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
-    writeln!(out, "   via {}{kind}", printable(&site.stack.allocator))?;
-    match &trend.style {
-        Some(style) => style.write_frames(&site.stack, INDENT, out),
-        None => Ok(()),
-    }
+    writeln!(out, "   via {}", via(&site.stack))?;
+    style.write_frames(&site.stack, INDENT, out)
 }
 
 /// `+1.5 KiB/min, +12.0 blocks/min`.

@@ -4,8 +4,6 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use unwind_tables::walk::End;
-
 use super::baseline::Baseline;
 use super::site::{Key, KeyReader, Names, Site, counted};
 use super::workspace::{Source, Workspace};
@@ -69,7 +67,6 @@ impl Facts {
             })
             .collect();
         let by_key = sites.iter().zip(0..).map(|(site, at)| (site.key.clone(), at));
-        let walks = &report.completeness.allocations;
         let recorded: Amount = report.stacks.iter().map(|stack| stack.allocated).sum();
         Self {
             elapsed: report.elapsed,
@@ -86,10 +83,7 @@ impl Facts {
             events: report.events,
             losses: report.losses.clone(),
             recorded_bytes: recorded.bytes,
-            walks: [
-                walks.get(&End::Complete).copied().unwrap_or_default(),
-                walks.values().fold(0, |sum, &count| sum.saturating_add(count)),
-            ],
+            walks: report.completeness.complete_allocations(),
         }
     }
 

@@ -71,7 +71,7 @@ impl Names {
         callers.map(|(name, number)| (name, !self.plumbing.contains(number) && !is_plumbing(name)))
     }
 
-    /// The same for a function of a frame.
+    /// The number of a frame's function, which is plumbing as long as no user's function has its name.
     fn number_of(&mut self, name: &str, is_plumbing: bool) -> u32 {
         let known = self.texts.len();
         let number = self.number(name);
@@ -191,8 +191,8 @@ impl<'n> KeyReader<'n> {
     }
 }
 
-/// What a frame is called, inlined functions first, each with whether it passes allocations on; the module in brackets where
-/// there is no name.
+/// The names of a frame's functions, inlined ones first, each with whether it passes allocations on; the module in brackets
+/// where there is no name.
 fn names_of(frame: &Frame) -> Vec<(String, bool)> {
     let plumbing = plumbing(frame);
     let inlined = frame.names.inlined.iter().zip(&plumbing);

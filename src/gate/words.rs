@@ -15,11 +15,7 @@ pub(super) fn described(names: &Names, key: &Key, style: NameStyle) -> String {
     let Some(allocator) = names.of(key).next() else {
         return String::new();
     };
-    let is_responsible = |&(_, is_own): &(&str, bool)| is_own;
-    let first = names
-        .callers(key)
-        .position(|caller| is_responsible(&caller))
-        .unwrap_or(0);
+    let first = names.callers(key).position(|(_, is_own)| is_own).unwrap_or(0);
     let callers: Vec<_> = names
         .callers(key)
         .skip(first)

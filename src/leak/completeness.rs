@@ -32,10 +32,26 @@ impl Completeness {
         sums
     }
 
+    /// Stacks that are complete, and all.
+    pub fn complete_stacks(&self) -> [u64; 2] {
+        complete_of(&self.stacks)
+    }
+
+    /// Allocations whose stack is complete, and all.
+    pub fn complete_allocations(&self) -> [u64; 2] {
+        complete_of(&self.allocations)
+    }
+
     /// Frames found this way.
     pub fn frames_by(&self, found_by: FoundBy) -> u64 {
         self.frames.get(&found_by).copied().unwrap_or(0)
     }
+}
+
+/// Saturates: recordings can say anything.
+fn complete_of(counts: &BTreeMap<End, u64>) -> [u64; 2] {
+    let complete = counts.get(&End::Complete).copied().unwrap_or(0);
+    [complete, counts.values().copied().fold(0, u64::saturating_add)]
 }
 
 fn add<K: Ord>(sums: &mut BTreeMap<K, u64>, key: K, amount: u64) {

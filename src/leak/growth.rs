@@ -213,9 +213,7 @@ impl Changes<'_> {
 
 #[cfg(test)]
 mod tests {
-    use unwind_tables::addr::Avma;
-    use unwind_tables::walk::End;
-
+    use super::super::tests::totals;
     use super::*;
 
     fn amount(bytes: u64, blocks: u64) -> Amount {
@@ -223,21 +221,7 @@ mod tests {
     }
 
     fn snapshot(seconds: u64, stacks: &[(u32, Amount, Amount)]) -> Snapshot {
-        let stack = |&(record, allocated, freed): &(u32, Amount, Amount)| StackTotals {
-            record,
-            instance: 1,
-            epoch: 0,
-            function: 0,
-            frames: Vec::new(),
-            end: End::Complete,
-            end_pc: Avma::new(0),
-            allocated,
-            freed,
-            kind: None,
-            lost: Amount::default(),
-            allocated_spread: Spread::default(),
-            freed_spread: Spread::default(),
-        };
+        let stack = |&(record, allocated, freed): &(u32, Amount, Amount)| totals(record, allocated, freed);
         Snapshot {
             elapsed: Duration::from_secs(seconds),
             stacks: stacks.iter().map(stack).collect(),

@@ -10,7 +10,7 @@ pub struct Moments {
     max: usize,
 }
 
-/// What became of a moment.
+/// The fate of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
     /// It is not kept.

@@ -31,7 +31,7 @@ impl Order {
         }
     }
 
-    /// What to compare of a stack, given what it holds, what changed, and how suspicious that is.
+    /// The key of a stack, given its amount, its change, and how suspicious that is.
     pub fn key(self, held: Amount, change: &Change, suspicion: Option<Suspicion>) -> [i128; 4] {
         let (bytes, blocks) = (i128::from(held.bytes), i128::from(held.blocks));
         match self {

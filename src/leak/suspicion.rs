@@ -23,7 +23,7 @@ use crate::collect::{AGE_BOUNDS, Ages, RegionKind, Snapshot, StackTotals};
 
 /// Reports that are remembered. More would sharpen the certainty of what is certain already.
 const MAX_MOMENTS: usize = 24;
-/// What stands for a part that is not known.
+/// Stands for a part that is not known.
 const UNKNOWN: f64 = 0.5;
 
 /// How much a site behaves like a leak.
@@ -47,7 +47,7 @@ impl Suspicion {
     /// The highest score.
     pub const MAX_SCORE: u8 = 10;
 
-    /// Whether there were reports enough to tell: of two, nothing can be.
+    /// There were enough reports to tell; of two, nothing can be.
     pub fn is_known(&self) -> bool {
         self.reports > 2
     }
@@ -66,7 +66,7 @@ impl Suspicion {
         score
     }
 
-    /// What to rank by: the score, and among equal ones above 0 the growth.
+    /// The key to rank by: the score, and among equal ones above 0 the growth.
     pub fn rank(&self) -> [i128; 2] {
         let score = self.score();
         #[allow(
@@ -96,7 +96,7 @@ pub struct Point {
     pub allocated: u64,
 }
 
-/// What stacks held at the reports made so far, by stack record.
+/// Amounts of stacks at the reports made so far, by stack record.
 #[derive(Clone, Debug)]
 pub struct Course {
     moments: Moments,
@@ -115,15 +115,12 @@ impl Default for Course {
 impl Course {
     /// Notes the stacks of a report; `held` gives the outstanding bytes of one, without those of young blocks.
     pub fn note(&mut self, snapshot: &Snapshot, held: impl Fn(&StackTotals) -> u64) {
-        let before = self.moments.seconds().len();
-        let before = match self.moments.note(snapshot.elapsed.as_secs_f64()) {
+        match self.moments.note(snapshot.elapsed.as_secs_f64()) {
             Noted::Skipped => return,
-            Noted::Kept => before,
-            Noted::KeptAfterThinning => {
-                self.records.values_mut().for_each(thin);
-                before.div_ceil(2)
-            }
-        };
+            Noted::Kept => {}
+            Noted::KeptAfterThinning => self.records.values_mut().for_each(thin),
+        }
+        let before = self.moments.seconds().len() - 1;
         for stack in &snapshot.stacks {
             let points = self.records.entry((stack.record, stack.kind)).or_default();
             // A record that is new held nothing before; one that was left out for a while is taken to have stayed.
@@ -163,9 +160,9 @@ pub struct Now<'a> {
     pub elapsed: Duration,
     /// The records of its stacks.
     pub records: &'a [u32],
-    /// What mappings are for; `None` for blocks of an allocator.
+    /// The kind of its mappings; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
-    /// What it holds.
+    /// Its amounts now.
     pub point: Point,
     /// Blocks that are outstanding, young or not.
     pub blocks: u64,

@@ -50,6 +50,15 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
     }
 }
 
+/// A record without frames.
+pub(super) fn totals(record: u32, allocated: Amount, freed: Amount) -> StackTotals {
+    StackTotals {
+        record,
+        freed,
+        ..stack(0, &[], allocated)
+    }
+}
+
 fn sites(stacks: Vec<StackTotals>) -> Vec<Site<u32>> {
     let snapshot = Snapshot {
         stacks,

@@ -82,7 +82,7 @@ fn exact_chance(count: usize, balance: i64) -> f64 {
     such / all
 }
 
-/// The same for many values, with Kendall's variance and a correction for continuity.
+/// The chance of [`exact_chance`] for many values, by Kendall's variance and a correction for continuity.
 fn normal_chance(count: usize, balance: i64) -> f64 {
     let count = count as f64;
     let variance = count * (count - 1.0) * (2.0 * count + 5.0) / 18.0;

@@ -13,17 +13,15 @@ use super::text::{printable, short_count};
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Amount, Estimate, Losses};
 use crate::leak::Suspicion;
-use crate::report::owner::{owner, shortened};
+use crate::report::owner::title;
 use crate::report::{
     Frame, Report, Stack, TargetFacts, TimeOfDay, Unit, counted, end_of, explain, percent, share, short_size,
-    whole,
+    via, whole,
 };
 use crate::symbolize::NameStyle;
 
 /// Sites that are kept for each order.
 const SITES_PER_ORDER: usize = 250;
-/// Characters of a site's name that are worth keeping.
-const LONGEST_NAME: usize = 300;
 
 /// What sites are ordered by, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +124,7 @@ impl Site {
     }
 }
 
-/// What sites are ranked by.
+/// Amounts that sites are ranked by.
 #[derive(Clone, Copy)]
 struct Ranked {
     shown: Amount,
@@ -274,25 +272,14 @@ fn growth(stack: &Stack, report: &Report) -> Net {
     }
 }
 
-/// What a site is called.
-fn name(stack: &Stack, names: NameStyle) -> String {
-    match owner(stack) {
-        Some(owner) => printable(&shortened(&names.show(&owner.function), LONGEST_NAME)),
-        None => format!("[no stack: {}]", stack.end.name()),
-    }
-}
-
 fn site(stack: &Stack, report: &Report) -> Site {
     let Estimate { amount, spread } = stack.shown_estimate();
-    let kind = stack
-        .kind
-        .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
     Site {
         key: stack.key(),
         pid: stack.pid,
         ended: stack.ended,
-        name: name(stack, report.names),
-        allocator: printable(&format!("{}{kind}", stack.allocator)),
+        name: printable(&title(stack, report.names)),
+        allocator: printable(&via(stack)),
         shown: amount,
         young: stack.recent.young.unwrap_or_default().amount,
         allocated: stack.allocated,
@@ -380,17 +367,14 @@ fn losses(losses: &Losses) -> Option<String> {
 
 /// How many stacks are complete, in words, and whether all are.
 fn completeness(report: &Report) -> (String, bool) {
-    let sums = &report.completeness;
-    let (stacks, walks): (u64, u64) = (sums.stacks.values().sum(), sums.allocations.values().sum());
+    let [complete, stacks] = report.completeness.complete_stacks();
     if stacks == 0 {
         return ("no allocation yet".to_owned(), true);
     }
-    let complete =
-        |sums: &std::collections::BTreeMap<End, u64>| sums.get(&End::Complete).copied().unwrap_or(0);
-    let (complete, complete_walks) = (complete(&sums.stacks), complete(&sums.allocations));
     if complete == stacks {
         return (format!("all {} complete", counted(stacks, "stack")), true);
     }
+    let [complete_walks, walks] = report.completeness.complete_allocations();
     let share = percent(complete_walks, walks);
     let text = format!("{complete} of {stacks} stacks complete ({share} of allocations)");
     (text, false)

@@ -27,7 +27,7 @@ pub struct Destination {
     pub file: Option<PathBuf>,
     /// Whether a file that is there is replaced.
     pub overwrite: bool,
-    /// Whether text for people leaves nothing out.
+    /// Text for people leaves nothing out (`-v`).
     pub is_verbose: bool,
 }
 

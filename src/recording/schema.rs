@@ -128,7 +128,7 @@ entries! { ()
         top: u64,
         /// Frames that stacks have at most, if the user set a limit.
         depth: Option<u64>,
-        /// What stacks are ranked by, if the user chose.
+        /// The order of stacks, if the user chose one.
         order: Option<Word>,
         quantity: Quantity,
         compared: Compared,

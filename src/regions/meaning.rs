@@ -76,7 +76,7 @@ pub(super) fn moves(event: &RegionEvent) -> Option<Avma> {
     (event.call == RegionCall::Mremap).then(|| Avma::new(event.arguments[0]))
 }
 
-/// What `mremap` does to addresses that need not all be mapped. That is, first, a move to a given address that keeps its
+/// The effect of `mremap` on addresses that need not all be mapped. That is, first, a move to a given address that keeps its
 /// length. What it moves may be several mappings (Linux 6.17): then what is between them is not moved, and what is mapped
 /// at its place in the destination stays (mm/mremap.c, `remap_move`). Second, a call that makes nothing longer and moves
 /// nothing: the kernel looks at the first address only, and unmaps what is beyond the new length.
@@ -84,12 +84,12 @@ pub(super) fn moves(event: &RegionEvent) -> Option<Avma> {
 pub(super) struct Move {
     pub(super) source: Range<Avma>,
     destination: Avma,
-    /// What it takes away, but for what it moves over.
+    /// Addresses that it takes away, but for those that it moves over.
     pub(super) takes: Option<Range<Avma>>,
 }
 
 impl Move {
-    /// Whether the addresses stay what they are.
+    /// True if the addresses stay what they are.
     pub(super) fn is_in_place(&self) -> bool {
         self.destination == self.source.start
     }
@@ -127,7 +127,7 @@ pub(super) fn moved_as_is(event: &RegionEvent, page: u64) -> Option<Move> {
     }
 }
 
-/// Whether what an ended call gives is at addresses that the kernel chose, which were free.
+/// True if an ended call gives addresses that the kernel chose, which were free.
 pub(super) fn is_placed(event: &RegionEvent) -> bool {
     let [old, _, _, flags, _] = event.arguments;
     match (event.call, event.moment) {

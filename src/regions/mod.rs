@@ -81,7 +81,7 @@ pub struct Regions {
     live: Intervals<RegionId>,
     regions: HashMap<RegionId, Region>,
     next: RegionId,
-    /// What was mapped before, and is still.
+    /// Addresses that were mapped before, and are still.
     before: Intervals<()>,
     /// As of when that is known, in the time of calls.
     known_since: u64,
@@ -138,7 +138,7 @@ impl Regions {
         self.known_since = time;
     }
 
-    /// Whether [`Regions::know`] was called.
+    /// True once [`Regions::know`] was called.
     pub fn knows_before(&self) -> bool {
         self.known_since < u64::MAX
     }
@@ -177,7 +177,7 @@ impl Regions {
         progress
     }
 
-    /// What a move moves: all that is mapped in its source. Where that is not known, it is moved with doubt.
+    /// The parts that a move moves: all that is mapped in its source, with doubt where that is not known.
     fn moved(&self, event: &RegionEvent, what: meaning::Move) -> Moved {
         let source = &what.source;
         let mut parts = Intervals::default();
@@ -448,7 +448,7 @@ impl Regions {
         self.taken_in
     }
 
-    /// Whether there is anything that should be compared with the process's maps.
+    /// True if anything should be compared with the process's maps.
     pub fn has_doubts(&self) -> bool {
         !self.doubtful.is_empty()
     }

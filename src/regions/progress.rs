@@ -11,11 +11,11 @@ use crate::collect::{Amount, CallMoment, RegionCall, RegionEvent};
 /// Crossings that are kept apart; with more, all addresses are taken to be crossed.
 const MOST_CROSSINGS: usize = 64;
 
-/// What was taken out.
+/// Addresses that were taken out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Taken {
     pub(super) ours: Vec<(Range<Avma>, RegionId, Region)>,
-    /// What was there before the trace.
+    /// Those of mappings from before the trace.
     pub(super) before: Vec<Range<Avma>>,
 }
 
@@ -35,7 +35,7 @@ impl Taken {
         ours.chain(&self.before).cloned().collect()
     }
 
-    /// Whether there is anything of ours in `range`.
+    /// True if there is anything of ours in `range`.
     pub(super) fn has_of(&self, range: &Range<Avma>) -> bool {
         let mut ours = self.ours.iter();
         ours.any(|(ours, ..)| overlap(ours, range).is_some())
@@ -46,7 +46,7 @@ impl Taken {
         ranges.iter().filter_map(|taken| overlap(taken, range)).collect()
     }
 
-    /// What of it is ours, in pieces.
+    /// The amount of ours, in pieces.
     pub(super) fn amount(&self) -> Amount {
         let ours = self.ours.iter().map(|(range, ..)| Amount {
             bytes: bytes(range),
@@ -65,7 +65,7 @@ impl Taken {
 #[derive(Clone, Debug)]
 pub(super) struct Moved {
     pub(super) what: meaning::Move,
-    /// What is mapped in the source, ascending.
+    /// The mapped parts of the source, ascending.
     pub(super) parts: Vec<Range<Avma>>,
     /// Parts of these that need not be.
     pub(super) doubtful: Vec<Range<Avma>>,
@@ -80,7 +80,7 @@ pub(super) struct InProgress {
     pub(super) time: u64,
     /// Addresses that it takes away.
     pub(super) takes: Vec<Range<Avma>>,
-    /// What it unmaps for its own sake, and not to make room.
+    /// Addresses that it unmaps for their own sake, and not to make room.
     pub(super) gives_up: Option<Range<Avma>>,
     pub(super) moved: Option<Moved>,
     pub(super) taken: Taken,
@@ -129,18 +129,18 @@ impl InProgress {
         }
     }
 
-    /// Whether `event` is its end.
+    /// True if `event` is its end.
     pub(super) fn is_of(&self, event: &RegionEvent) -> bool {
         self.call == event.call && self.arguments == event.arguments
     }
 
-    /// What of `range` this call acts on.
+    /// The parts of `range` that this call acts on.
     pub(super) fn touched_in(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
         let common = self.touches().filter_map(|touched| overlap(touched, range));
         common.collect()
     }
 
-    /// What of `range` other calls that have ended since this one began acted on.
+    /// The parts of `range` that calls acted on which have ended since this one began.
     pub(super) fn crossed_in(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
         let common = self.crossed.iter().filter_map(|crossed| overlap(crossed, range));
         common.collect()

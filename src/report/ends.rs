@@ -19,7 +19,7 @@ pub(crate) struct Explained {
 struct Runtime {
     /// Names of its executable.
     programs: &'static [&'static str],
-    /// What makes stacks go through its code, as a sentence; `PID` is the process's.
+    /// The way to stacks that go through its code, as a sentence; `PID` is the process's.
     advice: &'static str,
 }
 
@@ -34,7 +34,7 @@ const RUNTIMES: &[Runtime] = &[
     },
 ];
 
-/// What the user can do about `end` in one of these processes, as a sentence; empty where nothing can be done.
+/// The remedy for `end` in one of these processes, as a sentence; empty where there is none.
 pub(crate) fn advice<'a>(
     end: End,
     processes: impl IntoIterator<Item = &'a TargetFacts>,
@@ -49,7 +49,7 @@ pub(crate) fn advice<'a>(
         .map_or_else(general, Cow::Owned)
 }
 
-/// What makes stacks go through the code that a process generates; `None` if its runtime is not known.
+/// The way to stacks through the code that a process generates; `None` if its runtime is not known.
 pub(crate) fn runtime_advice(exe: Option<&Path>, comm: &str, pid: u32) -> Option<String> {
     let program = exe.and_then(|exe| exe.file_name()?.to_str()).unwrap_or(comm);
     let runtime = RUNTIMES

@@ -1,6 +1,5 @@
 //! The closing block of reports for people in full (`-v`): how complete is this? A handful of aligned lines.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -12,7 +11,9 @@ use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
 use super::{Report, Stack, estimates, memory, overhead, recent, regions, suppressed};
 use crate::bpf::InstanceEnd;
-use crate::collect::{Amount, Losses, OwnMemory};
+use crate::collect::{Amount, Events, Losses, OwnMemory};
+/// The same as [`size`] without the exact number.
+pub(crate) use crate::units::size as short_size;
 
 /// Lines for processes.
 const MAX_PROCESSES: usize = 10;
@@ -104,19 +105,35 @@ fn render_memory(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     })
 }
 
-/// What calls were seen.
+/// The calls that were seen, and those that were not as usual.
 pub(super) fn call_lines(report: &Report) -> Vec<String> {
+    let exceptions = exception_lines(&report.events);
+    std::iter::once(call_line(report)).chain(exceptions).collect()
+}
+
+/// How many calls were seen.
+pub(super) fn call_line(report: &Report) -> String {
     let events = &report.events;
     let seconds = report.elapsed.as_secs_f64();
-    if [events.probe_hits, events.frees, events.unknown_frees] == [0; 3] {
-        let text = format!("none in {seconds:.1} s: idle, or it allocates by functions that are not probed");
-        return vec![text];
+    if is_idle(events) {
+        return format!("none in {seconds:.1} s: idle, or it allocates by functions that are not probed");
     }
     let (allocations, frees) = (
         counted(events.allocations, "allocation"),
         counted(events.frees, "free"),
     );
-    let mut lines = vec![format!("{allocations}, {frees} in {seconds:.1} s")];
+    format!("{allocations}, {frees} in {seconds:.1} s")
+}
+
+fn is_idle(events: &Events) -> bool {
+    [events.probe_hits, events.frees, events.unknown_frees] == [0; 3]
+}
+
+/// The calls that were not as usual, a kind each.
+pub(super) fn exception_lines(events: &Events) -> Vec<String> {
+    if is_idle(events) {
+        return Vec::new();
+    }
     let exceptions = [
         (
             events.unknown_frees.saturating_sub(events.own_unknown_frees),
@@ -137,8 +154,8 @@ pub(super) fn call_lines(report: &Report) -> Vec<String> {
         (events.abandoned_calls, "call", "never returned"),
     ];
     let some = exceptions.into_iter().filter(|&(count, ..)| count > 0);
-    lines.extend(some.map(|(count, noun, what)| format!("{} {what}", counted(count, noun))));
-    lines
+    some.map(|(count, noun, what)| format!("{} {what}", counted(count, noun)))
+        .collect()
 }
 
 /// What the shares of stacks are of, and of how many stacks those above are the largest.
@@ -172,11 +189,8 @@ pub(super) fn depth_line(report: &Report) -> Option<String> {
 }
 
 fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let sums = &report.completeness;
-    let total = all(&sums.stacks);
-    let complete = sums.stacks.get(&End::Complete).copied().unwrap_or(0);
-    let walks = all(&sums.allocations);
-    let complete_walks = sums.allocations.get(&End::Complete).copied().unwrap_or(0);
+    let [complete, total] = report.completeness.complete_stacks();
+    let [complete_walks, walks] = report.completeness.complete_allocations();
     let share = percent(complete_walks, walks);
     let text = format!("{complete} of {total} complete ({share} of allocations)");
     line(out, "Stacks", text)?;
@@ -186,7 +200,7 @@ fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 /// A line for each reason for which stacks are not complete, and below it what can be done.
 pub(super) fn incomplete_lines(report: &Report) -> Vec<String> {
     let sums = &report.completeness;
-    let walks = all(&sums.allocations);
+    let [_, walks] = sums.complete_allocations();
     let mut lines = Vec::new();
     for (&end, &stacks) in sums.stacks.iter().filter(|&(&end, _)| end != End::Complete) {
         let allocations = sums.allocations.get(&end).copied().unwrap_or(0);
@@ -198,11 +212,6 @@ pub(super) fn incomplete_lines(report: &Report) -> Vec<String> {
         }
     }
     lines
-}
-
-/// Recordings can say anything.
-pub(super) fn all(counts: &BTreeMap<End, u64>) -> u64 {
-    counts.values().copied().fold(0, u64::saturating_add)
 }
 
 fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -271,7 +280,7 @@ pub(super) fn unseen_lines(losses: &Losses) -> Vec<String> {
     lines
 }
 
-/// Whether anything was seen and could not be recorded.
+/// True if anything was seen and could not be recorded.
 pub(super) fn has_lost(losses: &Losses) -> bool {
     losses.blocks > 0 || losses.bytes > 0 || losses.causes.values().any(|&blocks| blocks > 0)
 }
@@ -317,17 +326,6 @@ pub(crate) fn size(bytes: u64) -> String {
         0..1024 => short_size(bytes),
         _ => format!("{} ({bytes} B)", short_size(bytes)),
     }
-}
-
-/// The same without the exact number.
-pub(crate) fn short_size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
-        return format!("{bytes} B");
-    };
-    let unit = UNITS[power - 1];
-    let tenths = (u128::from(bytes) * 10) >> (10 * power);
-    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
 /// A count in at most six columns.

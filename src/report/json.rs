@@ -187,7 +187,7 @@ struct StackJson {
     allocator: Name,
     /// With `--mmap`: what the mappings are for.
     kind: Option<&'static str>,
-    /// The same in other runs of the same builds, and in metrics.
+    /// A number that is the same in other runs of the same builds, and in metrics.
     site: String,
     responsible: Option<ResponsibleJson>,
     outstanding: AmountJson,

@@ -78,7 +78,7 @@ pub use quantity::{Measure, Quantity, Unit};
 pub(crate) use recent::{rate as growth_rate, signed};
 #[cfg(test)]
 pub(crate) use tests::{full as sample, made};
-pub(crate) use text::{FrameStyle, end_of};
+pub(crate) use text::{FrameStyle, end_of, via};
 
 /// Everything one report says.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ pub struct Report {
     pub targets: Vec<TargetFacts>,
     /// What ages and changes are measured by.
     pub compared: Compared,
-    /// What stacks are ranked by, if the user chose.
+    /// The order of stacks, if the user chose one.
     pub order: Option<Order>,
     /// Every stack that allocated, in that order, else those that hold most first; those of ended instances last.
     pub stacks: Vec<Stack>,
@@ -266,7 +266,7 @@ pub struct Suppression {
 }
 
 impl Stack {
-    /// The same number for the same site in every report of a trace. That two sites have the same is improbable: among a
+    /// A number that is the same for a site in every report of a trace. That two sites share one is improbable: among a
     /// thousand, less than 10⁻¹³.
     pub(crate) fn key(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -282,7 +282,7 @@ impl Stack {
         hasher.finish()
     }
 
-    /// The same number for the same site in every report, and in other runs of the same builds: a hash of the allocator
+    /// A number that is the same for a site in every report, and in other runs of the same builds: a hash of the allocator
     /// function and of the code that called it, whose algorithm and keys never change.
     pub(crate) fn id(&self) -> u64 {
         let mut hasher = SipHasher24::new_with_keys(0, 0);

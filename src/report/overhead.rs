@@ -17,7 +17,7 @@ pub(super) fn brief(report: &Report) -> Option<String> {
     Some(format!("{about}{} of one CPU", share(overhead.spent.share())))
 }
 
-/// What the user should know of the cost beside its amount.
+/// Notes on the cost beside its amount.
 pub(super) fn warnings(report: &Report) -> Vec<String> {
     let governed = spent(report).and_then(|overhead| overhead.governed.as_ref());
     governed.map_or_else(Vec::new, governed_lines)

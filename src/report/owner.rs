@@ -50,7 +50,7 @@ const NAMESPACES: [&str; 13] = [
     "vasprintf",
 ];
 
-/// What names of C functions end with that return a block to their caller: `xmalloc`, `g_realloc_n`, `sqlite3DbStrDup`.
+/// Endings of the names of C functions that return a block to their caller: `xmalloc`, `g_realloc_n`, `sqlite3DbStrDup`.
 const ALLOCATOR_ENDINGS: [&str; 13] = [
     "malloc",
     "calloc",
@@ -67,7 +67,7 @@ const ALLOCATOR_ENDINGS: [&str; 13] = [
     "ngx_alloc",
 ];
 
-/// What such an ending can be followed by.
+/// Suffixes that can follow such an ending.
 const ENDING_SUFFIXES: [&str; 12] = [
     "_internal",
     "_usable",
@@ -124,13 +124,18 @@ pub(crate) fn title(stack: &Stack, names: NameStyle) -> String {
     }
 }
 
+/// ` [pid]` behind a title, among several processes.
+pub(super) fn process_mark(stack: &Stack, report: &Report) -> String {
+    match report.targets.len() {
+        0 | 1 => String::new(),
+        _ => format!(" [{}]", stack.pid),
+    }
+}
+
 /// A title for tables: the function without its parameters, its source line if that is known, and, among several
 /// processes, the process.
 pub(crate) fn short_title(stack: &Stack, report: &Report) -> String {
-    let process = match report.targets.len() {
-        0 | 1 => String::new(),
-        _ => format!(" [{}]", stack.pid),
-    };
+    let process = process_mark(stack, report);
     let Some(owner) = owner(stack) else {
         return format!("{}{process}", title(stack, report.names));
     };
@@ -197,7 +202,7 @@ fn without_parameters(name: &str) -> &str {
     }
 }
 
-/// Whether a frame is in a runtime's or an allocator's library, and has no name.
+/// True for a frame without a name in a runtime's or an allocator's library.
 pub(super) fn is_nameless_runtime(frame: &Frame) -> bool {
     frame.names.symbol.is_none() && frame.names.inlined.is_empty() && is_in_library(frame)
 }
@@ -247,13 +252,13 @@ fn own_function(frame: &Frame) -> Option<(Cow<'_, str>, usize)> {
     }
 }
 
-/// Whether an inlined function passes an allocation on. Debug information can name such functions without their namespace,
+/// True for an inlined function that passes an allocation on. Debug information can name such functions without their namespace,
 /// and then says in which file they are.
 pub(super) fn is_inlined_plumbing(function: &InlinedFrame) -> bool {
     function.symbol.as_deref().is_some_and(is_plumbing) || is_standard_source(function.file.as_deref())
 }
 
-/// Whether a source file belongs to a standard library: of GNU or LLVM for C++, or of Rust.
+/// True for a source file of a standard library: of GNU or LLVM for C++, or of Rust.
 fn is_standard_source(file: Option<&str>) -> bool {
     let is_standard = |file: &str| {
         file.contains("/include/c++/") || file.starts_with("/rustc/") && file.contains("/library/")
@@ -279,7 +284,7 @@ pub(crate) fn is_plumbing(name: &str) -> bool {
     }
 }
 
-/// Whether a C function's name says that it returns a block to its caller.
+/// True for the name of a C function that returns a block to its caller.
 fn is_allocator(name: &str) -> bool {
     let is_identifier = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.');
     if name.len() > 64 || !name.chars().all(is_identifier) {

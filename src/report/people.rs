@@ -11,11 +11,10 @@ mod table;
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-use super::cells::{fit, wrap};
+use super::cells::wrap;
 use super::health::{self, counted, percent, short_size, size};
-use super::owner::title;
 use super::paths::Paths;
-use super::text::{FrameStyle, Printable};
+use super::text::{FrameStyle, Printable, via};
 use super::{Report, Stack, blocks, estimates, recent};
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{Amount, Estimate};
@@ -23,7 +22,7 @@ use crate::collect::{Amount, Estimate};
 /// Lines of a site's stack begin here.
 pub(crate) const INDENT: &str = "    ";
 
-/// What reports are written for.
+/// The place that reports are written for, and how much is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Screen {
     /// Columns of a terminal; `None` where lines can have any length.
@@ -187,7 +186,7 @@ fn left_out_line(left_out: &[&Stack], all: usize) -> String {
     )
 }
 
-/// What the stacks of a report have in common.
+/// Facts that the stacks of a report have in common.
 struct Page<'a> {
     report: &'a Report,
     /// All that is outstanding.
@@ -203,7 +202,7 @@ impl Page<'_> {
         let heading = format!(
             "{} {}: {}",
             short_id(stack),
-            title(stack, report.names),
+            self.style.title(stack),
             self.amount(stack)
         );
         write_wrapped(&heading, "", self.screen, out)?;
@@ -232,18 +231,15 @@ impl Page<'_> {
     fn amount(&self, stack: &Stack) -> String {
         let Amount { bytes, blocks } = stack.shown();
         let share = percent(bytes, self.total.bytes);
-        let kind = stack
-            .kind
-            .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
         let owner = match self.report.targets.len() {
             0 | 1 => String::new(),
             _ => format!(" in {}", process(stack)),
         };
         format!(
-            "{} in {}, {share} of all, via {}{kind}{owner}",
+            "{} in {}, {share} of all, via {}{owner}",
             size(bytes),
             counted(blocks, "block"),
-            Printable(&stack.allocator)
+            via(stack)
         )
     }
 }
@@ -263,13 +259,5 @@ fn process(stack: &Stack) -> String {
         None => format!("process {pid}"),
         Some(InstanceEnd::Exited) => format!("process {pid}, held when it exited"),
         Some(InstanceEnd::Execed) => format!("process {pid}, held when its program was replaced by exec"),
-    }
-}
-
-/// `text` cut to the width of the screen.
-fn clipped(text: &str, screen: Screen) -> String {
-    match screen.width {
-        Some(width) => fit(text, width),
-        None => text.to_owned(),
     }
 }

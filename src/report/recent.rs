@@ -80,14 +80,11 @@ pub(super) fn suspicion_line(suspicion: &Suspicion) -> Option<String> {
 
 /// How fast a site grows: over all reports, or of the first one since the attach.
 pub(super) fn growth_per_second(stack: &Stack, report: &Report) -> String {
-    match stack.recent.suspicion {
-        Some(suspicion) if suspicion.reports > 1 => per_second(suspicion.growth),
-        _ => {
-            let seconds = report.compared.since_last.as_secs_f64();
-            let net = stack.recent.since_last.net_bytes() as f64;
-            per_second(if seconds > 0.0 { net / seconds } else { 0.0 })
-        }
-    }
+    let recent = &stack.recent;
+    per_second(match recent.suspicion {
+        Some(suspicion) if suspicion.reports > 1 => suspicion.growth,
+        _ => slope(recent.since_last.net_bytes(), report.compared.since_last),
+    })
 }
 
 fn per_second(bytes: f64) -> String {
@@ -102,22 +99,17 @@ pub(super) fn typical_age(stack: &Stack) -> String {
     let Some(ages) = stack.recent.ages else {
         return "?".to_owned();
     };
-    let blocks = |class: Estimate| class.amount.blocks;
-    let half = ages
-        .classes()
-        .map(|(_, class)| blocks(class))
-        .sum::<u64>()
-        .div_ceil(2);
-    let mut younger = 0_u64;
-    let mut lower = None;
-    for (upper, class) in ages.classes() {
-        younger = younger.saturating_add(blocks(class));
-        if younger > half || (younger == half && half > 0) {
-            return match (lower, upper) {
-                (None, Some(upper)) => format!("<{}", spoken(upper).replace(' ', "")),
-                (Some(lower), _) => format!(">{}", spoken(lower).replace(' ', "")),
-                (None, None) => "?".to_owned(),
-            };
+    let classes = || ages.classes().map(|(upper, class)| (upper, class.amount.blocks));
+    let half = classes().map(|(_, blocks)| blocks).sum::<u64>().div_ceil(2);
+    let (mut younger, mut lower) = (0_u64, None);
+    for (upper, blocks) in classes() {
+        younger = younger.saturating_add(blocks);
+        if half > 0 && younger >= half {
+            let bound = |sign: char, bound| format!("{sign}{}", spoken(bound).replace(' ', ""));
+            return lower.map_or_else(
+                || bound('<', upper.unwrap_or_default()),
+                |lower| bound('>', lower),
+            );
         }
         lower = upper;
     }
@@ -126,16 +118,16 @@ pub(super) fn typical_age(stack: &Stack) -> String {
 
 /// Signed amount per second, in the largest binary unit that leaves at least one.
 pub(crate) fn rate(net: i64, time: Duration) -> String {
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "exact to 15 digits, of which three are shown"
-    )]
-    let net = net as f64;
-    let rate = match time.as_secs_f64() {
+    format!("{}/s", signed(slope(net, time)))
+}
+
+/// Bytes per second; 0 without time.
+fn slope(net: i64, time: Duration) -> f64 {
+    match time.as_secs_f64() {
         0.0 => 0.0,
-        seconds => net / seconds,
-    };
-    format!("{}/s", signed(rate))
+        // Exact to 15 digits, of which three are shown.
+        seconds => net as f64 / seconds,
+    }
 }
 
 /// So many bytes with their sign, in the largest binary unit that leaves at least one.
@@ -149,11 +141,10 @@ pub(crate) fn signed(bytes: f64) -> String {
     format!("{amount:+.1} {}", UNITS[unit])
 }
 
-/// What is hidden since it is young.
+/// Blocks that are hidden since they are young, in one line; `None` if there are none.
 pub(super) fn young_line(report: &Report) -> Option<String> {
     let older = report.compared.older?;
-    let young = report.stacks.iter().filter_map(|stack| stack.recent.young);
-    let young: Amount = young.sum::<Estimate>().amount;
+    let young = young(report);
     (young.blocks > 0).then(|| {
         format!(
             "not shown: {} in {} younger than {} (-o 0 shows them)",
@@ -164,14 +155,18 @@ pub(super) fn young_line(report: &Report) -> Option<String> {
     })
 }
 
+fn young(report: &Report) -> Amount {
+    let young = report.stacks.iter().filter_map(|stack| stack.recent.young);
+    young.sum::<Estimate>().amount
+}
+
 /// Lines of the closing block: what is hidden since it is young, and how old blocks are.
 pub(super) fn age_lines(report: &Report) -> Vec<(&'static str, String)> {
     let Some(older) = report.compared.older else {
         return Vec::new();
     };
     let mut lines = Vec::new();
-    let young = report.stacks.iter().filter_map(|stack| stack.recent.young);
-    let young: Amount = young.sum::<Estimate>().amount;
+    let young = young(report);
     if young.blocks > 0 {
         let text = format!(
             "{}, {}, younger than {}: hidden above (-o 0 shows all)",

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::health::{counted, percent, short_size, size};
-use super::owner::{callers, title};
+use super::owner::{callers, process_mark, title};
 use super::people::subject;
 use super::text::Printable;
 use super::{Report, Stack, estimates};
@@ -54,10 +54,7 @@ fn doubts(report: &Report, all: Estimate) -> Vec<(&'static str, String)> {
     if report.sampling != Sampling::All {
         doubts.push(("Estimated:", estimates::error(all.spread)));
     }
-    let completeness = &report.completeness.allocations;
-    let walks = completeness.values().copied().fold(0, u64::saturating_add);
-    let complete = completeness.get(&unwind_tables::walk::End::Complete).copied();
-    let complete = complete.unwrap_or(0);
+    let [complete, walks] = report.completeness.complete_allocations();
     if complete < walks {
         let share = percent(complete, walks);
         doubts.push(("Stacks:", format!("{share} of allocations have complete ones")));
@@ -79,11 +76,8 @@ fn write_site(stack: &Stack, number: usize, report: &Report, out: &mut dyn Write
     let suspicion = suspicion.map_or_else(String::new, |suspicion| {
         format!(", suspicion {} of {}", suspicion.score(), Suspicion::MAX_SCORE)
     });
-    let process = match report.targets.len() {
-        0 | 1 => String::new(),
-        _ => format!(" [{}]", stack.pid),
-    };
-    writeln!(out, "{number}. {}{process}", title(stack, report.names))?;
+    let title = title(stack, report.names);
+    writeln!(out, "{number}. {title}{}", process_mark(stack, report))?;
     writeln!(
         out,
         "   {} in {}, average {}{suspicion}",

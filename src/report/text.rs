@@ -8,7 +8,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::cells::{fit, width};
 use super::ends::explain;
-use super::owner::{is_inlined_plumbing, is_nameless_runtime, owner};
+use super::owner::{is_inlined_plumbing, is_nameless_runtime, owner, title};
 use super::paths::Paths;
 use super::people::{Screen, write_wrapped};
 use super::{Frame, Location, ModuleFacts, Report, Stack};
@@ -46,9 +46,14 @@ impl FrameStyle {
         }
     }
 
-    /// The same, with shorter paths.
+    /// This style with shorter paths.
     pub(super) fn shortening(self, paths: Paths) -> Self {
         Self { paths, ..self }
+    }
+
+    /// A stack's title.
+    pub(crate) fn title(&self, stack: &Stack) -> String {
+        title(stack, self.names)
     }
 
     /// The frames of a stack, the responsible one marked, and how the stack ended.
@@ -159,8 +164,16 @@ impl FrameStyle {
 }
 
 fn is_same_module(one: &Frame, other: &Frame) -> bool {
-    let module = |frame: &Frame| frame.at.place.as_ref().map(|(module, _)| module.path.clone());
-    module(one) == module(other)
+    let [one, other] = [one, other].map(|frame| frame.at.place.as_ref().map(|(module, _)| &module.path));
+    one == other
+}
+
+/// The allocator function of a stack, with the kind of its mappings where it is of these.
+pub(crate) fn via(stack: &Stack) -> String {
+    let kind = stack
+        .kind
+        .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
+    format!("{}{kind}", Printable(&stack.allocator))
 }
 
 /// A frame in one line, without its source.

@@ -27,10 +27,10 @@ const MOST_READINGS: usize = 8;
 /// For how long a call that is being written is waited for.
 const MOST_WRITING: Duration = Duration::from_millis(100);
 
-/// What is compared with the processes' maps.
+/// The addresses that are compared with the processes' maps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// What calls left in doubt.
+    /// Those that calls left in doubt.
     Doubtful,
     /// All that is known to be mapped.
     All,

@@ -132,7 +132,7 @@ impl Module {
         &self.linking
     }
 
-    /// Whether this is a program that was linked statically: it has no loader and needs no other object.
+    /// True for a program that was linked statically: it has no loader and needs no other object.
     pub fn is_static_program(&self) -> bool {
         self.linking.is_static_program
     }

@@ -1,4 +1,4 @@
-//! What a process is called, whether or not it can be traced.
+//! Names of processes, whether or not they can be traced.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ impl ProcessName {
         })
     }
 
-    /// Whether both run the same program, as far as their names say.
+    /// True if both run the same program, as far as their names say.
     pub fn is_like(&self, other: &Self) -> bool {
         self.comm == other.comm || self.exe.is_some() && self.exe == other.exe
     }

@@ -492,7 +492,7 @@ pub fn one_line(error: &clap::Error) -> String {
     format!("{line}{}", hint_of_pids(error))
 }
 
-/// What to do if a number is too much: `-p $(pidof server)` gives one for each process.
+/// A remedy for one number too many: `-p $(pidof server)` gives one for each process.
 fn hint_of_pids(error: &clap::Error) -> &'static str {
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(text))

@@ -1,11 +1,10 @@
 use proptest::prelude::*;
-use unwind_tables::addr::Avma;
-use unwind_tables::walk::End;
 
+use super::super::tests::totals;
 use super::*;
-use crate::collect::{Amount, Estimate, Spread};
+use crate::collect::{Amount, Estimate};
 
-/// What a site does with its blocks, second by second: the seconds at which they are allocated and freed.
+/// One block of a site: the seconds at which it is allocated and freed.
 struct Life {
     born: f64,
     dies: f64,
@@ -79,7 +78,7 @@ fn a_leak_is_suspected() {
     );
 }
 
-/// What has been set up, what has settled and what comes and goes is below any leak within six reports.
+/// Start-up data, settled caches and churn are below any leak within six reports.
 #[test]
 fn what_does_not_leak_is_not() {
     let start = lives(500.0, 0.0, 2.0, f64::INFINITY);
@@ -139,23 +138,12 @@ fn made_up_parts() {
 }
 
 fn snapshot(second: u64, stacks: &[(u32, u64)]) -> Snapshot {
-    let stack = |&(record, blocks): &(u32, u64)| StackTotals {
-        record,
-        instance: 1,
-        epoch: 0,
-        function: 0,
-        frames: Vec::new(),
-        end: End::Complete,
-        end_pc: Avma::new(0),
-        allocated: Amount {
+    let stack = |&(record, blocks): &(u32, u64)| {
+        let allocated = Amount {
             bytes: 10 * blocks,
             blocks,
-        },
-        freed: Amount::default(),
-        kind: None,
-        lost: Amount::default(),
-        allocated_spread: Spread::default(),
-        freed_spread: Spread::default(),
+        };
+        totals(record, allocated, Amount::default())
     };
     Snapshot {
         elapsed: Duration::from_secs(second),

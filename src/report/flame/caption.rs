@@ -1,7 +1,5 @@
 //! What is written above a picture: of what it is, and how far it can be trusted.
 
-use unwind_tables::walk::End;
-
 use super::super::estimates::whole;
 use super::super::health::{counted, percent, size};
 use super::super::recent::spoken;
@@ -91,9 +89,7 @@ fn target(report: &Report) -> String {
 
 /// `None` without stacks.
 fn completeness(report: &Report) -> Option<String> {
-    let allocations = &report.completeness.allocations;
-    let all = allocations.values().copied().fold(0, u64::saturating_add);
-    let complete = allocations.get(&End::Complete).copied().unwrap_or(0);
+    let [complete, all] = report.completeness.complete_allocations();
     (all > 0).then(|| format!("complete stacks: {} of allocations", percent(complete, all)))
 }
 

@@ -20,7 +20,7 @@ use crate::bpf::Sampling;
 use crate::collect::{AGE_BOUNDS, Amount, RegionKind};
 use crate::leak::Suspicion;
 use crate::report::estimates::whole;
-use crate::report::owner::owner;
+use crate::report::owner::{Owner, owner};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, Suppression, TargetFacts};
 use crate::symbolize::NameStyle;
 use crate::symbolize::frame::Symbolized;
@@ -76,20 +76,14 @@ pub(super) struct OwnerAt {
 impl OwnerAt {
     /// That of a stack; the innermost frame where there is none.
     fn of(stack: &Stack) -> Self {
-        let Some(owner) = owner(stack) else {
+        let Some(Owner { frame, at, .. }) = owner(stack) else {
             return Self::default();
         };
-        let frame = stack
-            .frames
-            .iter()
-            .position(|frame| std::ptr::eq(frame, owner.frame));
-        let inlined = &owner.frame.names.inlined;
-        let level = inlined
-            .iter()
-            .position(|inlined| inlined.symbol.as_deref() == Some(&*owner.function));
+        let (number_of_frame, inlined) = at;
+        let is_own = inlined == frame.names.inlined.len();
         Self {
-            frame: number(frame.unwrap_or_default()),
-            level: level.map_or(0, |at| number(at + 1)),
+            frame: number(number_of_frame),
+            level: if is_own { 0 } else { number(inlined + 1) },
         }
     }
 }

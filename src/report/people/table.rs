@@ -5,9 +5,9 @@ use std::io::{self, Write};
 
 use unwind_tables::walk::End;
 
-use super::{Screen, clipped, short_id};
+use super::{Screen, short_id};
 use crate::leak::Suspicion;
-use crate::report::cells::width;
+use crate::report::cells::{fit, width};
 use crate::report::health::{percent, short_count, short_size};
 use crate::report::owner::short_title;
 use crate::report::recent::{growth_per_second, typical_age};
@@ -102,7 +102,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Whether the stack is complete.
+/// A mark for stacks that are not complete.
 fn mark(stack: &Stack, report: &Report) -> char {
     match (stack.end, stack.is_cut(report.depth)) {
         (End::Complete, _) => ' ',
@@ -120,4 +120,12 @@ fn freed(stack: &Stack) -> String {
 /// One blank, and `text` at the right of so many columns.
 fn right(text: &str, columns: usize) -> String {
     format!(" {}{text}", " ".repeat(columns.saturating_sub(width(text))))
+}
+
+/// `text` cut to the width of the screen.
+fn clipped(text: &str, screen: Screen) -> String {
+    match screen.width {
+        Some(width) => fit(text, width),
+        None => text.to_owned(),
+    }
 }
