@@ -206,7 +206,7 @@ fn await_answer(port: u16) -> TcpStream {
 fn redis() {
     let directory = directory("real_load-redis");
     let port = free_port().to_string();
-    let witness = Witness::preloaded(&directory);
+    let witness = Witness::preloaded_for_jemalloc(&directory);
     let mut server = witness.start(
         Command::new(stock("/usr/bin/redis-server", "redis-server"))
             .args(["--port", &port, "--save", "", "--appendonly", "no"])

@@ -70,10 +70,22 @@ impl Witness {
     /// A library to be preloaded.
     #[track_caller]
     pub fn preloaded(directory: &Path) -> Self {
+        Self::preloaded_with(directory, &[])
+    }
+
+    /// As [`Witness::preloaded`], for programs that call functions of jemalloc's own.
+    #[track_caller]
+    pub fn preloaded_for_jemalloc(directory: &Path) -> Self {
+        Self::preloaded_with(directory, &["-DWITH_JEMALLOC"])
+    }
+
+    #[track_caller]
+    fn preloaded_with(directory: &Path, flags: &[&str]) -> Self {
+        let all = ["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-builtin"];
         let library = compile_as(
             &directory.join(LIBRARY),
             "ground_truth.c",
-            &["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-builtin"],
+            &[&all, flags].concat(),
         );
         Self {
             library: Some(library),

@@ -102,6 +102,8 @@ DECLARE(void *, reallocarray, void *, size_t, size_t);
 DECLARE(void *, memalign, size_t, size_t);
 DECLARE(void *, valloc, size_t);
 DECLARE(void *, pvalloc, size_t);
+DECLARE(void *, mallocx, size_t, int);
+DECLARE(void *, rallocx, void *, size_t, int);
 
 /* Looking up what exists allocates nothing. */
 static void find_real(void)
@@ -116,6 +118,8 @@ static void find_real(void)
 	FIND(memalign);
 	FIND(valloc);
 	FIND(pvalloc);
+	FIND(mallocx);
+	FIND(rallocx);
 }
 #endif
 
@@ -340,6 +344,25 @@ EXPORTED void *NAME(pvalloc)(size_t size)
 	void *block;
 
 	RECORDED("pvalloc", block = REAL(pvalloc)(size), block, size);
+	return block;
+}
+#endif
+
+#ifdef WITH_JEMALLOC
+/* Only on request: there are programs that take a definition of these for jemalloc's presence. */
+EXPORTED void *NAME(mallocx)(size_t size, int flags)
+{
+	void *block;
+
+	RECORDED("mallocx", block = REAL(mallocx)(size, flags), block, size);
+	return block;
+}
+
+EXPORTED void *NAME(rallocx)(void *old, size_t size, int flags)
+{
+	void *block;
+
+	RECORDED("rallocx", block = REAL(rallocx)(old, size, flags), block, size);
 	return block;
 }
 #endif
