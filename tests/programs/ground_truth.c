@@ -102,10 +102,12 @@ DECLARE(void *, reallocarray, void *, size_t, size_t);
 DECLARE(void *, memalign, size_t, size_t);
 DECLARE(void *, valloc, size_t);
 DECLARE(void *, pvalloc, size_t);
+#ifdef WITH_JEMALLOC
 DECLARE(void *, mallocx, size_t, int);
 DECLARE(void *, rallocx, void *, size_t, int);
+#endif
 
-/* Looking up what exists allocates nothing. */
+/* Looking up what exists allocates nothing; what does not exist would allocate the error's text. */
 static void find_real(void)
 {
 #define FIND(function) real_##function = (typeof(real_##function))dlsym(RTLD_NEXT, #function)
@@ -118,8 +120,10 @@ static void find_real(void)
 	FIND(memalign);
 	FIND(valloc);
 	FIND(pvalloc);
+#ifdef WITH_JEMALLOC
 	FIND(mallocx);
 	FIND(rallocx);
+#endif
 }
 #endif
 
@@ -349,7 +353,7 @@ EXPORTED void *NAME(pvalloc)(size_t size)
 #endif
 
 #ifdef WITH_JEMALLOC
-/* Only on request: there are programs that take a definition of these for jemalloc's presence. */
+/* Only on request: there are programs that take a definition of these for a sign of jemalloc. */
 EXPORTED void *NAME(mallocx)(size_t size, int flags)
 {
 	void *block;
