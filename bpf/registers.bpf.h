@@ -44,8 +44,8 @@ static __always_inline u32 short_saved(u32 rule, u32 number)
 	return field ? SAVED_AT_CFA | (u32)(-8 * (s32)field) << SAVED_KIND_BITS : SAVED_SAME;
 }
 
-/* What the object at `address` says of a register there, as a long entry's word. */
-static __always_inline u32 saved_word(struct walk *walk, u64 address, u32 number)
+/* What the object at `address` says of the wanted register there, as a long entry's word. */
+static __always_inline u32 saved_word(struct walk *walk, u64 address)
 {
 	struct mapping *mapping = find_mapping(walk->list, address);
 
@@ -57,6 +57,11 @@ static __always_inline u32 saved_word(struct walk *walk, u64 address, u32 number
 	}
 
 	u32 rule = rule_in_image(section(mapping->image_at, IMAGE_SAVES_AT), address - mapping->bias);
+
+	/* Read again, since what is kept over a search takes stack; from where, the compiler cannot know. */
+	OPAQUE(walk);
+
+	u32 number = walk->found;
 
 	switch (rule_kind(rule)) {
 	case RULE_SP:
@@ -99,7 +104,10 @@ static long look_in_frame(u64 step, struct walk **context)
 	if ((caller >> FRAME_FOUND_BY_SHIFT & 0x7f) == FOUND_BY_FP)
 		return 1;
 
-	u32 saved = saved_word(walk, (frame << 8 >> 8) - !(frame >> FRAME_EXACT_SHIFT), number);
+	u32 saved = saved_word(walk, (frame << 8 >> 8) - !(frame >> FRAME_EXACT_SHIFT));
+	/* What is at it is found by its number, not by a pointer for each array that would be kept over the search. */
+	OPAQUE(callee);
+
 	s64 offset = (s32)saved >> SAVED_KIND_BITS;
 	u64 base;
 

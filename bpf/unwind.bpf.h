@@ -403,6 +403,9 @@ static __always_inline bool run(struct walk *walk, bool leaves_trail)
 		return false;
 #pragma unroll
 	for (done = 0; done < RUN_FRAMES; done++) {
+		/* No address in it is to be reckoned before its frame: they would take more stack than kernels give. */
+		OPAQUE(walk);
+
 		u32 rule = plain_rule(list, pc);
 		struct caller_slots slots;
 

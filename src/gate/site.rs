@@ -27,7 +27,7 @@ const SUFFIXES: [&str; 7] = [
 /// Modules whose outermost frames are the same for every program.
 const START_MODULES: [&str; 5] = ["libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl"];
 /// The functions of static programs that do what these modules do for others.
-const START_FUNCTIONS: [&str; 9] = [
+const START_FUNCTIONS: [&str; 11] = [
     "_start",
     "_start_c",
     "__libc_start_main",
@@ -36,7 +36,9 @@ const START_FUNCTIONS: [&str; 9] = [
     "__libc_start_main_stage2",
     "start_thread",
     "clone",
+    "__clone",
     "clone3",
+    "__clone3",
 ];
 
 /// A site: the allocator function, then functions from its caller outwards, each by its number.

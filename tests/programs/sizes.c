@@ -31,6 +31,8 @@ static pthread_barrier_t phase;
 		for (long number = 0; number < (count); number++) {      \
 			void *block = allocate_##name(size);             \
                                                                          \
+			/* Else a compiler has a call for odd ones and one for even ones. */ \
+			asm volatile("" : "+r"(number));                 \
 			if (number % 2)                                  \
 				free(block);                             \
 			else                                             \

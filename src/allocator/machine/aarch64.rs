@@ -62,6 +62,12 @@ pub fn flow(word: u32, at: Svma) -> Flow {
 }
 
 fn by_register(word: u32) -> Flow {
+    // Without authentication, or by key A or B; the other words have no meaning.
+    let is_plain = word & 0xff1f_fc1f == 0xd61f_0000;
+    let is_authenticated = word & 0x001f_f800 == 0x001f_0800;
+    if !is_plain && !is_authenticated {
+        return Flow::Unknown;
+    }
     match word >> 21 & 7 {
         0 => Flow::Jump(Target::Computed),
         1 => Flow::Call(Target::Computed),

@@ -40,7 +40,11 @@ fn flows() {
     );
     check(&[0xd65f_0020], Flow::Jump(Target::Computed)); // ret x1
     check(&[0xd420_7d00, 0xd440_0000, 0x0000_0000], Flow::Ends); // brk; hlt; udf
-    check(&[0xd69f_03e0], Flow::Unknown); // eret
+    // eret; what is almost ret, almost br
+    check(
+        &[0xd69f_03e0, 0xd65f_83c0, 0xd65f_03c1, 0xd75f_03c0, 0xd61e_0220],
+        Flow::Unknown,
+    );
     // svc, nop, paciasp, mrs, dmb, add, ldr, fmov
     let others = [
         0xd400_0001,
