@@ -225,10 +225,15 @@ impl Live<'_> {
         };
         ledger.not_told += gone.blocks;
         if untold > ledger.untold || gone.blocks > 0 {
+            let unseen = if untold > ledger.untold {
+                format!("{untold} mapping calls were not seen")
+            } else {
+                "calls that unmap were not seen, and not counted by the kernel".to_owned()
+            };
             ledger.untold = untold;
             tracing::warn!(
-                "{untold} mapping calls were not seen: {} B turned out not to be mapped any more; what was \
-                 unmapped and mapped again in the meantime is charged to the stack that mapped it first",
+                "{unseen}: {} B turned out not to be mapped any more; what was unmapped and mapped again in the \
+                 meantime is charged to the stack that mapped it first",
                 gone.bytes
             );
         }
