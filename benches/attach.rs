@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use memleak::preflight;
+use memleak::target::maps::{self, MapsName};
 
 /// The most CPU time that the fastest attach may take.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -304,20 +305,16 @@ impl Target {
         );
         Ok(target)
     }
-}
 
-impl Target {
     /// Bytes of files that are mapped to be executed.
     fn code_bytes(&self) -> anyhow::Result<u64> {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
+        let maps = fs::read(format!("/proc/{}/maps", self.child.id()))?;
         let mut bytes = 0;
-        for line in maps
-            .lines()
-            .filter(|line| line.contains(" r-xp ") && line.contains('/'))
-        {
-            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-            let (start, end) = range.context("a line of maps begins with a range")?;
-            bytes += u64::from_str_radix(end, 16)? - u64::from_str_radix(start, 16)?;
+        for entry in maps::parse(&maps) {
+            let entry = entry?;
+            if entry.executable && matches!(entry.name, MapsName::File { .. }) {
+                bytes += entry.range.end.offset_from(entry.range.start);
+            }
         }
         Ok(bytes)
     }

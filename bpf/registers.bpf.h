@@ -44,7 +44,7 @@ static __always_inline u32 short_saved(u32 rule, u32 number)
 	return field ? SAVED_AT_CFA | (u32)(-8 * (s32)field) << SAVED_KIND_BITS : SAVED_SAME;
 }
 
-/* What the object at `address` says of the wanted register there, as a long entry's word. */
+/* The wanted register's rule in the object at `address`, as a long entry's word. */
 static __always_inline u32 saved_word(struct walk *walk, u64 address)
 {
 	struct mapping *mapping = find_mapping(walk->list, address);

@@ -224,8 +224,9 @@ impl Live<'_> {
             return Ok(0);
         };
         ledger.not_told += gone.blocks;
-        if untold > ledger.untold || gone.blocks > 0 {
-            let unseen = if untold > ledger.untold {
+        let are_counted = untold > ledger.untold;
+        if are_counted || gone.blocks > 0 {
+            let unseen = if are_counted {
                 format!("{untold} mapping calls were not seen")
             } else {
                 "calls that unmap were not seen, and not counted by the kernel".to_owned()
