@@ -13,6 +13,8 @@
 # KEEP: if set, what a run that passed has left is kept, too
 # FRESH_CACHE: where downloaded packages are kept, ~/.cache/memleak if it is not set
 # DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR: where packages come from, if not from where this machine's come
+#
+# Exits with 3 if no such system can be made on this machine, with 1 if a step failed in one.
 set -eu
 cd "$(dirname "$0")/.."
 here=$(pwd -P)
@@ -23,6 +25,12 @@ cache=${FRESH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/memleak}
 die() {
     echo "error: $*" >&2
     exit 1
+}
+
+# For what this machine cannot do, whatever is to be tried.
+unable() {
+    echo "error: $*" >&2
+    exit 3
 }
 
 # Where this machine's packages of Debian's come from, of suites that PATTERN matches.
@@ -49,7 +57,7 @@ make_root() {
     # How this machine reaches where packages come from.
     apt-config dump | grep -E '^Acquire::(http|https|ftp|Check-|Retries|ForceIPv)' >"$root.apt" || true
     mmdebstrap --quiet --variant=minbase --include=ca-certificates,make --aptopt="$root.apt" --dpkgopt=force-unsafe-io \
-        "$release" "$root" "$root.list" || die "could not make a minimal $release"
+        "$release" "$root" "$root.list" || unable "could not make a minimal $release"
     rm "$root.list" "$root.apt"
     # Whom this machine trusts.
     find /usr/local/share/ca-certificates -name '*.crt' -exec cp {} "$root/usr/local/share/ca-certificates" \; 2>/dev/null || true
@@ -61,7 +69,7 @@ make_root() {
 add_rust() {
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
     sysroot=$(rustc --print sysroot)
-    [ -x "$cargo_home/bin/rustup" ] || die "a Rust toolchain by rustup is needed, and there is no $cargo_home/bin/rustup"
+    [ -x "$cargo_home/bin/rustup" ] || unable "a Rust toolchain by rustup is needed, and there is no $cargo_home/bin/rustup"
     mkdir -p "$root/root/.cargo/bin" "$root/root/.cargo/registry" "$root/root/.rustup/toolchains/${sysroot##*/}"
     printf 'version = "12"\nprofile = "minimal"\ndefault_toolchain = "%s"\n' "${sysroot##*/}" >"$root/root/.rustup/settings.toml"
     for kept in config.toml registry/index registry/cache; do
@@ -126,9 +134,9 @@ run_release() {
     echo "==> $release: all ok, $(($(date +%s) - began_all)) s"
 }
 
-[ "$(id -u)" = 0 ] || die "root is needed: a Debian is made, and entered by namespaces of its own"
+[ "$(id -u)" = 0 ] || unable "root is needed: a Debian is made, and entered by namespaces of its own"
 for program in mmdebstrap unshare git; do
-    command -v $program >/dev/null || die "$program is missing: tests/setup.sh fresh"
+    command -v $program >/dev/null || unable "$program is missing: tests/setup.sh fresh"
 done
 if [ "${1-}" = enter ]; then
     [ $# = 2 ] && [ -e "$target/fresh/$2.shared" ] || die "usage: tests/fresh.sh enter RELEASE, of a run that failed or had KEEP=1"
