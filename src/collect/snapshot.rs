@@ -12,7 +12,7 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use super::amount::{Amount, Spread};
+use super::amount::{Amount, Estimate};
 use super::counters::{Counter, Counters};
 use super::regions::RegionKind;
 use super::totals::{self, Totals};
@@ -40,17 +40,20 @@ pub struct StackTotals {
     /// The address that the walk could not get past.
     pub end_pc: Avma,
     /// Everything allocated.
-    pub allocated: Amount,
+    pub allocated: Estimate,
     /// What of it was freed.
-    pub freed: Amount,
+    pub freed: Estimate,
     /// What mappings of this stack are for; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
     /// What was allocated besides and could not be recorded.
     pub lost: Amount,
-    /// How far `allocated` can be off, when it is estimated.
-    pub allocated_spread: Spread,
-    /// How far `freed` can be off.
-    pub freed_spread: Spread,
+}
+
+impl StackTotals {
+    /// What was allocated and not freed.
+    pub fn outstanding(&self) -> Estimate {
+        self.allocated.less(self.freed)
+    }
 }
 
 /// Counts of calls since tracing began.
@@ -140,8 +143,8 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
     let losses = losses(&counters);
     let sum = |amount: fn(&StackTotals) -> u64| stacks.iter().map(amount).fold(0, u64::saturating_add);
     let events = Events {
-        allocations: sum(|stack| stack.allocated.blocks).saturating_add(losses.blocks),
-        frees: sum(|stack| stack.freed.blocks),
+        allocations: sum(|stack| stack.allocated.amount.blocks).saturating_add(losses.blocks),
+        frees: sum(|stack| stack.freed.amount.blocks),
         unknown_frees: counters.get(Counter::UnknownFree),
         own_unknown_frees: counters.get(Counter::OwnUnknownFree),
         failed: counters.get(Counter::Failed),
@@ -233,25 +236,18 @@ fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
         return None;
     };
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
-    let Totals {
-        allocated,
-        freed,
-        allocated_spread,
-        freed_spread,
-    } = totals::read(recorded, index)?;
+    let Totals { allocated, freed } = totals::read(recorded, index)?;
     let lost = Amount {
         bytes: read(lost_bytes),
         blocks: read(lost_blocks),
     };
-    if allocated.blocks == 0 && lost.blocks == 0 {
+    if allocated.amount.blocks == 0 && lost.blocks == 0 {
         return None;
     }
     Some(StackTotals {
         allocated,
         freed,
         lost,
-        allocated_spread,
-        freed_spread,
         ..read_shape(recorded, index, record)?
     })
 }
@@ -316,12 +312,10 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         frames: Vec::new(),
         end,
         end_pc: Avma::new(0),
-        allocated: Amount::default(),
-        freed: Amount::default(),
+        allocated: Estimate::default(),
+        freed: Estimate::default(),
         kind: None,
         lost: Amount::default(),
-        allocated_spread: Spread::default(),
-        freed_spread: Spread::default(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::amount::{Amount, Spread};
+use super::amount::{Amount, Estimate, Spread};
 use crate::bpf::types::{stack_totals, stack_variance, weight_shape};
 use crate::bpf::{Recorded, Sampling};
 
@@ -13,10 +13,8 @@ const HALF: usize = TOTALS_WORDS / 2;
 
 /// What was allocated from a stack, and what of it was freed.
 pub(super) struct Totals {
-    pub(super) allocated: Amount,
-    pub(super) freed: Amount,
-    pub(super) allocated_spread: Spread,
-    pub(super) freed_spread: Spread,
+    pub(super) allocated: Estimate,
+    pub(super) freed: Estimate,
 }
 
 /// The totals of stack number `index`. What was freed is read first, so that it is never the larger.
@@ -27,22 +25,17 @@ pub(super) fn read(recorded: &Recorded, index: u32) -> Option<Totals> {
     if recorded.sampling == Sampling::All {
         let (freed, allocated) = (exact(&totals[HALF..])?, exact(&totals[..HALF])?);
         return Some(Totals {
-            allocated,
-            freed,
-            allocated_spread: Spread::default(),
-            freed_spread: Spread::default(),
+            allocated: allocated.into(),
+            freed: freed.into(),
         });
     }
     let (variances, _) = recorded.variances.words().as_chunks::<VARIANCE_WORDS>();
     let variance = variances.get(at)?;
-    let (freed, freed_spread) = estimated(&totals[HALF..], &variance[HALF..])?;
-    let (allocated, allocated_spread) = estimated(&totals[..HALF], &variance[..HALF])?;
-    Some(Totals {
-        allocated,
-        freed,
-        allocated_spread,
-        freed_spread,
-    })
+    let (freed, allocated) = (
+        estimated(&totals[HALF..], &variance[HALF..])?,
+        estimated(&totals[..HALF], &variance[..HALF])?,
+    );
+    Some(Totals { allocated, freed })
 }
 
 /// Blocks of stack number `index` that were recorded, whatever they stand for.
@@ -68,7 +61,7 @@ fn exact(sums: &[AtomicU64]) -> Option<Amount> {
 }
 
 /// Of `struct sums` and `struct variance`.
-fn estimated(sums: &[AtomicU64], variance: &[AtomicU64]) -> Option<(Amount, Spread)> {
+fn estimated(sums: &[AtomicU64], variance: &[AtomicU64]) -> Option<Estimate> {
     let [bytes, recorded, weight, _] = sums else {
         return None;
     };
@@ -84,7 +77,7 @@ fn estimated(sums: &[AtomicU64], variance: &[AtomicU64]) -> Option<(Amount, Spre
         bytes: wide(bytes_low, bytes_high),
         blocks: wide(blocks_low, blocks_high),
     };
-    Some((amount, spread))
+    Some(Estimate { amount, spread })
 }
 
 /// The nearest whole number of blocks.

@@ -39,15 +39,7 @@ pub(crate) fn vitals(recorded: &Recorded, elapsed: Duration) -> Result<Vitals, l
         .unwrap_or(u32::MAX)
         .min(recorded.stack_capacity);
     let stacks = (0..used).filter_map(|index| totals::read(recorded, index));
-    let mut live = Amount::default();
-    for stack in stacks {
-        live.bytes = live
-            .bytes
-            .saturating_add(stack.allocated.bytes.saturating_sub(stack.freed.bytes));
-        live.blocks = live
-            .blocks
-            .saturating_add(stack.allocated.blocks.saturating_sub(stack.freed.blocks));
-    }
+    let live = stacks.map(|stack| stack.allocated.amount.less(stack.freed.amount)).sum();
     Ok(Vitals {
         elapsed,
         calls: entries(recorded)?,

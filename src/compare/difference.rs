@@ -24,14 +24,8 @@ impl Held {
     pub(super) fn of(stack: &Stack) -> Self {
         Self {
             shown: stack.shown_estimate(),
-            outstanding: Estimate {
-                amount: stack.outstanding,
-                spread: stack.outstanding_spread,
-            },
-            allocated: Estimate {
-                amount: stack.allocated,
-                spread: stack.allocated_spread,
-            },
+            outstanding: stack.outstanding,
+            allocated: stack.allocated,
         }
     }
 

@@ -54,11 +54,11 @@ fn frame(
 
 fn stack(bytes: u64, blocks: u64, frames: Vec<crate::report::Frame>) -> Stack {
     Stack {
-        outstanding: Amount { bytes, blocks },
+        outstanding: Amount { bytes, blocks }.into(),
         allocated: Amount {
             bytes: bytes * 2,
             blocks: blocks * 2,
-        },
+        }.into(),
         frames,
         ..crate::report::sample().stacks[0].clone()
     }

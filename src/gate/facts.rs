@@ -8,7 +8,7 @@ use super::baseline::Baseline;
 use super::site::{Key, KeyReader, Names, Site, counted};
 use super::workspace::{Source, Workspace};
 use crate::collect::{Amount, Estimate, Events, Losses};
-use crate::report::{Report, Stack};
+use crate::report::Report;
 use crate::symbolize::NameStyle;
 
 /// Sites that are named for a condition.
@@ -67,7 +67,7 @@ impl Facts {
             })
             .collect();
         let by_key = sites.iter().zip(0..).map(|(site, at)| (site.key.clone(), at));
-        let recorded: Amount = report.stacks.iter().map(|stack| stack.allocated).sum();
+        let recorded: Amount = report.stacks.iter().map(|stack| stack.allocated.amount).sum();
         Self {
             elapsed: report.elapsed,
             style: report.names,
@@ -75,7 +75,7 @@ impl Facts {
             is_over: report.targets.iter().all(|target| target.ended.is_some()),
             by_key: by_key.collect(),
             sites,
-            allocated: counted(report).map(allocated).sum(),
+            allocated: counted(report).map(|stack| stack.allocated).sum(),
             most_allocated: [
                 most(report, |amount| amount.bytes, names, workspace),
                 most(report, |amount| amount.blocks, names, workspace),
@@ -102,13 +102,6 @@ pub(super) fn beyond(baseline: Option<&Baseline>, site: &Key, held: Estimate) ->
     }
 }
 
-fn allocated(stack: &Stack) -> Estimate {
-    Estimate {
-        amount: stack.allocated,
-        spread: stack.allocated_spread,
-    }
-}
-
 /// The stacks that allocated most.
 fn most(
     report: &Report,
@@ -117,11 +110,11 @@ fn most(
     workspace: &mut Workspace,
 ) -> Vec<SiteFacts> {
     let mut worst: Vec<_> = counted(report).collect();
-    worst.sort_by_key(|stack| Reverse(order(&stack.allocated)));
+    worst.sort_by_key(|stack| Reverse(order(&stack.allocated.amount)));
     let mut keys = KeyReader::new(names);
     let facts = worst.into_iter().take(MOST_CULPRITS).map(|stack| SiteFacts {
         key: keys.key(stack),
-        amount: allocated(stack),
+        amount: stack.allocated,
         source: workspace.locate(&stack.frames),
     });
     facts.collect()

@@ -95,7 +95,7 @@ fn amounts() {
         ]
     );
     let mut allocated = two();
-    allocated.stacks[1].allocated.bytes = 1 << 20;
+    allocated.stacks[1].allocated.amount.bytes = 1 << 20;
     let conditions = [
         "allocated>1MiB",
         "allocated>2MiB",
@@ -212,7 +212,7 @@ fn incomplete_stacks() {
 fn estimates() {
     let mut estimated = report(vec![stack(&["f"], 1000, 10)]);
     estimated.sampling = Sampling::Bytes(4096);
-    estimated.stacks[0].outstanding_spread = Spread {
+    estimated.stacks[0].outstanding.spread = Spread {
         recorded: 5,
         bytes: 100 * 100,
         blocks: 1 << 32,

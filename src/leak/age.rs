@@ -26,10 +26,7 @@ impl<M> Site<M> {
     /// nobody's to free, hence old, and are not found.
     pub fn young(&self, holder: Holder) -> Option<Estimate> {
         let blocks = self.recent.blocks?;
-        let outstanding = Estimate {
-            amount: self.outstanding(),
-            spread: self.outstanding_spread(),
-        };
+        let outstanding = self.outstanding();
         Some(match holder {
             Holder::Running => outstanding.less(blocks.old),
             Holder::Ended => Estimate::default(),

@@ -53,7 +53,7 @@ pub fn ends<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<EndGroup<M>> {
         let ended = groups.entry((module, site.end)).or_default();
         ended.stacks += 1;
         let allocations = ended.by_address.entry(at.map_or(0, address)).or_default();
-        *allocations = allocations.saturating_add(site.allocated.blocks);
+        *allocations = allocations.saturating_add(site.allocated.amount.blocks);
     }
     let mut groups: Vec<_> = groups
         .into_iter()
@@ -95,7 +95,7 @@ fn most_frequent(addresses: HashMap<u64, u64>) -> Vec<u64> {
 pub fn steps<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<ModuleSteps<M>> {
     let mut modules: HashMap<Option<M>, (u64, u64)> = HashMap::new();
     for site in sites {
-        let walks = site.allocated.blocks;
+        let walks = site.allocated.amount.blocks;
         let modules_of = site
             .frames
             .iter()

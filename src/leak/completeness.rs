@@ -22,7 +22,7 @@ impl Completeness {
     pub fn of<M>(sites: &[Site<M>]) -> Self {
         let mut sums = Self::default();
         for site in sites {
-            let walks = site.allocated.blocks;
+            let walks = site.allocated.amount.blocks;
             add(&mut sums.stacks, site.end, 1);
             add(&mut sums.allocations, site.end, walks);
             for frame in &site.frames {

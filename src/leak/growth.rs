@@ -114,14 +114,8 @@ impl Earlier {
 
 fn total(stack: &StackTotals) -> Change {
     Change {
-        allocated: Estimate {
-            amount: stack.allocated,
-            spread: stack.allocated_spread,
-        },
-        freed: Estimate {
-            amount: stack.freed,
-            spread: stack.freed_spread,
-        },
+        allocated: stack.allocated,
+        freed: stack.freed,
     }
 }
 
@@ -203,9 +197,9 @@ impl Changes<'_> {
             kind: site.kind,
             point: Point {
                 bytes: shown.bytes,
-                allocated: site.allocated.blocks,
+                allocated: site.allocated.amount.blocks,
             },
-            blocks: site.outstanding().blocks,
+            blocks: site.outstanding().amount.blocks,
             ages,
         })
     }

@@ -23,7 +23,7 @@ use std::hash::Hash;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use crate::collect::{Amount, RegionKind, Snapshot, Spread, StackTotals};
+use crate::collect::{Amount, Estimate, RegionKind, Snapshot, StackTotals};
 
 pub use age::Holder;
 pub use by_module::{EndGroup, ModuleSteps};
@@ -80,17 +80,13 @@ pub struct Site<M> {
     /// Where it ended; `None` for complete stacks.
     pub end_at: Option<EndAt<M>>,
     /// Everything allocated here since the attach.
-    pub allocated: Amount,
+    pub allocated: Estimate,
     /// Those blocks of it that were freed.
-    pub freed: Amount,
+    pub freed: Estimate,
     /// What changed, and how old its blocks are.
     pub recent: Recent,
     /// What was allocated besides and could not be recorded.
     pub lost: Amount,
-    /// How far `allocated` can be off, when it is estimated.
-    pub allocated_spread: Spread,
-    /// How far `freed` can be off.
-    pub freed_spread: Spread,
     /// The records of its stacks.
     pub records: Vec<u32>,
 }
@@ -100,13 +96,8 @@ impl<M> Site<M> {
     ///
     /// The two totals are read one after the other while the process runs, so a free can be in the second
     /// whose allocation is not yet in the first.
-    pub fn outstanding(&self) -> Amount {
+    pub fn outstanding(&self) -> Estimate {
         self.allocated.less(self.freed)
-    }
-
-    /// How far [`Site::outstanding`] can be off, when it is estimated.
-    pub fn outstanding_spread(&self) -> Spread {
-        self.allocated_spread.less(self.freed_spread)
     }
 }
 
@@ -196,8 +187,6 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
         freed: stack.freed,
         recent: Recent::default(),
         lost: stack.lost,
-        allocated_spread: stack.allocated_spread,
-        freed_spread: stack.freed_spread,
         records: vec![stack.record],
     }
 }
@@ -268,8 +257,6 @@ fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
     known.allocated = known.allocated + site.allocated;
     known.freed = known.freed + site.freed;
     known.lost = known.lost + site.lost;
-    known.allocated_spread = known.allocated_spread + site.allocated_spread;
-    known.freed_spread = known.freed_spread + site.freed_spread;
     if newer {
         known.frames = site.frames;
         known.end_at = site.end_at;
@@ -278,8 +265,8 @@ fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
 
 fn ranked<M: Ord>(mut sites: Vec<(SiteKey<M>, Site<M>)>) -> Vec<Site<M>> {
     let size = |site: &Site<M>| {
-        let outstanding = site.outstanding();
-        (outstanding.bytes, outstanding.blocks, site.allocated.bytes)
+        let outstanding = site.outstanding().amount;
+        (outstanding.bytes, outstanding.blocks, site.allocated.amount.bytes)
     };
     sites.sort_by(|(key_a, a), (key_b, b)| size(b).cmp(&size(a)).then_with(|| key_a.cmp(key_b)));
     sites.into_iter().map(|(_, site)| site).collect()

@@ -128,7 +128,7 @@ impl Course {
             points.resize(before, missed);
             points.push(Point {
                 bytes: held(stack),
-                allocated: stack.allocated.blocks,
+                allocated: stack.allocated.amount.blocks,
             });
         }
     }

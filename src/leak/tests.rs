@@ -41,12 +41,10 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         frames: pcs.iter().map(frame).collect(),
         end: End::Complete,
         end_pc: Avma::new(0x1fff),
-        allocated,
-        freed: Amount::default(),
+        allocated: allocated.into(),
+        freed: Amount::default().into(),
         kind: None,
         lost: Amount::default(),
-        allocated_spread: Spread::default(),
-        freed_spread: Spread::default(),
     }
 }
 
@@ -54,7 +52,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
 pub(super) fn totals(record: u32, allocated: Amount, freed: Amount) -> StackTotals {
     StackTotals {
         record,
-        freed,
+        freed: freed.into(),
         ..stack(0, &[], allocated)
     }
 }
@@ -75,7 +73,7 @@ fn epochs_merge() {
         stack(0, &[0x1010, 0x1020], amount(100, 2)),
     ]);
     assert_eq!(merged.len(), 1);
-    assert_eq!(merged[0].allocated, amount(105, 3));
+    assert_eq!(merged[0].allocated, amount(105, 3).into());
     assert_eq!(merged[0].frames[0].pc, Avma::new(0x2010));
     let place = Place {
         module: 1,
@@ -144,7 +142,7 @@ fn stacks_cut_to_their_innermost_frames_merge() {
     let sites = group(&innermost(&snapshot, 2), |_| &Layout, |_| Recent::default());
     let found: Vec<_> = sites
         .iter()
-        .map(|site| (site.allocated, site.end, site.frames.len()))
+        .map(|site| (site.allocated.amount, site.end, site.frames.len()))
         .collect();
     let expected = [
         (amount(20, 2), End::DepthLimit, 2),
@@ -234,10 +232,10 @@ fn a_call_at_the_end_of_a_mapping_is_in_it() {
 #[test]
 fn outstanding_saturates() {
     let totals = StackTotals {
-        freed: amount(30, 4),
+        freed: amount(30, 4).into(),
         ..stack(0, &[0x1010], amount(50, 3))
     };
-    assert_eq!(sites(vec![totals])[0].outstanding(), amount(20, 0));
+    assert_eq!(sites(vec![totals])[0].outstanding(), amount(20, 0).into());
 }
 
 /// Sites rank by outstanding bytes, then blocks, then allocated bytes, whatever order they come in.
@@ -251,7 +249,7 @@ fn ranking_is_stable() {
         stack(0, &[0x1010], amount(10, 1)),
         stack(0, &[0x1020], amount(90, 1)),
         stack(0, &[0x1030], amount(90, 2)),
-        freed(0x1040, amount(95, 2), amount(5, 1)),
+        freed(0x1040, amount(95, 2), amount(5, 1).into()),
         stack(0, &[0x1050], amount(10, 1)),
     ];
     let order = |stacks: Vec<StackTotals>| -> Vec<u64> {

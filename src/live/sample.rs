@@ -189,7 +189,7 @@ impl Sample {
     pub(super) fn of(report: &Report) -> Self {
         let suspects: Vec<_> = report
             .suspects()
-            .filter(|stack| stack.allocated.blocks > 0)
+            .filter(|stack| stack.allocated.amount.blocks > 0)
             .collect();
         let kept = most_important(&suspects, report);
         let sites = suspects
@@ -212,7 +212,7 @@ impl Sample {
             older: compared.older,
             allocations: report.events.allocations,
             frees: report.events.frees.saturating_add(report.events.unknown_frees),
-            live: suspects.iter().map(|stack| stack.outstanding).sum(),
+            live: suspects.iter().map(|stack| stack.outstanding.amount).sum(),
             overhead: overhead(report),
             lost: losses(&report.losses),
             completeness,
@@ -235,7 +235,7 @@ fn most_important(suspects: &[&Stack], report: &Report) -> HashSet<usize> {
     let measure = |stack: &&Stack| {
         let ranked = Ranked {
             shown: stack.shown(),
-            allocated: stack.allocated,
+            allocated: stack.allocated.amount,
             growth: growth(stack, report),
             suspicion: stack.recent.suspicion.unwrap_or_default(),
         };
@@ -282,7 +282,7 @@ fn site(stack: &Stack, report: &Report) -> Site {
         allocator: printable(&via(stack)),
         shown: amount,
         young: stack.recent.young.unwrap_or_default().amount,
-        allocated: stack.allocated,
+        allocated: stack.allocated.amount,
         lost: stack.lost,
         growth: growth(stack, report),
         suspicion: stack.recent.suspicion.unwrap_or_default(),

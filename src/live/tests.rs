@@ -26,8 +26,8 @@ pub(super) fn holding(function: &str, bytes: u64) -> Stack {
         freed: Amount::default().into(),
     };
     Stack {
-        outstanding: amount(bytes),
-        allocated: amount(bytes.saturating_mul(2).max(1)),
+        outstanding: amount(bytes).into(),
+        allocated: amount(bytes.saturating_mul(2).max(1)).into(),
         recent: StackRecent {
             since_last: grown,
             since_baseline: grown,
@@ -42,7 +42,7 @@ pub(super) fn report(stacks: Vec<Stack>) -> Report {
     let mut completeness = Completeness::default();
     for stack in &stacks {
         *completeness.stacks.entry(stack.end).or_default() += 1;
-        *completeness.allocations.entry(stack.end).or_default() += stack.allocated.blocks;
+        *completeness.allocations.entry(stack.end).or_default() += stack.allocated.amount.blocks;
     }
     Report {
         elapsed: Duration::from_secs(65),
@@ -128,11 +128,11 @@ fn what_is_kept_is_bounded() {
         outstanding: Amount {
             bytes: 900,
             blocks: 900,
-        },
+        }.into(),
         ..holding("many", 900)
     };
     let busy = Stack {
-        outstanding: Amount::default(),
+        outstanding: Amount::default().into(),
         recent: StackRecent::default(),
         ..holding("busy", 90_000_000)
     };

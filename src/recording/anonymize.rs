@@ -235,8 +235,6 @@ impl Anonymizer {
             allocated,
             recent,
             lost,
-            outstanding_spread,
-            allocated_spread,
             end,
             blocks,
             // The reader's, and a name.
@@ -254,8 +252,6 @@ impl Anonymizer {
             allocated: *allocated,
             recent: *recent,
             lost: *lost,
-            outstanding_spread: *outstanding_spread,
-            allocated_spread: *allocated_spread,
             end: *end,
             blocks: blocks.clone(),
             suppressed_by: None,

@@ -80,8 +80,6 @@ impl Encoder {
             allocated,
             recent,
             lost,
-            outstanding_spread,
-            allocated_spread,
         } = stack;
         let StackRecent {
             young,
@@ -96,8 +94,6 @@ impl Encoder {
             outstanding: (*outstanding).into(),
             allocated: (*allocated).into(),
             lost: (*lost).into(),
-            outstanding_spread: (*outstanding_spread).into(),
-            allocated_spread: (*allocated_spread).into(),
             young: young.map(Into::into),
             ages: ages.map(|ages| ages.classes().map(|(_, class)| class.into()).collect()),
             since_last: (*since_last).into(),

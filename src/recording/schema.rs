@@ -238,11 +238,9 @@ entries! { ()
     Amounts {
         site: Number,
         ended: Option<Word>,
-        outstanding: Amount,
-        allocated: Amount,
+        outstanding: Estimate,
+        allocated: Estimate,
         lost: Amount,
-        outstanding_spread: Spread,
-        allocated_spread: Spread,
         young: Option<Estimate>,
         /// By class, youngest first.
         ages: Option<Vec<Estimate>>,

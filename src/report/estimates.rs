@@ -1,7 +1,7 @@
 //! What reports for people say of estimates and of what was not recorded on purpose.
 
 use crate::bpf::Sampling;
-use crate::collect::{Amount, Spread};
+use crate::collect::{Estimate, Spread};
 
 use super::Report;
 use super::health::{counted, size};
@@ -19,8 +19,7 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
         )),
     };
     if let Some(chosen) = chosen {
-        let amount: Amount = report.stacks.iter().map(|stack| stack.outstanding).sum();
-        let spread: Spread = report.stacks.iter().map(|stack| stack.outstanding_spread).sum();
+        let Estimate { amount, spread } = report.stacks.iter().map(|stack| stack.outstanding).sum();
         lines.push(format!("{chosen}: amounts are estimates"));
         lines.push(format!(
             "outstanding in all: {} in {}, {}",
@@ -44,8 +43,8 @@ impl Report {
     /// How far what an instance has live can be off, in bytes; `None` where it is exact.
     pub(super) fn tracked_error(&self, instance: u32) -> Option<f64> {
         let stacks = self.stacks.iter().filter(|stack| stack.instance == instance);
-        let spread: Spread = stacks.map(|stack| stack.outstanding_spread).sum();
-        (self.sampling != Sampling::All).then(|| spread.standard_error().bytes)
+        let outstanding: Estimate = stacks.map(|stack| stack.outstanding).sum();
+        (self.sampling != Sampling::All).then(|| outstanding.spread.standard_error().bytes)
     }
 }
 

@@ -54,7 +54,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use crate::allocator::Name;
 use crate::bpf::{InstanceEnd, Sampling};
 use crate::collect::{
-    Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Spread, Vitals,
+    Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Vitals,
 };
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
 use crate::memory::Parts;
@@ -233,17 +233,13 @@ pub struct Stack {
     /// What mappings are for; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
     /// Allocated and not freed.
-    pub outstanding: Amount,
+    pub outstanding: Estimate,
     /// Everything allocated since the attach.
-    pub allocated: Amount,
+    pub allocated: Estimate,
     /// Ages and changes.
     pub recent: StackRecent,
     /// What was allocated besides and could not be recorded.
     pub lost: Amount,
-    /// How far `outstanding` can be off, when it is estimated.
-    pub outstanding_spread: Spread,
-    /// How far `allocated` can be off.
-    pub allocated_spread: Spread,
     /// Why the walk ended.
     pub end: End,
     /// Where it ended; `None` for complete stacks.
@@ -313,11 +309,7 @@ impl Stack {
 
     /// The same, and how far it can be off.
     pub(crate) fn shown_estimate(&self) -> Estimate {
-        let outstanding = Estimate {
-            amount: self.outstanding,
-            spread: self.outstanding_spread,
-        };
-        outstanding.less(self.recent.young.unwrap_or_default())
+        self.outstanding.less(self.recent.young.unwrap_or_default())
     }
 }
 

@@ -54,7 +54,7 @@ fn compress(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 fn profile(report: &Report) -> Profile {
     let mut table = Table::of(report);
     for stack in report.suspects() {
-        table.add(stack, values(stack.allocated, stack.shown()));
+        table.add(stack, values(stack.allocated.amount, stack.shown()));
     }
     let period = match report.sampling {
         Sampling::All => None,

@@ -60,7 +60,7 @@ impl Quantity {
         let Self { measure, unit } = self;
         match (measure, unit) {
             (Measure::Outstanding, _) => unit.of(stack.shown()),
-            (Measure::Allocated, _) => unit.of(stack.allocated),
+            (Measure::Allocated, _) => unit.of(stack.allocated.amount),
             (Measure::Growth, Unit::Bytes) => positive(report.growth(stack).net_bytes()),
             (Measure::Growth, Unit::Blocks) => positive(report.growth(stack).net_blocks()),
         }
@@ -70,7 +70,7 @@ impl Quantity {
     pub(super) fn spread_of(self, stack: &Stack, report: &Report) -> Spread {
         match self.measure {
             Measure::Outstanding => stack.shown_estimate().spread,
-            Measure::Allocated => stack.allocated_spread,
+            Measure::Allocated => stack.allocated.spread,
             Measure::Growth => report.growth(stack).net_spread(),
         }
     }

@@ -5,12 +5,9 @@ use crate::collect::{Amount, RegionKind};
 
 /// The lines; none without `--mmap`.
 pub(super) fn lines(report: &Report) -> Vec<String> {
-    let of = |kind| {
+    let of = |kind| -> Amount {
         let stacks = report.stacks.iter().filter(|stack| stack.kind == Some(kind));
-        stacks.fold(Amount::default(), |sum, stack| Amount {
-            bytes: sum.bytes.saturating_add(stack.outstanding.bytes),
-            blocks: sum.blocks.saturating_add(stack.outstanding.blocks),
-        })
+        stacks.map(|stack| stack.outstanding.amount).sum()
     };
     let kinds = RegionKind::ALL.into_iter().map(|kind| (kind, of(kind)));
     let some = kinds.filter(|(_, amount)| amount.blocks > 0 || amount.bytes > 0);

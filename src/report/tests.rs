@@ -82,15 +82,13 @@ pub(super) fn stack(outstanding: Amount, end: End, end_at: Option<Location>, fra
         ended: None,
         allocator: "malloc".into(),
         kind: None,
-        outstanding,
+        outstanding: outstanding.into(),
         allocated: Amount {
             bytes: outstanding.bytes * 2,
             blocks: outstanding.blocks * 2,
-        },
+        }.into(),
         recent: StackRecent::default(),
         lost: Amount::default(),
-        outstanding_spread: Spread::default(),
-        allocated_spread: Spread::default(),
         end,
         end_at,
         frames,
@@ -421,14 +419,14 @@ fn json_of_an_empty_report() {
 fn estimates_carry_their_error() {
     let mut report = full();
     report.sampling = Sampling::Bytes(4096);
-    report.stacks[0].outstanding_spread = Spread {
+    report.stacks[0].outstanding.spread = crate::collect::Spread {
         recorded: 3,
         bytes: 90_000,
         blocks: 25 << 32,
     };
     report.stacks[0].recent.since_last.allocated = Estimate {
-        amount: report.stacks[0].allocated,
-        spread: report.stacks[0].outstanding_spread,
+        amount: report.stacks[0].allocated.amount,
+        spread: report.stacks[0].outstanding.spread,
     };
     let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
     assert_eq!(value["sampling"], json!({"method": "bytes", "interval": 4096}));
@@ -460,7 +458,7 @@ fn estimates_carry_their_error() {
 #[test]
 fn json_numbers_are_exact() {
     let mut report = full();
-    report.stacks[0].outstanding.bytes = u64::MAX;
+    report.stacks[0].outstanding.amount.bytes = u64::MAX;
     let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
     assert_eq!(
         value["stacks"][0]["outstanding"]["bytes"].as_u64(),

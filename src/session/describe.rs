@@ -175,7 +175,7 @@ pub(super) fn recent<M>(site: &Site<M>, holder: Holder, view: &View, changes: &C
         Holder::Ended => Ages::default(),
         Holder::Running | Holder::Several => blocks.ages,
     });
-    let shown = site.outstanding().less(young.unwrap_or_default().amount);
+    let shown = site.outstanding().less(young.unwrap_or_default()).amount;
     StackRecent {
         young,
         ages,
@@ -223,7 +223,7 @@ impl Describer<'_> {
         Stack {
             blocks: recently
                 .listed(&site)
-                .map(|list| still_known(list, holder, site.outstanding())),
+                .map(|list| still_known(list, holder, site.outstanding().amount)),
             recent: recent(&site, holder, view, &recently.changes),
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
@@ -233,8 +233,6 @@ impl Describer<'_> {
             outstanding: site.outstanding(),
             allocated: site.allocated,
             lost: site.lost,
-            outstanding_spread: site.outstanding_spread(),
-            allocated_spread: site.allocated_spread,
             end: site.end,
             end_at: site.end_at.map(|end_at| self.location(end_at.pc, end_at.place)),
             frames: site

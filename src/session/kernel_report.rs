@@ -12,7 +12,7 @@ use super::calls::Caller;
 use super::describe::{Recently, recent, time_of_day};
 use crate::allocator::Name;
 use crate::bpf::KernelAllocator;
-use crate::collect::{Amount, OwnMemory, Snapshot, StackTotals};
+use crate::collect::{Amount, Estimate, OwnMemory, Snapshot, StackTotals};
 use crate::config::View;
 use crate::leak::age::Holder;
 use crate::leak::growth::Changes;
@@ -231,8 +231,6 @@ fn stack(
         outstanding: site.outstanding(),
         allocated: site.allocated,
         lost: site.lost,
-        outstanding_spread: site.outstanding_spread(),
-        allocated_spread: site.allocated_spread,
         end: site.end,
         end_at: site.end_at.map(|at| modules.location(at.pc, at.place)),
         frames: site
@@ -265,12 +263,9 @@ fn names(symbols: &Kallsyms, pc: Avma) -> Symbolized {
 
 /// What there is of each kind.
 fn kind_totals(sites: &[Site<usize>]) -> Vec<KindTotals> {
-    let sum = |kind: Kind, amount: fn(&Site<usize>) -> Amount| {
+    let sum = |kind: Kind, amount: fn(&Site<usize>) -> Estimate| -> Amount {
         let of_kind = sites.iter().filter(|site| site.function == kind.number());
-        of_kind.map(amount).fold(Amount::default(), |sum, amount| Amount {
-            bytes: sum.bytes.saturating_add(amount.bytes),
-            blocks: sum.blocks.saturating_add(amount.blocks),
-        })
+        of_kind.map(|site| amount(site).amount).sum()
     };
     let totals = Kind::ALL.into_iter().map(|kind| KindTotals {
         allocator: kind.name().into(),

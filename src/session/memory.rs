@@ -93,7 +93,7 @@ impl Live<'_> {
         let stacks = snapshot.stacks.iter();
         let of_instance = stacks.filter(|stack| stack.instance == number || is_only);
         of_instance
-            .map(|stack| stack.allocated.bytes.saturating_sub(stack.freed.bytes))
+            .map(|stack| stack.outstanding().amount.bytes)
             .fold(0, u64::saturating_add)
     }
 

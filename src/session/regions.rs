@@ -310,8 +310,8 @@ impl Live<'_> {
         }
         let blocks = |amount: fn(&StackTotals) -> u64| snapshot.stacks.iter().map(amount).sum::<u64>();
         let (allocations, frees) = (
-            blocks(|stack| stack.allocated.blocks),
-            blocks(|stack| stack.freed.blocks),
+            blocks(|stack| stack.allocated.amount.blocks),
+            blocks(|stack| stack.freed.amount.blocks),
         );
         snapshot.events.allocations = allocations.saturating_add(snapshot.losses.blocks);
         snapshot.events.frees = frees;
@@ -380,11 +380,8 @@ fn with_totals(shape: StackTotals, kind: RegionKind, totals: RegionTotals) -> St
         lost,
     } = totals;
     StackTotals {
-        allocated: Amount {
-            bytes: mapped.bytes.saturating_add(unmapped.bytes),
-            blocks: mapped.blocks.saturating_add(unmapped.blocks),
-        },
-        freed: unmapped,
+        allocated: (mapped + unmapped).into(),
+        freed: unmapped.into(),
         lost,
         kind: Some(kind),
         ..shape

@@ -44,7 +44,7 @@ impl Since {
         has_ended: impl Fn(u32) -> bool,
     ) {
         self.growth.reported(snapshot, |stack| {
-            let outstanding = stack.allocated.less(stack.freed).bytes;
+            let outstanding = stack.outstanding().amount.bytes;
             match blocks.filter(|_| !has_ended(stack.instance)) {
                 Some(blocks) => blocks.of(stack.record).old.amount.bytes.min(outstanding),
                 None => outstanding,

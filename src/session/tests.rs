@@ -63,7 +63,7 @@ fn follow_and_count(session: &mut Session<'_>) -> (u64, u64) {
         let stacks = snapshot.stacks.iter();
         stacks
             .filter(|stack| (stack.end == End::ScratchBusy) == busy)
-            .map(|stack| stack.allocated.blocks)
+            .map(|stack| stack.allocated.amount.blocks)
             .sum()
     };
     (blocks(true), blocks(false))

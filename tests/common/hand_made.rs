@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use memleak::bpf::Sampling;
-use memleak::collect::{Amount, Events, Losses, OwnMemory, Spread};
+use memleak::collect::{Amount, Events, Losses, OwnMemory};
 use memleak::leak::{Completeness, EndGroup, ModuleSteps};
 use memleak::memory::Parts;
 use memleak::report::{
@@ -63,12 +63,10 @@ pub fn stack(pid: u32, bytes: u64, blocks: u64, frames: Vec<Frame>) -> Stack {
         ended: None,
         allocator: "malloc".into(),
         kind: None,
-        outstanding,
-        allocated: outstanding + outstanding,
+        outstanding: outstanding.into(),
+        allocated: (outstanding + outstanding).into(),
         recent: StackRecent::default(),
         lost: Amount::default(),
-        outstanding_spread: Spread::default(),
-        allocated_spread: Spread::default(),
         end: End::Complete,
         end_at: None,
         frames,

@@ -34,8 +34,8 @@ pub(super) fn stack(functions: &[&str], bytes: u64, blocks: u64) -> Stack {
         .iter()
         .map(|function| frame(function, None, "/bin/program", None));
     Stack {
-        outstanding,
-        allocated: outstanding,
+        outstanding: outstanding.into(),
+        allocated: outstanding.into(),
         ..made::stack(frames.collect())
     }
 }

@@ -203,7 +203,7 @@ fn proposals() {
     suppressions(&text).expect("rules").mark(&mut report);
     let left: Vec<_> = report
         .suspects()
-        .filter(|stack| stack.outstanding.blocks > 0)
+        .filter(|stack| stack.outstanding.amount.blocks > 0)
         .collect();
     // Of one, nothing is known.
     assert_eq!(left.len(), 1, "{left:?}");

@@ -162,7 +162,7 @@ fn records_add_up() {
         if second > 500 {
             stacks.push((8, 3 * (second - 500)));
         }
-        course.note(&snapshot(second, &stacks), |stack| stack.allocated.bytes);
+        course.note(&snapshot(second, &stacks), |stack| stack.allocated.amount.bytes);
     }
     assert!(course.moments.seconds().len() <= MAX_MOMENTS);
     assert!(

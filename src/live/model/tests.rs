@@ -45,8 +45,8 @@ fn four() -> Sample {
     ];
     stacks[1].recent.since_last.allocated.amount.bytes = 650;
     stacks[0].recent.since_last.allocated.amount.bytes = 0;
-    stacks[2].allocated.bytes = 1_000_000;
-    stacks[3].outstanding.blocks = 5000;
+    stacks[2].allocated.amount.bytes = 1_000_000;
+    stacks[3].outstanding.amount.blocks = 5000;
     Sample::of(&report(stacks.into()))
 }
 

@@ -109,7 +109,7 @@ fn large() {
     let mut report = leaking(7);
     report.targets.push(target(5, "worker"));
     report.sampling = Sampling::Calls(100);
-    report.stacks[1].outstanding_spread.bytes = 1 << 20;
+    report.stacks[1].outstanding.spread.bytes = 1 << 20;
     report.losses.blocks = 12;
     report.losses.bytes = 3456;
     report.losses.causes.insert("block_table_full".into(), 12);

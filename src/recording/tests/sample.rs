@@ -121,8 +121,8 @@ fn stacks(report: &mut Report) {
     let mut ages = [Estimate::default(); AGE_BOUNDS.len() + 1];
     ages[2] = estimate(9);
     let first = &mut report.stacks[0];
-    first.outstanding_spread = estimate(5).spread;
-    first.allocated_spread = estimate(6).spread;
+    first.outstanding.spread = estimate(5).spread;
+    first.allocated.spread = estimate(6).spread;
     first.lost = estimate(7).amount;
     first.recent = StackRecent {
         young: Some(estimate(1)),
@@ -281,7 +281,7 @@ pub(super) fn grown(stacks: u64) -> Report {
             stack.outstanding = Amount {
                 bytes: 100 * (stacks - number),
                 blocks: stacks - number,
-            };
+            }.into();
             let (module, _) = stack.frames[1].at.place.clone().unwrap();
             stack.frames[1].at.place = Some((module, Svma::new(0x1000 + number)));
             let mut names = stack.frames[1].names.as_ref().clone();

@@ -66,12 +66,12 @@ pub(super) const fn width(are_estimates: bool) -> usize {
 /// of the first two pairs, blocks in tenths.
 pub(super) fn columns(row: &Row) -> [u64; COLUMNS] {
     let [outstanding, allocated] =
-        [row.outstanding_spread, row.allocated_spread].map(|spread| spread.standard_error());
+        [row.outstanding, row.allocated].map(|estimate| estimate.spread.standard_error());
     [
-        row.outstanding.bytes,
-        row.outstanding.blocks,
-        row.allocated.bytes,
-        row.allocated.blocks,
+        row.outstanding.amount.bytes,
+        row.outstanding.amount.blocks,
+        row.allocated.amount.bytes,
+        row.allocated.amount.blocks,
         row.young.bytes,
         row.young.blocks,
         rounded(outstanding.bytes),
@@ -86,7 +86,7 @@ const MEASURES: usize = 4;
 /// What pictures are drawn of.
 #[allow(clippy::cast_precision_loss, reason = "shares need no more than a few digits")]
 fn measures(row: &Row) -> [f64; MEASURES] {
-    let (outstanding, allocated) = (row.outstanding, row.allocated);
+    let (outstanding, allocated) = (row.outstanding.amount, row.allocated.amount);
     [
         outstanding.bytes,
         outstanding.blocks,

@@ -321,22 +321,18 @@ fn row_of(stack: &Stack) -> Row {
         outstanding: stack.outstanding,
         allocated: stack.allocated,
         young: stack.recent.young.unwrap_or_default().amount,
-        outstanding_spread: stack.outstanding_spread,
-        allocated_spread: stack.allocated_spread,
     }
 }
 
 /// What the stack had at the baseline: what it has, less what has changed since.
 fn row_at_baseline(stack: &Stack) -> Row {
     let change = &stack.recent.since_baseline;
-    let freed_spread = stack.allocated_spread.less(stack.outstanding_spread);
-    let allocated_spread = stack.allocated_spread.less(change.allocated.spread);
+    let freed = stack.allocated.less(stack.outstanding).less(change.freed);
+    let allocated = stack.allocated.less(change.allocated);
     Row {
-        outstanding: (stack.outstanding + change.freed.amount).less(change.allocated.amount),
-        allocated: stack.allocated.less(change.allocated.amount),
+        outstanding: allocated.less(freed),
+        allocated,
         young: Amount::default(),
-        outstanding_spread: allocated_spread.less(freed_spread.less(change.freed.spread)),
-        allocated_spread,
     }
 }
 

@@ -5,21 +5,17 @@
 
 use std::iter;
 
-use crate::collect::{Amount, Spread};
+use crate::collect::{Amount, Estimate, Spread};
 
 /// What a site had at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Row {
     /// Allocated and not freed.
-    pub(super) outstanding: Amount,
+    pub(super) outstanding: Estimate,
     /// All that it allocated.
-    pub(super) allocated: Amount,
+    pub(super) allocated: Estimate,
     /// What of the outstanding is young; nothing where that is not known.
     pub(super) young: Amount,
-    /// How far `outstanding` can be off.
-    pub(super) outstanding_spread: Spread,
-    /// How far `allocated` can be off.
-    pub(super) allocated_spread: Spread,
 }
 
 impl Row {
@@ -29,17 +25,15 @@ impl Row {
             outstanding: self.outstanding + other.outstanding,
             allocated: self.allocated + other.allocated,
             young: self.young + other.young,
-            outstanding_spread: self.outstanding_spread + other.outstanding_spread,
-            allocated_spread: self.allocated_spread + other.allocated_spread,
         }
     }
 
     fn numbers(&self) -> [u64; NUMBERS] {
         [
-            self.outstanding.bytes,
-            self.outstanding.blocks,
-            self.allocated.bytes,
-            self.allocated.blocks,
+            self.outstanding.amount.bytes,
+            self.outstanding.amount.blocks,
+            self.allocated.amount.bytes,
+            self.allocated.amount.blocks,
             self.young.bytes,
             self.young.blocks,
         ]
@@ -47,10 +41,10 @@ impl Row {
 
     fn variances(&self) -> [u128; VARIANCES] {
         [
-            self.outstanding_spread.bytes,
-            self.outstanding_spread.blocks,
-            self.allocated_spread.bytes,
-            self.allocated_spread.blocks,
+            self.outstanding.spread.bytes,
+            self.outstanding.spread.blocks,
+            self.allocated.spread.bytes,
+            self.allocated.spread.blocks,
         ]
     }
 }
@@ -134,12 +128,14 @@ impl Rows {
             bytes: variances[at],
             blocks: variances[at + 1],
         };
+        let estimate = |at: usize| Estimate {
+            amount: amount(at),
+            spread: spread(at),
+        };
         Row {
-            outstanding: amount(0),
-            allocated: amount(2),
+            outstanding: estimate(0),
+            allocated: estimate(2),
             young: amount(4),
-            outstanding_spread: spread(0),
-            allocated_spread: spread(2),
         }
     }
 }

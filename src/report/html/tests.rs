@@ -91,7 +91,7 @@ fn many(sites: u64, second: u64) -> Report {
 
 fn totals(report: &Report) -> [u64; 4] {
     let sum = |of: fn(&Stack) -> Amount| report.stacks.iter().map(of).sum::<Amount>();
-    let (outstanding, allocated) = (sum(|stack| stack.outstanding), sum(|stack| stack.allocated));
+    let (outstanding, allocated) = (sum(|stack| stack.outstanding.amount), sum(|stack| stack.allocated.amount));
     [
         outstanding.bytes,
         outstanding.blocks,
@@ -278,10 +278,10 @@ fn baselines_are_moments() {
     assert_eq!(
         at_mark[..4],
         [
-            held.bytes - 70,
-            held.blocks - 3,
-            allocated.bytes - 100,
-            allocated.blocks - 4
+            held.amount.bytes - 70,
+            held.amount.blocks - 3,
+            allocated.amount.bytes - 100,
+            allocated.amount.blocks - 4
         ]
     );
 
@@ -355,7 +355,7 @@ fn what_is_suppressed_is_told_apart() {
 fn estimates_have_errors() {
     let mut sampled = full();
     sampled.sampling = crate::bpf::Sampling::Bytes(4096);
-    sampled.stacks[0].outstanding_spread = Spread {
+    sampled.stacks[0].outstanding.spread = Spread {
         recorded: 3,
         bytes: 90_000,
         blocks: 25 << 32,
@@ -424,7 +424,7 @@ fn exact_names() {
 fn sites_have_owners() {
     let new = || made::frame("libstdc++.so.6.0.30", "operator new(unsigned long)");
     let holding = |frames, bytes| Stack {
-        outstanding: amount(bytes, 1),
+        outstanding: amount(bytes, 1).into(),
         ..made::stack(frames)
     };
     let mut page = Page::default();

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::super::{Report, Stack};
 use crate::bpf::Sampling;
-use crate::collect::{Amount, Spread, StandardError};
+use crate::collect::{Amount, Estimate, StandardError};
 
 /// An amount; of an estimate also what it rests on.
 #[derive(Serialize)]
@@ -40,7 +40,7 @@ impl From<Amount> for AmountJson {
 }
 
 impl AmountJson {
-    pub(super) fn of(report: &Report, amount: Amount, spread: Spread) -> Self {
+    pub(super) fn of(report: &Report, Estimate { amount, spread }: Estimate) -> Self {
         let StandardError { bytes, blocks } = spread.standard_error();
         let estimate = EstimateJson {
             standard_error: ErrorJson { bytes, blocks },
@@ -53,13 +53,8 @@ impl AmountJson {
     }
 
     /// Over all stacks.
-    pub(super) fn total(report: &Report, of: impl Fn(&Stack) -> (Amount, Spread)) -> Self {
-        let sum = |(amount, spread), stack| {
-            let (more, wider) = of(stack);
-            (amount + more, spread + wider)
-        };
-        let (amount, spread) = report.stacks.iter().fold(Default::default(), sum);
-        Self::of(report, amount, spread)
+    pub(super) fn total(report: &Report, of: impl Fn(&Stack) -> Estimate) -> Self {
+        Self::of(report, report.stacks.iter().map(of).sum())
     }
 }
 

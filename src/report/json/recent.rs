@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::AmountJson;
 use super::amount::ErrorJson;
 use crate::bpf::Sampling;
-use crate::collect::{Ages, Amount, Estimate, StandardError};
+use crate::collect::{Ages, Amount, StandardError};
 use crate::leak::{Change, Suspicion};
 use crate::report::{Report, StackRecent};
 
@@ -109,7 +109,7 @@ fn classes(report: &Report, ages: Ages, wanted: impl Fn(Amount) -> bool) -> Vec<
     classes
         .map(|(bound, class)| AgeJson {
             up_to_ns: bound.map(nanoseconds),
-            amount: estimate(report, class),
+            amount: AmountJson::of(report, class),
         })
         .collect()
 }
@@ -131,15 +131,11 @@ impl From<&Report> for RecentJson {
     }
 }
 
-fn estimate(report: &Report, Estimate { amount, spread }: Estimate) -> AmountJson {
-    AmountJson::of(report, amount, spread)
-}
-
 impl StackRecentJson {
     pub(super) fn of(recent: &StackRecent, report: &Report) -> Self {
         let has_blocks = |amount: Amount| amount.blocks > 0;
         Self {
-            young: recent.young.map(|young| estimate(report, young)),
+            young: recent.young.map(|young| AmountJson::of(report, young)),
             ages: recent.ages.map(|ages| classes(report, ages, has_blocks)),
             since_last: ChangeJson::of(&recent.since_last, report),
             since_baseline: ChangeJson::of(&recent.since_baseline, report),
@@ -153,8 +149,8 @@ impl ChangeJson {
         let StandardError { bytes, blocks } = change.net_spread().standard_error();
         let is_estimate = report.sampling != Sampling::All;
         Self {
-            allocated: estimate(report, change.allocated),
-            freed: estimate(report, change.freed),
+            allocated: AmountJson::of(report, change.allocated),
+            freed: AmountJson::of(report, change.freed),
             net_bytes: change.net_bytes(),
             net_blocks: change.net_blocks(),
             net_standard_error_at_most: is_estimate.then_some(ErrorJson { bytes, blocks }),

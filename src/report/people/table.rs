@@ -113,8 +113,8 @@ fn mark(stack: &Stack, report: &Report) -> char {
 
 /// The share of the blocks allocated that were freed.
 fn freed(stack: &Stack) -> String {
-    let allocated = stack.allocated.blocks;
-    percent(allocated.saturating_sub(stack.outstanding.blocks), allocated)
+    let freed = stack.allocated.less(stack.outstanding);
+    percent(freed.amount.blocks, stack.allocated.amount.blocks)
 }
 
 /// One blank, and `text` at the right of so many columns.

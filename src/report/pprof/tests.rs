@@ -143,7 +143,7 @@ fn pprof_is_deterministic() {
 #[test]
 fn pprof_of_estimates() {
     let mut report = full();
-    report.stacks[0].outstanding.bytes = u64::MAX;
+    report.stacks[0].outstanding.amount.bytes = u64::MAX;
     for (sampling, kind, period) in [
         (Sampling::All, None, 0),
         (Sampling::Calls(100), Some("objects"), 100),
@@ -229,7 +229,7 @@ fn part_of_many_stacks() {
             stack.outstanding = Amount {
                 bytes: number,
                 blocks: 1,
-            };
+            }.into();
             stack.frames[0].at.pc = unwind_tables::addr::Avma::new(number);
             stack.recent.since_last.allocated = Amount::default().into();
             stack

@@ -53,7 +53,7 @@ main;LeakLib::slowMemoryLeak();operator new(unsigned long) 480
 fn folded_quantities() {
     let mut report = full();
     report.quantity = quantity(Measure::Allocated, Unit::Bytes);
-    report.stacks[2].allocated = Amount { bytes: 7, blocks: 1 };
+    report.stacks[2].allocated = Amount { bytes: 7, blocks: 1 }.into();
     insta::assert_snapshot!(folded(&report), @r"
 [no_cfi in libplugin.so];evil\u{1b}[2J;[unknown];[libplugin.so] 80
 main;LeakLib::slowMemoryLeak();operator new(unsigned long) 967
@@ -245,7 +245,7 @@ operator new(unsigned long) (480 bytes, 92.31%)
 fn svg_captions() {
     let mut report = full();
     report.sampling = Sampling::Bytes(4096);
-    report.stacks[0].outstanding_spread = Spread {
+    report.stacks[0].outstanding.spread = crate::collect::Spread {
         recorded: 3,
         bytes: 90_000,
         blocks: 25 << 32,
@@ -282,8 +282,8 @@ There is nothing to show.
 #[test]
 fn svg_of_endless_amounts() {
     let mut report = full();
-    report.stacks[0].outstanding.bytes = u64::MAX;
-    report.stacks[1].outstanding.bytes = u64::MAX;
+    report.stacks[0].outstanding.amount.bytes = u64::MAX;
+    report.stacks[1].outstanding.amount.bytes = u64::MAX;
     assert!(rendered(&report, Format::Svg).contains("all (9,007,199,254,740,992 bytes, 100%)"));
     assert_eq!(Folded::of(&report, report.quantity).total(), u64::MAX);
 }

@@ -18,7 +18,7 @@ fn of_style(names: NameStyle) -> Report {
     stack.outstanding = Amount {
         bytes: 480,
         blocks: 12,
-    };
+    }.into();
     stack.allocated = stack.outstanding;
     Report {
         names,

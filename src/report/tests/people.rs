@@ -155,7 +155,7 @@ fn text_of_folded_frames() {
     }
     let stack = made::stack(frames);
     let report = report(vec![Stack {
-        outstanding: Amount { bytes: 8, blocks: 1 },
+        outstanding: Amount { bytes: 8, blocks: 1 }.into(),
         ..stack
     }]);
     let text = rendered(&report, Format::Text);
