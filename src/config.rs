@@ -9,15 +9,15 @@ use thiserror::Error;
 
 use crate::allocator::Selection;
 use crate::allocator::given::GivenError;
-use crate::bpf::{AttachPath, Capacity, Sampling, ShortWays, SizeFilter, Walk};
+use crate::bpf::{AttachPath, Capacity, ShortWays, SizeFilter, Walk};
 use crate::collect::ListLimits;
 use crate::export;
 use crate::gate::{self, SettingsError};
 use crate::leak::Order;
+use crate::model::{NameStyle, Sampling};
 use crate::output::Destination;
 use crate::recording;
 use crate::report::{CallsTold, Format, Quantity, Reports};
-use crate::symbolize::NameStyle;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 use crate::units::{self, TimeUnit, UnitError};
 

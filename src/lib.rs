@@ -29,7 +29,7 @@
 //!      live           or on the terminal, to look around in
 //! ```
 //!
-//! Modules import only those before them in this list: `units`, `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
+//! Modules import only those before them in this list: `model`, `units`, `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
 //! `dynamic`, `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`,
 //! `report`, `status`, `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`,
 //! `replay`, `cli`, `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not
@@ -169,6 +169,7 @@ pub mod launch;
 pub mod leak;
 pub mod live;
 pub mod memory;
+pub mod model;
 pub mod output;
 pub mod overhead;
 mod pages;

@@ -12,7 +12,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::collect::Vitals;
+use crate::model::Vitals;
 use crate::report::{self, Call, Consumer, Report, Stage};
 
 /// Between two pictures.
@@ -268,7 +268,7 @@ fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::Amount;
+    use crate::model::Amount;
 
     /// Numbers are short and have units; a loss is not overlooked.
     #[test]

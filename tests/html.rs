@@ -573,7 +573,11 @@ fn ten_thousand_sites(browser: &Browser) {
     assert!(length < (1 << 20) + (1 << 18), "{length}");
     browser.appear(DESKTOP, false);
     browser.open(&path);
-    let all: u64 = report.stacks.iter().map(|stack| stack.outstanding.amount.bytes).sum();
+    let all: u64 = report
+        .stacks
+        .iter()
+        .map(|stack| stack.outstanding.amount.bytes)
+        .sum();
     assert_eq!(u64::try_from(tile(browser, "outstanding", "data-bytes")), Ok(all));
     let notices = browser.text("#notices");
     assert!(

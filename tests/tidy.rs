@@ -9,7 +9,8 @@ const MAX_LINES: usize = 600;
 
 /// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
 /// they mean, which the session is given; the program around them is `main`.
-const LAYERS: [&str; 36] = [
+const LAYERS: [&str; 37] = [
+    "model",
     "units",
     "pages",
     "system",

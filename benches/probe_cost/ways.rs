@@ -1,9 +1,9 @@
 //! Ways to trace that are compared, and what a trace must have seen.
 
 use anyhow::ensure;
-use memleak::bpf::{Sampling, ShortWays, SizeFilter, Walk};
-use memleak::collect::Snapshot;
+use memleak::bpf::{ShortWays, SizeFilter, Walk};
 use memleak::config::Config;
+use memleak::model::{Sampling, Snapshot};
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 
@@ -163,7 +163,7 @@ impl Seen {
             ..Self::default()
         };
         for stack in &snapshot.stacks {
-            let blocks = stack.allocated.blocks;
+            let blocks = stack.allocated.amount.blocks;
             seen.allocations += blocks;
             seen.frames += blocks * stack.frames.len() as u64;
             seen.complete += if stack.end == End::Complete { blocks } else { 0 };

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use memleak::bpf::Walk;
-use memleak::collect::Snapshot;
 use memleak::config::Config;
+use memleak::model::Snapshot;
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 
@@ -134,7 +134,7 @@ impl Station {
 /// Blocks from stacks with such an end.
 fn allocations(snapshot: &Snapshot, wanted: impl Fn(End) -> bool) -> u64 {
     let stacks = snapshot.stacks.iter().filter(|stack| wanted(stack.end));
-    stacks.map(|stack| stack.allocated.blocks).sum()
+    stacks.map(|stack| stack.allocated.amount.blocks).sum()
 }
 
 fn config(pid: u32, walk: Walk, point: &Point) -> Config {

@@ -9,7 +9,8 @@ use std::os::fd::AsFd;
 
 use super::fdinfo;
 use super::stack_depth::{self, MOST};
-use super::{AttachPath, Capacity, Kernel, Sampling, Settings, ShortWays, Storage, Telling, Walk};
+use super::{AttachPath, Capacity, Kernel, Settings, ShortWays, Storage, Telling, Walk};
+use crate::model::Sampling;
 
 /// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18
 /// processed for it when this was written: by clang 14 or by clang 19, whichever took more.

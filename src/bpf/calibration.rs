@@ -18,6 +18,7 @@ use super::detach;
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::statistics::{Statistics, runs_of};
+use crate::model::Traps;
 use crate::target::maps;
 
 // Each function's first instruction is the one that is probed: of the first two, the kernel emulates it, and single-steps
@@ -67,19 +68,6 @@ const OWN_FILE: &str = "/proc/self/exe";
 const CALLS: u32 = 50;
 const STEPPED_CALLS: u32 = 8;
 const MEANS: usize = 9;
-
-/// Nanoseconds that a probe takes besides its program.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Traps {
-    /// At an instruction that the kernel emulates.
-    pub emulated: f64,
-    /// At one that it single-steps; `None` if that was not asked for.
-    pub stepped: Option<f64>,
-    /// For the return to be seen too.
-    pub returning: f64,
-    /// What the kernel's statistics say of a program that does nothing.
-    pub empty_program: f64,
-}
 
 /// Functions of this program that are probed. Dropping it detaches.
 #[derive(Debug)]

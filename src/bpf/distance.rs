@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::load::Sampling;
 use super::memory::SharedWords;
+use crate::model::Sampling;
 
 /// `struct distance`, in place.
 #[derive(Debug)]

@@ -10,11 +10,12 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut};
 
 use super::fdinfo::recursion_misses;
-use super::load::{LoadError, Sampling, SizeFilter, Sizes, choose_allocations, pid_namespace};
+use super::load::{LoadError, SizeFilter, Sizes, choose_allocations, pid_namespace};
 use super::skeleton::types::{instance, limits};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
 use super::tracepoints::{KernelEvents, SizeAt};
 use super::{Capacity, Recorded, Storage, Telling};
+use crate::model::Sampling;
 
 /// The kernel's allocators; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

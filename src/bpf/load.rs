@@ -1,5 +1,6 @@
 //! Opening, sizing and loading the BPF object. It knows capacities and knobs, nothing about processes.
 
+use crate::model::Sampling;
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -87,28 +88,6 @@ impl Capacity {
     pub const MAX_PROCESSES: u32 = limits::MAX_PROCESSES.0 - 1;
     /// Records beside those of stacks that can be stored: room for a power of two less these wastes none.
     pub const FIXED_STACKS: u32 = limits::FIRST_STACK.0;
-}
-
-/// Which allocations are recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sampling {
-    /// All.
-    #[default]
-    All,
-    /// One of each so many calls, at a random place among them; at most [`Sampling::MOST_CALLS`].
-    Calls(u64),
-    /// Those with a byte that was chosen, one of so many on average; at most [`Sampling::MOST_BYTES`].
-    Bytes(u64),
-    /// As [`Sampling::Bytes`], by a distance that changes while the trace goes on ([`Distance`](super::Distance)): of a
-    /// trace to be begun, the first; of one that goes on, that of now. 1 is all.
-    Governed(u64),
-}
-
-impl Sampling {
-    /// The most calls of which one is recorded.
-    pub const MOST_CALLS: u64 = 1 << 24;
-    /// The most bytes of which one is chosen.
-    pub const MOST_BYTES: u64 = 1 << 40;
 }
 
 /// Sizes of allocations that are recorded, both included.

@@ -46,6 +46,7 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/memleak.skel.rs"));
 }
 
+use crate::model::Sampling;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -56,20 +57,20 @@ use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 pub use apart::Refusal;
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
 pub(crate) use batch::{Batch, HashTable};
-pub use calibration::{Calibration, Traps};
+pub use calibration::Calibration;
 pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
 pub use distance::Distance;
 pub(crate) use fdinfo::number;
 pub use kernel_trace::{KernelAllocator, KernelMisses, KernelSettings, KernelTrace, Tracing};
-pub use load::{AttachPath, Capacity, LoadError, Sampling, Settings, ShortWays, SizeFilter, Walk};
+pub use load::{AttachPath, Capacity, LoadError, Settings, ShortWays, SizeFilter, Walk};
 pub use memory::SharedWords;
-pub use processes::{Instance, InstanceEnd, Origin, Processes, SlotState};
+pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
 pub use regions::RegionWatch;
 pub(crate) use skeleton::types;
 pub use source::write_source;
-pub use statistics::{AllRuns, ProbeProgram, ProbePrograms, Runs, Statistics};
+pub use statistics::{AllRuns, ProbePrograms, Runs, Statistics};
 pub use tables::{Stored, TableStore};
 pub use telling::Telling;
 pub use tracepoints::{KernelEvents, TracepointError};

@@ -4,6 +4,7 @@
 //! processes begin and end in the kernel, at fork, exec and exit; here the first ones begin, ended ones are read,
 //! and slots are freed for others. What an instance's mappings are is published by `publish`.
 
+use crate::model::InstanceEnd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -57,25 +58,6 @@ pub enum Origin {
     Forked,
     /// A traced process executed another program.
     Execed,
-}
-
-/// How an instance ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InstanceEnd {
-    /// The process exited, or was killed.
-    Exited,
-    /// The process executed another program, which is another instance.
-    Execed,
-}
-
-impl InstanceEnd {
-    /// The word for it in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exited => "exited",
-            Self::Execed => "exec",
-        }
-    }
 }
 
 /// An instance, as it began.

@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code, reason = "a function of libbpf that libbpf-rs does not have")]
 
+use crate::model::ProbeProgram;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
@@ -11,37 +12,6 @@ use libbpf_rs::ProgramMut;
 
 use super::fdinfo;
 use super::skeleton::MemleakProgs;
-
-/// A program of probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeProgram {
-    /// Entry and return of functions that allocate, in one.
-    Session,
-    /// Entry of functions that allocate: of all, or with session probes of those that can throw.
-    Entry,
-    /// Return of functions that allocate.
-    Return,
-    /// The `ret` instructions of functions that can throw.
-    Ret,
-    /// Entry of functions that free.
-    Free,
-}
-
-impl ProbeProgram {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Session, Self::Entry, Self::Return, Self::Ret, Self::Free];
-
-    /// The program's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Session => "allocation_session",
-            Self::Entry => "allocation_entry",
-            Self::Return => "allocation_return",
-            Self::Ret => "allocation_ret",
-            Self::Free => "free_entry",
-        }
-    }
-}
 
 /// How often a program ran while statistics were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use clap::Args;
 
-use crate::bpf::{Sampling, SizeFilter};
+use crate::bpf::SizeFilter;
 use crate::config::{ConfigError, MaxOverhead, parse_max_overhead, parse_sampling, parse_sizes};
+use crate::model::Sampling;
 
 /// Which allocations are recorded.
 #[derive(Debug, Args)]

@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Parser;
 
 use super::*;
-use crate::bpf::{Sampling, SizeFilter};
+use crate::bpf::SizeFilter;
 use crate::config::MaxOverhead;
+use crate::model::Sampling;
 use crate::units::UnitError;
 
 fn config(arguments: &str) -> Result<Config, ConfigError> {

@@ -13,12 +13,10 @@ use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 
-use super::Estimate;
-use super::ages::Ages;
-use super::listing::{BlockList, ListRequest, Listing};
-use super::weight::{Weight, WeightedAmount};
+use super::listing::{ListRequest, Listing};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
+use crate::model::{Ages, BlockList, Estimate, Weight, WeightedAmount};
 
 /// Words of a key and of a value of the table.
 const KEY_WORDS: usize = size_of::<block_key>() / size_of::<u64>();
@@ -275,7 +273,7 @@ impl LiveBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::{Amount, Spread};
+    use crate::model::{Amount, Spread};
 
     fn block(stack: u32, size: u64, allocated_at: u64) -> Block {
         Block {

@@ -5,7 +5,8 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::BlockTable;
-use crate::bpf::{Kernel, Sampling};
+use crate::bpf::Kernel;
+use crate::model::Sampling;
 
 /// What was found in address ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::counters::{Counter, Counters};
-use super::snapshot::{Snapshot, take_recorded};
+use super::snapshot::take_recorded;
 use crate::bpf::KernelTrace;
+use crate::model::Snapshot;
 
 /// The name of the loss of allocations that came while another was being recorded.
 const NESTED: &str = "nested_event";

@@ -9,7 +9,7 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 
 use super::blocks::Block;
-use super::weight::Weight;
+use crate::model::{BlockList, ListedBlock, Weight};
 
 /// How many blocks are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,28 +27,6 @@ pub struct ListRequest {
     pub limits: ListLimits,
     /// Instances of which young blocks are listed too: they have ended, so nothing of theirs is still to be freed.
     pub ended: HashSet<u32>,
-}
-
-/// A block in a list.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ListedBlock {
-    /// Where it begins.
-    pub address: Avma,
-    /// The bytes that were asked for.
-    pub size: u64,
-    /// How old it was.
-    pub age: Duration,
-    /// How many blocks it stands for.
-    pub weight: Weight,
-}
-
-/// The blocks of a stack, the largest first, those of one size by their addresses.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct BlockList {
-    /// Those that there was room for.
-    pub listed: Vec<ListedBlock>,
-    /// How many more were found.
-    pub left_out: u64,
 }
 
 /// What is kept of a block, compared by its place in the list: what comes first is the least.

@@ -1,7 +1,5 @@
 //! What the kernel side recorded, as plain values. Nothing here knows modules or symbols.
 
-mod ages;
-mod amount;
 mod blocks;
 mod call_events;
 mod counters;
@@ -16,10 +14,7 @@ mod regions;
 mod snapshot;
 mod totals;
 mod vitals;
-mod weight;
 
-pub use ages::{AGE_BOUNDS, Ages};
-pub use amount::{Amount, Estimate, Spread, StandardError};
 pub use blocks::{Block, BlockTable, LiveBlocks, Moment, StackBlocks};
 pub use call_events::{CallEvent, CallKind, CallQueue};
 pub use counters::{Counter, Counters};
@@ -27,12 +22,7 @@ pub(crate) use counts::{entries, recorded_by_function};
 pub use events::{Event, Events as EventQueue};
 pub use held::{Held, held};
 pub use kernel::take_kernel;
-pub use listing::{BlockList, ListLimits, ListRequest, ListedBlock};
-pub use own::OwnMemory;
-pub use regions::{CallMoment, RegionCall, RegionEvent, RegionKind};
-pub use snapshot::{
-    CheckedWalks, Events, Losses, Snapshot, StackTotals, stack_of, stack_of_kernel_mode, take,
-};
-pub use vitals::Vitals;
+pub use listing::{ListLimits, ListRequest};
+pub use regions::{CallMoment, RegionCall, RegionEvent};
+pub use snapshot::{stack_of, stack_of_kernel_mode, take};
 pub(crate) use vitals::vitals;
-pub use weight::{Weight, WeightedAmount};

@@ -4,17 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use crate::bpf::number;
-
-/// Own memory, in bytes; 0 for what could not be read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnMemory {
-    /// Resident now, arrays of the kernel's that are mapped and pages of files among it.
-    pub resident_bytes: u64,
-    /// The most that was resident.
-    pub peak_bytes: u64,
-    /// What the kernel says that maps take: all that this process has open, each once.
-    pub kernel_bytes: u64,
-}
+use crate::model::OwnMemory;
 
 impl OwnMemory {
     /// That of this moment.

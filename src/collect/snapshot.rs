@@ -4,129 +4,20 @@
 //! and no block is counted twice, however busy the target is. Per stack, freed is read before allocated, so it
 //! is never the larger; the totals of different stacks are some microseconds apart.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use super::amount::{Amount, Estimate};
 use super::counters::{Counter, Counters};
-use super::regions::RegionKind;
 use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
-use crate::bpf::{Kernel, KernelTrace, Recorded, Sampling};
+use crate::bpf::{Kernel, KernelTrace, Recorded};
+use crate::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
 
 /// Words of one record.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
-
-/// One stack and what was allocated from it since tracing began.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StackTotals {
-    /// The number of its record, which is never another stack's.
-    pub record: u32,
-    /// The instance that allocated; 0 for all together, where the stack is not known.
-    pub instance: u32,
-    /// Within one epoch, an address means the same code.
-    pub epoch: u32,
-    /// Index into the function table.
-    pub function: u8,
-    /// Frames, the caller of the allocator function first.
-    pub frames: Vec<Frame>,
-    /// Why the walk ended.
-    pub end: End,
-    /// The address that the walk could not get past.
-    pub end_pc: Avma,
-    /// Everything allocated.
-    pub allocated: Estimate,
-    /// What of it was freed.
-    pub freed: Estimate,
-    /// What mappings of this stack are for; `None` for blocks of an allocator.
-    pub kind: Option<RegionKind>,
-    /// What was allocated besides and could not be recorded.
-    pub lost: Amount,
-}
-
-impl StackTotals {
-    /// What was allocated and not freed.
-    pub fn outstanding(&self) -> Estimate {
-        self.allocated.less(self.freed)
-    }
-}
-
-/// Counts of calls since tracing began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events {
-    /// Blocks allocated, those that were lost included.
-    pub allocations: u64,
-    /// Blocks freed that were known.
-    pub frees: u64,
-    /// Blocks freed that were not known: allocated before tracing began, or lost.
-    pub unknown_frees: u64,
-    /// Those of them that the allocator's own module called for: the C library freed what is its own, or once more what
-    /// it kept for a thread that ended.
-    pub own_unknown_frees: u64,
-    /// Calls that the allocator refused.
-    pub failed: u64,
-    /// Blocks whose free was not seen before their address was allocated again.
-    pub missed_frees: u64,
-    /// Allocator calls that never returned.
-    pub abandoned_calls: u64,
-    /// Probe hits of allocation functions, nested calls included.
-    pub probe_hits: u64,
-    /// Calls that asked for sizes that are not recorded, and what they asked for.
-    pub filtered: Amount,
-}
-
-/// What was not recorded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// Blocks that are in no stack's totals.
-    pub blocks: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Frees that were not seen: what they freed is outstanding until its address is allocated again.
-    pub frees: u64,
-    /// Processes that were not traced though they should have been.
-    pub processes: u64,
-    /// Calls that were not told one by one, where that was asked for: they came faster than they could be written.
-    pub calls: u64,
-    /// Times that user space was not told what it should act on: until the next report, mappings may have been older
-    /// than they had to be.
-    pub events: u64,
-    /// Blocks by cause; causes that did not occur are left out.
-    pub causes: BTreeMap<Cow<'static, str>, u64>,
-}
-
-/// Walks that were done again without what only makes them faster; see [`ShortWays::checked`](crate::bpf::ShortWays).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CheckedWalks {
-    /// All of them.
-    pub checked: u64,
-    /// Those that had not been done the first time, but remembered.
-    pub recalled: u64,
-    /// Those that found another stack the second time.
-    pub different: u64,
-}
-
-/// Everything recorded up to one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Time since tracing began.
-    pub elapsed: Duration,
-    /// Which allocations were recorded; if not all, then amounts are estimates.
-    pub sampling: Sampling,
-    /// Stacks that allocated.
-    pub stacks: Vec<StackTotals>,
-    /// Counts of calls.
-    pub events: Events,
-    /// What was not recorded.
-    pub losses: Losses,
-    /// Walks that were checked; none but in tests.
-    pub walks: CheckedWalks,
-}
 
 /// Reads everything recorded so far.
 ///

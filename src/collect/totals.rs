@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::amount::{Amount, Estimate, Spread};
+use crate::bpf::Recorded;
 use crate::bpf::types::{stack_totals, stack_variance, weight_shape};
-use crate::bpf::{Recorded, Sampling};
+use crate::model::{Amount, Estimate, Sampling, Spread};
 
 const TOTALS_WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
 const VARIANCE_WORDS: usize = size_of::<stack_variance>() / size_of::<u64>();

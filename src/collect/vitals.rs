@@ -3,28 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::amount::Amount;
 use super::counters::Counters;
 use super::counts::entries;
 use super::snapshot::losses;
 use super::totals;
 use crate::bpf::Recorded;
 use crate::bpf::types::limits;
-
-/// How a trace goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Vitals {
-    /// Time since tracing began.
-    pub elapsed: Duration,
-    /// Entries of functions that allocate; of the kernel, all events.
-    pub calls: u64,
-    /// Allocated and not freed.
-    pub live: Amount,
-    /// Different stacks that allocated.
-    pub stacks: u64,
-    /// Blocks that were not recorded.
-    pub lost: u64,
-}
+use crate::model::Vitals;
 
 /// Reads it, but for mappings, which are accounted elsewhere.
 ///
@@ -39,7 +24,9 @@ pub(crate) fn vitals(recorded: &Recorded, elapsed: Duration) -> Result<Vitals, l
         .unwrap_or(u32::MAX)
         .min(recorded.stack_capacity);
     let stacks = (0..used).filter_map(|index| totals::read(recorded, index));
-    let live = stacks.map(|stack| stack.allocated.amount.less(stack.freed.amount)).sum();
+    let live = stacks
+        .map(|stack| stack.allocated.amount.less(stack.freed.amount))
+        .sum();
     Ok(Vitals {
         elapsed,
         calls: entries(recorded)?,

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 
 use super::identity::{Builds, SiteId};
 use super::manner::Manner;
-use crate::bpf::Sampling;
-use crate::collect::{Amount, Estimate, StandardError};
+use crate::model::{Amount, Estimate, Sampling, StandardError};
 use crate::report::{Report, Stack};
 
 /// What a site has in a report: of all its stacks, whichever processes they are of.

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::difference::{Comparison, Difference, Held, Side, State};
-use crate::collect::{Amount, Estimate, RegionKind, StandardError};
+use crate::model::{Amount, Estimate, RegionKind, StandardError};
 use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds, write_json};
 
 /// Writes `comparison`, all sites.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::difference::{Comparison, Difference, Held, Side, State};
-use crate::collect::{Amount, Losses};
+use crate::model::{Amount, Losses};
 use crate::report::{
     FrameStyle, INDENT, Report, Screen, counted, error, line, percent, printable, size, via,
 };

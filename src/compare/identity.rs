@@ -15,7 +15,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::collect::RegionKind;
+use crate::model::RegionKind;
 use crate::report::{Frame, ModuleFacts, Report, Stack};
 
 /// What names a site in all reports: a hash of 128 bits, for which no two sites have been seen to be equal.

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use unwind_tables::walk::Unwind;
 
-use crate::bpf::Sampling;
-use crate::collect::Amount;
+use crate::model::{Amount, Sampling};
 use crate::report::{Report, TargetFacts, printable};
 
 /// Programs that are named.

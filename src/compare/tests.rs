@@ -7,10 +7,8 @@ use serde_json::{Value, json};
 use unwind_tables::addr::{Avma, Svma};
 
 use super::*;
-use crate::bpf::Sampling;
-use crate::collect::Amount;
+use crate::model::{Amount, InlinedFrame, Sampling, Symbol, Symbolized};
 use crate::report::{ModuleFacts, Report, Stack};
-use crate::symbolize::frame::{InlinedFrame, Symbol, Symbolized};
 
 fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
     Arc::new(ModuleFacts {
@@ -58,7 +56,8 @@ fn stack(bytes: u64, blocks: u64, frames: Vec<crate::report::Frame>) -> Stack {
         allocated: Amount {
             bytes: bytes * 2,
             blocks: blocks * 2,
-        }.into(),
+        }
+        .into(),
         frames,
         ..crate::report::sample().stacks[0].clone()
     }

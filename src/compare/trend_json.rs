@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::difference_json::{AmountJson, HeldJson};
 use super::trend::{Course, Point, Trend};
-use crate::collect::RegionKind;
+use crate::model::RegionKind;
 use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds, write_json};
 
 /// Writes `trend`, all sites.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::trend::{Course, Trend};
-use crate::collect::Amount;
+use crate::model::Amount;
 use crate::report::{FrameStyle, INDENT, counted, line, printable, signed, size, via};
 
 /// Points that are written out for a site.

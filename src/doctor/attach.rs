@@ -8,9 +8,10 @@ use unwind_tables::elf::ElfView;
 use super::Finding;
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::{
-    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Sampling, Settings, ShortWays, Storage,
-    Telling, Walk,
+    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Settings, ShortWays, Storage, Telling,
+    Walk,
 };
+use crate::model::Sampling;
 use crate::preflight::{self, Obstacle};
 
 /// The path of this program's own file, for the kernel.

@@ -5,7 +5,8 @@ use std::path::Path;
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use unwind_tables::addr::{Avma, Svma};
 
-use crate::symbolize::{CodeObject, PerfMap, Symbolizer, abbreviated, demangle};
+use crate::model::abbreviated;
+use crate::symbolize::{CodeObject, PerfMap, Symbolizer, demangle};
 
 /// Bytes of the longest name.
 const MOST_NAME_BYTES: usize = 4096;

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use super::input::{InputError, Lines};
 use super::site::{Key, Names};
-use crate::collect::Amount;
+use crate::model::Amount;
 use crate::report::printable;
 
 /// What the first line begins with.

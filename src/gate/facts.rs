@@ -7,9 +7,8 @@ use std::time::{Duration, SystemTime};
 use super::baseline::Baseline;
 use super::site::{Key, KeyReader, Names, Site, counted};
 use super::workspace::{Source, Workspace};
-use crate::collect::{Amount, Estimate, Events, Losses};
+use crate::model::{Amount, Estimate, Events, Losses, NameStyle};
 use crate::report::Report;
-use crate::symbolize::NameStyle;
 
 /// Sites that are named for a condition.
 pub(super) const MOST_CULPRITS: usize = 3;

@@ -27,8 +27,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::bpf::Sampling;
-use crate::collect::Amount;
+use crate::model::{Amount, Sampling};
 use crate::output::{Document, OutputError};
 use crate::report::{Call, Consumer, Report, Stage, Suppression, counted, printable, size};
 use baseline::Baseline;

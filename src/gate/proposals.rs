@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use super::site::{Names, Site, plain, without_start};
 use super::words::described;
-use crate::collect::Amount;
+use crate::model::Amount;
 use crate::report::owner::is_plumbing;
 use crate::report::{Frame, Report, counted, printable, size};
 

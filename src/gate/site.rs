@@ -8,11 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::bpf::InstanceEnd;
-use crate::collect::Estimate;
+use crate::model::{Estimate, InstanceEnd, Symbolized};
 use crate::report::owner::{is_plumbing, plumbing};
 use crate::report::{Frame, ModuleFacts, Report, Stack, printable};
-use crate::symbolize::Symbolized;
 
 /// What compilers append to the names of a function's parts and copies.
 const SUFFIXES: [&str; 7] = [

@@ -10,8 +10,7 @@ use std::time::Duration;
 use unwind_tables::walk::End;
 
 use super::*;
-use crate::bpf::InstanceEnd;
-use crate::collect::{Losses, Spread};
+use crate::model::{InstanceEnd, Losses, Spread};
 use fixture::{frame, report, stack, target};
 
 /// A consumer that keeps what it is given.
@@ -123,11 +122,11 @@ fn what_counts() {
         (|stack| stack.ended = Some(InstanceEnd::Exited), "!"),
         (|stack| stack.ended = Some(InstanceEnd::Execed), "."),
         (
-            |stack| stack.kind = Some(crate::collect::RegionKind::Anonymous),
+            |stack| stack.kind = Some(crate::model::RegionKind::Anonymous),
             "!",
         ),
         (
-            |stack| stack.kind = Some(crate::collect::RegionKind::ThreadStack),
+            |stack| stack.kind = Some(crate::model::RegionKind::ThreadStack),
             ".",
         ),
     ] {

@@ -7,7 +7,7 @@ use super::site::{Key, Names};
 use super::trend::{LEAST, Trend};
 use super::words::{described, rate, share};
 use super::workspace::Source;
-use crate::collect::{Amount, Estimate};
+use crate::model::{Amount, Estimate};
 use crate::report::{self, size};
 
 /// Standard errors by which an estimate must be beyond a limit to be taken for it: wrong once in forty times.

@@ -2,8 +2,8 @@
 
 use super::condition::Per;
 use super::site::{Key, Names};
+use crate::model::NameStyle;
 use crate::report::owner::shortened;
-use crate::symbolize::NameStyle;
 
 /// Functions that a site is described by.
 const MOST_NAMES: usize = 4;

@@ -5,7 +5,7 @@
 //! table any more.
 
 use super::Site;
-use crate::collect::Estimate;
+use crate::model::Estimate;
 
 /// Whose memory a site's is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use unwind_tables::walk::End;
 
-use crate::collect::Snapshot;
+use crate::model::Snapshot;
 
 /// `snapshot` with at most `depth` frames of each stack, the innermost. Those that are cut end there, however they went
 /// on: what they have in common is all that is known of them.

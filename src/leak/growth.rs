@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use super::Site;
 use super::suspicion::{Course, Now, Point, Suspicion};
-use crate::collect::{
-    Ages, Amount, Estimate, LiveBlocks, RegionKind, Snapshot, Spread, StackBlocks, StackTotals,
-};
+use crate::collect::{LiveBlocks, StackBlocks};
+use crate::model::{Ages, Amount, Estimate, RegionKind, Snapshot, Spread, StackTotals};
 
 /// What came and went in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use std::hash::Hash;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use crate::collect::{Amount, Estimate, RegionKind, Snapshot, StackTotals};
+use crate::model::{Amount, Estimate, RegionKind, Snapshot, StackTotals};
 
 pub use age::Holder;
 pub use by_module::{EndGroup, ModuleSteps};

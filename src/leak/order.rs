@@ -1,7 +1,7 @@
 //! What ranks first. Pure.
 
 use super::{Change, Suspicion};
-use crate::collect::Amount;
+use crate::model::Amount;
 
 /// What stacks are ranked by, the largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

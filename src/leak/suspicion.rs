@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::moments::{Moments, Noted, thin};
 use super::theil_sen::{certainty_of_rise, slope};
-use crate::collect::{AGE_BOUNDS, Ages, RegionKind, Snapshot, StackTotals};
+use crate::model::{AGE_BOUNDS, Ages, RegionKind, Snapshot, StackTotals};
 
 /// Reports that are remembered. More would sharpen the certainty of what is certain already.
 const MAX_MOMENTS: usize = 24;

@@ -10,15 +10,13 @@ use std::time::Duration;
 use unwind_tables::walk::{End, Unwind};
 
 use super::text::{printable, short_count};
-use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Amount, Estimate, Losses};
 use crate::leak::Suspicion;
+use crate::model::{Amount, Estimate, InstanceEnd, Losses, NameStyle, Sampling};
 use crate::report::owner::title;
 use crate::report::{
     Frame, Report, Stack, TargetFacts, TimeOfDay, Unit, counted, end_of, explain, percent, share, short_size,
     via, whole,
 };
-use crate::symbolize::NameStyle;
 
 /// Sites that are kept for each order.
 const SITES_PER_ORDER: usize = 250;

@@ -6,10 +6,9 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::sample::{Sample, Site};
 use super::text::{amount, printable, width};
-use crate::bpf::InstanceEnd;
+use crate::model::{InstanceEnd, NameStyle};
 use crate::report::owner::function;
 use crate::report::{Frame, short_size};
-use crate::symbolize::NameStyle;
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,8 @@ use unwind_tables::walk::End;
 
 use super::sample::Sample;
 use super::summary;
-use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Amount, Events, Losses};
 use crate::leak::{Change, Completeness};
-use crate::overhead::Overhead;
+use crate::model::{Amount, Events, InstanceEnd, Losses, Overhead, Sampling};
 use crate::report::made::{frame, stack};
 use crate::report::{Compared, Report, Stack, StackRecent, TargetFacts};
 
@@ -128,7 +126,8 @@ fn what_is_kept_is_bounded() {
         outstanding: Amount {
             bytes: 900,
             blocks: 900,
-        }.into(),
+        }
+        .into(),
         ..holding("many", 900)
     };
     let busy = Stack {

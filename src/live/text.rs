@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::collect::Amount;
+use crate::model::Amount;
 use crate::report::cells::columns;
 pub(super) use crate::report::cells::{fit, width, wrap};
 use crate::report::{rate, short_size};

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::sample::Sample;
-use crate::collect::Amount;
+use crate::model::Amount;
 use crate::report::Unit;
 
 /// Points that are remembered of each site.

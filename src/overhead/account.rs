@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use super::{real, whole};
-use crate::bpf::{AllRuns, ProbeProgram, Runs, Traps};
+use crate::bpf::{AllRuns, Runs};
+use crate::model::{ProbeProgram, Spent, Traps, ratio};
 
 /// Windows that are remembered.
 const WINDOWS: usize = 8;
@@ -51,75 +52,6 @@ pub struct SlowShares {
     pub allocations: f64,
     /// Of entries of functions that free.
     pub frees: f64,
-}
-
-/// What a program took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ProgramTime {
-    /// Runs, as far as they are known.
-    pub runs: f64,
-    /// In nanoseconds, all together.
-    pub nanoseconds: f64,
-}
-
-impl ProgramTime {
-    /// Nanoseconds of one run.
-    pub fn per_run(self) -> f64 {
-        ratio(self.nanoseconds, self.runs)
-    }
-}
-
-/// What tracing took, in some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
-    /// The time.
-    pub seconds: f64,
-    /// Entries of functions that allocate, nested ones included.
-    pub entries: f64,
-    /// By [`ProbeProgram`].
-    pub programs: [ProgramTime; ProbeProgram::ALL.len()],
-    /// Times that the target ran into a probe, or out of one.
-    pub traps: f64,
-    /// Nanoseconds that these took besides the programs.
-    pub trap_nanoseconds: f64,
-    /// Entries of which it is not known what followed: they came before the first window that saw any. They are in
-    /// `entries` and nowhere else.
-    pub unmeasured: f64,
-}
-
-impl Spent {
-    /// Nanoseconds of all programs.
-    pub fn program_nanoseconds(&self) -> f64 {
-        self.programs.iter().map(|program| program.nanoseconds).sum()
-    }
-
-    /// The share of one CPU.
-    pub fn share(&self) -> f64 {
-        ratio(
-            self.program_nanoseconds() + self.trap_nanoseconds,
-            self.seconds * 1e9,
-        )
-    }
-
-    /// Entries in a second.
-    pub fn rate(&self) -> f64 {
-        ratio(self.entries, self.seconds)
-    }
-
-    /// What came since `before`.
-    pub fn since(&self, before: &Self) -> Self {
-        let mut since = *self;
-        since.seconds -= before.seconds;
-        since.entries -= before.entries;
-        since.traps -= before.traps;
-        since.trap_nanoseconds -= before.trap_nanoseconds;
-        since.unmeasured = (since.unmeasured - before.unmeasured).max(0.0);
-        for (program, before) in since.programs.iter_mut().zip(&before.programs) {
-            program.runs -= before.runs;
-            program.nanoseconds -= before.nanoseconds;
-        }
-        since
-    }
 }
 
 /// The account of a trace.
@@ -265,11 +197,6 @@ fn per_run(windows: &VecDeque<Window>, number: usize, empty: f64) -> f64 {
         }
     };
     (mean - empty).max(0.0)
-}
-
-/// 0 of nothing.
-fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -9,42 +9,8 @@
 mod account;
 mod governor;
 
-pub use account::{Account, ProgramTime, SlowShares, Spent, Window};
+pub use account::{Account, SlowShares, Window};
 pub use governor::{Decision, Governor, Look};
-
-use crate::bpf::Traps;
-
-/// What a report says of the cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Overhead {
-    /// Since the attach.
-    pub spent: Spent,
-    /// The share of one CPU in about the last second.
-    pub lately: f64,
-    /// Nanoseconds of each trap.
-    pub traps: Traps,
-    /// The kernel's statistics could be read; else programs are taken to run as long as they do on other machines.
-    pub measured: bool,
-    /// With `--max-overhead`.
-    pub governed: Option<Governed>,
-}
-
-/// How the distance between chosen bytes went.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Governed {
-    /// What was allowed, as a share of one CPU.
-    pub limit: f64,
-    /// Now; 1 is all allocations.
-    pub now: u64,
-    /// The least that it was.
-    pub least: u64,
-    /// The most.
-    pub most: u64,
-    /// How often it changed.
-    pub changes: u64,
-    /// What probes alone cost, where that is more than the limit.
-    pub floor: Option<f64>,
-}
 
 /// A count to reckon with: exact below 2^53.
 #[allow(

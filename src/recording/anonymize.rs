@@ -22,8 +22,8 @@ use crate::allocator::{FUNCTIONS, Name};
 use crate::collect::RegionCall;
 use crate::leak::kernel_frames::Kind;
 use crate::leak::{EndGroup, ModuleSteps};
+use crate::model::{InlinedFrame, Symbol, Symbolized};
 use crate::report::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
-use crate::symbolize::frame::{InlinedFrame, Symbol, Symbolized};
 
 /// What a name is of: names of two sorts have nothing to do with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,15 +11,14 @@ use super::blocks;
 use super::encode::{measure_word, unwind_word};
 use super::schema::{self, List, MOST_BLOCKS, MOST_FRAMES, MOST_STACKS, Number, STACKS_IN_CHUNK, Word};
 use super::tables::{Budget, Tables, Wrong, end_of, found_by_of};
-use crate::bpf::{InstanceEnd, ProbeProgram, Sampling};
-use crate::collect::{AGE_BOUNDS, Ages, Estimate, Losses};
 use crate::leak::{Completeness, EndGroup, ModuleSteps, Order};
-use crate::overhead::{Overhead, Spent};
+use crate::model::{
+    AGE_BOUNDS, Ages, Estimate, InstanceEnd, Losses, NameStyle, Overhead, ProbeProgram, Sampling, Spent,
+};
 use crate::report::{
     Compared, KernelFacts, KindTotals, Measure, ModuleFacts, Quantity, Report, Stack, StackRecent,
     TargetFacts, Unit,
 };
-use crate::symbolize::NameStyle;
 
 /// Bytes of texts in one report that are not among its stacks.
 const MOST_TEXT_BYTES: usize = 64 << 20;

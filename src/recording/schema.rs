@@ -17,7 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{bpf, collect, leak, memory, overhead, report};
+use crate::{leak, report};
 
 /// Stacks and frames of all stacks of one report.
 pub(super) const MOST_STACKS: usize = 1 << 20;
@@ -276,10 +276,10 @@ entries! { ()
 }
 
 mirrors! { ()
-    Amount of collect::Amount { bytes: u64, blocks: u64, }
+    Amount of crate::model::Amount { bytes: u64, blocks: u64, }
     /// Variances; that of blocks in units of 2⁻³².
-    Spread of collect::Spread { recorded: u64, bytes: u128, blocks: u128, }
-    Estimate of collect::Estimate { amount: Amount, spread: Spread, }
+    Spread of crate::model::Spread { recorded: u64, bytes: u128, blocks: u128, }
+    Estimate of crate::model::Estimate { amount: Amount, spread: Spread, }
     Change of leak::Change { allocated: Estimate, freed: Estimate, }
     Suspicion of leak::Suspicion {
         reports: u32,
@@ -289,7 +289,7 @@ mirrors! { ()
         kept: Option<f64>,
         age_spread: Option<f64>,
     }
-    Events of collect::Events {
+    Events of crate::model::Events {
         allocations: u64,
         frees: u64,
         unknown_frees: u64,
@@ -300,8 +300,8 @@ mirrors! { ()
         probe_hits: u64,
         filtered: Amount,
     }
-    OwnMemory of collect::OwnMemory { resident_bytes: u64, peak_bytes: u64, kernel_bytes: u64, }
-    Parts of memory::Parts {
+    OwnMemory of crate::model::OwnMemory { resident_bytes: u64, peak_bytes: u64, kernel_bytes: u64, }
+    Parts of crate::model::Parts {
         rss: u64,
         tracked: u64,
         before_attach_at_most: u64,
@@ -312,9 +312,9 @@ mirrors! { ()
         unexplained: u64,
         not_resident: u64,
     }
-    ProgramTime of overhead::ProgramTime { runs: f64, nanoseconds: f64, }
-    Traps of bpf::Traps { emulated: f64, stepped: Option<f64>, returning: f64, empty_program: f64, }
-    Governed of overhead::Governed {
+    ProgramTime of crate::model::ProgramTime { runs: f64, nanoseconds: f64, }
+    Traps of crate::model::Traps { emulated: f64, stepped: Option<f64>, returning: f64, empty_program: f64, }
+    Governed of crate::model::Governed {
         limit: f64,
         now: u64,
         least: u64,

@@ -12,9 +12,8 @@ use unwind_tables::walk::{End, FoundBy};
 use super::define::{GAPS, gap_word};
 use super::schema::{self, MOST_DEFINITIONS, Number};
 use crate::allocator::Name;
-use crate::collect::RegionKind;
+use crate::model::{Gap, InlinedFrame, RegionKind, Symbol, Symbolized};
 use crate::report::{CodeSegment, Frame, Location, ModuleFacts};
-use crate::symbolize::frame::{Gap, InlinedFrame, Symbol, Symbolized};
 
 /// Bytes of all texts together; and of all copies of them in names and modules.
 const MOST_TEXT_BYTES: usize = 512 << 20;

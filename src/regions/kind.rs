@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use crate::collect::RegionKind;
+use crate::model::RegionKind;
 use crate::target::maps::{MapsEntry, MapsName};
 
 // As the kernel's include/uapi/asm-generic/mman-common.h and mman.h.

@@ -6,7 +6,8 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::{Region, RegionId, meaning};
-use crate::collect::{Amount, CallMoment, RegionCall, RegionEvent};
+use crate::collect::{CallMoment, RegionCall, RegionEvent};
+use crate::model::Amount;
 
 /// Crossings that are kept apart; with more, all addresses are taken to be crossed.
 const MOST_CROSSINGS: usize = 64;

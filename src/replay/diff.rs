@@ -8,10 +8,10 @@ use crate::compare::{
     Builds, Comparison, Side, Trace, render_difference_folded, render_difference_json, render_difference_svg,
     render_difference_text,
 };
+use crate::model::NameStyle;
 use crate::output::{Destination, Output, write_document, write_text};
 use crate::recording::{Recorded, Recording};
 use crate::report::{Consumer, Format, Quantity, Report, printable};
-use crate::symbolize::NameStyle;
 
 /// Modules that are named.
 const MOST_MODULES: usize = 3;

@@ -12,14 +12,13 @@ use std::sync::Arc;
 use anyhow::bail;
 
 use super::source::{index, open, read};
-use crate::collect::Amount;
 use crate::gate::{self, Gate};
 use crate::leak::Order;
+use crate::model::{Amount, NameStyle};
 use crate::output::{Destination, Output, write_document};
 use crate::recording::{Anonymizer, Ending, Recorder, Recording, Settings};
 use crate::report::{Consumer, Format, Quantity, Report, Span, Stack, counted, size};
 use crate::session::is_broken_pipe;
-use crate::symbolize::NameStyle;
 
 /// Which reports of a recording are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use super::dialect::{Stage, attached};
 use super::text::Printable;
 use super::{Frame, Report, Stack};
-use crate::collect::ListedBlock;
+use crate::model::ListedBlock;
 
 /// Stands for the frames of a stack that is not known.
 const LOST: &str = "stack information lost";

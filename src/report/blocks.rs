@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::health::counted;
 use super::{Format, Report, Stack};
-use crate::bpf::Sampling;
-use crate::collect::{BlockList, ListLimits, ListedBlock};
+use crate::collect::ListLimits;
+use crate::model::{BlockList, ListedBlock, Sampling};
 
 /// Blocks of one stack that a format lists; formats that list none are not here.
 const OF_A_STACK: &[(Format, usize)] = &[

@@ -12,7 +12,7 @@ use unwind_tables::walk::End;
 
 use super::health::{counted, size};
 use super::{Format, Report, Stack, bcc, libbpf};
-use crate::bpf::Sampling;
+use crate::model::Sampling;
 
 /// What happens in a trace besides reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

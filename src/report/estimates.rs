@@ -1,7 +1,6 @@
 //! What reports for people say of estimates and of what was not recorded on purpose.
 
-use crate::bpf::Sampling;
-use crate::collect::{Estimate, Spread};
+use crate::model::{Estimate, Sampling, Spread};
 
 use super::Report;
 use super::health::{counted, size};

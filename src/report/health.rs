@@ -10,8 +10,7 @@ use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
 use super::{Report, Stack, estimates, memory, overhead, recent, regions, suppressed};
-use crate::bpf::InstanceEnd;
-use crate::collect::{Amount, Events, Losses, OwnMemory};
+use crate::model::{Amount, Events, InstanceEnd, Losses, OwnMemory};
 /// The same as [`size`] without the exact number.
 pub(crate) use crate::units::size as short_size;
 

@@ -29,11 +29,8 @@ use super::owner::{Owner, owner};
 use super::text::is_format;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::allocator::Name;
-use crate::bpf::InstanceEnd;
-use crate::collect::RegionKind;
 use crate::leak::{EndGroup, ModuleSteps};
-use crate::symbolize::abbreviated;
-use crate::symbolize::frame::InlinedFrame;
+use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 
 use recent::{RecentJson, StackRecentJson};
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Report;
 use super::health::{counted, size};
 use crate::allocator::Name;
-use crate::collect::Amount;
+use crate::model::Amount;
 
 /// The kernel that was traced.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::estimates::whole;
 use super::{TargetFacts, size};
-use crate::memory::Parts;
+use crate::model::Parts;
 
 /// The lines of one process; `several` if it must be named. `tracked_error` is how far an estimated part can be off.
 pub(super) fn lines(target: &TargetFacts, several: bool, tracked_error: Option<f64>) -> Vec<String> {

@@ -52,15 +52,11 @@ use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
-use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{
-    Ages, Amount, BlockList, Estimate, Events, Losses, OwnMemory, RegionKind, Vitals,
-};
 use crate::leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
-use crate::memory::Parts;
-use crate::overhead::Overhead;
-use crate::symbolize::NameStyle;
-use crate::symbolize::frame::Symbolized;
+use crate::model::{
+    Ages, Amount, BlockList, Estimate, Events, InstanceEnd, Losses, NameStyle, Overhead, OwnMemory, Parts,
+    RegionKind, Sampling, Symbolized, Vitals,
+};
 pub use calls::{Call, CallsTold, Reports};
 pub use dialect::{Beside, Stage};
 pub(crate) use ends::explain;

@@ -2,8 +2,7 @@
 
 use super::Report;
 use super::health::{counted, size};
-use crate::bpf::ProbeProgram;
-use crate::overhead::{Governed, Overhead, Spent};
+use crate::model::{Governed, Overhead, ProbeProgram, Spent};
 
 /// Lines of the closing block; none where nothing was spent.
 pub(super) fn lines(report: &Report) -> Vec<String> {
@@ -155,7 +154,7 @@ pub(crate) fn share(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overhead::ProgramTime;
+    use crate::model::ProgramTime;
 
     fn spent() -> Spent {
         let mut programs = [ProgramTime::default(); ProbeProgram::ALL.len()];

@@ -9,8 +9,7 @@ use std::fmt;
 
 use super::text::Printable;
 use super::{Frame, Report, Stack};
-use crate::symbolize::NameStyle;
-use crate::symbolize::frame::InlinedFrame;
+use crate::model::{InlinedFrame, NameStyle};
 
 /// What file names of libraries begin with that allocate for others.
 const LIBRARIES: [&str; 15] = [

@@ -16,8 +16,7 @@ use super::health::{self, counted, percent, short_size, size};
 use super::paths::Paths;
 use super::text::{FrameStyle, Printable, via};
 use super::{Report, Stack, blocks, estimates, recent};
-use crate::bpf::{InstanceEnd, Sampling};
-use crate::collect::{Amount, Estimate};
+use crate::model::{Amount, Estimate, InstanceEnd, Sampling};
 
 /// Lines of a site's stack begin here.
 pub(crate) const INDENT: &str = "    ";

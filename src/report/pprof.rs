@@ -20,8 +20,7 @@ use flate2::{Compression, GzBuilder};
 use prost::Message;
 
 use super::{Quantity, Report, flame, unix_nanoseconds};
-use crate::bpf::Sampling;
-use crate::collect::{Amount, Losses};
+use crate::model::{Amount, Losses, Sampling};
 pub(crate) use part::{Amounts, Part};
 use proto::{Profile, ValueType};
 use table::{Table, Values};

@@ -1,8 +1,8 @@
 //! The one number that a flame graph has for each stack.
 
 use super::{Report, Stack};
-use crate::collect::{Amount, Spread};
 use crate::leak::Change;
+use crate::model::{Amount, Spread};
 
 /// What of a stack is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

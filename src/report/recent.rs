@@ -5,9 +5,8 @@ use std::time::Duration;
 use super::estimates::whole;
 use super::health::{counted, short_size, size};
 use super::{Report, Stack};
-use crate::bpf::Sampling;
-use crate::collect::{AGE_BOUNDS, Ages, Amount, Estimate};
 use crate::leak::{Change, Suspicion};
+use crate::model::{AGE_BOUNDS, Ages, Amount, Estimate, Sampling};
 
 impl Report {
     /// Live blocks of all stacks by age; `None` if ages were not looked at.

@@ -7,9 +7,8 @@ use super::owner::{callers, process_mark, title};
 use super::people::subject;
 use super::text::Printable;
 use super::{Report, Stack, estimates};
-use crate::bpf::Sampling;
-use crate::collect::{Amount, Estimate};
 use crate::leak::Suspicion;
+use crate::model::{Amount, Estimate, Sampling};
 
 /// Sites that are shown.
 const MAX_SITES: usize = 5;

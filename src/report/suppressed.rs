@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::text::Printable;
 use super::{Report, counted, size};
-use crate::collect::Amount;
+use crate::model::Amount;
 
 /// Lines for rules.
 const MOST_LINES: usize = 10;

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::leak::{EndGroup, ModuleSteps};
-use crate::symbolize::frame::{InlinedFrame, Symbol};
+use crate::model::{InlinedFrame, Symbol};
 pub(super) use made::report;
 
 const KNOWN: u64 = 0x7f00_0000_0000;
@@ -86,7 +86,8 @@ pub(super) fn stack(outstanding: Amount, end: End, end_at: Option<Location>, fra
         allocated: Amount {
             bytes: outstanding.bytes * 2,
             blocks: outstanding.blocks * 2,
-        }.into(),
+        }
+        .into(),
         recent: StackRecent::default(),
         lost: Amount::default(),
         end,
@@ -419,7 +420,7 @@ fn json_of_an_empty_report() {
 fn estimates_carry_their_error() {
     let mut report = full();
     report.sampling = Sampling::Bytes(4096);
-    report.stacks[0].outstanding.spread = crate::collect::Spread {
+    report.stacks[0].outstanding.spread = crate::model::Spread {
         recorded: 3,
         bytes: 90_000,
         blocks: 25 << 32,

@@ -12,8 +12,7 @@ use super::owner::{is_inlined_plumbing, is_nameless_runtime, owner, title};
 use super::paths::Paths;
 use super::people::{Screen, write_wrapped};
 use super::{Frame, Location, ModuleFacts, Report, Stack};
-use crate::symbolize::NameStyle;
-use crate::symbolize::frame::{InlinedFrame, Symbolized};
+use crate::model::{InlinedFrame, NameStyle, Symbolized};
 
 /// Marks the frame that is responsible for a stack.
 const MARK: &str = "> ";

@@ -14,20 +14,19 @@ use super::calls::Caller;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::{Catalog, Name};
-use crate::collect::{
-    Ages, Amount, BlockList, Estimate, LiveBlocks, OwnMemory, RegionCall, Snapshot, StackTotals,
-};
+use crate::collect::{LiveBlocks, RegionCall};
 use crate::config::View;
 use crate::leak::growth::Changes;
 use crate::leak::{
     Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Recent, Site, SiteFrame, by_module, group,
     innermost,
 };
+use crate::model::{Ages, Amount, BlockList, Estimate, OwnMemory, Snapshot, StackTotals, Symbolized};
 use crate::report::{
     CodeSegment, Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
     frame_name,
 };
-use crate::symbolize::{CodeObject, PerfMap, Symbolized, Symbolizer, outside_modules};
+use crate::symbolize::{CodeObject, PerfMap, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
 
 /// What names are found with.

@@ -15,10 +15,10 @@ use super::since::Since;
 use super::{Signals, Storages, TICK, storages};
 use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Telling, Tracing};
 use crate::collect::{
-    self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, Snapshot, Vitals,
-    stack_of_kernel_mode,
+    self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };
 use crate::config::{Config, KernelConfig, View};
+use crate::model::{Snapshot, Vitals};
 use crate::preflight;
 use crate::report::{Consumer, Report, Stage};
 use crate::symbolize::Kallsyms;

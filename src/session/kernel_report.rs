@@ -12,16 +12,16 @@ use super::calls::Caller;
 use super::describe::{Recently, recent, time_of_day};
 use crate::allocator::Name;
 use crate::bpf::KernelAllocator;
-use crate::collect::{Amount, Estimate, OwnMemory, Snapshot, StackTotals};
 use crate::config::View;
 use crate::leak::age::Holder;
 use crate::leak::growth::Changes;
 use crate::leak::kernel_frames::{Kind, cut, is_root};
 use crate::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group, innermost};
+use crate::model::{Amount, Estimate, Gap, OwnMemory, Snapshot, StackTotals, Symbol, Symbolized};
 use crate::report::{
     Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts, frame_name,
 };
-use crate::symbolize::{Gap, Kallsyms, Symbol, Symbolized, readable};
+use crate::symbolize::{Kallsyms, readable};
 
 /// The bits of a kernel's address that a stored frame has no room for. All are set in every address of kernel code.
 const HIGH_BITS: u64 = 0xff << 56;

@@ -12,8 +12,9 @@ use anyhow::Context;
 use super::live::Live;
 use super::process::Process;
 use super::reload::Reloads;
-use crate::bpf::{Instance, InstanceEnd, Origin};
+use crate::bpf::{Instance, Origin};
 use crate::collect::Event;
+use crate::model::InstanceEnd;
 use crate::target::{History, Target};
 
 /// The block table is cleared of ended instances this rarely at most, and with this share of the time at most.

@@ -8,8 +8,9 @@ use unwind_tables::addr::Avma;
 
 use super::live::Live;
 use crate::bpf::Origin;
-use crate::collect::{Held, Snapshot, held};
+use crate::collect::{Held, held};
 use crate::memory::{Live as LiveBytes, Sums, Tracks};
+use crate::model::Snapshot;
 
 /// What is kept of a process's memory from look to look.
 #[derive(Clone, Debug, Default)]

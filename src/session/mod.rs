@@ -44,10 +44,11 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
-use crate::bpf::{AttachPath, InstanceEnd, Storage, Walk};
-use crate::collect::{self, CallQueue, CheckedWalks, Moment, Snapshot};
+use crate::bpf::{AttachPath, Storage, Walk};
+use crate::collect::{self, CallQueue, Moment};
 use crate::config::{Config, View};
 use crate::launch::{Held, Relay, Running, Streams};
+use crate::model::{CheckedWalks, InstanceEnd, Snapshot};
 use crate::preflight;
 use crate::report::{Consumer, ModuleFacts, Report, Stage};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};

@@ -12,10 +12,11 @@ use anyhow::Context;
 
 use super::live::Live;
 use super::probes::{AllocatorProbes, SlowSites};
-use crate::bpf::{Calibration, ProbePrograms, Recorded, Sampling, Statistics, Traps};
+use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};
 use crate::collect;
 use crate::config::MaxOverhead;
-use crate::overhead::{Account, Governed, Governor, Look, Overhead, Spent, Window};
+use crate::model::{Governed, Overhead, Sampling, Spent, Traps};
+use crate::overhead::{Account, Governor, Look, Window};
 use crate::report;
 
 /// How long the kernel keeps statistics for one look. They make each run of a program some 40 ns longer.

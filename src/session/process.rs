@@ -3,7 +3,8 @@
 use super::attachments::Attachments;
 use super::memory::Memory;
 use super::reload::Reloads;
-use crate::bpf::{Instance, InstanceEnd, Origin};
+use crate::bpf::{Instance, Origin};
+use crate::model::InstanceEnd;
 use crate::report::TargetFacts;
 use crate::target::{History, Mappings, Target};
 

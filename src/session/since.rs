@@ -1,8 +1,9 @@
 //! What reports compare with: the one before, and the baseline that the user marks.
 
 use super::describe::{Recently, time_of_day};
-use crate::collect::{LiveBlocks, Snapshot};
+use crate::collect::LiveBlocks;
 use crate::leak::Growth;
+use crate::model::Snapshot;
 use crate::report::TimeOfDay;
 
 /// What growth is measured from.

@@ -3,7 +3,8 @@
 use anyhow::Context;
 
 use super::Session;
-use crate::collect::{self, Vitals};
+use crate::collect;
+use crate::model::Vitals;
 use crate::report::Consumer;
 
 impl Session<'_> {

@@ -6,9 +6,9 @@ use addr2line::{Context, LookupContinuation, LookupResult};
 use gimli::Dwarf;
 
 use super::demangle::demangle;
-use super::frame::{Gap, InlinedFrame};
 use super::sections::Reader;
 use super::split::SplitUnits;
+use crate::model::{Gap, InlinedFrame};
 
 /// The most functions inlined into each other that are shown.
 const MAX_INLINED: usize = 128;

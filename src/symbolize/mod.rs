@@ -9,12 +9,10 @@
 //! that shares with others, `split` the parts that the compiler put into files of their own, `mini_debug` a small
 //! table in the object itself, and [`debuginfod`] asks servers. All of them are untrusted.
 
-mod abbreviate;
 mod debug_file;
 mod debug_files;
 pub mod debuginfod;
 pub(crate) mod demangle;
-pub mod frame;
 mod heap;
 mod kallsyms;
 mod lines;
@@ -26,6 +24,7 @@ mod sections;
 mod split;
 mod symbols;
 
+use crate::model::{Gap, Symbol, Symbolized};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,8 +35,6 @@ use self::debug_file::BuildId;
 use self::debug_files::DebugFiles;
 use self::debuginfod::{Arrival, Debuginfod, Patience};
 use self::object::LoadedObject;
-pub use abbreviate::{NameStyle, abbreviated};
-pub use frame::{Gap, InlinedFrame, Symbol, Symbolized};
 pub use kallsyms::{Kallsyms, KallsymsError, KernelSymbol, readable};
 pub use perf_map::PerfMap;
 

@@ -11,12 +11,12 @@ use object::{Object, ObjectSection, ObjectSymbol, ReadRef, SectionFlags, SymbolF
 use super::debug_file::{DebugLinks, SupplementaryLink};
 use super::debug_files::{DebugFile, DebugFiles};
 use super::demangle::demangle;
-use super::frame::{Gap, Symbol, Symbolized};
 use super::lines::Lines;
 use super::mini_debug;
 use super::sections::{Budget, Content, Elf, Reader, Source, has_lines, parse_copied, parse_mapped};
 use super::split::SplitUnits;
 use super::symbols::{RawSymbol, SymbolTable};
+use crate::model::{Gap, Symbol, Symbolized};
 use crate::untrusted::MAX_NAME;
 
 /// The most symbols that are looked at in one table, and the most of code that are taken from one file. The largest

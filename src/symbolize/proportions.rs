@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gimli::{AttributeValue, DebugAbbrevOffset, Dwarf, Format, Reader as _, Section as _, UnitHeader};
 
-use super::frame::Gap;
 use super::sections::Reader;
+use crate::model::Gap;
 
 /// Units of one file; the largest browsers have some fifty thousand.
 const MOST_UNITS: usize = 1 << 19;

@@ -12,8 +12,8 @@ use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection, ReadRef};
 
-use super::frame::Gap;
 use super::proportions;
+use crate::model::Gap;
 use crate::untrusted::{MAX_SECTIONS as MOST_SECTIONS, Untrusted};
 
 /// An ELF file that nobody vouches for.

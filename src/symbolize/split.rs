@@ -15,10 +15,10 @@ use gimli::{DebugInfo, Dwarf, DwarfPackage, DwoId, Reader as _, Section, UnitTyp
 use object::read::ReadCache;
 
 use super::debug_file::{DEBUG_DIRECTORY, open_regular};
-use super::frame::Gap;
 use super::lines::check_nesting;
 use super::proportions;
 use super::sections::{Budget, Content, Reader, Source, parse_copied};
+use crate::model::Gap;
 
 /// Finds the split units of one object.
 #[derive(Debug)]

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use memleak::bpf::Sampling;
-use memleak::collect::{Amount, Events, Losses, OwnMemory};
 use memleak::leak::{Completeness, EndGroup, ModuleSteps};
-use memleak::memory::Parts;
+use memleak::model::{
+    Amount, Events, InlinedFrame, Losses, NameStyle, OwnMemory, Parts, Sampling, Symbol, Symbolized,
+};
 use memleak::report::{
     Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, StackRecent, Suppression, TargetFacts,
     TimeOfDay,
 };
-use memleak::symbolize::{InlinedFrame, NameStyle, Symbol, Symbolized};
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 

@@ -1,6 +1,6 @@
 //! Files that are damaged, or made to do harm.
 
-use memleak::symbolize::Gap;
+use memleak::model::Gap;
 
 use super::*;
 

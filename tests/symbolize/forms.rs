@@ -1,6 +1,6 @@
 //! The same debug information in every form that it comes in says the same.
 
-use memleak::symbolize::Gap;
+use memleak::model::Gap;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Names, inlined functions and lines of ordinary files.
 
-use memleak::symbolize::Gap;
+use memleak::model::Gap;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Debug files that share what they have in common in another file, as `dwz` makes them.
 
-use memleak::symbolize::Gap;
+use memleak::model::Gap;
 
 use super::*;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bpf::Sampling;
 use crate::leak::Order;
+use crate::model::Sampling;
 use crate::output::Destination;
 use crate::report::Format;
 

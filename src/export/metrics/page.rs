@@ -9,9 +9,8 @@ use std::time::UNIX_EPOCH;
 
 use super::sites;
 use super::text::Page;
-use crate::bpf::Sampling;
-use crate::collect::{Amount, Events, Losses};
 use crate::export::push::Counts;
+use crate::model::{Amount, Events, Losses, Sampling};
 use crate::report::{Report, Stack, TargetFacts, printable};
 
 /// Processes with series of their own.

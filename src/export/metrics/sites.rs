@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::collect::Amount;
+use crate::model::Amount;
 use crate::report::owner::{owner, shortened};
 use crate::report::{Frame, Report, Stack, printable};
 

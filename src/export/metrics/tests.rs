@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use super::super::push::Counts;
 use super::*;
-use crate::collect::Amount;
+use crate::model::{Amount, Symbol, Symbolized};
 use crate::report::sample;
-use crate::symbolize::frame::{Symbol, Symbolized};
 
 /// What Python's `prometheus_client` reads: each series with its value. It must say nothing else.
 fn read(page: &str) -> Vec<String> {

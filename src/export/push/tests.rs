@@ -17,8 +17,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::envelope::{PushRequest, WriteRequest};
 use super::sender::Lost;
 use super::*;
-use crate::bpf::InstanceEnd;
-use crate::collect::{Amount, Estimate};
+use crate::model::{Amount, Estimate, InstanceEnd};
 use crate::report::sample;
 use receiver::{Receiver, answer};
 

@@ -6,9 +6,8 @@ use std::time::Duration;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::FoundBy;
 
-use crate::collect::{Amount, Events};
+use crate::model::{Amount, Events, InlinedFrame, Symbol, Symbolized};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, made};
-use crate::symbolize::{InlinedFrame, Symbol, Symbolized};
 
 /// A report of 10 seconds of a process that runs.
 pub(super) fn report(stacks: Vec<Stack>) -> Report {

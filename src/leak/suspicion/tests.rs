@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::super::tests::totals;
 use super::*;
-use crate::collect::{Amount, Estimate};
+use crate::model::{Amount, Estimate};
 
 /// One block of a site: the seconds at which it is allocated and freed.
 struct Life {

@@ -275,7 +275,7 @@ fn growth_since_the_mark() {
 #[test]
 fn ended_processes_come_last() {
     let mut report = report(vec![holding("held", 1000), holding("holds", 10)]);
-    report.stacks[0].ended = Some(crate::bpf::InstanceEnd::Exited);
+    report.stacks[0].ended = Some(crate::model::InstanceEnd::Exited);
     report.targets.push(target(5, "other"));
     let model = model(Sample::of(&report));
     assert_eq!(names(&model), ["holds", "held"]);

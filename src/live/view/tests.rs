@@ -6,11 +6,11 @@ use ratatui::buffer::Buffer;
 use unwind_tables::walk::{End, FoundBy};
 
 use super::*;
-use crate::bpf::Sampling;
 use crate::live::messages::Message;
 use crate::live::model::Key;
 use crate::live::sample::{Order, Sample};
 use crate::live::tests::{holding, report, target};
+use crate::model::Sampling;
 use crate::report::made::{frame, inlined};
 use crate::report::{Location, Report, TimeOfDay};
 

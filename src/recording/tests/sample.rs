@@ -9,18 +9,16 @@ use std::time::{Duration, UNIX_EPOCH};
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::bpf::{InstanceEnd, ProbeProgram, Sampling, Traps};
-use crate::collect::{
-    AGE_BOUNDS, Ages, Amount, BlockList, Estimate, ListedBlock, Losses, RegionKind, Spread, Weight,
-};
 use crate::leak::{Change, Order, Suspicion};
-use crate::memory::Parts;
-use crate::overhead::{Governed, Overhead, ProgramTime, Spent};
+use crate::model::{
+    AGE_BOUNDS, Ages, Amount, BlockList, Estimate, Gap, Governed, InlinedFrame, InstanceEnd, ListedBlock,
+    Losses, Overhead, Parts, ProbeProgram, ProgramTime, RegionKind, Sampling, Spent, Spread, Symbol,
+    Symbolized, Traps, Weight,
+};
 use crate::report::{
     Compared, Frame, KernelFacts, KindTotals, Location, Measure, ModuleFacts, Quantity, Report, StackRecent,
     TargetFacts, TimeOfDay, Unit,
 };
-use crate::symbolize::frame::{Gap, InlinedFrame, Symbol, Symbolized};
 
 /// Names that are in these reports and are nobody's business.
 pub(super) const NAMES: [&str; 9] = [
@@ -281,7 +279,8 @@ pub(super) fn grown(stacks: u64) -> Report {
             stack.outstanding = Amount {
                 bytes: 100 * (stacks - number),
                 blocks: stacks - number,
-            }.into();
+            }
+            .into();
             let (module, _) = stack.frames[1].at.place.clone().unwrap();
             stack.frames[1].at.place = Some((module, Svma::new(0x1000 + number)));
             let mut names = stack.frames[1].names.as_ref().clone();

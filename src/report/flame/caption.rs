@@ -4,8 +4,7 @@ use super::super::estimates::whole;
 use super::super::health::{counted, percent, size};
 use super::super::recent::spoken;
 use super::super::{Measure, Quantity, Report, Unit};
-use crate::bpf::Sampling;
-use crate::collect::{Amount, Estimate, Losses, Spread};
+use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
 
 /// What is written above a picture.
 #[derive(Clone, Debug, PartialEq, Eq)]

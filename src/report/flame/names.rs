@@ -9,7 +9,7 @@ use unwind_tables::walk::End;
 
 use super::super::text::is_format;
 use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
-use crate::symbolize::NameStyle;
+use crate::model::NameStyle;
 
 /// A frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

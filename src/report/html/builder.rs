@@ -12,9 +12,7 @@ use super::rows::Row;
 use super::snapshot::{Resident, Snapshot};
 use super::tables::{Tables, number, printed_text};
 use super::visible::visible;
-use crate::bpf::InstanceEnd;
-use crate::collect::RegionKind;
-use crate::memory::Parts;
+use crate::model::{InstanceEnd, Parts, RegionKind};
 use crate::report::ends::{advice, explain};
 use crate::report::regions::meaning;
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use unwind_tables::walk::{End, FoundBy};
 
 use super::visible::visible;
-use crate::collect::OwnMemory;
 use crate::leak::{EndGroup, ModuleSteps};
+use crate::model::OwnMemory;
 use crate::report::health::{call_lines, lost_lines, unseen_lines};
 use crate::report::{ModuleFacts, Report, estimates, kernel, overhead, regions, suppressed};
 
@@ -151,7 +151,7 @@ fn shown(lines: Vec<String>) -> Vec<String> {
 
 fn ages(report: &Report) -> Option<Vec<(Option<u64>, u64, u64)>> {
     let classes = report.ages()?;
-    let class = |(bound, class): (Option<std::time::Duration>, crate::collect::Estimate)| {
+    let class = |(bound, class): (Option<std::time::Duration>, crate::model::Estimate)| {
         let bound = bound.map(|bound| u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX));
         (bound, class.amount.bytes, class.amount.blocks)
     };

@@ -16,14 +16,11 @@ use super::intern::Interned;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
 use crate::allocator::Name;
-use crate::bpf::Sampling;
-use crate::collect::{AGE_BOUNDS, Amount, RegionKind};
 use crate::leak::Suspicion;
+use crate::model::{AGE_BOUNDS, Amount, NameStyle, RegionKind, Sampling, Symbolized};
 use crate::report::estimates::whole;
 use crate::report::owner::{Owner, owner};
 use crate::report::{Frame, Location, ModuleFacts, Report, Stack, Suppression, TargetFacts};
-use crate::symbolize::NameStyle;
-use crate::symbolize::frame::Symbolized;
 
 /// The number of no module, and of the node above all roots.
 pub(super) const NONE: u32 = u32::MAX;

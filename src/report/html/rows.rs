@@ -5,7 +5,7 @@
 
 use std::iter;
 
-use crate::collect::{Amount, Estimate, Spread};
+use crate::model::{Amount, Estimate, Spread};
 
 /// What a site had at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

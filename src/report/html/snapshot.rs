@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::rows::Rows;
-use crate::memory::Parts;
+use crate::model::Parts;
 use crate::report::TimeOfDay;
 
 /// One moment of a trace.

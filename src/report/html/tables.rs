@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use super::data::FrameRow;
 use super::model::{Model, NONE, Node};
 use super::visible::visible;
-use crate::symbolize::frame::Symbolized;
+use crate::model::Symbolized;
 
 // What things take in the file, at most: digits of what counts things in memory, addresses, brackets, commas.
 /// A frame, without its names.

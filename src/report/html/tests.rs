@@ -4,8 +4,8 @@ use serde_json::Value;
 use unwind_tables::walk::{End, FoundBy};
 
 use super::*;
-use crate::collect::{Amount, Spread};
 use crate::leak::Change;
+use crate::model::{Amount, Spread};
 use crate::report::tests::{frame, full, location, made, module, named, report, stack};
 use crate::report::{Format, Stack, Suppression, TimeOfDay};
 use std::sync::Arc;
@@ -91,7 +91,10 @@ fn many(sites: u64, second: u64) -> Report {
 
 fn totals(report: &Report) -> [u64; 4] {
     let sum = |of: fn(&Stack) -> Amount| report.stacks.iter().map(of).sum::<Amount>();
-    let (outstanding, allocated) = (sum(|stack| stack.outstanding.amount), sum(|stack| stack.allocated.amount));
+    let (outstanding, allocated) = (
+        sum(|stack| stack.outstanding.amount),
+        sum(|stack| stack.allocated.amount),
+    );
     [
         outstanding.bytes,
         outstanding.blocks,
@@ -297,7 +300,7 @@ fn baselines_are_moments() {
 #[test]
 fn what_is_no_suspect_is_told_apart() {
     let mut mapped = many(4, 1);
-    for (stack, kind) in mapped.stacks.iter_mut().zip(crate::collect::RegionKind::ALL) {
+    for (stack, kind) in mapped.stacks.iter_mut().zip(crate::model::RegionKind::ALL) {
         stack.kind = Some(kind);
     }
     let mut page = Page::default();
@@ -354,7 +357,7 @@ fn what_is_suppressed_is_told_apart() {
 #[test]
 fn estimates_have_errors() {
     let mut sampled = full();
-    sampled.sampling = crate::bpf::Sampling::Bytes(4096);
+    sampled.sampling = crate::model::Sampling::Bytes(4096);
     sampled.stacks[0].outstanding.spread = Spread {
         recorded: 3,
         bytes: 90_000,
@@ -414,7 +417,7 @@ fn exact_names() {
             [short, "\"std::vector<int, std::allocator<int> >::f()\""],
         ]
     );
-    one.names = crate::symbolize::NameStyle::Verbatim;
+    one.names = crate::model::NameStyle::Verbatim;
     assert!(exact(&one).is_empty());
 }
 

@@ -3,8 +3,7 @@
 use serde::Serialize;
 
 use super::super::{Report, Stack};
-use crate::bpf::Sampling;
-use crate::collect::{Amount, Estimate, StandardError};
+use crate::model::{Amount, Estimate, Sampling, StandardError};
 
 /// An amount; of an estimate also what it rests on.
 #[derive(Serialize)]

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::collect::OwnMemory;
-use crate::memory::Parts;
+use crate::model::{OwnMemory, Parts};
 
 /// All in bytes.
 #[derive(Serialize)]

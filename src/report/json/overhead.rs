@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::bpf::ProbeProgram;
-use crate::overhead::{Governed, Overhead};
+use crate::model::{Governed, Overhead, ProbeProgram};
 
 #[derive(Serialize)]
 pub(super) struct OverheadJson {

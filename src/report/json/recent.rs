@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use super::AmountJson;
 use super::amount::ErrorJson;
-use crate::bpf::Sampling;
-use crate::collect::{Ages, Amount, StandardError};
 use crate::leak::{Change, Suspicion};
+use crate::model::{Ages, Amount, Sampling, StandardError};
 use crate::report::{Report, StackRecent};
 
 /// What a report says of ages and changes.

@@ -1,6 +1,6 @@
 //! The closing block in short: one line if all is well, and what is not. `health` says everything.
 
-use crate::bpf::Sampling;
+use crate::model::Sampling;
 use crate::report::health::{self, counted, percent};
 use crate::report::kernel::kind_lines;
 use crate::report::{Report, estimates, overhead, recent, regions, suppressed};

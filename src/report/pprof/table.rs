@@ -11,10 +11,8 @@ use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, pri
 use super::mappings::{Mappings, Resolved};
 use super::proto::{self, Function, Label, Line, Profile, Sample, id};
 use super::{Part, SAMPLE_TYPES, signed};
-use crate::bpf::InstanceEnd;
-use crate::collect::RegionKind;
+use crate::model::{InstanceEnd, RegionKind, Symbolized};
 use crate::report::numbered::Numbered;
-use crate::symbolize::frame::Symbolized;
 
 /// A function without a name at an address where others have one.
 const NAMELESS: &str = "[unknown]";

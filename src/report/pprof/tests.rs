@@ -10,8 +10,7 @@ use flate2::read::GzDecoder;
 use super::super::tests::full;
 use super::super::{Format, render as render_as};
 use super::*;
-use crate::collect::RegionKind;
-use crate::symbolize::frame::{Symbol, Symbolized};
+use crate::model::{RegionKind, Symbol, Symbolized};
 
 fn file(report: &Report) -> Vec<u8> {
     let mut file = Vec::new();
@@ -229,7 +228,8 @@ fn part_of_many_stacks() {
             stack.outstanding = Amount {
                 bytes: number,
                 blocks: 1,
-            }.into();
+            }
+            .into();
             stack.frames[0].at.pc = unwind_tables::addr::Avma::new(number);
             stack.recent.since_last.allocated = Amount::default().into();
             stack

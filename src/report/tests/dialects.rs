@@ -1,7 +1,7 @@
 //! Reports in the dialects of bcc's two memleaks, byte for byte.
 
 use super::*;
-use crate::collect::{BlockList, ListedBlock, Weight};
+use crate::model::{BlockList, ListedBlock, Weight};
 use crate::report::{Beside, Stage};
 
 fn block(address: u64, size: u64) -> ListedBlock {

@@ -245,7 +245,7 @@ operator new(unsigned long) (480 bytes, 92.31%)
 fn svg_captions() {
     let mut report = full();
     report.sampling = Sampling::Bytes(4096);
-    report.stacks[0].outstanding.spread = crate::collect::Spread {
+    report.stacks[0].outstanding.spread = crate::model::Spread {
         recorded: 3,
         bytes: 90_000,
         blocks: 25 << 32,

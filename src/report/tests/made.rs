@@ -6,14 +6,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::bpf::Sampling;
-use crate::collect::{Amount, Events, Losses, OwnMemory};
 use crate::leak::Completeness;
+use crate::model::{
+    Amount, Events, InlinedFrame, Losses, NameStyle, OwnMemory, Sampling, Symbol, Symbolized,
+};
 use crate::report::{
     Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, TargetFacts, TimeOfDay,
 };
-use crate::symbolize::NameStyle;
-use crate::symbolize::frame::{InlinedFrame, Symbol, Symbolized};
 
 /// A frame of a function in a module.
 pub(crate) fn frame(module: &str, function: &str) -> Frame {

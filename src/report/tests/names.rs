@@ -2,7 +2,7 @@
 
 use super::made::{inlined, report, stack};
 use super::*;
-use crate::symbolize::NameStyle;
+use crate::model::NameStyle;
 
 const PUSH: &str = "std::vector<int, std::allocator<int> >::push_back(int&&)";
 const PUSH_SHORT: &str = "std::vector<int>::push_back(int&&)";
@@ -18,7 +18,8 @@ fn of_style(names: NameStyle) -> Report {
     stack.outstanding = Amount {
         bytes: 480,
         blocks: 12,
-    }.into();
+    }
+    .into();
     stack.allocated = stack.outstanding;
     Report {
         names,

@@ -1,7 +1,7 @@
 //! Golden outputs of what only readers need: single blocks, shares, cut stacks.
 
 use super::*;
-use crate::collect::{BlockList, ListedBlock, Weight};
+use crate::model::{BlockList, ListedBlock, Weight};
 
 fn with_blocks() -> Report {
     let mut report = full();

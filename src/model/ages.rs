@@ -59,7 +59,7 @@ impl<A: Copy + Add<Output = A>> Add for Ages<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::Amount;
+    use crate::model::Amount;
 
     const ONE: Amount = Amount { bytes: 8, blocks: 1 };
 

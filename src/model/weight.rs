@@ -1,10 +1,9 @@
 //! How many blocks a recorded one stands for, as `bpf/sampling.bpf.h` computes with it.
 
 use super::{Amount, Estimate, Spread};
-use crate::bpf::types::weight_shape;
 
-/// Bits behind the point.
-const SHIFT: u32 = weight_shape::WEIGHT_SHIFT.0;
+/// Bits behind the point: `WEIGHT_SHIFT` of `bpf/shared.h`.
+pub(crate) const SHIFT: u32 = 16;
 /// Bits of the fraction of an IEEE 754 single, and what its exponent is raised by.
 const FRACTION_BITS: u32 = 23;
 const EXPONENT_BIAS: u32 = 127;
@@ -18,7 +17,7 @@ impl Weight {
     pub const ONE: Self = Self(1 << SHIFT);
 
     /// From how it is stored with a block: an IEEE 754 single, at least 1.
-    pub(super) fn stored(bits: u32) -> Self {
+    pub(crate) fn stored(bits: u32) -> Self {
         let fraction = u64::from(1 << FRACTION_BITS | bits & ((1 << FRACTION_BITS) - 1));
         let exponent = (bits >> FRACTION_BITS).saturating_sub(EXPONENT_BIAS).min(40);
         Self(fraction << exponent >> (FRACTION_BITS - SHIFT))
@@ -42,7 +41,7 @@ impl Weight {
 
     /// What a block of `size` stands for, and how far that can be off: the same estimate as that of the totals
     /// (`weighted_bytes` in `bpf/sampling.bpf.h`, `add_variance` in `bpf/blocks.bpf.h`).
-    pub(super) fn of(self, size: u64) -> WeightedAmount {
+    pub(crate) fn of(self, size: u64) -> WeightedAmount {
         let weight = u128::from(self.0);
         let bytes = ((u128::from(size) * weight) + (1 << (SHIFT - 1))) >> SHIFT;
         let bytes = bytes.min(u64::MAX.into());

@@ -38,7 +38,7 @@ pub struct Symbolized {
 
 impl Symbolized {
     /// How much memory this takes, in bytes.
-    pub(super) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         let length = |text: Option<&String>| text.map_or(0, String::len);
         let inlined = self.inlined.iter().map(|frame| {
             size_of::<InlinedFrame>() + length(frame.symbol.as_ref()) + length(frame.file.as_ref())

@@ -1,0 +1,29 @@
+//! Blocks one by one, as `-a` lists them.
+
+use std::time::Duration;
+
+use unwind_tables::addr::Avma;
+
+use super::Weight;
+
+/// A block in a list.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ListedBlock {
+    /// Where it begins.
+    pub address: Avma,
+    /// The bytes that were asked for.
+    pub size: u64,
+    /// How old it was.
+    pub age: Duration,
+    /// How many blocks it stands for.
+    pub weight: Weight,
+}
+
+/// The blocks of a stack, the largest first, those of one size by their addresses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockList {
+    /// Those that there was room for.
+    pub listed: Vec<ListedBlock>,
+    /// How many more were found.
+    pub left_out: u64,
+}

@@ -1,0 +1,20 @@
+//! Instances: what runs in a process between two execs.
+
+/// How an instance ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceEnd {
+    /// The process exited, or was killed.
+    Exited,
+    /// The process executed another program, which is another instance.
+    Execed,
+}
+
+impl InstanceEnd {
+    /// The word for it in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Execed => "exec",
+        }
+    }
+}
