@@ -13,7 +13,7 @@ use crate::bpf::{AttachPath, Capacity, ShortWays, SizeFilter, Walk};
 use crate::collect::ListLimits;
 use crate::export;
 use crate::gate::{self, SettingsError};
-use crate::leak::Order;
+use crate::model::leak::Order;
 use crate::model::{NameStyle, Sampling};
 use crate::output::Destination;
 use crate::recording;

@@ -30,8 +30,7 @@
 //! ```
 //!
 //! Modules import only those before them in this list: `model`, `units`, `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
-//! `dynamic`, `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, `leak`,
-//! `report`, `status`, `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`,
+//! `dynamic`, `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, //! `report`, `status`, `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`,
 //! `replay`, `cli`, `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not
 //! trace; `fuzzing` is for tests and fuzzers.
 //!
@@ -166,7 +165,6 @@ pub mod gate;
 mod hosts;
 pub mod inspect;
 pub mod launch;
-pub mod leak;
 pub mod live;
 pub mod memory;
 pub mod model;

@@ -9,7 +9,7 @@ const MAX_LINES: usize = 600;
 
 /// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
 /// they mean, which the session is given; the program around them is `main`.
-const LAYERS: [&str; 37] = [
+const LAYERS: [&str; 36] = [
     "model",
     "units",
     "pages",
@@ -29,7 +29,6 @@ const LAYERS: [&str; 37] = [
     "overhead",
     "regions",
     "symbolize",
-    "leak",
     "report",
     "status",
     "export",
@@ -235,7 +234,7 @@ fn import_reader() {
             vec!["leak", "target"],
         ),
         (
-            "let site = crate::leak::group(crate::bpf::load());",
+            "let site = crate::model::leak::group(crate::bpf::load());",
             vec!["leak", "bpf"],
         ),
         ("use unwind_tables::addr::Avma;", vec![]),

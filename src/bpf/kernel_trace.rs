@@ -17,29 +17,6 @@ use super::tracepoints::{KernelEvents, SizeAt};
 use super::{Capacity, Recorded, Storage, Telling};
 use crate::model::Sampling;
 
-/// The kernel's allocators; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum KernelAllocator {
-    /// `kmalloc` and its relatives.
-    Kmalloc = 0,
-    /// The slab caches.
-    Cache = 1,
-    /// Pages.
-    Pages = 2,
-    /// The per-CPU allocator.
-    Percpu = 3,
-}
-
-impl KernelAllocator {
-    /// The one with this number.
-    pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Kmalloc, Self::Cache, Self::Pages, Self::Percpu]
-            .get(usize::from(number))
-            .copied()
-    }
-}
-
 /// Everything that is fixed when kernel mode is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSettings {

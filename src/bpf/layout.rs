@@ -10,8 +10,8 @@ use unwind_tables::program::{self, Opcode};
 use unwind_tables::saves::{self, long};
 use unwind_tables::walk::{self, End, FoundBy};
 
-use super::kernel_trace::KernelAllocator;
 use super::skeleton::types as c;
+use crate::model::leak::kernel_frames::KernelAllocator;
 
 macro_rules! equal {
     ($($c_value:expr => $rust_value:expr),+ $(,)?) => {

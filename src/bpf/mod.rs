@@ -62,7 +62,7 @@ pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
 pub use distance::Distance;
 pub(crate) use fdinfo::number;
-pub use kernel_trace::{KernelAllocator, KernelMisses, KernelSettings, KernelTrace, Tracing};
+pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, LoadError, Settings, ShortWays, SizeFilter, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, Origin, Processes, SlotState};

@@ -13,7 +13,7 @@ use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
 use super::view::OrderArg;
 use crate::config::ConfigError;
-use crate::leak::Order;
+use crate::model::leak::Order;
 use crate::output::Destination;
 use crate::replay::{DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which};
 use crate::report::{Format, Measure};

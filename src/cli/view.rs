@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::names::NameArgs;
 use crate::config::{ConfigError, View, parse_depth, parse_older};
-use crate::leak::Order;
+use crate::model::leak::Order;
 use crate::report::Format;
 
 /// Flags of the reports.

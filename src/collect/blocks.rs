@@ -8,7 +8,6 @@
 
 use std::collections::HashSet;
 use std::mem::offset_of;
-use std::ops::Add;
 use std::time::Duration;
 
 use unwind_tables::addr::Avma;
@@ -16,7 +15,7 @@ use unwind_tables::addr::Avma;
 use super::listing::{ListRequest, Listing};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
-use crate::model::{Ages, BlockList, Estimate, Weight, WeightedAmount};
+use crate::model::{BlockList, Estimate, StackBlocks, Weight, WeightedAmount};
 
 /// Words of a key and of a value of the table.
 const KEY_WORDS: usize = size_of::<block_key>() / size_of::<u64>();
@@ -164,49 +163,6 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u64; N]> {
         .map(|element: &[_; N]| element.map(u64::from_ne_bytes))
 }
 
-/// The live blocks of a stack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StackBlocks<A = Estimate> {
-    /// Those that are younger than what was asked for.
-    pub young: A,
-    /// The others.
-    pub old: A,
-    /// All of them by age.
-    pub ages: Ages<A>,
-}
-
-impl Add for StackBlocks {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            young: self.young + other.young,
-            old: self.old + other.old,
-            ages: self.ages + other.ages,
-        }
-    }
-}
-
-impl StackBlocks<WeightedAmount> {
-    fn count(&mut self, age: Duration, older: Duration, block: &Block) {
-        let amount = block.amount();
-        if age < older {
-            self.young = self.young + amount;
-        } else {
-            self.old = self.old + amount;
-        }
-        self.ages.count(age, amount);
-    }
-
-    fn rounded(&self) -> StackBlocks {
-        StackBlocks {
-            young: self.young.rounded(),
-            old: self.old.rounded(),
-            ages: self.ages.map(WeightedAmount::rounded),
-        }
-    }
-}
-
 /// The blocks of a moment by stack.
 #[derive(Clone, Debug, Default)]
 pub struct LiveBlocks {
@@ -251,7 +207,7 @@ impl LiveBlocks {
         }
         let stack = self.by_stack[number].get_or_insert_default();
         let age = moment.age(block.allocated_at);
-        stack.count(age, older, block);
+        stack.count(age, older, block.amount());
         if let Some(listing) = &mut self.listing {
             listing.add(block, age, older);
         }

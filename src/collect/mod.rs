@@ -15,7 +15,7 @@ mod snapshot;
 mod totals;
 mod vitals;
 
-pub use blocks::{Block, BlockTable, LiveBlocks, Moment, StackBlocks};
+pub use blocks::{Block, BlockTable, LiveBlocks, Moment};
 pub use call_events::{CallEvent, CallKind, CallQueue};
 pub use counters::{Counter, Counters};
 pub(crate) use counts::{entries, recorded_by_function};

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use super::difference::Held;
 use super::identity::{Builds, SiteId};
 use super::manner::Manner;
-use crate::leak::theil_sen::slope;
 use crate::model::Amount;
+use crate::model::leak::theil_sen::slope;
 use crate::report::{FrameStyle, Report, Screen, Stack};
 
 /// A point in time.

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use super::site::Key;
-use crate::leak::moments::{Moments, Noted, thin};
-use crate::leak::theil_sen::slope;
+use crate::model::leak::moments::{Moments, Noted, thin};
+use crate::model::leak::theil_sen::slope;
 
 /// Moments that are kept.
 const MOST: usize = 64;

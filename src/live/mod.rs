@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::Config;
-use crate::leak;
+use crate::model::leak;
 use crate::output::Output;
 use crate::report::{Consumer, Report, counted, short_size};
 use crate::session::Signals;

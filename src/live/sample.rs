@@ -10,7 +10,7 @@ use std::time::Duration;
 use unwind_tables::walk::{End, Unwind};
 
 use super::text::{printable, short_count};
-use crate::leak::Suspicion;
+use crate::model::leak::Suspicion;
 use crate::model::{Amount, Estimate, InstanceEnd, Losses, NameStyle, Sampling};
 use crate::report::owner::title;
 use crate::report::{

@@ -8,7 +8,7 @@ use unwind_tables::walk::End;
 
 use super::sample::Sample;
 use super::summary;
-use crate::leak::{Change, Completeness};
+use crate::model::leak::{Change, Completeness};
 use crate::model::{Amount, Events, InstanceEnd, Losses, Overhead, Sampling};
 use crate::report::made::{frame, stack};
 use crate::report::{Compared, Report, Stack, StackRecent, TargetFacts};

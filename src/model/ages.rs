@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::time::Duration;
 
-use super::Estimate;
+use super::{Estimate, WeightedAmount};
 
 /// The classes' upper bounds, each of which belongs to the next class; the last class has none.
 pub const AGE_BOUNDS: [Duration; 6] = [
@@ -53,6 +53,50 @@ impl<A: Copy + Add<Output = A>> Add for Ages<A> {
             *known = *known + amount;
         }
         self
+    }
+}
+
+/// The live blocks of a stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackBlocks<A = Estimate> {
+    /// Those that are younger than what was asked for.
+    pub young: A,
+    /// The others.
+    pub old: A,
+    /// All of them by age.
+    pub ages: Ages<A>,
+}
+
+impl Add for StackBlocks {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            young: self.young + other.young,
+            old: self.old + other.old,
+            ages: self.ages + other.ages,
+        }
+    }
+}
+
+impl StackBlocks<WeightedAmount> {
+    /// Counts a block of this age; it is young if it is not `older`.
+    pub fn count(&mut self, age: Duration, older: Duration, amount: WeightedAmount) {
+        if age < older {
+            self.young = self.young + amount;
+        } else {
+            self.old = self.old + amount;
+        }
+        self.ages.count(age, amount);
+    }
+
+    /// With whole numbers of blocks.
+    pub fn rounded(&self) -> StackBlocks {
+        StackBlocks {
+            young: self.young.rounded(),
+            old: self.old.rounded(),
+            ages: self.ages.map(WeightedAmount::rounded),
+        }
     }
 }
 

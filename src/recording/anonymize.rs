@@ -20,8 +20,8 @@ use siphasher::sip::SipHasher24;
 
 use crate::allocator::{FUNCTIONS, Name};
 use crate::collect::RegionCall;
-use crate::leak::kernel_frames::Kind;
-use crate::leak::{EndGroup, ModuleSteps};
+use crate::model::leak::kernel_frames::Kind;
+use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{InlinedFrame, Symbol, Symbolized};
 use crate::report::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
 

@@ -11,7 +11,7 @@ use super::blocks;
 use super::encode::{measure_word, unwind_word};
 use super::schema::{self, List, MOST_BLOCKS, MOST_FRAMES, MOST_STACKS, Number, STACKS_IN_CHUNK, Word};
 use super::tables::{Budget, Tables, Wrong, end_of, found_by_of};
-use crate::leak::{Completeness, EndGroup, ModuleSteps, Order};
+use crate::model::leak::{Completeness, EndGroup, ModuleSteps, Order};
 use crate::model::{
     AGE_BOUNDS, Ages, Estimate, InstanceEnd, Losses, NameStyle, Overhead, ProbeProgram, Sampling, Spent,
 };

@@ -12,7 +12,7 @@ use super::blocks;
 use super::chunk::{self, Kind, TooLarge};
 use super::define::Definer;
 use super::schema::{self, List, MOST_FRAMES, MOST_STACKS, STACKS_IN_CHUNK, Word};
-use crate::leak::{Completeness, EndGroup, ModuleSteps};
+use crate::model::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::model::{AGE_BOUNDS, InstanceEnd, Losses, Overhead, ProbeProgram, Sampling, Spent};
 use crate::report::{
     Compared, KernelFacts, KindTotals, Measure, ModuleFacts, Quantity, Report, Stack, StackRecent,

@@ -17,7 +17,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{leak, report};
+use crate::model::leak;
+use crate::report;
 
 /// Stacks and frames of all stacks of one report.
 pub(super) const MOST_STACKS: usize = 1 << 20;

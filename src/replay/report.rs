@@ -13,7 +13,7 @@ use anyhow::bail;
 
 use super::source::{index, open, read};
 use crate::gate::{self, Gate};
-use crate::leak::Order;
+use crate::model::leak::Order;
 use crate::model::{Amount, NameStyle};
 use crate::output::{Destination, Output, write_document};
 use crate::recording::{Anonymizer, Ending, Recorder, Recording, Settings};

@@ -29,7 +29,7 @@ use super::owner::{Owner, owner};
 use super::text::is_format;
 use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::allocator::Name;
-use crate::leak::{EndGroup, ModuleSteps};
+use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 
 use recent::{RecentJson, StackRecentJson};

@@ -52,7 +52,7 @@ use unwind_tables::coverage::RuleKind;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::allocator::Name;
-use crate::leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
+use crate::model::leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
 use crate::model::{
     Ages, Amount, BlockList, Estimate, Events, InstanceEnd, Losses, NameStyle, Overhead, OwnMemory, Parts,
     RegionKind, Sampling, Symbolized, Vitals,

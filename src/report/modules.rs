@@ -6,7 +6,7 @@ use super::ends::explain;
 use super::health::{counted, percent};
 use super::text::Printable;
 use super::{ModuleFacts, Report};
-use crate::leak::{EndGroup, ModuleSteps};
+use crate::model::leak::{EndGroup, ModuleSteps};
 
 /// The most lines of one kind.
 const MAX_LINES: usize = 10;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::{Report, Stack};
-use crate::leak::Order;
+use crate::model::leak::Order;
 
 impl Report {
     /// Puts the stacks that are first by `order` first; without one, those that hold most.

@@ -1,7 +1,7 @@
 //! The one number that a flame graph has for each stack.
 
 use super::{Report, Stack};
-use crate::leak::Change;
+use crate::model::leak::Change;
 use crate::model::{Amount, Spread};
 
 /// What of a stack is measured.

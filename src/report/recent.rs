@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::estimates::whole;
 use super::health::{counted, short_size, size};
 use super::{Report, Stack};
-use crate::leak::{Change, Suspicion};
+use crate::model::leak::{Change, Suspicion};
 use crate::model::{AGE_BOUNDS, Ages, Amount, Estimate, Sampling};
 
 impl Report {

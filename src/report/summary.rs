@@ -7,7 +7,7 @@ use super::owner::{callers, process_mark, title};
 use super::people::subject;
 use super::text::Printable;
 use super::{Report, Stack, estimates};
-use crate::leak::Suspicion;
+use crate::model::leak::Suspicion;
 use crate::model::{Amount, Estimate, Sampling};
 
 /// Sites that are shown.

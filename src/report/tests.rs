@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::leak::{EndGroup, ModuleSteps};
+use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{InlinedFrame, Symbol};
 pub(super) use made::report;
 

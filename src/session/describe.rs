@@ -16,8 +16,8 @@ use super::tables::ModuleTables;
 use crate::allocator::{Catalog, Name};
 use crate::collect::{LiveBlocks, RegionCall};
 use crate::config::View;
-use crate::leak::growth::Changes;
-use crate::leak::{
+use crate::model::leak::growth::Changes;
+use crate::model::leak::{
     Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Recent, Site, SiteFrame, by_module, group,
     innermost,
 };
@@ -86,7 +86,11 @@ pub(super) fn report(
             .map_or(&unknown, |process| &process.history)
     };
     let changes = &recently.changes;
-    let sites_of = |snapshot: &Snapshot| group(snapshot, history, |stack| changes.of(stack, recently.blocks));
+    let sites_of = |snapshot: &Snapshot| {
+        group(snapshot, history, |stack| {
+            changes.of(stack, recently.blocks.map(|blocks| blocks.of(stack.record)))
+        })
+    };
     let sites = sites_of(snapshot);
     let completeness = Completeness::of(&sites);
     let ends = names.ends(&sites);

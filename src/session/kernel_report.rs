@@ -11,12 +11,12 @@ use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 use super::calls::Caller;
 use super::describe::{Recently, recent, time_of_day};
 use crate::allocator::Name;
-use crate::bpf::KernelAllocator;
 use crate::config::View;
-use crate::leak::age::Holder;
-use crate::leak::growth::Changes;
-use crate::leak::kernel_frames::{Kind, cut, is_root};
-use crate::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group, innermost};
+use crate::model::leak::age::Holder;
+use crate::model::leak::growth::Changes;
+use crate::model::leak::kernel_frames::KernelAllocator;
+use crate::model::leak::kernel_frames::{Kind, cut, is_root};
+use crate::model::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group, innermost};
 use crate::model::{Amount, Estimate, Gap, OwnMemory, Snapshot, StackTotals, Symbol, Symbolized};
 use crate::report::{
     Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts, frame_name,
@@ -50,8 +50,13 @@ pub(super) fn report(
     }
     let meaning = Listed(symbols);
     let changes = &recently.changes;
-    let sites_of =
-        |snapshot: &Snapshot| group(snapshot, |_| &meaning, |stack| changes.of(stack, recently.blocks));
+    let sites_of = |snapshot: &Snapshot| {
+        group(
+            snapshot,
+            |_| &meaning,
+            |stack| changes.of(stack, recently.blocks.map(|blocks| blocks.of(stack.record))),
+        )
+    };
     let sites = sites_of(&snapshot);
     let completeness = Completeness::of(&sites);
     let mut modules = Modules::new(symbols);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use memleak::leak::{Completeness, EndGroup, ModuleSteps};
+use memleak::model::leak::{Completeness, EndGroup, ModuleSteps};
 use memleak::model::{
     Amount, Events, InlinedFrame, Losses, NameStyle, OwnMemory, Parts, Sampling, Symbol, Symbolized,
 };

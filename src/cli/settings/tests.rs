@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::leak::Order;
 use crate::model::Sampling;
+use crate::model::leak::Order;
 use crate::output::Destination;
 use crate::report::Format;
 

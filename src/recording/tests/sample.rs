@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::leak::{Change, Order, Suspicion};
+use crate::model::leak::{Change, Order, Suspicion};
 use crate::model::{
     AGE_BOUNDS, Ages, Amount, BlockList, Estimate, Gap, Governed, InlinedFrame, InstanceEnd, ListedBlock,
     Losses, Overhead, Parts, ProbeProgram, ProgramTime, RegionKind, Sampling, Spent, Spread, Symbol,

@@ -7,8 +7,8 @@ use serde::Serialize;
 use unwind_tables::walk::{End, FoundBy};
 
 use super::visible::visible;
-use crate::leak::{EndGroup, ModuleSteps};
 use crate::model::OwnMemory;
+use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::report::health::{call_lines, lost_lines, unseen_lines};
 use crate::report::{ModuleFacts, Report, estimates, kernel, overhead, regions, suppressed};
 

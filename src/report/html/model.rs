@@ -16,7 +16,7 @@ use super::intern::Interned;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
 use crate::allocator::Name;
-use crate::leak::Suspicion;
+use crate::model::leak::Suspicion;
 use crate::model::{AGE_BOUNDS, Amount, NameStyle, RegionKind, Sampling, Symbolized};
 use crate::report::estimates::whole;
 use crate::report::owner::{Owner, owner};

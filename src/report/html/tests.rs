@@ -4,7 +4,7 @@ use serde_json::Value;
 use unwind_tables::walk::{End, FoundBy};
 
 use super::*;
-use crate::leak::Change;
+use crate::model::leak::Change;
 use crate::model::{Amount, Spread};
 use crate::report::tests::{frame, full, location, made, module, named, report, stack};
 use crate::report::{Format, Stack, Suppression, TimeOfDay};

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::AmountJson;
 use super::amount::ErrorJson;
-use crate::leak::{Change, Suspicion};
+use crate::model::leak::{Change, Suspicion};
 use crate::model::{Ages, Amount, Sampling, StandardError};
 use crate::report::{Report, StackRecent};
 

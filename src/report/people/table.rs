@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use unwind_tables::walk::End;
 
 use super::{Screen, short_id};
-use crate::leak::Suspicion;
+use crate::model::leak::Suspicion;
 use crate::report::cells::{fit, width};
 use crate::report::health::{percent, short_count, short_size};
 use crate::report::owner::short_title;

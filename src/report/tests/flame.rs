@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::leak::Change;
+use crate::model::leak::Change;
 use crate::report::flame::{Caption, Folded, difference};
 
 fn quantity(measure: Measure, unit: Unit) -> Quantity {

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::leak::Completeness;
+use crate::model::leak::Completeness;
 use crate::model::{
     Amount, Events, InlinedFrame, Losses, NameStyle, OwnMemory, Sampling, Symbol, Symbolized,
 };

@@ -1,7 +1,7 @@
 //! Golden outputs of ages and changes, in each format.
 
 use super::*;
-use crate::leak::Change;
+use crate::model::leak::Change;
 
 const SECOND: Duration = Duration::from_secs(1);
 

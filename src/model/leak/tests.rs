@@ -108,7 +108,7 @@ fn sites_that_merge_keep_their_growth() {
 /// known to be young.
 #[test]
 fn what_is_young() {
-    let blocks = crate::collect::StackBlocks {
+    let blocks = crate::model::StackBlocks {
         young: amount(10, 1).into(),
         old: amount(60, 6).into(),
         ..Default::default()

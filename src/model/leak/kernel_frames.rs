@@ -4,7 +4,28 @@
 //! caller, which is where a report's stack begins. Compilers copy functions into others differently from kernel to
 //! kernel, so the names are those that any kernel since 5.15 has.
 
-use crate::bpf::KernelAllocator;
+/// The kernel's allocators; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum KernelAllocator {
+    /// `kmalloc` and its relatives.
+    Kmalloc = 0,
+    /// The slab caches.
+    Cache = 1,
+    /// Pages.
+    Pages = 2,
+    /// The per-CPU allocator.
+    Percpu = 3,
+}
+
+impl KernelAllocator {
+    /// The one with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Kmalloc, Self::Cache, Self::Pages, Self::Percpu]
+            .get(usize::from(number))
+            .copied()
+    }
+}
 
 /// What allocated a block, as reports name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

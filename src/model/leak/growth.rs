@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use super::Site;
 use super::suspicion::{Course, Now, Point, Suspicion};
-use crate::collect::{LiveBlocks, StackBlocks};
-use crate::model::{Ages, Amount, Estimate, RegionKind, Snapshot, Spread, StackTotals};
+use crate::model::{Ages, Amount, Estimate, RegionKind, Snapshot, Spread, StackBlocks, StackTotals};
 
 /// What came and went in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -176,7 +175,7 @@ impl Growth {
 
 impl Changes<'_> {
     /// What is said of a stack of the snapshot.
-    pub fn of(&self, stack: &StackTotals, live: Option<&LiveBlocks>) -> Recent {
+    pub fn of(&self, stack: &StackTotals, blocks: Option<StackBlocks>) -> Recent {
         let change = |earlier: &Option<Earlier>| match earlier {
             Some(earlier) => earlier.change(stack),
             None => total(stack),
@@ -184,7 +183,7 @@ impl Changes<'_> {
         Recent {
             since_last: change(&self.growth.last),
             since_baseline: change(&self.growth.baseline),
-            blocks: live.map(|live| live.of(stack.record)),
+            blocks,
         }
     }
 
