@@ -13,11 +13,12 @@ use crate::bpf::{AttachPath, Capacity, ShortWays, SizeFilter, Walk};
 use crate::collect::ListLimits;
 use crate::export;
 use crate::gate::{self, SettingsError};
+use crate::model::Quantity;
 use crate::model::leak::Order;
 use crate::model::{NameStyle, Sampling};
 use crate::output::Destination;
 use crate::recording;
-use crate::report::{CallsTold, Format, Quantity, Reports};
+use crate::report::{CallsTold, Format, Reports};
 use crate::symbolize::debuginfod::DebuginfodSettings;
 use crate::units::{self, TimeUnit, UnitError};
 

@@ -12,8 +12,9 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::model::Report;
 use crate::model::Vitals;
-use crate::report::{self, Call, Consumer, Report, Stage};
+use crate::report::{self, Call, Consumer, Stage};
 
 /// Between two pictures.
 const PICTURE: Duration = Duration::from_millis(100);

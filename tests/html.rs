@@ -431,7 +431,7 @@ fn write(page: &Page, path: &Path) {
 }
 
 /// Each sentence of the full text report's closing block that the page has in the same words.
-fn health_says_what_text_says(browser: &Browser, report: &memleak::report::Report) {
+fn health_says_what_text_says(browser: &Browser, report: &memleak::model::Report) {
     let mut text = Vec::new();
     let screen = Screen {
         is_verbose: true,

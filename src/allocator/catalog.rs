@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::functions::{AllocFunction, Family, Name};
+use super::functions::{AllocFunction, Family};
 use super::table::FUNCTIONS;
+use crate::model::Name;
 
 /// What the user says about where allocators are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

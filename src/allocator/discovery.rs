@@ -14,12 +14,13 @@ use unwind_tables::elf::{ElfView, Segment};
 use super::catalog::Catalog;
 use super::definitions::{Definition, KnownFunctions, definitions, without_forwarders};
 use super::flow::{Code, NoExits};
-use super::functions::{AllocFunction, Family, Name, Presence, Role};
+use super::functions::{AllocFunction, Family, Presence, Role};
 use super::linkage::Linkage;
 use super::probing::SiteCost;
 use super::problem::{Problem, Reason};
 use super::sites::{self, FunctionCode, Why};
 use super::symbols::{self, SymbolKind};
+use crate::model::Name;
 use crate::parallel;
 use crate::target::{Module, ModuleId};
 

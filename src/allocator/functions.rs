@@ -3,7 +3,7 @@
 //! The functions themselves are in the [`table`](super::table); which addresses they have in a process is
 //! [`discovery`](super::discovery)'s business.
 
-use std::borrow::Cow;
+use crate::model::Name;
 
 /// What a call does to the set of live blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -121,9 +121,6 @@ pub enum Presence {
     /// Newer, obsolete, or missing from other C libraries.
     Optional,
 }
-
-/// A symbol's name, without a version.
-pub type Name = Cow<'static, str>;
 
 /// A function that is traced.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -7,7 +7,8 @@
 
 use thiserror::Error;
 
-use super::functions::{AllocFunction, Family, Name, Presence, ResultAt, Role, Shape, SizeAt};
+use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
+use crate::model::Name;
 
 /// Integer arguments that are passed in registers (System V psABI, 3.2.3).
 const ARGUMENTS: u8 = 6;

@@ -22,7 +22,7 @@ pub mod table;
 
 pub use catalog::{Catalog, Selection};
 pub use discovery::{Discovery, ProbeSite, choose_site, discover};
-pub use functions::{AllocFunction, Family, Name, ResultAt, Role, Shape, SizeAt};
+pub use functions::{AllocFunction, Family, ResultAt, Role, Shape, SizeAt};
 pub use probing::SiteCost;
 pub use problem::{Problem, Reason};
 pub use table::FUNCTIONS;

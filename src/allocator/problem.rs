@@ -7,9 +7,9 @@ use thiserror::Error;
 use unwind_tables::error::TableError;
 
 use super::flow::NoExits;
-use super::functions::Name;
 use super::probing::Unprobeable;
 use super::symbols::SymbolError;
+use crate::model::Name;
 
 /// Something that was found and is not probed, or not found and missed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

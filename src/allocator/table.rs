@@ -2,8 +2,8 @@
 //!
 //! What else may be traced is found by prefix, or given by the user: [`Catalog`](super::Catalog).
 
-use super::functions::Name;
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
+use crate::model::Name;
 use Family::{Collector, Cxx, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal};
 use SizeAt::{Argument, Product};
 

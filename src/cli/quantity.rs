@@ -3,7 +3,8 @@
 use clap::{Args, ValueEnum};
 
 use crate::config::ConfigError;
-use crate::report::{Format, Measure, Quantity, Unit};
+use crate::model::{Measure, Quantity, Unit};
+use crate::report::Format;
 
 /// Flags of formats that show one number for each stack.
 #[derive(Debug, Args)]

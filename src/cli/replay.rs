@@ -13,10 +13,11 @@ use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
 use super::view::OrderArg;
 use crate::config::ConfigError;
+use crate::model::Measure;
 use crate::model::leak::Order;
 use crate::output::Destination;
 use crate::replay::{DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which};
-use crate::report::{Format, Measure};
+use crate::report::Format;
 
 /// Arguments of `memleak report`.
 #[derive(Debug, Args)]

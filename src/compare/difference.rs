@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::identity::{Builds, SiteId};
 use super::manner::Manner;
 use crate::model::{Amount, Estimate, Sampling, StandardError};
-use crate::report::{Report, Stack};
+use crate::model::{Report, Stack};
 
 /// What a site has in a report: of all its stacks, whichever processes they are of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use super::difference::Comparison;
+use crate::model::{Quantity, Unit};
 use crate::report::flame::{self, Caption, Folded};
-use crate::report::{Quantity, Unit, counted, size};
+use crate::report::{counted, size};
 
 /// Writes a line for each stack, with two numbers: what it had before, and what it has after.
 ///

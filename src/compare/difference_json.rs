@@ -7,8 +7,9 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::difference::{Comparison, Difference, Held, Side, State};
+use crate::model::unix_nanoseconds;
 use crate::model::{Amount, Estimate, RegionKind, StandardError};
-use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds, write_json};
+use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, write_json};
 
 /// Writes `comparison`, all sites.
 ///

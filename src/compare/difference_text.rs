@@ -3,10 +3,9 @@
 use std::io::{self, Write};
 
 use super::difference::{Comparison, Difference, Held, Side, State};
+use crate::model::Report;
 use crate::model::{Amount, Losses};
-use crate::report::{
-    FrameStyle, INDENT, Report, Screen, counted, error, line, percent, printable, size, via,
-};
+use crate::report::{FrameStyle, INDENT, Screen, counted, error, line, percent, printable, size, via};
 
 /// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
 ///

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::model::RegionKind;
-use crate::report::{Frame, ModuleFacts, Report, Stack};
+use crate::model::{Frame, ModuleFacts, Report, Stack};
 
 /// What names a site in all reports: a hash of 128 bits, for which no two sites have been seen to be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,8 @@ use std::time::Duration;
 use unwind_tables::walk::Unwind;
 
 use crate::model::{Amount, Sampling};
-use crate::report::{Report, TargetFacts, printable};
+use crate::model::{Report, TargetFacts};
+use crate::report::printable;
 
 /// Programs that are named.
 const MOST: usize = 3;

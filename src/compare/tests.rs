@@ -8,7 +8,7 @@ use unwind_tables::addr::{Avma, Svma};
 
 use super::*;
 use crate::model::{Amount, InlinedFrame, Sampling, Symbol, Symbolized};
-use crate::report::{ModuleFacts, Report, Stack};
+use crate::model::{ModuleFacts, Report, Stack};
 
 fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
     Arc::new(ModuleFacts {
@@ -18,7 +18,7 @@ fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
     })
 }
 
-fn sample_frame() -> crate::report::Frame {
+fn sample_frame() -> crate::model::Frame {
     crate::report::sample().stacks[0].frames[1].clone()
 }
 
@@ -28,7 +28,7 @@ fn frame(
     svma: u64,
     function: Option<&str>,
     inlined: &[&str],
-) -> crate::report::Frame {
+) -> crate::model::Frame {
     let mut frame = sample_frame();
     frame.at.pc = Avma::new(0x7000_0000 + svma);
     frame.at.place = Some((Arc::clone(module), Svma::new(svma)));
@@ -50,7 +50,7 @@ fn frame(
     frame
 }
 
-fn stack(bytes: u64, blocks: u64, frames: Vec<crate::report::Frame>) -> Stack {
+fn stack(bytes: u64, blocks: u64, frames: Vec<crate::model::Frame>) -> Stack {
     Stack {
         outstanding: Amount { bytes, blocks }.into(),
         allocated: Amount {

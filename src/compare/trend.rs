@@ -11,7 +11,8 @@ use super::identity::{Builds, SiteId};
 use super::manner::Manner;
 use crate::model::Amount;
 use crate::model::leak::theil_sen::slope;
-use crate::report::{FrameStyle, Report, Screen, Stack};
+use crate::model::{Report, Stack};
+use crate::report::{FrameStyle, Screen};
 
 /// A point in time.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::difference_json::{AmountJson, HeldJson};
 use super::trend::{Course, Point, Trend};
 use crate::model::RegionKind;
-use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, unix_nanoseconds, write_json};
+use crate::model::unix_nanoseconds;
+use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, write_json};
 
 /// Writes `trend`, all sites.
 ///

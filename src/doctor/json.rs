@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{Diagnosis, Finding, ModuleFinding, ProcessFindings};
-use crate::allocator::{Name, ProbeSite, SiteCost};
+use crate::allocator::{ProbeSite, SiteCost};
+use crate::model::Name;
 use crate::report::write_json;
 
 const SCHEMA_VERSION: u32 = 1;

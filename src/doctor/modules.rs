@@ -8,8 +8,9 @@ use unwind_tables::{Compiled, ElfView, TableError, build, compile};
 
 use super::{Finding, Level};
 use crate::calls;
+use crate::model::TableFacts;
 use crate::parallel;
-use crate::report::{TableFacts, counted, percent, printable, size};
+use crate::report::{counted, percent, printable, size};
 use crate::target::{Module, ModuleId};
 
 /// Code of which less than this is covered by CFI, in per cent, is worth a warning …

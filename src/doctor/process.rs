@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use super::Finding;
 use super::modules::{self, ModuleFinding};
 use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost};
+use crate::model::TableFacts;
 use crate::report::ends::runtime_advice;
-use crate::report::{TableFacts, counted, percent, printable, size};
+use crate::report::{counted, percent, printable, size};
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
 
 /// What was found out about the process.

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::report::{Call, Consumer, Report, Stage};
+use crate::model::Report;
+use crate::report::{Call, Consumer, Stage};
 use metrics::{Address, Metrics};
 use push::{Pusher, Secret};
 

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use super::baseline::Baseline;
 use super::site::{Key, KeyReader, Names, Site, counted};
 use super::workspace::{Source, Workspace};
+use crate::model::Report;
 use crate::model::{Amount, Estimate, Events, Losses, NameStyle};
-use crate::report::Report;
 
 /// Sites that are named for a condition.
 pub(super) const MOST_CULPRITS: usize = 3;

@@ -28,8 +28,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::{Amount, Sampling};
+use crate::model::{Report, Suppression};
 use crate::output::{Document, OutputError};
-use crate::report::{Call, Consumer, Report, Stage, Suppression, counted, printable, size};
+use crate::report::{Call, Consumer, Stage, counted, printable, size};
 use baseline::Baseline;
 pub use condition::{Condition, ConditionError, Measure, parse};
 use facts::{Facts, beyond};

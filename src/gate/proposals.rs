@@ -11,8 +11,9 @@ use std::io::{self, Write};
 use super::site::{Names, Site, plain, without_start};
 use super::words::described;
 use crate::model::Amount;
+use crate::model::{Frame, Report};
 use crate::report::owner::is_plumbing;
-use crate::report::{Frame, Report, counted, printable, size};
+use crate::report::{counted, printable, size};
 
 /// A rule that is proposed, with what it would suppress.
 #[derive(Clone, Debug, PartialEq, Eq)]

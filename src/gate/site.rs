@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::model::{Estimate, InstanceEnd, Symbolized};
+use crate::model::{Frame, ModuleFacts, Report, Stack};
 use crate::report::owner::{is_plumbing, plumbing};
-use crate::report::{Frame, ModuleFacts, Report, Stack, printable};
+use crate::report::printable;
 
 /// What compilers append to the names of a function's parts and copies.
 const SUFFIXES: [&str; 7] = [

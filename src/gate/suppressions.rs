@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use super::input::{InputError, Lines};
 use super::pattern::Pattern;
+use crate::model::{Frame, ModuleFacts, Report, Stack, Suppression};
 use crate::model::{Symbolized, abbreviated};
-use crate::report::{Frame, ModuleFacts, Report, Stack, Suppression, printable};
+use crate::report::printable;
 
 /// The only kind of rule that is about leaks.
 const KIND: &str = "leak";

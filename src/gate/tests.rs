@@ -114,7 +114,7 @@ fn what_counts() {
         change(&mut changed);
         report(vec![changed])
     };
-    type Stack = crate::report::Stack;
+    type Stack = crate::model::Stack;
     let young = |stack: &mut Stack| stack.recent.young = Some(stack.outstanding.into());
     for (change, expected) in [
         ((|_| {}) as fn(&mut Stack), "!"),
@@ -236,7 +236,7 @@ fn estimates() {
 }
 
 /// A report after so many seconds, of a process that runs.
-fn later(seconds: u64, stacks: Vec<crate::report::Stack>) -> Report {
+fn later(seconds: u64, stacks: Vec<crate::model::Stack>) -> Report {
     Report {
         elapsed: Duration::from_secs(seconds),
         ..report(stacks)
@@ -299,7 +299,7 @@ fn growth() {
 
     let marked = |seconds| {
         let mut report = growing(seconds);
-        report.compared.marked = Some(crate::report::TimeOfDay::default());
+        report.compared.marked = Some(crate::model::TimeOfDay::default());
         report.compared.since_baseline = Duration::from_secs(seconds - 3);
         report
     };
@@ -363,7 +363,7 @@ fn baselines() {
 #[test]
 fn sites_survive_other_builds() {
     let mut names = Names::default();
-    let mut key = |stack: &crate::report::Stack| {
+    let mut key = |stack: &crate::model::Stack| {
         let key = site::KeyReader::new(&mut names).key(stack);
         names.of(&key).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -383,7 +383,7 @@ fn sites_survive_other_builds() {
     ] {
         assert_eq!(key(&stack(frames, 1, 1)), plain);
     }
-    let inlined = crate::report::Stack {
+    let inlined = crate::model::Stack {
         frames: vec![
             frame("walk", Some("f(int)"), "/bin/p", None),
             frame("main", None, "/bin/p", None),
@@ -394,7 +394,7 @@ fn sites_survive_other_builds() {
     assert_eq!(key(&inlined), plain);
     // Where there is nothing else, all of it; what has no name is its module.
     assert_eq!(key(&stack(&["_start"], 1, 1)), ["malloc", "_start"]);
-    let unnamed = crate::report::Stack {
+    let unnamed = crate::model::Stack {
         frames: vec![
             frame("", None, "/usr/lib/libx.so.1", None),
             frame("  ", None, "/bin/p", None),

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-use crate::report::{Frame, printable};
+use crate::model::Frame;
+use crate::report::printable;
 
 /// A line of the user's.
 #[derive(Clone, Debug, PartialEq, Eq)]

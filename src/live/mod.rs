@@ -25,9 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::Config;
+use crate::model::Report;
 use crate::model::leak;
 use crate::output::Output;
-use crate::report::{Consumer, Report, counted, short_size};
+use crate::report::{Consumer, counted, short_size};
 use crate::session::Signals;
 pub use messages::Messages;
 use model::Model;

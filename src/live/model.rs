@@ -12,7 +12,7 @@ use super::messages::Message;
 use super::sample::{Order, Sample, Site};
 use super::stack::StackText;
 use super::trend::Trends;
-use crate::report::Unit;
+use crate::model::Unit;
 pub(super) use keys::HELP;
 
 /// What the user asks for that is not the view's.

@@ -12,11 +12,9 @@ use unwind_tables::walk::{End, Unwind};
 use super::text::{printable, short_count};
 use crate::model::leak::Suspicion;
 use crate::model::{Amount, Estimate, InstanceEnd, Losses, NameStyle, Sampling};
+use crate::model::{Frame, Report, Stack, TargetFacts, TimeOfDay, Unit};
 use crate::report::owner::title;
-use crate::report::{
-    Frame, Report, Stack, TargetFacts, TimeOfDay, Unit, counted, end_of, explain, percent, share, short_size,
-    via, whole,
-};
+use crate::report::{counted, end_of, explain, percent, share, short_size, via, whole};
 
 /// Sites that are kept for each order.
 const SITES_PER_ORDER: usize = 250;

@@ -6,9 +6,10 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::sample::{Sample, Site};
 use super::text::{amount, printable, width};
+use crate::model::Frame;
 use crate::model::{InstanceEnd, NameStyle};
 use crate::report::owner::function;
-use crate::report::{Frame, short_size};
+use crate::report::short_size;
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

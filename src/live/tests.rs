@@ -10,8 +10,8 @@ use super::sample::Sample;
 use super::summary;
 use crate::model::leak::{Change, Completeness};
 use crate::model::{Amount, Events, InstanceEnd, Losses, Overhead, Sampling};
+use crate::model::{Compared, Report, Stack, StackRecent, TargetFacts};
 use crate::report::made::{frame, stack};
-use crate::report::{Compared, Report, Stack, StackRecent, TargetFacts};
 
 /// A stack of one function, which holds so many bytes in blocks of ten and grew by a tenth of that.
 pub(super) fn holding(function: &str, bytes: u64) -> Stack {

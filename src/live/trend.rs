@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::sample::Sample;
 use crate::model::Amount;
-use crate::report::Unit;
+use crate::model::Unit;
 
 /// Points that are remembered of each site.
 pub(super) const POINTS: usize = 120;

@@ -5,30 +5,45 @@ mod amount;
 mod blocks;
 mod counts;
 mod instance;
+mod kernel;
 pub mod leak;
 mod memory;
 mod names;
 mod overhead;
+mod quantity;
 mod region;
+mod report;
 mod sampling;
 mod snapshot;
 mod symbol;
 mod vitals;
 mod weight;
 
+use std::borrow::Cow;
+
 pub use ages::{AGE_BOUNDS, Ages, StackBlocks};
 pub use amount::{Amount, Estimate, Spread, StandardError};
 pub use blocks::{BlockList, ListedBlock};
 pub use counts::{Events, Losses};
 pub use instance::InstanceEnd;
+pub use kernel::{KernelFacts, KindTotals};
 pub use leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
 pub use memory::Parts;
 pub use names::{NameStyle, abbreviated};
 pub(crate) use overhead::ratio;
 pub use overhead::{Governed, Overhead, ProbeProgram, ProgramTime, Spent, Traps};
+pub use quantity::{Measure, Quantity, Unit};
 pub use region::RegionKind;
+pub(crate) use report::unix_nanoseconds;
+pub use report::{
+    CodeSegment, Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, Suppression, TableFacts,
+    TargetFacts, TimeOfDay,
+};
 pub use sampling::Sampling;
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
 pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
 pub use vitals::{OwnMemory, Vitals};
 pub use weight::{Weight, WeightedAmount};
+
+/// A symbol's name, without a version.
+pub type Name = Cow<'static, str>;

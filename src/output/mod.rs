@@ -15,8 +15,9 @@ use std::sync::Arc;
 use anstream::{AutoStream, ColorChoice};
 use thiserror::Error;
 
+use crate::model::Report;
 use crate::report::paint::Painted;
-use crate::report::{self, Beside, Call, Consumer, Format, Page, People, Report, Screen, Span, Stage};
+use crate::report::{self, Beside, Call, Consumer, Format, Page, People, Screen, Span, Stage};
 pub(crate) use file::{File, remedy};
 pub use reader::await_end_of_reader;
 

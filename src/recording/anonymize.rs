@@ -18,12 +18,13 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
-use crate::allocator::{FUNCTIONS, Name};
+use crate::allocator::FUNCTIONS;
 use crate::collect::RegionCall;
+use crate::model::Name;
 use crate::model::leak::kernel_frames::Kind;
 use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::model::{InlinedFrame, Symbol, Symbolized};
-use crate::report::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
 
 /// What a name is of: names of two sorts have nothing to do with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use super::chunk::TooLarge;
 use super::decode::duration;
 use super::schema::{self, BLOCKS_IN_CHUNK, List, MOST_BLOCKS, STACKS_IN_CHUNK};
 use super::tables::Wrong;
+use crate::model::Stack;
 use crate::model::{BlockList, ListedBlock, Weight};
-use crate::report::Stack;
 use unwind_tables::addr::Avma;
 
 /// What is in one chunk.

@@ -15,7 +15,7 @@ use crate::model::leak::{Completeness, EndGroup, ModuleSteps, Order};
 use crate::model::{
     AGE_BOUNDS, Ages, Estimate, InstanceEnd, Losses, NameStyle, Overhead, ProbeProgram, Sampling, Spent,
 };
-use crate::report::{
+use crate::model::{
     Compared, KernelFacts, KindTotals, Measure, ModuleFacts, Quantity, Report, Stack, StackRecent,
     TargetFacts, Unit,
 };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::chunk::TooLarge;
 use super::schema::{self, MOST_DEFINITIONS, Number, Text};
+use crate::model::{CodeSegment, Frame, Location, ModuleFacts, Stack};
 use crate::model::{Gap, InlinedFrame, Symbol, Symbolized};
-use crate::report::{CodeSegment, Frame, Location, ModuleFacts, Stack};
 
 /// About how many bytes of definitions are put into one chunk, which stay far below what a chunk can hold.
 const CHUNK_BYTES: usize = 4 << 20;

@@ -14,7 +14,7 @@ use super::define::Definer;
 use super::schema::{self, List, MOST_FRAMES, MOST_STACKS, STACKS_IN_CHUNK, Word};
 use crate::model::leak::{Completeness, EndGroup, ModuleSteps};
 use crate::model::{AGE_BOUNDS, InstanceEnd, Losses, Overhead, ProbeProgram, Sampling, Spent};
-use crate::report::{
+use crate::model::{
     Compared, KernelFacts, KindTotals, Measure, ModuleFacts, Quantity, Report, Stack, StackRecent,
     TargetFacts, unix_nanoseconds,
 };

@@ -42,8 +42,8 @@ use std::time::SystemTime;
 
 use thiserror::Error;
 
+use crate::model::unix_nanoseconds;
 use crate::output::{OutputError, remedy};
-use crate::report::unix_nanoseconds;
 use crate::units::size;
 pub use anonymize::Anonymizer;
 #[cfg(any(test, fuzzing))]

@@ -15,7 +15,7 @@ use super::chunk::{self, Chunk, FORMAT, HEADER_BYTES, Kind, Next};
 use super::decode::{self, Stacks};
 use super::tables::{Tables, Wrong};
 use super::{About, ReadError, schema};
-use crate::report::{ModuleFacts, Report};
+use crate::model::{ModuleFacts, Report};
 
 /// The most that is read from what is no file, as a pipe.
 const MOST_FROM_PIPES: u64 = 4 << 30;

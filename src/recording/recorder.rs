@@ -15,8 +15,9 @@ use super::anonymize::Anonymizer;
 use super::chunk::{self, Kind};
 use super::encode::{Encoded, Encoder};
 use super::{RecordError, schema};
+use crate::model::Report;
 use crate::output::File;
-use crate::report::{Consumer, Report, counted, size};
+use crate::report::{Consumer, counted, size};
 
 /// How reports are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,6 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::leak;
-use crate::report;
 
 /// Stacks and frames of all stacks of one report.
 pub(super) const MOST_STACKS: usize = 1 << 20;
@@ -323,7 +322,7 @@ mirrors! { ()
         changes: u64,
         floor: Option<f64>,
     }
-    TimeOfDay of report::TimeOfDay { hour: u8, minute: u8, second: u8, }
+    TimeOfDay of crate::model::TimeOfDay { hour: u8, minute: u8, second: u8, }
 }
 
 // Definitions are told apart by what they say.
@@ -392,7 +391,7 @@ entries! { (Eq, Hash)
 }
 
 mirrors! { (Eq, Hash)
-    TableFacts of report::TableFacts {
+    TableFacts of crate::model::TableFacts {
         code_bytes: u64,
         covered_bytes: u64,
         rows: u64,

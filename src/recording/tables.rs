@@ -11,9 +11,9 @@ use unwind_tables::walk::{End, FoundBy};
 
 use super::define::{GAPS, gap_word};
 use super::schema::{self, MOST_DEFINITIONS, Number};
-use crate::allocator::Name;
+use crate::model::Name;
+use crate::model::{CodeSegment, Frame, Location, ModuleFacts};
 use crate::model::{Gap, InlinedFrame, RegionKind, Symbol, Symbolized};
-use crate::report::{CodeSegment, Frame, Location, ModuleFacts};
 
 /// Bytes of all texts together; and of all copies of them in names and modules.
 const MOST_TEXT_BYTES: usize = 512 << 20;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::*;
-use crate::report::{Format, Report, render};
+use crate::model::Report;
+use crate::report::{Format, render};
 use sample::{grown, rich};
 
 /// A directory, and the settings of a recording in it.

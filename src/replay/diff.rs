@@ -9,9 +9,10 @@ use crate::compare::{
     render_difference_text,
 };
 use crate::model::NameStyle;
+use crate::model::{Quantity, Report};
 use crate::output::{Destination, Output, write_document, write_text};
 use crate::recording::{Recorded, Recording};
-use crate::report::{Consumer, Format, Quantity, Report, printable};
+use crate::report::{Consumer, Format, printable};
 
 /// Modules that are named.
 const MOST_MODULES: usize = 3;

@@ -15,9 +15,10 @@ use super::source::{index, open, read};
 use crate::gate::{self, Gate};
 use crate::model::leak::Order;
 use crate::model::{Amount, NameStyle};
+use crate::model::{Quantity, Report, Stack};
 use crate::output::{Destination, Output, write_document};
 use crate::recording::{Anonymizer, Ending, Recorder, Recording, Settings};
-use crate::report::{Consumer, Format, Quantity, Report, Span, Stack, counted, size};
+use crate::report::{Consumer, Format, Span, counted, size};
 use crate::session::is_broken_pipe;
 
 /// Which reports of a recording are meant.

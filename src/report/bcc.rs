@@ -9,8 +9,8 @@ use std::io::{self, Write};
 
 use super::dialect::{Stage, attached};
 use super::text::Printable;
-use super::{Frame, Report, Stack};
 use crate::model::ListedBlock;
+use crate::model::{Frame, Report, Stack};
 
 /// Stands for the frames of a stack that is not known.
 const LOST: &str = "stack information lost";

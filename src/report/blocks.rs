@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::Format;
 use super::health::counted;
-use super::{Format, Report, Stack};
 use crate::collect::ListLimits;
 use crate::model::{BlockList, ListedBlock, Sampling};
+use crate::model::{Report, Stack};
 
 /// Blocks of one stack that a format lists; formats that list none are not here.
 const OF_A_STACK: &[(Format, usize)] = &[

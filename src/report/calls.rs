@@ -14,9 +14,9 @@ use unwind_tables::addr::Avma;
 
 use super::Format;
 use super::text::Printable;
-use crate::allocator::Name;
 use crate::bpf::Telling;
 use crate::collect::CallKind;
+use crate::model::Name;
 
 /// A call of an allocator function.
 #[derive(Clone, Debug, PartialEq, Eq)]

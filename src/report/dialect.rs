@@ -11,8 +11,9 @@ use std::fmt::Write;
 use unwind_tables::walk::End;
 
 use super::health::{counted, size};
-use super::{Format, Report, Stack, bcc, libbpf};
+use super::{Format, bcc, libbpf};
 use crate::model::Sampling;
+use crate::model::{Report, Stack};
 
 /// What happens in a trace besides reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use unwind_tables::walk::End;
 
-use super::TargetFacts;
+use crate::model::TargetFacts;
 
 /// An end in words.
 pub(crate) struct Explained {

@@ -2,8 +2,8 @@
 
 use crate::model::{Estimate, Sampling, Spread};
 
-use super::Report;
 use super::health::{counted, size};
+use crate::model::Report;
 
 /// What the sampling means for the report's amounts; empty when all allocations were recorded.
 pub(super) fn sampling_lines(report: &Report) -> Vec<String> {

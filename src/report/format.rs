@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Report, bcc, flame, gperftools, html, json, libbpf, people, pprof, speedscope, summary};
+use super::{bcc, flame, gperftools, html, json, libbpf, people, pprof, speedscope, summary};
+use crate::model::Report;
 
 /// A way to write reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use super::flame::Naming;
 use super::numbered::Numbered;
-use super::{Measure, Quantity, Report, Unit};
+use crate::model::{Measure, Quantity, Report, Unit};
 
 /// In the order of a line.
 const QUANTITIES: [Quantity; 4] = [

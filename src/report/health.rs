@@ -9,8 +9,9 @@ use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
-use super::{Report, Stack, estimates, memory, overhead, recent, regions, suppressed};
+use super::{estimates, memory, overhead, recent, regions, suppressed};
 use crate::model::{Amount, Events, InstanceEnd, Losses, OwnMemory};
+use crate::model::{Report, Stack};
 /// The same as [`size`] without the exact number.
 pub(crate) use crate::units::size as short_size;
 

@@ -27,9 +27,9 @@ use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
 use super::owner::{Owner, owner};
 use super::text::is_format;
-use super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
-use crate::allocator::Name;
+use crate::model::Name;
 use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 
 use recent::{RecentJson, StackRecentJson};

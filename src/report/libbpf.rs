@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use super::dialect::{Stage, attached};
 use super::text::Printable;
-use super::{Frame, Report, Stack, TimeOfDay};
+use crate::model::{Frame, Report, Stack, TimeOfDay};
 
 /// The lines between reports. (The original ends a program that it has started. This one does not, so it does not say
 /// so.)

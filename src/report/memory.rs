@@ -1,8 +1,9 @@
 //! The lines of a report for people that say where a process's resident memory is.
 
 use super::estimates::whole;
-use super::{TargetFacts, size};
+use super::size;
 use crate::model::Parts;
+use crate::model::TargetFacts;
 
 /// The lines of one process; `several` if it must be named. `tracked_error` is how far an estimated part can be off.
 pub(super) fn lines(target: &TargetFacts, several: bool, tracked_error: Option<f64>) -> Vec<String> {

@@ -5,8 +5,8 @@ use std::fmt;
 use super::ends::explain;
 use super::health::{counted, percent};
 use super::text::Printable;
-use super::{ModuleFacts, Report};
 use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::{ModuleFacts, Report};
 
 /// The most lines of one kind.
 const MAX_LINES: usize = 10;

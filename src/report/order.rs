@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::{Report, Stack};
 use crate::model::leak::Order;
+use crate::model::{Report, Stack};
 
 impl Report {
     /// Puts the stacks that are first by `order` first; without one, those that hold most.

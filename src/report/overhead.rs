@@ -1,7 +1,7 @@
 //! What tracing costs, for people.
 
-use super::Report;
 use super::health::{counted, size};
+use crate::model::Report;
 use crate::model::{Governed, Overhead, ProbeProgram, Spent};
 
 /// Lines of the closing block; none where nothing was spent.

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::text::Printable;
-use super::{Frame, Report, Stack};
+use crate::model::{Frame, Report, Stack};
 use crate::model::{InlinedFrame, NameStyle};
 
 /// What file names of libraries begin with that allocate for others.

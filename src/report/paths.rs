@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Stack;
 use super::text::Printable;
+use crate::model::Stack;
 
 /// Directories of one path that are looked at, the outermost first: a path comes from a file that anybody can write.
 const MAX_DIRECTORIES: usize = 32;

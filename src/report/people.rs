@@ -15,8 +15,9 @@ use super::cells::wrap;
 use super::health::{self, counted, percent, short_size, size};
 use super::paths::Paths;
 use super::text::{FrameStyle, Printable, via};
-use super::{Report, Stack, blocks, estimates, recent};
+use super::{blocks, estimates, recent};
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling};
+use crate::model::{Report, Stack};
 
 /// Lines of a site's stack begin here.
 pub(crate) const INDENT: &str = "    ";

@@ -19,8 +19,9 @@ use std::time::Duration;
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 
-use super::{Quantity, Report, flame, unix_nanoseconds};
+use super::flame;
 use crate::model::{Amount, Losses, Sampling};
+use crate::model::{Quantity, Report, unix_nanoseconds};
 pub(crate) use part::{Amounts, Part};
 use proto::{Profile, ValueType};
 use table::{Table, Values};

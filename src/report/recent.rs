@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::estimates::whole;
 use super::health::{counted, short_size, size};
-use super::{Report, Stack};
 use crate::model::leak::{Change, Suspicion};
 use crate::model::{AGE_BOUNDS, Ages, Amount, Estimate, Sampling};
+use crate::model::{Report, Stack};
 
 impl Report {
     /// Live blocks of all stacks by age; `None` if ages were not looked at.

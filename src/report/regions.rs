@@ -1,6 +1,7 @@
 //! Mappings by what they are for, a line each: which of them can be leaks, and which are somebody's ordinary needs.
 
-use super::{Report, counted, size};
+use super::{counted, size};
+use crate::model::Report;
 use crate::model::{Amount, RegionKind};
 
 /// The lines; none without `--mmap`.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::flame::{self, Caption, FlameFrame, Naming};
 use super::numbered::Numbered;
-use super::{Measure, Quantity, Report, Unit};
+use crate::model::{Measure, Quantity, Report, Unit};
 
 /// What is always there; the report's own quantity comes last, if it is none of these.
 const QUANTITIES: [Quantity; 3] = [

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use super::estimates;
 use super::health::{counted, percent, short_size, size};
 use super::owner::{callers, process_mark, title};
 use super::people::subject;
 use super::text::Printable;
-use super::{Report, Stack, estimates};
 use crate::model::leak::Suspicion;
 use crate::model::{Amount, Estimate, Sampling};
+use crate::model::{Report, Stack};
 
 /// Sites that are shown.
 const MAX_SITES: usize = 5;

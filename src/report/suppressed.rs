@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::text::Printable;
-use super::{Report, counted, size};
+use super::{counted, size};
 use crate::model::Amount;
+use crate::model::Report;
 
 /// Lines for rules.
 const MOST_LINES: usize = 10;

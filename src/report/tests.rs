@@ -13,12 +13,21 @@ mod summary;
 mod suppressed;
 
 use std::collections::BTreeMap;
+use unwind_tables::addr::Avma;
+use unwind_tables::addr::FileOffset;
+use unwind_tables::addr::Svma;
+use unwind_tables::walk::End;
+use unwind_tables::walk::FoundBy;
+use unwind_tables::walk::Unwind;
 
 use serde_json::{Value, json};
 
 use super::*;
 use crate::model::leak::{EndGroup, ModuleSteps};
-use crate::model::{InlinedFrame, Symbol};
+use crate::model::{
+    Amount, CodeSegment, Completeness, Estimate, Events, InlinedFrame, Location, Losses, ModuleFacts,
+    Sampling, Stack, StackRecent, Symbol, Symbolized, TableFacts,
+};
 pub(super) use made::report;
 
 const KNOWN: u64 = 0x7f00_0000_0000;

@@ -11,7 +11,7 @@ use super::ends::explain;
 use super::owner::{is_inlined_plumbing, is_nameless_runtime, owner, title};
 use super::paths::Paths;
 use super::people::{Screen, write_wrapped};
-use super::{Frame, Location, ModuleFacts, Report, Stack};
+use crate::model::{Frame, Location, ModuleFacts, Report, Stack};
 use crate::model::{InlinedFrame, NameStyle, Symbolized};
 
 /// Marks the frame that is responsible for a stack.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::{Session, Signals, describe};
-use crate::allocator::Name;
 use crate::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
+use crate::model::Name;
 use crate::report::{Call, Consumer};
 
 /// How often the queue is looked at. It holds as many calls as come in 10 ms at ten million a second.

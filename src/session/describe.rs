@@ -13,19 +13,20 @@ use unwind_tables::walk::Unwind;
 use super::calls::Caller;
 use super::process::Process;
 use super::tables::ModuleTables;
-use crate::allocator::{Catalog, Name};
+use crate::allocator::Catalog;
 use crate::collect::{LiveBlocks, RegionCall};
 use crate::config::View;
+use crate::model::Name;
 use crate::model::leak::growth::Changes;
 use crate::model::leak::{
     Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Recent, Site, SiteFrame, by_module, group,
     innermost,
 };
 use crate::model::{Ages, Amount, BlockList, Estimate, OwnMemory, Snapshot, StackTotals, Symbolized};
-use crate::report::{
+use crate::model::{
     CodeSegment, Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
-    frame_name,
 };
+use crate::report::frame_name;
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
 

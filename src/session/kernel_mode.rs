@@ -18,9 +18,10 @@ use crate::collect::{
     self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };
 use crate::config::{Config, KernelConfig, View};
+use crate::model::Report;
 use crate::model::{Snapshot, Vitals};
 use crate::preflight;
-use crate::report::{Consumer, Report, Stage};
+use crate::report::{Consumer, Stage};
 use crate::symbolize::Kallsyms;
 
 /// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.

@@ -10,17 +10,16 @@ use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 
 use super::calls::Caller;
 use super::describe::{Recently, recent, time_of_day};
-use crate::allocator::Name;
 use crate::config::View;
+use crate::model::Name;
 use crate::model::leak::age::Holder;
 use crate::model::leak::growth::Changes;
 use crate::model::leak::kernel_frames::KernelAllocator;
 use crate::model::leak::kernel_frames::{Kind, cut, is_root};
 use crate::model::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group, innermost};
 use crate::model::{Amount, Estimate, Gap, OwnMemory, Snapshot, StackTotals, Symbol, Symbolized};
-use crate::report::{
-    Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts, frame_name,
-};
+use crate::model::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::report::frame_name;
 use crate::symbolize::{Kallsyms, readable};
 
 /// The bits of a kernel's address that a stored frame has no room for. All are set in every address of kernel code.

@@ -5,7 +5,7 @@ use super::memory::Memory;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
 use crate::model::InstanceEnd;
-use crate::report::TargetFacts;
+use crate::model::TargetFacts;
 use crate::target::{History, Mappings, Target};
 
 /// One instance. It is kept after its end, for its stacks to be named.

@@ -3,8 +3,8 @@
 use super::describe::{Recently, time_of_day};
 use crate::collect::LiveBlocks;
 use crate::model::Snapshot;
+use crate::model::TimeOfDay;
 use crate::model::leak::Growth;
-use crate::report::TimeOfDay;
 
 /// What growth is measured from.
 #[derive(Default)]

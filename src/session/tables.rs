@@ -10,8 +10,8 @@ use unwind_tables::{Compiled, compile, compile_saves};
 
 use super::copies::Copies;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
+use crate::model::TableFacts;
 use crate::parallel;
-use crate::report::TableFacts;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
 use crate::units::size;
 

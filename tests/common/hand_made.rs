@@ -8,7 +8,7 @@ use memleak::model::leak::{Completeness, EndGroup, ModuleSteps};
 use memleak::model::{
     Amount, Events, InlinedFrame, Losses, NameStyle, OwnMemory, Parts, Sampling, Symbol, Symbolized,
 };
-use memleak::report::{
+use memleak::model::{
     Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, StackRecent, Suppression, TargetFacts,
     TimeOfDay,
 };

@@ -11,7 +11,8 @@ use super::sites;
 use super::text::Page;
 use crate::export::push::Counts;
 use crate::model::{Amount, Events, Losses, Sampling};
-use crate::report::{Report, Stack, TargetFacts, printable};
+use crate::model::{Report, Stack, TargetFacts};
+use crate::report::printable;
 
 /// Processes with series of their own.
 const MOST_PROCESSES: usize = 100;

@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::model::Amount;
+use crate::model::{Frame, Report, Stack};
 use crate::report::owner::{owner, shortened};
-use crate::report::{Frame, Report, Stack, printable};
+use crate::report::printable;
 
 /// The most characters of a function's name: those of templates have no end.
 const MOST_CHARACTERS: usize = 200;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::Settings;
-use crate::report::{Report, TargetFacts, printable};
+use crate::model::{Report, TargetFacts};
+use crate::report::printable;
 
 /// The most bytes of a value. (Pyroscope takes 2048: `-validation.max-length-label-value`.)
 const MOST_BYTES: usize = 1024;

@@ -23,7 +23,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ExportError;
-use crate::report::{Amounts, Part, Report, Stack, TargetFacts, counted};
+use crate::model::{Report, Stack, TargetFacts};
+use crate::report::{Amounts, Part, counted};
 use client::Client;
 pub use credentials::Secret;
 use envelope::Series;

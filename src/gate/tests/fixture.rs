@@ -7,7 +7,8 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::FoundBy;
 
 use crate::model::{Amount, Events, InlinedFrame, Symbol, Symbolized};
-use crate::report::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, made};
+use crate::model::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::report::made;
 
 /// A report of 10 seconds of a process that runs.
 pub(super) fn report(stacks: Vec<Stack>) -> Report {

@@ -22,7 +22,7 @@ fn suppressed_stacks() {
         let by = report.stacks[0].suppressed_by.take();
         by.map(|by| (by.rule.clone(), by.place.clone()))
     };
-    let framed = |frames| crate::report::Stack {
+    let framed = |frames| crate::model::Stack {
         frames,
         ..stack(&[], 1, 1)
     };
@@ -86,7 +86,7 @@ fn either_name() {
             frame(exact, None, "/bin/p", None),
             frame("f", Some(exact), "/bin/p", None),
         ] {
-            let mut report = report(vec![crate::report::Stack {
+            let mut report = report(vec![crate::model::Stack {
                 frames: vec![frame],
                 ..stack(&[], 1, 1)
             }]);
@@ -173,7 +173,7 @@ fn proposals() {
             1,
         ),
         stack(&["xmalloc", "part.part.0", "main"], 4, 1),
-        crate::report::Stack {
+        crate::model::Stack {
             frames: vec![frame("", None, "/opt/libx.so", None)],
             ..stack(&[], 3, 1)
         },

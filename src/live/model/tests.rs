@@ -3,7 +3,7 @@
 use super::*;
 use crate::live::messages::Message;
 use crate::live::tests::{holding, report, sample, target};
-use crate::report::TimeOfDay;
+use crate::model::TimeOfDay;
 
 fn model(sample: Sample) -> Model {
     let mut model = Model::new(Order::Outstanding);

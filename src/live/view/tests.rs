@@ -11,8 +11,8 @@ use crate::live::model::Key;
 use crate::live::sample::{Order, Sample};
 use crate::live::tests::{holding, report, target};
 use crate::model::Sampling;
+use crate::model::{Location, Report, TimeOfDay};
 use crate::report::made::{frame, inlined};
-use crate::report::{Location, Report, TimeOfDay};
 
 const PLAIN: Theme = Theme { colours: false };
 

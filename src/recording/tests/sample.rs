@@ -15,7 +15,7 @@ use crate::model::{
     Losses, Overhead, Parts, ProbeProgram, ProgramTime, RegionKind, Sampling, Spent, Spread, Symbol,
     Symbolized, Traps, Weight,
 };
-use crate::report::{
+use crate::model::{
     Compared, Frame, KernelFacts, KindTotals, Location, Measure, ModuleFacts, Quantity, Report, StackRecent,
     TargetFacts, TimeOfDay, Unit,
 };

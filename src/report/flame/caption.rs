@@ -3,8 +3,8 @@
 use super::super::estimates::whole;
 use super::super::health::{counted, percent, size};
 use super::super::recent::spoken;
-use super::super::{Measure, Quantity, Report, Unit};
 use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
+use crate::model::{Measure, Quantity, Report, Unit};
 
 /// What is written above a picture.
 #[derive(Clone, Debug, PartialEq, Eq)]

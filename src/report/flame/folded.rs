@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::super::{Quantity, Report};
 use super::names::{FlameFrame, Naming};
+use crate::model::{Quantity, Report};
 
 /// Stacks, each once, from the root on with `;` between frames, and what each has, which is never nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use unwind_tables::walk::End;
 
 use super::super::text::is_format;
-use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::model::NameStyle;
+use crate::model::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 
 /// A frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -7,10 +7,10 @@ use std::io::{self, Write};
 use inferno::flamegraph::color::BasicPalette;
 use inferno::flamegraph::{self, Options, Palette};
 
-use super::super::Report;
 use super::caption::Caption;
 use super::folded::Folded;
 use super::names::one_line;
+use crate::model::Report;
 
 /// What a picture can show in all, since scripts in it reckon with doubles: 8 PiB, or as many blocks.
 const MOST: u64 = 1 << 53;

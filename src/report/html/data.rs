@@ -9,7 +9,7 @@ use super::fit::weigh;
 use super::health::Health;
 use super::model::{AGES, Model};
 use super::visible::visible;
-use crate::report::{Measure, Report};
+use crate::model::{Measure, Report};
 
 /// After so many sites without room in succession, the rest is not tried.
 const PATIENCE: usize = 64;

@@ -9,8 +9,9 @@ use unwind_tables::walk::{End, FoundBy};
 use super::visible::visible;
 use crate::model::OwnMemory;
 use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::{ModuleFacts, Report};
 use crate::report::health::{call_lines, lost_lines, unseen_lines};
-use crate::report::{ModuleFacts, Report, estimates, kernel, overhead, regions, suppressed};
+use crate::report::{estimates, kernel, overhead, regions, suppressed};
 
 /// Rows of each table that a page has; there are seldom more than twenty.
 const MAX_ROWS: usize = 300;

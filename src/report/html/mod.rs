@@ -24,7 +24,7 @@ mod visible;
 
 use std::io::{self, Write};
 
-use super::Report;
+use crate::model::Report;
 use model::Model;
 
 /// How large a page may become.

@@ -15,12 +15,12 @@ use super::health::Health;
 use super::intern::Interned;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
-use crate::allocator::Name;
+use crate::model::Name;
 use crate::model::leak::Suspicion;
 use crate::model::{AGE_BOUNDS, Amount, NameStyle, RegionKind, Sampling, Symbolized};
+use crate::model::{Frame, Location, ModuleFacts, Report, Stack, Suppression, TargetFacts};
 use crate::report::estimates::whole;
 use crate::report::owner::{Owner, owner};
-use crate::report::{Frame, Location, ModuleFacts, Report, Stack, Suppression, TargetFacts};
 
 /// The number of no module, and of the node above all roots.
 pub(super) const NONE: u32 = u32::MAX;
@@ -181,7 +181,7 @@ impl Model {
     }
 
     /// Time and place of a baseline that no report has said of yet, and of whose moment there is none.
-    fn new_mark(&mut self, report: &Report) -> Option<(crate::report::TimeOfDay, Duration)> {
+    fn new_mark(&mut self, report: &Report) -> Option<(crate::model::TimeOfDay, Duration)> {
         let time = report.compared.marked?;
         let elapsed = report.elapsed.saturating_sub(report.compared.since_baseline);
         let is_new = self.marked_at.replace(elapsed) != Some(elapsed);

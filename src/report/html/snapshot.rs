@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::rows::Rows;
 use crate::model::Parts;
-use crate::report::TimeOfDay;
+use crate::model::TimeOfDay;
 
 /// One moment of a trace.
 #[derive(Clone, Debug, Default)]

@@ -6,8 +6,9 @@ use unwind_tables::walk::{End, FoundBy};
 use super::*;
 use crate::model::leak::Change;
 use crate::model::{Amount, Spread};
+use crate::model::{Stack, Suppression, TimeOfDay};
+use crate::report::Format;
 use crate::report::tests::{frame, full, location, made, module, named, report, stack};
-use crate::report::{Format, Stack, Suppression, TimeOfDay};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::super::{Report, Stack};
 use crate::model::{Amount, Estimate, Sampling, StandardError};
+use crate::model::{Report, Stack};
 
 /// An amount; of an estimate also what it rests on.
 #[derive(Serialize)]

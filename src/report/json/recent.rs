@@ -8,7 +8,7 @@ use super::AmountJson;
 use super::amount::ErrorJson;
 use crate::model::leak::{Change, Suspicion};
 use crate::model::{Ages, Amount, Sampling, StandardError};
-use crate::report::{Report, StackRecent};
+use crate::model::{Report, StackRecent};
 
 /// What a report says of ages and changes.
 #[derive(Serialize)]

@@ -1,9 +1,10 @@
 //! The closing block in short: one line if all is well, and what is not. `health` says everything.
 
+use crate::model::Report;
 use crate::model::Sampling;
 use crate::report::health::{self, counted, percent};
 use crate::report::kernel::kind_lines;
-use crate::report::{Report, estimates, overhead, recent, regions, suppressed};
+use crate::report::{estimates, overhead, recent, regions, suppressed};
 
 /// The lines. `paths`: what was left out of the paths above.
 pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {

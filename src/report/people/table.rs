@@ -7,11 +7,11 @@ use unwind_tables::walk::End;
 
 use super::{Screen, short_id};
 use crate::model::leak::Suspicion;
+use crate::model::{Report, Stack};
 use crate::report::cells::{fit, width};
 use crate::report::health::{percent, short_count, short_size};
 use crate::report::owner::short_title;
 use crate::report::recent::{growth_per_second, typical_age};
-use crate::report::{Report, Stack};
 
 /// Widths of terminals from which on there is room for how blocks live, and for the score.
 const MEDIUM: usize = 66;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use unwind_tables::addr::{Avma, Bias, Svma};
 
-use super::super::{CodeSegment, Frame, ModuleFacts};
 use super::proto::{Mapping, id};
+use crate::model::{CodeSegment, Frame, ModuleFacts};
 use crate::report::numbered::Numbered;
 
 /// Mappings begin and end with pages of this size, or of a multiple of it.

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use prost::Message;
 
-use super::super::{Report, Stack, TargetFacts};
 use super::proto::Profile;
 use super::table::{Table, Values};
 use super::{ALL_TYPES, compress, finish, values};
+use crate::model::{Report, Stack, TargetFacts};
 
 /// The most stacks of a profile. (Pyroscope refuses profiles of more than 16,000 samples, if nothing else is set:
 /// `-validation.max-profile-stacktrace-samples`.)

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use unwind_tables::addr::Avma;
 
-use super::super::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts, printable};
+use super::super::printable;
 use super::mappings::{Mappings, Resolved};
 use super::proto::{self, Function, Label, Line, Profile, Sample, id};
 use super::{Part, SAMPLE_TYPES, signed};
+use crate::model::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
 use crate::model::{InstanceEnd, RegionKind, Symbolized};
 use crate::report::numbered::Numbered;
 

@@ -1,8 +1,16 @@
 //! Reports in the dialects of bcc's two memleaks, byte for byte.
 
 use super::*;
-use crate::model::{BlockList, ListedBlock, Weight};
+use crate::model::{
+    Amount, BlockList, Compared, KernelFacts, KindTotals, ListedBlock, Location, Losses, ModuleFacts,
+    Sampling, Stack, Symbolized, Weight,
+};
 use crate::report::{Beside, Stage};
+use std::time::Duration;
+use unwind_tables::addr::Avma;
+use unwind_tables::addr::Svma;
+use unwind_tables::walk::End;
+use unwind_tables::walk::FoundBy;
 
 fn block(address: u64, size: u64) -> ListedBlock {
     ListedBlock {

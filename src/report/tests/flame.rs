@@ -1,9 +1,16 @@
 //! Golden outputs of flame graphs, and their grammar under hostile names.
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
+use unwind_tables::walk::End;
+use unwind_tables::walk::FoundBy;
 
 use super::*;
 use crate::model::leak::Change;
+use crate::model::{
+    Amount, KernelFacts, KindTotals, Measure, Quantity, RegionKind, Sampling, Stack, Symbolized, TargetFacts,
+    TimeOfDay, Unit,
+};
 use crate::report::flame::{Caption, Folded, difference};
 
 fn quantity(measure: Measure, unit: Unit) -> Quantity {

@@ -1,7 +1,10 @@
 //! What a process and its files are called, in every format: nothing of it acts on who reads it.
 
 use super::*;
+use crate::model::{Amount, Stack, Symbolized, TargetFacts};
 use crate::report::text::is_format;
+use unwind_tables::walk::End;
+use unwind_tables::walk::FoundBy;
 
 /// Everything that moves a cursor, ends a line, is not seen or turns the direction of a line, on terminals of all kinds: the
 /// second kind of control characters (C1) acts as escape sequences do.

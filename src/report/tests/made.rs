@@ -10,9 +10,7 @@ use crate::model::leak::Completeness;
 use crate::model::{
     Amount, Events, InlinedFrame, Losses, NameStyle, OwnMemory, Sampling, Symbol, Symbolized,
 };
-use crate::report::{
-    Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, TargetFacts, TimeOfDay,
-};
+use crate::model::{Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, TargetFacts, TimeOfDay};
 
 /// A frame of a function in a module.
 pub(crate) fn frame(module: &str, function: &str) -> Frame {

@@ -2,7 +2,7 @@
 
 use super::made::{inlined, report, stack};
 use super::*;
-use crate::model::NameStyle;
+use crate::model::{Amount, NameStyle, Stack};
 
 const PUSH: &str = "std::vector<int, std::allocator<int> >::push_back(int&&)";
 const PUSH_SHORT: &str = "std::vector<int>::push_back(int&&)";

@@ -1,7 +1,10 @@
 //! Golden outputs of what only readers need: single blocks, shares, cut stacks.
 
 use super::*;
-use crate::model::{BlockList, ListedBlock, Weight};
+use crate::model::{Amount, BlockList, ListedBlock, Sampling, Stack, Symbolized, Weight};
+use std::time::Duration;
+use unwind_tables::addr::Avma;
+use unwind_tables::walk::End;
 
 fn with_blocks() -> Report {
     let mut report = full();

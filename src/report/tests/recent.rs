@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::model::leak::Change;
+use crate::model::{Ages, Amount, Compared, Estimate, StackRecent, TimeOfDay};
+use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,7 @@
 //! Golden outputs of speedscope files.
 
 use super::*;
+use crate::model::{Amount, Measure, Quantity, Unit};
 
 fn parsed(report: &Report) -> Value {
     serde_json::from_str(&rendered(report, Format::Speedscope)).unwrap()

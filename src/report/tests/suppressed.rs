@@ -1,6 +1,7 @@
 //! What the user suppresses, in each format.
 
 use super::*;
+use crate::model::Suppression;
 
 /// What is suppressed is not among the stacks shown, and how much it is is said, by which rule; JSON has it, marked.
 #[test]

@@ -1,8 +1,6 @@
 //! The one number that a flame graph has for each stack.
 
-use super::{Report, Stack};
-use crate::model::leak::Change;
-use crate::model::{Amount, Spread};
+use super::{Amount, Change, Report, Spread, Stack};
 
 /// What of a stack is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +65,7 @@ impl Quantity {
     }
 
     /// How far that can be off, when it is estimated.
-    pub(super) fn spread_of(self, stack: &Stack, report: &Report) -> Spread {
+    pub(crate) fn spread_of(self, stack: &Stack, report: &Report) -> Spread {
         match self.measure {
             Measure::Outstanding => stack.shown_estimate().spread,
             Measure::Allocated => stack.allocated.spread,
