@@ -17,7 +17,7 @@
 //!                     instances that began or ended by fork, exec, exit          ◄─────   (bpf/lifecycle.bpf.h)
 //!                     snapshots: stacks and totals, read in place                ◄─────   stacks, totals
 //!                     ages: young blocks in place, the block table by buckets    ◄─────   blocks
-//!   6  leak           snapshots ─► sites, what is young, what came and went, how suspicious (pure)
+//!   6  model::leak    snapshots ─► sites, what is young, what came and went, how suspicious (pure)
 //!   7  symbolize      (module, Svma) ─► function, inlines, file:line
 //!   8  report         Report ─► text | json | bcc | libbpf | folded | svg | pprof …                (one file per format)
 //!      status         between reports, a line on the terminal that says how it goes
@@ -30,7 +30,8 @@
 //! ```
 //!
 //! Modules import only those before them in this list: `model`, `units`, `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
-//! `dynamic`, `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`, //! `report`, `status`, `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`,
+//! `dynamic`, `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`,
+//! `report`, `status`, `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`,
 //! `replay`, `cli`, `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not
 //! trace; `fuzzing` is for tests and fuzzers.
 //!
@@ -76,7 +77,7 @@
 //! Without a process there is nothing to prepare: `session/kernel_mode.rs` finds out by BTF what the allocators' tracepoints
 //! look like ([`bpf::KernelEvents`]), loads the programs of `bpf/kernel_memory.bpf.h` instead of all others, and attaches
 //! them. Tables of blocks, stacks and totals are the same; an address is of one of three spaces instead of an instance.
-//! Stacks are the kernel's own word, cut where the allocator's caller begins ([`leak::kernel_frames`]) and named by
+//! Stacks are the kernel's own word, cut where the allocator's caller begins ([`model::leak::kernel_frames`]) and named by
 //! `/proc/kallsyms`.
 //!
 //! # Invariants
@@ -103,7 +104,7 @@
 //! * **A report does not depend on how busy the target is.** Totals are read in place; blocks are read where they are put
 //!   first and then where they move to, the block table, which is walked once, bucket by bucket, so that no block is seen
 //!   twice, none that stays is skipped, and the walk has an end (`src/bpf/batch.rs`). What is shown as old was found to be;
-//!   growth is reckoned by stack records, which never change their meaning, not by sites, which can merge ([`leak::growth`]).
+//!   growth is reckoned by stack records, which never change their meaning, not by sites, which can merge ([`model::leak::growth`]).
 //! * **Allocated − freed = outstanding**, per stack, in bytes and blocks; what could not be recorded is counted
 //!   with its cause. Nothing is subtracted that was not added.
 //! * **The target is only read.** Probes are the kernel's; nothing is loaded into the process, nothing of it is

@@ -15,7 +15,7 @@ use unwind_tables::addr::Avma;
 use super::listing::{ListRequest, Listing};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
-use crate::model::{BlockList, Estimate, StackBlocks, Weight, WeightedAmount};
+use crate::model::{BlockList, StackBlocks, Weight, WeightedAmount};
 
 /// Words of a key and of a value of the table.
 const KEY_WORDS: usize = size_of::<block_key>() / size_of::<u64>();
@@ -229,7 +229,7 @@ impl LiveBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amount, Spread};
+    use crate::model::{Amount, Estimate, Spread};
 
     fn block(stack: u32, size: u64, allocated_at: u64) -> Block {
         Block {
