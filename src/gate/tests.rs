@@ -115,7 +115,7 @@ fn what_counts() {
         report(vec![changed])
     };
     type Stack = crate::model::Stack;
-    let young = |stack: &mut Stack| stack.recent.young = Some(stack.outstanding.into());
+    let young = |stack: &mut Stack| stack.recent.young = Some(stack.outstanding);
     for (change, expected) in [
         ((|_| {}) as fn(&mut Stack), "!"),
         (young, "."),
