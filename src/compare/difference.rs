@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use super::identity::{Builds, SiteId};
 use super::manner::Manner;
-use crate::model::{Amount, Estimate, Sampling, StandardError};
-use crate::model::{Report, Stack};
+use crate::model::Report;
+use crate::model::{Amount, Estimate, Sampling, StackRef, StandardError};
 
 /// What a site has in a report: of all its stacks, whichever processes they are of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Held {
 }
 
 impl Held {
-    pub(super) fn of(stack: &Stack) -> Self {
+    pub(super) fn of(stack: StackRef<'_>) -> Self {
         Self {
             shown: stack.shown_estimate(),
             outstanding: stack.outstanding,
@@ -75,7 +75,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct Difference<'a> {
     /// One of its stacks, the largest of the later report if it is in that.
-    pub stack: &'a Stack,
+    pub stack: StackRef<'a>,
     /// What it held before.
     pub before: Held,
     /// What it holds after.
@@ -141,8 +141,8 @@ impl<'a> Comparison<'a> {
     pub fn of(before: Side<'a>, after: Side<'a>, builds: &Builds) -> Self {
         let mut sites: Vec<Difference<'a>> = Vec::new();
         let mut known: HashMap<SiteId, usize> = HashMap::new();
-        let mut site_of = |stack: &'a Stack, report: &Report, sites: &mut Vec<Difference<'a>>| {
-            *known.entry(builds.site(stack, report)).or_insert_with(|| {
+        let mut site_of = |stack: StackRef<'a>, sites: &mut Vec<Difference<'a>>| {
+            *known.entry(builds.site(stack)).or_insert_with(|| {
                 sites.push(Difference {
                     stack,
                     before: Held::default(),
@@ -153,11 +153,11 @@ impl<'a> Comparison<'a> {
         };
         // In the order of reports, which is that of amounts, so that a site's first stack is its largest.
         for stack in after.report.suspects() {
-            let at = site_of(stack, after.report, &mut sites);
+            let at = site_of(stack, &mut sites);
             sites[at].after.add(Held::of(stack));
         }
         for stack in before.report.suspects() {
-            let at = site_of(stack, before.report, &mut sites);
+            let at = site_of(stack, &mut sites);
             sites[at].before.add(Held::of(stack));
         }
         sites

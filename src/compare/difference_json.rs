@@ -55,7 +55,7 @@ pub(super) struct SideJson<'a> {
 struct TargetJson<'a> {
     pid: u32,
     comm: &'a str,
-    exe: Option<String>,
+    exe: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -84,7 +84,7 @@ struct SiteJson<'a> {
     before: HeldJson,
     after: HeldJson,
     end: &'static str,
-    frames: Vec<FrameJson>,
+    frames: Vec<FrameJson<'a>>,
 }
 
 /// What a site holds more than before, without what is young.
@@ -181,7 +181,7 @@ impl<'a> SideJson<'a> {
                 .map(|target| TargetJson {
                     pid: target.pid,
                     comm: &target.comm,
-                    exe: target.exe.as_ref().map(|exe| exe.to_string_lossy().into_owned()),
+                    exe: target.exe.as_deref(),
                 })
                 .collect(),
             held: held.into(),
@@ -207,7 +207,7 @@ impl<'a> SiteJson<'a> {
         let stack = site.stack;
         Self {
             state: site.state().name(),
-            allocator: &stack.allocator,
+            allocator: stack.allocator(),
             kind: stack.kind.map(RegionKind::name),
             growth: GrowthJson::between(site.before, site.after, is_estimate),
             before: site.before.into(),

@@ -12,11 +12,8 @@
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
-use std::sync::Arc;
 
-use crate::model::RegionKind;
-use crate::model::{Frame, ModuleFacts, Report, Stack};
+use crate::model::{Dictionary, FrameRef, ModuleRef, RegionKind, StackRef};
 
 /// What names a site in all reports: a hash of 128 bits, for which no two sites have been seen to be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,8 +25,8 @@ type Build = u64;
 /// What is known of a trace's modules.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace<'a> {
-    /// The modules.
-    pub modules: &'a [Arc<ModuleFacts>],
+    /// What has the modules.
+    pub dictionary: &'a Dictionary,
     /// The kernel's version, if it was traced.
     pub kernel: Option<&'a str>,
 }
@@ -43,18 +40,12 @@ pub struct Builds {
 }
 
 /// `None` if nothing tells it from others of its path.
-fn build(module: &ModuleFacts, kernel: Option<&str>) -> Option<Build> {
-    let ModuleFacts {
-        path,
-        build_id,
-        code: _,
-        table,
-    } = module;
+fn build(module: ModuleRef<'_>, kernel: Option<&str>) -> Option<Build> {
     let mut hasher = DefaultHasher::new();
-    match (build_id, kernel, table) {
+    match (module.build_id(), kernel, module.table) {
         (Some(id), _, _) => (0_u8, id).hash(&mut hasher),
-        (None, Some(release), _) => (1_u8, release, path).hash(&mut hasher),
-        (None, None, Some(table)) => (2_u8, path, table).hash(&mut hasher),
+        (None, Some(release), _) => (1_u8, release, module.path()).hash(&mut hasher),
+        (None, None, Some(table)) => (2_u8, module.path(), table).hash(&mut hasher),
         (None, None, None) => return None,
     }
     Some(hasher.finish())
@@ -72,7 +63,7 @@ impl Builds {
     /// Those that all of these have.
     pub fn of_traces<'a>(traces: impl IntoIterator<Item = Trace<'a>>) -> Self {
         let of_trace = |trace: Trace<'_>| -> HashSet<Build> {
-            let builds = trace.modules.iter();
+            let builds = trace.dictionary.modules();
             builds.filter_map(|module| build(module, trace.kernel)).collect()
         };
         let sets = traces.into_iter().map(of_trace);
@@ -89,29 +80,29 @@ impl Builds {
     }
 
     /// The build of a module that all have, if it is one.
-    fn common(&self, module: &ModuleFacts, kernel: Option<&str>) -> Option<Build> {
+    fn common(&self, module: ModuleRef<'_>, kernel: Option<&str>) -> Option<Build> {
         if self.same_trace {
             // A path is one build.
             let mut hasher = DefaultHasher::new();
-            (&module.path, &module.build_id).hash(&mut hasher);
+            (module.path(), module.build_id()).hash(&mut hasher);
             return Some(hasher.finish());
         }
         build(module, kernel).filter(|build| self.common.contains(build))
     }
 
     /// Paths of modules of which these traces have different builds.
-    pub fn rebuilt<'a>(&self, traces: &[Trace<'a>]) -> Vec<&'a Path> {
+    pub fn rebuilt<'a>(&self, traces: &[Trace<'a>]) -> Vec<&'a str> {
         let Some((first, others)) = traces.split_first() else {
             return Vec::new();
         };
-        let in_all = |path: &Path| {
+        let in_all = |path: &str| {
             let mut others = others.iter();
-            others.all(|trace| trace.modules.iter().any(|module| module.path == path))
+            others.all(|trace| trace.dictionary.modules().any(|module| module.path() == path))
         };
-        let modules = first.modules.iter();
+        let modules = first.dictionary.modules();
         let mut rebuilt: Vec<_> = modules
-            .filter(|module| self.common(module, first.kernel).is_none())
-            .map(|module| module.path.as_path())
+            .filter(|&module| self.common(module, first.kernel).is_none())
+            .map(ModuleRef::path)
             .filter(|path| in_all(path))
             .collect();
         rebuilt.sort_unstable();
@@ -119,14 +110,14 @@ impl Builds {
         rebuilt
     }
 
-    /// The site of a stack of `report`.
-    pub(super) fn site(&self, stack: &Stack, report: &Report) -> SiteId {
-        let kernel = report.kernel.as_ref().map(|kernel| kernel.release.as_str());
+    /// The site of a stack.
+    pub(super) fn site(&self, stack: StackRef<'_>) -> SiteId {
+        let kernel = stack.report().kernel_release();
         let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
         for (hasher, salt) in hashers.iter_mut().zip(0_u8..) {
             salt.hash(hasher);
-            (stack.allocator.as_ref(), stack.kind.map(RegionKind::name)).hash(hasher);
-            for frame in &stack.frames {
+            (stack.allocator(), stack.kind.map(RegionKind::name)).hash(hasher);
+            for frame in stack.frames() {
                 self.hash_frame(frame, kernel, hasher);
             }
         }
@@ -134,26 +125,19 @@ impl Builds {
         SiteId(one.finish(), other.finish())
     }
 
-    fn hash_frame(&self, frame: &Frame, kernel: Option<&str>, hasher: &mut DefaultHasher) {
-        let place = frame.at.place.as_ref();
-        let build = place.and_then(|(module, svma)| Some((self.common(module, kernel)?, svma.get())));
+    fn hash_frame(&self, frame: FrameRef<'_>, kernel: Option<&str>, hasher: &mut DefaultHasher) {
+        let place = frame.place();
+        let build = place.and_then(|place| Some((self.common(place.module, kernel)?, place.svma.get())));
         if let Some(place) = build {
             return (Part::Place, place).hash(hasher);
         }
-        let names = &frame.names;
-        let inlined = names
-            .inlined
-            .iter()
-            .filter_map(|inlined| inlined.symbol.as_deref());
-        for name in inlined {
+        for name in frame.inlined().filter_map(|inlined| inlined.symbol) {
             (Part::Name, name).hash(hasher);
         }
-        match (&names.symbol, place) {
-            (Some(symbol), _) => (Part::Name, symbol.name.as_str()).hash(hasher),
-            (None, Some((module, svma))) => {
-                (Part::Nameless, module.path.file_name(), svma.get()).hash(hasher);
-            }
-            (None, None) if self.same_trace => (Part::Pc, frame.at.pc.get()).hash(hasher),
+        match (frame.function(), place) {
+            (Some(name), _) => (Part::Name, name).hash(hasher),
+            (None, Some(place)) => (Part::Nameless, place.module.file_name(), place.svma.get()).hash(hasher),
+            (None, None) if self.same_trace => (Part::Pc, frame.pc().get()).hash(hasher),
             (None, None) => Part::Unknown.hash(hasher),
         }
     }

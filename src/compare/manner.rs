@@ -1,7 +1,6 @@
 //! Of what reports are and how they were made: what must be the same for them to be compared.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 
 use unwind_tables::walk::Unwind;
@@ -79,15 +78,10 @@ fn subject(report: &Report) -> BTreeSet<String> {
         return BTreeSet::from(["the kernel".to_owned()]);
     }
     let name = |target: &TargetFacts| match &target.exe {
-        Some(exe) => file_name(exe),
+        Some(exe) => exe.rsplit('/').next().unwrap_or(exe).to_owned(),
         None => target.comm.clone(),
     };
     report.targets.iter().map(name).collect()
-}
-
-fn file_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    name.to_string_lossy().into_owned()
 }
 
 fn listed(names: &BTreeSet<String>) -> String {

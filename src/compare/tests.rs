@@ -1,66 +1,64 @@
 //! Comparisons of hand-made reports.
 
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::walk::FoundBy;
 
 use super::*;
-use crate::model::{Amount, InlinedFrame, Sampling, Symbol, Symbolized};
-use crate::model::{ModuleFacts, Report, Stack};
+use crate::model::{
+    Amount, Dictionary, Frame, FrameId, InlinedFrame, Location, Module, ModuleId, Place, Report, Sampling,
+    Stack, StackRef, Symbol, Symbolized, TableFacts,
+};
+use crate::report::made;
 
-fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
-    Arc::new(ModuleFacts {
-        path: path.into(),
-        build_id: build_id.map(str::to_owned),
-        ..ModuleFacts::clone(&*sample_frame().at.place.unwrap().0)
-    })
-}
-
-fn sample_frame() -> crate::model::Frame {
-    crate::report::sample().stacks[0].frames[1].clone()
+fn module(path: &str, build_id: Option<&str>) -> ModuleId {
+    made::module_of(&made::plain_module(path, build_id))
 }
 
 /// A frame at an address of a module, in a function, with what was inlined there, innermost first.
-fn frame(
-    module: &Arc<ModuleFacts>,
-    svma: u64,
-    function: Option<&str>,
-    inlined: &[&str],
-) -> crate::model::Frame {
-    let mut frame = sample_frame();
-    frame.at.pc = Avma::new(0x7000_0000 + svma);
-    frame.at.place = Some((Arc::clone(module), Svma::new(svma)));
-    frame.names = Arc::new(Symbolized {
+fn frame(module: &ModuleId, svma: u64, function: Option<&str>, inlined: &[&str]) -> FrameId {
+    let names = Symbolized {
         symbol: function.map(|name| Symbol {
-            name: name.to_owned(),
+            name: name.into(),
             offset: Some(4),
         }),
         inlined: inlined
             .iter()
-            .map(|name| InlinedFrame {
-                symbol: Some((*name).to_owned()),
+            .map(|&name| InlinedFrame {
+                symbol: Some(name.into()),
                 file: None,
                 line: None,
             })
             .collect(),
         ..Symbolized::default()
-    });
-    frame
+    };
+    made::frame_of(Frame {
+        at: Location {
+            pc: Avma::new(0x7000_0000 + svma),
+            place: Some(Place {
+                module: *module,
+                svma: Svma::new(svma),
+            }),
+        },
+        exact: false,
+        found_by: FoundBy::Cfi,
+        names: made::names_of(&names),
+    })
 }
 
-fn stack(bytes: u64, blocks: u64, frames: Vec<crate::model::Frame>) -> Stack {
-    Stack {
+fn stack(bytes: u64, blocks: u64, frames: Vec<FrameId>) -> Stack {
+    let stack = Stack {
         outstanding: Amount { bytes, blocks }.into(),
         allocated: Amount {
             bytes: bytes * 2,
             blocks: blocks * 2,
         }
         .into(),
-        frames,
         ..crate::report::sample().stacks[0].clone()
-    }
+    };
+    made::with_frames(stack, frames)
 }
 
 fn report(seconds: u64, stacks: Vec<Stack>) -> Report {
@@ -83,9 +81,13 @@ fn compare<'a>(before: &'a Report, after: &'a Report, builds: &Builds) -> Compar
     Comparison::of(side("a", before), side("b", after), builds)
 }
 
+fn first_function(stack: StackRef<'_>) -> String {
+    stack.frames().next().unwrap().function().unwrap().to_owned()
+}
+
 /// Bytes before and after of each site, with the first function's name.
 fn found(comparison: &Comparison<'_>) -> Vec<(String, u64, u64, &'static str)> {
-    let name = |site: &Difference<'_>| site.stack.frames[0].names.symbol.clone().unwrap().name;
+    let name = |site: &Difference<'_>| first_function(site.stack);
     let sites = comparison.sites.iter();
     sites
         .map(|site| {
@@ -222,12 +224,25 @@ fn json_of_a_difference() {
     assert_eq!(value["sites"].as_array().unwrap().len(), 6);
 }
 
-fn of_modules(reports: [&[Arc<ModuleFacts>]; 2]) -> Builds {
-    let trace = |modules| Trace {
-        modules,
+/// A trace with these of the modules that were made.
+fn dictionary(modules: &[ModuleId]) -> Dictionary {
+    let (made, mut dictionary) = (made::dictionary(), Dictionary::default());
+    for &module in modules {
+        dictionary.add_module(&made.module(module).get().map(|_, &text| made.text(text).into()));
+    }
+    dictionary
+}
+
+fn of_modules(modules: [&[ModuleId]; 2]) -> Builds {
+    let dictionaries = modules.map(dictionary);
+    Builds::of_traces(dictionaries.each_ref().map(trace))
+}
+
+fn trace(dictionary: &Dictionary) -> Trace<'_> {
+    Trace {
+        dictionary,
         kernel: None,
-    };
-    Builds::of_traces(reports.map(trace))
+    }
 }
 
 /// In the same build, an address is a site; in another, a function is, and what is inlined in one and not in the other
@@ -267,7 +282,7 @@ fn other_builds_are_compared_by_function() {
             stack(200, 1, vec![frame(&new, 0x77, Some("h"), &[]), libc_frame()]),
         ],
     );
-    let modules = [[libc.clone(), old.clone()], [libc.clone(), new.clone()]];
+    let modules = [[libc, old], [libc, new]];
     let builds = of_modules([&modules[0], &modules[1]]);
     let comparison = compare(&before, &after, &builds);
     // `h` was called from another place in libc, of which there is one build.
@@ -279,24 +294,23 @@ fn other_builds_are_compared_by_function() {
             ("h", 40, 0, "gone")
         ])
     );
-    let traces = modules.each_ref().map(|modules| Trace {
-        modules,
-        kernel: None,
-    });
-    assert_eq!(builds.rebuilt(&traces), [std::path::Path::new("/opt/leaker")]);
+    let dictionaries = modules.each_ref().map(|modules| dictionary(modules));
+    let traces = dictionaries.each_ref().map(trace);
+    assert_eq!(builds.rebuilt(&traces), ["/opt/leaker"]);
 }
 
 /// Modules without a build-id are the same if their tables are; the kernel's, if it is the same version.
 #[test]
 fn builds_without_an_id() {
     let plain = module("/opt/leaker", None);
-    let mut with_table = ModuleFacts::clone(&plain);
-    with_table.table = crate::report::sample().ends[0].module.as_ref().unwrap().table;
-    let with_table = Arc::new(with_table);
-    let is_common = |module: &Arc<ModuleFacts>, kernels: [Option<&str>; 2]| {
-        let modules = [Arc::clone(module)];
+    let with_table = made::module_of(&Module {
+        table: Some(TableFacts::default()),
+        ..made::plain_module("/opt/leaker", None)
+    });
+    let is_common = |module: &ModuleId, kernels: [Option<&str>; 2]| {
+        let dictionary = dictionary(&[*module]);
         let traces = kernels.map(|kernel| Trace {
-            modules: &modules,
+            dictionary: &dictionary,
             kernel,
         });
         Builds::of_traces(traces).rebuilt(&traces).is_empty()
@@ -350,13 +364,13 @@ fn trends() {
             stacks.push(stack(10 * minute, 1, at(0x30, "late")));
         }
         let report = report(60 * minute, stacks);
-        trend.add(format!("report {minute}"), &report);
+        trend.add(format!("report {minute}"), report);
     }
     trend.finish();
     let names: Vec<_> = trend
         .sites
         .iter()
-        .map(|site| site.stack.frames[0].names.symbol.clone().unwrap().name)
+        .map(|site| first_function(trend.stack(site).unwrap()))
         .collect();
     assert_eq!(names, ["leak", "late", "cache"]);
     assert!((trend.sites[0].bytes_per_minute - 100.0).abs() < 1e-9);

@@ -4,13 +4,14 @@
 //! filled once, or a single peak does not make one.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::difference::Held;
 use super::identity::{Builds, SiteId};
 use super::manner::Manner;
-use crate::model::Amount;
 use crate::model::leak::theil_sen::slope;
+use crate::model::{Amount, Dictionary, StackRef};
 use crate::model::{Report, Stack};
 use crate::report::{FrameStyle, Screen};
 
@@ -33,7 +34,7 @@ pub struct Point {
 #[derive(Clone, Debug)]
 pub struct Course {
     /// One of its stacks, of the last point that has it.
-    pub stack: Stack,
+    stack: Stack,
     /// Without what is young, by point.
     pub amounts: Vec<Amount>,
     /// Bytes that it grows by in a minute.
@@ -62,8 +63,8 @@ pub struct Trend {
     pub notes: Vec<String>,
     /// Of the first point.
     manner: Option<Manner>,
-    /// How frames are written, as in the last report.
-    pub(super) style: Option<FrameStyle>,
+    /// The last report without its stacks, and with everything that `sites` refer to.
+    legend: Option<Report>,
     known: HashMap<SiteId, usize>,
 }
 
@@ -79,14 +80,22 @@ impl Trend {
             sites: Vec::new(),
             notes: Vec::new(),
             manner: None,
-            style: None,
+            legend: None,
             known: HashMap::new(),
         }
     }
 
     /// Adds a point, which is later than those before.
-    pub fn add(&mut self, name: String, report: &Report) {
-        self.note_manner(report);
+    pub fn add(&mut self, name: String, report: Report) {
+        self.note_manner(&report);
+        let numbers = self
+            .legend
+            .as_mut()
+            .and_then(|legend| Dictionary::merge(&mut legend.dictionary, &report.dictionary));
+        let own = |stack: StackRef<'_>| match &numbers {
+            Some(numbers) => stack.renumbered(numbers),
+            None => stack.get().clone(),
+        };
         let number = self.points.len();
         let since = self
             .points
@@ -102,11 +111,11 @@ impl Trend {
             let held = Held::of(stack);
             all.add(held);
             let next = self.sites.len();
-            let at = *self.known.entry(self.builds.site(stack, report)).or_insert(next);
+            let at = *self.known.entry(self.builds.site(stack)).or_insert(next);
             if at == next {
                 has_stack.push(false);
                 self.sites.push(Course {
-                    stack: stack.clone(),
+                    stack: own(stack),
                     amounts: Vec::new(),
                     bytes_per_minute: 0.0,
                     blocks_per_minute: 0.0,
@@ -117,7 +126,7 @@ impl Trend {
             site.amounts[number] = site.amounts[number] + held.shown.amount;
             // The first of a report is its largest.
             if !std::mem::replace(has_stack, true) {
-                site.stack = stack.clone();
+                site.stack = own(stack);
             }
         }
         self.points.push(Point {
@@ -127,10 +136,16 @@ impl Trend {
             minutes: since.as_secs_f64() / 60.0,
             held: all,
         });
+        let dictionary = self.legend.take().map(|legend| legend.dictionary);
+        let dictionary = dictionary.unwrap_or_else(|| Arc::clone(&report.dictionary));
+        self.legend = Some(Report {
+            stacks: Vec::new(),
+            dictionary,
+            ..report
+        });
     }
 
     fn note_manner(&mut self, report: &Report) {
-        self.style = Some(FrameStyle::new(report, Screen::default()));
         let manner = Manner::of(report);
         if let Some(first) = &self.manner
             && !self.builds.same_trace()
@@ -142,6 +157,17 @@ impl Trend {
             }
         }
         self.manner.get_or_insert(manner);
+    }
+
+    /// A site's stack, by the last report's settings.
+    pub(super) fn stack<'a>(&'a self, site: &'a Course) -> Option<StackRef<'a>> {
+        Some(self.legend.as_ref()?.stack(&site.stack))
+    }
+
+    /// How frames are written.
+    pub(super) fn style(&self) -> Option<FrameStyle> {
+        let legend = self.legend.as_ref()?;
+        Some(FrameStyle::new(legend, Screen::default()))
     }
 
     /// Reckons slopes, now that all points are there.

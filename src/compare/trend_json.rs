@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::difference_json::{AmountJson, HeldJson};
 use super::trend::{Course, Point, Trend};
-use crate::model::RegionKind;
 use crate::model::unix_nanoseconds;
+use crate::model::{RegionKind, StackRef};
 use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, write_json};
 
 /// Writes `trend`, all sites.
@@ -17,6 +17,7 @@ use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, write_json};
 /// `out` cannot be written.
 pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     let (bytes_per_minute, blocks_per_minute) = trend.total();
+    let sites = trend.sites.iter();
     let json = TrendJson {
         schema_version: SCHEMA_VERSION,
         memleak: env!("CARGO_PKG_VERSION"),
@@ -26,7 +27,9 @@ pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
             blocks_per_minute,
         },
         notes: &trend.notes,
-        sites: trend.sites.iter().map(CourseJson::from).collect(),
+        sites: sites
+            .filter_map(|site| Some(CourseJson::of(site, trend.stack(site)?)))
+            .collect(),
     };
     write_json(&json, out)?;
     writeln!(out)
@@ -69,7 +72,7 @@ struct CourseJson<'a> {
     /// What was shown at each point.
     shown: Vec<AmountJson>,
     end: &'static str,
-    frames: Vec<FrameJson>,
+    frames: Vec<FrameJson<'a>>,
 }
 
 impl<'a> From<&'a Point> for PointJson<'a> {
@@ -83,11 +86,10 @@ impl<'a> From<&'a Point> for PointJson<'a> {
     }
 }
 
-impl<'a> From<&'a Course> for CourseJson<'a> {
-    fn from(course: &'a Course) -> Self {
-        let stack = &course.stack;
+impl<'a> CourseJson<'a> {
+    fn of(course: &Course, stack: StackRef<'a>) -> Self {
         Self {
-            allocator: &stack.allocator,
+            allocator: stack.allocator(),
             kind: stack.kind.map(RegionKind::name),
             slope: SlopeJson {
                 bytes_per_minute: course.bytes_per_minute,

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::trend::{Course, Trend};
-use crate::model::Amount;
+use crate::model::{Amount, StackRef};
 use crate::report::{FrameStyle, INDENT, counted, line, printable, signed, size, via};
 
 /// Points that are written out for a site.
@@ -18,7 +18,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// `out` cannot be written.
 pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> {
     let ends = trend.points.first().zip(trend.points.last());
-    let Some(((first, last), style)) = ends.zip(trend.style.as_ref()) else {
+    let Some(((first, last), style)) = ends.zip(trend.style()) else {
         return Ok(());
     };
     writeln!(
@@ -31,7 +31,8 @@ pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> 
     )?;
     let growing = trend.sites.iter().filter(|site| site.bytes_per_minute > 0.0);
     for site in growing.clone().take(top) {
-        render_site(site, style, out)?;
+        let Some(stack) = trend.stack(site) else { continue };
+        render_site(site, stack, &style, out)?;
     }
     writeln!(out)?;
     let amount = |amount: Amount| format!("{} in {}", size(amount.bytes), counted(amount.blocks, "block"));
@@ -57,13 +58,18 @@ fn span(minutes: f64) -> String {
     }
 }
 
-fn render_site(site: &Course, style: &FrameStyle, out: &mut dyn Write) -> io::Result<()> {
+fn render_site(
+    site: &Course,
+    stack: StackRef<'_>,
+    style: &FrameStyle,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let steps = site.amounts.len().saturating_sub(1);
     writeln!(
         out,
         "\n{}: {}",
         per_minute(site.bytes_per_minute, site.blocks_per_minute),
-        style.title(&site.stack)
+        style.title(stack)
     )?;
     writeln!(
         out,
@@ -72,8 +78,8 @@ fn render_site(site: &Course, style: &FrameStyle, out: &mut dyn Write) -> io::Re
         bars(&site.amounts),
         written(&site.amounts)
     )?;
-    writeln!(out, "   via {}", via(&site.stack))?;
-    style.write_frames(&site.stack, INDENT, out)
+    writeln!(out, "   via {}", via(stack))?;
+    style.write_frames(stack, INDENT, out)
 }
 
 /// `+1.5 KiB/min, +12.0 blocks/min`.

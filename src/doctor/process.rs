@@ -180,7 +180,7 @@ fn coverage_finding(modules: &[ModuleFinding]) -> Finding {
 
 fn anonymous_finding(target: &Target, (mappings, bytes): (u64, u64)) -> Finding {
     let advice = || {
-        let own = runtime_advice(Some(target.exe()), target.comm(), target.pid());
+        let own = runtime_advice(target.exe().to_str(), target.comm(), target.pid());
         own.unwrap_or_else(|| "stacks pass it if the JIT compiler keeps frame pointers".to_owned())
     };
     match mappings {

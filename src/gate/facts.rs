@@ -61,12 +61,12 @@ impl Facts {
             .iter()
             .map(|site| SiteFacts {
                 amount: beyond(baseline, &site.key, site.held),
-                source: workspace.locate(&site.stack.frames),
+                source: workspace.locate(site.stack),
                 key: site.key.clone(),
             })
             .collect();
         let by_key = sites.iter().zip(0..).map(|(site, at)| (site.key.clone(), at));
-        let recorded: Amount = report.stacks.iter().map(|stack| stack.allocated.amount).sum();
+        let recorded: Amount = report.stacks().map(|stack| stack.allocated.amount).sum();
         Self {
             elapsed: report.elapsed,
             style: report.names,
@@ -114,7 +114,7 @@ fn most(
     let facts = worst.into_iter().take(MOST_CULPRITS).map(|stack| SiteFacts {
         key: keys.key(stack),
         amount: stack.allocated,
-        source: workspace.locate(&stack.frames),
+        source: workspace.locate(stack),
     });
     facts.collect()
 }

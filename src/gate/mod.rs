@@ -296,7 +296,7 @@ impl Consumer for Gate<'_> {
 /// What was left out, by the rule that did it.
 fn suppressed(report: &Report) -> Vec<(Arc<Suppression>, Amount)> {
     let mut sums: Vec<(Arc<Suppression>, Amount)> = Vec::new();
-    for stack in &report.stacks {
+    for stack in report.stacks() {
         let (Some(by), held) = (&stack.suppressed_by, stack.shown()) else {
             continue;
         };

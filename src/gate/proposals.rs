@@ -10,8 +10,8 @@ use std::io::{self, Write};
 
 use super::site::{Names, Site, plain, without_start};
 use super::words::described;
-use crate::model::Amount;
-use crate::model::{Frame, Report};
+use crate::model::Report;
+use crate::model::{Amount, FrameRef};
 use crate::report::owner::is_plumbing;
 use crate::report::{counted, printable, size};
 
@@ -32,8 +32,8 @@ pub(super) fn propose<'a>(
     names: &Names,
 ) -> Vec<Proposal> {
     let mut stacks_with: HashMap<String, usize> = HashMap::new();
-    for stack in &report.stacks {
-        let patterns: HashSet<_> = stack.frames.iter().filter_map(pattern).collect();
+    for stack in report.stacks() {
+        let patterns: HashSet<_> = stack.frames().filter_map(pattern).collect();
         for pattern in patterns {
             *stacks_with.entry(pattern).or_default() += 1;
         }
@@ -42,7 +42,7 @@ pub(super) fn propose<'a>(
     let stacks_with = |pattern: &String| stacks_with.get(pattern).copied().unwrap_or(all);
     let mut proposals: HashMap<Option<String>, Proposal> = HashMap::new();
     for (site, held) in sites.filter(|(_, held)| held.blocks > 0) {
-        let patterns = without_start(&site.stack.frames).iter().filter_map(pattern);
+        let patterns = without_start(site.stack).filter_map(pattern);
         let rarest = patterns.min_by_key(&stacks_with);
         let pattern = rarest.filter(|pattern| all == 1 || stacks_with(pattern) < all);
         let proposal = proposals.entry(pattern.clone()).or_insert_with(|| Proposal {
@@ -59,21 +59,16 @@ pub(super) fn propose<'a>(
 }
 
 /// A pattern for a frame; `None` if only its address is known, or if it says nothing of who wanted the memory.
-fn pattern(frame: &Frame) -> Option<String> {
-    let inlined = frame
-        .names
-        .inlined
-        .iter()
-        .filter_map(|inlined| inlined.symbol.as_deref());
-    let own = frame.names.symbol.as_ref().map(|symbol| symbol.name.as_str());
+fn pattern(frame: FrameRef<'_>) -> Option<String> {
+    let inlined = frame.inlined().filter_map(|inlined| inlined.symbol);
+    let own = frame.function();
     let mut raw = inlined.chain(own).filter(|name| !is_plumbing(name));
     if let Some(name) = raw.next() {
         let plain = plain(name);
         return Some(anchored(&plain, plain == name));
     }
-    let (module, _) = frame.at.place.as_ref().filter(|_| own.is_none())?;
-    let path = module.path.to_string_lossy();
-    Some(anchored(&path, true))
+    let module = frame.module().filter(|_| own.is_none())?;
+    Some(anchored(module.path(), true))
 }
 
 /// A pattern for a whole name, or for what begins with it.

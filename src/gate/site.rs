@@ -5,11 +5,10 @@
 //! outermost frames, of the C library and of `_start`, which differ with its version.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::{Estimate, InstanceEnd, Symbolized};
-use crate::model::{Frame, ModuleFacts, Report, Stack};
+use crate::model::Report;
+use crate::model::{Estimate, FrameId, FrameRef, InstanceEnd, StackRef};
 use crate::report::owner::{is_plumbing, plumbing};
 use crate::report::printable;
 
@@ -105,11 +104,11 @@ pub(super) struct Site<'a> {
     /// What of it processes hold that still run.
     pub(super) running: Estimate,
     /// The one that holds most.
-    pub(super) stack: &'a Stack,
+    pub(super) stack: StackRef<'a>,
 }
 
 /// The stacks that count: those that can be leaks, but for what a program held when it executed another, which is nobody's.
-pub(super) fn counted(report: &Report) -> impl Iterator<Item = &Stack> {
+pub(super) fn counted(report: &Report) -> impl Iterator<Item = StackRef<'_>> {
     let suspects = report.suspects();
     suspects.filter(|stack| stack.ended != Some(InstanceEnd::Execed))
 }
@@ -151,15 +150,11 @@ pub(super) fn sites<'a>(report: &'a Report, names: &mut Names) -> Vec<Site<'a>> 
     sites
 }
 
-/// Keys of the stacks of one report. What a frame is called is worked out once; it is found again by where it lies in
-/// memory, hence only as long as the report is borrowed.
+/// Keys of the stacks of one report. The names of a frame are worked out once.
 pub(super) struct KeyReader<'n> {
     names: &'n mut Names,
-    of_frames: HashMap<FramePlace, Box<[u32]>>,
+    of_frames: HashMap<FrameId, Box<[u32]>>,
 }
-
-/// Where the two things lie that say what a frame is called.
-type FramePlace = (*const Symbolized, Option<*const ModuleFacts>);
 
 impl<'n> KeyReader<'n> {
     pub(super) fn new(names: &'n mut Names) -> Self {
@@ -169,11 +164,10 @@ impl<'n> KeyReader<'n> {
         }
     }
 
-    pub(super) fn key(&mut self, stack: &Stack) -> Key {
-        let mut numbers = vec![self.names.number(&printable(&stack.allocator))];
-        for frame in without_start(&stack.frames) {
-            let module = frame.at.place.as_ref().map(|(module, _)| Arc::as_ptr(module));
-            let known = self.of_frames.entry((Arc::as_ptr(&frame.names), module));
+    pub(super) fn key(&mut self, stack: StackRef<'_>) -> Key {
+        let mut numbers = vec![self.names.number(&printable(stack.allocator()))];
+        for frame in without_start(stack) {
+            let known = self.of_frames.entry(frame.id());
             let of_frame = known.or_insert_with(|| {
                 let names = names_of(frame).into_iter();
                 names
@@ -194,18 +188,17 @@ impl<'n> KeyReader<'n> {
 
 /// The names of a frame's functions, inlined ones first, each with whether it passes allocations on; the module in brackets
 /// where there is no name.
-fn names_of(frame: &Frame) -> Vec<(String, bool)> {
+fn names_of(frame: FrameRef<'_>) -> Vec<(String, bool)> {
     let plumbing = plumbing(frame);
-    let inlined = frame.names.inlined.iter().zip(&plumbing);
-    let inlined =
-        inlined.filter_map(|(inlined, &is_plumbing)| Some((inlined.symbol.as_deref()?, is_plumbing)));
+    let inlined = frame.inlined().zip(&plumbing);
+    let inlined = inlined.filter_map(|(inlined, &is_plumbing)| Some((inlined.symbol?, is_plumbing)));
     let mut names: Vec<_> = inlined
         .map(|(name, is_plumbing)| (plain(name), is_plumbing))
         .collect();
-    let own = match &frame.names.symbol {
-        Some(symbol) => plain(&symbol.name),
-        None => match &frame.at.place {
-            Some((module, _)) => printable(&format!("[{}]", base_name(&module.path))),
+    let own = match frame.function() {
+        Some(name) => plain(name),
+        None => match frame.module() {
+            Some(module) => printable(&format!("[{}]", module.file_name())),
             None => "[unknown]".to_owned(),
         },
     };
@@ -225,35 +218,25 @@ pub(super) fn plain(name: &str) -> String {
 }
 
 /// Frames without those that every program begins with; all, if there are no others.
-pub(super) fn without_start(frames: &[Frame]) -> &[Frame] {
+pub(super) fn without_start(stack: StackRef<'_>) -> impl Iterator<Item = FrameRef<'_>> {
+    let all = stack.frames().len();
     // The caller of `__libc_start_main` is `_start`, with or without its name.
-    let frames = match frames {
-        [rest @ .., called, _]
-            if symbol(called).is_some_and(|name| name.starts_with("__libc_start_main")) =>
-        {
-            &frames[..=rest.len()]
-        }
-        frames => frames,
-    };
-    match frames.iter().rposition(|frame| !is_start(frame)) {
-        Some(last) => &frames[..=last],
-        None => frames,
-    }
+    let called = all.checked_sub(2).and_then(|called| stack.frames().nth(called));
+    let is_last_start =
+        called.is_some_and(|frame| is_function(frame, |name| name.starts_with("__libc_start_main")));
+    let most = all - usize::from(is_last_start);
+    let frames = stack.frames().take(most).zip(1..);
+    let own = frames.filter(|&(frame, _)| !is_start(frame)).last();
+    stack.frames().take(own.map_or(most, |(_, number)| number))
 }
 
-fn symbol(frame: &Frame) -> Option<&str> {
-    let symbol = frame.names.symbol.as_ref();
-    symbol.map(|symbol| symbol.name.as_str())
+fn is_function(frame: FrameRef<'_>, is: impl Fn(&str) -> bool) -> bool {
+    frame.function().is_some_and(is)
 }
 
-fn is_start(frame: &Frame) -> bool {
-    let module = frame.at.place.as_ref().map(|(module, _)| base_name(&module.path));
+fn is_start(frame: FrameRef<'_>) -> bool {
+    let module = frame.module().map(|module| module.file_name());
     let is_start_module =
         module.is_some_and(|name| START_MODULES.iter().any(|start| name.starts_with(start)));
-    is_start_module || symbol(frame).is_some_and(|name| START_FUNCTIONS.contains(&name))
-}
-
-fn base_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    name.to_string_lossy().into_owned()
+    is_start_module || is_function(frame, |name| START_FUNCTIONS.contains(&name))
 }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use super::input::{InputError, Lines};
 use super::pattern::Pattern;
-use crate::model::{Frame, ModuleFacts, Report, Stack, Suppression};
-use crate::model::{Symbolized, abbreviated};
+use crate::model::abbreviated;
+use crate::model::{FrameId, FrameRef, Report, StackRef, Suppression};
 use crate::report::printable;
 
 /// The only kind of rule that is about leaks.
@@ -88,11 +88,7 @@ impl Suppressions {
     /// Says of each stack which rule suppresses it: the first that matches in the innermost frame where any does.
     pub(super) fn mark(&self, report: &mut Report) {
         let mut matcher = Matcher::new(&self.0);
-        let marks: Vec<_> = report
-            .stacks
-            .iter()
-            .map(|stack| matcher.of_stack(stack))
-            .collect();
+        let marks: Vec<_> = report.stacks().map(|stack| matcher.of_stack(stack)).collect();
         for (stack, mark) in report.stacks.iter_mut().zip(marks) {
             stack.suppressed_by = mark
                 .and_then(|rule| self.0.get(rule))
@@ -101,66 +97,53 @@ impl Suppressions {
     }
 }
 
-/// Finds rules, and remembers which those of frames are: a report's stacks have most of their frames in common.
-///
-/// What is remembered is found by where it lies in memory, hence only as long as the report is borrowed.
+/// Finds rules, and remembers those of a report's frames: its stacks have most of them in common.
 struct Matcher<'a> {
     rules: &'a [Rule],
-    of_modules: HashMap<*const ModuleFacts, Option<usize>>,
-    of_names: HashMap<*const Symbolized, Option<usize>>,
+    known: HashMap<FrameId, Option<usize>>,
 }
 
 impl<'a> Matcher<'a> {
     fn new(rules: &'a [Rule]) -> Self {
         Self {
             rules,
-            of_modules: HashMap::new(),
-            of_names: HashMap::new(),
+            known: HashMap::new(),
         }
     }
 
-    fn of_stack(&mut self, stack: &Stack) -> Option<usize> {
-        let is_new = |frame: &&Frame| symbol(frame).is_some_and(|name| name.starts_with("operator new"));
-        let of_new = stack.frames.iter().take_while(is_new).count();
-        let (of_new, frames) = stack.frames.split_at(of_new);
-        let names = [&*stack.allocator]
+    fn of_stack(&mut self, stack: StackRef<'_>) -> Option<usize> {
+        let is_new = |frame: &FrameRef<'_>| {
+            frame
+                .function()
+                .is_some_and(|name| name.starts_with("operator new"))
+        };
+        let of_new = stack.frames().take_while(is_new);
+        let names = [stack.allocator()]
             .into_iter()
-            .chain(of_new.iter().filter_map(symbol));
+            .chain(of_new.clone().filter_map(FrameRef::function));
         let rule = names.into_iter().find_map(|name| self.of_function(name));
-        rule.or_else(|| frames.iter().find_map(|frame| self.of_frame(frame)))
+        let mut frames = stack.frames().skip(of_new.count());
+        rule.or_else(|| frames.find_map(|frame| self.of_frame(frame)))
     }
 
-    fn of_frame(&mut self, frame: &Frame) -> Option<usize> {
-        let module = frame.at.place.as_ref().map(|(module, _)| module);
-        let of_module = module.and_then(|module| match self.of_modules.get(&Arc::as_ptr(module)) {
-            Some(&known) => known,
-            None => {
-                let rule = self.of_text(&module.path.to_string_lossy());
-                self.of_modules.insert(Arc::as_ptr(module), rule);
-                rule
-            }
-        });
-        of_module.or_else(|| match self.of_names.get(&Arc::as_ptr(&frame.names)) {
-            Some(&known) => known,
-            None => {
-                let rule = self.of_names(&frame.names);
-                self.of_names.insert(Arc::as_ptr(&frame.names), rule);
-                rule
-            }
-        })
+    fn of_frame(&mut self, frame: FrameRef<'_>) -> Option<usize> {
+        if let Some(&known) = self.known.get(&frame.id()) {
+            return known;
+        }
+        let of_module = frame.module().and_then(|module| self.of_text(module.path()));
+        let rule = of_module.or_else(|| self.of_names(frame));
+        self.known.insert(frame.id(), rule);
+        rule
     }
 
     /// Functions and files, innermost first.
-    fn of_names(&self, names: &Symbolized) -> Option<usize> {
-        let inlined = names.inlined.iter();
-        let inlined = inlined.map(|inlined| (inlined.symbol.as_deref(), inlined.file.as_deref()));
-        let symbol = names.symbol.as_ref().map(|symbol| symbol.name.as_str());
-        inlined
-            .chain([(symbol, names.file.as_deref())])
-            .find_map(|(function, file)| {
-                let of_function = function.and_then(|name| self.of_function(name));
-                of_function.or_else(|| self.of_text(file?))
-            })
+    fn of_names(&self, frame: FrameRef<'_>) -> Option<usize> {
+        let inlined = frame.inlined().map(|inlined| (inlined.symbol, inlined.file));
+        let mut functions = inlined.chain([(frame.function(), frame.file())]);
+        functions.find_map(|(function, file)| {
+            let of_function = function.and_then(|name| self.of_function(name));
+            of_function.or_else(|| self.of_text(file?))
+        })
     }
 
     /// Of a function's name, by either of its forms; each is a name of its own, with a begin and an end.
@@ -177,9 +160,4 @@ impl<'a> Matcher<'a> {
     fn of_text(&self, text: &str) -> Option<usize> {
         self.rules.iter().position(|rule| rule.pattern.matches(text))
     }
-}
-
-fn symbol(frame: &Frame) -> Option<&str> {
-    let symbol = frame.names.symbol.as_ref();
-    symbol.map(|symbol| symbol.name.as_str())
 }

@@ -11,7 +11,7 @@ use unwind_tables::walk::End;
 
 use super::*;
 use crate::model::{InstanceEnd, Losses, Spread};
-use fixture::{frame, report, stack, target};
+use fixture::{frame, framed, report, stack, target};
 
 /// A consumer that keeps what it is given.
 #[derive(Default)]
@@ -363,8 +363,9 @@ fn baselines() {
 #[test]
 fn sites_survive_other_builds() {
     let mut names = Names::default();
-    let mut key = |stack: &crate::model::Stack| {
-        let key = site::KeyReader::new(&mut names).key(stack);
+    let mut key = |stack: crate::model::Stack| {
+        let report = report(vec![stack]);
+        let key = site::KeyReader::new(&mut names).key(report.stack(&report.stacks[0]));
         names.of(&key).map(str::to_owned).collect::<Vec<_>>()
     };
     let plain = ["malloc", "f(int)", "walk", "main"];
@@ -381,28 +382,22 @@ fn sites_survive_other_builds() {
         &["f(int)", "walk.constprop.0.isra.0", "main.cold", "_start"],
         &["f(int)", "walk", "main", "__libc_start_main", ""],
     ] {
-        assert_eq!(key(&stack(frames, 1, 1)), plain);
+        assert_eq!(key(stack(frames, 1, 1)), plain);
     }
-    let inlined = crate::model::Stack {
-        frames: vec![
-            frame("walk", Some("f(int)"), "/bin/p", None),
-            frame("main", None, "/bin/p", None),
-            frame("", None, "/usr/lib/libc.so.6", None),
-        ],
-        ..stack(&[], 1, 1)
-    };
-    assert_eq!(key(&inlined), plain);
+    let inlined = vec![
+        frame("walk", Some("f(int)"), "/bin/p", None),
+        frame("main", None, "/bin/p", None),
+        frame("", None, "/usr/lib/libc.so.6", None),
+    ];
+    assert_eq!(key(framed(inlined)), plain);
     // Where there is nothing else, all of it; what has no name is its module.
-    assert_eq!(key(&stack(&["_start"], 1, 1)), ["malloc", "_start"]);
-    let unnamed = crate::model::Stack {
-        frames: vec![
-            frame("", None, "/usr/lib/libx.so.1", None),
-            frame("  ", None, "/bin/p", None),
-        ],
-        ..stack(&[], 1, 1)
-    };
-    assert_eq!(key(&unnamed), ["malloc", "[libx.so.1]", "[unknown]"]);
-    assert_eq!(key(&stack(&["malloc", "malloc"], 1, 1)), ["malloc", "malloc"]);
+    assert_eq!(key(stack(&["_start"], 1, 1)), ["malloc", "_start"]);
+    let unnamed = vec![
+        frame("", None, "/usr/lib/libx.so.1", None),
+        frame("  ", None, "/bin/p", None),
+    ];
+    assert_eq!(key(framed(unnamed)), ["malloc", "[libx.so.1]", "[unknown]"]);
+    assert_eq!(key(stack(&["malloc", "malloc"], 1, 1)), ["malloc", "malloc"]);
 }
 
 /// What is exceeded weighs more than what cannot be told, and that more than nothing.

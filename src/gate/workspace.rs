@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-use crate::model::Frame;
+use crate::model::StackRef;
 use crate::report::printable;
 
 /// A line of the user's.
@@ -42,14 +42,13 @@ impl Workspace {
         }
     }
 
-    /// The innermost line of the frames that is in a file of the tree.
-    pub(super) fn locate(&mut self, frames: &[Frame]) -> Option<Source> {
-        frames.iter().find_map(|frame| {
-            let names = &frame.names;
-            let inlined = names.inlined.iter().map(|inlined| (&inlined.file, inlined.line));
-            let mut lines = inlined.chain([(&names.file, names.line)]);
+    /// The innermost line of a stack's frames that is in a file of the tree.
+    pub(super) fn locate(&mut self, stack: StackRef<'_>) -> Option<Source> {
+        stack.frames().find_map(|frame| {
+            let inlined = frame.inlined().map(|inlined| (inlined.file, inlined.line));
+            let mut lines = inlined.chain([(frame.file(), frame.line())]);
             lines.find_map(|(file, line)| {
-                let (file, line) = (self.file(file.as_deref()?)?, line?);
+                let (file, line) = (self.file(file?)?, line?);
                 Some(Source { file, line })
             })
         })

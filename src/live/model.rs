@@ -12,7 +12,7 @@ use super::messages::Message;
 use super::sample::{Order, Sample, Site};
 use super::stack::StackText;
 use super::trend::Trends;
-use crate::model::Unit;
+use crate::model::{SiteKey, Unit};
 pub(super) use keys::HELP;
 
 /// What the user asks for that is not the view's.
@@ -122,7 +122,7 @@ pub(super) struct Model {
     /// The sites shown, by their place in the sample.
     listed: Vec<usize>,
     /// The site that the user moved to; without one, the first.
-    selected: Option<u64>,
+    selected: Option<SiteKey>,
     /// Where it was in the list.
     row: usize,
     /// Lines and columns of the stack that are out of sight.

@@ -11,8 +11,10 @@ use unwind_tables::walk::{End, Unwind};
 
 use super::text::{printable, short_count};
 use crate::model::leak::Suspicion;
-use crate::model::{Amount, Estimate, InstanceEnd, Losses, NameStyle, Sampling};
-use crate::model::{Frame, Report, Stack, TargetFacts, TimeOfDay, Unit};
+use crate::model::{
+    Amount, Dictionary, Estimate, InstanceEnd, Losses, NameStyle, PathId, Sampling, SiteKey, StackRef,
+};
+use crate::model::{Report, TargetFacts, TimeOfDay, Unit};
 use crate::report::owner::title;
 use crate::report::{counted, end_of, explain, percent, share, short_size, via, whole};
 
@@ -75,7 +77,7 @@ impl Net {
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     /// The same in each report.
-    pub(super) key: u64,
+    pub(super) key: SiteKey,
     pub(super) pid: u32,
     pub(super) ended: Option<InstanceEnd>,
     /// The function that it is called by; printable.
@@ -97,7 +99,7 @@ pub(super) struct Site {
     pub(super) is_cut: bool,
     /// How the stack ended, and what can be done about it if it is not complete; printable.
     pub(super) end_lines: Vec<String>,
-    pub(super) frames: Arc<[Frame]>,
+    pub(super) path: Option<PathId>,
 }
 
 impl Site {
@@ -148,6 +150,8 @@ impl Ranked {
 /// A report, as far as it is shown.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
+    /// The frames of its sites.
+    pub(super) dictionary: Arc<Dictionary>,
     pub(super) elapsed: Duration,
     /// Time since the last report, or the attach.
     pub(super) since_last: Duration,
@@ -196,6 +200,7 @@ impl Sample {
         let compared = &report.compared;
         let (completeness, is_complete) = completeness(report);
         Self {
+            dictionary: Arc::clone(&report.dictionary),
             elapsed: report.elapsed,
             since_last: compared.since_last,
             marked: compared.marked.map(|time| (time, compared.since_baseline)),
@@ -214,7 +219,7 @@ impl Sample {
             completeness,
             is_complete,
             sampling: sampling(report.sampling),
-            sites: sites.map(|(stack, _)| site(stack, report)).collect(),
+            sites: sites.map(|(&stack, _)| site(stack, report)).collect(),
             holders: holders.count() as u64,
             unlisted: (suspects.len() - kept.len()) as u64,
         }
@@ -227,12 +232,12 @@ impl Sample {
 }
 
 /// The numbers of the stacks that are among the first in any order.
-fn most_important(suspects: &[&Stack], report: &Report) -> HashSet<usize> {
-    let measure = |stack: &&Stack| {
+fn most_important(suspects: &[StackRef<'_>], report: &Report) -> HashSet<usize> {
+    let measure = |stack: &StackRef<'_>| {
         let ranked = Ranked {
             shown: stack.shown(),
             allocated: stack.allocated.amount,
-            growth: growth(stack, report),
+            growth: growth(*stack, report),
             suspicion: stack.recent.suspicion.unwrap_or_default(),
         };
         (stack.ended.is_some(), ranked)
@@ -257,7 +262,7 @@ fn most_important(suspects: &[&Stack], report: &Report) -> HashSet<usize> {
     kept
 }
 
-fn growth(stack: &Stack, report: &Report) -> Net {
+fn growth(stack: StackRef<'_>, report: &Report) -> Net {
     let change = match report.compared.marked {
         Some(_) => &stack.recent.since_baseline,
         None => &stack.recent.since_last,
@@ -268,7 +273,7 @@ fn growth(stack: &Stack, report: &Report) -> Net {
     }
 }
 
-fn site(stack: &Stack, report: &Report) -> Site {
+fn site(stack: StackRef<'_>, report: &Report) -> Site {
     let Estimate { amount, spread } = stack.shown_estimate();
     Site {
         key: stack.key(),
@@ -284,15 +289,15 @@ fn site(stack: &Stack, report: &Report) -> Site {
         suspicion: stack.recent.suspicion.unwrap_or_default(),
         error: (report.sampling != Sampling::All).then(|| whole(spread.standard_error().bytes)),
         end: stack.end,
-        is_cut: stack.is_cut(report.depth),
-        end_lines: end_lines(stack, report.depth),
-        frames: stack.frames.as_slice().into(),
+        is_cut: stack.is_cut(),
+        end_lines: end_lines(stack),
+        path: stack.path,
     }
 }
 
-fn end_lines(stack: &Stack, depth: Option<usize>) -> Vec<String> {
-    let end = format!("end: {}", end_of(stack, depth));
-    let advice = match stack.is_cut(depth) {
+fn end_lines(stack: StackRef<'_>) -> Vec<String> {
+    let end = format!("end: {}", end_of(stack));
+    let advice = match stack.is_cut() {
         true => "",
         false => explain(stack.end).advice,
     };

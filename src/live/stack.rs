@@ -6,7 +6,7 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::sample::{Sample, Site};
 use super::text::{amount, printable, width};
-use crate::model::Frame;
+use crate::model::FrameRef;
 use crate::model::{InstanceEnd, NameStyle};
 use crate::report::owner::function;
 use crate::report::short_size;
@@ -36,7 +36,8 @@ impl StackText {
         let mut lines = vec![(Kind::Facts, facts(site, sample))];
         let unwind = sample.map_or(Unwind::Dwarf, |sample| sample.unwind);
         let names = sample.map_or_else(NameStyle::default, |sample| sample.names);
-        for frame in &site.frames[..] {
+        let frames = sample.map(|sample| sample.dictionary.frames(site.path));
+        for frame in frames.into_iter().flatten() {
             lines.extend(inlined_lines(frame, names));
             lines.push((Kind::Frame, frame_line(frame, unwind, names)));
         }
@@ -80,23 +81,23 @@ fn facts(site: &Site, sample: Option<&Sample>) -> String {
     facts.join(", ")
 }
 
-fn frame_line(frame: &Frame, unwind: Unwind, names: NameStyle) -> String {
+fn frame_line(frame: FrameRef<'_>, unwind: Unwind, names: NameStyle) -> String {
     // Where the user asked for frame pointers, the mark would be on each frame.
     let mark = match (frame.found_by, unwind) {
         (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
         (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
     };
-    let source = source(frame.names.file.as_deref(), frame.names.line);
+    let source = source(frame.file(), frame.line());
     let name = function(frame);
     let name = names.show(&name);
     printable(&format!("{name}{}{source}{mark}", module(frame)))
 }
 
 /// Innermost first.
-fn inlined_lines(frame: &Frame, names: NameStyle) -> impl Iterator<Item = (Kind, String)> {
-    frame.names.inlined.iter().map(move |inlined| {
-        let name = names.show(inlined.symbol.as_deref().unwrap_or("[unknown]"));
-        let source = source(inlined.file.as_deref(), inlined.line);
+fn inlined_lines(frame: FrameRef<'_>, names: NameStyle) -> impl Iterator<Item = (Kind, String)> {
+    frame.inlined().map(move |inlined| {
+        let name = names.show(inlined.symbol.unwrap_or("[unknown]"));
+        let source = source(inlined.file, inlined.line);
         (
             Kind::Inlined,
             printable(&format!("{name} (inlined){}{source}", module(frame))),
@@ -104,9 +105,9 @@ fn inlined_lines(frame: &Frame, names: NameStyle) -> impl Iterator<Item = (Kind,
     })
 }
 
-fn module(frame: &Frame) -> String {
-    let place = frame.at.place.as_ref();
-    place.map_or_else(String::new, |(module, _)| format!(" [{}]", module.basename()))
+fn module(frame: FrameRef<'_>) -> String {
+    let module = frame.module();
+    module.map_or_else(String::new, |module| format!(" [{}]", module.basename()))
 }
 
 fn source(file: Option<&str>, line: Option<u32>) -> String {

@@ -11,7 +11,7 @@ use super::summary;
 use crate::model::leak::{Change, Completeness};
 use crate::model::{Amount, Events, InstanceEnd, Losses, Overhead, Sampling};
 use crate::model::{Compared, Report, Stack, StackRecent, TargetFacts};
-use crate::report::made::{frame, stack};
+use crate::report::made::{self, frame, stack};
 
 /// A stack of one function, which holds so many bytes in blocks of ten and grew by a tenth of that.
 pub(super) fn holding(function: &str, bytes: u64) -> Stack {
@@ -93,15 +93,17 @@ pub(super) fn sample(stacks: &[(&str, u64)]) -> Sample {
 fn sites_stay_the_same() {
     let key = |stack: Stack| Sample::of(&report(vec![stack])).sites[0].key;
     let site = || holding("grow", 100);
-    let mut moved = holding("grow", 50);
-    moved.frames[0].at.pc = Avma::new(0x5500_0000_0000);
+    let moved = holding("grow", 50);
+    let mut frames = made::frames(&moved);
+    frames[0] = made::changed(frames[0], |frame| frame.at.pc = Avma::new(0x5500_0000_0000));
+    let moved = made::with_frames(moved, frames);
     assert_eq!(key(site()), key(moved));
     let of_other = |stack: Stack| key(stack) != key(site());
-    let mut elsewhere = site();
-    elsewhere.frames.pop();
-    assert!(of_other(elsewhere));
+    let mut frames = made::frames(&site());
+    frames.pop();
+    assert!(of_other(made::with_frames(site(), frames)));
     assert!(of_other(Stack {
-        allocator: "calloc".into(),
+        allocator: made::allocator("calloc"),
         ..site()
     }));
     assert!(of_other(Stack {

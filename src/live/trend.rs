@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::sample::Sample;
-use crate::model::Amount;
 use crate::model::Unit;
+use crate::model::{Amount, SiteKey};
 
 /// Points that are remembered of each site.
 pub(super) const POINTS: usize = 120;
@@ -18,7 +18,7 @@ pub(super) struct Trends {
     /// How many samples there were.
     samples: usize,
     /// The newest point last; it is the last sample's.
-    sites: HashMap<u64, VecDeque<Amount>>,
+    sites: HashMap<SiteKey, VecDeque<Amount>>,
 }
 
 impl Trends {
@@ -38,7 +38,7 @@ impl Trends {
 
     /// The last points of a site in `width` characters, the newest last. Of points that share a character, the largest is
     /// shown.
-    pub(super) fn line(&self, site: u64, unit: Unit, width: usize) -> String {
+    pub(super) fn line(&self, site: SiteKey, unit: Unit, width: usize) -> String {
         let Some(points) = self.sites.get(&site).filter(|_| width > 0) else {
             return " ".repeat(width);
         };
@@ -82,9 +82,9 @@ mod tests {
     use crate::live::tests::sample;
 
     /// Feeds what one site holds, report by report.
-    fn trends(values: impl IntoIterator<Item = u64>) -> (Trends, u64) {
+    fn trends(values: impl IntoIterator<Item = u64>) -> (Trends, SiteKey) {
         let mut trends = Trends::default();
-        let mut key = 0;
+        let mut key = sample(&[("site", 0)]).sites[0].key;
         for bytes in values {
             let sample = sample(&[("site", bytes)]);
             key = sample.sites[0].key;
@@ -128,8 +128,9 @@ mod tests {
         assert!(seen_at.iter().all(Option::is_some), "{seen_at:?}");
         assert!(seen_at.windows(2).all(|pair| pair[1] <= pair[0]), "{seen_at:?}");
         assert_eq!(seen_at.windows(2).filter(|pair| pair[1] < pair[0]).count(), 10);
-        assert_eq!(trends.line(0, Unit::Bytes, 3), "   ");
-        assert_eq!(trends.line(0, Unit::Bytes, 0), "");
+        let other = sample(&[("other", 1)]).sites[0].key;
+        assert_eq!(trends.line(other, Unit::Bytes, 3), "   ");
+        assert_eq!(trends.line(other, Unit::Bytes, 0), "");
     }
 
     /// What is remembered is bounded in time, and to the sites of the last sample.

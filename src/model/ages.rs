@@ -4,6 +4,7 @@ use std::ops::Add;
 use std::time::Duration;
 
 use super::{Estimate, WeightedAmount};
+use serde::{Deserialize, Serialize};
 
 /// The classes' upper bounds, each of which belongs to the next class; the last class has none.
 pub const AGE_BOUNDS: [Duration; 6] = [
@@ -16,7 +17,7 @@ pub const AGE_BOUNDS: [Duration; 6] = [
 ];
 
 /// Blocks by age.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ages<A = Estimate>([A; AGE_BOUNDS.len() + 1]);
 
 impl<A: Copy + Add<Output = A>> Ages<A> {

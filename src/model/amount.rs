@@ -3,8 +3,9 @@
 use std::iter::Sum;
 use std::ops::Add;
 
+use serde::{Deserialize, Serialize};
 /// A number of blocks and the bytes that were asked for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Amount {
     /// Bytes.
     pub bytes: u64,
@@ -42,7 +43,7 @@ impl Sum for Amount {
 }
 
 /// What an estimated [`Amount`] rests on. All zero for one that is exact.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spread {
     /// Blocks that were recorded and stand for all.
     pub recorded: u64,
@@ -107,12 +108,18 @@ impl Sum for Spread {
 }
 
 /// An amount and, if it is estimated, how far it can be off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Estimate {
     /// The amount.
     pub amount: Amount,
     /// How far it can be off.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub spread: Spread,
+}
+
+/// True for what a recording leaves out: exact amounts have no spread.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Estimate {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use unwind_tables::addr::Avma;
 
 use super::Weight;
 
 /// A block in a list.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ListedBlock {
     /// Where it begins.
     pub address: Avma,
@@ -20,10 +21,18 @@ pub struct ListedBlock {
 }
 
 /// The blocks of a stack, the largest first, those of one size by their addresses.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockList {
     /// Those that there was room for.
     pub listed: Vec<ListedBlock>,
     /// How many more were found.
     pub left_out: u64,
+}
+
+impl BlockList {
+    /// Adds the blocks of a list that follows.
+    pub fn append(&mut self, other: Self) {
+        self.listed.extend(other.listed);
+        self.left_out = self.left_out.saturating_add(other.left_out);
+    }
 }

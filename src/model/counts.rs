@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::Amount;
+use serde::{Deserialize, Serialize};
 
 /// Counts of calls since tracing began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     /// Blocks allocated, those that were lost included.
     pub allocations: u64,
@@ -30,7 +31,7 @@ pub struct Events {
 }
 
 /// What was not recorded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     /// Blocks that are in no stack's totals.
     pub blocks: u64,

@@ -1,11 +1,14 @@
 //! Instances: what runs in a process between two execs.
 
+use serde::{Deserialize, Serialize};
 /// How an instance ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InstanceEnd {
     /// The process exited, or was killed.
     Exited,
     /// The process executed another program, which is another instance.
+    #[serde(rename = "exec")]
     Execed,
 }
 

@@ -1,9 +1,10 @@
 //! What is known of the kernel, where its own allocations were traced.
 
 use super::{Amount, Name};
+use serde::{Deserialize, Serialize};
 
 /// The kernel that was traced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFacts {
     /// Its version.
     pub release: String,
@@ -12,7 +13,7 @@ pub struct KernelFacts {
 }
 
 /// The totals of one of the kernel's allocators.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindTotals {
     /// Its name, as stacks have it.
     pub allocator: Name,

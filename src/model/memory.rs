@@ -1,7 +1,8 @@
 //! A process's resident memory.
 
+use serde::{Deserialize, Serialize};
 /// The parts of a process's resident memory, in bytes. All but `not_resident` add up to `rss`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
     /// All of it.
     pub rss: u64,

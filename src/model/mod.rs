@@ -4,9 +4,11 @@ mod ages;
 mod amount;
 mod blocks;
 mod counts;
+pub mod dictionary;
 mod instance;
 mod kernel;
 pub mod leak;
+mod location;
 mod memory;
 mod names;
 mod overhead;
@@ -25,9 +27,13 @@ pub use ages::{AGE_BOUNDS, Ages, StackBlocks};
 pub use amount::{Amount, Estimate, Spread, StandardError};
 pub use blocks::{BlockList, ListedBlock};
 pub use counts::{Events, Losses};
+pub use dictionary::{
+    Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,
+};
 pub use instance::InstanceEnd;
 pub use kernel::{KernelFacts, KindTotals};
 pub use leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
+pub use location::{CodeSegment, Location, Module, Place, TableFacts};
 pub use memory::Parts;
 pub use names::{NameStyle, abbreviated};
 pub(crate) use overhead::ratio;
@@ -36,8 +42,7 @@ pub use quantity::{Measure, Quantity, Unit};
 pub use region::RegionKind;
 pub(crate) use report::unix_nanoseconds;
 pub use report::{
-    CodeSegment, Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, Suppression, TableFacts,
-    TargetFacts, TimeOfDay,
+    Compared, Report, SiteId, SiteKey, Stack, StackRecent, StackRef, Suppression, TargetFacts, TimeOfDay,
 };
 pub use sampling::Sampling;
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};

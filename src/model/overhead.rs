@@ -1,7 +1,9 @@
 //! What tracing costs the target, in CPU time.
 
+use serde::{Deserialize, Serialize};
 /// A program of probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProbeProgram {
     /// Entry and return of functions that allocate, in one.
     Session,
@@ -32,7 +34,7 @@ impl ProbeProgram {
 }
 
 /// Nanoseconds that a probe takes besides its program.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traps {
     /// At an instruction that the kernel emulates.
     pub emulated: f64,
@@ -45,7 +47,7 @@ pub struct Traps {
 }
 
 /// What a program took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgramTime {
     /// Runs, as far as they are known.
     pub runs: f64,
@@ -61,7 +63,7 @@ impl ProgramTime {
 }
 
 /// What tracing took, in some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
     /// The time.
     pub seconds: f64,
@@ -114,7 +116,7 @@ impl Spent {
 }
 
 /// What a report says of the cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overhead {
     /// Since the attach.
     pub spent: Spent,
@@ -129,7 +131,7 @@ pub struct Overhead {
 }
 
 /// How the distance between chosen bytes went.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Governed {
     /// What was allowed, as a share of one CPU.
     pub limit: f64,

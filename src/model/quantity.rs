@@ -1,9 +1,11 @@
 //! The one number that a flame graph has for each stack.
 
-use super::{Amount, Change, Report, Spread, Stack};
+use super::{Amount, Change, Spread, StackRef};
+use serde::{Deserialize, Serialize};
 
 /// What of a stack is measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// What it holds: allocated, not freed, and not young.
     #[default]
@@ -16,7 +18,8 @@ pub enum Measure {
 }
 
 /// What it is measured in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Bytes.
     #[default]
@@ -44,7 +47,7 @@ impl Unit {
 }
 
 /// A measure in a unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quantity {
     /// What is measured.
     pub measure: Measure,
@@ -54,22 +57,22 @@ pub struct Quantity {
 
 impl Quantity {
     /// How much of it a stack has.
-    pub fn of(self, stack: &Stack, report: &Report) -> u64 {
+    pub fn of(self, stack: StackRef<'_>) -> u64 {
         let Self { measure, unit } = self;
         match (measure, unit) {
             (Measure::Outstanding, _) => unit.of(stack.shown()),
             (Measure::Allocated, _) => unit.of(stack.allocated.amount),
-            (Measure::Growth, Unit::Bytes) => positive(report.growth(stack).net_bytes()),
-            (Measure::Growth, Unit::Blocks) => positive(report.growth(stack).net_blocks()),
+            (Measure::Growth, Unit::Bytes) => positive(stack.growth().net_bytes()),
+            (Measure::Growth, Unit::Blocks) => positive(stack.growth().net_blocks()),
         }
     }
 
     /// How far that can be off, when it is estimated.
-    pub(crate) fn spread_of(self, stack: &Stack, report: &Report) -> Spread {
+    pub(crate) fn spread_of(self, stack: StackRef<'_>) -> Spread {
         match self.measure {
             Measure::Outstanding => stack.shown_estimate().spread,
             Measure::Allocated => stack.allocated.spread,
-            Measure::Growth => report.growth(stack).net_spread(),
+            Measure::Growth => stack.growth().net_spread(),
         }
     }
 }
@@ -78,12 +81,12 @@ fn positive(net: i64) -> u64 {
     u64::try_from(net).unwrap_or(0)
 }
 
-impl Report {
-    /// What came and went of a stack since the mark, or without one since the last report.
-    fn growth<'a>(&self, stack: &'a Stack) -> &'a Change {
-        match self.compared.marked {
-            Some(_) => &stack.recent.since_baseline,
-            None => &stack.recent.since_last,
+impl StackRef<'_> {
+    /// Net growth of a stack since the mark, or without one since the last report.
+    fn growth(&self) -> &Change {
+        match self.report().compared.marked {
+            Some(_) => &self.recent.since_baseline,
+            None => &self.recent.since_last,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Mappings.
 
+use serde::{Deserialize, Serialize};
 /// What a mapping is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RegionKind {
     /// Private memory of no file.
     Anonymous,

@@ -1,26 +1,25 @@
 //! One report: plain data that holds everything any format needs.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Range;
-use std::path::PathBuf;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
-use unwind_tables::Coverage;
-use unwind_tables::addr::{Avma, FileOffset, Svma};
-use unwind_tables::coverage::RuleKind;
-use unwind_tables::walk::{End, FoundBy, Unwind};
+use unwind_tables::walk::{End, Unwind};
 
+use super::amount::is_default;
+use super::dictionary::{Frames, Renumbering};
 use super::{
-    Ages, Amount, BlockList, Change, Completeness, EndGroup, Estimate, Events, InstanceEnd, KernelFacts,
-    Losses, ModuleSteps, Name, NameStyle, Order, Overhead, OwnMemory, Parts, Quantity, RegionKind, Sampling,
-    Suspicion, Symbolized,
+    Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, InstanceEnd,
+    KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory,
+    Parts, PathId, Quantity, RegionKind, Sampling, Suspicion, TextId,
 };
 
 /// Everything one report says.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Local time at which the totals were read.
     pub time: TimeOfDay,
@@ -33,6 +32,7 @@ pub struct Report {
     /// How many stacks formats for people show.
     pub top: usize,
     /// How formats for people write names; not recorded.
+    #[serde(skip)]
     pub names: NameStyle,
     /// What formats that have one number for each stack show.
     pub quantity: Quantity,
@@ -44,7 +44,11 @@ pub struct Report {
     pub compared: Compared,
     /// The order of stacks, if the user chose one.
     pub order: Option<Order>,
+    /// The texts, modules and frames of its stacks.
+    #[serde(skip)]
+    pub dictionary: Arc<Dictionary>,
     /// Every stack that allocated, in that order, else those that hold most first; those of ended instances last.
+    #[serde(skip)]
     pub stacks: Vec<Stack>,
     /// Which allocations were recorded; if not all, then amounts are estimates.
     pub sampling: Sampling,
@@ -55,9 +59,9 @@ pub struct Report {
     /// How far the stacks can be trusted.
     pub completeness: Completeness,
     /// Where incomplete stacks ended, most allocations first.
-    pub ends: Vec<EndGroup<Arc<ModuleFacts>>>,
+    pub ends: Vec<EndGroup<ModuleId>>,
     /// How walks went on from the modules that they came through, most steps first.
-    pub steps: Vec<ModuleSteps<Arc<ModuleFacts>>>,
+    pub steps: Vec<ModuleSteps<ModuleId>>,
     /// What tracing costs, if that was looked at.
     pub overhead: Option<Overhead>,
     /// The kernel, where its own allocations were traced.
@@ -67,27 +71,77 @@ pub struct Report {
 }
 
 impl Report {
-    /// Stacks of what people are shown: what can be a leak as far as can be told and is not suppressed, and no block twice.
-    pub fn suspects(&self) -> impl Iterator<Item = &Stack> {
-        self.stacks.iter().filter(|stack| self.is_suspect(stack))
+    /// Every stack, in the report's order.
+    pub fn stacks(&self) -> impl ExactSizeIterator<Item = StackRef<'_>> + Clone {
+        self.stacks.iter().map(|stack| self.stack(stack))
     }
 
-    /// Whether people are shown this stack.
-    pub(crate) fn is_suspect(&self, stack: &Stack) -> bool {
-        let kernel = self.kernel.as_ref();
-        let holds_others = kernel.is_some_and(|kernel| kernel.holds_others(&stack.allocator));
-        let is_suspect = stack.kind.is_none_or(RegionKind::is_suspect) && stack.suppressed_by.is_none();
-        is_suspect && !holds_others
+    /// One of the report's stacks.
+    pub fn stack<'a>(&'a self, stack: &'a Stack) -> StackRef<'a> {
+        StackRef { report: self, stack }
     }
 
-    /// Those of them that hold anything that is not young, in the order asked for.
-    pub(crate) fn holders(&self) -> impl Iterator<Item = &Stack> {
+    /// Stacks that people are shown: what can be a leak as far as can be told and is not suppressed, and no block twice.
+    pub fn suspects(&self) -> impl Iterator<Item = StackRef<'_>> {
+        self.stacks().filter(|stack| stack.is_suspect())
+    }
+
+    /// Suspects that hold anything that is not young, in the order asked for.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = StackRef<'_>> {
         self.suspects().filter(|stack| stack.shown().blocks > 0)
+    }
+
+    /// The report without its stacks, by the numbers of another dictionary.
+    #[must_use]
+    pub fn heading(&self, numbers: &Renumbering) -> Self {
+        let renumbered = |module: Option<ModuleId>| module.map(|module| numbers.module(module));
+        let ends = self.ends.iter().map(|group| EndGroup {
+            module: renumbered(group.module),
+            ..group.clone()
+        });
+        let steps = self.steps.iter().map(|steps| ModuleSteps {
+            module: renumbered(steps.module),
+            ..*steps
+        });
+        Self {
+            dictionary: Arc::default(),
+            stacks: Vec::new(),
+            ends: ends.collect(),
+            steps: steps.collect(),
+            targets: self.targets.clone(),
+            losses: self.losses.clone(),
+            completeness: self.completeness.clone(),
+            kernel: self.kernel.clone(),
+            time: self.time,
+            read_at: self.read_at,
+            elapsed: self.elapsed,
+            unwind: self.unwind,
+            top: self.top,
+            names: self.names,
+            quantity: self.quantity,
+            depth: self.depth,
+            compared: self.compared,
+            order: self.order,
+            sampling: self.sampling,
+            events: self.events,
+            overhead: self.overhead,
+            own: self.own,
+        }
+    }
+
+    /// A module that the report refers to.
+    pub fn module(&self, module: ModuleId) -> ModuleRef<'_> {
+        self.dictionary.module(module)
+    }
+
+    /// The kernel's version, if the kernel was traced.
+    pub(crate) fn kernel_release(&self) -> Option<&str> {
+        Some(self.kernel.as_ref()?.release.as_str())
     }
 }
 
 /// A time of day.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeOfDay {
     /// 0 to 23.
     pub hour: u8,
@@ -110,7 +164,7 @@ pub(crate) fn unix_nanoseconds(time: SystemTime) -> u64 {
 }
 
 /// What ran in a traced process between two execs: an instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetFacts {
     /// Process id.
     pub pid: u32,
@@ -121,7 +175,7 @@ pub struct TargetFacts {
     /// Its name.
     pub comm: String,
     /// Its executable.
-    pub exe: Option<PathBuf>,
+    pub exe: Option<String>,
     /// How it ended, if it has.
     pub ended: Option<InstanceEnd>,
     /// Where its resident memory is; `None` once it has ended, or where that could not be read.
@@ -129,7 +183,7 @@ pub struct TargetFacts {
 }
 
 /// What a report's ages and changes are measured by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compared {
     /// Blocks younger than this are hidden from people; `None` if ages were not looked at.
     pub older: Option<Duration>,
@@ -144,32 +198,39 @@ pub struct Compared {
 }
 
 /// What a report says of a stack beyond its totals.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StackRecent {
     /// What of the outstanding is young, or was freed while the report was made; `None` if not known.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub young: Option<Estimate>,
     /// Live blocks by age; `None` if not known.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub ages: Option<Ages>,
     /// What came and went since the last report.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub since_last: Change,
     /// What came and went since the baseline.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub since_baseline: Change,
     /// How much it behaves like a leak; `None` if the report was recorded before that was judged.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub suspicion: Option<Suspicion>,
 }
 
 /// One allocator function called by one stack.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stack {
     /// Process id; 0 where the stack is not known and stands for those of several processes.
     pub pid: u32,
     /// The instance, or 0 likewise.
     pub instance: u32,
     /// How the instance ended, if it has: then what is outstanding is what it held at its end.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub ended: Option<InstanceEnd>,
     /// The allocator function; it is not one of the frames.
-    pub allocator: Name,
-    /// What mappings are for; `None` for blocks of an allocator.
+    pub allocator: TextId,
+    /// The use of the mappings; `None` for blocks of an allocator.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub kind: Option<RegionKind>,
     /// Allocated and not freed.
     pub outstanding: Estimate,
@@ -177,17 +238,21 @@ pub struct Stack {
     pub allocated: Estimate,
     /// Ages and changes.
     pub recent: StackRecent,
-    /// What was allocated besides and could not be recorded.
+    /// Allocated besides, and not recorded.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub lost: Amount,
     /// Why the walk ended.
     pub end: End,
     /// Where it ended; `None` for complete stacks.
-    pub end_at: Option<Location>,
-    /// Frames, innermost first.
-    pub frames: Vec<Frame>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub end_at: Option<Location<ModuleId>>,
+    /// Frames, innermost first; `None` without frames.
+    pub path: Option<PathId>,
     /// Its blocks one by one, those that are not young; `None` if they were not asked for.
+    #[serde(skip)]
     pub blocks: Option<BlockList>,
-    /// The rule that leaves it out of what people are shown, if one does.
+    /// The rule that leaves it out of reports for people, if one does; never recorded.
+    #[serde(skip)]
     pub suppressed_by: Option<Arc<Suppression>>,
 }
 
@@ -201,133 +266,142 @@ pub struct Suppression {
 }
 
 impl Stack {
-    /// A number that is the same for a site in every report of a trace. That two sites share one is improbable: among a
-    /// thousand, less than 10⁻¹³.
-    pub(crate) fn key(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (self.instance, &self.allocator as &str).hash(&mut hasher);
-        self.kind.hash(&mut hasher);
-        self.end.name().hash(&mut hasher);
-        for frame in &self.frames {
-            match &frame.at.place {
-                Some((module, svma)) => (&module.path, svma.get()).hash(&mut hasher),
-                None => frame.at.pc.get().hash(&mut hasher),
-            }
+    /// The same stack with the numbers of another dictionary.
+    #[must_use]
+    pub fn renumbered(&self, numbers: &Renumbering) -> Self {
+        Self {
+            allocator: numbers.text(self.allocator),
+            end_at: self.end_at.map(|at| at.map(|module| numbers.module(module))),
+            path: self.path.map(|path| numbers.path(path)),
+            ..self.clone()
         }
-        hasher.finish()
     }
 
-    /// A number that is the same for a site in every report, and in other runs of the same builds: a hash of the allocator
-    /// function and of the code that called it, whose algorithm and keys never change.
-    pub(crate) fn id(&self) -> u64 {
-        let mut hasher = SipHasher24::new_with_keys(0, 0);
-        self.allocator.as_bytes().hash(&mut hasher);
-        self.end.name().hash(&mut hasher);
-        for frame in &self.frames {
-            match &frame.at.place {
-                Some((module, svma)) => {
-                    let path = || module.path.to_string_lossy().into_owned();
-                    module.build_id.clone().unwrap_or_else(path).hash(&mut hasher);
-                    svma.get().hash(&mut hasher);
-                }
-                None => frame.at.pc.get().hash(&mut hasher),
-            }
-        }
-        hasher.finish()
-    }
-
-    /// Whether it ends where it does because the user wanted no more than `depth` frames.
-    pub(crate) fn is_cut(&self, depth: Option<usize>) -> bool {
-        self.end == End::DepthLimit && depth == Some(self.frames.len())
-    }
-
-    /// What is outstanding and not young: what people are shown.
+    /// Outstanding and not young: what people are shown.
     pub fn shown(&self) -> Amount {
         self.shown_estimate().amount
     }
 
-    /// The same, and how far it can be off.
+    /// [`Stack::shown`] with how far it can be off.
     pub(crate) fn shown_estimate(&self) -> Estimate {
         self.outstanding.less(self.recent.young.unwrap_or_default())
     }
 }
 
-/// One frame with its names.
-#[derive(Clone, Debug)]
-pub struct Frame {
-    /// The raw return address.
-    pub at: Location,
-    /// The address is the very instruction, not the one behind a call.
-    pub exact: bool,
-    /// How it was found.
-    pub found_by: FoundBy,
-    /// Its names.
-    pub names: Arc<Symbolized>,
-}
+/// The identity of a site: a hash of the allocator function and of the very code that called it. The same in every report, and
+/// in other runs of the same builds: its algorithm and keys never change. That two of a thousand sites share one is less
+/// probable than 10⁻¹³.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SiteId(u64);
 
-/// A code address in a process and, if it lies in a module, there.
-#[derive(Clone, Debug)]
-pub struct Location {
-    /// In the process.
-    pub pc: Avma,
-    /// The module and the same address in the module's own space.
-    pub place: Option<(Arc<ModuleFacts>, Svma)>,
-}
-
-/// What a report says of a module.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModuleFacts {
-    /// Its path as the process sees it, or a name in brackets for the vDSO.
-    pub path: PathBuf,
-    /// Its build-id in hexadecimal digits.
-    pub build_id: Option<String>,
-    /// Where its code is; empty where that is not known.
-    pub code: Vec<CodeSegment>,
-    /// Its unwind table, if one was built.
-    pub table: Option<TableFacts>,
-}
-
-/// A segment of a module that has code.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CodeSegment {
-    /// Its addresses, in the module's own space.
-    pub svma: Range<Svma>,
-    /// Where the first of them is in the file.
-    pub offset: FileOffset,
-}
-
-/// What a report says of a module's unwind table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct TableFacts {
-    /// Bytes of the module's code.
-    pub code_bytes: u64,
-    /// Those of them that CFI covers.
-    pub covered_bytes: u64,
-    /// Rows of the table.
-    pub rows: u64,
-    /// Rows that the table cannot express.
-    pub unsupported_rows: u64,
-    /// Bytes that the table takes.
-    pub table_bytes: u64,
-}
-
-impl TableFacts {
-    /// The facts of a table of `table_bytes`.
-    pub fn of(coverage: &Coverage, table_bytes: u64) -> Self {
-        Self {
-            code_bytes: coverage.code_bytes,
-            covered_bytes: coverage.code_bytes.saturating_sub(coverage.gap_bytes),
-            rows: coverage.rows,
-            unsupported_rows: coverage.of_kind(RuleKind::Unsupported).rows,
-            table_bytes,
-        }
+impl fmt::Display for SiteId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
     }
 }
 
-impl ModuleFacts {
-    /// The last component of the path, without the vDSO's brackets.
-    pub(crate) fn basename(&self) -> String {
-        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
-        name.to_string_lossy().trim_matches(['[', ']']).to_owned()
+impl SiteId {
+    /// The first five of its sixteen hexadecimal digits, which tell apart what fits a screen.
+    pub fn short(self) -> String {
+        format!("{:05x}", self.0 >> 44)
+    }
+}
+
+/// A site of one instance: tells the stacks of a trace apart, in every report of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SiteKey {
+    /// The instance.
+    pub instance: u32,
+    /// The use of the mappings.
+    pub kind: Option<RegionKind>,
+    /// The code.
+    pub site: SiteId,
+}
+
+/// A stack of a report with what it refers to.
+#[derive(Clone, Copy, Debug)]
+pub struct StackRef<'a> {
+    report: &'a Report,
+    stack: &'a Stack,
+}
+
+impl Deref for StackRef<'_> {
+    type Target = Stack;
+
+    fn deref(&self) -> &Stack {
+        self.stack
+    }
+}
+
+impl<'a> StackRef<'a> {
+    /// The report that it is of.
+    pub fn report(self) -> &'a Report {
+        self.report
+    }
+
+    /// The stack, for as long as the report lives.
+    pub fn get(self) -> &'a Stack {
+        self.stack
+    }
+
+    /// The allocator function.
+    pub fn allocator(self) -> &'a str {
+        self.report.dictionary.text(self.stack.allocator)
+    }
+
+    /// Frames, innermost first.
+    pub fn frames(self) -> Frames<'a> {
+        self.report.dictionary.frames(self.stack.path)
+    }
+
+    /// Where the walk ended; `None` for complete stacks.
+    pub fn end_at(self) -> Option<Location<ModuleRef<'a>>> {
+        let end_at = self.stack.end_at?;
+        Some(self.report.dictionary.location(end_at))
+    }
+
+    /// True for a stack that people are shown.
+    pub(crate) fn is_suspect(self) -> bool {
+        let is_suspect = self.kind.is_none_or(RegionKind::is_suspect) && self.suppressed_by.is_none();
+        is_suspect && !self.holds_others()
+    }
+
+    /// True for pages of the kernel's that hold what another allocator's stacks count.
+    pub(crate) fn holds_others(self) -> bool {
+        let kernel = self.report.kernel.as_ref();
+        kernel.is_some_and(|kernel| kernel.holds_others(self.allocator()))
+    }
+
+    /// True if it ends where it does because the user wanted no more frames.
+    pub(crate) fn is_cut(self) -> bool {
+        self.end == End::DepthLimit && self.report.depth == Some(self.frames().len())
+    }
+
+    /// The site.
+    pub fn site(self) -> SiteId {
+        let mut hasher = SipHasher24::new_with_keys(0, 0);
+        self.allocator().as_bytes().hash(&mut hasher);
+        self.end.name().hash(&mut hasher);
+        for frame in self.frames() {
+            match frame.place() {
+                Some(place) => {
+                    let module = place.module;
+                    // As `String` hashes.
+                    module.build_id().unwrap_or(module.path()).hash(&mut hasher);
+                    place.svma.get().hash(&mut hasher);
+                }
+                None => frame.pc().get().hash(&mut hasher),
+            }
+        }
+        SiteId(hasher.finish())
+    }
+
+    /// The site in its instance.
+    pub fn key(self) -> SiteKey {
+        SiteKey {
+            instance: self.instance,
+            kind: self.kind,
+            site: self.site(),
+        }
     }
 }

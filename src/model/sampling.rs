@@ -1,7 +1,9 @@
 //! Which allocations are recorded.
 
+use serde::{Deserialize, Serialize};
 /// Which allocations are recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Sampling {
     /// All.
     #[default]

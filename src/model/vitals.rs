@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Amount;
+use serde::{Deserialize, Serialize};
 
 /// How a trace goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct Vitals {
 }
 
 /// Own memory, in bytes; 0 for what could not be read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnMemory {
     /// Resident now, arrays of the kernel's that are mapped and pages of files among it.
     pub resident_bytes: u64,

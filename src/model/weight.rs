@@ -1,6 +1,7 @@
 //! How many blocks a recorded one stands for, as `bpf/sampling.bpf.h` computes with it.
 
 use super::{Amount, Estimate, Spread};
+use serde::{Deserialize, Serialize};
 
 /// Bits behind the point: `WEIGHT_SHIFT` of `bpf/shared.h`.
 pub(crate) const SHIFT: u32 = 16;
@@ -9,7 +10,7 @@ const FRACTION_BITS: u32 = 23;
 const EXPONENT_BIAS: u32 = 127;
 
 /// A weight; at least 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Weight(u64);
 
 impl Weight {

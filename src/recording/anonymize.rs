@@ -8,55 +8,20 @@
 //! that everybody knows (`malloc`). Build-ids are replaced as names are: they would lead everyone who has the file to
 //! its names.
 
-use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
 use crate::allocator::FUNCTIONS;
 use crate::collect::RegionCall;
-use crate::model::Name;
 use crate::model::leak::kernel_frames::Kind;
-use crate::model::leak::{EndGroup, ModuleSteps};
-use crate::model::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
-use crate::model::{InlinedFrame, Symbol, Symbolized};
-
-/// What a name is of: names of two sorts have nothing to do with each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sort {
-    Function,
-    Source,
-    /// Of modules and executables.
-    File,
-    Process,
-    Kernel,
-    BuildId,
-}
-
-impl Sort {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Function => "function",
-            Self::Source => "source",
-            Self::File => "file",
-            Self::Process => "process",
-            Self::Kernel => "kernel",
-            Self::BuildId => "build",
-        }
-    }
-}
+use crate::model::{Dictionary, Report, Stack, Text, TextKind};
 
 /// Replaces names.
 pub struct Anonymizer {
     key: [u8; 16],
-    /// What became of what the report at hand shares among its parts, by where it lies.
-    modules: HashMap<*const ModuleFacts, Arc<ModuleFacts>>,
-    names: HashMap<*const Symbolized, Arc<Symbolized>>,
 }
 
 impl Anonymizer {
@@ -69,99 +34,83 @@ impl Anonymizer {
             let random = || u128::from(RandomState::new().build_hasher().finish());
             random() << 64 | random()
         });
-        Self::new(key.to_be_bytes())
-    }
-
-    fn new(key: [u8; 16]) -> Self {
         Self {
-            key,
-            modules: HashMap::new(),
-            names: HashMap::new(),
+            key: key.to_be_bytes(),
         }
     }
 
     /// The same report without names.
-    pub fn report(&mut self, report: &Report) -> Report {
-        self.modules.clear();
-        self.names.clear();
-        let Report {
-            targets,
-            stacks,
-            ends,
-            steps,
-            kernel,
-            // Everything else has numbers only.
-            time,
-            read_at,
-            elapsed,
-            unwind,
-            top,
-            order,
-            names,
-            depth,
-            quantity,
-            compared,
-            sampling,
-            events,
-            losses,
-            completeness,
-            overhead,
-            own,
-        } = report;
-        Report {
-            targets: targets.iter().map(|target| self.target(target)).collect(),
-            stacks: stacks.iter().map(|stack| self.stack(stack)).collect(),
-            ends: ends.iter().map(|group| self.end_group(group)).collect(),
-            steps: steps.iter().map(|steps| self.steps(steps)).collect(),
-            kernel: kernel.as_ref().map(|kernel| self.kernel(kernel)),
-            time: *time,
-            read_at: *read_at,
-            elapsed: *elapsed,
-            unwind: *unwind,
-            top: *top,
-            order: *order,
-            names: *names,
-            depth: *depth,
-            quantity: *quantity,
-            compared: *compared,
-            sampling: *sampling,
-            events: *events,
-            losses: losses.clone(),
-            completeness: completeness.clone(),
-            overhead: *overhead,
-            own: *own,
+    pub fn report(&self, report: &Report) -> Report {
+        let mut dictionary = Dictionary::default();
+        let numbers = dictionary.import(&report.dictionary, |text| self.text(text));
+        let stacks = report.stacks.iter().map(|stack| Stack {
+            // The reader's, and a name.
+            suppressed_by: None,
+            ..stack.renumbered(&numbers)
+        });
+        let mut anonymous = Report {
+            stacks: stacks.collect(),
+            dictionary: Arc::new(dictionary),
+            ..report.heading(&numbers)
+        };
+        self.replace_names(&mut anonymous);
+        anonymous
+    }
+
+    /// What a text becomes; `None` if it stays.
+    fn text(&self, text: &Text) -> Option<Arc<str>> {
+        let replaced = match text.kind {
+            TextKind::Function => self.name("function", &text.text),
+            TextKind::Source => self.name("source", &text.text),
+            TextKind::File => self.path(&text.text)?,
+            TextKind::BuildId => format!("{:016x}", self.hash("build", &text.text)),
+            TextKind::Allocator => self.allocator(&text.text)?,
+        };
+        Some(replaced.into())
+    }
+
+    /// Replaces the names that are not in the dictionary.
+    fn replace_names(&self, report: &mut Report) {
+        for target in &mut report.targets {
+            target.comm = self.name("process", &target.comm);
+            if let Some(exe) = &mut target.exe
+                && let Some(replaced) = self.path(exe)
+            {
+                *exe = replaced;
+            }
+        }
+        if let Some(kernel) = &mut report.kernel {
+            kernel.release = self.name("kernel", &kernel.release);
+            for kind in &mut kernel.kinds {
+                if let Some(replaced) = self.allocator(&kind.allocator) {
+                    kind.allocator = replaced.into();
+                }
+            }
         }
     }
 
-    fn hash(&self, sort: Sort, name: &[u8]) -> u64 {
+    /// Names of two sorts have nothing to do with each other.
+    fn hash(&self, sort: &str, name: &str) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write(b"memleak ");
-        hasher.write(sort.word().as_bytes());
+        hasher.write(sort.as_bytes());
         hasher.write(b" ");
-        hasher.write(name);
+        hasher.write(name.as_bytes());
         hasher.finish()
     }
 
     /// 48 bits: of a hundred thousand names, two become the same one time in fifty thousand.
-    fn replaced(&self, sort: Sort, name: impl AsRef<OsStr>) -> String {
-        let hash = self.hash(sort, name.as_ref().as_bytes()) >> 16;
-        format!("{}_{hash:012x}", sort.word())
+    fn name(&self, sort: &str, name: &str) -> String {
+        format!("{sort}_{:012x}", self.hash(sort, name) >> 16)
     }
 
     /// Names in brackets are the kernel's for what is no file.
-    fn path(&self, path: &PathBuf) -> PathBuf {
-        let is_file = !path.as_os_str().as_bytes().starts_with(b"[");
-        match is_file {
-            true => format!("/{}", self.replaced(Sort::File, path)).into(),
-            false => path.clone(),
-        }
+    fn path(&self, path: &str) -> Option<String> {
+        (!path.starts_with('[')).then(|| format!("/{}", self.name("file", path)))
     }
 
-    fn build_id(&self, build_id: &str) -> String {
-        format!("{:016x}", self.hash(Sort::BuildId, build_id.as_bytes()))
-    }
-
-    fn allocator(&self, name: &Name) -> Name {
+    /// Allocators that everybody knows keep their names.
+    fn allocator(&self, name: &str) -> Option<String> {
         let calls = [
             RegionCall::Mmap,
             RegionCall::Mremap,
@@ -173,173 +122,8 @@ impl Anonymizer {
         let mut kinds = Kind::ALL.into_iter().map(Kind::name);
         let is_known = known.any(|known| known == name)
             || calls.any(|call| call == name)
-            || kinds.any(|kind| kind == name);
-        match is_known || name == "?" {
-            true => name.clone(),
-            false => self.replaced(Sort::Function, &**name).into(),
-        }
-    }
-
-    fn target(&self, target: &TargetFacts) -> TargetFacts {
-        let TargetFacts {
-            pid,
-            instance,
-            parent,
-            comm,
-            exe,
-            ended,
-            memory,
-        } = target;
-        TargetFacts {
-            pid: *pid,
-            instance: *instance,
-            parent: *parent,
-            comm: self.replaced(Sort::Process, comm),
-            exe: exe.as_ref().map(|exe| self.path(exe)),
-            ended: *ended,
-            memory: *memory,
-        }
-    }
-
-    fn module(&mut self, module: &Arc<ModuleFacts>) -> Arc<ModuleFacts> {
-        if let Some(known) = self.modules.get(&Arc::as_ptr(module)) {
-            return Arc::clone(known);
-        }
-        let ModuleFacts {
-            path,
-            build_id,
-            code,
-            table,
-        } = module.as_ref();
-        let replaced = Arc::new(ModuleFacts {
-            path: self.path(path),
-            build_id: build_id.as_ref().map(|build_id| self.build_id(build_id)),
-            code: code.clone(),
-            table: *table,
-        });
-        self.modules.insert(Arc::as_ptr(module), Arc::clone(&replaced));
-        replaced
-    }
-
-    fn stack(&mut self, stack: &Stack) -> Stack {
-        let frames = stack.frames.iter().map(|frame| self.frame(frame)).collect();
-        let end_at = stack.end_at.as_ref().map(|at| self.location(at));
-        let Stack {
-            allocator,
-            frames: _,
-            end_at: _,
-            pid,
-            instance,
-            ended,
-            kind,
-            outstanding,
-            allocated,
-            recent,
-            lost,
-            end,
-            blocks,
-            // The reader's, and a name.
-            suppressed_by: _,
-        } = stack;
-        Stack {
-            allocator: self.allocator(allocator),
-            frames,
-            end_at,
-            pid: *pid,
-            instance: *instance,
-            ended: *ended,
-            kind: *kind,
-            outstanding: *outstanding,
-            allocated: *allocated,
-            recent: *recent,
-            lost: *lost,
-            end: *end,
-            blocks: blocks.clone(),
-            suppressed_by: None,
-        }
-    }
-
-    fn location(&mut self, location: &Location) -> Location {
-        let Location { pc, place } = location;
-        Location {
-            pc: *pc,
-            place: place.as_ref().map(|(module, svma)| (self.module(module), *svma)),
-        }
-    }
-
-    fn frame(&mut self, frame: &Frame) -> Frame {
-        let Frame {
-            at,
-            exact,
-            found_by,
-            names,
-        } = frame;
-        Frame {
-            at: self.location(at),
-            exact: *exact,
-            found_by: *found_by,
-            names: self.symbolized(names),
-        }
-    }
-
-    fn symbolized(&mut self, names: &Arc<Symbolized>) -> Arc<Symbolized> {
-        if let Some(known) = self.names.get(&Arc::as_ptr(names)) {
-            return Arc::clone(known);
-        }
-        let Symbolized {
-            symbol,
-            file,
-            line,
-            inlined,
-            gap,
-        } = names.as_ref();
-        let symbol = symbol.as_ref().map(|Symbol { name, offset }| Symbol {
-            name: self.replaced(Sort::Function, name),
-            offset: *offset,
-        });
-        let inlined = inlined
-            .iter()
-            .map(|InlinedFrame { symbol, file, line }| InlinedFrame {
-                symbol: symbol
-                    .as_ref()
-                    .map(|symbol| self.replaced(Sort::Function, symbol)),
-                file: file.as_ref().map(|file| self.replaced(Sort::Source, file)),
-                line: *line,
-            });
-        let replaced = Arc::new(Symbolized {
-            symbol,
-            file: file.as_ref().map(|file| self.replaced(Sort::Source, file)),
-            line: *line,
-            inlined: inlined.collect(),
-            gap: *gap,
-        });
-        self.names.insert(Arc::as_ptr(names), Arc::clone(&replaced));
-        replaced
-    }
-
-    fn end_group(&mut self, group: &EndGroup<Arc<ModuleFacts>>) -> EndGroup<Arc<ModuleFacts>> {
-        EndGroup {
-            module: group.module.as_ref().map(|module| self.module(module)),
-            ..group.clone()
-        }
-    }
-
-    fn steps(&mut self, steps: &ModuleSteps<Arc<ModuleFacts>>) -> ModuleSteps<Arc<ModuleFacts>> {
-        ModuleSteps {
-            module: steps.module.as_ref().map(|module| self.module(module)),
-            ..steps.clone()
-        }
-    }
-
-    fn kernel(&self, kernel: &KernelFacts) -> KernelFacts {
-        let KernelFacts { release, kinds } = kernel;
-        let kind = |kind: &KindTotals| KindTotals {
-            allocator: self.allocator(&kind.allocator),
-            ..kind.clone()
-        };
-        KernelFacts {
-            release: self.replaced(Sort::Kernel, release),
-            kinds: kinds.iter().map(kind).collect(),
-        }
+            || kinds.any(|kind| kind == name)
+            || name == "?";
+        (!is_known).then(|| self.name("function", name))
     }
 }

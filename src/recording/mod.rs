@@ -1,37 +1,32 @@
 //! Recordings: the reports of a trace in one file, to be read later and elsewhere, without root, without the programs
 //! that were traced.
 //!
-//! A recording has a header, and chunks, of which each is written whole ([`chunk`](self) says how). Each chunk is a
-//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item, which says by itself what its fields are called; `schema` says
-//! what they mean.
+//! A recording has a header, and chunks, of which each is written whole (`chunk`). Each chunk is a
+//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item: types of [`model`](crate::model) as they are serialised, with the
+//! names of their fields (`chunks`).
 //!
 //! ```text
 //! header
 //! head    where the recording comes from
-//! defs    texts, modules with build-ids, frames with names, stacks: each once, when it is first seen
-//! amts    amounts of the stacks of a report, by the numbers of their definitions
+//! defs    texts, modules with build-ids, names, frames, paths: each once, when it is first seen
+//! stks    stacks of a report and their amounts, by the numbers of their definitions
 //! blks    single blocks of these stacks, if they were asked for
 //! rept    everything else of the report: it is whole now
-//!         … defs, amts and rept for each report
+//!         … defs, stks and rept for each report
 //! done    how many reports were made and are here; missing, if memleak was killed
 //! ```
 //!
 //! * What a report was is what is read: every format can be made of it, and says the same to the byte.
 //! * Whatever was written before memleak or the machine came to an end can be read.
-//! * The file is bounded (`recorder`), and so is reading it (`tables`): a recording can come from anywhere.
+//! * The file is bounded (`recorder`), and so is reading it (`read`): a recording can come from anywhere.
 //! * A chunk of an unknown kind is skipped, and a field that is not known. What cannot be understood without them has
 //!   another format number, and says which version wrote it.
 
 mod anonymize;
-mod blocks;
 mod chunk;
-mod decode;
-mod define;
-mod encode;
+mod chunks;
 mod read;
 mod recorder;
-mod schema;
-mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +35,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::model::unix_nanoseconds;
@@ -52,7 +48,8 @@ pub use read::{Ending, Glance, Recorded, Recording};
 pub use recorder::{Recorder, Settings};
 
 /// Where a recording comes from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct About {
     /// The version that recorded.
     pub memleak: String,
@@ -65,7 +62,8 @@ pub struct About {
 }
 
 /// A machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Host {
     /// What it is called.
     pub name: String,
@@ -91,32 +89,12 @@ impl About {
         }
     }
 
-    fn entry(&self, anonymize: bool) -> schema::Head {
-        let host = self.host.as_ref().filter(|_| !anonymize);
-        schema::Head {
-            memleak: self.memleak.clone(),
-            created_unix_ns: self.created_unix_ns,
-            host: host.map(|host| schema::Host {
-                name: host.name.clone(),
-                release: host.release.clone(),
-                machine: host.machine.clone(),
-            }),
-            anonymized: self.anonymized || anonymize,
-        }
-    }
-}
-
-impl From<schema::Head> for About {
-    fn from(head: schema::Head) -> Self {
+    /// What a recording that is made of it says.
+    fn of_copy(&self, anonymize: bool) -> Self {
         Self {
-            memleak: head.memleak,
-            created_unix_ns: head.created_unix_ns,
-            host: head.host.map(|host| Host {
-                name: host.name,
-                release: host.release,
-                machine: host.machine,
-            }),
-            anonymized: head.anonymized,
+            host: self.host.clone().filter(|_| !anonymize),
+            anonymized: self.anonymized || anonymize,
+            ..self.clone()
         }
     }
 }
@@ -179,10 +157,10 @@ pub enum ReadError {
         "`{}` has reports in JSON, which other programs read: for memleak to read, record with --record FILE", .0.display()
     )]
     Json(PathBuf),
-    /// Of another version.
+    /// Of another format.
     #[error(
-        "`{}` was recorded by memleak {writer} in format {format}, and this is memleak {}, which reads format {}: use \
-         version {writer} or newer", .path.display(), env!("CARGO_PKG_VERSION"), chunk::FORMAT
+        "`{}` was recorded by memleak {writer} in format {format}, and this is memleak {}, which reads format {}: {}",
+        .path.display(), env!("CARGO_PKG_VERSION"), chunk::FORMAT, other_format(*.format, .writer)
     )]
     Format {
         /// The file.
@@ -205,4 +183,12 @@ pub enum ReadError {
         /// What is wrong.
         what: String,
     },
+}
+
+/// What to do about a recording of another format.
+fn other_format(format: u32, writer: &str) -> String {
+    match format < chunk::FORMAT {
+        true => "record again, or read it with the memleak that recorded it".to_owned(),
+        false => format!("use version {writer} or newer"),
+    }
 }

@@ -1,7 +1,7 @@
 //! Reads recordings: definitions at once, reports when they are asked for.
 //!
 //! A file may end anywhere, be changed anywhere, or be made to do harm. What is before the first chunk that is not whole
-//! is read, and what comes after it is not; what a chunk refers to and how much it asks for is checked (`tables`).
+//! is read, and what comes after it is not; what a chunk refers to and how much it asks for is checked.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::chunk::{self, Chunk, FORMAT, HEADER_BYTES, Kind, Next};
-use super::decode::{self, Stacks};
-use super::tables::{Tables, Wrong};
-use super::{About, ReadError, schema};
-use crate::model::{ModuleFacts, Report};
+use super::chunks::{
+    self, Done, LIMITS, MAX_BLOCKS, MAX_FRAMES, MAX_STACKS, MAX_TARGETS, Numbered, StackBlocks,
+};
+use super::{About, ReadError};
+use crate::model::dictionary::{Definitions, Invalid};
+use crate::model::{Dictionary, Report, Stack};
 
 /// The most that is read from what is no file, as a pipe.
 const MOST_FROM_PIPES: u64 = 4 << 30;
@@ -54,7 +56,7 @@ pub struct Recording {
     path: PathBuf,
     file: File,
     about: About,
-    tables: Tables,
+    dictionary: Arc<Dictionary>,
     reports: Vec<Place>,
     ending: Ending,
 }
@@ -123,7 +125,7 @@ impl Recording {
             path: path.to_owned(),
             file,
             about: About::default(),
-            tables: Tables::default(),
+            dictionary: Arc::default(),
             reports: Vec::new(),
             ending: Ending::Open,
         };
@@ -167,20 +169,23 @@ impl Recording {
         };
         let unreadable = || Ok(Err(Wrong("it is not what was written".to_owned())));
         match kind {
-            Kind::Amounts | Kind::Blocks => parts.push(chunk),
+            Kind::Stacks | Kind::Blocks => parts.push(chunk),
             Kind::Report => self.reports.push(Place {
                 parts: std::mem::take(parts),
                 report: chunk,
             }),
-            Kind::Head => match chunk.read::<schema::Head>(&self.file)? {
-                Some(head) => self.about = head.into(),
+            Kind::Head => match chunk.read(&self.file)? {
+                Some(about) => self.about = about,
                 None => return unreadable(),
             },
-            Kind::Definitions => match chunk.read(&self.file)? {
-                Some(definitions) => return Ok(self.tables.add(definitions)),
+            Kind::Definitions => match chunk.read::<Definitions>(&self.file)? {
+                Some(definitions) => {
+                    let defined = Arc::make_mut(&mut self.dictionary).define(definitions, LIMITS);
+                    return Ok(defined.map_err(Wrong::from));
+                }
                 None => return unreadable(),
             },
-            Kind::Done => match chunk.read::<schema::Done>(&self.file)? {
+            Kind::Done => match chunk.read::<Done>(&self.file)? {
                 Some(done) => self.ending = Ending::Done { made: done.made },
                 None => return unreadable(),
             },
@@ -203,9 +208,9 @@ impl Recording {
         &self.ending
     }
 
-    /// All modules that stacks of it came through.
-    pub fn modules(&self) -> &[Arc<ModuleFacts>] {
-        self.tables.modules()
+    /// Everything that stacks of its reports refer to.
+    pub fn dictionary(&self) -> &Dictionary {
+        &self.dictionary
     }
 
     /// Its file.
@@ -226,17 +231,13 @@ impl Recording {
         let Some(place) = self.reports.get(index) else {
             return Ok(Err(Wrong("there is no such report".to_owned())));
         };
-        let Some(report) = place.report.read::<schema::Report>(&self.file)? else {
+        let Some(Numbered { number, report, .. }) = place.report.read(&self.file)? else {
             return Ok(Err(Wrong("it is not what was written".to_owned())));
         };
-        let release = report
-            .kernel
-            .as_ref()
-            .map(|kernel| self.tables.text(kernel.release));
-        Ok(release.transpose().map(|release| Glance {
-            number: report.number,
-            read_at: decode::read_at(&report),
-            kernel: release.map(|release| release.to_string_lossy().into_owned()),
+        Ok(Ok(Glance {
+            number,
+            read_at: report.read_at,
+            kernel: report.kernel.map(|kernel| kernel.release),
         }))
     }
 
@@ -264,12 +265,12 @@ impl Recording {
         let Some(place) = self.reports.get(index) else {
             return unreadable("there is no such report");
         };
-        let mut stacks = Stacks::new(&self.tables);
+        let mut stacks = Stacks::new(&self.dictionary);
         for chunk in &place.parts {
             let added = match chunk.kind {
                 Some(Kind::Blocks) => chunk.read(&self.file)?.map(|blocks| stacks.add_blocks(blocks)),
                 // There are no others.
-                _ => chunk.read(&self.file)?.map(|amounts| stacks.add(amounts)),
+                _ => chunk.read(&self.file)?.map(|part| stacks.add(part)),
             };
             match added {
                 Some(Ok(())) => {}
@@ -277,11 +278,96 @@ impl Recording {
                 None => return unreadable("its stacks are not what was written"),
             }
         }
-        let Some(report) = place.report.read::<schema::Report>(&self.file)? else {
+        let Some(numbered) = place.report.read::<Numbered>(&self.file)? else {
             return unreadable("it is not what was written");
         };
-        let number = report.number;
-        Ok(decode::report(stacks, report).map(|report| Recorded { number, report }))
+        Ok(self.whole(numbered, stacks.stacks))
+    }
+
+    /// The report with its stacks.
+    fn whole(&self, numbered: Numbered, stacks: Vec<Stack>) -> Result<Recorded, Wrong> {
+        let Numbered {
+            number,
+            stacks: all,
+            age_bounds_ns,
+            report,
+        } = numbered;
+        if all != stacks.len() {
+            return Err(Wrong("stacks are missing".to_owned()));
+        }
+        if age_bounds_ns != chunks::age_bounds() {
+            return Err(Wrong("ages are in other classes than this version's".to_owned()));
+        }
+        if report.targets.len() > MAX_TARGETS {
+            return Err(Wrong("more processes than can be recorded".to_owned()));
+        }
+        let ends = report.ends.iter().filter_map(|group| group.module);
+        let steps = report.steps.iter().filter_map(|steps| steps.module);
+        ends.chain(steps)
+            .try_for_each(|module| self.dictionary.check_module(module))?;
+        let report = Report {
+            dictionary: Arc::clone(&self.dictionary),
+            stacks,
+            ..report
+        };
+        Ok(Recorded { number, report })
+    }
+}
+
+/// The reason why a chunk whose checksum is right is refused: it was not made by this program, or by a newer one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wrong(String);
+
+impl From<Invalid> for Wrong {
+    fn from(invalid: Invalid) -> Self {
+        Self(invalid.to_string())
+    }
+}
+
+/// The stacks of a report, while they are read. A recording may be anybody's, so their number has a bound, and that of their
+/// frames, which take no memory but time.
+struct Stacks<'a> {
+    dictionary: &'a Dictionary,
+    stacks: Vec<Stack>,
+    frames: usize,
+    blocks: usize,
+}
+
+impl<'a> Stacks<'a> {
+    fn new(dictionary: &'a Dictionary) -> Self {
+        Self {
+            dictionary,
+            stacks: Vec::new(),
+            frames: 0,
+            blocks: 0,
+        }
+    }
+
+    fn add(&mut self, part: Vec<Stack>) -> Result<(), Wrong> {
+        for stack in &part {
+            self.dictionary.check(stack)?;
+            self.frames += self.dictionary.frames(stack.path).len();
+        }
+        self.stacks.extend(part);
+        if self.stacks.len() > MAX_STACKS || self.frames > MAX_FRAMES {
+            return Err(Wrong("more stacks than can be recorded".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Adds single blocks to those of stacks that were added.
+    fn add_blocks(&mut self, part: Vec<StackBlocks>) -> Result<(), Wrong> {
+        for StackBlocks { stack, blocks } in part {
+            self.blocks += blocks.listed.len();
+            if self.blocks > MAX_BLOCKS {
+                return Err(Wrong("more blocks than can be recorded".to_owned()));
+            }
+            let Some(stack) = self.stacks.get_mut(stack) else {
+                return Err(Wrong("blocks of a stack that is not there".to_owned()));
+            };
+            stack.blocks.get_or_insert_default().append(blocks);
+        }
+        Ok(())
     }
 }
 

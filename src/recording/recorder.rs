@@ -11,10 +11,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::RecordError;
 use super::anonymize::Anonymizer;
 use super::chunk::{self, Kind};
-use super::encode::{Encoded, Encoder};
-use super::{RecordError, schema};
+use super::chunks::{Done, Encoded, Encoder};
 use crate::model::Report;
 use crate::output::File;
 use crate::report::{Consumer, counted, size};
@@ -92,7 +92,7 @@ impl Recorder {
     pub fn create_with(settings: &Settings, about: &super::About) -> Result<Self, RecordError> {
         let anonymizer = settings.anonymize.then(Anonymizer::of_this_machine);
         let mut start = chunk::header().to_vec();
-        start.extend(chunk::encode(Kind::Head, &about.entry(settings.anonymize))?);
+        start.extend(chunk::encode(Kind::Head, &about.of_copy(settings.anonymize))?);
         let (file, is_new) = File::open_to_rewrite(&settings.file, settings.overwrite)?;
         Ok(Self {
             file,
@@ -118,7 +118,7 @@ impl Recorder {
     pub fn record(&mut self, number: u64, report: &Report) -> Result<(), RecordError> {
         self.made = number;
         self.begin()?;
-        let anonymous = self.anonymizer.as_mut().map(|names| names.report(report));
+        let anonymous = self.anonymizer.as_ref().map(|names| names.report(report));
         let report = anonymous.as_ref().unwrap_or(report);
         let encoded = self.encoder.encode(number, report)?;
         if !self.make_room(&encoded)? {
@@ -284,7 +284,7 @@ impl Recorder {
         }
         let pending = self.pending.take();
         let kept = pending.map_or(Ok(()), |(number, report)| self.append(&report, Some(number)));
-        let done = schema::Done {
+        let done = Done {
             made: self.made,
             recorded: self.recorded(),
         };

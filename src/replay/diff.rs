@@ -1,6 +1,5 @@
 //! `memleak diff`: what grew from one report to another.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::source::{Source, index, name, open, read};
@@ -159,7 +158,7 @@ impl Opened {
     fn trace(&self) -> Trace<'_> {
         let kernel = self.report().kernel.as_ref();
         Trace {
-            modules: self.recording.modules(),
+            dictionary: self.recording.dictionary(),
             kernel: kernel.map(|kernel| kernel.release.as_str()),
         }
     }
@@ -178,11 +177,8 @@ pub(super) fn is_one_trace(a: &Recording, b: &Recording) -> bool {
 }
 
 /// What is said of modules of which there are several builds.
-pub(super) fn rebuilt(paths: &[&Path]) -> Option<String> {
-    let name = |path: &&Path| {
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        printable(&name.to_string_lossy())
-    };
+pub(super) fn rebuilt(paths: &[&str]) -> Option<String> {
+    let name = |path: &&str| printable(path.rsplit('/').next().unwrap_or(path));
     let mut names: Vec<_> = paths.iter().take(MOST_MODULES).map(name).collect();
     match paths.len().saturating_sub(MOST_MODULES) {
         0 => {}

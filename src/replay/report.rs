@@ -15,7 +15,7 @@ use super::source::{index, open, read};
 use crate::gate::{self, Gate};
 use crate::model::leak::Order;
 use crate::model::{Amount, NameStyle};
-use crate::model::{Quantity, Report, Stack};
+use crate::model::{Quantity, Report};
 use crate::output::{Destination, Output, write_document};
 use crate::recording::{Anonymizer, Ending, Recorder, Recording, Settings};
 use crate::report::{Consumer, Format, Span, counted, size};
@@ -202,7 +202,7 @@ fn list(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
     for index in 0..recording.count() {
         let recorded = recording.report(index).map_err(io::Error::other)?;
         let report = &recorded.report;
-        let shown: Amount = report.suspects().map(Stack::shown).sum();
+        let shown: Amount = report.suspects().map(|stack| stack.shown()).sum();
         writeln!(
             out,
             "{:>5}  {}  {:>10.1} s  {} in {}",

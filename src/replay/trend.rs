@@ -51,7 +51,7 @@ pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
         let mut recorded = read(recording, *index)?;
         recorded.report.names = options.names;
         let name = name(recording, *index);
-        trend.add(name, &recorded.report);
+        trend.add(name, recorded.report);
     }
     trend.finish();
     trend.notes.extend(note);
@@ -121,7 +121,7 @@ fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
         return Ok((Builds::of_one_trace(), None));
     }
     let traces = chosen.iter().zip(&kernels).map(|(chosen, kernel)| Trace {
-        modules: chosen.recording.modules(),
+        dictionary: chosen.recording.dictionary(),
         kernel: kernel.as_deref(),
     });
     let traces: Vec<_> = traces.collect();

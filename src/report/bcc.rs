@@ -9,8 +9,8 @@ use std::io::{self, Write};
 
 use super::dialect::{Stage, attached};
 use super::text::Printable;
-use crate::model::ListedBlock;
-use crate::model::{Frame, Report, Stack};
+use crate::model::Report;
+use crate::model::{FrameRef, ListedBlock, StackRef};
 
 /// Stands for the frames of a stack that is not known.
 const LOST: &str = "stack information lost";
@@ -35,7 +35,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for block in blocks(report) {
         writeln!(out, "\taddr = {:x} size = {}", block.address, block.size)?;
     }
-    let mut shown: Vec<&Stack> = report.holders().take(report.top).collect();
+    let mut shown: Vec<StackRef<'_>> = report.holders().take(report.top).collect();
     shown.reverse();
     if shown.is_empty() && !has_addresses {
         // The entries are printed as one text, which is empty.
@@ -43,16 +43,16 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     }
     for stack in shown {
         write_entry(stack, out)?;
-        if stack.frames.is_empty() {
+        if stack.path.is_none() {
             writeln!(out, "\t\t{LOST}")?;
         }
-        for frame in &stack.frames {
+        for frame in stack.frames() {
             let name = Name {
                 frame,
                 pid: stack.pid,
             };
             match has_addresses {
-                true => writeln!(out, "\t\t{:#018x}\t{name}", frame.at.pc)?,
+                true => writeln!(out, "\t\t{:#018x}\t{name}", frame.pc())?,
                 false => writeln!(out, "\t\t{name}")?,
             }
         }
@@ -70,7 +70,7 @@ pub(super) fn write_header(report: &Report, out: &mut dyn Write) -> io::Result<(
 }
 
 /// The line that begins a stack.
-pub(super) fn write_entry(stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_entry(stack: StackRef<'_>, out: &mut dyn Write) -> io::Result<()> {
     let amount = stack.shown();
     writeln!(
         out,
@@ -81,7 +81,7 @@ pub(super) fn write_entry(stack: &Stack, out: &mut dyn Write) -> io::Result<()> 
 
 /// Those of all stacks together, the smallest first, whether or not their stacks are among the largest.
 fn blocks(report: &Report) -> Vec<&ListedBlock> {
-    let lists = report.holders().filter_map(|stack| stack.blocks.as_ref());
+    let lists = report.holders().filter_map(|stack| stack.get().blocks.as_ref());
     let mut blocks: Vec<_> = lists.flat_map(|list| &list.listed).collect();
     blocks.sort_by_key(|block| (block.size, block.address));
     blocks
@@ -89,22 +89,22 @@ fn blocks(report: &Report) -> Vec<&ListedBlock> {
 
 /// `function+0xoffset [module]`, as far as known.
 struct Name<'a> {
-    frame: &'a Frame,
+    frame: FrameRef<'a>,
     pid: u32,
 }
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let symbol = &self.frame.names.symbol;
+        let symbol = self.frame.symbol();
         match symbol {
             None => f.write_str("[unknown]")?,
             Some(symbol) => {
-                Printable(&symbol.name).fmt(f)?;
+                Printable(symbol.name).fmt(f)?;
                 symbol.offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))?;
             }
         }
-        match (&self.frame.at.place, symbol) {
-            (Some((module, _)), _) => write!(f, " [{}]", Printable(&module.basename())),
+        match (self.frame.module(), symbol) {
+            (Some(module), _) => write!(f, " [{}]", Printable(module.basename())),
             // bcc takes the file that names generated code for its module.
             (None, Some(_)) => write!(f, " [perf-{}.map]", self.pid),
             (None, None) => Ok(()),

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::Format;
 use super::health::counted;
 use crate::collect::ListLimits;
-use crate::model::{BlockList, ListedBlock, Sampling};
-use crate::model::{Report, Stack};
+use crate::model::Report;
+use crate::model::{BlockList, ListedBlock, Sampling, StackRef};
 
 /// Blocks of one stack that a format lists; formats that list none are not here.
 const OF_A_STACK: &[(Format, usize)] = &[
@@ -34,7 +34,7 @@ impl Format {
 }
 
 /// The blocks of a stack for people, a line each, and how many there are besides.
-pub(super) fn lines(stack: &Stack, report: &Report) -> Vec<String> {
+pub(super) fn lines(stack: StackRef<'_>, report: &Report) -> Vec<String> {
     let Some(BlockList { listed, left_out }) = &stack.blocks else {
         return Vec::new();
     };

@@ -12,8 +12,8 @@ use unwind_tables::walk::End;
 
 use super::health::{counted, size};
 use super::{Format, bcc, libbpf};
-use crate::model::Sampling;
-use crate::model::{Report, Stack};
+use crate::model::Report;
+use crate::model::{Sampling, StackRef};
 
 /// What happens in a trace besides reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ fn unsaid(report: &Report, format: Format) -> Option<String> {
 /// Of the stacks in the report, those that were not walked to their end.
 fn incomplete(report: &Report) -> Option<String> {
     let shown = || report.holders().take(report.top);
-    let is_incomplete = |stack: &&Stack| stack.end != End::Complete && !stack.is_cut(report.depth);
+    let is_incomplete = |stack: &StackRef<'_>| stack.end != End::Complete && !stack.is_cut();
     let count = shown().filter(is_incomplete).count();
     if count == 0 {
         return None;
@@ -170,7 +170,7 @@ fn several(report: &Report) -> Option<String> {
 }
 
 fn unlisted(report: &Report) -> Option<String> {
-    let lists = report.holders().filter_map(|stack| stack.blocks.as_ref());
+    let lists = report.holders().filter_map(|stack| stack.get().blocks.as_ref());
     let left_out = lists.map(|list| list.left_out).fold(0, u64::saturating_add);
     (left_out > 0).then(|| format!("{} not listed", counted(left_out, "block")))
 }

@@ -1,7 +1,6 @@
 //! What each end of a stack means, and what can be done about it: one table.
 
 use std::borrow::Cow;
-use std::path::Path;
 
 use unwind_tables::walk::End;
 
@@ -50,8 +49,8 @@ pub(crate) fn advice<'a>(
 }
 
 /// The way to stacks through the code that a process generates; `None` if its runtime is not known.
-pub(crate) fn runtime_advice(exe: Option<&Path>, comm: &str, pid: u32) -> Option<String> {
-    let program = exe.and_then(|exe| exe.file_name()?.to_str()).unwrap_or(comm);
+pub(crate) fn runtime_advice(exe: Option<&str>, comm: &str, pid: u32) -> Option<String> {
+    let program = exe.and_then(|exe| exe.rsplit('/').next()).unwrap_or(comm);
     let runtime = RUNTIMES
         .iter()
         .find(|runtime| runtime.programs.contains(&program))?;

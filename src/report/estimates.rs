@@ -18,7 +18,7 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
         )),
     };
     if let Some(chosen) = chosen {
-        let Estimate { amount, spread } = report.stacks.iter().map(|stack| stack.outstanding).sum();
+        let Estimate { amount, spread } = report.stacks().map(|stack| stack.outstanding).sum();
         lines.push(format!("{chosen}: amounts are estimates"));
         lines.push(format!(
             "outstanding in all: {} in {}, {}",

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use indexmap::IndexSet;
+
 use super::flame::Naming;
-use super::numbered::Numbered;
 use crate::model::{Measure, Quantity, Report, Unit};
 
 /// In the order of a line.
@@ -49,18 +50,18 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 /// All names, numbered from 1, and equal stacks as one by the numbers of their frames: those that have something.
 fn numbered(report: &Report) -> (Vec<String>, BTreeMap<Vec<usize>, Amounts>) {
     let naming = Naming::exact(report);
-    let mut names = Numbered::new();
+    let mut names = IndexSet::new();
     let mut stacks = BTreeMap::new();
     for stack in report.suspects() {
-        let amounts = QUANTITIES.map(|quantity| quantity.of(stack, report));
+        let amounts = QUANTITIES.map(|quantity| quantity.of(stack));
         if amounts == Amounts::default() {
             continue;
         }
         let frames = naming.frames(stack).into_iter().rev();
-        let key: Vec<_> = frames.map(|frame| names.number(frame.name) + 1).collect();
+        let key: Vec<_> = frames.map(|frame| names.insert_full(frame.name).0 + 1).collect();
         add(stacks.entry(key).or_default(), &amounts);
     }
-    (names.in_order(), stacks)
+    (names.into_iter().collect(), stacks)
 }
 
 fn add(sums: &mut Amounts, amounts: &Amounts) {

@@ -10,8 +10,8 @@ use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::text::Printable;
 use super::{estimates, memory, overhead, recent, regions, suppressed};
+use crate::model::Report;
 use crate::model::{Amount, Events, InstanceEnd, Losses, OwnMemory};
-use crate::model::{Report, Stack};
 /// The same as [`size`] without the exact number.
 pub(crate) use crate::units::size as short_size;
 
@@ -75,8 +75,7 @@ fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let shown = running.iter().chain(&ended).take(MAX_PROCESSES);
     for (index, target) in shown.enumerate() {
         let label = if index == 0 { "Process" } else { "" };
-        let exe = target.exe.as_ref().map(|exe| exe.to_string_lossy());
-        let exe = exe.as_deref().unwrap_or("executable unknown");
+        let exe = target.exe.as_deref().unwrap_or("executable unknown");
         let end = match target.ended {
             None => "",
             Some(InstanceEnd::Exited) => ", exited",
@@ -164,7 +163,7 @@ fn render_total(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if stacks == 0 {
         return Ok(());
     }
-    let Amount { bytes, blocks } = report.holders().map(Stack::shown).sum();
+    let Amount { bytes, blocks } = report.holders().map(|stack| stack.shown()).sum();
     let stacks_text = counted(u64::try_from(stacks).unwrap_or(u64::MAX), "stack");
     let shown = match stacks.saturating_sub(report.top) {
         0 => String::new(),

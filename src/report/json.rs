@@ -11,7 +11,6 @@ mod recent;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Serializer;
@@ -27,10 +26,10 @@ use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
 use super::owner::{Owner, owner};
 use super::text::is_format;
-use crate::model::Name;
 use crate::model::leak::{EndGroup, ModuleSteps};
-use crate::model::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::model::{FrameRef, ModuleId, ModuleRef, StackRef};
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
+use crate::model::{Location, Report, TargetFacts};
 
 use recent::{RecentJson, StackRecentJson};
 
@@ -67,7 +66,7 @@ impl Formatter for Visible {
 }
 
 #[derive(Serialize)]
-struct ReportJson {
+struct ReportJson<'a> {
     schema_version: u32,
     memleak: &'static str,
     unwind: &'static str,
@@ -76,13 +75,13 @@ struct ReportJson {
     /// With `--perf-max-stack-depth`.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_stack_depth: Option<usize>,
-    targets: Vec<TargetJson>,
+    targets: Vec<TargetJson<'a>>,
     events: EventsJson,
     /// Over all stacks.
     outstanding: AmountJson,
     allocated: AmountJson,
     lost: LostJson,
-    unwinding: UnwindingJson,
+    unwinding: UnwindingJson<'a>,
     #[serde(flatten)]
     recent: RecentJson,
     overhead: Option<OverheadJson>,
@@ -92,14 +91,14 @@ struct ReportJson {
     /// What memleak itself takes.
     #[serde(rename = "self")]
     own: OwnJson,
-    stacks: Vec<StackJson>,
+    stacks: Vec<StackJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct TargetJson {
+struct TargetJson<'a> {
     pid: u32,
-    comm: String,
-    exe: Option<String>,
+    comm: &'a str,
+    exe: Option<&'a str>,
     instance: u32,
     parent: Option<u32>,
     ended: Option<&'static str>,
@@ -136,19 +135,19 @@ struct LostJson {
 }
 
 #[derive(Serialize)]
-struct UnwindingJson {
+struct UnwindingJson<'a> {
     stacks: BTreeMap<&'static str, u64>,
     allocations: BTreeMap<&'static str, u64>,
     frames: FramesJson,
-    ends: Vec<EndGroupJson>,
-    modules: Vec<ModuleJson>,
+    ends: Vec<EndGroupJson<'a>>,
+    modules: Vec<ModuleJson<'a>>,
 }
 
 /// Stacks that ended in one module for one cause, most allocations first.
 #[derive(Serialize)]
-struct EndGroupJson {
-    module: Option<String>,
-    build_id: Option<String>,
+struct EndGroupJson<'a> {
+    module: Option<&'a str>,
+    build_id: Option<&'a str>,
     cause: &'static str,
     stacks: u64,
     allocations: u64,
@@ -158,9 +157,9 @@ struct EndGroupJson {
 
 /// A module that walks came through. What comes from its unwind table is null where there is none.
 #[derive(Serialize)]
-struct ModuleJson {
-    module: Option<String>,
-    build_id: Option<String>,
+struct ModuleJson<'a> {
+    module: Option<&'a str>,
+    build_id: Option<&'a str>,
     /// How the callers of its frames were found.
     frames: FramesJson,
     code_bytes: Option<u64>,
@@ -177,90 +176,90 @@ struct FramesJson {
 }
 
 #[derive(Serialize)]
-struct StackJson {
+struct StackJson<'a> {
     pid: u32,
     instance: u32,
     ended: Option<&'static str>,
-    allocator: Name,
+    allocator: &'a str,
     /// With `--mmap`: what the mappings are for.
     kind: Option<&'static str>,
     /// A number that is the same in other runs of the same builds, and in metrics.
     site: String,
-    responsible: Option<ResponsibleJson>,
+    responsible: Option<ResponsibleJson<'a>>,
     outstanding: AmountJson,
     allocated: AmountJson,
     #[serde(flatten)]
     recent: StackRecentJson,
     lost: AmountJson,
     end: &'static str,
-    end_at: Option<EndAtJson>,
-    frames: Vec<FrameJson>,
+    end_at: Option<EndAtJson<'a>>,
+    frames: Vec<FrameJson<'a>>,
     /// With `-a`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<BlocksJson>,
     /// The rule of the user's that leaves it out of reports for people.
     #[serde(skip_serializing_if = "Option::is_none")]
-    suppressed_by: Option<String>,
+    suppressed_by: Option<&'a str>,
 }
 
 /// The innermost function that is not an allocator's, the language runtime's or the standard library's.
 #[derive(Serialize)]
-struct ResponsibleJson {
+struct ResponsibleJson<'a> {
     /// Its place in `frames`.
     frame: usize,
     /// Its place in that frame's `inlined`; null for the function that holds the code.
     inlined: Option<usize>,
     /// Its name, or its place in its module.
-    symbol: String,
+    symbol: Cow<'a, str>,
 }
 
-impl ResponsibleJson {
-    fn of(stack: &Stack) -> Option<Self> {
+impl<'a> ResponsibleJson<'a> {
+    fn of(stack: StackRef<'a>) -> Option<Self> {
         let Owner { function, frame, at } = owner(stack)?;
         Some(Self {
             frame: at.0,
-            inlined: Some(at.1).filter(|&inlined| inlined < frame.names.inlined.len()),
-            symbol: function.into_owned(),
+            inlined: Some(at.1).filter(|&inlined| inlined < frame.inlined().len()),
+            symbol: function,
         })
     }
 }
 
 #[derive(Serialize)]
-struct EndAtJson {
-    module: Option<String>,
+struct EndAtJson<'a> {
+    module: Option<&'a str>,
     /// In the module's own space; in the process where there is no module.
     address: String,
 }
 
 /// A frame with its names.
 #[derive(Serialize)]
-pub(crate) struct FrameJson {
+pub(crate) struct FrameJson<'a> {
     pc: String,
-    module: Option<String>,
-    build_id: Option<String>,
+    module: Option<&'a str>,
+    build_id: Option<&'a str>,
     address: Option<String>,
     found_by: &'static str,
-    symbol: Option<String>,
+    symbol: Option<&'a str>,
     /// As formats for people have it, if that is another.
     #[serde(skip_serializing_if = "Option::is_none")]
     symbol_short: Option<String>,
     offset: Option<u64>,
-    file: Option<String>,
+    file: Option<&'a str>,
     line: Option<u32>,
-    inlined: Vec<InlinedJson>,
+    inlined: Vec<InlinedJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct InlinedJson {
-    symbol: Option<String>,
+struct InlinedJson<'a> {
+    symbol: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     symbol_short: Option<String>,
-    file: Option<String>,
+    file: Option<&'a str>,
     line: Option<u32>,
 }
 
-impl From<&Report> for ReportJson {
-    fn from(report: &Report) -> Self {
+impl<'a> From<&'a Report> for ReportJson<'a> {
+    fn from(report: &'a Report) -> Self {
         let (events, losses, completeness) = (&report.events, &report.losses, &report.completeness);
         Self {
             schema_version: SCHEMA_VERSION,
@@ -307,16 +306,23 @@ impl From<&Report> for ReportJson {
                     cfi: completeness.frames_by(FoundBy::Cfi),
                     fp: completeness.frames_by(FoundBy::Fp),
                 },
-                ends: report.ends.iter().map(EndGroupJson::from).collect(),
-                modules: report.steps.iter().map(ModuleJson::from).collect(),
+                ends: report
+                    .ends
+                    .iter()
+                    .map(|group| EndGroupJson::of(group, report))
+                    .collect(),
+                modules: report
+                    .steps
+                    .iter()
+                    .map(|steps| ModuleJson::of(steps, report))
+                    .collect(),
             },
             recent: report.into(),
             overhead: report.overhead.as_ref().map(OverheadJson::from),
             kernel: report.kernel.as_ref().map(KernelJson::from),
             own: report.own.into(),
             stacks: report
-                .stacks
-                .iter()
+                .stacks()
                 .map(|stack| StackJson::of(stack, report))
                 .collect(),
         }
@@ -330,11 +336,12 @@ fn by_end(counts: &BTreeMap<End, u64>) -> BTreeMap<&'static str, u64> {
     named
 }
 
-impl From<&EndGroup<Arc<ModuleFacts>>> for EndGroupJson {
-    fn from(group: &EndGroup<Arc<ModuleFacts>>) -> Self {
+impl<'a> EndGroupJson<'a> {
+    fn of(group: &EndGroup<ModuleId>, report: &'a Report) -> Self {
+        let module = group.module.map(|module| report.module(module));
         Self {
-            module: group.module.as_deref().map(path_text),
-            build_id: group.module.as_ref().and_then(|module| module.build_id.clone()),
+            module: module.map(ModuleRef::path),
+            build_id: module.and_then(ModuleRef::build_id),
             cause: group.end.name(),
             stacks: group.stacks,
             allocations: group.allocations,
@@ -343,13 +350,13 @@ impl From<&EndGroup<Arc<ModuleFacts>>> for EndGroupJson {
     }
 }
 
-impl From<&ModuleSteps<Arc<ModuleFacts>>> for ModuleJson {
-    fn from(steps: &ModuleSteps<Arc<ModuleFacts>>) -> Self {
-        let module = steps.module.as_deref();
+impl<'a> ModuleJson<'a> {
+    fn of(steps: &ModuleSteps<ModuleId>, report: &'a Report) -> Self {
+        let module = steps.module.map(|module| report.module(module));
         let table = module.and_then(|module| module.table);
         Self {
-            module: module.map(path_text),
-            build_id: module.and_then(|module| module.build_id.clone()),
+            module: module.map(ModuleRef::path),
+            build_id: module.and_then(ModuleRef::build_id),
             frames: FramesJson {
                 cfi: steps.cfi,
                 fp: steps.fp,
@@ -363,16 +370,12 @@ impl From<&ModuleSteps<Arc<ModuleFacts>>> for ModuleJson {
     }
 }
 
-fn path_text(module: &ModuleFacts) -> String {
-    module.path.to_string_lossy().into_owned()
-}
-
-impl TargetJson {
-    fn of(target: &TargetFacts, report: &Report) -> Self {
+impl<'a> TargetJson<'a> {
+    fn of(target: &'a TargetFacts, report: &Report) -> Self {
         Self {
             pid: target.pid,
-            comm: target.comm.clone(),
-            exe: target.exe.as_ref().map(|exe| exe.to_string_lossy().into_owned()),
+            comm: &target.comm,
+            exe: target.exe.as_deref(),
             instance: target.instance,
             parent: target.parent,
             ended: target.ended.map(InstanceEnd::name),
@@ -383,68 +386,66 @@ impl TargetJson {
     }
 }
 
-impl StackJson {
-    fn of(stack: &Stack, report: &Report) -> Self {
+impl<'a> StackJson<'a> {
+    fn of(stack: StackRef<'a>, report: &Report) -> Self {
         Self {
             pid: stack.pid,
             instance: stack.instance,
             ended: stack.ended.map(InstanceEnd::name),
-            allocator: stack.allocator.clone(),
+            allocator: stack.allocator(),
             kind: stack.kind.map(RegionKind::name),
-            site: format!("{:016x}", stack.id()),
+            site: stack.site().to_string(),
             responsible: ResponsibleJson::of(stack),
             outstanding: AmountJson::of(report, stack.outstanding),
             allocated: AmountJson::of(report, stack.allocated),
             recent: StackRecentJson::of(&stack.recent, report),
             lost: stack.lost.into(),
             end: stack.end.name(),
-            end_at: stack.end_at.as_ref().map(EndAtJson::from),
-            frames: stack.frames.iter().map(FrameJson::from).collect(),
+            end_at: stack.end_at().map(EndAtJson::from),
+            frames: frames(stack),
             blocks: stack.blocks.as_ref().map(|list| BlocksJson::of(list, report)),
-            suppressed_by: stack.suppressed_by.as_ref().map(|by| by.rule.clone()),
+            suppressed_by: stack.get().suppressed_by.as_ref().map(|by| by.rule.as_str()),
         }
     }
 }
 
-impl From<&Location> for EndAtJson {
-    fn from(at: &Location) -> Self {
+impl<'a> From<Location<ModuleRef<'a>>> for EndAtJson<'a> {
+    fn from(at: Location<ModuleRef<'a>>) -> Self {
         Self {
-            module: module_path(at),
+            module: at.place.map(|place| place.module.path()),
             address: own_address(at).unwrap_or_else(|| hex(at.pc)),
         }
     }
 }
 
-impl From<&Frame> for FrameJson {
-    fn from(frame: &Frame) -> Self {
-        let names = &frame.names;
+impl<'a> From<FrameRef<'a>> for FrameJson<'a> {
+    fn from(frame: FrameRef<'a>) -> Self {
+        let (at, symbol) = (frame.location(), frame.symbol());
+        let module = frame.module();
         Self {
-            pc: hex(frame.at.pc),
-            module: module_path(&frame.at),
-            build_id: frame
-                .at
-                .place
-                .as_ref()
-                .and_then(|(module, _)| module.build_id.clone()),
-            address: own_address(&frame.at),
+            pc: hex(at.pc),
+            module: module.map(ModuleRef::path),
+            build_id: module.and_then(ModuleRef::build_id),
+            address: own_address(at),
             found_by: frame.found_by.name(),
-            symbol: names.symbol.as_ref().map(|symbol| symbol.name.clone()),
-            symbol_short: names.symbol.as_ref().and_then(|symbol| short(&symbol.name)),
-            offset: names.symbol.as_ref().and_then(|symbol| symbol.offset),
-            file: names.file.clone(),
-            line: names.line,
-            inlined: names.inlined.iter().map(InlinedJson::from).collect(),
+            symbol: frame.function(),
+            symbol_short: frame.function().and_then(short),
+            offset: symbol.and_then(|symbol| symbol.offset),
+            file: frame.file(),
+            line: frame.line(),
+            inlined: frame.inlined().map(InlinedJson::from).collect(),
         }
     }
 }
 
-impl From<&InlinedFrame> for InlinedJson {
-    fn from(inlined: &InlinedFrame) -> Self {
+impl<'a> From<InlinedFrame<&'a str>> for InlinedJson<'a> {
+    fn from(inlined: InlinedFrame<&'a str>) -> Self {
+        let InlinedFrame { symbol, file, line } = inlined;
         Self {
-            symbol: inlined.symbol.clone(),
-            symbol_short: inlined.symbol.as_deref().and_then(short),
-            file: inlined.file.clone(),
-            line: inlined.line,
+            symbol,
+            symbol_short: symbol.and_then(short),
+            file,
+            line,
         }
     }
 }
@@ -458,18 +459,12 @@ fn short(name: &str) -> Option<String> {
 }
 
 /// The frames of a stack as reports have them.
-pub(crate) fn frames(stack: &Stack) -> Vec<FrameJson> {
-    stack.frames.iter().map(FrameJson::from).collect()
+pub(crate) fn frames(stack: StackRef<'_>) -> Vec<FrameJson<'_>> {
+    stack.frames().map(FrameJson::from).collect()
 }
 
-fn module_path(at: &Location) -> Option<String> {
-    let (module, _) = at.place.as_ref()?;
-    Some(path_text(module))
-}
-
-fn own_address(at: &Location) -> Option<String> {
-    let (_, svma) = at.place.as_ref()?;
-    Some(format!("{svma:#x}"))
+fn own_address(at: Location<ModuleRef<'_>>) -> Option<String> {
+    Some(format!("{:#x}", at.place?.svma))
 }
 
 fn hex(pc: Avma) -> String {

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use super::dialect::{Stage, attached};
 use super::text::Printable;
-use crate::model::{Frame, Report, Stack, TimeOfDay};
+use crate::model::{FrameRef, Report, StackRef, TimeOfDay};
 
 /// The lines between reports. (The original ends a program that it has started. This one does not, so it does not say
 /// so.)
@@ -25,8 +25,8 @@ pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
 
 /// Writes `report`.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let known = report.holders().filter(|stack| !stack.frames.is_empty());
-    let shown: Vec<&Stack> = known.take(report.top).collect();
+    let known = report.holders().filter(|stack| stack.path.is_some());
+    let shown: Vec<StackRef<'_>> = known.take(report.top).collect();
     let TimeOfDay { hour, minute, second } = report.time;
     writeln!(
         out,
@@ -43,12 +43,12 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         for block in stack.blocks.iter().flat_map(|list| &list.listed) {
             writeln!(out, "\taddr = {:#x} size = {}", block.address, block.size)?;
         }
-        for (number, frame) in stack.frames.iter().enumerate() {
+        for (number, frame) in stack.frames().enumerate() {
             let name = Name {
                 frame,
                 is_kernel: report.kernel.is_some(),
             };
-            writeln!(out, "\t{number} [<{:016x}>]{name}", frame.at.pc)?;
+            writeln!(out, "\t{number} [<{:016x}>]{name}", frame.pc())?;
         }
     }
     Ok(())
@@ -56,7 +56,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 /// The original's warning about blocks whose stack is not known, which are not in its reports.
 pub(super) fn missing_stacks(report: &Report) -> Option<String> {
-    let unknown = report.holders().filter(|stack| stack.frames.is_empty());
+    let unknown = report.holders().filter(|stack| stack.path.is_none());
     let blocks = unknown
         .map(|stack| stack.shown().blocks)
         .fold(0, u64::saturating_add);
@@ -71,24 +71,24 @@ pub(super) fn missing_stacks(report: &Report) -> Option<String> {
 
 /// ` function+0xoffset [/path/of/module]`, as far as known; the kernel's functions without module.
 struct Name<'a> {
-    frame: &'a Frame,
+    frame: FrameRef<'a>,
     is_kernel: bool,
 }
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let module = self.frame.at.place.as_ref().map(|(module, _)| module);
+        let module = self.frame.module();
         let module = module.filter(|_| !self.is_kernel);
-        let symbol = self.frame.names.symbol.as_ref();
+        let symbol = self.frame.symbol();
         if module.is_none() && symbol.is_none() {
             return f.write_str(" <null sym>");
         }
         if let Some(symbol) = symbol {
-            write!(f, " {}", Printable(&symbol.name))?;
+            write!(f, " {}", Printable(symbol.name))?;
             symbol.offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))?;
         }
         match module {
-            Some(module) => write!(f, " [{}]", Printable(&module.path.to_string_lossy())),
+            Some(module) => write!(f, " [{}]", Printable(module.path())),
             None => Ok(()),
         }
     }

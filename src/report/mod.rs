@@ -20,7 +20,6 @@ mod kernel;
 mod libbpf;
 mod memory;
 mod modules;
-mod numbered;
 mod order;
 mod overhead;
 pub(crate) mod owner;
@@ -39,7 +38,7 @@ mod text;
 
 use std::sync::Arc;
 
-use crate::model::{Frame, Report, Vitals};
+use crate::model::{FrameRef, Report, Vitals};
 pub use calls::{Call, CallsTold, Reports};
 pub use dialect::{Beside, Stage};
 pub(crate) use ends::explain;
@@ -64,7 +63,7 @@ pub fn printable(text: &str) -> String {
 }
 
 /// A frame in one line, without its source: `function+0xoffset [module]`.
-pub(crate) fn frame_name(frame: &Frame) -> String {
+pub(crate) fn frame_name(frame: FrameRef<'_>) -> String {
     text::named(frame)
 }
 

@@ -6,7 +6,7 @@ use super::ends::explain;
 use super::health::{counted, percent};
 use super::text::Printable;
 use crate::model::leak::{EndGroup, ModuleSteps};
-use crate::model::{ModuleFacts, Report};
+use crate::model::{ModuleRef, Report};
 
 /// The most lines of one kind.
 const MAX_LINES: usize = 10;
@@ -23,7 +23,7 @@ pub(super) fn end_lines(report: &Report) -> Vec<String> {
         } = group;
         format!(
             "{}: {} in {} ended here: {}{}",
-            Name(module.as_deref()),
+            Name(module.map(|module| report.module(module))),
             counted(*allocations, "allocation"),
             counted(*stacks, "stack"),
             explain(*end).meaning,
@@ -36,7 +36,7 @@ pub(super) fn end_lines(report: &Report) -> Vec<String> {
 /// One line for each module that walks left by the frame pointer.
 pub(super) fn fp_lines(report: &Report) -> Vec<String> {
     let describe = |steps: &ModuleSteps<_>| {
-        let module: Option<&ModuleFacts> = steps.module.as_deref();
+        let module = steps.module.map(|module| report.module(module));
         let share = percent(steps.fp, steps.fp.saturating_add(steps.cfi));
         let table = module.and_then(|module| module.table);
         let covered = table.map(|table| percent(table.covered_bytes, table.code_bytes));
@@ -64,12 +64,12 @@ fn bounded(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-struct Name<'a>(Option<&'a ModuleFacts>);
+struct Name<'a>(Option<ModuleRef<'a>>);
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(module) => Printable(&module.basename()).fmt(f),
+            Some(module) => Printable(module.basename()).fmt(f),
             None => f.write_str("outside all modules"),
         }
     }

@@ -8,8 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::text::Printable;
-use crate::model::{Frame, Report, Stack};
-use crate::model::{InlinedFrame, NameStyle};
+use crate::model::{FrameRef, InlinedFrame, NameStyle, Place, Report, StackRef};
 
 /// What file names of libraries begin with that allocate for others.
 const LIBRARIES: [&str; 15] = [
@@ -88,14 +87,14 @@ pub(crate) struct Owner<'a> {
     /// The function, or its place where that has no name; not printable yet.
     pub(crate) function: Cow<'a, str>,
     /// The frame that it is in.
-    pub(crate) frame: &'a Frame,
+    pub(crate) frame: FrameRef<'a>,
     /// The number of the frame, and that of the function among those inlined there; their number for the frame's own.
     pub(crate) at: (usize, usize),
 }
 
 /// The responsible frame; the innermost of all where each belongs to an allocator, a runtime or a standard library. `None`
 /// without a frame.
-pub(crate) fn owner(stack: &Stack) -> Option<Owner<'_>> {
+pub(crate) fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
     let own = |(number, frame)| {
         let (function, inlined) = own_function(frame)?;
         Some(Owner {
@@ -105,18 +104,18 @@ pub(crate) fn owner(stack: &Stack) -> Option<Owner<'_>> {
         })
     };
     let innermost = || {
-        let frame = stack.frames.first()?;
+        let frame = stack.frames().next()?;
         Some(Owner {
             function: function(frame),
             frame,
-            at: (0, frame.names.inlined.len()),
+            at: (0, frame.inlined().len()),
         })
     };
-    stack.frames.iter().enumerate().find_map(own).or_else(innermost)
+    stack.frames().enumerate().find_map(own).or_else(innermost)
 }
 
 /// A site's title: the responsible function with its parameters; printable.
-pub(crate) fn title(stack: &Stack, names: NameStyle) -> String {
+pub(crate) fn title(stack: StackRef<'_>, names: NameStyle) -> String {
     match owner(stack) {
         Some(owner) => Printable(&shortened(&names.show(&owner.function), MAX_TITLE)).to_string(),
         None => format!("[no stack: {}]", stack.end.name()),
@@ -124,7 +123,7 @@ pub(crate) fn title(stack: &Stack, names: NameStyle) -> String {
 }
 
 /// ` [pid]` behind a title, among several processes.
-pub(super) fn process_mark(stack: &Stack, report: &Report) -> String {
+pub(super) fn process_mark(stack: StackRef<'_>, report: &Report) -> String {
     match report.targets.len() {
         0 | 1 => String::new(),
         _ => format!(" [{}]", stack.pid),
@@ -133,7 +132,7 @@ pub(super) fn process_mark(stack: &Stack, report: &Report) -> String {
 
 /// A title for tables: the function without its parameters, its source line if that is known, and, among several
 /// processes, the process.
-pub(crate) fn short_title(stack: &Stack, report: &Report) -> String {
+pub(crate) fn short_title(stack: StackRef<'_>, report: &Report) -> String {
     let process = process_mark(stack, report);
     let Some(owner) = owner(stack) else {
         return format!("{}{process}", title(stack, report.names));
@@ -144,15 +143,12 @@ pub(crate) fn short_title(stack: &Stack, report: &Report) -> String {
 }
 
 /// The functions of a stack from the responsible one outwards, inlined ones too; not printable yet.
-pub(crate) fn callers(stack: &Stack) -> impl Iterator<Item = Cow<'_, str>> {
+pub(crate) fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>> {
     let (first, inlined) = owner(stack).map_or((0, 0), |owner| owner.at);
-    let functions = stack.frames.iter().skip(first).flat_map(|frame| {
+    let functions = stack.frames().skip(first).flat_map(|frame| {
         let inlined = frame
-            .names
-            .inlined
-            .iter()
-            .map(|inlined| inlined.symbol.as_deref());
-        let inlined = inlined.map(|name| Cow::from(name.unwrap_or("[unknown]")));
+            .inlined()
+            .map(|inlined| Cow::from(inlined.symbol.unwrap_or("[unknown]")));
         inlined.chain([function(frame)])
     });
     functions.skip(inlined)
@@ -166,10 +162,10 @@ struct Source<'a>(&'a Owner<'a>);
 
 impl fmt::Display for Source<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = &self.0.frame.names;
-        let (file, line) = match names.inlined.get(self.0.at.1) {
-            Some(inlined) => (&inlined.file, inlined.line),
-            None => (&names.file, names.line),
+        let frame = self.0.frame;
+        let (file, line) = match frame.inlined().nth(self.0.at.1) {
+            Some(inlined) => (inlined.file, inlined.line),
+            None => (frame.file(), frame.line()),
         };
         let (Some(file), Some(line)) = (file, line) else {
             return Ok(());
@@ -202,30 +198,30 @@ fn without_parameters(name: &str) -> &str {
 }
 
 /// True for a frame without a name in a runtime's or an allocator's library.
-pub(super) fn is_nameless_runtime(frame: &Frame) -> bool {
-    frame.names.symbol.is_none() && frame.names.inlined.is_empty() && is_in_library(frame)
+pub(super) fn is_nameless_runtime(frame: FrameRef<'_>) -> bool {
+    frame.symbol().is_none() && frame.inlined().len() == 0 && is_in_library(frame)
 }
 
-fn is_in_library(frame: &Frame) -> bool {
-    frame.at.place.as_ref().is_some_and(|(module, _)| {
+fn is_in_library(frame: FrameRef<'_>) -> bool {
+    frame.module().is_some_and(|module| {
         let name = module.basename();
         LIBRARIES.iter().any(|library| name.starts_with(library))
     })
 }
 
 /// The function of a frame, or its place where that has no name.
-pub(crate) fn function(frame: &Frame) -> Cow<'_, str> {
-    match (&frame.names.symbol, &frame.at.place) {
-        (Some(symbol), _) => symbol.name.as_str().into(),
-        (None, Some((module, svma))) => format!("{}+{svma:#x}", module.basename()).into(),
-        (None, None) => format!("{:#x}", frame.at.pc).into(),
+pub(crate) fn function(frame: FrameRef<'_>) -> Cow<'_, str> {
+    match (frame.function(), frame.place()) {
+        (Some(name), _) => name.into(),
+        (None, Some(Place { module, svma })) => format!("{}+{svma:#x}", module.basename()).into(),
+        (None, None) => format!("{:#x}", frame.pc()).into(),
     }
 }
 
 /// Which functions of a frame belong to an allocator, a runtime or a standard library: the inlined ones, and the frame's own.
-pub(crate) fn plumbing(frame: &Frame) -> Vec<bool> {
+pub(crate) fn plumbing(frame: FrameRef<'_>) -> Vec<bool> {
     let is_library = is_in_library(frame);
-    let inlined = frame.names.inlined.iter().map(is_inlined_plumbing);
+    let inlined = frame.inlined().map(is_inlined_plumbing);
     let own = is_own_plumbing(frame);
     inlined
         .chain([own])
@@ -233,28 +229,28 @@ pub(crate) fn plumbing(frame: &Frame) -> Vec<bool> {
         .collect()
 }
 
-fn is_own_plumbing(frame: &Frame) -> bool {
-    is_plumbing(&function(frame)) || is_standard_source(frame.names.file.as_deref())
+fn is_own_plumbing(frame: FrameRef<'_>) -> bool {
+    is_plumbing(&function(frame)) || is_standard_source(frame.file())
 }
 
-fn own_function(frame: &Frame) -> Option<(Cow<'_, str>, usize)> {
+fn own_function(frame: FrameRef<'_>) -> Option<(Cow<'_, str>, usize)> {
     if is_in_library(frame) {
         return None;
     }
-    let inlined = &frame.names.inlined;
-    let is_own =
-        |(function, _): &(&InlinedFrame, _)| function.symbol.is_some() && !is_inlined_plumbing(function);
-    match inlined.iter().zip(0..).find(is_own) {
-        Some((function, number)) => Some((function.symbol.as_deref()?.into(), number)),
+    let is_own = |(function, _): &(InlinedFrame<&str>, _)| {
+        function.symbol.is_some() && !is_inlined_plumbing(*function)
+    };
+    match frame.inlined().zip(0..).find(is_own) {
+        Some((function, number)) => Some((function.symbol?.into(), number)),
         None if is_own_plumbing(frame) => None,
-        None => Some((function(frame), inlined.len())),
+        None => Some((function(frame), frame.inlined().len())),
     }
 }
 
 /// True for an inlined function that passes an allocation on. Debug information can name such functions without their namespace,
 /// and then says in which file they are.
-pub(super) fn is_inlined_plumbing(function: &InlinedFrame) -> bool {
-    function.symbol.as_deref().is_some_and(is_plumbing) || is_standard_source(function.file.as_deref())
+pub(super) fn is_inlined_plumbing(function: InlinedFrame<&str>) -> bool {
+    function.symbol.is_some_and(is_plumbing) || is_standard_source(function.file)
 }
 
 /// True for a source file of a standard library: of GNU or LLVM for C++, or of Rust.
@@ -327,7 +323,7 @@ fn path_of(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::made::{frame, inlined, stack};
+    use crate::report::made::{frame, inlined, report, stack};
 
     /// Functions of the languages themselves are told from those that use their types.
     #[test]
@@ -399,8 +395,8 @@ mod tests {
             (vec![frame("libc.so.6", "strdup")], Some(("strdup", 0))),
             (vec![], None),
         ] {
-            let stack = stack(frames);
-            let found = owner(&stack);
+            let report = report(vec![stack(frames)]);
+            let found = owner(report.stack(&report.stacks[0]));
             let found = found.as_ref().map(|found| (&*found.function, found.at.0));
             assert_eq!(found, expected);
         }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::text::Printable;
-use crate::model::Stack;
+use crate::model::StackRef;
 
 /// Directories of one path that are looked at, the outermost first: a path comes from a file that anybody can write.
 const MAX_DIRECTORIES: usize = 32;
@@ -21,11 +21,11 @@ pub(super) struct Paths(Option<String>);
 
 impl Paths {
     /// That of all source paths of `stacks`.
-    pub(super) fn of(stacks: &[&Stack]) -> Self {
-        let frames = stacks.iter().flat_map(|stack| &stack.frames);
+    pub(super) fn of(stacks: &[StackRef<'_>]) -> Self {
+        let frames = stacks.iter().flat_map(|stack| stack.frames());
         let files = frames.flat_map(|frame| {
-            let inlined = frame.names.inlined.iter().map(|inlined| &inlined.file);
-            inlined.chain([&frame.names.file]).filter_map(Option::as_deref)
+            let inlined = frame.inlined().map(|inlined| inlined.file);
+            inlined.chain([frame.file()]).flatten()
         });
         Self::common(files)
     }

@@ -16,7 +16,7 @@ use super::health::{self, counted, percent, short_size, size};
 use super::paths::Paths;
 use super::text::{FrameStyle, Printable, via};
 use super::{blocks, estimates, recent};
-use crate::model::{Amount, Estimate, InstanceEnd, Sampling};
+use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef};
 use crate::model::{Report, Stack};
 
 /// Lines of a site's stack begin here.
@@ -36,7 +36,7 @@ pub struct Screen {
 pub struct People {
     screen: Screen,
     /// Sites whose stack was written.
-    written: HashSet<u64>,
+    written: HashSet<SiteKey>,
     /// The closing block of the last report.
     closing: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl People {
         let is_whole = is_last || self.screen.is_verbose;
         for stack in shown {
             if self.written.insert(stack.key()) || is_whole {
-                page.write_site(stack, out)?;
+                page.write_site(*stack, out)?;
             }
         }
         match self.screen.is_verbose {
@@ -176,7 +176,7 @@ pub(super) fn subject(report: &Report) -> String {
     }
 }
 
-fn left_out_line(left_out: &[&Stack], all: usize) -> String {
+fn left_out_line(left_out: &[StackRef<'_>], all: usize) -> String {
     let Amount { bytes, blocks } = left_out.iter().map(|stack| stack.shown()).sum();
     format!(
         "     and {} with {} in {} (-T {all} shows all)",
@@ -196,7 +196,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn write_site(&self, stack: &Stack, out: &mut dyn Write) -> io::Result<()> {
+    fn write_site(&self, stack: StackRef<'_>, out: &mut dyn Write) -> io::Result<()> {
         let report = self.report;
         writeln!(out)?;
         let heading = format!(
@@ -228,7 +228,7 @@ impl Page<'_> {
     }
 
     /// How much that is, and whose.
-    fn amount(&self, stack: &Stack) -> String {
+    fn amount(&self, stack: StackRef<'_>) -> String {
         let Amount { bytes, blocks } = stack.shown();
         let share = percent(bytes, self.total.bytes);
         let owner = match self.report.targets.len() {
@@ -245,14 +245,14 @@ impl Page<'_> {
 }
 
 /// The first digits of a site's id, as metrics and JSON have it whole.
-fn short_id(stack: &Stack) -> String {
-    format!("{:05x}", stack.id() >> 44)
+fn short_id(stack: StackRef<'_>) -> String {
+    stack.site().short()
 }
 
 /// The process that a stack belongs to, among several.
-fn process(stack: &Stack) -> String {
-    let Stack { pid, ended, .. } = stack;
-    if *pid == 0 {
+fn process(stack: StackRef<'_>) -> String {
+    let Stack { pid, ended, .. } = *stack;
+    if pid == 0 {
         return "several processes".to_owned();
     }
     match ended {

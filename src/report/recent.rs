@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::estimates::whole;
 use super::health::{counted, short_size, size};
+use crate::model::Report;
 use crate::model::leak::{Change, Suspicion};
-use crate::model::{AGE_BOUNDS, Ages, Amount, Estimate, Sampling};
-use crate::model::{Report, Stack};
+use crate::model::{AGE_BOUNDS, Ages, Amount, Estimate, Sampling, StackRef};
 
 impl Report {
     /// Live blocks of all stacks by age; `None` if ages were not looked at.
@@ -19,7 +19,7 @@ impl Report {
 
 /// What came and went from a stack: since the last report, and since the baseline if the user marked one. Nothing, if
 /// nothing changed.
-pub(super) fn growth_lines(stack: &Stack, report: &Report) -> Vec<String> {
+pub(super) fn growth_lines(stack: StackRef<'_>, report: &Report) -> Vec<String> {
     let compared = &report.compared;
     let since_last = match compared.first {
         true => "the attach".to_owned(),
@@ -78,7 +78,7 @@ pub(super) fn suspicion_line(suspicion: &Suspicion) -> Option<String> {
 }
 
 /// How fast a site grows: over all reports, or of the first one since the attach.
-pub(super) fn growth_per_second(stack: &Stack, report: &Report) -> String {
+pub(super) fn growth_per_second(stack: StackRef<'_>, report: &Report) -> String {
     let recent = &stack.recent;
     per_second(match recent.suspicion {
         Some(suspicion) if suspicion.reports > 1 => suspicion.growth,
@@ -94,7 +94,7 @@ fn per_second(bytes: f64) -> String {
 }
 
 /// The age that half of the live blocks have at least, as the bound of its class.
-pub(super) fn typical_age(stack: &Stack) -> String {
+pub(super) fn typical_age(stack: StackRef<'_>) -> String {
     let Some(ages) = stack.recent.ages else {
         return "?".to_owned();
     };
@@ -155,7 +155,7 @@ pub(super) fn young_line(report: &Report) -> Option<String> {
 }
 
 fn young(report: &Report) -> Amount {
-    let young = report.stacks.iter().filter_map(|stack| stack.recent.young);
+    let young = report.stacks().filter_map(|stack| stack.recent.young);
     young.sum::<Estimate>().amount
 }
 

@@ -7,7 +7,7 @@ use crate::model::{Amount, RegionKind};
 /// The lines; none without `--mmap`.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let of = |kind| -> Amount {
-        let stacks = report.stacks.iter().filter(|stack| stack.kind == Some(kind));
+        let stacks = report.stacks().filter(|stack| stack.kind == Some(kind));
         stacks.map(|stack| stack.outstanding.amount).sum()
     };
     let kinds = RegionKind::ALL.into_iter().map(|kind| (kind, of(kind)));

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use indexmap::IndexSet;
 use serde::Serialize;
 
 use super::flame::{self, Caption, FlameFrame, Naming};
-use super::numbered::Numbered;
 use crate::model::{Measure, Quantity, Report, Unit};
 
 /// What is always there; the report's own quantity comes last, if it is none of these.
@@ -102,20 +102,20 @@ struct Stacks {
 impl Stacks {
     fn of(report: &Report, quantities: &[Quantity]) -> Self {
         let naming = Naming::of(report);
-        let mut numbered = Numbered::new();
+        let mut numbered = IndexSet::new();
         let mut amounts = BTreeMap::new();
         for stack in report.suspects() {
             let frames = naming.frames(stack).into_iter();
-            let key: Vec<_> = frames.map(|frame| numbered.number(frame)).collect();
+            let key: Vec<_> = frames.map(|frame| numbered.insert_full(frame).0).collect();
             let sums = amounts
                 .entry(key)
                 .or_insert_with(|| vec![0_u64; quantities.len()]);
             for (sum, quantity) in sums.iter_mut().zip(quantities) {
-                *sum = sum.saturating_add(quantity.of(stack, report));
+                *sum = sum.saturating_add(quantity.of(stack));
             }
         }
         Self {
-            frames: numbered.in_order(),
+            frames: numbered.into_iter().collect(),
             amounts,
         }
     }

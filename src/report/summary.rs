@@ -7,9 +7,9 @@ use super::health::{counted, percent, short_size, size};
 use super::owner::{callers, process_mark, title};
 use super::people::subject;
 use super::text::Printable;
+use crate::model::Report;
 use crate::model::leak::Suspicion;
-use crate::model::{Amount, Estimate, Sampling};
-use crate::model::{Report, Stack};
+use crate::model::{Amount, Estimate, Sampling, StackRef};
 
 /// Sites that are shown.
 const MAX_SITES: usize = 5;
@@ -70,7 +70,7 @@ fn doubts(report: &Report, all: Estimate) -> Vec<(&'static str, String)> {
     doubts
 }
 
-fn write_site(stack: &Stack, number: usize, report: &Report, out: &mut dyn Write) -> io::Result<()> {
+fn write_site(stack: StackRef<'_>, number: usize, report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let amount = stack.shown();
     let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
     let suspicion = suspicion.map_or_else(String::new, |suspicion| {

@@ -13,8 +13,8 @@ const MOST_LINES: usize = 10;
 /// A line for each rule that suppresses something outstanding, in the order of their places.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let mut rules: BTreeMap<(&str, &str), (Amount, u64)> = BTreeMap::new();
-    for stack in &report.stacks {
-        let Some(suppression) = &stack.suppressed_by else {
+    for stack in report.stacks() {
+        let Some(suppression) = &stack.get().suppressed_by else {
             continue;
         };
         let shown = stack.shown();

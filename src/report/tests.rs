@@ -25,8 +25,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{
-    Amount, CodeSegment, Completeness, Estimate, Events, InlinedFrame, Location, Losses, ModuleFacts,
-    Sampling, Stack, StackRecent, Symbol, Symbolized, TableFacts,
+    Amount, CodeSegment, Completeness, Estimate, Events, Frame, FrameId, InlinedFrame, Location, Losses,
+    Module, ModuleId, Place, Sampling, Stack, StackRecent, Symbol, Symbolized, TableFacts,
 };
 pub(super) use made::report;
 
@@ -49,47 +49,50 @@ fn rendered(report: &Report, format: Format) -> String {
     String::from_utf8(out).unwrap()
 }
 
-pub(super) fn module(path: &str, build_id: Option<&str>) -> Arc<ModuleFacts> {
-    Arc::new(ModuleFacts {
-        path: path.into(),
-        build_id: build_id.map(str::to_owned),
-        code: Vec::new(),
-        table: None,
-    })
+pub(super) fn module(path: &str, build_id: Option<&str>) -> ModuleId {
+    made::module_of(&made::plain_module(path, build_id))
 }
 
-pub(super) fn location(module: &Arc<ModuleFacts>, svma: u64) -> Location {
+pub(super) fn location(module: &ModuleId, svma: u64) -> Location<ModuleId> {
     Location {
         pc: Avma::new(KNOWN + svma),
-        place: Some((module.clone(), Svma::new(svma))),
+        place: Some(Place {
+            module: *module,
+            svma: Svma::new(svma),
+        }),
     }
 }
 
 pub(super) fn named(name: &str, offset: u64) -> Symbolized {
     Symbolized {
         symbol: Some(Symbol {
-            name: name.to_owned(),
+            name: name.into(),
             offset: Some(offset),
         }),
         ..Symbolized::default()
     }
 }
 
-pub(super) fn frame(at: Location, found_by: FoundBy, names: Symbolized) -> Frame {
-    Frame {
+pub(super) fn frame(at: Location<ModuleId>, found_by: FoundBy, names: Symbolized) -> FrameId {
+    made::frame_of(Frame {
         at,
         exact: false,
         found_by,
-        names: Arc::new(names),
-    }
+        names: made::names_of(&names),
+    })
 }
 
-pub(super) fn stack(outstanding: Amount, end: End, end_at: Option<Location>, frames: Vec<Frame>) -> Stack {
-    Stack {
+pub(super) fn stack(
+    outstanding: Amount,
+    end: End,
+    end_at: Option<Location<ModuleId>>,
+    frames: Vec<FrameId>,
+) -> Stack {
+    let stack = Stack {
         pid: 4242,
         instance: 1,
         ended: None,
-        allocator: "malloc".into(),
+        allocator: made::allocator("malloc"),
         kind: None,
         outstanding: outstanding.into(),
         allocated: Amount {
@@ -101,10 +104,11 @@ pub(super) fn stack(outstanding: Amount, end: End, end_at: Option<Location>, fra
         lost: Amount::default(),
         end,
         end_at,
-        frames,
+        path: None,
         blocks: None,
         suppressed_by: None,
-    }
+    };
+    made::with_frames(stack, frames)
 }
 
 /// A complete stack through inlined code, one cut short after a frame without names, and one that freed
@@ -112,9 +116,9 @@ pub(super) fn stack(outstanding: Amount, end: End, end_at: Option<Location>, fra
 pub(crate) fn full() -> Report {
     let libstdcxx = module("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30", Some("0a1b"));
     let leaker = module("/opt/leaker", None);
-    let plugin = Arc::new(ModuleFacts {
+    let plugin = made::module_of(&Module {
         path: "/opt/libplugin.so".into(),
-        build_id: Some("77".to_owned()),
+        build_id: Some("77".into()),
         code: vec![CodeSegment {
             svma: Svma::new(0x1010)..Svma::new(0x1800),
             offset: FileOffset::new(0x10),
@@ -128,11 +132,11 @@ pub(crate) fn full() -> Report {
         }),
     });
     let inlined = Symbolized {
-        file: Some("/src/leaker.cpp".to_owned()),
+        file: Some("/src/leaker.cpp".into()),
         line: Some(30),
         inlined: vec![InlinedFrame {
-            symbol: Some("LeakLib::slowMemoryLeak()".to_owned()),
-            file: Some("/src/leaklib.h".to_owned()),
+            symbol: Some("LeakLib::slowMemoryLeak()".into()),
+            file: Some("/src/leaklib.h".into()),
             line: Some(12),
         }],
         ..named("main", 0x31)
@@ -190,7 +194,7 @@ pub(crate) fn full() -> Report {
         frames: BTreeMap::from([(FoundBy::Probe, 30), (FoundBy::Cfi, 28), (FoundBy::Fp, 4)]),
     };
     report.ends = vec![EndGroup {
-        module: Some(plugin.clone()),
+        module: Some(plugin),
         end: End::NoCfi,
         stacks: 1,
         allocations: 2,

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use unwind_tables::addr::Svma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::cells::{fit, width};
@@ -11,8 +10,7 @@ use super::ends::explain;
 use super::owner::{is_inlined_plumbing, is_nameless_runtime, owner, title};
 use super::paths::Paths;
 use super::people::{Screen, write_wrapped};
-use crate::model::{Frame, Location, ModuleFacts, Report, Stack};
-use crate::model::{InlinedFrame, NameStyle, Symbolized};
+use crate::model::{FrameRef, InlinedFrame, Location, ModuleRef, NameStyle, Place, Report, StackRef};
 
 /// Marks the frame that is responsible for a stack.
 const MARK: &str = "> ";
@@ -26,8 +24,6 @@ const MIN_NAME: usize = 16;
 #[derive(Debug)]
 pub(crate) struct FrameStyle {
     unwind: Unwind,
-    /// The most frames of a stack, if there was a limit.
-    depth: Option<usize>,
     names: NameStyle,
     pub(super) paths: Paths,
     screen: Screen,
@@ -38,7 +34,6 @@ impl FrameStyle {
     pub(crate) fn new(report: &Report, screen: Screen) -> Self {
         Self {
             unwind: report.unwind,
-            depth: report.depth,
             names: report.names,
             paths: Paths::default(),
             screen,
@@ -51,20 +46,25 @@ impl FrameStyle {
     }
 
     /// A stack's title.
-    pub(crate) fn title(&self, stack: &Stack) -> String {
+    pub(crate) fn title(&self, stack: StackRef<'_>) -> String {
         title(stack, self.names)
     }
 
     /// The frames of a stack, the responsible one marked, and how the stack ended.
-    pub(crate) fn write_frames(&self, stack: &Stack, indent: &str, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write_frames(
+        &self,
+        stack: StackRef<'_>,
+        indent: &str,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let responsible = owner(stack).map(|owner| owner.at);
-        let mut frames = stack.frames.iter().enumerate().peekable();
+        let mut frames = stack.frames().enumerate().peekable();
         while let Some((at, frame)) = frames.next() {
             let mut nameless = 0;
             while !self.screen.is_verbose
                 && is_nameless_runtime(frame)
                 && frames
-                    .next_if(|(_, next)| is_nameless_runtime(next) && is_same_module(frame, next))
+                    .next_if(|&(_, next)| is_nameless_runtime(next) && is_same_module(frame, next))
                     .is_some()
             {
                 nameless += 1;
@@ -78,29 +78,26 @@ impl FrameStyle {
                 }
             }
         }
-        let is_cut = stack.is_cut(self.depth);
-        let end = format!("end: {}", EndLine { stack, is_cut });
+        let end = format!("end: {}", EndLine(stack));
         write_wrapped(&end, &[indent, NO_MARK].concat(), self.screen, out)
     }
 
     /// `responsible` is the number of the inlined function that is responsible, or that of all for the frame itself.
     fn write_frame(
         &self,
-        frame: &Frame,
+        frame: FrameRef<'_>,
         responsible: Option<(usize, usize)>,
         indent: &str,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        let Symbolized {
-            file, line, inlined, ..
-        } = frame.names.as_ref();
+        let inlined: Vec<_> = frame.inlined().collect();
         let module = InModule::of(frame, &self.paths);
         let mark = |number| match responsible {
             Some((_, responsible)) if responsible == number => MARK,
             _ => NO_MARK,
         };
         let mut number = 0;
-        while let Some(function) = inlined.get(number) {
+        while let Some(&function) = inlined.get(number) {
             let folded = self.foldable(&inlined[number..]);
             if folded > 0 {
                 let name = format!("({folded} inlined functions of the standard library)");
@@ -108,7 +105,7 @@ impl FrameStyle {
                 number += folded;
                 continue;
             }
-            let place = module.at(function.file.as_deref(), function.line);
+            let place = module.at(function.file, function.line);
             let name = Inlined(function, self.names).to_string();
             self.write_line(&[indent, mark(number)].concat(), &name, &place.to_string(), out)?;
             number += 1;
@@ -118,15 +115,15 @@ impl FrameStyle {
             (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
             (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
         };
-        let place = format!("{}{found_by}", module.at(file.as_deref(), *line));
+        let place = format!("{}{found_by}", module.at(frame.file(), frame.line()));
         let pc = match self.screen.is_verbose {
-            true => format!("{:#018x} ", frame.at.pc),
+            true => format!("{:#018x} ", frame.pc()),
             false => String::new(),
         };
         let name = FrameName {
             frame,
             names: self.names,
-            has_offset: self.screen.is_verbose || line.is_none(),
+            has_offset: self.screen.is_verbose || frame.line().is_none(),
         };
         let before = [indent, mark(inlined.len()), &pc].concat();
         self.write_line(&before, &name.to_string(), &place, out)
@@ -134,10 +131,10 @@ impl FrameStyle {
 
     /// How many of the first of these functions are one line: the standard library's, but for the outermost, which is the
     /// one that the user's code calls.
-    fn foldable(&self, inlined: &[InlinedFrame]) -> usize {
+    fn foldable(&self, inlined: &[InlinedFrame<&str>]) -> usize {
         let plumbing = inlined
             .iter()
-            .take_while(|function| is_inlined_plumbing(function))
+            .take_while(|&&function| is_inlined_plumbing(function))
             .count();
         let folded = plumbing.saturating_sub(1);
         if self.screen.is_verbose || folded < MIN_FOLDED {
@@ -162,21 +159,21 @@ impl FrameStyle {
     }
 }
 
-fn is_same_module(one: &Frame, other: &Frame) -> bool {
-    let [one, other] = [one, other].map(|frame| frame.at.place.as_ref().map(|(module, _)| &module.path));
+fn is_same_module(one: FrameRef<'_>, other: FrameRef<'_>) -> bool {
+    let [one, other] = [one, other].map(|frame| frame.module().map(ModuleRef::path));
     one == other
 }
 
 /// The allocator function of a stack, with the kind of its mappings where it is of these.
-pub(crate) fn via(stack: &Stack) -> String {
+pub(crate) fn via(stack: StackRef<'_>) -> String {
     let kind = stack
         .kind
         .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
-    format!("{}{kind}", Printable(&stack.allocator))
+    format!("{}{kind}", Printable(stack.allocator()))
 }
 
 /// A frame in one line, without its source.
-pub(super) fn named(frame: &Frame) -> String {
+pub(super) fn named(frame: FrameRef<'_>) -> String {
     let name = FrameName {
         frame,
         names: NameStyle::Verbatim,
@@ -187,17 +184,17 @@ pub(super) fn named(frame: &Frame) -> String {
 
 /// `function+0xoffset`, or the place where there is no name.
 struct FrameName<'a> {
-    frame: &'a Frame,
+    frame: FrameRef<'a>,
     names: NameStyle,
     has_offset: bool,
 }
 
 impl fmt::Display for FrameName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.frame.names.symbol {
-            None => Place(&self.frame.at).fmt(f),
+        match self.frame.symbol() {
+            None => InPlace(self.frame.location()).fmt(f),
             Some(symbol) => {
-                Printable(&self.names.show(&symbol.name)).fmt(f)?;
+                Printable(&self.names.show(symbol.name)).fmt(f)?;
                 let offset = symbol.offset.filter(|_| self.has_offset);
                 offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))
             }
@@ -206,27 +203,23 @@ impl fmt::Display for FrameName<'_> {
 }
 
 /// `module+0xaddress`, in the module's own space.
-struct Place<'a>(&'a Location);
+struct InPlace<'a>(Location<ModuleRef<'a>>);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for InPlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.place {
+        match self.0.place {
             None => f.write_str("[unknown]"),
-            Some((module, svma)) => place_in(module, *svma, f),
+            Some(Place { module, svma }) => write!(f, "{}+{svma:#x}", Printable(module.basename())),
         }
     }
 }
 
-fn place_in(module: &ModuleFacts, svma: Svma, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}+{svma:#x}", Printable(&module.basename()))
-}
-
 /// `function (inlined)`.
-struct Inlined<'a>(&'a InlinedFrame, NameStyle);
+struct Inlined<'a>(InlinedFrame<&'a str>, NameStyle);
 
 impl fmt::Display for Inlined<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.0.symbol.as_deref().unwrap_or("[unknown]");
+        let name = self.0.symbol.unwrap_or("[unknown]");
         write!(f, "{} (inlined)", Printable(&self.1.show(name)))
     }
 }
@@ -234,16 +227,16 @@ impl fmt::Display for Inlined<'_> {
 /// ` [module] file:line`, as far as known.
 #[derive(Clone, Copy)]
 struct InModule<'a> {
-    module: Option<&'a ModuleFacts>,
+    module: Option<ModuleRef<'a>>,
     file: Option<&'a str>,
     line: Option<u32>,
     paths: &'a Paths,
 }
 
 impl<'a> InModule<'a> {
-    fn of(frame: &'a Frame, paths: &'a Paths) -> Self {
+    fn of(frame: FrameRef<'a>, paths: &'a Paths) -> Self {
         Self {
-            module: frame.at.place.as_ref().map(|(module, _)| module.as_ref()),
+            module: frame.module(),
             file: None,
             line: None,
             paths,
@@ -258,7 +251,7 @@ impl<'a> InModule<'a> {
 impl fmt::Display for InModule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(module) = self.module {
-            write!(f, " [{}]", Printable(&module.basename()))?;
+            write!(f, " [{}]", Printable(module.basename()))?;
         }
         if let Some(file) = self.file {
             let (mark, rest) = self.paths.shorten(file);
@@ -269,33 +262,29 @@ impl fmt::Display for InModule<'_> {
     }
 }
 
-/// How a stack ended, where there was a limit of `depth` frames.
-pub(crate) fn end_of(stack: &Stack, depth: Option<usize>) -> String {
-    let is_cut = stack.is_cut(depth);
-    EndLine { stack, is_cut }.to_string()
+/// How a stack ended.
+pub(crate) fn end_of(stack: StackRef<'_>) -> String {
+    EndLine(stack).to_string()
 }
 
 /// How a stack ended, and for incomplete ones where and why.
-struct EndLine<'a> {
-    stack: &'a Stack,
-    is_cut: bool,
-}
+struct EndLine<'a>(StackRef<'a>);
 
 impl fmt::Display for EndLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stack { end, end_at, .. } = self.stack;
+        let end = self.0.end;
         f.write_str(end.name())?;
-        if *end == End::Complete {
+        if end == End::Complete {
             return Ok(());
         }
-        match end_at {
-            Some(at @ Location { place: Some(_), .. }) => write!(f, " at {}", Place(at))?,
+        match self.0.end_at() {
+            Some(at @ Location { place: Some(_), .. }) => write!(f, " at {}", InPlace(at))?,
             Some(Location { pc, place: None }) => write!(f, " at {pc:#x}")?,
             None => {}
         }
-        match self.is_cut {
+        match self.0.is_cut() {
             true => f.write_str(" (the stack goes on: --perf-max-stack-depth keeps no more of it)"),
-            false => write!(f, " ({})", explain(*end).meaning),
+            false => write!(f, " ({})", explain(end).meaning),
         }
     }
 }

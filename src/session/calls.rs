@@ -168,6 +168,7 @@ impl Session<'_> {
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
+            entries: describe::Entries::default(),
         };
         let pid_of = |event: &CallEvent| {
             let process = live.processes.get(&event.instance);

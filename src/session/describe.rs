@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use chrono::Timelike;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::elf::Segment;
-use unwind_tables::walk::Unwind;
+use unwind_tables::walk::{FoundBy, Unwind};
 
 use super::calls::Caller;
 use super::process::Process;
@@ -16,15 +16,14 @@ use super::tables::ModuleTables;
 use crate::allocator::Catalog;
 use crate::collect::{LiveBlocks, RegionCall};
 use crate::config::View;
-use crate::model::Name;
 use crate::model::leak::growth::Changes;
 use crate::model::leak::{
-    Completeness, EndGroup, Holder, Meaning, ModuleSteps, Place, Recent, Site, SiteFrame, by_module, group,
-    innermost,
+    Completeness, Holder, Meaning, Recent, Site, SiteFrame, by_module, group, innermost,
 };
-use crate::model::{Ages, Amount, BlockList, Estimate, OwnMemory, Snapshot, StackTotals, Symbolized};
 use crate::model::{
-    CodeSegment, Compared, Frame, Location, ModuleFacts, Report, Stack, StackRecent, TargetFacts, TimeOfDay,
+    self, Ages, Amount, BlockList, CodeSegment, Compared, Dictionary, EndGroup, Estimate, Frame, FrameId,
+    Location, Module, ModuleSteps, Name, OwnMemory, PathId, Place, Report, Snapshot, Stack, StackRecent,
+    StackTotals, Symbolized, TargetFacts, TextId, TextKind, TimeOfDay,
 };
 use crate::report::frame_name;
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, outside_modules};
@@ -38,9 +37,28 @@ pub(super) struct Describer<'a> {
     pub(super) tables: &'a ModuleTables,
     pub(super) allocators: &'a Catalog,
     pub(super) symbolizer: &'a mut Symbolizer,
-    pub(super) facts: &'a mut HashMap<ModuleId, Arc<ModuleFacts>>,
+    pub(super) facts: &'a mut HashMap<ModuleId, Module>,
     /// What programs call the code that they generated, by instance.
     pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
+    /// Everything that the report's stacks refer to.
+    pub(super) entries: Entries,
+}
+
+/// The dictionary of a report in the making.
+#[derive(Default)]
+pub(super) struct Entries {
+    dictionary: Dictionary,
+    modules: HashMap<ModuleId, Option<model::ModuleId>>,
+    frames: HashMap<FrameKey, FrameId>,
+}
+
+/// What tells frames apart before they have names: code outside all modules is its instance's.
+#[derive(PartialEq, Eq, Hash)]
+struct FrameKey {
+    at: Location<ModuleId>,
+    exact: bool,
+    found_by: FoundBy,
+    owner: Option<u32>,
 }
 
 /// What is known of stacks beyond their totals.
@@ -116,6 +134,7 @@ pub(super) fn report(
         compared: recently.compared(view),
         targets: processes.values().map(|process| process.facts.clone()).collect(),
         order: None,
+        dictionary: Arc::new(names.entries.dictionary),
         stacks,
         sampling: snapshot.sampling,
         events: snapshot.events,
@@ -232,29 +251,53 @@ impl Describer<'_> {
             pid: process.map_or(0, |process| process.pid),
             instance: process.map_or(0, |process| process.instance),
             ended: process.and_then(|process| process.ended),
-            allocator: self.allocator(&site),
+            allocator: self.allocator_text(&site),
             kind: site.kind,
             outstanding: site.outstanding(),
             allocated: site.allocated,
             lost: site.lost,
             end: site.end,
-            end_at: site.end_at.map(|end_at| self.location(end_at.pc, end_at.place)),
-            frames: site
-                .frames
-                .iter()
-                .map(|frame| self.frame(site.instance, frame))
-                .collect(),
+            end_at: site.end_at.map(|end_at| self.location(end_at)),
+            path: self.path(&site),
             suppressed_by: None,
         }
     }
 
-    fn frame(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> Frame {
-        Frame {
-            at: self.location(frame.pc, frame.place),
-            exact: frame.exact,
-            found_by: frame.found_by,
-            names: self.names(instance, frame),
+    fn allocator_text(&mut self, site: &Site<ModuleId>) -> TextId {
+        let name = self.allocator(site);
+        self.entries.dictionary.add_text(TextKind::Allocator, &name)
+    }
+
+    fn path(&mut self, site: &Site<ModuleId>) -> Option<PathId> {
+        let frames: Vec<_> = site
+            .frames
+            .iter()
+            .map(|frame| self.frame(site.instance, frame))
+            .collect();
+        self.entries.dictionary.add_stack(frames.into_iter())
+    }
+
+    fn frame(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> FrameId {
+        let SiteFrame { at, found_by, exact } = *frame;
+        let key = FrameKey {
+            at,
+            exact,
+            found_by,
+            owner: at.place.is_none().then_some(instance),
+        };
+        if let Some(&known) = self.entries.frames.get(&key) {
+            return known;
         }
+        let names = self.names(instance, frame);
+        let frame = Frame {
+            at: self.location(at),
+            exact,
+            found_by,
+            names: self.entries.dictionary.add_names(&names),
+        };
+        let number = self.entries.dictionary.add_frame(frame);
+        self.entries.frames.insert(key, number);
+        number
     }
 
     /// Who made the calls of a stack.
@@ -276,14 +319,15 @@ impl Describer<'_> {
                 .map_or(Name::Borrowed("?"), |site| self.allocator(site)),
             at: site.and_then(|site| {
                 let frame = self.frame(site.instance, site.frames.first()?);
+                let frame = self.entries.dictionary.frame(frame);
                 // Else the mappings are not known yet.
-                let is_known = frame.at.place.is_some() || frame.names.symbol.is_some();
-                is_known.then(|| frame_name(&frame).into())
+                let is_known = frame.module().is_some() || frame.function().is_some();
+                is_known.then(|| frame_name(frame).into())
             }),
         }
     }
 
-    fn ends(&mut self, sites: &[Site<ModuleId>]) -> Vec<EndGroup<Arc<ModuleFacts>>> {
+    fn ends(&mut self, sites: &[Site<ModuleId>]) -> Vec<EndGroup<model::ModuleId>> {
         let named = |group: EndGroup<ModuleId>| EndGroup {
             module: group.module.and_then(|module| self.module(module)),
             end: group.end,
@@ -294,7 +338,7 @@ impl Describer<'_> {
         by_module::ends(sites).into_iter().map(named).collect()
     }
 
-    fn steps(&mut self, sites: &[Site<ModuleId>]) -> Vec<ModuleSteps<Arc<ModuleFacts>>> {
+    fn steps(&mut self, sites: &[Site<ModuleId>]) -> Vec<ModuleSteps<model::ModuleId>> {
         let named = |steps: ModuleSteps<ModuleId>| ModuleSteps {
             module: steps.module.and_then(|module| self.module(module)),
             cfi: steps.cfi,
@@ -303,34 +347,46 @@ impl Describer<'_> {
         by_module::steps(sites).into_iter().map(named).collect()
     }
 
-    fn location(&mut self, pc: Avma, place: Option<Place<ModuleId>>) -> Location {
-        Location {
-            pc,
-            place: place.and_then(|place| Some((self.module(place.module)?, place.svma))),
-        }
+    fn location(&mut self, at: Location<ModuleId>) -> Location<model::ModuleId> {
+        let place = at.place.and_then(|Place { module, svma }| {
+            let module = self.module(module)?;
+            Some(Place { module, svma })
+        });
+        Location { pc: at.pc, place }
     }
 
-    fn module(&mut self, id: ModuleId) -> Option<Arc<ModuleFacts>> {
-        if let Some(facts) = self.facts.get(&id) {
-            return Some(Arc::clone(facts));
+    fn module(&mut self, id: ModuleId) -> Option<model::ModuleId> {
+        if let Some(&known) = self.entries.modules.get(&id) {
+            return known;
         }
-        let module = self.modules.get(id)?;
-        let build_id = module.build_id.as_ref().map(ToString::to_string);
-        let facts = Arc::new(ModuleFacts {
-            path: module.path.clone(),
-            build_id,
-            code: module.code().map(code_segment).collect(),
-            table: self.tables.facts(id),
-        });
-        self.facts.insert(id, Arc::clone(&facts));
-        Some(facts)
+        let number = self.facts(id).cloned();
+        let number = number.map(|facts| self.entries.dictionary.add_module(&facts));
+        self.entries.modules.insert(id, number);
+        number
+    }
+
+    fn facts(&mut self, id: ModuleId) -> Option<&Module> {
+        if !self.facts.contains_key(&id) {
+            let module = self.modules.get(id)?;
+            let facts = Module {
+                path: module.path.to_string_lossy().into(),
+                build_id: module
+                    .build_id
+                    .as_ref()
+                    .map(|build_id| build_id.to_string().into()),
+                code: module.code().map(code_segment).collect(),
+                table: self.tables.facts(id),
+            };
+            self.facts.insert(id, facts);
+        }
+        self.facts.get(&id)
     }
 
     fn names(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> Arc<Symbolized> {
-        let place = frame.place;
+        let place = frame.at.place;
         let module = place.and_then(|Place { module, svma }| Some((self.modules.get(module)?, svma)));
         let Some((module, svma)) = module else {
-            return outside_modules(self.perf_maps.get(&instance), frame.pc, frame.exact);
+            return outside_modules(self.perf_maps.get(&instance), frame.at.pc, frame.exact);
         };
         let object = CodeObject {
             key: module.id.index(),

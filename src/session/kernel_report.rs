@@ -1,6 +1,5 @@
 //! From a snapshot of kernel mode to a report: cuts the allocators' own frames off, groups, names.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,14 +10,15 @@ use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 use super::calls::Caller;
 use super::describe::{Recently, recent, time_of_day};
 use crate::config::View;
-use crate::model::Name;
 use crate::model::leak::age::Holder;
 use crate::model::leak::growth::Changes;
-use crate::model::leak::kernel_frames::KernelAllocator;
-use crate::model::leak::kernel_frames::{Kind, cut, is_root};
-use crate::model::leak::{Completeness, EndGroup, Meaning, Place, Site, by_module, group, innermost};
-use crate::model::{Amount, Estimate, Gap, OwnMemory, Snapshot, StackTotals, Symbol, Symbolized};
-use crate::model::{Frame, KernelFacts, KindTotals, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::model::leak::kernel_frames::{KernelAllocator, Kind, cut, is_root};
+use crate::model::leak::{Completeness, Meaning, Site, SiteFrame, by_module, group, innermost};
+use crate::model::{
+    Amount, Dictionary, EndGroup, Estimate, Frame, FrameId, Gap, KernelFacts, KindTotals, Location, Module,
+    ModuleId, Name, OwnMemory, PathId, Place, Report, Snapshot, Stack, StackTotals, Symbol, Symbolized,
+    TargetFacts, TextKind,
+};
 use crate::report::frame_name;
 use crate::symbolize::{Kallsyms, readable};
 
@@ -58,11 +58,11 @@ pub(super) fn report(
     };
     let sites = sites_of(&snapshot);
     let completeness = Completeness::of(&sites);
-    let mut modules = Modules::new(symbols);
+    let mut entries = Entries::new(symbols);
     let ends = by_module::ends(&sites).into_iter();
     let ends = ends
         .map(|ended| EndGroup {
-            module: ended.module.and_then(|module| modules.get(module)),
+            module: ended.module.and_then(|module| entries.module(module)),
             end: ended.end,
             stacks: ended.stacks,
             allocations: ended.allocations,
@@ -78,7 +78,7 @@ pub(super) fn report(
         .into_iter()
         .map(|site| Stack {
             blocks: recently.listed(&site),
-            ..stack(site, symbols, &mut modules, &facts.view, changes)
+            ..stack(site, &mut entries, &facts.view, changes)
         })
         .collect();
     let mut report = Report {
@@ -93,6 +93,7 @@ pub(super) fn report(
         compared: recently.compared(&facts.view),
         targets: vec![kernel_as_target()],
         order: None,
+        dictionary: Arc::new(entries.dictionary),
         stacks,
         sampling: snapshot.sampling,
         events: snapshot.events,
@@ -123,16 +124,19 @@ pub(super) fn caller(stack: Option<StackTotals>, symbols: &Kallsyms, percpu: boo
     let frame = stack.frames.first().map(|frame| {
         let place = Listed(symbols).in_epoch(0, frame.pc.wrapping_sub(1));
         let place = place.map(|(module, svma)| Place { module, svma });
-        Frame {
-            at: Modules::new(symbols).location(frame.pc, place),
-            exact: frame.exact,
+        let at = Location { pc: frame.pc, place };
+        let frame = SiteFrame {
+            at,
             found_by: frame.found_by,
-            names: Arc::new(names(symbols, frame.pc)),
-        }
+            exact: frame.exact,
+        };
+        let mut entries = Entries::new(symbols);
+        let frame = entries.frame(&frame);
+        frame_name(entries.dictionary.frame(frame)).into()
     });
     Caller {
         allocator: Kind::from_number(stack.function).map_or("?", Kind::name).into(),
-        at: frame.map(|frame| frame_name(&frame).into()),
+        at: frame,
     }
 }
 
@@ -183,70 +187,70 @@ impl Meaning<usize> for Listed<'_> {
     }
 }
 
-/// Modules as reports name them.
-struct Modules<'a> {
+/// The dictionary of a report in the making.
+struct Entries<'a> {
     symbols: &'a Kallsyms,
-    known: BTreeMap<usize, Arc<ModuleFacts>>,
+    dictionary: Dictionary,
 }
 
-impl<'a> Modules<'a> {
+impl<'a> Entries<'a> {
     fn new(symbols: &'a Kallsyms) -> Self {
         Self {
             symbols,
-            known: BTreeMap::new(),
+            dictionary: Dictionary::default(),
         }
     }
 
-    fn get(&mut self, number: usize) -> Option<Arc<ModuleFacts>> {
+    fn module(&mut self, number: usize) -> Option<ModuleId> {
         let (name, _) = self.symbols.module_at(number)?;
-        let facts = self.known.entry(number).or_insert_with(|| {
-            Arc::new(ModuleFacts {
-                path: name.into(),
-                build_id: None,
-                code: Vec::new(),
-                table: None,
-            })
-        });
-        Some(Arc::clone(facts))
+        Some(self.dictionary.add_module(&Module {
+            path: name.into(),
+            build_id: None,
+            code: Vec::new(),
+            table: None,
+        }))
     }
 
-    fn location(&mut self, pc: Avma, place: Option<Place<usize>>) -> Location {
-        Location {
-            pc,
-            place: place.and_then(|place| Some((self.get(place.module)?, place.svma))),
-        }
+    fn location(&mut self, at: Location<usize>) -> Location<ModuleId> {
+        let place = at.place.and_then(|Place { module, svma }| {
+            let module = self.module(module)?;
+            Some(Place { module, svma })
+        });
+        Location { pc: at.pc, place }
+    }
+
+    fn frame(&mut self, frame: &SiteFrame<usize>) -> FrameId {
+        let names = names(self.symbols, frame.at.pc);
+        let frame = Frame {
+            at: self.location(frame.at),
+            exact: frame.exact,
+            found_by: frame.found_by,
+            names: self.dictionary.add_names(&names),
+        };
+        self.dictionary.add_frame(frame)
+    }
+
+    fn path(&mut self, frames: &[SiteFrame<usize>]) -> Option<PathId> {
+        let frames: Vec<_> = frames.iter().map(|frame| self.frame(frame)).collect();
+        self.dictionary.add_stack(frames.into_iter())
     }
 }
 
-fn stack(
-    site: Site<usize>,
-    symbols: &Kallsyms,
-    modules: &mut Modules<'_>,
-    view: &View,
-    changes: &Changes<'_>,
-) -> Stack {
+fn stack(site: Site<usize>, entries: &mut Entries<'_>, view: &View, changes: &Changes<'_>) -> Stack {
+    let kind = Kind::from_number(site.function).map_or("?", Kind::name);
     Stack {
         kind: None,
         recent: recent(&site, Holder::Running, view, changes),
         pid: 0,
         instance: 0,
         ended: None,
-        allocator: Kind::from_number(site.function).map_or("?", Kind::name).into(),
+        allocator: entries.dictionary.add_text(TextKind::Allocator, kind),
         outstanding: site.outstanding(),
         allocated: site.allocated,
         lost: site.lost,
         end: site.end,
-        end_at: site.end_at.map(|at| modules.location(at.pc, at.place)),
-        frames: site
-            .frames
-            .iter()
-            .map(|frame| Frame {
-                at: modules.location(frame.pc, frame.place),
-                exact: frame.exact,
-                found_by: frame.found_by,
-                names: Arc::new(names(symbols, frame.pc)),
-            })
-            .collect(),
+        end_at: site.end_at.map(|at| entries.location(at)),
+        path: entries.path(&site.frames),
         blocks: None,
         suppressed_by: None,
     }
@@ -255,7 +259,7 @@ fn stack(
 /// The function that a return address leads into.
 fn names(symbols: &Kallsyms, pc: Avma) -> Symbolized {
     let symbol = symbols.find(pc.wrapping_sub(1)).map(|symbol| Symbol {
-        name: readable(symbol.name),
+        name: readable(symbol.name).into(),
         offset: Some(pc.offset_from(symbol.start)),
     });
     Symbolized {

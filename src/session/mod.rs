@@ -49,7 +49,7 @@ use crate::collect::{self, CallQueue, Moment};
 use crate::config::{Config, View};
 use crate::launch::{Held, Relay, Running, Streams};
 use crate::model::{CheckedWalks, InstanceEnd, Snapshot};
-use crate::model::{ModuleFacts, Report};
+use crate::model::{Module, Report};
 use crate::preflight;
 use crate::report::{Consumer, Stage};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
@@ -116,7 +116,7 @@ pub struct Session<'obj> {
     meter: Option<Meter>,
     live: Live<'obj>,
     symbolizer: Symbolizer,
-    facts: HashMap<ModuleId, Arc<ModuleFacts>>,
+    facts: HashMap<ModuleId, Module>,
     /// What programs call the code that they generated, by instance, as of the last report.
     perf_maps: HashMap<u32, PerfMap>,
     /// The program that was started.
@@ -375,6 +375,7 @@ impl<'obj> Session<'obj> {
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
+            entries: describe::Entries::default(),
         };
         let unwind = match self.live.walk {
             Walk::Fp => Unwind::Fp,

@@ -72,7 +72,7 @@ fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
         instance: instance.number,
         parent: instance.parent,
         comm,
-        exe: exe.map(|target| target.exe().to_owned()),
+        exe: exe.map(|target| target.exe().to_string_lossy().into_owned()),
         ended: None,
         memory: None,
     }

@@ -1,6 +1,7 @@
 //! Functions, inlined functions and lines from DWARF.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use addr2line::{Context, LookupContinuation, LookupResult};
 use gimli::Dwarf;
@@ -28,9 +29,9 @@ pub(super) struct Lines {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// The function in whose machine code the address lies, demangled.
-    pub(super) function: Option<String>,
+    pub(super) function: Option<Arc<str>>,
     /// Source file of the call in that function.
-    pub(super) file: Option<String>,
+    pub(super) file: Option<Arc<str>>,
     /// Line of the call in that file.
     pub(super) line: Option<u32>,
     /// Functions inlined there, innermost first.
@@ -78,11 +79,11 @@ impl Lines {
                 .and_then(|function| function.raw_name().ok());
             let location = frame.location;
             chain.push(InlinedFrame {
-                symbol: name.map(|name| demangle(name.as_bytes())),
+                symbol: name.map(|name| demangle(name.as_bytes()).into()),
                 file: location
                     .as_ref()
                     .and_then(|location| location.file)
-                    .map(str::to_owned),
+                    .map(Into::into),
                 // Line 0 is code that belongs to no line.
                 line: location
                     .and_then(|location| location.line)

@@ -227,7 +227,7 @@ fn remembered(names: &Symbolized) -> usize {
 pub fn outside_modules(map: Option<&PerfMap>, pc: Avma, exact: bool) -> Arc<Symbolized> {
     let code = if exact { pc } else { pc.wrapping_sub(1) };
     let symbol = map.and_then(|map| map.find(code)).map(|(name, start)| Symbol {
-        name: name.to_owned(),
+        name: name.into(),
         offset: Some(pc.offset_from(start)),
     });
     Arc::new(Symbolized {

@@ -89,7 +89,7 @@ impl LoadedObject {
             None => (Default::default(), self.gap),
         };
         let symbol = self.symbols.find(lookup).map(|symbol| Symbol {
-            name: demangle(symbol.name),
+            name: demangle(symbol.name).into(),
             offset: Some(address.wrapping_sub(symbol.start)),
         });
         let by_lines = found.function.map(|name| Symbol { name, offset: None });

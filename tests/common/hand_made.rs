@@ -1,16 +1,15 @@
 //! Reports that no trace makes on demand: hostile names, and more sites than fit anywhere.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use memleak::model::leak::{Completeness, EndGroup, ModuleSteps};
 use memleak::model::{
-    Amount, Events, InlinedFrame, Losses, NameStyle, OwnMemory, Parts, Sampling, Symbol, Symbolized,
-};
-use memleak::model::{
-    Compared, Frame, Location, ModuleFacts, Quantity, Report, Stack, StackRecent, Suppression, TargetFacts,
-    TimeOfDay,
+    Amount, Compared, Dictionary, Events, Frame, FrameId, InlinedFrame, Location, Losses, Module, ModuleId,
+    NameStyle, OwnMemory, Parts, Place, Quantity, Report, Sampling, Stack, StackRecent, Suppression, Symbol,
+    Symbolized, TargetFacts, TextKind, TimeOfDay,
 };
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
@@ -22,45 +21,72 @@ pub const HOSTILE: &str =
 pub const SHOWN: &str =
     "</script></style><img src=x onerror=\"window.pwned=1\"><b>&amp;\\u{202e}cod.exe\\u{1b}[2J";
 
-pub fn module(path: &str) -> Arc<ModuleFacts> {
-    Arc::new(ModuleFacts {
+thread_local! {
+    /// Everything that stacks of this thread refer to; each report gets a copy.
+    static ENTRIES: RefCell<Dictionary> = RefCell::default();
+}
+
+pub fn module(path: &str) -> ModuleId {
+    let module = Module {
         path: path.into(),
-        build_id: Some("0a1b2c".to_owned()),
+        build_id: Some("0a1b2c".into()),
         code: Vec::new(),
         table: None,
-    })
+    };
+    ENTRIES.with_borrow_mut(|entries| entries.add_module(&module))
 }
 
-pub fn location(module: &Arc<ModuleFacts>, svma: u64) -> Location {
+pub fn location(module: ModuleId, svma: u64) -> Location<ModuleId> {
     Location {
         pc: Avma::new(0x7f00_0000_0000 + svma),
-        place: Some((Arc::clone(module), Svma::new(svma))),
-    }
-}
-
-pub fn frame(at: Location, found_by: FoundBy, name: &str) -> Frame {
-    let symbol = Symbol {
-        name: name.to_owned(),
-        offset: Some(16),
-    };
-    Frame {
-        at,
-        exact: false,
-        found_by,
-        names: Arc::new(Symbolized {
-            symbol: Some(symbol),
-            ..Symbolized::default()
+        place: Some(Place {
+            module,
+            svma: Svma::new(svma),
         }),
     }
 }
 
-pub fn stack(pid: u32, bytes: u64, blocks: u64, frames: Vec<Frame>) -> Stack {
-    let outstanding = Amount { bytes, blocks };
+fn named(name: &str) -> Symbolized {
+    Symbolized {
+        symbol: Some(Symbol {
+            name: name.into(),
+            offset: Some(16),
+        }),
+        ..Symbolized::default()
+    }
+}
+
+pub fn frame(at: Location<ModuleId>, found_by: FoundBy, name: &str) -> FrameId {
+    frame_with(at, found_by, &named(name))
+}
+
+fn frame_with(at: Location<ModuleId>, found_by: FoundBy, names: &Symbolized) -> FrameId {
+    ENTRIES.with_borrow_mut(|entries| {
+        let names = entries.add_names(names);
+        entries.add_frame(Frame {
+            at,
+            exact: false,
+            found_by,
+            names,
+        })
+    })
+}
+
+pub fn stack(pid: u32, bytes: u64, blocks: u64, frames: Vec<FrameId>) -> Stack {
+    stack_of("malloc", pid, Amount { bytes, blocks }, frames)
+}
+
+fn stack_of(allocator: &str, pid: u32, outstanding: Amount, frames: Vec<FrameId>) -> Stack {
+    let add = |entries: &mut Dictionary| {
+        let allocator = entries.add_text(TextKind::Allocator, allocator);
+        (allocator, entries.add_stack(frames.into_iter()))
+    };
+    let (allocator, path) = ENTRIES.with_borrow_mut(add);
     Stack {
         pid,
         instance: pid,
         ended: None,
-        allocator: "malloc".into(),
+        allocator,
         kind: None,
         outstanding: outstanding.into(),
         allocated: (outstanding + outstanding).into(),
@@ -68,7 +94,7 @@ pub fn stack(pid: u32, bytes: u64, blocks: u64, frames: Vec<Frame>) -> Stack {
         lost: Amount::default(),
         end: End::Complete,
         end_at: None,
-        frames,
+        path,
         blocks: None,
         suppressed_by: None,
     }
@@ -103,6 +129,7 @@ pub fn report(targets: Vec<TargetFacts>, stacks: Vec<Stack>) -> Report {
         order: None,
         targets,
         compared: Compared::default(),
+        dictionary: ENTRIES.with_borrow(|entries| Arc::new(entries.clone())),
         stacks,
         sampling: Sampling::All,
         events: Events::default(),
@@ -125,30 +152,33 @@ pub fn report(targets: Vec<TargetFacts>, stacks: Vec<Stack>) -> Report {
 pub fn hostile() -> [Report; 2] {
     let evil = module(&format!("/tmp/{HOSTILE}.so"));
     let (worker, plugin) = (module("/opt/worker"), module("/opt/plugin.so"));
-    let mut inlined = frame(location(&evil, 0x1131), FoundBy::Cfi, HOSTILE);
-    inlined.names = Arc::new(Symbolized {
-        file: Some(HOSTILE.to_owned()),
+    let names = Symbolized {
+        file: Some(HOSTILE.into()),
         line: Some(30),
         inlined: vec![InlinedFrame {
-            symbol: Some(format!("inlined {HOSTILE}")),
-            file: Some(HOSTILE.to_owned()),
+            symbol: Some(format!("inlined {HOSTILE}").into()),
+            file: Some(HOSTILE.into()),
             line: Some(12),
         }],
-        ..inlined.names.as_ref().clone()
-    });
-    let main = frame(location(&worker, 0x1200), FoundBy::Cfi, "main");
+        ..named(HOSTILE)
+    };
+    let inlined = frame_with(location(evil, 0x1131), FoundBy::Cfi, &names);
+    let main = frame(location(worker, 0x1200), FoundBy::Cfi, "main");
     let mut cut = stack(
         17,
         40,
         1,
         vec![
-            frame(location(&plugin, 0x1234), FoundBy::Probe, "plugin_load"),
-            frame(location(&worker, 0x1300), FoundBy::Fp, "by_frame_pointer"),
+            frame(location(plugin, 0x1234), FoundBy::Probe, "plugin_load"),
+            frame(location(worker, 0x1300), FoundBy::Fp, "by_frame_pointer"),
         ],
     );
-    (cut.end, cut.end_at) = (End::NoCfi, Some(location(&plugin, 0x2000)));
-    let mut named = stack(18, 480, 12, vec![inlined, main.clone()]);
-    named.allocator = HOSTILE.to_owned().into();
+    (cut.end, cut.end_at) = (End::NoCfi, Some(location(plugin, 0x2000)));
+    let held = Amount {
+        bytes: 480,
+        blocks: 12,
+    };
+    let named = stack_of(HOSTILE, 18, held, vec![inlined, main]);
     let mut known = stack(18, 100, 1, vec![main]);
     known.suppressed_by = Some(Arc::new(Suppression {
         rule: "leak:main".to_owned(),
@@ -179,7 +209,7 @@ pub fn hostile() -> [Report; 2] {
         frames: BTreeMap::from([(FoundBy::Probe, 30), (FoundBy::Cfi, 28), (FoundBy::Fp, 4)]),
     };
     report.ends = vec![EndGroup {
-        module: Some(plugin.clone()),
+        module: Some(plugin),
         end: End::NoCfi,
         stacks: 1,
         allocations: 2,
@@ -204,7 +234,7 @@ pub fn many(sites: u64, depth: u64) -> Report {
             let at = (level << 20) + place * 16;
             let name = format!("ns{level}::Class<int, {place}>::method(char const*, unsigned long)");
             let module = &modules[usize::try_from((level + place) % 9).unwrap_or(0)];
-            frame(location(module, at), FoundBy::Cfi, &name)
+            frame(location(*module, at), FoundBy::Cfi, &name)
         });
         stack(17, 1_000_000 / (site + 1) + 64, 1 + site % 7, frames.collect())
     });

@@ -54,7 +54,7 @@ impl Subject {
 
     fn name(&mut self, svma: u64, exact: bool) -> Option<(String, Option<u64>)> {
         let symbol = self.at(svma, exact).symbol.clone()?;
-        Some((symbol.name, symbol.offset))
+        Some((symbol.name.to_string(), symbol.offset))
     }
 
     /// Addresses behind the calls in `.text`.
@@ -141,10 +141,10 @@ fn own_chain(found: &Symbolized) -> Vec<Level> {
 /// The same, with of each file what `part` makes of its path.
 fn own_chain_by(found: &Symbolized, part: impl Fn(&str) -> String) -> Vec<Level> {
     let unknown = || "??".to_owned();
-    let level = |name: Option<&String>, file: &Option<String>, line: Option<u32>| {
+    let level = |name: Option<&Arc<str>>, file: &Option<Arc<str>>, line: Option<u32>| {
         let file = file.as_deref().map_or_else(unknown, &part);
         let line = line.map_or("?".to_owned(), |line| line.to_string());
-        (name.cloned().unwrap_or_else(unknown), file, line)
+        (name.map_or_else(unknown, |name| name.to_string()), file, line)
     };
     let inlined = found.inlined.iter();
     let mut chain: Vec<Level> = inlined

@@ -31,6 +31,11 @@ pub const MAX_LOOKS: u32 = 4096;
 
 /// Why a walk ended. Exactly one per walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[repr(u32)]
 pub enum End {
     /// The outermost frame was reached: its return address is undefined.
@@ -114,6 +119,11 @@ impl End {
 
 /// How a frame was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[repr(u32)]
 pub enum FoundBy {
     /// It is where the probe fired.
@@ -147,6 +157,11 @@ impl FoundBy {
 
 /// What a walk finds its way by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Unwind {
     /// Unwind tables, and the frame pointer where there is no CFI.
     Dwarf,

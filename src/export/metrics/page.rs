@@ -11,7 +11,7 @@ use super::sites;
 use super::text::Page;
 use crate::export::push::Counts;
 use crate::model::{Amount, Events, Losses, Sampling};
-use crate::model::{Report, Stack, TargetFacts};
+use crate::model::{Report, TargetFacts};
 use crate::report::printable;
 
 /// Processes with series of their own.
@@ -137,7 +137,7 @@ fn calls(page: &mut Page, events: &Events) {
 }
 
 fn outstanding(page: &mut Page, report: &Report, sites: usize) {
-    let all: Amount = report.suspects().map(Stack::shown).sum();
+    let all: Amount = report.suspects().map(|stack| stack.shown()).sum();
     page.gauge("memleak_outstanding_bytes", "Bytes allocated and not freed.")
         .is(all.bytes);
     page.gauge("memleak_outstanding_blocks", "Blocks allocated and not freed.")

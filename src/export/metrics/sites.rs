@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::model::Amount;
-use crate::model::{Frame, Report, Stack};
+use crate::model::{Amount, FrameRef, StackRef};
+use crate::model::{ModuleRef, Report, SiteId};
 use crate::report::owner::{owner, shortened};
 use crate::report::printable;
 
@@ -25,10 +25,10 @@ pub(super) struct Site {
 
 /// The `most` sites that hold most, and the sum of all others.
 pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
-    let mut sums: HashMap<(u32, u64), (&Stack, Amount)> = HashMap::new();
+    let mut sums: HashMap<(u32, SiteId), (StackRef<'_>, Amount)> = HashMap::new();
     for stack in report.suspects().filter(|stack| stack.shown().blocks > 0) {
         let (_, sum) = sums
-            .entry((stack.pid, stack.id()))
+            .entry((stack.pid, stack.site()))
             .or_insert((stack, Amount::default()));
         *sum = [*sum, stack.shown()].into_iter().sum();
     }
@@ -38,9 +38,9 @@ pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
     let sites = all.into_iter().map(|((pid, id), (stack, held))| {
         let (function, module) = caller(stack);
         Site {
-            id: format!("{id:016x}"),
+            id: id.to_string(),
             pid,
-            allocator: stack.allocator.to_string(),
+            allocator: stack.allocator().to_string(),
             function,
             module,
             held,
@@ -51,7 +51,7 @@ pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
 }
 
 /// Whose memory it is, and in which module that is.
-fn caller(stack: &Stack) -> (String, String) {
+fn caller(stack: StackRef<'_>) -> (String, String) {
     let Some(owner) = owner(stack) else {
         return (String::new(), String::new());
     };
@@ -59,8 +59,6 @@ fn caller(stack: &Stack) -> (String, String) {
     (function, module(owner.frame))
 }
 
-fn module(frame: &Frame) -> String {
-    let place = frame.at.place.as_ref();
-    let name = place.and_then(|(module, _)| module.path.file_name());
-    name.map_or_else(String::new, |name| printable(&name.to_string_lossy()))
+fn module(frame: FrameRef<'_>) -> String {
+    printable(frame.module().map_or("", ModuleRef::file_name))
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::super::push::Counts;
 use super::*;
-use crate::model::{Amount, Symbol, Symbolized};
-use crate::report::sample;
+use crate::model::{Amount, Frame, Symbol, Symbolized};
+use crate::report::{made, sample};
 
 /// What Python's `prometheus_client` reads: each series with its value. It must say nothing else.
 fn read(page: &str) -> Vec<String> {
@@ -167,12 +167,15 @@ fn hostile_names_and_many_sites() {
     let mut report = sample();
     report.targets[0].comm = "a\"b\\c\n{}".to_owned();
     let symbol = Symbol {
-        name: "f<\"\\\">, ü\t".to_owned(),
+        name: "f<\"\\\">, ü\t".into(),
         offset: None,
     };
-    report.stacks[0].frames[1].names = Arc::new(Symbolized {
+    let names = Symbolized {
         symbol: Some(symbol),
         ..Symbolized::default()
+    };
+    made::change_frames(&mut report, 0, |frames| {
+        frames[1] = made::renamed(frames[1], &names)
     });
     report.stacks[2] = report.stacks[0].clone();
     let lines = read(&page::of_report(&report, 1));
@@ -202,10 +205,17 @@ fn hostile_names_and_many_sites() {
 fn names_of_sites() {
     let report = sample();
     let mut moved = report.clone();
-    for stack in &mut moved.stacks {
-        for frame in stack.frames.iter_mut().filter(|frame| frame.at.place.is_some()) {
+    let move_up = |frame: &mut Frame| {
+        if frame.at.place.is_some() {
             frame.at.pc = frame.at.pc.wrapping_add(0x1000);
         }
+    };
+    for stack in 0..moved.stacks.len() {
+        made::change_frames(&mut moved, stack, |frames| {
+            frames
+                .iter_mut()
+                .for_each(|frame| *frame = made::changed(*frame, move_up));
+        });
     }
     let (sites, others) = sites::largest(&report, 20);
     assert_eq!(sites, sites::largest(&moved, 20).0);

@@ -44,13 +44,13 @@ impl Labeller {
             (None, Some(_)) => KERNEL,
             (None, None) => SEVERAL,
         };
-        let exe = target.and_then(|target| target.exe.as_ref());
+        let exe = target.and_then(|target| target.exe.clone());
         let own = [
             ("service_name", Some(service.to_owned())),
             ("hostname", self.hostname.clone()),
             ("comm", target.map(|target| target.comm.clone())),
             ("pid", target.map(|target| target.pid.to_string())),
-            ("exe", exe.map(|exe| exe.to_string_lossy().into_owned())),
+            ("exe", exe),
             (
                 "kernel",
                 report.kernel.as_ref().map(|kernel| kernel.release.clone()),

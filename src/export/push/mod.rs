@@ -23,7 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ExportError;
-use crate::model::{Report, Stack, TargetFacts};
+use crate::model::{Report, StackRef, TargetFacts};
 use crate::report::{Amounts, Part, counted};
 use client::Client;
 pub use credentials::Secret;
@@ -102,7 +102,7 @@ impl Pusher {
     }
 
     fn series(&self, report: &Report) -> Vec<Series> {
-        let mut stacks: HashMap<u32, Vec<&Stack>> = HashMap::new();
+        let mut stacks: HashMap<u32, Vec<StackRef<'_>>> = HashMap::new();
         let only = match &report.targets[..] {
             [target] => Some(target.instance),
             _ => None,
@@ -125,7 +125,12 @@ impl Pusher {
             .collect()
     }
 
-    fn one_series(&self, report: &Report, target: Option<&TargetFacts>, stacks: &[&Stack]) -> Option<Series> {
+    fn one_series(
+        &self,
+        report: &Report,
+        target: Option<&TargetFacts>,
+        stacks: &[StackRef<'_>],
+    ) -> Option<Series> {
         let profile = |&amounts: &Amounts| {
             // Nothing fails that is written to memory.
             let part = Part {

@@ -1,13 +1,14 @@
 //! Parts of hand-made reports.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::FoundBy;
 
-use crate::model::{Amount, Events, InlinedFrame, Symbol, Symbolized};
-use crate::model::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::model::{
+    Amount, Events, Frame, FrameId, InlinedFrame, Location, Place, Report, Stack, Symbol, Symbolized,
+    TargetFacts,
+};
 use crate::report::made;
 
 /// A report of 10 seconds of a process that runs.
@@ -41,34 +42,38 @@ pub(super) fn stack(functions: &[&str], bytes: u64, blocks: u64) -> Stack {
 }
 
 /// A frame of a function, with one inlined into it; no name is an empty one.
-pub(super) fn frame(function: &str, inlined: Option<&str>, module: &str, file: Option<&str>) -> Frame {
-    let module = ModuleFacts {
-        path: module.into(),
-        build_id: None,
-        code: Vec::new(),
-        table: None,
+pub(super) fn frame(function: &str, inlined: Option<&str>, module: &str, file: Option<&str>) -> FrameId {
+    let names = Symbolized {
+        symbol: (!function.is_empty()).then(|| Symbol {
+            name: function.into(),
+            offset: None,
+        }),
+        file: file.map(Into::into),
+        inlined: inlined
+            .into_iter()
+            .map(|inlined| InlinedFrame {
+                symbol: Some(inlined.into()),
+                file: None,
+                line: None,
+            })
+            .collect(),
+        ..Symbolized::default()
     };
-    let symbol = (!function.is_empty()).then(|| Symbol {
-        name: function.to_owned(),
-        offset: None,
-    });
-    let inlined = inlined.map(|inlined| InlinedFrame {
-        symbol: Some(inlined.to_owned()),
-        file: None,
-        line: None,
-    });
-    Frame {
+    made::frame_of(Frame {
         at: Location {
             pc: Avma::new(0x1000),
-            place: Some((Arc::new(module), Svma::new(0x1000))),
+            place: Some(Place {
+                module: made::module_of(&made::plain_module(module, None)),
+                svma: Svma::new(0x1000),
+            }),
         },
         exact: false,
         found_by: FoundBy::Cfi,
-        names: Arc::new(Symbolized {
-            symbol,
-            file: file.map(str::to_owned),
-            inlined: inlined.into_iter().collect(),
-            ..Symbolized::default()
-        }),
-    }
+        names: made::names_of(&names),
+    })
+}
+
+/// A stack of these frames that holds a block.
+pub(super) fn framed(frames: Vec<FrameId>) -> Stack {
+    made::with_frames(stack(&[], 1, 1), frames)
 }

@@ -1,8 +1,9 @@
 //! Suppressions: what they match, what becomes of it, and which ones are proposed.
 
-use super::fixture::{frame, report, stack};
+use super::fixture::{frame, framed, report, stack};
 use super::*;
 use crate::gate::input::Lines;
+use crate::report::made;
 
 fn suppressions(text: &str) -> Result<Suppressions, InputError> {
     let mut suppressions = Suppressions::default();
@@ -22,12 +23,8 @@ fn suppressed_stacks() {
         let by = report.stacks[0].suppressed_by.take();
         by.map(|by| (by.rule.clone(), by.place.clone()))
     };
-    let framed = |frames| crate::model::Stack {
-        frames,
-        ..stack(&[], 1, 1)
-    };
     let mut aligned = stack(&["f"], 1, 1);
-    aligned.allocator = "memalign".into();
+    aligned.allocator = made::allocator("memalign");
     for (stack, expected) in [
         (stack(&["f", "main"], 1, 1), None),
         (stack(&["f", "outer", "main"], 1, 1), Some(("leak:^outer$", 3))),
@@ -86,10 +83,7 @@ fn either_name() {
             frame(exact, None, "/bin/p", None),
             frame("f", Some(exact), "/bin/p", None),
         ] {
-            let mut report = report(vec![crate::model::Stack {
-                frames: vec![frame],
-                ..stack(&[], 1, 1)
-            }]);
+            let mut report = report(vec![framed(vec![frame])]);
             rules.mark(&mut report);
             assert_eq!(report.stacks[0].suppressed_by.is_some(), expected, "{pattern}");
         }
@@ -173,10 +167,7 @@ fn proposals() {
             1,
         ),
         stack(&["xmalloc", "part.part.0", "main"], 4, 1),
-        crate::model::Stack {
-            frames: vec![frame("", None, "/opt/libx.so", None)],
-            ..stack(&[], 3, 1)
-        },
+        made::with_frames(stack(&[], 3, 1), vec![frame("", None, "/opt/libx.so", None)]),
         stack(&[], 2, 1),
     ];
     let mut report = report(stacks);
@@ -208,7 +199,7 @@ fn proposals() {
     // Of one, nothing is known.
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(
-        left[0].frames.is_empty() && text.contains("# Every rule for it"),
+        left[0].path.is_none() && text.contains("# Every rule for it"),
         "{text}"
     );
 }

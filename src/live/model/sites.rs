@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use super::Model;
-use crate::live::sample::{Net, Order, Site};
-use crate::model::Frame;
+use crate::live::sample::{Net, Order, Sample, Site};
+use crate::model::{FrameRef, ModuleRef};
 
 impl Model {
     /// Lists the sites anew. What is selected stays so; if it is not there any more, what is in its place is.
@@ -15,7 +15,7 @@ impl Model {
         let (order, unit) = (self.order(), self.unit());
         let wanted = self.filter.to_lowercase();
         let mut listed: Vec<_> = (0..sample.sites.len())
-            .filter(|&at| is_listed(&sample.sites[at], order) && matches(&sample.sites[at], &wanted))
+            .filter(|&at| is_listed(&sample.sites[at], order) && matches(&sample.sites[at], sample, &wanted))
             .collect();
         listed.sort_by_cached_key(|&at| Reverse(sample.sites[at].rank(order, unit)));
         let is_selected = |&at: &usize| Some(sample.sites[at].key) == self.selected;
@@ -73,26 +73,25 @@ fn is_listed(site: &Site, order: Order) -> bool {
 }
 
 /// Whether anything that is said of a site, or of a frame of its stack, holds the words of a filter.
-fn matches(site: &Site, wanted: &str) -> bool {
+fn matches(site: &Site, sample: &Sample, wanted: &str) -> bool {
     let holds = |text: &str| text.to_lowercase().contains(wanted);
     wanted.is_empty()
         || holds(&site.name)
         || holds(&site.allocator)
         || site.pid.to_string() == wanted
         || site.end.name() == wanted
-        || site.frames.iter().any(|frame| frame_matches(frame, holds))
+        || sample
+            .dictionary
+            .frames(site.path)
+            .any(|frame| frame_matches(frame, holds))
 }
 
-fn frame_matches(frame: &Frame, holds: impl Fn(&str) -> bool) -> bool {
-    let names = &frame.names;
-    let symbol = names.symbol.as_ref().is_some_and(|symbol| holds(&symbol.name));
-    let inlined = || {
-        let mut inlined = names.inlined.iter();
-        inlined.any(|inlined| inlined.symbol.as_deref().is_some_and(&holds))
-    };
-    let module = || {
-        let place = frame.at.place.as_ref();
-        place.is_some_and(|(module, _)| holds(&module.path.to_string_lossy()))
-    };
-    symbol || inlined() || module() || names.file.as_deref().is_some_and(&holds)
+fn frame_matches(frame: FrameRef<'_>, holds: impl Fn(&str) -> bool) -> bool {
+    let inlined = frame.inlined().map(|inlined| inlined.symbol);
+    let names = inlined.chain([
+        frame.function(),
+        frame.module().map(ModuleRef::path),
+        frame.file(),
+    ]);
+    names.flatten().any(holds)
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::live::messages::Message;
 use crate::live::tests::{holding, report, sample, target};
 use crate::model::TimeOfDay;
+use crate::report::made;
 
 fn model(sample: Sample) -> Model {
     let mut model = Model::new(Order::Outstanding);
@@ -214,9 +215,10 @@ fn pause() {
 /// A stack is scrolled as far as it is longer than its pane, and begins anew with another site.
 #[test]
 fn scrolling() {
-    let mut deep = holding("deep", 100);
-    let frame = deep.frames[0].clone();
-    deep.frames.extend(std::iter::repeat_n(frame, 40));
+    let deep = holding("deep", 100);
+    let mut frames = made::frames(&deep);
+    frames.extend(std::iter::repeat_n(frames[0], 40));
+    let deep = made::with_frames(deep, frames);
     let mut model = model(Sample::of(&report(vec![
         deep,
         holding("flat and rather long", 10),

@@ -11,8 +11,8 @@ use crate::live::model::Key;
 use crate::live::sample::{Order, Sample};
 use crate::live::tests::{holding, report, target};
 use crate::model::Sampling;
-use crate::model::{Location, Report, TimeOfDay};
-use crate::report::made::{frame, inlined};
+use crate::model::{Report, TimeOfDay};
+use crate::report::made::{self, frame, inlined};
 
 const PLAIN: Theme = Theme { colours: false };
 
@@ -40,20 +40,23 @@ fn press(model: &mut Model, keys: &str) {
 
 /// Three sites: a large one through inlined code, one that is cut, one that is nearly nothing.
 fn leaking(scale: u64) -> Report {
-    let mut large = holding("LeakLib::slowMemoryLeak()", 35_600 * scale);
-    large.frames = vec![
+    let large = holding("LeakLib::slowMemoryLeak()", 35_600 * scale);
+    let frames = vec![
         frame("libstdc++.so.6.0.30", "operator new(unsigned long)"),
         inlined("leaker", "caller(int)", &["LeakLib::slowMemoryLeak()"]),
         frame("leaker", "main"),
         frame("libc.so.6", "__libc_start_main"),
         frame("leaker", "_start"),
     ];
+    let large = made::with_frames(large, frames);
     let mut cut = holding("plugin_call", 4000);
     cut.end = End::NoCfi;
-    cut.frames[1].found_by = FoundBy::Fp;
-    cut.end_at = Some(Location {
-        ..cut.frames[1].at.clone()
+    let mut frames = made::frames(&cut);
+    frames[1] = made::changed(frames[1], |frame| {
+        frame.found_by = FoundBy::Fp;
+        cut.end_at = Some(frame.at);
     });
+    let cut = made::with_frames(cut, frames);
     let mut report = report(vec![large, cut, holding("startup", 20)]);
     (report.events.allocations, report.events.frees) = (12_345 * scale, 1_000 * scale);
     report

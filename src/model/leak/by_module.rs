@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use serde::{Deserialize, Serialize};
 use unwind_tables::walk::{End, FoundBy};
 
-use super::{EndAt, Site};
+use super::Site;
+use crate::model::Location;
 
 /// The most addresses that an [`EndGroup`] names.
 pub const MAX_ADDRESSES: usize = 8;
 
 /// The stacks that ended in one module for one reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndGroup<M> {
     /// The module; `None` outside all modules, and for walks that ended nowhere in particular.
     pub module: Option<M>,
@@ -27,7 +29,7 @@ pub struct EndGroup<M> {
 }
 
 /// How the callers of a module's frames were found, over all walks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleSteps<M> {
     /// The module; `None` outside all modules.
     pub module: Option<M>,
@@ -72,7 +74,7 @@ pub fn ends<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<EndGroup<M>> {
     groups
 }
 
-fn address<M>(at: &EndAt<M>) -> u64 {
+fn address<M>(at: &Location<M>) -> u64 {
     at.place.as_ref().map_or(at.pc.get(), |place| place.svma.get())
 }
 
@@ -99,7 +101,7 @@ pub fn steps<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<ModuleSteps<M>> {
         let modules_of = site
             .frames
             .iter()
-            .map(|frame| frame.place.map(|place| place.module));
+            .map(|frame| frame.at.place.map(|place| place.module));
         let found_callers = site.frames.iter().skip(1).map(|caller| Some(caller.found_by));
         for (module, caller) in modules_of.zip(found_callers.chain([None])) {
             let (cfi, fp) = modules.entry(module).or_default();

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use unwind_tables::walk::{End, FoundBy};
 
 use super::Site;
 
 /// Sums of how walks ended and how frames were found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completeness {
     /// Distinct sites, by the end of their stack.
     pub stacks: BTreeMap<End, u64>,

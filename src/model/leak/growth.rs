@@ -11,9 +11,10 @@ use std::time::Duration;
 use super::Site;
 use super::suspicion::{Course, Now, Point, Suspicion};
 use crate::model::{Ages, Amount, Estimate, RegionKind, Snapshot, Spread, StackBlocks, StackTotals};
+use serde::{Deserialize, Serialize};
 
 /// What came and went in some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// What was allocated in it.
     pub allocated: Estimate,

@@ -23,7 +23,7 @@ use std::hash::Hash;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame};
 
-use crate::model::{Amount, Estimate, RegionKind, Snapshot, StackTotals};
+use crate::model::{Amount, Estimate, Location, Place, RegionKind, Snapshot, StackTotals};
 
 pub use age::Holder;
 pub use by_module::{EndGroup, ModuleSteps};
@@ -33,35 +33,15 @@ pub use growth::{Change, Growth, Recent};
 pub use order::Order;
 pub use suspicion::Suspicion;
 
-/// A byte of a module, in the module's own space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place<M> {
-    /// The module.
-    pub module: M,
-    /// The address in it.
-    pub svma: Svma,
-}
-
-/// One frame of a site.
+/// One frame of a site. `at.pc` is the raw return address in the epoch in which the site was seen last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteFrame<M> {
-    /// The raw return address, in the epoch in which the site was seen last.
-    pub pc: Avma,
-    /// The same return address in its module; `None` outside all modules (JIT code).
-    pub place: Option<Place<M>>,
+    /// The return address.
+    pub at: Location<M>,
     /// How the frame was found.
     pub found_by: FoundBy,
     /// The address is the very instruction, not the one behind a call.
     pub exact: bool,
-}
-
-/// Where a walk could not go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndAt<M> {
-    /// The address in the process.
-    pub pc: Avma,
-    /// The same address in its module; `None` outside all modules.
-    pub place: Option<Place<M>>,
 }
 
 /// One allocator function called by one stack of code.
@@ -78,7 +58,7 @@ pub struct Site<M> {
     /// Why the walk ended.
     pub end: End,
     /// Where it ended; `None` for complete stacks.
-    pub end_at: Option<EndAt<M>>,
+    pub end_at: Option<Location<M>>,
     /// Everything allocated here since the attach.
     pub allocated: Estimate,
     /// Those blocks of it that were freed.
@@ -170,8 +150,10 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
         Some(place_at(pc, lookup, found))
     };
     let frame = |&Frame { pc, found_by, exact }: &Frame| SiteFrame {
-        pc,
-        place: place(pc, exact),
+        at: Location {
+            pc,
+            place: place(pc, exact),
+        },
         found_by,
         exact,
     };
@@ -199,7 +181,7 @@ fn end_of<M>(
     stack: &StackTotals,
     meaning: &impl Meaning<M>,
     place: impl Fn(Avma, bool) -> Option<Place<M>>,
-) -> (End, Option<EndAt<M>>) {
+) -> (End, Option<Location<M>>) {
     let pc = stack.end_pc;
     // Where the last frame is what the walk could not get past, it is exact or not as that frame is.
     let last = stack.frames.last().filter(|last| last.pc == pc);
@@ -215,10 +197,10 @@ fn end_of<M>(
             stack.end
         };
         let place = found.flatten().map(|found| place_at(pc, lookup, found));
-        return (end, Some(EndAt { pc, place }));
+        return (end, Some(Location { pc, place }));
     }
     let place = place(pc, last.is_some_and(|last| last.exact));
-    (stack.end, Some(EndAt { pc, place }))
+    (stack.end, Some(Location { pc, place }))
 }
 
 /// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
@@ -237,7 +219,7 @@ fn place_at<M>(pc: Avma, lookup: Avma, (module, svma): (M, Svma)) -> Place<M> {
 
 fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
     let frame = |frame: &SiteFrame<M>| {
-        let code = frame.place.map_or(CodeKey::Pc(frame.pc), CodeKey::Place);
+        let code = frame.at.place.map_or(CodeKey::Pc(frame.at.pc), CodeKey::Place);
         (code, frame.found_by)
     };
     SiteKey {

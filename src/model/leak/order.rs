@@ -2,9 +2,11 @@
 
 use super::{Change, Suspicion};
 use crate::model::Amount;
+use serde::{Deserialize, Serialize};
 
 /// What stacks are ranked by, the largest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Bytes.
     #[default]

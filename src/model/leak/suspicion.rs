@@ -20,6 +20,7 @@ use std::time::Duration;
 use super::moments::{Moments, Noted, thin};
 use super::theil_sen::{certainty_of_rise, slope};
 use crate::model::{AGE_BOUNDS, Ages, RegionKind, Snapshot, StackTotals};
+use serde::{Deserialize, Serialize};
 
 /// Reports that are remembered. More would sharpen the certainty of what is certain already.
 const MAX_MOMENTS: usize = 24;
@@ -27,7 +28,7 @@ const MAX_MOMENTS: usize = 24;
 const UNKNOWN: f64 = 0.5;
 
 /// How much a site behaves like a leak.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Suspicion {
     /// Reports that it is judged by, this one among them.
     pub reports: u32,

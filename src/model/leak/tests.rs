@@ -74,12 +74,12 @@ fn epochs_merge() {
     ]);
     assert_eq!(merged.len(), 1);
     assert_eq!(merged[0].allocated, amount(105, 3).into());
-    assert_eq!(merged[0].frames[0].pc, Avma::new(0x2010));
+    assert_eq!(merged[0].frames[0].at.pc, Avma::new(0x2010));
     let place = Place {
         module: 1,
         svma: Svma::new(0x10),
     };
-    assert_eq!(merged[0].frames[0].place, Some(place));
+    assert_eq!(merged[0].frames[0].at.place, Some(place));
 }
 
 /// A site has grown by what its stacks have, also where one of them has become the other's site since.
@@ -225,7 +225,7 @@ fn a_call_at_the_end_of_a_mapping_is_in_it() {
         module: 1,
         svma: Svma::new(0x1000),
     };
-    assert_eq!(site.frames[0].place, Some(place));
+    assert_eq!(site.frames[0].at.place, Some(place));
 }
 
 /// Outstanding is what was not freed, and never below zero.
@@ -253,7 +253,10 @@ fn ranking_is_stable() {
         stack(0, &[0x1050], amount(10, 1)),
     ];
     let order = |stacks: Vec<StackTotals>| -> Vec<u64> {
-        sites(stacks).iter().map(|site| site.frames[0].pc.get()).collect()
+        sites(stacks)
+            .iter()
+            .map(|site| site.frames[0].at.pc.get())
+            .collect()
     };
     let expected = [0x1030, 0x1040, 0x1020, 0x1010, 0x1050];
     assert_eq!(order(stacks.clone()), expected);

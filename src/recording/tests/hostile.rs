@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 
 use super::super::chunk::Kind;
-use super::super::schema::{self, List};
 use super::*;
+use crate::model::dictionary::{Definitions, Invalid, Limits, Sizes};
+use crate::model::{Dictionary, Frame, Location, Symbolized, Text, TextKind};
 
 /// Does with a file all that can be done with one.
 fn exercise(path: &Path) {
@@ -103,69 +104,81 @@ fn with(kind: Kind, payload: &impl serde::Serialize) -> Place {
     place
 }
 
-/// A few bytes that stand for many things are refused before there is memory for them.
+/// What a chunk refers to and is not there is refused, with the report that needs it.
 #[test]
-fn too_many_things() {
-    let empty = || ciborium::Value::Map(Vec::new());
-    let amounts: Vec<_> = (0..=schema::STACKS_IN_CHUNK).map(|_| empty()).collect();
-    let place = with(Kind::Amounts, &amounts);
+fn what_is_not_defined() {
+    let place = recorded();
+    let mut chunks = chunks(place.file());
+    chunks.retain(|(kind, _)| *kind != Kind::Definitions.letters());
+    fs::write(place.file(), sealed(&chunks)).unwrap();
     let refused = place.open().report(0).unwrap_err().to_string();
     assert!(
-        refused.contains("report 1 of") && refused.contains("damaged"),
+        refused.contains("report 1 of") && refused.contains("text number") && refused.contains("not defined"),
         "{refused}"
     );
-    let sites = ciborium::Value::Array(vec![empty(); (1 << 19) + 1]);
-    let definitions = ciborium::Value::Map(vec![("sites".into(), sites)]);
-    let place = with(Kind::Definitions, &definitions);
-    assert!(Recording::open(place.file()).is_err());
+    let twice = [recorded(), place].map(|place| self::chunks(place.file()));
+    let definitions = twice[0]
+        .iter()
+        .find(|(kind, _)| *kind == Kind::Definitions.letters());
+    let place = with(
+        Kind::Definitions,
+        &ciborium::from_reader::<ciborium::Value, _>(&definitions.unwrap().1[..]).unwrap(),
+    );
+    assert_eq!(place.open().count(), 2);
 }
 
-/// Names that are referred to again and again cannot take more memory than there can be of names.
-#[test]
-fn names_that_multiply() {
-    let names = schema::Names {
-        symbol: Some(0),
-        ..schema::Names::default()
-    };
-    let definitions = |count| schema::Definitions {
-        texts: List(vec![schema::Text("x".repeat(1000).into())]),
-        names: List(vec![names.clone(); count]),
-        ..schema::Definitions::default()
-    };
-    let add = |count| tables::Tables::with_room_for(50_000).add(definitions(count));
-    add(50).unwrap();
-    let refused = add(51).unwrap_err();
-    assert!(refused.0.contains("more names"), "{refused:?}");
+fn dictionary(paths: u32) -> Definitions {
+    let mut dictionary = Dictionary::default();
+    let names = dictionary.add_names(&Symbolized::default());
+    let frame = dictionary.add_frame(Frame {
+        at: Location {
+            pc: unwind_tables::addr::Avma::new(16),
+            place: None,
+        },
+        exact: false,
+        found_by: unwind_tables::walk::FoundBy::Cfi,
+        names,
+    });
+    dictionary.add_stack((0..paths).map(|_| frame));
+    dictionary.added_since(Sizes::default(), usize::MAX).remove(0)
 }
 
-/// A long stack that is in a report again and again has only so many frames in all.
+/// Texts, entries and frames of one stack have bounds, and nothing refers to what comes later.
 #[test]
-fn frames_that_multiply() {
-    let mut tables = tables::Tables::default();
-    let definitions = schema::Definitions {
-        texts: List(vec![schema::Text("x".into())]),
-        names: List(vec![schema::Names::default()]),
-        frames: List(vec![schema::Frame {
-            found_by: "cfi".into(),
-            ..schema::Frame::default()
-        }]),
-        paths: (0..1 << 15)
-            .map(|at: u32| schema::Path(at.checked_sub(1), 0))
-            .collect(),
-        sites: List(vec![schema::Site {
-            path: Some((1 << 15) - 1),
-            end: "complete".into(),
-            ..schema::Site::default()
-        }]),
-        ..schema::Definitions::default()
+fn definitions_are_bounded() {
+    let limits = Limits {
+        entries: 100,
+        text_bytes: 10,
+        depth: 50,
     };
-    tables.add(definitions).unwrap();
-    let mut budget = tables::Budget::new(5 << 14, "frames");
-    let site = tables.site(0).unwrap();
-    for times in 1..=2 {
-        let frames = tables.frames(site, &mut budget).unwrap();
-        assert_eq!(frames.len(), 1 << 15, "{times}");
-    }
-    let refused = tables.frames(site, &mut budget).unwrap_err();
-    assert!(refused.0.contains("more frames"), "{refused:?}");
+    let define = |definitions| Dictionary::default().define(definitions, limits);
+    define(dictionary(50)).unwrap();
+    assert_eq!(
+        define(dictionary(51)).unwrap_err(),
+        Invalid::TooMany("frames of one stack")
+    );
+    let text = |text: &str| Definitions {
+        texts: vec![Text {
+            kind: TextKind::Function,
+            text: text.into(),
+        }],
+        ..Definitions::default()
+    };
+    define(text("0123456789")).unwrap();
+    assert_eq!(
+        define(text("0123456789a")).unwrap_err(),
+        Invalid::TooMany("texts")
+    );
+    let mut known = Dictionary::default();
+    known.define(text("a"), limits).unwrap();
+    assert_eq!(
+        known.define(text("a"), limits).unwrap_err(),
+        Invalid::Repeated("text")
+    );
+    let mut later = dictionary(3);
+    later.paths.reverse();
+    assert!(matches!(define(later), Err(Invalid::Undefined("path", _))));
+    let mut nameless = dictionary(1);
+    nameless.names.clear();
+    assert_eq!(define(nameless).unwrap_err(), Invalid::Undefined("name", 0));
 }

@@ -1,9 +1,6 @@
 //! Reports that have everything a report can have.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use unwind_tables::addr::{Avma, Svma};
@@ -11,14 +8,24 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::model::leak::{Change, Order, Suspicion};
 use crate::model::{
-    AGE_BOUNDS, Ages, Amount, BlockList, Estimate, Gap, Governed, InlinedFrame, InstanceEnd, ListedBlock,
-    Losses, Overhead, Parts, ProbeProgram, ProgramTime, RegionKind, Sampling, Spent, Spread, Symbol,
-    Symbolized, Traps, Weight,
+    AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, InlinedFrame,
+    InstanceEnd, KernelFacts, KindTotals, ListedBlock, Location, Losses, Measure, ModuleId, Overhead, Parts,
+    Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report, Sampling, Spent, Spread, StackRecent,
+    Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unit, Weight,
 };
-use crate::model::{
-    Compared, Frame, KernelFacts, KindTotals, Location, Measure, ModuleFacts, Quantity, Report, StackRecent,
-    TargetFacts, TimeOfDay, Unit,
-};
+use crate::report::made;
+
+/// Every gap.
+const GAPS: [Gap; 8] = [
+    Gap::NoModule,
+    Gap::Unreadable,
+    Gap::NoSymbols,
+    Gap::NotInSymbol,
+    Gap::TooLarge,
+    Gap::Malformed,
+    Gap::NoSplitFile,
+    Gap::NoSupplementaryFile,
+];
 
 /// Names that are in these reports and are nobody's business.
 pub(super) const NAMES: [&str; 9] = [
@@ -109,7 +116,7 @@ fn targets(report: &mut Report) {
         instance: 2,
         parent: Some(1),
         comm: "secret_worker\n".to_owned(),
-        exe: Some(OsString::from_vec(b"/opt/\xff\xfe".to_vec()).into()),
+        exe: Some("/opt/\u{fffd}".to_owned()),
         ended: Some(InstanceEnd::Execed),
         memory: None,
     });
@@ -159,46 +166,45 @@ fn stacks(report: &mut Report) {
     second.instance = 2;
     second.ended = Some(InstanceEnd::Exited);
     second.kind = Some(RegionKind::Shared);
-    second.allocator = "very_own_alloc".into();
+    second.allocator = made::allocator("very_own_alloc");
     let code = Location {
         pc: Avma::new(u64::MAX),
-        place: Some((module("/opt/leaker"), Svma::new(u64::MAX - 1))),
+        place: Some(Place {
+            module: module("/opt/leaker"),
+            svma: Svma::new(u64::MAX - 1),
+        }),
     };
-    for gap in super::super::define::GAPS {
-        second.frames.push(frame(code.clone(), None, Some(gap)));
-    }
-    second.frames.push(frame(code, Some("no_offset"), None));
+    made::change_frames(report, 1, |frames| {
+        frames.extend(GAPS.map(|gap| frame(code, None, Some(gap))));
+        frames.push(frame(code, Some("no_offset"), None));
+    });
 }
 
-fn module(path: &str) -> Arc<ModuleFacts> {
-    Arc::new(ModuleFacts {
-        path: path.into(),
-        build_id: None,
-        code: Vec::new(),
-        table: None,
-    })
+fn module(path: &str) -> ModuleId {
+    made::module_of(&made::plain_module(path, None))
 }
 
-fn frame(at: Location, name: Option<&str>, gap: Option<Gap>) -> Frame {
-    Frame {
+fn frame(at: Location<ModuleId>, name: Option<&str>, gap: Option<Gap>) -> FrameId {
+    let names = Symbolized {
+        symbol: name.map(|name| Symbol {
+            name: name.into(),
+            offset: None,
+        }),
+        file: Some("".into()),
+        line: Some(u32::MAX),
+        inlined: vec![InlinedFrame {
+            symbol: None,
+            file: None,
+            line: None,
+        }],
+        gap,
+    };
+    made::frame_of(Frame {
         at,
         exact: true,
         found_by: FoundBy::Kernel,
-        names: Arc::new(Symbolized {
-            symbol: name.map(|name| Symbol {
-                name: name.to_owned(),
-                offset: None,
-            }),
-            file: Some(String::new()),
-            line: Some(u32::MAX),
-            inlined: vec![InlinedFrame {
-                symbol: None,
-                file: None,
-                line: None,
-            }],
-            gap,
-        }),
-    }
+        names: made::names_of(&names),
+    })
 }
 
 fn overhead() -> Overhead {
@@ -252,8 +258,14 @@ pub(super) fn of_the_kernel() -> Report {
     });
     report.sampling = Sampling::Calls(100);
     report.stacks[0].end = End::KernelUnwinder;
-    report.stacks[0].allocator = "slab_pages".into();
-    report.stacks[0].frames[0].at.place = Some((module("[kernel]"), Svma::new(16)));
+    report.stacks[0].allocator = made::allocator("slab_pages");
+    let place = Place {
+        module: module("[kernel]"),
+        svma: Svma::new(16),
+    };
+    made::change_frames(&mut report, 0, |frames| {
+        frames[0] = made::changed(frames[0], |frame| frame.at.place = Some(place));
+    });
     report
 }
 
@@ -281,16 +293,23 @@ pub(super) fn grown(stacks: u64) -> Report {
                 blocks: stacks - number,
             }
             .into();
-            let (module, _) = stack.frames[1].at.place.clone().unwrap();
-            stack.frames[1].at.place = Some((module, Svma::new(0x1000 + number)));
-            let mut names = stack.frames[1].names.as_ref().clone();
-            names.symbol = Some(Symbol {
-                name: format!("grows_{}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-                offset: Some(number),
+            let mut frames = made::frames(&stack);
+            let names = Symbolized {
+                symbol: Some(Symbol {
+                    name: format!("grows_{}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into(),
+                    offset: Some(number),
+                }),
+                ..Symbolized::default()
+            };
+            let renamed = made::renamed(frames[1], &names);
+            frames[1] = made::changed(renamed, |frame| {
+                if let Some(place) = &mut frame.at.place {
+                    place.svma = Svma::new(0x1000 + number);
+                }
             });
-            stack.frames[1].names = Arc::new(names);
-            stack
+            made::with_frames(stack, frames)
         })
         .collect();
+    made::renew(&mut report);
     report
 }

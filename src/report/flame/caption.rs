@@ -98,10 +98,7 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
         notes.push(format!("of stacks that grew since {}", since(report)));
     }
     if report.sampling != Sampling::All {
-        let spread: Spread = report
-            .suspects()
-            .map(|stack| quantity.spread_of(stack, report))
-            .sum();
+        let spread: Spread = report.suspects().map(|stack| quantity.spread_of(stack)).sum();
         let error = spread.standard_error();
         let error = match quantity.unit {
             Unit::Bytes => rounded(whole(error.bytes)),

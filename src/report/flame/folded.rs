@@ -24,7 +24,7 @@ impl Folded {
     fn with(naming: &Naming, report: &Report, quantity: Quantity) -> Self {
         let mut stacks = BTreeMap::new();
         for stack in report.suspects() {
-            let amount = quantity.of(stack, report);
+            let amount = quantity.of(stack);
             if amount > 0 {
                 let sum: &mut u64 = stacks.entry(joined(&naming.frames(stack))).or_default();
                 *sum = sum.saturating_add(amount);

@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use unwind_tables::walk::End;
 
 use super::super::text::is_format;
-use crate::model::NameStyle;
-use crate::model::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
+use crate::model::{FrameRef, NameStyle, Report, StackRef, TargetFacts};
 
 /// A frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,8 +64,8 @@ impl Naming {
     }
 
     /// The frames of a stack from the root on; at least one.
-    pub(in crate::report) fn frames(&self, stack: &Stack) -> Vec<FlameFrame> {
-        let mut frames = Vec::with_capacity(stack.frames.len() + 2);
+    pub(in crate::report) fn frames(&self, stack: StackRef<'_>) -> Vec<FlameFrame> {
+        let mut frames = Vec::with_capacity(stack.frames().len() + 2);
         if let Some(processes) = &self.processes {
             let process = processes.get(&stack.instance);
             let process = process.map_or("[several processes]", String::as_str);
@@ -76,11 +75,11 @@ impl Naming {
         if stack.end != End::Complete {
             frames.push(FlameFrame::marker(&end_marker(stack)));
         }
-        stack
-            .frames
-            .iter()
-            .rev()
-            .for_each(|frame| push_functions(frame, self.names, &mut frames));
+        let outermost = frames.len();
+        for frame in stack.frames() {
+            push_functions(frame, self.names, &mut frames);
+        }
+        frames[outermost..].reverse();
         if frames.is_empty() {
             frames.push(FlameFrame::marker(NAMELESS));
         }
@@ -91,45 +90,33 @@ impl Naming {
 /// Code of which nothing is known.
 const NAMELESS: &str = "[unknown]";
 
-/// The function and what was inlined into it, outermost first.
-fn push_functions(frame: &Frame, style: NameStyle, frames: &mut Vec<FlameFrame>) {
-    let names = &frame.names;
-    let symbol = names.symbol.as_ref().map(|symbol| &symbol.name);
-    let own = (symbol, &names.file);
-    let inlined = names.inlined.iter().rev();
-    let inlined = inlined.map(|inlined| (inlined.symbol.as_ref(), &inlined.file));
-    frames.extend(
-        std::iter::once(own)
-            .chain(inlined)
-            .map(|(name, file)| FlameFrame {
-                name: name.map_or_else(
-                    || readable(&module_name(&frame.at)),
-                    |name| readable(&style.show(name)),
-                ),
-                file: file.clone(),
-            }),
-    );
+/// The functions at an address, innermost first.
+fn push_functions(frame: FrameRef<'_>, style: NameStyle, frames: &mut Vec<FlameFrame>) {
+    let inlined = frame.inlined().map(|inlined| (inlined.symbol, inlined.file));
+    let functions = inlined.chain([(frame.function(), frame.file())]);
+    frames.extend(functions.map(|(name, file)| FlameFrame {
+        name: match name {
+            Some(name) => readable(&style.show(name)),
+            None => readable(&module_name(frame)),
+        },
+        file: file.map(str::to_owned),
+    }));
 }
 
 /// Code without a name, by its module.
-fn module_name(at: &Location) -> String {
-    match &at.place {
+fn module_name(frame: FrameRef<'_>) -> String {
+    match frame.module() {
         None => NAMELESS.to_owned(),
-        Some((module, _)) => bracketed(module),
+        Some(module) => format!("[{}]", module.basename()),
     }
 }
 
-fn bracketed(module: &ModuleFacts) -> String {
-    format!("[{}]", module.basename())
-}
-
 /// Why an incomplete stack has no root, and where its walk ended: no address, which would make a root of each.
-fn end_marker(stack: &Stack) -> String {
+fn end_marker(stack: StackRef<'_>) -> String {
     let cause = stack.end.name();
-    let place = stack.end_at.as_ref().and_then(|at| at.place.as_ref());
-    match place {
+    match stack.end_at().and_then(|at| at.place) {
         None => format!("[{cause}]"),
-        Some((module, _)) => format!("[{cause} in {}]", module.basename()),
+        Some(place) => format!("[{cause} in {}]", place.module.basename()),
     }
 }
 

@@ -1,58 +1,120 @@
-//! Puts sites into the page's data, as long as they have room, and sums up those that have none.
+//! The page's data: the largest sites, and the sums of all others.
+//!
+//! A picture is of one measure at one moment; a site is as large as its largest share of any.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use unwind_tables::walk::End;
 
 use super::data::{Data, EndRow, KindRow, Process, SiteRow, SnapshotRow};
-use super::fit::{COLUMNS, Weight, columns, printed, width};
 use super::health::end_number;
-use super::model::{AGES, Model};
+use super::model::{AGES, Model, Site};
 use super::rows::Row;
 use super::snapshot::{Resident, Snapshot};
-use super::tables::{Tables, number, printed_text};
+use super::tables::{Tables, number};
 use super::visible::visible;
 use crate::model::{InstanceEnd, Parts, RegionKind};
 use crate::report::ends::{advice, explain};
+use crate::report::estimates::whole as rounded;
 use crate::report::regions::meaning;
 
 /// Processes that the page lists, beside those that have sites on it.
 const MAX_PROCESSES: usize = 256;
-// What things take in the file, at most, without texts; see `tables`.
-/// The suspicion of a site.
-const SUSPICION_BYTES: usize = 64;
-/// A site, without what it had.
-const SITE_BYTES: usize = 142;
-const PROCESS_BYTES: usize = 100;
-/// A moment, without its rows; and the memory of a process at it.
-const MOMENT_BYTES: usize = 400;
-const MEMORY_BYTES: usize = 120;
-/// The tables of ends and of kinds, and the names of all fields.
-const FIXED_BYTES: usize = 4096;
+/// Numbers of a row, at most.
+const COLUMNS: usize = 10;
+/// What pictures are drawn of.
+const MEASURES: usize = 4;
 
 /// The page's data in the making.
-pub(super) struct Builder<'a> {
+struct Builder<'a> {
     model: &'a Model,
-    budget: usize,
-    used: usize,
     tables: Tables<'a>,
-    /// Numbers on the page by those of the model.
+    /// Numbers on the page by instance.
     processes: HashMap<u32, usize>,
-    sites: HashMap<u32, usize>,
+    /// Numbers on the page by those of the model.
+    sites: BTreeMap<u32, usize>,
     process_rows: Vec<Process>,
     site_rows: Vec<SiteRow>,
 }
 
+/// The data of a page that shows at most so many sites.
+pub(super) fn data(model: &Model, sites: usize) -> Data {
+    let shares = largest_shares(model);
+    let mut order: Vec<u32> = (0..number(shares.len())).collect();
+    order.sort_by(|&a, &b| shares[b as usize].total_cmp(&shares[a as usize]));
+    order.truncate(sites);
+    let mut builder = Builder::new(model);
+    for site in order {
+        builder.add(site);
+    }
+    builder.finish(sites)
+}
+
+/// The largest share of any picture that each site has, from 0 to 1.
+fn largest_shares(model: &Model) -> Vec<f64> {
+    let mut largest = vec![0.0; model.sites.len()];
+    for snapshot in &model.snapshots.kept {
+        let totals = snapshot.rows.iter().fold([0.0; MEASURES], |sums, (_, row)| {
+            let measures = measures(&row);
+            std::array::from_fn(|at| sums[at] + measures[at])
+        });
+        for (site, row) in snapshot.rows.iter() {
+            let shares = measures(&row).into_iter().zip(totals);
+            let shares = shares
+                .filter(|&(_, total)| total > 0.0)
+                .map(|(part, total)| part / total);
+            if let Some(known) = largest.get_mut(site as usize) {
+                *known = shares.fold(*known, f64::max);
+            }
+        }
+    }
+    largest
+}
+
+#[allow(clippy::cast_precision_loss, reason = "shares need no more than a few digits")]
+fn measures(row: &Row) -> [f64; MEASURES] {
+    let (outstanding, allocated) = (row.outstanding.amount, row.allocated.amount);
+    [
+        outstanding.bytes,
+        outstanding.blocks,
+        allocated.bytes,
+        allocated.blocks,
+    ]
+    .map(|number| number as f64)
+}
+
+/// Numbers of [`columns`] that the page gets of each row.
+const fn width(are_estimates: bool) -> usize {
+    if are_estimates { COLUMNS } else { 6 }
+}
+
+/// A row as the page has it: bytes and blocks of what is outstanding, was allocated, and is young; then the standard errors
+/// of the first two pairs, blocks in tenths.
+fn columns(row: &Row) -> [u64; COLUMNS] {
+    let [outstanding, allocated] =
+        [row.outstanding, row.allocated].map(|estimate| estimate.spread.standard_error());
+    [
+        row.outstanding.amount.bytes,
+        row.outstanding.amount.blocks,
+        row.allocated.amount.bytes,
+        row.allocated.amount.blocks,
+        row.young.bytes,
+        row.young.blocks,
+        rounded(outstanding.bytes),
+        rounded(outstanding.blocks * 10.0),
+        rounded(allocated.bytes),
+        rounded(allocated.blocks * 10.0),
+    ]
+}
+
 impl<'a> Builder<'a> {
     /// Without sites.
-    pub(super) fn new(model: &'a Model, budget: usize) -> Self {
+    fn new(model: &'a Model) -> Self {
         let mut builder = Self {
             model,
-            budget,
-            used: 0,
-            tables: Tables::new(model),
+            tables: Tables::new(&model.dictionary, model.style),
             processes: HashMap::new(),
-            sites: HashMap::new(),
+            sites: BTreeMap::new(),
             process_rows: Vec::new(),
             site_rows: Vec::new(),
         };
@@ -62,94 +124,50 @@ impl<'a> Builder<'a> {
         for target in running.into_iter().chain(ended).take(MAX_PROCESSES) {
             builder.process(target.instance);
         }
-        builder.used = builder.fixed_bytes();
         builder
     }
 
-    /// What all that is not of sites takes.
-    fn fixed_bytes(&self) -> usize {
-        let processes = serde_json::to_vec(&self.process_rows).map_or(0, |text| text.len());
-        let health = serde_json::to_vec(&self.model.health).map_or(0, |text| text.len());
-        let moments = self.model.snapshots.kept.iter();
-        let moments = moments.map(|snapshot| MOMENT_BYTES + MEMORY_BYTES * snapshot.memory.len());
-        processes + health + moments.sum::<usize>() + FIXED_BYTES
+    fn site(&self, site: u32) -> Option<&'a Site> {
+        self.model.sites.get_index(site as usize).map(|(_, site)| site)
     }
 
-    /// Takes a site, if it has room. Returns whether it had.
-    pub(super) fn offer(&mut self, site: u32, weight: &Weight) -> bool {
-        let used = self.used.saturating_add(self.cost(site, weight));
-        let fits = used <= self.budget;
-        if fits {
-            self.used = used;
-            self.take(site);
-        }
-        fits
-    }
-
-    /// What a site takes in the file, at most.
-    fn cost(&self, site: u32, weight: &Weight) -> usize {
-        let Some(key) = self.model.sites.key(site) else {
-            return usize::MAX;
-        };
-        let ages = self.ages(site).map_or(0, |ages| printed(&ages));
-        let suspicion = self.suspicion(site).map_or(0, |_| SUSPICION_BYTES);
-        SITE_BYTES
-            + weight.row_bytes
-            + ages
-            + suspicion
-            + self.process_cost(key.instance)
-            + self.tables.text_cost(&self.allocator(key.allocator))
-            + self.tables.text_cost(&self.rule(site))
-            + self.tables.module_cost(key.end_module)
-            + self.tables.stack_cost(key.node)
-    }
-
-    fn take(&mut self, site: u32) {
-        let Some(&key) = self.model.sites.key(site) else {
+    fn add(&mut self, number: u32) {
+        let Some(site) = self.site(number) else {
             return;
         };
-        let facts = self.model.facts[site as usize];
-        let is_cut = key.end != End::Complete && facts.end_address != 0;
-        let allocator = self.allocator(key.allocator);
-        let rule = self.rule(site);
+        let (stack, dictionary) = (&site.stack, &self.model.dictionary);
+        let end_at = stack.end_at.map(|at| dictionary.location(at));
+        let end_at = end_at.map(|at| (at.place.map_or(at.pc.get(), |place| place.svma.get()), at.place));
+        let end_address = end_at.map_or(0, |(address, _)| address);
+        let is_cut = stack.end != End::Complete && end_address != 0;
+        let rule = stack.suppressed_by.as_ref().map_or("", |by| by.rule.as_str());
         let row = SiteRow(
-            i64::try_from(self.process(key.instance)).unwrap_or(-1),
-            self.tables.text(allocator),
-            key.kind.map_or(-1, kind_number),
-            end_number(key.end),
-            self.tables.module(key.end_module),
+            i64::try_from(self.process(stack.instance)).unwrap_or(-1),
+            self.tables.text(dictionary.text(stack.allocator)),
+            stack.kind.map_or(-1, kind_number),
+            end_number(stack.end),
+            self.tables
+                .module(end_at.and_then(|(_, place)| Some(place?.module))),
             if is_cut {
-                format!("{:x}", facts.end_address)
+                format!("{end_address:x}")
             } else {
                 String::new()
             },
-            self.tables.stack(key.node),
-            u32::from(facts.is_suspect),
+            self.tables.stack(stack.path),
+            u32::from(site.is_suspect),
             0,
-            facts.lost.bytes,
-            facts.lost.blocks,
+            site.lost.bytes,
+            site.lost.blocks,
             self.tables.text(rule),
-            facts.owner.frame,
-            facts.owner.level,
+            site.owner.frame,
+            site.owner.level,
         );
-        self.sites.insert(site, self.site_rows.len());
+        self.sites.insert(number, self.site_rows.len());
         self.site_rows.push(row);
     }
 
-    fn allocator(&self, allocator: u32) -> String {
-        let name = self.model.allocators.get(allocator as usize);
-        name.map_or_else(String::new, |name| visible(name))
-    }
-
-    /// What suppresses the site, or no text.
-    fn rule(&self, site: u32) -> String {
-        let facts = self.model.facts.get(site as usize);
-        let rule = facts.and_then(|facts| self.model.rules.get(facts.suppressed_by? as usize));
-        rule.map_or_else(String::new, |rule| visible(&rule.rule))
-    }
-
     fn ages(&self, site: u32) -> Option<[u64; 2 * AGES]> {
-        let ages = self.model.facts.get(site as usize)?.ages?;
+        let ages = self.site(site)?.ages?;
         let numbers = std::array::from_fn(|at| match at % 2 {
             0 => ages[at / 2].bytes,
             _ => ages[at / 2].blocks,
@@ -159,7 +177,7 @@ impl<'a> Builder<'a> {
 
     /// Its score, growth and parts, if it has any suspicion.
     fn suspicion(&self, site: u32) -> Option<[i64; 6]> {
-        let suspicion = self.model.facts.get(site as usize)?.suspicion?;
+        let suspicion = self.site(site)?.suspicion?;
         #[allow(
             clippy::cast_possible_truncation,
             reason = "of a number out of range the nearest will do"
@@ -179,19 +197,6 @@ impl<'a> Builder<'a> {
         .filter(|parts| parts[0] > 0)
     }
 
-    fn process_cost(&self, instance: u32) -> usize {
-        if self.processes.contains_key(&instance) {
-            return 0;
-        }
-        let target = self.model.processes.get(&instance);
-        let texts = target.map_or(0, |target| {
-            let exe = target.exe.as_ref();
-            let exe = exe.map_or(0, |exe| printed_text(&visible(&exe.to_string_lossy())));
-            printed_text(&visible(&target.comm)) + exe
-        });
-        PROCESS_BYTES + texts
-    }
-
     /// The number of an instance. One that no report has among its targets stands for several.
     fn process(&mut self, instance: u32) -> usize {
         if let Some(&known) = self.processes.get(&instance) {
@@ -204,7 +209,7 @@ impl<'a> Builder<'a> {
             instance,
             parent: target.and_then(|target| target.parent),
             comm: target.map_or_else(String::new, |target| visible(&target.comm)),
-            exe: exe.map(|exe| visible(&exe.to_string_lossy())),
+            exe: exe.map(|exe| visible(exe)),
             ended: target.and_then(|target| target.ended).map(InstanceEnd::name),
         });
         let next = self.process_rows.len() - 1;
@@ -213,7 +218,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The data, with the sums of all sites that were not taken.
-    pub(super) fn finish(mut self) -> Data {
+    fn finish(mut self, limit: usize) -> Data {
         let model = self.model;
         let others = self.add_others();
         let mut ages: Vec<_> = self
@@ -246,12 +251,12 @@ impl<'a> Builder<'a> {
             trace: model.trace.clone(),
             are_estimates: model.are_estimates,
             thinned: model.snapshots.thinned,
-            budget: self.budget,
+            limit,
             more_processes: model.processes.len().saturating_sub(self.process_rows.len()),
             processes: self.process_rows,
-            strings: texts,
+            strings: texts.into_iter().collect(),
             exact,
-            modules,
+            modules: modules.into_iter().collect(),
             frames,
             callers,
             node_frames,
@@ -272,7 +277,7 @@ impl<'a> Builder<'a> {
         let merged = sites.filter(|site| !self.sites.contains_key(site));
         let mut counts = [0_u64; 2];
         for site in merged {
-            counts[usize::from(self.model.facts[site as usize].is_suspect)] += 1;
+            counts[usize::from(self.site(site).is_some_and(|site| site.is_suspect))] += 1;
         }
         [0, 1].map(|is_suspect| {
             let count = counts[is_suspect];
@@ -298,10 +303,7 @@ impl<'a> Builder<'a> {
         let mut all = Row::default();
         for (site, row) in snapshot.rows.iter() {
             all = all.plus(row);
-            let of_others = || {
-                let facts = self.model.facts.get(site as usize)?;
-                others[usize::from(facts.is_suspect)]
-            };
+            let of_others = || others[usize::from(self.site(site)?.is_suspect)];
             let number = self.sites.get(&site).copied().or_else(of_others);
             if let Some(sum) = number.and_then(|number| now.get_mut(number)) {
                 *sum = sum.plus(row);

@@ -1,18 +1,13 @@
-//! The page's data: the sites that have room, and what they had at each moment, as tables that refer to one another by
+//! The page's data: the largest sites, and what they had at each moment, as tables that refer to one another by
 //! numbers. `page/model.js` reads them; the two change together.
 
 use serde::Serialize;
 use unwind_tables::walk::Unwind;
 
-use super::builder::Builder;
-use super::fit::weigh;
 use super::health::Health;
-use super::model::{AGES, Model};
+use super::model::AGES;
 use super::visible::visible;
 use crate::model::{Measure, Report};
-
-/// After so many sites without room in succession, the rest is not tried.
-const PATIENCE: usize = 64;
 
 /// Everything that the page is given.
 #[derive(Serialize)]
@@ -24,8 +19,8 @@ pub(super) struct Data {
     pub(super) are_estimates: bool,
     /// Moments that were left out.
     pub(super) thinned: u64,
-    /// Bytes that these data could take.
-    pub(super) budget: usize,
+    /// Sites that there could be.
+    pub(super) limit: usize,
     pub(super) processes: Vec<Process>,
     pub(super) more_processes: usize,
     /// The first is no text.
@@ -40,7 +35,7 @@ pub(super) struct Data {
     pub(super) node_frames: Vec<u32>,
     pub(super) ends: Vec<EndRow>,
     pub(super) kinds: Vec<KindRow>,
-    /// Most important first; behind them sums of those that had no room.
+    /// Largest first; behind them the sums of all others.
     pub(super) sites: Vec<SiteRow>,
     /// Site, then bytes and blocks of each class of ages.
     pub(super) ages: Vec<(usize, [u64; 2 * AGES])>,
@@ -147,8 +142,8 @@ pub(super) struct SiteRow(
     pub(super) u64,
     pub(super) u64,
     pub(super) u32,
-    pub(super) u32,
-    pub(super) u32,
+    pub(super) usize,
+    pub(super) usize,
 );
 
 #[derive(Serialize)]
@@ -164,26 +159,4 @@ pub(super) struct SnapshotRow {
     pub(super) rows: Vec<u64>,
     /// Process, the parts of its resident memory as `memory.js` names them, and the error of the first.
     pub(super) memory: Vec<(usize, [u64; 9], u64)>,
-}
-
-/// The data of a page, whose sites take no more than `budget` bytes together with all else.
-pub(super) fn of(model: &Model, budget: usize) -> Data {
-    let weights = weigh(model);
-    let mut order: Vec<u32> = (0..).take(weights.len()).collect();
-    order.sort_by(|&a, &b| {
-        weights[b as usize]
-            .share
-            .total_cmp(&weights[a as usize].share)
-            .then(a.cmp(&b))
-    });
-    let mut builder = Builder::new(model, budget);
-    let mut refused = 0;
-    for site in order {
-        let fits = refused < PATIENCE && builder.offer(site, &weights[site as usize]);
-        refused = match fits {
-            true => 0,
-            false => refused + 1,
-        };
-    }
-    builder.finish()
 }

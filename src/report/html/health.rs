@@ -1,15 +1,13 @@
 //! How far the last report can be trusted, as the page shows it: what text reports say below the stacks, with numbers where
 //! the page draws something.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use unwind_tables::walk::{End, FoundBy};
 
 use super::visible::visible;
-use crate::model::OwnMemory;
+use crate::model::Report;
 use crate::model::leak::{EndGroup, ModuleSteps};
-use crate::model::{ModuleFacts, Report};
+use crate::model::{ModuleId, OwnMemory};
 use crate::report::health::{call_lines, lost_lines, unseen_lines};
 use crate::report::{estimates, kernel, overhead, regions, suppressed};
 
@@ -131,9 +129,19 @@ impl Health {
                 fp: by(FoundBy::Fp),
                 kernel: by(FoundBy::Kernel),
             },
-            places: report.ends.iter().take(MAX_ROWS).map(EndPlace::from).collect(),
+            places: report
+                .ends
+                .iter()
+                .take(MAX_ROWS)
+                .map(|group| EndPlace::of(group, report))
+                .collect(),
             more_places: report.ends.len().saturating_sub(MAX_ROWS),
-            modules: report.steps.iter().take(MAX_ROWS).map(ModuleRow::from).collect(),
+            modules: report
+                .steps
+                .iter()
+                .take(MAX_ROWS)
+                .map(|steps| ModuleRow::of(steps, report))
+                .collect(),
             more_modules: report.steps.len().saturating_sub(MAX_ROWS),
             ages: ages(report),
             own: Own {
@@ -159,14 +167,14 @@ fn ages(report: &Report) -> Option<Vec<(Option<u64>, u64, u64)>> {
     Some(classes.classes().map(class).collect())
 }
 
-fn path(module: Option<&Arc<ModuleFacts>>) -> Option<String> {
-    module.map(|module| visible(&module.path.to_string_lossy()))
+fn path(module: Option<ModuleId>, report: &Report) -> Option<String> {
+    module.map(|module| visible(report.module(module).path()))
 }
 
-impl From<&EndGroup<Arc<ModuleFacts>>> for EndPlace {
-    fn from(group: &EndGroup<Arc<ModuleFacts>>) -> Self {
+impl EndPlace {
+    fn of(group: &EndGroup<ModuleId>, report: &Report) -> Self {
         Self {
-            module: path(group.module.as_ref()),
+            module: path(group.module, report),
             end: end_number(group.end),
             stacks: group.stacks,
             allocations: group.allocations,
@@ -175,11 +183,11 @@ impl From<&EndGroup<Arc<ModuleFacts>>> for EndPlace {
     }
 }
 
-impl From<&ModuleSteps<Arc<ModuleFacts>>> for ModuleRow {
-    fn from(steps: &ModuleSteps<Arc<ModuleFacts>>) -> Self {
-        let table = steps.module.as_ref().and_then(|module| module.table);
+impl ModuleRow {
+    fn of(steps: &ModuleSteps<ModuleId>, report: &Report) -> Self {
+        let table = steps.module.and_then(|module| report.module(module).table);
         Self {
-            module: path(steps.module.as_ref()),
+            module: path(steps.module, report),
             cfi: steps.cfi,
             fp: steps.fp,
             code: table.map(|table| table.code_bytes),

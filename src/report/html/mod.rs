@@ -1,9 +1,8 @@
 //! A page for a browser: one file with all reports of a trace, that needs no network and asks for none.
 //!
 //! The page is `page/`, whose scripts are as much the program as this is; here is what it is given: [`model`] keeps of
-//! each report what the page shows, compactly, since a trace can be long; [`fit`] chooses the sites that have room in a
-//! file of bounded size, and sums up all others; [`builder`] makes [`data`] of them, which is what the page reads, and
-//! [`document`] puts it all together so that nothing that came from a process can be anything but text.
+//! each report what the page shows, compactly, since a trace can be long; [`builder`] chooses the largest sites, sums up all
+//! others, and makes [`data`] of them, which is what the page reads, and [`document`] puts it all together so that nothing that came from a process can be anything but text.
 //!
 //! Nothing is left out in silence: reports that were thinned out, sites that were summed up and lists that were cut say
 //! so, with numbers, and the sums over all sites are those of the reports to the byte.
@@ -11,9 +10,7 @@
 mod builder;
 mod data;
 mod document;
-mod fit;
 mod health;
-mod intern;
 mod model;
 mod rows;
 mod snapshot;
@@ -27,20 +24,20 @@ use std::io::{self, Write};
 use crate::model::Report;
 use model::Model;
 
-/// How large a page may become.
+/// How much a page may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Moments that it can show; of more, those are left out whose neighbours are nearest. At least 2.
     pub snapshots: usize,
-    /// Bytes of its data, the page itself not counted; sites that have no room are summed up.
-    pub bytes: usize,
+    /// Sites that it shows one by one; the others are summed up.
+    pub sites: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             snapshots: 60,
-            bytes: 8 << 20,
+            sites: 4000,
         }
     }
 }
@@ -72,7 +69,7 @@ impl Page {
     ///
     /// `out` takes no more.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        document::write(&data::of(&self.model, self.limits.bytes), out)
+        document::write(&builder::data(&self.model, self.limits.sites), out)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::model::{Amount, Estimate, Sampling, StandardError};
-use crate::model::{Report, Stack};
+use crate::model::Report;
+use crate::model::{Amount, Estimate, Sampling, StackRef, StandardError};
 
 /// An amount; of an estimate also what it rests on.
 #[derive(Serialize)]
@@ -52,8 +52,8 @@ impl AmountJson {
     }
 
     /// Over all stacks.
-    pub(super) fn total(report: &Report, of: impl Fn(&Stack) -> Estimate) -> Self {
-        Self::of(report, report.stacks.iter().map(of).sum())
+    pub(super) fn total(report: &Report, of: impl Fn(StackRef<'_>) -> Estimate) -> Self {
+        Self::of(report, report.stacks().map(of).sum())
     }
 }
 

@@ -7,7 +7,7 @@ use unwind_tables::walk::End;
 
 use super::{Screen, short_id};
 use crate::model::leak::Suspicion;
-use crate::model::{Report, Stack};
+use crate::model::{Report, StackRef};
 use crate::report::cells::{fit, width};
 use crate::report::health::{percent, short_count, short_size};
 use crate::report::owner::short_title;
@@ -23,7 +23,7 @@ struct Column {
     width: usize,
     /// The least width of a terminal that has it.
     from: usize,
-    text: fn(&Stack, &Report) -> String,
+    text: fn(StackRef<'_>, &Report) -> String,
 }
 
 const COLUMNS: [Column; 7] = [
@@ -76,7 +76,7 @@ const COLUMNS: [Column; 7] = [
 
 /// Writes the table; nothing without sites.
 pub(super) fn write(
-    stacks: &[&Stack],
+    stacks: &[StackRef<'_>],
     report: &Report,
     screen: Screen,
     out: &mut dyn Write,
@@ -94,7 +94,7 @@ pub(super) fn write(
     };
     let headings = format!("{}   SITE", cells(&|column| column.heading.to_owned()));
     writeln!(out, "{}", clipped(&headings, screen))?;
-    for stack in stacks {
+    for &stack in stacks {
         let cells = cells(&|column| (column.text)(stack, report));
         let line = format!("{cells} {} {}", mark(stack, report), short_title(stack, report));
         writeln!(out, "{}", clipped(&line, screen).trim_end())?;
@@ -103,8 +103,8 @@ pub(super) fn write(
 }
 
 /// A mark for stacks that are not complete.
-fn mark(stack: &Stack, report: &Report) -> char {
-    match (stack.end, stack.is_cut(report.depth)) {
+fn mark(stack: StackRef<'_>, _report: &Report) -> char {
+    match (stack.end, stack.is_cut()) {
         (End::Complete, _) => ' ',
         (_, true) => '…',
         (_, false) => '!',
@@ -112,7 +112,7 @@ fn mark(stack: &Stack, report: &Report) -> char {
 }
 
 /// The share of the blocks allocated that were freed.
-fn freed(stack: &Stack) -> String {
+fn freed(stack: StackRef<'_>) -> String {
     let freed = stack.allocated.less(stack.outstanding);
     percent(freed.amount.blocks, stack.allocated.amount.blocks)
 }

@@ -1,13 +1,12 @@
 //! Where in a process modules are: pprof finds their functions by it, and tells code of one module from another's.
 
 use std::cmp::Reverse;
-use std::path::Path;
 
+use indexmap::IndexSet;
 use unwind_tables::addr::{Avma, Bias, Svma};
 
 use super::proto::{Mapping, id};
-use crate::model::{CodeSegment, Frame, ModuleFacts};
-use crate::report::numbered::Numbered;
+use crate::model::{CodeSegment, FrameRef, Place};
 
 /// Mappings begin and end with pages of this size, or of a multiple of it.
 const PAGE: u64 = 4096;
@@ -15,7 +14,7 @@ const PAGE: u64 = 4096;
 /// A segment of a module in a process.
 #[derive(PartialEq, Eq, Hash)]
 struct Key<'a> {
-    path: &'a Path,
+    path: &'a str,
     build_id: Option<&'a str>,
     bias: Bias,
     /// `None` where nothing says where the module's code is.
@@ -24,7 +23,7 @@ struct Key<'a> {
 
 /// Mappings that code of samples is in.
 pub(super) struct Mappings<'a> {
-    keys: Numbered<Key<'a>>,
+    keys: IndexSet<Key<'a>>,
     /// The lowest and the highest address that was seen of each.
     seen: Vec<(Avma, Avma)>,
 }
@@ -42,7 +41,7 @@ pub(super) struct Resolved {
 impl<'a> Mappings<'a> {
     pub(super) fn new() -> Self {
         Self {
-            keys: Numbered::new(),
+            keys: IndexSet::new(),
             seen: Vec::new(),
         }
     }
@@ -52,19 +51,18 @@ impl<'a> Mappings<'a> {
     }
 
     /// The mapping that `address`, which is of `frame`'s code, is in; `None` for code of no module.
-    pub(super) fn number(&mut self, frame: &'a Frame, address: Avma) -> Option<usize> {
-        let (module, svma) = frame.at.place.as_ref()?;
-        let ModuleFacts {
-            path, build_id, code, ..
-        } = module.as_ref();
-        let bias = Bias::between(frame.at.pc, *svma);
+    pub(super) fn number(&mut self, frame: FrameRef<'a>, address: Avma) -> Option<usize> {
+        let Place { module, svma } = frame.place()?;
+        let bias = Bias::between(frame.pc(), svma);
         let at = bias.to_svma(address);
-        let number = self.keys.number(Key {
-            path,
-            build_id: build_id.as_deref(),
+        let mut code = module.get().code.iter();
+        let key = Key {
+            path: module.path(),
+            build_id: module.build_id(),
             bias,
-            segment: code.iter().find(|segment| segment.svma.contains(&at)),
-        });
+            segment: code.find(|segment| segment.svma.contains(&at)),
+        };
+        let number = self.keys.insert_full(key).0;
         if number == self.seen.len() {
             self.seen.push((address, address));
         }
@@ -77,11 +75,11 @@ impl<'a> Mappings<'a> {
     /// The messages, those of `program` first, and the ids that the mappings have, by their numbers.
     pub(super) fn messages(
         self,
-        program: Option<&Path>,
+        program: Option<&str>,
         resolved: &[Resolved],
         mut string: impl FnMut(&str) -> i64,
     ) -> (Vec<Mapping>, Vec<u64>) {
-        let keys = self.keys.in_order();
+        let keys = self.keys;
         let mut order: Vec<_> = (0..keys.len()).collect();
         order.sort_by_key(|&number| Reverse(Some(keys[number].path) == program));
         let mut ids = vec![0; keys.len()];
@@ -94,7 +92,7 @@ impl<'a> Mappings<'a> {
                 memory_start: start.get(),
                 memory_limit: limit.get(),
                 file_offset,
-                filename: string(&keys[number].path.to_string_lossy()),
+                filename: string(keys[number].path),
                 build_id: string(keys[number].build_id.unwrap_or_default()),
                 has_functions: resolved.functions,
                 has_filenames: resolved.filenames,

@@ -16,7 +16,7 @@ use prost::Message;
 use super::proto::Profile;
 use super::table::{Table, Values};
 use super::{ALL_TYPES, compress, finish, values};
-use crate::model::{Report, Stack, TargetFacts};
+use crate::model::{Report, StackRef, TargetFacts};
 
 /// The most stacks of a profile. (Pyroscope refuses profiles of more than 16,000 samples, if nothing else is set:
 /// `-validation.max-profile-stacktrace-samples`.)
@@ -61,8 +61,8 @@ impl Amounts {
 
 impl Part<'_> {
     /// The compressed profile of this part of `stacks`, which are of `report`; `None` if there is nothing in it.
-    pub(crate) fn render(&self, report: &Report, stacks: &[&Stack]) -> io::Result<Option<Vec<u8>>> {
-        let mut samples: Vec<(&Stack, Values)> = stacks
+    pub(crate) fn render(&self, report: &Report, stacks: &[StackRef<'_>]) -> io::Result<Option<Vec<u8>>> {
+        let mut samples: Vec<(StackRef<'_>, Values)> = stacks
             .iter()
             .map(|&stack| {
                 (
@@ -89,7 +89,7 @@ impl Part<'_> {
     }
 
     /// The profile with the first `most` of the samples, and the rest together.
-    fn profile(&self, report: &Report, samples: &[(&Stack, Values)], most: usize) -> Profile {
+    fn profile(&self, report: &Report, samples: &[(StackRef<'_>, Values)], most: usize) -> Profile {
         let (first, others) = samples.split_at(most.min(samples.len()));
         let mut table = Table::of_part(report, self);
         for &(stack, values) in first {

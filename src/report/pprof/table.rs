@@ -2,18 +2,15 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::Path;
-use std::sync::Arc;
 
+use indexmap::IndexSet;
 use unwind_tables::addr::Avma;
 
 use super::super::printable;
 use super::mappings::{Mappings, Resolved};
 use super::proto::{self, Function, Label, Line, Profile, Sample, id};
 use super::{Part, SAMPLE_TYPES, signed};
-use crate::model::{Frame, Location, ModuleFacts, Report, Stack, TargetFacts};
-use crate::model::{InstanceEnd, RegionKind, Symbolized};
-use crate::report::numbered::Numbered;
+use crate::model::{FrameId, FrameRef, InstanceEnd, RegionKind, Report, StackRef, TargetFacts};
 
 /// A function without a name at an address where others have one.
 const NAMELESS: &str = "[unknown]";
@@ -30,14 +27,14 @@ pub(super) struct Table<'a> {
     /// Whether code without a name is called by its module.
     names_all: bool,
     /// The program that is traced.
-    program: Option<&'a Path>,
-    strings: Numbered<String>,
-    functions: Numbered<FunctionKey>,
+    program: Option<&'a str>,
+    strings: IndexSet<String>,
+    functions: IndexSet<FunctionKey>,
     mappings: Mappings<'a>,
-    locations: Numbered<LocationKey>,
-    /// The ids of frames that came before: most of them do again and again.
-    known: HashMap<FrameKey, u64>,
-    samples: Numbered<SampleKey>,
+    locations: IndexSet<LocationKey>,
+    /// The ids of locations by the frames that they were made of.
+    known: HashMap<FrameId, u64>,
+    samples: IndexSet<SampleKey>,
     /// By the samples' numbers.
     values: Vec<Values>,
 }
@@ -56,9 +53,6 @@ struct LocationKey {
     lines: Vec<Line>,
 }
 
-/// A frame, its module and its names by where they are in memory.
-type FrameKey = (Avma, bool, Option<*const ModuleFacts>, *const Symbolized);
-
 #[derive(PartialEq, Eq, Hash)]
 struct SampleKey {
     locations: Vec<u64>,
@@ -74,12 +68,12 @@ impl<'a> Table<'a> {
             names_processes: true,
             names_all: false,
             program: targets.first().and_then(|target| target.exe.as_deref()),
-            strings: Numbered::new(),
-            functions: Numbered::new(),
+            strings: IndexSet::new(),
+            functions: IndexSet::new(),
             mappings: Mappings::new(),
-            locations: Numbered::new(),
+            locations: IndexSet::new(),
             known: HashMap::new(),
-            samples: Numbered::new(),
+            samples: IndexSet::new(),
             values: Vec::new(),
         };
         table.string("");
@@ -103,8 +97,8 @@ impl<'a> Table<'a> {
     }
 
     /// Adds a stack with its values. Stacks with equal frames and labels are one sample.
-    pub(super) fn add(&mut self, stack: &'a Stack, values: Values) {
-        let mut locations: Vec<_> = stack.frames.iter().map(|frame| self.location(frame)).collect();
+    pub(super) fn add(&mut self, stack: StackRef<'a>, values: Values) {
+        let mut locations: Vec<_> = stack.frames().map(|frame| self.location(frame)).collect();
         if locations.is_empty() {
             // A sample without any would be in no view.
             locations.push(self.marker(&format!("[{}]", stack.end.name())));
@@ -121,7 +115,7 @@ impl<'a> Table<'a> {
     }
 
     fn add_sample(&mut self, key: SampleKey, values: Values) {
-        let number = self.samples.number(key);
+        let number = self.samples.insert_full(key).0;
         if number == self.values.len() {
             self.values.push(Values::default());
         }
@@ -130,12 +124,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn labels(&mut self, stack: &Stack) -> Vec<Label> {
+    fn labels(&mut self, stack: StackRef<'_>) -> Vec<Label> {
         let target = self.targets.get(&stack.instance).copied();
         let target = target.filter(|_| self.names_processes);
         let comm = target.map(|target| printable(&target.comm));
         let ended = stack.ended.filter(|_| self.names_processes);
-        let allocator = printable(&stack.allocator);
+        let allocator = printable(stack.allocator());
         let texts = [
             ("allocator", Some(&*allocator)),
             ("end", Some(stack.end.name())),
@@ -164,22 +158,19 @@ impl<'a> Table<'a> {
         labels
     }
 
-    fn location(&mut self, frame: &'a Frame) -> u64 {
-        let Location { pc, place } = &frame.at;
-        let module = place.as_ref().map(|(module, _)| Arc::as_ptr(module));
-        let known = (*pc, frame.exact, module, Arc::as_ptr(&frame.names));
-        if let Some(&id) = self.known.get(&known) {
+    fn location(&mut self, frame: FrameRef<'a>) -> u64 {
+        if let Some(&id) = self.known.get(&frame.id()) {
             return id;
         }
         // Within the call, as addresses of callers are conventionally.
-        let address = pc.wrapping_sub(u64::from(!frame.exact));
+        let address = frame.pc().wrapping_sub(u64::from(!frame.exact));
         let key = LocationKey {
             mapping: self.mappings.number(frame, address),
             address,
             lines: self.lines(frame),
         };
-        let id = id(self.locations.number(key));
-        self.known.insert(known, id);
+        let id = id(self.locations.insert_full(key).0);
+        self.known.insert(frame.id(), id);
         id
     }
 
@@ -190,16 +181,15 @@ impl<'a> Table<'a> {
             address: Avma::new(0),
             lines: vec![self.line(Some(name), None, None)],
         };
-        id(self.locations.number(key))
+        id(self.locations.insert_full(key).0)
     }
 
     /// The functions at an address, innermost first; none if no name is known.
-    fn lines(&mut self, frame: &Frame) -> Vec<Line> {
-        let names = &frame.names;
-        let symbol = names.symbol.as_ref().map(|symbol| symbol.name.as_str());
-        if symbol.is_none() && names.inlined.is_empty() {
-            let name = || match &frame.at.place {
-                Some((module, _)) => format!("[{}]", module.basename()),
+    fn lines(&mut self, frame: FrameRef<'_>) -> Vec<Line> {
+        let own = frame.function();
+        if own.is_none() && frame.inlined().len() == 0 {
+            let name = || match frame.module() {
+                Some(module) => format!("[{}]", module.basename()),
                 None => NAMELESS.to_owned(),
             };
             return match self.names_all {
@@ -207,11 +197,11 @@ impl<'a> Table<'a> {
                 false => Vec::new(),
             };
         }
-        let inlined = names.inlined.iter();
-        let inlined = inlined.map(|inlined| (inlined.symbol.as_deref(), &inlined.file, inlined.line));
+        let inlined = frame.inlined();
+        let inlined = inlined.map(|inlined| (inlined.symbol, inlined.file, inlined.line));
         inlined
-            .chain([(symbol, &names.file, names.line)])
-            .map(|(name, file, line)| self.line(name, file.as_deref(), line))
+            .chain([(own, frame.file(), frame.line())])
+            .map(|(name, file, line)| self.line(name, file, line))
             .collect()
     }
 
@@ -221,7 +211,7 @@ impl<'a> Table<'a> {
             filename: self.string(&printable(file.unwrap_or_default())),
         };
         Line {
-            function_id: id(self.functions.number(key)),
+            function_id: id(self.functions.insert_full(key).0),
             line: line.unwrap_or(0).into(),
         }
     }
@@ -229,8 +219,8 @@ impl<'a> Table<'a> {
     /// The samples, with the values of these of the sample types, and everything that they refer to.
     pub(super) fn into_profile(self, types: Range<usize>) -> Profile {
         let mut strings = self.strings;
-        let functions = self.functions.in_order();
-        let locations = self.locations.in_order();
+        let functions: Vec<_> = self.functions.into_iter().collect();
+        let locations: Vec<_> = self.locations.into_iter().collect();
         let resolved = resolved(&locations, &functions, self.mappings.len());
         let string = |text: &str| index(&mut strings, text);
         let (mapping, ids) = self.mappings.messages(self.program, &resolved, string);
@@ -251,20 +241,21 @@ impl<'a> Table<'a> {
             value: values.map(signed)[types.clone()].to_vec(),
             label: key.labels,
         };
-        let samples = self.samples.in_order().into_iter().zip(self.values);
+        let samples = self.samples.into_iter().zip(self.values);
         Profile {
             sample: samples.map(sample).collect(),
             mapping,
             location: locations.into_iter().enumerate().map(location).collect(),
             function: functions.iter().enumerate().map(function).collect(),
-            string_table: strings.in_order(),
+            string_table: strings.into_iter().collect(),
             ..Profile::default()
         }
     }
 }
 
-fn index(strings: &mut Numbered<String>, text: &str) -> i64 {
-    signed(strings.number(text.to_owned()) as u64)
+fn index(strings: &mut IndexSet<String>, text: &str) -> i64 {
+    let known = strings.get_index_of(text);
+    signed(known.unwrap_or_else(|| strings.insert_full(text.to_owned()).0) as u64)
 }
 
 /// What is known of the locations of each of so many mappings.

@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 use std::io::Read;
 use std::process::Command;
-use std::sync::Arc;
 
 use flate2::read::GzDecoder;
 
-use super::super::tests::full;
+use super::super::tests::{full, made};
 use super::super::{Format, render as render_as};
 use super::*;
 use crate::model::{RegionKind, Symbol, Symbolized};
@@ -168,7 +167,7 @@ fn pprof_of_estimates() {
 fn pprof_merges_and_shows_everything() {
     let mut report = full();
     report.stacks[2].allocated = report.stacks[0].allocated;
-    report.stacks[1].frames.clear();
+    report.stacks[1].path = None;
     let profile = decoded(&file(&report));
     assert_eq!(profile.sample.len(), 2);
     assert_eq!(profile.sample[0].value, [48, 1920, 12, 480]);
@@ -230,13 +229,16 @@ fn part_of_many_stacks() {
                 blocks: 1,
             }
             .into();
-            stack.frames[0].at.pc = unwind_tables::addr::Avma::new(number);
             stack.recent.since_last.allocated = Amount::default().into();
-            stack
+            let pc = unwind_tables::addr::Avma::new(number);
+            let mut frames = made::frames(&stack);
+            frames[0] = made::changed(frames[0], |frame| frame.at.pc = pc);
+            made::with_frames(stack, frames)
         })
         .collect();
+    made::renew(&mut report);
     let render = |report: &Report, amounts| {
-        let stacks: Vec<_> = report.stacks.iter().collect();
+        let stacks: Vec<_> = report.stacks().collect();
         let part = Part {
             target: None,
             amounts,
@@ -264,14 +266,18 @@ fn part_of_many_stacks() {
     assert!(render(&report, Amounts::Came).is_none());
     for (number, stack) in report.stacks.iter_mut().enumerate() {
         let symbol = Symbol {
-            name: format!("{number}{}", "x".repeat(3000)),
+            name: format!("{number}{}", "x".repeat(3000)).into(),
             offset: None,
         };
-        stack.frames[0].names = Arc::new(Symbolized {
+        let names = Symbolized {
             symbol: Some(symbol),
             ..Symbolized::default()
-        });
+        };
+        let mut frames = made::frames(stack);
+        frames[0] = made::renamed(frames[0], &names);
+        *stack = made::with_frames(stack.clone(), frames);
     }
+    made::renew(&mut report);
     let small = decoded(&render(&report, Amounts::Held).unwrap());
     assert_eq!(totals(&small), (8100, 8099 * 8100 / 2));
     let bytes = small.encoded_len();

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::model::{
-    Amount, BlockList, Compared, KernelFacts, KindTotals, ListedBlock, Location, Losses, ModuleFacts,
-    Sampling, Stack, Symbolized, Weight,
+    Amount, BlockList, Compared, KernelFacts, KindTotals, ListedBlock, Location, Losses, Sampling, Stack,
+    Symbolized, Weight,
 };
 use crate::report::{Beside, Stage};
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn user() -> Report {
         FoundBy::Fp,
         named("LazyCompile:~leak app.js:3", 0x20),
     );
-    report.stacks[1].frames.push(jitted);
+    made::change_frames(&mut report, 1, |frames| frames.push(jitted));
     report
         .stacks
         .push(stack(amount(30, 3), End::StackTableFull, None, Vec::new()));
@@ -67,9 +67,12 @@ fn user() -> Report {
 fn kernel() -> Report {
     let kernel = module("[kernel]", None);
     let nf_tables = module("[nf_tables]", None);
-    let at = |module: &Arc<ModuleFacts>, pc: u64| Location {
+    let at = |module: &ModuleId, pc: u64| Location {
         pc: Avma::new(pc),
-        place: Some((module.clone(), Svma::new(pc & 0xffff))),
+        place: Some(Place {
+            module: *module,
+            svma: Svma::new(pc & 0xffff),
+        }),
     };
     let unknown = Location {
         pc: Avma::new(0xffff_ffff_c0aa_0000),
@@ -91,11 +94,11 @@ fn kernel() -> Report {
     let kmalloc = Stack {
         pid: 0,
         instance: 0,
-        allocator: "kmalloc".into(),
+        allocator: made::allocator("kmalloc"),
         ..stack(amount(4096, 1), End::Complete, None, frames)
     };
     let pages = Stack {
-        allocator: "slab_pages".into(),
+        allocator: made::allocator("slab_pages"),
         ..kmalloc.clone()
     };
     let kinds = vec![KindTotals {

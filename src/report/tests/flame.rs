@@ -116,7 +116,6 @@ fn folded_of_several_processes() {
     report.stacks.push(Stack {
         pid: 0,
         instance: 0,
-        frames: Vec::new(),
         ..stack(
             Amount { bytes: 5, blocks: 1 },
             End::StackTableFull,

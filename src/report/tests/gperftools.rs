@@ -6,8 +6,17 @@ use super::*;
 #[test]
 fn gperftools_of_a_full_report() {
     let mut report = full();
-    let names = Arc::make_mut(&mut report.stacks[0].frames[1].names);
-    names.symbol.as_mut().unwrap().name = "List::operator--(int)".into();
+    let names = Symbolized {
+        inlined: vec![InlinedFrame {
+            symbol: Some("LeakLib::slowMemoryLeak()".into()),
+            file: None,
+            line: None,
+        }],
+        ..named("List::operator--(int)", 0x31)
+    };
+    made::change_frames(&mut report, 0, |frames| {
+        frames[1] = made::renamed(frames[1], &names)
+    });
     let expected = "\
 --- symbol
 binary=leaker

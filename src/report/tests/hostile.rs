@@ -22,11 +22,11 @@ fn hostile() -> Report {
     let name = name();
     let evil = module(&format!("/opt/{name}"), None);
     let names = Symbolized {
-        file: Some(format!("/src/{name}.c")),
+        file: Some(format!("/src/{name}.c").into()),
         line: Some(1),
         inlined: vec![InlinedFrame {
-            symbol: Some(name.clone()),
-            file: Some(format!("/src/{name}.h")),
+            symbol: Some(name.as_str().into()),
+            file: Some(format!("/src/{name}.h").into()),
             line: Some(2),
         }],
         ..named(&name, 0x10)
@@ -37,7 +37,7 @@ fn hostile() -> Report {
     ];
     let held = Amount { bytes: 40, blocks: 1 };
     let mut report = report(vec![Stack {
-        allocator: name.clone().into(),
+        allocator: made::allocator(&name),
         ..stack(held, End::NoCfi, Some(location(&evil, 0x30)), frames)
     }]);
     report.targets[0].comm.clone_from(&name);
@@ -48,7 +48,7 @@ fn hostile() -> Report {
     };
     report.targets.push(other);
     report.ends = vec![EndGroup {
-        module: Some(Arc::clone(&evil)),
+        module: Some(evil),
         end: End::NoCfi,
         stacks: 1,
         allocations: 1,

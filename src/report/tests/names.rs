@@ -2,7 +2,7 @@
 
 use super::made::{inlined, report, stack};
 use super::*;
-use crate::model::{Amount, NameStyle, Stack};
+use crate::model::{Amount, NameStyle};
 
 const PUSH: &str = "std::vector<int, std::allocator<int> >::push_back(int&&)";
 const PUSH_SHORT: &str = "std::vector<int>::push_back(int&&)";
@@ -87,10 +87,10 @@ fn json_has_both() {
 fn equal_in_short() {
     let mut both = of_style(NameStyle::Abbreviated);
     let other = "std::vector<int, std::allocator<int>>::push_back(int&&)";
-    both.stacks.push(Stack {
-        frames: vec![inlined("libx.so", other, &[NEW]), made::frame("libx.so", "main")],
-        ..both.stacks[0].clone()
-    });
+    let frames = vec![inlined("libx.so", other, &[NEW]), made::frame("libx.so", "main")];
+    both.stacks
+        .push(made::with_frames(both.stacks[0].clone(), frames));
+    made::renew(&mut both);
     let line = format!("main;{PUSH_SHORT};{NEW_SHORT} 960\n");
     assert_eq!(rendered(&both, Format::Folded), line);
     both.names = NameStyle::Verbatim;

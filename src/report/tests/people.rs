@@ -121,9 +121,9 @@ fn text_of_several_reports() {
 fn text_fits_its_terminal() {
     let mut report = full();
     let long = format!("app::{}", "a_rather_long_name::".repeat(30));
-    let mut symbolized = report.stacks[1].frames[0].names.as_ref().clone();
-    symbolized.symbol = Some(named(&long, 4).symbol.unwrap());
-    report.stacks[1].frames[0].names = Arc::new(symbolized);
+    made::change_frames(&mut report, 1, |frames| {
+        frames[0] = made::renamed(frames[0], &named(&long, 4));
+    });
     for width in [40, 60, 80, 160] {
         let screen = Screen {
             width: Some(width),
@@ -154,7 +154,7 @@ fn text_of_folded_frames() {
         made::frame("libother.so", "main"),
     ];
     for frame in &mut frames[1..3] {
-        frame.names = Arc::default();
+        *frame = made::renamed(*frame, &Symbolized::default());
     }
     let stack = made::stack(frames);
     let report = report(vec![Stack {
@@ -200,10 +200,13 @@ fn text_of_cut_stacks() {
 #[test]
 fn text_of_paths_without_anything_in_common() {
     let mut report = full();
-    let frame = report.stacks[0].frames[1].clone();
-    report.stacks[0].frames[1].names = Arc::new(Symbolized {
-        inlined: Vec::new(),
-        ..frame.names.as_ref().clone()
+    let names = Symbolized {
+        file: Some("/src/leaker.cpp".into()),
+        line: Some(30),
+        ..named("main", 0x31)
+    };
+    made::change_frames(&mut report, 0, |frames| {
+        frames[1] = made::renamed(frames[1], &names)
     });
     let text = rendered(&report, Format::Text);
     assert!(text.contains("main [leaker] /src/leaker.cpp:30\n"), "{text}");

@@ -1,0 +1,269 @@
+//! Texts, modules, names, frames and paths, each stored once and referred to by number.
+//!
+//! A path is a frame and the path of its caller: stacks that share their outer frames share their storage. Numbers are
+//! of one dictionary only; [`Dictionary::import`] leads from those of another to its own.
+
+mod definitions;
+mod view;
+
+use std::sync::Arc;
+
+use indexmap::{Equivalent, IndexSet};
+use serde::{Deserialize, Serialize};
+use unwind_tables::walk::FoundBy;
+
+use super::{Location, Module, Symbolized};
+pub use definitions::{Definitions, Invalid, Limits, Sizes};
+pub use view::{FrameRef, Frames, ModuleRef};
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// The entry at `index`. There are fewer than 2³²: all are in memory.
+            fn new(index: usize) -> Self {
+                Self(u32::try_from(index).unwrap_or(u32::MAX))
+            }
+
+            /// The place of the entry in its table, from 0.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )+};
+}
+
+ids! {
+    /// A text of a [`Dictionary`].
+    TextId
+    /// A module of a [`Dictionary`].
+    ModuleId
+    /// The names of a code address in a [`Dictionary`].
+    NamesId
+    /// A frame of a [`Dictionary`].
+    FrameId
+    /// A path of a [`Dictionary`].
+    PathId
+}
+
+/// The thing that a text names. `--anonymize` replaces texts by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextKind {
+    /// A function.
+    Function,
+    /// A source file.
+    Source,
+    /// A module's file, or a name in brackets for what is no file.
+    File,
+    /// A build, by its build-id in hexadecimal digits.
+    BuildId,
+    /// A function of an allocator, a mapping call, or an allocator of the kernel's.
+    Allocator,
+}
+
+/// A text and what it names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Text {
+    /// The thing that it names.
+    pub kind: TextKind,
+    /// The text.
+    pub text: Arc<str>,
+}
+
+/// Finds a [`Text`] without making one. Hashes as that does.
+#[derive(Hash)]
+struct TextKey<'a> {
+    kind: TextKind,
+    text: &'a str,
+}
+
+impl Equivalent<Text> for TextKey<'_> {
+    fn equivalent(&self, other: &Text) -> bool {
+        self.kind == other.kind && *self.text == *other.text
+    }
+}
+
+/// One frame with its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Frame {
+    /// The raw return address.
+    pub at: Location<ModuleId>,
+    /// The address is the very instruction, not the one behind a call.
+    pub exact: bool,
+    /// How it was found.
+    pub found_by: FoundBy,
+    /// Its names.
+    pub names: NamesId,
+}
+
+/// A frame and those that called it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Path {
+    /// The innermost frame.
+    pub frame: FrameId,
+    /// The path of its caller; `None` for the outermost frame.
+    pub caller: Option<PathId>,
+}
+
+/// Everything that stacks refer to by number.
+#[derive(Clone, Debug, Default)]
+pub struct Dictionary {
+    texts: IndexSet<Text>,
+    modules: IndexSet<Module<TextId>>,
+    names: IndexSet<Symbolized<TextId>>,
+    frames: IndexSet<Frame>,
+    paths: IndexSet<Path>,
+    /// Frames of each path.
+    depths: Vec<u32>,
+    /// Bytes of the texts that were read from a file.
+    text_bytes: usize,
+}
+
+/// The numbers that entries of one dictionary have in another.
+#[derive(Clone, Debug, Default)]
+pub struct Renumbering {
+    texts: Vec<TextId>,
+    modules: Vec<ModuleId>,
+    paths: Vec<PathId>,
+}
+
+impl Renumbering {
+    /// The number of a text.
+    pub fn text(&self, text: TextId) -> TextId {
+        self.texts[text.index()]
+    }
+
+    /// The number of a module.
+    pub fn module(&self, module: ModuleId) -> ModuleId {
+        self.modules[module.index()]
+    }
+
+    /// The number of a path.
+    pub fn path(&self, path: PathId) -> PathId {
+        self.paths[path.index()]
+    }
+}
+
+impl Dictionary {
+    /// The number of a text.
+    pub fn add_text(&mut self, kind: TextKind, text: &str) -> TextId {
+        let known = self.texts.get_index_of(&TextKey { kind, text });
+        TextId::new(known.unwrap_or_else(|| {
+            let text = Text {
+                kind,
+                text: text.into(),
+            };
+            self.texts.insert_full(text).0
+        }))
+    }
+
+    /// The number of a module.
+    pub fn add_module(&mut self, module: &Module) -> ModuleId {
+        let module = module.map(|kind, text| self.add_text(kind, text));
+        ModuleId::new(self.modules.insert_full(module).0)
+    }
+
+    /// The number of the names of a code address.
+    pub fn add_names(&mut self, names: &Symbolized) -> NamesId {
+        let names = names.map(|kind, text| self.add_text(kind, text));
+        NamesId::new(self.names.insert_full(names).0)
+    }
+
+    /// The number of a frame.
+    pub fn add_frame(&mut self, frame: Frame) -> FrameId {
+        FrameId::new(self.frames.insert_full(frame).0)
+    }
+
+    /// The number of a path.
+    pub fn add_path(&mut self, path: Path) -> PathId {
+        let (index, is_new) = self.paths.insert_full(path);
+        if is_new {
+            let callers = path.caller.map_or(0, |caller| self.depth(caller));
+            self.depths.push(callers.saturating_add(1));
+        }
+        PathId::new(index)
+    }
+
+    /// The number of the path of these frames, innermost first; `None` without frames.
+    pub fn add_stack(&mut self, frames: impl DoubleEndedIterator<Item = FrameId>) -> Option<PathId> {
+        frames
+            .rev()
+            .fold(None, |caller, frame| Some(self.add_path(Path { frame, caller })))
+    }
+
+    /// Adds all entries of `other`, with other texts if `rename` makes any.
+    pub fn import(&mut self, other: &Self, mut rename: impl FnMut(&Text) -> Option<Arc<str>>) -> Renumbering {
+        let texts: Vec<_> = other
+            .texts
+            .iter()
+            .map(|text| self.import_text(text, rename(text)))
+            .collect();
+        let modules: Vec<_> = other
+            .modules
+            .iter()
+            .map(|module| {
+                let module = module.map(|_, text| texts[text.index()]);
+                ModuleId::new(self.modules.insert_full(module).0)
+            })
+            .collect();
+        let names: Vec<_> = other
+            .names
+            .iter()
+            .map(|names| {
+                let names = names.map(|_, text| texts[text.index()]);
+                NamesId::new(self.names.insert_full(names).0)
+            })
+            .collect();
+        let frames: Vec<_> = other
+            .frames
+            .iter()
+            .map(|frame| {
+                self.add_frame(Frame {
+                    at: frame.at.map(|module| modules[module.index()]),
+                    names: names[frame.names.index()],
+                    ..*frame
+                })
+            })
+            .collect();
+        let mut paths: Vec<PathId> = Vec::with_capacity(other.paths.len());
+        for path in &other.paths {
+            paths.push(self.add_path(Path {
+                frame: frames[path.frame.index()],
+                caller: path.caller.map(|caller| paths[caller.index()]),
+            }));
+        }
+        Renumbering {
+            texts,
+            modules,
+            paths,
+        }
+    }
+
+    /// Adds all entries of `other` to `dictionary`, unless it is the same; then the numbers are.
+    pub fn merge(dictionary: &mut Arc<Self>, other: &Arc<Self>) -> Option<Renumbering> {
+        let is_same = Arc::ptr_eq(dictionary, other);
+        (!is_same).then(|| Arc::make_mut(dictionary).import(other, |_| None))
+    }
+
+    fn import_text(&mut self, text: &Text, renamed: Option<Arc<str>>) -> TextId {
+        let index = match (renamed, self.texts.get_index_of(text)) {
+            (None, Some(known)) => known,
+            (None, None) => self.texts.insert_full(text.clone()).0,
+            (Some(renamed), _) => {
+                let kind = text.kind;
+                self.texts.insert_full(Text { kind, text: renamed }).0
+            }
+        };
+        TextId::new(index)
+    }
+
+    /// Frames of a path.
+    pub fn depth(&self, path: PathId) -> u32 {
+        self.depths.get(path.index()).copied().unwrap_or(0)
+    }
+}

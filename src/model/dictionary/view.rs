@@ -1,0 +1,211 @@
+//! Entries of a dictionary with what they refer to.
+
+use std::ops::Deref;
+
+use unwind_tables::addr::Avma;
+
+use super::{Dictionary, Frame, FrameId, Module, ModuleId, NamesId, Path, PathId, TextId};
+use crate::model::{Gap, InlinedFrame, Location, Place, Symbol, Symbolized};
+
+/// A module of a dictionary.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleRef<'a> {
+    dictionary: &'a Dictionary,
+    module: &'a Module<TextId>,
+}
+
+/// A frame of a dictionary.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRef<'a> {
+    dictionary: &'a Dictionary,
+    id: FrameId,
+    frame: &'a Frame,
+}
+
+/// The frames of a path, innermost first.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    dictionary: &'a Dictionary,
+    next: Option<PathId>,
+}
+
+impl Dictionary {
+    /// A text. Numbers are this dictionary's, so that every one has its entry; another's panics or is another entry.
+    pub fn text(&self, text: TextId) -> &str {
+        &self.texts[text.index()].text
+    }
+
+    /// A module.
+    pub fn module(&self, module: ModuleId) -> ModuleRef<'_> {
+        ModuleRef {
+            dictionary: self,
+            module: &self.modules[module.index()],
+        }
+    }
+
+    /// Every module, by its number.
+    pub fn modules(&self) -> impl Iterator<Item = ModuleRef<'_>> {
+        let modules = self.modules.iter();
+        modules.map(|module| ModuleRef {
+            dictionary: self,
+            module,
+        })
+    }
+
+    /// A code address with its module.
+    pub fn location(&self, location: Location<ModuleId>) -> Location<ModuleRef<'_>> {
+        location.map(|module| self.module(module))
+    }
+
+    /// A path.
+    pub fn path(&self, path: PathId) -> Path {
+        self.paths[path.index()]
+    }
+
+    /// A frame.
+    pub fn frame(&self, id: FrameId) -> FrameRef<'_> {
+        FrameRef {
+            dictionary: self,
+            id,
+            frame: &self.frames[id.index()],
+        }
+    }
+
+    /// The frames of a path, innermost first; none of no path.
+    pub fn frames(&self, path: Option<PathId>) -> Frames<'_> {
+        Frames {
+            dictionary: self,
+            next: path,
+        }
+    }
+
+    fn names(&self, names: NamesId) -> &Symbolized<TextId> {
+        &self.names[names.index()]
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = FrameRef<'a>;
+
+    fn next(&mut self) -> Option<FrameRef<'a>> {
+        let path = self.dictionary.path(self.next?);
+        self.next = path.caller;
+        Some(self.dictionary.frame(path.frame))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let depth = self.next.map_or(0, |path| self.dictionary.depth(path)) as usize;
+        (depth, Some(depth))
+    }
+}
+
+impl ExactSizeIterator for Frames<'_> {}
+
+impl Deref for ModuleRef<'_> {
+    type Target = Module<TextId>;
+
+    fn deref(&self) -> &Module<TextId> {
+        self.module
+    }
+}
+
+impl<'a> ModuleRef<'a> {
+    /// The module, for as long as the dictionary lives.
+    pub fn get(self) -> &'a Module<TextId> {
+        self.module
+    }
+
+    /// Its path as the process sees it, or a name in brackets for the vDSO.
+    pub fn path(self) -> &'a str {
+        self.dictionary.text(self.module.path)
+    }
+
+    /// Its build-id in hexadecimal digits.
+    pub fn build_id(self) -> Option<&'a str> {
+        self.module.build_id.map(|text| self.dictionary.text(text))
+    }
+
+    /// The last component of the path.
+    pub fn file_name(self) -> &'a str {
+        let path = self.path().trim_end_matches('/');
+        path.rsplit('/').next().unwrap_or(path)
+    }
+
+    /// The last component of the path, without the vDSO's brackets.
+    pub fn basename(self) -> &'a str {
+        self.file_name().trim_matches(['[', ']'])
+    }
+}
+
+impl Deref for FrameRef<'_> {
+    type Target = Frame;
+
+    fn deref(&self) -> &Frame {
+        self.frame
+    }
+}
+
+impl<'a> FrameRef<'a> {
+    /// The number of the frame in its dictionary.
+    pub fn id(self) -> FrameId {
+        self.id
+    }
+
+    /// The raw return address.
+    pub fn pc(self) -> Avma {
+        self.frame.at.pc
+    }
+
+    /// The return address and its module.
+    pub fn location(self) -> Location<ModuleRef<'a>> {
+        self.dictionary.location(self.frame.at)
+    }
+
+    /// The module, and the return address in it; `None` outside all modules.
+    pub fn place(self) -> Option<Place<ModuleRef<'a>>> {
+        self.location().place
+    }
+
+    /// The module; `None` outside all modules.
+    pub fn module(self) -> Option<ModuleRef<'a>> {
+        Some(self.place()?.module)
+    }
+
+    /// The function in whose machine code the address lies, not one inlined into it.
+    pub fn symbol(self) -> Option<Symbol<&'a str>> {
+        let symbol = self.names().symbol.as_ref()?;
+        Some(symbol.map(|_, &text| self.dictionary.text(text)))
+    }
+
+    /// The name of [`FrameRef::symbol`].
+    pub fn function(self) -> Option<&'a str> {
+        Some(self.symbol()?.name)
+    }
+
+    /// Source file of the call, in that function.
+    pub fn file(self) -> Option<&'a str> {
+        self.names().file.map(|text| self.dictionary.text(text))
+    }
+
+    /// Line of the call, in that file.
+    pub fn line(self) -> Option<u32> {
+        self.names().line
+    }
+
+    /// Why something is missing.
+    pub fn gap(self) -> Option<Gap> {
+        self.names().gap
+    }
+
+    /// Functions inlined there, innermost first.
+    pub fn inlined(
+        self,
+    ) -> impl ExactSizeIterator<Item = InlinedFrame<&'a str>> + DoubleEndedIterator + Clone {
+        let inlined = self.names().inlined.iter();
+        inlined.map(move |inlined| inlined.map(|_, &text| self.dictionary.text(text)))
+    }
+
+    fn names(self) -> &'a Symbolized<TextId> {
+        self.dictionary.names(self.frame.names)
+    }
+}
