@@ -520,7 +520,7 @@ fn hostile_page_cannot_reach_out(browser: &Browser) {
 fn abbreviated_names(browser: &Browser) {
     let path = directory("html-names").join("names.html");
     let exact = "std::vector<int, std::allocator<int> >::reserve(unsigned long)";
-    let place = hand_made::location(&hand_made::module("/opt/worker"), 0x1100);
+    let place = hand_made::location(hand_made::module("/opt/worker"), 0x1100);
     let frame = hand_made::frame(place, FoundBy::Cfi, exact);
     let mut page = Page::default();
     page.add(&hand_made::report(

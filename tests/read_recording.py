@@ -10,7 +10,7 @@ import cbor2
 
 
 def chunks(data):
-    assert data[:8] == b"\x89memleak" and struct.unpack_from("<I", data, 8) == (1,)
+    assert data[:8] == b"\x89memleak" and struct.unpack_from("<I", data, 8) == (2,)
     at = 32
     while len(data) - at >= 16:
         kind, length, stored, checksum = struct.unpack_from("<4sIII", data, at)
@@ -24,39 +24,37 @@ def chunks(data):
         at += 16 + stored
 
 
-def function(defined, site):
-    path = site.get("path")
+def function(defined, path):
     while path is not None:
-        path, frame = defined["paths"][path]
-        names = defined["names"][defined["frames"][frame].get("names", 0)]
-        inlined = [inlined.get("symbol") for inlined in names.get("inlined", [])]
-        for symbol in inlined + [names.get("symbol")]:
+        entry = defined["paths"][path]
+        names = defined["names"][defined["frames"][entry["frame"]]["names"]]
+        own = names.get("symbol") or {}
+        for symbol in [inlined.get("symbol") for inlined in names["inlined"]] + [own.get("name")]:
             if symbol is not None:
-                return defined["texts"][symbol]
+                return defined["texts"][symbol]["text"]
+        path = entry["caller"]
     return "?"
 
 
 def main():
-    sorts = ["texts", "modules", "names", "frames", "paths", "sites"]
-    defined = {sort: [] for sort in sorts}
-    amounts = []
+    defined = {table: [] for table in ["texts", "modules", "names", "frames", "paths"]}
+    stacks = []
     for kind, content in chunks(open(sys.argv[1], "rb").read()):
         if kind == b"defs":
-            for sort in sorts:
-                defined[sort] += content.get(sort, [])
-        elif kind == b"amts":
-            amounts += content
+            for table, entries in defined.items():
+                entries += content[table]
+        elif kind == b"stks":
+            stacks += content
         elif kind == b"rept":
-            assert content.get("stacks", 0) == len(amounts)
+            assert content["stacks"] == len(stacks)
             sums = {}
-            for amount in amounts:
-                name = function(defined, defined["sites"][amount.get("site", 0)])
-                outstanding = amount.get("outstanding", {})
-                sum_of = sums.setdefault(name, [0, 0])
-                sum_of[0] += outstanding.get("bytes", 0)
-                sum_of[1] += outstanding.get("blocks", 0)
+            for stack in stacks:
+                sum_of = sums.setdefault(function(defined, stack["path"]), [0, 0])
+                amount = stack["outstanding"]["amount"]
+                sum_of[0] += amount["bytes"]
+                sum_of[1] += amount["blocks"]
             print(json.dumps({"number": content["number"], "outstanding": sums}))
-            amounts = []
+            stacks = []
 
 
 main()

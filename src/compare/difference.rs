@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::identity::{Builds, SiteId};
+use super::identity::{Builds, MatchedSite};
 use super::manner::Manner;
 use crate::model::Report;
+use crate::model::site_name::SiteNames;
 use crate::model::{Amount, Estimate, Sampling, StackRef, StandardError};
 
 /// What a site has in a report: of all its stacks, whichever processes they are of.
@@ -140,9 +141,10 @@ impl<'a> Comparison<'a> {
     /// Compares two reports, of whose modules these builds are common.
     pub fn of(before: Side<'a>, after: Side<'a>, builds: &Builds) -> Self {
         let mut sites: Vec<Difference<'a>> = Vec::new();
-        let mut known: HashMap<SiteId, usize> = HashMap::new();
-        let mut site_of = |stack: StackRef<'a>, sites: &mut Vec<Difference<'a>>| {
-            *known.entry(builds.site(stack)).or_insert_with(|| {
+        let mut known: HashMap<MatchedSite, usize> = HashMap::new();
+        let mut names = SiteNames::default();
+        let mut place_of = |stack: StackRef<'a>, site: MatchedSite, sites: &mut Vec<Difference<'a>>| {
+            *known.entry(site).or_insert_with(|| {
                 sites.push(Difference {
                     stack,
                     before: Held::default(),
@@ -152,12 +154,12 @@ impl<'a> Comparison<'a> {
             })
         };
         // In the order of reports, which is that of amounts, so that a site's first stack is its largest.
-        for stack in after.report.suspects() {
-            let at = site_of(stack, &mut sites);
+        for (stack, site) in builds.sites(after.report, &mut names) {
+            let at = place_of(stack, site, &mut sites);
             sites[at].after.add(Held::of(stack));
         }
-        for stack in before.report.suspects() {
-            let at = site_of(stack, &mut sites);
+        for (stack, site) in builds.sites(before.report, &mut names) {
+            let at = place_of(stack, site, &mut sites);
             sites[at].before.add(Held::of(stack));
         }
         sites

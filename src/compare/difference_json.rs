@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::difference::{Comparison, Difference, Held, Side, State};
 use crate::model::unix_nanoseconds;
 use crate::model::{Amount, Estimate, RegionKind, StandardError};
-use crate::report::{FrameJson, SCHEMA_VERSION, frames_json, write_json};
+use crate::report::{FrameJson, LostJson, SCHEMA_VERSION, frames_json, write_json};
 
 /// Writes `comparison`, all sites.
 ///
@@ -48,7 +48,7 @@ pub(super) struct SideJson<'a> {
     held: HeldJson,
     /// Stacks, and allocations by them, that are complete, and all of them.
     complete: CompleteJson,
-    lost: LostJson,
+    lost: LostJson<'a>,
 }
 
 #[derive(Serialize)]
@@ -64,15 +64,6 @@ struct CompleteJson {
     all_stacks: u64,
     allocations: u64,
     all_allocations: u64,
-}
-
-#[derive(Serialize)]
-struct LostJson {
-    blocks: u64,
-    bytes: u64,
-    frees: u64,
-    processes: u64,
-    events: u64,
 }
 
 #[derive(Serialize)]
@@ -191,13 +182,7 @@ impl<'a> SideJson<'a> {
                 allocations: complete_allocations,
                 all_allocations: allocations,
             },
-            lost: LostJson {
-                blocks: losses.blocks,
-                bytes: losses.bytes,
-                frees: losses.frees,
-                processes: losses.processes,
-                events: losses.events,
-            },
+            lost: LostJson(losses),
         }
     }
 }

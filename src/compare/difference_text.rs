@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use super::difference::{Comparison, Difference, Held, Side, State};
 use crate::model::Report;
 use crate::model::{Amount, Losses};
-use crate::report::{FrameStyle, INDENT, Screen, counted, error, line, percent, printable, size, via};
+use crate::report::{
+    FrameStyle, INDENT, Screen, counted, error, line, losses_in_short, percent, printable, size, via,
+};
 
 /// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
 ///
@@ -113,25 +115,7 @@ pub(super) fn complete(report: &Report) -> String {
 
 /// What is missing in a report.
 pub(super) fn lost(losses: &Losses) -> String {
-    let mut lost = Vec::new();
-    if losses.blocks > 0 || losses.bytes > 0 {
-        lost.push(format!(
-            "{}, {}",
-            counted(losses.blocks, "block"),
-            size(losses.bytes)
-        ));
-    }
-    if losses.frees > 0 {
-        lost.push(counted(losses.frees, "free"));
-    }
-    if losses.events > 0 {
-        lost.push(format!("{} of mappings", counted(losses.events, "notice")));
-    }
-    match losses.processes {
-        0 => {}
-        1 => lost.push("1 process".to_owned()),
-        more => lost.push(format!("{more} processes")),
-    }
+    let lost = losses_in_short(losses, size);
     match lost.is_empty() {
         true => "nothing".to_owned(),
         false => lost.join(", "),

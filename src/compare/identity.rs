@@ -1,23 +1,30 @@
-//! Which stacks of two reports are the same.
+//! Matches the sites of two reports.
 //!
-//! A site is an allocator function and the code that called it. Processes are taken together: those of two runs have
-//! other ids. Frames are the same if
+//! Processes are taken together: those of two runs have other ids. A site is known by its very code ([`SiteId`]) where all of
+//! that is in builds that the reports have in common, or where they are of one trace; else by the names of its functions
+//! ([`SiteName`]): all calls in one function are one then, and another build may inline others.
 //!
-//! * they are at the same address of the same build of a module. Builds are the same if their build-ids are; without
-//!   build-ids, if path and unwind table are; and of the kernel, if its version is.
-//! * Else, if their functions have the same names: the function that holds the address and what was inlined there count as
-//!   frames of their own, since another build may inline others. All calls in one function are one then.
-//! * Code without a name, in a module of which there is another build, is the same if its address is and the module's
-//!   file name; outside modules only within one trace.
+//! Builds are the same if their build-ids are; without build-ids, if path and unwind table are; and of the kernel, if its
+//! version is.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::model::{Dictionary, FrameRef, ModuleRef, RegionKind, StackRef};
+use crate::model::site_name::{SiteName, SiteNamer, SiteNames};
+use crate::model::{Dictionary, FrameRef, ModuleRef, RegionKind, Report, SiteId, StackRef};
 
-/// What names a site in all reports: a hash of 128 bits, for which no two sites have been seen to be equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SiteId(u64, u64);
+/// A site in all reports that are compared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct MatchedSite {
+    kind: Option<RegionKind>,
+    code: Code,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Code {
+    Exact(SiteId),
+    Named(SiteName),
+}
 
 /// What tells builds of modules apart: a hash of what is known of one.
 type Build = u64;
@@ -110,45 +117,27 @@ impl Builds {
         rebuilt
     }
 
-    /// The site of a stack.
-    pub(super) fn site(&self, stack: StackRef<'_>) -> SiteId {
-        let kernel = stack.report().kernel_release();
-        let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
-        for (hasher, salt) in hashers.iter_mut().zip(0_u8..) {
-            salt.hash(hasher);
-            (stack.allocator(), stack.kind.map(RegionKind::name)).hash(hasher);
-            for frame in stack.frames() {
-                self.hash_frame(frame, kernel, hasher);
-            }
-        }
-        let [one, other] = hashers;
-        SiteId(one.finish(), other.finish())
+    /// The sites of a report's stacks, by names that `names` knows.
+    pub(super) fn sites<'a, 'n>(
+        &'n self,
+        report: &'a Report,
+        names: &'n mut SiteNames,
+    ) -> impl Iterator<Item = (StackRef<'a>, MatchedSite)> {
+        let kernel = report.kernel_release();
+        let is_common = |module| self.common(module, kernel).is_some();
+        let common: Vec<bool> = report.dictionary.modules().map(is_common).collect();
+        let is_exact = move |frame: FrameRef<'_>| match frame.at.place {
+            Some(place) => common.get(place.module.index()).copied().unwrap_or(false),
+            None => self.same_trace,
+        };
+        let mut namer = SiteNamer::new(names);
+        report.suspects().map(move |stack| {
+            let code = match stack.frames().all(&is_exact) {
+                true => Code::Exact(stack.site()),
+                false => Code::Named(namer.site(stack)),
+            };
+            let kind = stack.kind;
+            (stack, MatchedSite { kind, code })
+        })
     }
-
-    fn hash_frame(&self, frame: FrameRef<'_>, kernel: Option<&str>, hasher: &mut DefaultHasher) {
-        let place = frame.place();
-        let build = place.and_then(|place| Some((self.common(place.module, kernel)?, place.svma.get())));
-        if let Some(place) = build {
-            return (Part::Place, place).hash(hasher);
-        }
-        for name in frame.inlined().filter_map(|inlined| inlined.symbol) {
-            (Part::Name, name).hash(hasher);
-        }
-        match (frame.function(), place) {
-            (Some(name), _) => (Part::Name, name).hash(hasher),
-            (None, Some(place)) => (Part::Nameless, place.module.file_name(), place.svma.get()).hash(hasher),
-            (None, None) if self.same_trace => (Part::Pc, frame.pc().get()).hash(hasher),
-            (None, None) => Part::Unknown.hash(hasher),
-        }
-    }
-}
-
-/// What a frame is known by.
-#[derive(Hash)]
-enum Part {
-    Place,
-    Name,
-    Nameless,
-    Pc,
-    Unknown,
 }

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::difference::Held;
-use super::identity::{Builds, SiteId};
+use super::identity::{Builds, MatchedSite};
 use super::manner::Manner;
+use crate::model::dictionary::Import;
 use crate::model::leak::theil_sen::slope;
-use crate::model::{Amount, Dictionary, StackRef};
+use crate::model::site_name::SiteNames;
+use crate::model::{Amount, StackRef};
 use crate::model::{Report, Stack};
 use crate::report::{FrameStyle, Screen};
 
@@ -65,7 +67,8 @@ pub struct Trend {
     manner: Option<Manner>,
     /// The last report without its stacks, and with everything that `sites` refer to.
     legend: Option<Report>,
-    known: HashMap<SiteId, usize>,
+    known: HashMap<MatchedSite, usize>,
+    names: SiteNames,
 }
 
 impl Trend {
@@ -82,20 +85,18 @@ impl Trend {
             manner: None,
             legend: None,
             known: HashMap::new(),
+            names: SiteNames::default(),
         }
     }
 
     /// Adds a point, which is later than those before.
     pub fn add(&mut self, name: String, report: Report) {
         self.note_manner(&report);
-        let numbers = self
+        let mut dictionary = self
             .legend
-            .as_mut()
-            .and_then(|legend| Dictionary::merge(&mut legend.dictionary, &report.dictionary));
-        let own = |stack: StackRef<'_>| match &numbers {
-            Some(numbers) => stack.renumbered(numbers),
-            None => stack.get().clone(),
-        };
+            .take()
+            .map_or_else(Arc::default, |legend| legend.dictionary);
+        let mut import = Import::merge(&report.dictionary, &mut dictionary);
         let number = self.points.len();
         let since = self
             .points
@@ -107,15 +108,15 @@ impl Trend {
             });
         let mut all = Held::default();
         let mut has_stack = vec![false; self.sites.len()];
-        for stack in report.suspects() {
+        for (stack, matched) in self.builds.sites(&report, &mut self.names) {
             let held = Held::of(stack);
             all.add(held);
             let next = self.sites.len();
-            let at = *self.known.entry(self.builds.site(stack)).or_insert(next);
+            let at = *self.known.entry(matched).or_insert(next);
             if at == next {
                 has_stack.push(false);
                 self.sites.push(Course {
-                    stack: own(stack),
+                    stack: stack.renumbered(&mut import),
                     amounts: Vec::new(),
                     bytes_per_minute: 0.0,
                     blocks_per_minute: 0.0,
@@ -126,7 +127,7 @@ impl Trend {
             site.amounts[number] = site.amounts[number] + held.shown.amount;
             // The first of a report is its largest.
             if !std::mem::replace(has_stack, true) {
-                site.stack = own(stack);
+                site.stack = stack.renumbered(&mut import);
             }
         }
         self.points.push(Point {
@@ -136,8 +137,6 @@ impl Trend {
             minutes: since.as_secs_f64() / 60.0,
             held: all,
         });
-        let dictionary = self.legend.take().map(|legend| legend.dictionary);
-        let dictionary = dictionary.unwrap_or_else(|| Arc::clone(&report.dictionary));
         self.legend = Some(Report {
             stacks: Vec::new(),
             dictionary,

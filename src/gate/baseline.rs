@@ -19,8 +19,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::input::{InputError, Lines};
-use super::site::{Key, Names};
 use crate::model::Amount;
+use crate::model::site_name::{SiteName, SiteNames};
 use crate::report::printable;
 
 /// What the first line begins with.
@@ -29,7 +29,7 @@ const VERSION: u32 = 1;
 
 /// What each site may hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Baseline(HashMap<Key, Amount>);
+pub(super) struct Baseline(HashMap<SiteName, Amount>);
 
 impl Baseline {
     /// Reads a file.
@@ -37,11 +37,11 @@ impl Baseline {
     /// # Errors
     ///
     /// It cannot be read, or does not say what a baseline says.
-    pub(super) fn read(path: &Path, names: &mut Names) -> Result<Self, InputError> {
+    pub(super) fn read(path: &Path, names: &mut SiteNames) -> Result<Self, InputError> {
         Self::parse(&Lines::read(path)?, names)
     }
 
-    fn parse(lines: &Lines, names: &mut Names) -> Result<Self, InputError> {
+    fn parse(lines: &Lines, names: &mut SiteNames) -> Result<Self, InputError> {
         let said = lines.iter().filter(|(_, line)| !says_nothing(line));
         let mut said = said.peekable();
         check_version(lines, said.next())?;
@@ -64,7 +64,7 @@ impl Baseline {
                     "no site follows: write its names below, each in a line of its own and indented";
                 return Err(lines.wrong(number, problem.to_owned()));
             }
-            let site = names.key(frames.into_iter());
+            let site = names.site(frames.into_iter());
             if sites.insert(site, amount).is_some() {
                 let problem = "this site is listed twice: leave one of them, with what it may hold";
                 return Err(lines.wrong(number, problem.to_owned()));
@@ -74,7 +74,7 @@ impl Baseline {
     }
 
     /// What a site may hold.
-    pub(super) fn of(&self, site: &Key) -> Amount {
+    pub(super) fn of(&self, site: &SiteName) -> Amount {
         self.0.get(site).copied().unwrap_or_default()
     }
 }
@@ -127,7 +127,7 @@ fn amount(line: &str) -> Option<Amount> {
 /// # Errors
 ///
 /// It cannot be written.
-pub(super) fn write(sites: &[(Key, Amount)], names: &Names, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(sites: &[(SiteName, Amount)], names: &SiteNames, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{MAGIC}{VERSION}")?;
     writeln!(
         out,
@@ -136,7 +136,7 @@ pub(super) fn write(sites: &[(Key, Amount)], names: &Names, out: &mut dyn Write)
     )?;
     let named = sites
         .iter()
-        .map(|(key, amount)| (names.of(key).collect::<Vec<_>>(), amount));
+        .map(|(key, amount)| (names.functions(key).collect::<Vec<_>>(), amount));
     let mut named: Vec<_> = named.collect();
     named.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     for (frames, Amount { bytes, blocks }) in named {
@@ -154,11 +154,11 @@ mod tests {
 
     use super::*;
 
-    fn parse(text: &str, names: &mut Names) -> Result<Baseline, InputError> {
+    fn parse(text: &str, names: &mut SiteNames) -> Result<Baseline, InputError> {
         Baseline::parse(&Lines::of(Path::new("leaks.txt"), text.to_owned()), names)
     }
 
-    fn written(sites: &[(Key, Amount)], names: &Names) -> String {
+    fn written(sites: &[(SiteName, Amount)], names: &SiteNames) -> String {
         let mut out = Vec::new();
         write(sites, names, &mut out).expect("to memory");
         String::from_utf8(out).expect("text")
@@ -171,8 +171,8 @@ mod tests {
     /// What is written is ordered by names, and read as what it was.
     #[test]
     fn written_and_read() {
-        let mut names = Names::default();
-        let mut key = |frames: &[&str]| names.key(frames.iter().copied());
+        let mut names = SiteNames::default();
+        let mut key = |frames: &[&str]| names.site(frames.iter().copied());
         let sites = [
             (key(&["malloc", "b()", "main"]), amount(480, 12)),
             (
@@ -194,18 +194,18 @@ mod tests {
         for (key, held) in sites {
             assert_eq!(read.of(&key), held);
         }
-        let other = names.key(["malloc", "main"].into_iter());
+        let other = names.site(["malloc", "main"].into_iter());
         assert_eq!(read.of(&other), Amount::default());
     }
 
     /// What people make of it: comments, other indentation and line ends.
     #[test]
     fn edited() {
-        let mut names = Names::default();
+        let mut names = SiteNames::default();
         let text =
             "# ours\r\nmemleak baseline 1\r\n1 byte in 1 block\r\n\tmalloc\r\n# at start\r\n  main \r\n\r\n";
         let read = parse(text, &mut names).expect("a baseline");
-        let key = names.key(["malloc", "main"].into_iter());
+        let key = names.site(["malloc", "main"].into_iter());
         assert_eq!(read.of(&key), amount(1, 1));
         assert_eq!(parse("memleak baseline 1", &mut names).expect("empty").0.len(), 0);
     }
@@ -256,7 +256,9 @@ mod tests {
             ),
             (format!("{begin}<<<<<<< ours\n"), 2, "`<<<<<<< ours` is no amount"),
         ] {
-            let error = parse(&text, &mut Names::default()).expect_err(&text).to_string();
+            let error = parse(&text, &mut SiteNames::default())
+                .expect_err(&text)
+                .to_string();
             assert!(error.starts_with(&format!("leaks.txt:{line}: ")), "{error}");
             assert!(error.contains(part), "no {part:?} in {error}");
         }
@@ -266,7 +268,7 @@ mod tests {
         /// Any text is read or refused.
         #[test]
         fn nothing_panics(text in "(memleak baseline 1\n)?([0-9]{0,22} bytes in [0-9]{0,3} blocks\n|[ \t]\\PC{0,9}\n|\\PC{0,9}\n){0,9}") {
-            let _ = parse(&text, &mut Names::default());
+            let _ = parse(&text, &mut SiteNames::default());
         }
 
         /// What is written is read as what it was, whatever the names are.
@@ -274,10 +276,10 @@ mod tests {
         fn nothing_is_lost(sites in proptest::collection::hash_map(
             proptest::collection::vec("[!-~\u{e4}]([ -~]{0,9}[!-~])?", 1..5), (any::<u64>(), any::<u64>()), 0..9)
         ) {
-            let mut names = Names::default();
+            let mut names = SiteNames::default();
             let sites: Vec<_> = sites
                 .into_iter()
-                .map(|(frames, (bytes, blocks))| (names.key(frames.iter().map(String::as_str)), amount(bytes, blocks)))
+                .map(|(frames, (bytes, blocks))| (names.site(frames.iter().map(String::as_str)), amount(bytes, blocks)))
                 .collect();
             let text = written(&sites, &names);
             let read = parse(&text, &mut names).expect("a baseline");

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use super::baseline::Baseline;
-use super::site::{Key, KeyReader, Names, Site, counted};
+use super::site::{Site, counted};
 use super::workspace::{Source, Workspace};
 use crate::model::Report;
+use crate::model::site_name::{SiteName, SiteNamer, SiteNames};
 use crate::model::{Amount, Estimate, Events, Losses, NameStyle};
 
 /// Sites that are named for a condition.
@@ -25,7 +26,7 @@ pub(super) struct Facts {
     pub(super) is_over: bool,
     pub(super) sites: Vec<SiteFacts>,
     /// By key, where among the sites.
-    by_key: HashMap<Key, usize>,
+    by_key: HashMap<SiteName, usize>,
     /// What was allocated by stacks that count.
     pub(super) allocated: Estimate,
     /// The stacks with most of it, in bytes and in blocks.
@@ -41,7 +42,7 @@ pub(super) struct Facts {
 /// A site, as far as conditions are about it.
 #[derive(Clone, Debug)]
 pub(super) struct SiteFacts {
-    pub(super) key: Key,
+    pub(super) key: SiteName,
     /// What of it counts.
     pub(super) amount: Estimate,
     /// Where in the user's source it is.
@@ -54,7 +55,7 @@ impl Facts {
         report: &Report,
         sites: &[Site<'_>],
         baseline: Option<&Baseline>,
-        names: &mut Names,
+        names: &mut SiteNames,
         workspace: &mut Workspace,
     ) -> Self {
         let sites: Vec<_> = sites
@@ -87,13 +88,13 @@ impl Facts {
     }
 
     /// A site that holds something.
-    pub(super) fn site(&self, key: &Key) -> Option<&SiteFacts> {
+    pub(super) fn site(&self, key: &SiteName) -> Option<&SiteFacts> {
         self.by_key.get(key).and_then(|&at| self.sites.get(at))
     }
 }
 
 /// What of a site's amount is beyond what it may hold.
-pub(super) fn beyond(baseline: Option<&Baseline>, site: &Key, held: Estimate) -> Estimate {
+pub(super) fn beyond(baseline: Option<&Baseline>, site: &SiteName, held: Estimate) -> Estimate {
     let accepted = baseline.map_or_else(Amount::default, |baseline| baseline.of(site));
     Estimate {
         amount: held.amount.less(accepted),
@@ -105,14 +106,14 @@ pub(super) fn beyond(baseline: Option<&Baseline>, site: &Key, held: Estimate) ->
 fn most(
     report: &Report,
     order: impl Fn(&Amount) -> u64,
-    names: &mut Names,
+    names: &mut SiteNames,
     workspace: &mut Workspace,
 ) -> Vec<SiteFacts> {
     let mut worst: Vec<_> = counted(report).collect();
     worst.sort_by_key(|stack| Reverse(order(&stack.allocated.amount)));
-    let mut keys = KeyReader::new(names);
+    let mut keys = SiteNamer::new(names);
     let facts = worst.into_iter().take(MOST_CULPRITS).map(|stack| SiteFacts {
-        key: keys.key(stack),
+        key: keys.site(stack),
         amount: stack.allocated,
         source: workspace.locate(stack),
     });

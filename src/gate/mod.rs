@@ -27,6 +27,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::model::site_name::{SiteName, SiteNames};
 use crate::model::{Amount, Sampling};
 use crate::model::{Report, Suppression};
 use crate::output::{Document, OutputError};
@@ -37,7 +38,7 @@ use facts::{Facts, beyond};
 pub use input::InputError;
 use proposals::Proposal;
 pub use settings::{Annotations, MaxLost, Settings, SettingsError};
-use site::{Key, Names, Site};
+use site::Site;
 use suppressions::Suppressions;
 use trend::Trend;
 use verdict::{Evidence, Finding, Verdict};
@@ -64,7 +65,7 @@ pub struct Gate<'a> {
     suppressions: Suppressions,
     baseline: Option<Baseline>,
     documents: Documents,
-    names: Names,
+    names: SiteNames,
     trend: Trend,
     workspace: Workspace,
     /// Of the last report.
@@ -84,7 +85,7 @@ struct Documents {
 struct Kept {
     facts: Facts,
     /// What counts, whatever the baseline says; only if it is to be written.
-    held: Vec<(Key, Amount)>,
+    held: Vec<(SiteName, Amount)>,
     /// Only if they are to be written.
     proposals: Vec<Proposal>,
     /// What was left out, by the rule that did it.
@@ -117,7 +118,7 @@ impl<'a> Gate<'a> {
         for path in &settings.suppressions {
             suppressions.add_file(path)?;
         }
-        let mut names = Names::default();
+        let mut names = SiteNames::default();
         let read = |path: &PathBuf| Baseline::read(path, &mut names);
         let baseline = settings.baseline.as_ref().map(read).transpose()?;
         Ok(Self {

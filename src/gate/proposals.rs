@@ -8,11 +8,12 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
-use super::site::{Names, Site, plain, without_start};
+use super::site::Site;
 use super::words::described;
 use crate::model::Report;
+use crate::model::owner::is_plumbing;
+use crate::model::site_name::{SiteNames, plain, without_start};
 use crate::model::{Amount, FrameRef};
-use crate::report::owner::is_plumbing;
 use crate::report::{counted, printable, size};
 
 /// A rule that is proposed, with what it would suppress.
@@ -29,7 +30,7 @@ pub(super) struct Proposal {
 pub(super) fn propose<'a>(
     report: &Report,
     sites: impl Iterator<Item = (&'a Site<'a>, Amount)>,
-    names: &Names,
+    names: &SiteNames,
 ) -> Vec<Proposal> {
     let mut stacks_with: HashMap<String, usize> = HashMap::new();
     for stack in report.stacks() {

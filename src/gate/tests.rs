@@ -10,6 +10,7 @@ use std::time::Duration;
 use unwind_tables::walk::End;
 
 use super::*;
+use crate::model::site_name::SiteNamer;
 use crate::model::{InstanceEnd, Losses, Spread};
 use fixture::{frame, framed, report, stack, target};
 
@@ -358,15 +359,15 @@ fn baselines() {
     assert!(error.contains("already exists"), "{error}");
 }
 
-/// Names are what builds have in common: without what compilers append, without the frames that all programs begin
+/// SiteNames are what builds have in common: without what compilers append, without the frames that all programs begin
 /// with, and however often a function calls itself.
 #[test]
 fn sites_survive_other_builds() {
-    let mut names = Names::default();
+    let mut names = SiteNames::default();
     let mut key = |stack: crate::model::Stack| {
         let report = report(vec![stack]);
-        let key = site::KeyReader::new(&mut names).key(report.stack(&report.stacks[0]));
-        names.of(&key).map(str::to_owned).collect::<Vec<_>>()
+        let key = SiteNamer::new(&mut names).site(report.stack(&report.stacks[0]));
+        names.functions(&key).map(str::to_owned).collect::<Vec<_>>()
     };
     let plain = ["malloc", "f(int)", "walk", "main"];
     for frames in [

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
-use super::site::Key;
 use crate::model::leak::moments::{Moments, Noted, thin};
 use crate::model::leak::theil_sen::slope;
+use crate::model::site_name::SiteName;
 
 /// Moments that are kept.
 const MOST: usize = 64;
@@ -23,7 +23,7 @@ pub(super) struct Trend {
     /// Bytes at each moment.
     total: Vec<f64>,
     /// The same by site; of those that came later, only the last moments.
-    sites: HashMap<Key, Vec<f64>>,
+    sites: HashMap<SiteName, Vec<f64>>,
     /// The variance of the total at each moment, in bytes squared.
     variances: Vec<f64>,
     /// Somebody said when the warm-up was over.
@@ -56,7 +56,7 @@ impl Trend {
     pub(super) fn note<'k>(
         &mut self,
         seconds: f64,
-        sites: impl Iterator<Item = (&'k Key, f64)>,
+        sites: impl Iterator<Item = (&'k SiteName, f64)>,
         variance: f64,
     ) {
         match self.moments.note(seconds) {
@@ -129,7 +129,7 @@ impl Trend {
     }
 
     /// The same of each site that ever held something, in bytes per second.
-    pub(super) fn slopes(&self) -> impl Iterator<Item = (&Key, f64)> {
+    pub(super) fn slopes(&self) -> impl Iterator<Item = (&SiteName, f64)> {
         let slopes = |(key, values): (_, &Vec<f64>)| Some((key, self.slope_of(values)?));
         self.sites.iter().filter_map(slopes)
     }
@@ -157,12 +157,12 @@ impl Trend {
 
 #[cfg(test)]
 mod tests {
-    use super::super::site::Names;
     use super::*;
+    use crate::model::site_name::SiteNames;
 
     /// A trend of one site that holds these bytes, a second after another.
-    fn trend(bytes: impl IntoIterator<Item = u32>) -> (Trend, Key) {
-        let key = Names::default().key(["malloc"].into_iter());
+    fn trend(bytes: impl IntoIterator<Item = u32>) -> (Trend, SiteName) {
+        let key = SiteNames::default().site(["malloc"].into_iter());
         let mut trend = Trend::default();
         for (second, bytes) in (1..).zip(bytes) {
             trend.note(f64::from(second), [(&key, f64::from(bytes))].into_iter(), 0.0);
@@ -170,7 +170,7 @@ mod tests {
         (trend, key)
     }
 
-    fn slope_of(trend: &Trend, site: &Key) -> Option<f64> {
+    fn slope_of(trend: &Trend, site: &SiteName) -> Option<f64> {
         trend
             .slopes()
             .find(|(key, _)| *key == site)
@@ -228,8 +228,8 @@ mod tests {
     /// A site that came later held nothing before, and holds nothing where it is not named.
     #[test]
     fn sites_come_and_go() {
-        let mut names = Names::default();
-        let (steady, late) = (names.key(["a"].into_iter()), names.key(["b"].into_iter()));
+        let mut names = SiteNames::default();
+        let (steady, late) = (names.site(["a"].into_iter()), names.site(["b"].into_iter()));
         let mut trend = Trend::default();
         for second in 1..=9 {
             let mut sites = vec![(&steady, 100.0)];

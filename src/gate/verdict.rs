@@ -3,10 +3,10 @@
 use super::MaxLost;
 use super::condition::{Condition, Measure, Per};
 use super::facts::{Facts, MOST_CULPRITS, SiteFacts};
-use super::site::{Key, Names};
 use super::trend::{LEAST, Trend};
 use super::words::{described, rate, share};
 use super::workspace::Source;
+use crate::model::site_name::{SiteName, SiteNames};
 use crate::model::{Amount, Estimate};
 use crate::report::{self, size};
 
@@ -52,7 +52,7 @@ pub(super) struct Culprit {
 pub(super) struct Evidence<'a> {
     pub(super) facts: &'a Facts,
     pub(super) trend: &'a Trend,
-    pub(super) names: &'a Names,
+    pub(super) names: &'a SiteNames,
     pub(super) has_baseline: bool,
     pub(super) max_lost: MaxLost,
     /// Why this may not have been the last report.
@@ -194,9 +194,9 @@ impl Evidence<'_> {
             return self.too_short();
         };
         let per = condition.per().unwrap_or(Per::SECOND);
-        let mut sites: Vec<(&Key, f64)> = trend.slopes().filter(|(_, rate)| *rate > 0.0).collect();
+        let mut sites: Vec<(&SiteName, f64)> = trend.slopes().filter(|(_, rate)| *rate > 0.0).collect();
         sites.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-        let too_much = |&&(_, rate): &&(&Key, f64)| !of_one || condition.is_exceeded_by(rate);
+        let too_much = |&&(_, rate): &&(&SiteName, f64)| !of_one || condition.is_exceeded_by(rate);
         let culprits = sites.iter().filter(too_much).take(MOST_CULPRITS);
         let culprits = culprits.map(|&(key, speed)| Culprit {
             amount: rate(speed, per),
@@ -224,7 +224,7 @@ impl Evidence<'_> {
     }
 
     /// How far a site's slope can be off, if it was as far off at the first moment as it is now.
-    fn slope_error(&self, site: &Key) -> f64 {
+    fn slope_error(&self, site: &SiteName) -> f64 {
         let spread = self.facts.site(site).map(|site| site.amount.spread);
         let error = spread.unwrap_or_default().standard_error().bytes;
         ERRORS * std::f64::consts::SQRT_2 * error / self.trend.seconds()

@@ -1,18 +1,18 @@
 //! Rates, shares and sites in words.
 
 use super::condition::Per;
-use super::site::{Key, Names};
 use crate::model::NameStyle;
-use crate::report::owner::shortened;
+use crate::model::site_name::{SiteName, SiteNames};
+use crate::report::titles::shortened;
 
 /// Functions that a site is described by.
 const MOST_NAMES: usize = 4;
-/// Characters of a function's name. Names of templates have thousands.
+/// Characters of a function's name. SiteNames of templates have thousands.
 const MOST_CHARACTERS: usize = 100;
 
 /// A site by its innermost functions, from the responsible one outwards, with names in a style.
-pub(super) fn described(names: &Names, key: &Key, style: NameStyle) -> String {
-    let Some(allocator) = names.of(key).next() else {
+pub(super) fn described(names: &SiteNames, key: &SiteName, style: NameStyle) -> String {
+    let Some(allocator) = names.functions(key).next() else {
         return String::new();
     };
     let first = names.callers(key).position(|(_, is_own)| is_own).unwrap_or(0);
@@ -84,8 +84,8 @@ mod tests {
             (&["calloc"], "calloc, by an unknown stack"),
             (&[], ""),
         ] {
-            let mut numbers = Names::default();
-            let key = numbers.key(names.iter().copied());
+            let mut numbers = SiteNames::default();
+            let key = numbers.site(names.iter().copied());
             assert_eq!(described(&numbers, &key, NameStyle::default()), expected);
         }
     }

@@ -15,8 +15,8 @@ use crate::model::{
     Amount, Dictionary, Estimate, InstanceEnd, Losses, NameStyle, PathId, Sampling, SiteKey, StackRef,
 };
 use crate::model::{Report, TargetFacts, TimeOfDay, Unit};
-use crate::report::owner::title;
-use crate::report::{counted, end_of, explain, percent, share, short_size, via, whole};
+use crate::report::titles::title;
+use crate::report::{counted, end_of, explain, losses_in_short, percent, share, short_size, via, whole};
 
 /// Sites that are kept for each order.
 const SITES_PER_ORDER: usize = 250;
@@ -337,24 +337,7 @@ fn overhead(report: &Report) -> Option<String> {
 
 /// What was lost; `None` if nothing was.
 fn losses(losses: &Losses) -> Option<String> {
-    let mut parts = Vec::new();
-    if losses.blocks > 0 || losses.bytes > 0 {
-        parts.push(format!(
-            "{}, {}",
-            counted(losses.blocks, "block"),
-            short_size(losses.bytes)
-        ));
-    }
-    for (count, noun) in [(losses.frees, "free"), (losses.events, "mapping notice")] {
-        if count > 0 {
-            parts.push(counted(count, noun));
-        }
-    }
-    match losses.processes {
-        0 => {}
-        1 => parts.push("1 process".to_owned()),
-        more => parts.push(format!("{more} processes")),
-    }
+    let parts = losses_in_short(losses, short_size);
     let causes = losses.causes.iter().filter(|&(_, &blocks)| blocks > 0);
     let causes: Vec<_> = causes
         .map(|(cause, blocks)| format!("{cause} {}", short_count(*blocks)))

@@ -7,8 +7,8 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use super::sample::{Sample, Site};
 use super::text::{amount, printable, width};
 use crate::model::FrameRef;
+use crate::model::owner::function;
 use crate::model::{InstanceEnd, NameStyle};
-use crate::report::owner::function;
 use crate::report::short_size;
 
 /// What a line is about.

@@ -12,10 +12,13 @@ mod location;
 mod memory;
 mod names;
 mod overhead;
+pub mod owner;
+pub mod printable;
 mod quantity;
 mod region;
 mod report;
 mod sampling;
+pub mod site_name;
 mod snapshot;
 mod symbol;
 mod vitals;
@@ -26,7 +29,7 @@ use std::borrow::Cow;
 pub use ages::{AGE_BOUNDS, Ages, StackBlocks};
 pub use amount::{Amount, Estimate, Spread, StandardError};
 pub use blocks::{BlockList, ListedBlock};
-pub use counts::{Events, Losses};
+pub use counts::{CALLS, Count, Events, LOSSES, Losses};
 pub use dictionary::{
     Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,
 };

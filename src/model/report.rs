@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher24;
 use unwind_tables::walk::{End, Unwind};
 
 use super::amount::is_default;
-use super::dictionary::{Frames, Renumbering};
+use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, InstanceEnd,
     KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory,
@@ -93,20 +93,20 @@ impl Report {
 
     /// The report without its stacks, by the numbers of another dictionary.
     #[must_use]
-    pub fn heading(&self, numbers: &Renumbering) -> Self {
-        let renumbered = |module: Option<ModuleId>| module.map(|module| numbers.module(module));
+    pub fn heading(&self, import: &mut Import<'_>) -> Self {
         let ends = self.ends.iter().map(|group| EndGroup {
-            module: renumbered(group.module),
+            module: group.module.map(|module| import.module(module)),
             ..group.clone()
         });
+        let ends = ends.collect();
         let steps = self.steps.iter().map(|steps| ModuleSteps {
-            module: renumbered(steps.module),
+            module: steps.module.map(|module| import.module(module)),
             ..*steps
         });
         Self {
             dictionary: Arc::default(),
             stacks: Vec::new(),
-            ends: ends.collect(),
+            ends,
             steps: steps.collect(),
             targets: self.targets.clone(),
             losses: self.losses.clone(),
@@ -268,11 +268,11 @@ pub struct Suppression {
 impl Stack {
     /// The same stack with the numbers of another dictionary.
     #[must_use]
-    pub fn renumbered(&self, numbers: &Renumbering) -> Self {
+    pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
         Self {
-            allocator: numbers.text(self.allocator),
-            end_at: self.end_at.map(|at| at.map(|module| numbers.module(module))),
-            path: self.path.map(|path| numbers.path(path)),
+            allocator: import.text(self.allocator),
+            path: self.path.map(|path| import.path(path)),
+            end_at: self.end_at.map(|at| at.map(|module| import.module(module))),
             ..self.clone()
         }
     }

@@ -16,6 +16,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::allocator::FUNCTIONS;
 use crate::collect::RegionCall;
+use crate::model::dictionary::{Import, Renumbering};
 use crate::model::leak::kernel_frames::Kind;
 use crate::model::{Dictionary, Report, Stack, Text, TextKind};
 
@@ -42,16 +43,24 @@ impl Anonymizer {
     /// The same report without names.
     pub fn report(&self, report: &Report) -> Report {
         let mut dictionary = Dictionary::default();
-        let numbers = dictionary.import(&report.dictionary, |text| self.text(text));
+        let rename = |text: &Text| self.text(text);
+        let mut import = Import::new(
+            &report.dictionary,
+            &mut dictionary,
+            Renumbering::default(),
+            &rename,
+        );
         let stacks = report.stacks.iter().map(|stack| Stack {
             // The reader's, and a name.
             suppressed_by: None,
-            ..stack.renumbered(&numbers)
+            ..stack.renumbered(&mut import)
         });
+        let stacks = stacks.collect();
+        let heading = report.heading(&mut import);
         let mut anonymous = Report {
-            stacks: stacks.collect(),
+            stacks,
             dictionary: Arc::new(dictionary),
-            ..report.heading(&numbers)
+            ..heading
         };
         self.replace_names(&mut anonymous);
         anonymous

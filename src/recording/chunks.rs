@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::chunk::{self, Kind, TooLarge};
-use crate::model::dictionary::{Limits, Renumbering, Sizes};
-use crate::model::{AGE_BOUNDS, BlockList, Dictionary, Report, Stack};
+use crate::model::dictionary::{Import, Limits, Renumbering, Sizes};
+use crate::model::{AGE_BOUNDS, BlockList, Dictionary, Report, Stack, Text};
 
 /// Bounds of what definitions may be: far above what can be recorded, since a recording may be anybody's.
 pub(super) const LIMITS: Limits = Limits {
@@ -93,10 +93,11 @@ impl Encoder {
             return Err(TooLarge);
         }
         let known = self.dictionary.sizes();
-        let numbers = self.numbers(&report.dictionary);
+        let numbers = self.known(&report.dictionary);
+        let mut import = Import::new(&report.dictionary, &mut self.dictionary, numbers, &cut);
         let mut chunks = Vec::new();
         for part in report.stacks.chunks(STACKS_IN_CHUNK) {
-            let part: Vec<_> = part.iter().map(|stack| recorded(stack, &numbers)).collect();
+            let part: Vec<_> = part.iter().map(|stack| stack.renumbered(&mut import)).collect();
             chunks.extend(chunk::encode(Kind::Stacks, &part)?);
         }
         for part in block_parts(&report.stacks) {
@@ -106,22 +107,21 @@ impl Encoder {
             number,
             stacks: report.stacks.len(),
             age_bounds_ns: age_bounds(),
-            report: report.heading(&numbers),
+            report: report.heading(&mut import),
         };
         chunks.extend(chunk::encode(Kind::Report, &numbered)?);
-        self.last = Some((Arc::clone(&report.dictionary), numbers));
+        self.last = Some((Arc::clone(&report.dictionary), import.into_known()));
         Ok(Encoded {
             definitions: self.definitions(known)?,
             report: chunks,
         })
     }
 
-    /// The numbers that entries of a report's dictionary have in the file.
-    fn numbers(&mut self, dictionary: &Arc<Dictionary>) -> Renumbering {
-        match self.last.take() {
-            Some((last, numbers)) if Arc::ptr_eq(&last, dictionary) => numbers,
-            _ => self.dictionary.import(dictionary, |text| cut(&text.text)),
-        }
+    /// The numbers in the file that entries of a report's dictionary are known to have.
+    fn known(&mut self, dictionary: &Arc<Dictionary>) -> Renumbering {
+        let last = self.last.take();
+        let same = last.filter(|(last, _)| Arc::ptr_eq(last, dictionary));
+        same.map_or_else(Renumbering::default, |(_, numbers)| numbers)
     }
 
     /// The chunks of what was defined since there were `known`.
@@ -138,16 +138,9 @@ impl Encoder {
 }
 
 /// A text that is longer than a recording has room for, without its end.
-fn cut(text: &Arc<str>) -> Option<Arc<str>> {
+fn cut(text: &Text) -> Option<Arc<str>> {
+    let text = &text.text;
     (text.len() > MAX_TEXT).then(|| text[..text.floor_char_boundary(MAX_TEXT)].into())
-}
-
-/// A stack as it is recorded, by the file's numbers.
-fn recorded(stack: &Stack, numbers: &Renumbering) -> Stack {
-    Stack {
-        suppressed_by: None,
-        ..stack.renumbered(numbers)
-    }
 }
 
 /// The blocks of all stacks in parts, each of a bounded number of them.

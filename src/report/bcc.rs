@@ -8,8 +8,8 @@ use std::fmt;
 use std::io::{self, Write};
 
 use super::dialect::{Stage, attached};
-use super::text::Printable;
 use crate::model::Report;
+use crate::model::printable::Printable;
 use crate::model::{FrameRef, ListedBlock, StackRef};
 
 /// Stands for the frames of a stack that is not known.

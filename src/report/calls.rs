@@ -13,10 +13,10 @@ use serde::Serialize;
 use unwind_tables::addr::Avma;
 
 use super::Format;
-use super::text::Printable;
 use crate::bpf::Telling;
 use crate::collect::CallKind;
 use crate::model::Name;
+use crate::model::printable::Printable;
 
 /// A call of an allocator function.
 #[derive(Clone, Debug, PartialEq, Eq)]

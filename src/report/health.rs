@@ -8,10 +8,10 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
-use super::text::Printable;
 use super::{estimates, memory, overhead, recent, regions, suppressed};
 use crate::model::Report;
-use crate::model::{Amount, Events, InstanceEnd, Losses, OwnMemory};
+use crate::model::printable::Printable;
+use crate::model::{Amount, CALLS, Count, Events, InstanceEnd, LOSSES, Losses, OwnMemory};
 /// The same as [`size`] without the exact number.
 pub(crate) use crate::units::size as short_size;
 
@@ -133,27 +133,17 @@ pub(super) fn exception_lines(events: &Events) -> Vec<String> {
     if is_idle(events) {
         return Vec::new();
     }
-    let exceptions = [
-        (
-            events.unknown_frees.saturating_sub(events.own_unknown_frees),
-            "free",
-            "of unknown blocks: allocated before the attach or by a parent process, lost, or freed twice",
-        ),
-        (
-            events.own_unknown_frees,
-            "free",
-            "of unknown blocks by the allocator's own library: caches of threads that ended, or its own data",
-        ),
-        (events.failed, "call", "failed and allocated nothing"),
-        (
-            events.missed_frees,
-            "block",
-            "whose free was not seen, but whose address was allocated again",
-        ),
-        (events.abandoned_calls, "call", "never returned"),
-    ];
-    let some = exceptions.into_iter().filter(|&(count, ..)| count > 0);
-    some.map(|(count, noun, what)| format!("{} {what}", counted(count, noun)))
+    count_lines(&CALLS, events)
+}
+
+/// The lines of those counts that are not 0.
+fn count_lines<T>(counts: &[Count<T>], of: &T) -> Vec<String> {
+    let lines = counts.iter().filter_map(|count| count.line.as_ref());
+    let shown = lines
+        .map(|line| ((line.of)(of), line))
+        .filter(|&(count, _)| count > 0);
+    shown
+        .map(|(count, line)| format!("{} {}", counted(count, line.noun), line.text))
         .collect()
 }
 
@@ -248,35 +238,20 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 /// What was not seen at all, a finding each.
 pub(super) fn unseen_lines(losses: &Losses) -> Vec<String> {
-    let mut lines = Vec::new();
-    if losses.processes > 0 {
-        lines.push(format!(
-            "{} not traced: too many at once; what they allocated is not in this report",
-            match losses.processes {
-                1 => "1 process".to_owned(),
-                more => format!("{more} processes"),
-            }
-        ));
-    }
-    if losses.frees > 0 {
-        lines.push(format!(
-            "{} not seen: what they freed is among the outstanding until its address is allocated again",
-            counted(losses.frees, "free")
-        ));
-    }
-    if losses.events > 0 {
-        lines.push(format!(
-            "{} of mappings: until this report, stacks through new code may have ended there",
-            counted(losses.events, "notice")
-        ));
-    }
-    if losses.calls > 0 {
-        lines.push(format!(
-            "{} not written one by one, having come too fast; they are in the amounts all the same",
-            counted(losses.calls, "call")
-        ));
-    }
-    lines
+    count_lines(&LOSSES, losses)
+}
+
+/// Everything that is missing in the amounts, in a few words each.
+pub(crate) fn losses_in_short(losses: &Losses, size: fn(u64) -> String) -> Vec<String> {
+    let blocks =
+        has_lost(losses).then(|| format!("{}, {}", counted(losses.blocks, "block"), size(losses.bytes)));
+    // Calls that were not told are in the amounts.
+    let others = LOSSES.iter().filter(|count| count.field != "calls");
+    let others = others.filter_map(|count| {
+        let (lost, line) = ((count.of)(losses), count.line.as_ref()?);
+        (lost > 0).then(|| counted(lost, line.noun))
+    });
+    blocks.into_iter().chain(others).collect()
 }
 
 /// True if anything was seen and could not be recorded.
@@ -301,7 +276,11 @@ pub(super) fn lost_lines(losses: &Losses) -> Vec<String> {
 
 /// `count` and the noun, in its plural unless it is one.
 pub(crate) fn counted(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
+    let plural = match (count, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
     format!("{count} {noun}{plural}")
 }
 

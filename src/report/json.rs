@@ -24,10 +24,10 @@ use overhead::OverheadJson;
 
 use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
-use super::owner::{Owner, owner};
-use super::text::is_format;
 use crate::model::leak::{EndGroup, ModuleSteps};
-use crate::model::{FrameRef, ModuleId, ModuleRef, StackRef};
+use crate::model::owner::{Owner, owner};
+use crate::model::printable::is_format;
+use crate::model::{CALLS, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef};
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 use crate::model::{Location, Report, TargetFacts};
 
@@ -76,11 +76,11 @@ struct ReportJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_stack_depth: Option<usize>,
     targets: Vec<TargetJson<'a>>,
-    events: EventsJson,
+    events: EventsJson<'a>,
     /// Over all stacks.
     outstanding: AmountJson,
     allocated: AmountJson,
-    lost: LostJson,
+    lost: LostByCauseJson<'a>,
     unwinding: UnwindingJson<'a>,
     #[serde(flatten)]
     recent: RecentJson,
@@ -105,33 +105,33 @@ struct TargetJson<'a> {
     memory: Option<MemoryJson>,
 }
 
-#[derive(Serialize)]
-struct EventsJson {
-    allocations: u64,
-    frees: u64,
-    unknown_frees: u64,
-    /// Those of them that the allocator's own module called for.
-    own_unknown_frees: u64,
-    failed: u64,
-    abandoned: u64,
-    missed_frees: u64,
-    /// Calls that asked for a size that is not recorded.
-    filtered: u64,
-    filtered_bytes: u64,
+/// Counts of calls, a field each.
+struct EventsJson<'a>(&'a Events);
+
+impl Serialize for EventsJson<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(CALLS.iter().map(|count| (count.field, (count.of)(self.0))))
+    }
 }
 
+/// Losses, a field each; calls that were not told only if there are any.
+pub(crate) struct LostJson<'a>(pub(crate) &'a Losses);
+
+impl Serialize for LostJson<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let blocks = [("blocks", self.0.blocks), ("bytes", self.0.bytes)];
+        let others = LOSSES.iter().map(|count| (count.field, (count.of)(self.0)));
+        let is_told = |&(field, count): &(&str, u64)| field != "calls" || count > 0;
+        serializer.collect_map(blocks.into_iter().chain(others).filter(is_told))
+    }
+}
+
+/// Losses with the causes of blocks that were lost.
 #[derive(Serialize)]
-struct LostJson {
-    blocks: u64,
-    bytes: u64,
-    /// That were not seen.
-    frees: u64,
-    processes: u64,
-    events: u64,
-    /// With `-t`: calls that were not told.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    calls: Option<u64>,
-    causes: BTreeMap<Cow<'static, str>, u64>,
+struct LostByCauseJson<'a> {
+    #[serde(flatten)]
+    lost: LostJson<'a>,
+    causes: &'a BTreeMap<Cow<'static, str>, u64>,
 }
 
 #[derive(Serialize)]
@@ -277,27 +277,12 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
                 .iter()
                 .map(|target| TargetJson::of(target, report))
                 .collect(),
-            events: EventsJson {
-                allocations: events.allocations,
-                frees: events.frees,
-                unknown_frees: events.unknown_frees,
-                own_unknown_frees: events.own_unknown_frees,
-                failed: events.failed,
-                abandoned: events.abandoned_calls,
-                missed_frees: events.missed_frees,
-                filtered: events.filtered.blocks,
-                filtered_bytes: events.filtered.bytes,
-            },
+            events: EventsJson(events),
             outstanding: AmountJson::total(report, |stack| stack.outstanding),
             allocated: AmountJson::total(report, |stack| stack.allocated),
-            lost: LostJson {
-                blocks: losses.blocks,
-                bytes: losses.bytes,
-                frees: losses.frees,
-                processes: losses.processes,
-                events: losses.events,
-                calls: Some(losses.calls).filter(|&calls| calls > 0),
-                causes: losses.causes.clone(),
+            lost: LostByCauseJson {
+                lost: LostJson(losses),
+                causes: &losses.causes,
             },
             unwinding: UnwindingJson {
                 stacks: by_end(&completeness.stacks),

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use super::dialect::{Stage, attached};
-use super::text::Printable;
+use crate::model::printable::Printable;
 use crate::model::{FrameRef, Report, StackRef, TimeOfDay};
 
 /// The lines between reports. (The original ends a program that it has started. This one does not, so it does not say

@@ -22,7 +22,6 @@ mod memory;
 mod modules;
 mod order;
 mod overhead;
-pub(crate) mod owner;
 pub(crate) mod paint;
 mod paths;
 mod people;
@@ -35,18 +34,20 @@ mod suppressed;
 #[cfg(test)]
 mod tests;
 mod text;
+pub(crate) mod titles;
 
 use std::sync::Arc;
 
+pub use crate::model::printable::printable;
 use crate::model::{FrameRef, Report, Vitals};
 pub use calls::{Call, CallsTold, Reports};
 pub use dialect::{Beside, Stage};
 pub(crate) use ends::explain;
 pub(crate) use estimates::{error, whole};
 pub use format::{Format, Span, render};
-pub(crate) use health::{counted, line, percent, short_size, size};
+pub(crate) use health::{counted, line, losses_in_short, percent, short_size, size};
 pub use html::{Limits, Page};
-pub(crate) use json::{FrameJson, SCHEMA_VERSION, frames as frames_json, write as write_json};
+pub(crate) use json::{FrameJson, LostJson, SCHEMA_VERSION, frames as frames_json, write as write_json};
 pub(crate) use overhead::{forecast, rate, share};
 pub(crate) use people::INDENT;
 pub use people::{People, Screen};
@@ -55,12 +56,6 @@ pub(crate) use recent::{rate as growth_rate, signed};
 #[cfg(test)]
 pub(crate) use tests::{full as sample, made};
 pub(crate) use text::{FrameStyle, end_of, via};
-
-/// `text` in one line, with control characters escaped and those that cannot be seen: to be used for all that comes from a
-/// process or its files.
-pub fn printable(text: &str) -> String {
-    text::Printable(text).to_string()
-}
 
 /// A frame in one line, without its source: `function+0xoffset [module]`.
 pub(crate) fn frame_name(frame: FrameRef<'_>) -> String {

@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::ends::explain;
 use super::health::{counted, percent};
-use super::text::Printable;
 use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::printable::Printable;
 use crate::model::{ModuleRef, Report};
 
 /// The most lines of one kind.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::text::Printable;
 use crate::model::StackRef;
+use crate::model::printable::Printable;
 
 /// Directories of one path that are looked at, the outermost first: a path comes from a file that anybody can write.
 const MAX_DIRECTORIES: usize = 32;

@@ -14,8 +14,9 @@ use std::io::{self, Write};
 use super::cells::wrap;
 use super::health::{self, counted, percent, short_size, size};
 use super::paths::Paths;
-use super::text::{FrameStyle, Printable, via};
+use super::text::{FrameStyle, via};
 use super::{blocks, estimates, recent};
+use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef};
 use crate::model::{Report, Stack};
 

@@ -4,11 +4,12 @@ use std::io::{self, Write};
 
 use super::estimates;
 use super::health::{counted, percent, short_size, size};
-use super::owner::{callers, process_mark, title};
 use super::people::subject;
-use super::text::Printable;
+use super::titles::{process_mark, title};
 use crate::model::Report;
 use crate::model::leak::Suspicion;
+use crate::model::owner::callers;
+use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, Sampling, StackRef};
 
 /// Sites that are shown.

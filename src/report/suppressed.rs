@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::text::Printable;
 use super::{counted, size};
 use crate::model::Amount;
 use crate::model::Report;
+use crate::model::printable::Printable;
 
 /// Lines for rules.
 const MOST_LINES: usize = 10;

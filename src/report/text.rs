@@ -7,9 +7,11 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::cells::{fit, width};
 use super::ends::explain;
-use super::owner::{is_inlined_plumbing, is_nameless_runtime, owner, title};
 use super::paths::Paths;
 use super::people::{Screen, write_wrapped};
+use super::titles::title;
+use crate::model::owner::{is_inlined_plumbing, is_nameless_runtime, owner};
+use crate::model::printable::Printable;
 use crate::model::{FrameRef, InlinedFrame, Location, ModuleRef, NameStyle, Place, Report, StackRef};
 
 /// Marks the frame that is responsible for a stack.
@@ -287,45 +289,4 @@ impl fmt::Display for EndLine<'_> {
             false => write!(f, " ({})", explain(end).meaning),
         }
     }
-}
-
-/// Text from the process or its files, with control characters escaped, and those that cannot be seen: it must not move the
-/// terminal's cursor or end a line, nor look like another.
-pub(super) struct Printable<'a>(pub(super) &'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            match character.is_control() || is_format(character) {
-                true => write!(f, "{}", character.escape_default())?,
-                false => write!(f, "{character}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Of Unicode's category Cf, and separators of lines: <https://www.unicode.org/reports/tr9/> and
-/// <https://www.unicode.org/reports/tr36/> say what can be done with them.
-pub(super) fn is_format(character: char) -> bool {
-    matches!(
-        character,
-        '\u{ad}'
-            | '\u{34f}'
-            | '\u{61c}'
-            | '\u{115f}'..='\u{1160}'
-            | '\u{17b4}'..='\u{17b5}'
-            | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{3164}'
-            | '\u{fe00}'..='\u{fe0f}'
-            | '\u{feff}'
-            | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffb}'
-            | '\u{1bca0}'..='\u{1bca3}'
-            | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}'
-    )
 }

@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 use super::sites;
 use super::text::Page;
 use crate::export::push::Counts;
-use crate::model::{Amount, Events, Losses, Sampling};
+use crate::model::{Amount, CALLS, Count, LOSSES, Losses, Sampling};
 use crate::model::{Report, TargetFacts};
 use crate::report::printable;
 
@@ -31,7 +31,7 @@ pub(super) fn of_report(report: &Report, sites: usize) -> String {
     let mut page = Page::default();
     build(&mut page);
     times(&mut page, report);
-    calls(&mut page, &report.events);
+    counts(&mut page, &CALLS, &report.events);
     outstanding(&mut page, report, sites);
     losses(&mut page, &report.losses);
     stacks(&mut page, report);
@@ -94,45 +94,12 @@ fn times(page: &mut Page, report: &Report) {
     }
 }
 
-fn calls(page: &mut Page, events: &Events) {
-    for (name, help, count) in [
-        (
-            "memleak_allocations_total",
-            "Blocks allocated, those that were lost included.",
-            events.allocations,
-        ),
-        (
-            "memleak_frees_total",
-            "Blocks freed that were known.",
-            events.frees,
-        ),
-        (
-            "memleak_unknown_frees_total",
-            "Blocks freed that were not known: allocated before the attach, or lost.",
-            events.unknown_frees,
-        ),
-        (
-            "memleak_missed_frees_total",
-            "Blocks whose free was not seen, but whose address was allocated again.",
-            events.missed_frees,
-        ),
-        (
-            "memleak_failed_allocations_total",
-            "Calls that the allocator refused.",
-            events.failed,
-        ),
-        (
-            "memleak_filtered_allocations_total",
-            "Calls that asked for sizes that are not recorded.",
-            events.filtered.blocks,
-        ),
-        (
-            "memleak_filtered_bytes_total",
-            "What these asked for.",
-            events.filtered.bytes,
-        ),
-    ] {
-        page.counter(name, help).is(count);
+/// Those counts that are metrics.
+fn counts<T>(page: &mut Page, counts: &[Count<T>], of: &T) {
+    for count in counts {
+        if let Some(metric) = &count.metric {
+            page.counter(metric.name, metric.help).is((count.of)(of));
+        }
     }
 }
 
@@ -256,35 +223,12 @@ fn losses(page: &mut Page, losses: &Losses) {
     for (cause, count) in &losses.causes {
         blocks.of(&[("cause", cause)], count);
     }
-    for (name, help, count) in [
-        (
-            "memleak_lost_bytes_total",
-            "Bytes of blocks that could not be recorded.",
-            losses.bytes,
-        ),
-        (
-            "memleak_lost_frees_total",
-            "Frees that were not seen: what they freed still counts as outstanding.",
-            losses.frees,
-        ),
-        (
-            "memleak_lost_processes_total",
-            "Processes that were not traced though they should have been.",
-            losses.processes,
-        ),
-        (
-            "memleak_lost_calls_total",
-            "Calls that were not told one by one though that was asked for.",
-            losses.calls,
-        ),
-        (
-            "memleak_lost_events_total",
-            "Notices of mapping changes that came too late or not at all.",
-            losses.events,
-        ),
-    ] {
-        page.counter(name, help).is(count);
-    }
+    page.counter(
+        "memleak_lost_bytes_total",
+        "Bytes of blocks that could not be recorded.",
+    )
+    .is(losses.bytes);
+    counts(page, &LOSSES, losses);
 }
 
 fn stacks(page: &mut Page, report: &Report) {

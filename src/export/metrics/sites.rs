@@ -4,10 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use crate::model::owner::owner;
 use crate::model::{Amount, FrameRef, StackRef};
 use crate::model::{ModuleRef, Report, SiteId};
-use crate::report::owner::{owner, shortened};
 use crate::report::printable;
+use crate::report::titles::shortened;
 
 /// The most characters of a function's name: those of templates have no end.
 const MOST_CHARACTERS: usize = 200;

@@ -62,16 +62,16 @@ memleak_frees_total 8
 # HELP memleak_unknown_frees_total Blocks freed that were not known: allocated before the attach, or lost.
 # TYPE memleak_unknown_frees_total counter
 memleak_unknown_frees_total 3
-# HELP memleak_missed_frees_total Blocks whose free was not seen, but whose address was allocated again.
-# TYPE memleak_missed_frees_total counter
-memleak_missed_frees_total 0
 # HELP memleak_failed_allocations_total Calls that the allocator refused.
 # TYPE memleak_failed_allocations_total counter
 memleak_failed_allocations_total 1
+# HELP memleak_missed_frees_total Blocks whose free was not seen, but whose address was allocated again.
+# TYPE memleak_missed_frees_total counter
+memleak_missed_frees_total 0
 # HELP memleak_filtered_allocations_total Calls that asked for sizes that are not recorded.
 # TYPE memleak_filtered_allocations_total counter
 memleak_filtered_allocations_total 0
-# HELP memleak_filtered_bytes_total What these asked for.
+# HELP memleak_filtered_bytes_total Bytes that these asked for.
 # TYPE memleak_filtered_bytes_total counter
 memleak_filtered_bytes_total 0
 # HELP memleak_outstanding_bytes Bytes allocated and not freed.
@@ -111,12 +111,12 @@ memleak_lost_frees_total 0
 # HELP memleak_lost_processes_total Processes that were not traced though they should have been.
 # TYPE memleak_lost_processes_total counter
 memleak_lost_processes_total 0
-# HELP memleak_lost_calls_total Calls that were not told one by one though that was asked for.
-# TYPE memleak_lost_calls_total counter
-memleak_lost_calls_total 0
 # HELP memleak_lost_events_total Notices of mapping changes that came too late or not at all.
 # TYPE memleak_lost_events_total counter
 memleak_lost_events_total 0
+# HELP memleak_lost_calls_total Calls that were not told one by one though that was asked for.
+# TYPE memleak_lost_calls_total counter
+memleak_lost_calls_total 0
 # HELP memleak_stacks Distinct stacks that allocated, by how their walk ended.
 # TYPE memleak_stacks gauge
 memleak_stacks{end="complete"} 2

@@ -171,7 +171,7 @@ fn proposals() {
         stack(&[], 2, 1),
     ];
     let mut report = report(stacks);
-    let mut names = Names::default();
+    let mut names = SiteNames::default();
     let sites = site::sites(&report, &mut names);
     let mut out = Vec::new();
     let held = sites.iter().map(|site| (site, site.held.amount));

@@ -1,9 +1,10 @@
 //! Texts, modules, names, frames and paths, each stored once and referred to by number.
 //!
 //! A path is a frame and the path of its caller: stacks that share their outer frames share their storage. Numbers are
-//! of one dictionary only; [`Dictionary::import`] leads from those of another to its own.
+//! of one dictionary only; an [`Import`] leads from those of another to its own.
 
 mod definitions;
+mod import;
 mod view;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use unwind_tables::walk::FoundBy;
 
 use super::{Location, Module, Symbolized};
 pub use definitions::{Definitions, Invalid, Limits, Sizes};
+pub use import::{Import, Renumbering};
 pub use view::{FrameRef, Frames, ModuleRef};
 
 macro_rules! ids {
@@ -124,31 +126,6 @@ pub struct Dictionary {
     text_bytes: usize,
 }
 
-/// The numbers that entries of one dictionary have in another.
-#[derive(Clone, Debug, Default)]
-pub struct Renumbering {
-    texts: Vec<TextId>,
-    modules: Vec<ModuleId>,
-    paths: Vec<PathId>,
-}
-
-impl Renumbering {
-    /// The number of a text.
-    pub fn text(&self, text: TextId) -> TextId {
-        self.texts[text.index()]
-    }
-
-    /// The number of a module.
-    pub fn module(&self, module: ModuleId) -> ModuleId {
-        self.modules[module.index()]
-    }
-
-    /// The number of a path.
-    pub fn path(&self, path: PathId) -> PathId {
-        self.paths[path.index()]
-    }
-}
-
 impl Dictionary {
     /// The number of a text.
     pub fn add_text(&mut self, kind: TextKind, text: &str) -> TextId {
@@ -194,72 +171,6 @@ impl Dictionary {
         frames
             .rev()
             .fold(None, |caller, frame| Some(self.add_path(Path { frame, caller })))
-    }
-
-    /// Adds all entries of `other`, with other texts if `rename` makes any.
-    pub fn import(&mut self, other: &Self, mut rename: impl FnMut(&Text) -> Option<Arc<str>>) -> Renumbering {
-        let texts: Vec<_> = other
-            .texts
-            .iter()
-            .map(|text| self.import_text(text, rename(text)))
-            .collect();
-        let modules: Vec<_> = other
-            .modules
-            .iter()
-            .map(|module| {
-                let module = module.map(|_, text| texts[text.index()]);
-                ModuleId::new(self.modules.insert_full(module).0)
-            })
-            .collect();
-        let names: Vec<_> = other
-            .names
-            .iter()
-            .map(|names| {
-                let names = names.map(|_, text| texts[text.index()]);
-                NamesId::new(self.names.insert_full(names).0)
-            })
-            .collect();
-        let frames: Vec<_> = other
-            .frames
-            .iter()
-            .map(|frame| {
-                self.add_frame(Frame {
-                    at: frame.at.map(|module| modules[module.index()]),
-                    names: names[frame.names.index()],
-                    ..*frame
-                })
-            })
-            .collect();
-        let mut paths: Vec<PathId> = Vec::with_capacity(other.paths.len());
-        for path in &other.paths {
-            paths.push(self.add_path(Path {
-                frame: frames[path.frame.index()],
-                caller: path.caller.map(|caller| paths[caller.index()]),
-            }));
-        }
-        Renumbering {
-            texts,
-            modules,
-            paths,
-        }
-    }
-
-    /// Adds all entries of `other` to `dictionary`, unless it is the same; then the numbers are.
-    pub fn merge(dictionary: &mut Arc<Self>, other: &Arc<Self>) -> Option<Renumbering> {
-        let is_same = Arc::ptr_eq(dictionary, other);
-        (!is_same).then(|| Arc::make_mut(dictionary).import(other, |_| None))
-    }
-
-    fn import_text(&mut self, text: &Text, renamed: Option<Arc<str>>) -> TextId {
-        let index = match (renamed, self.texts.get_index_of(text)) {
-            (None, Some(known)) => known,
-            (None, None) => self.texts.insert_full(text.clone()).0,
-            (Some(renamed), _) => {
-                let kind = text.kind;
-                self.texts.insert_full(Text { kind, text: renamed }).0
-            }
-        };
-        TextId::new(index)
     }
 
     /// Frames of a path.

@@ -1,7 +1,7 @@
 //! What is written above a picture: of what it is, and how far it can be trusted.
 
 use super::super::estimates::whole;
-use super::super::health::{counted, percent, size};
+use super::super::health::{counted, losses_in_short, percent, size};
 use super::super::recent::spoken;
 use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
 use crate::model::{Measure, Quantity, Report, Unit};
@@ -128,25 +128,10 @@ fn young(report: &Report) -> Option<String> {
     })
 }
 
-/// What is not in the picture though it should be, or the other way round.
-fn lost(losses: &Losses) -> Vec<String> {
-    let mut lost = Vec::new();
-    if losses.blocks > 0 || losses.bytes > 0 {
-        lost.push(format!(
-            "lost: {}, {}",
-            counted(losses.blocks, "block"),
-            rounded(losses.bytes)
-        ));
-    }
-    if losses.frees > 0 {
-        lost.push(format!("{} not seen", counted(losses.frees, "free")));
-    }
-    match losses.processes {
-        0 => {}
-        1 => lost.push("1 process not traced".to_owned()),
-        more => lost.push(format!("{more} processes not traced")),
-    }
-    lost
+/// What is missing in the picture.
+fn lost(losses: &Losses) -> Option<String> {
+    let lost = losses_in_short(losses, rounded);
+    (!lost.is_empty()).then(|| format!("lost: {}", lost.join(", ")))
 }
 
 /// A size without the exact number.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use unwind_tables::walk::End;
 
-use super::super::text::is_format;
+use crate::model::printable::is_format;
 use crate::model::{FrameRef, NameStyle, Report, StackRef, TargetFacts};
 
 /// A frame of a flame graph.

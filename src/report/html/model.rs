@@ -12,12 +12,13 @@ use super::data::Trace;
 use super::health::Health;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
+use crate::model::dictionary::Import;
 use crate::model::leak::Suspicion;
+use crate::model::owner::{Owner, owner};
 use crate::model::{
     AGE_BOUNDS, Amount, Dictionary, NameStyle, Report, Sampling, SiteKey, Stack, StackRef, TargetFacts,
 };
 use crate::report::estimates::whole;
-use crate::report::owner::{Owner, owner};
 
 /// Classes of ages.
 pub(super) const AGES: usize = AGE_BOUNDS.len() + 1;
@@ -168,13 +169,9 @@ impl Model {
         for site in self.sites.values_mut() {
             (site.ages, site.lost, site.suspicion) = (None, Amount::default(), None);
         }
-        let numbers = Dictionary::merge(&mut self.dictionary, &report.dictionary);
+        let mut import = Import::merge(&report.dictionary, &mut self.dictionary);
         let sites = report.stacks().map(|stack| {
-            let renumbered = match &numbers {
-                Some(numbers) => stack.renumbered(numbers),
-                None => stack.get().clone(),
-            };
-            let mut site = Site::new(stack, renumbered);
+            let mut site = Site::new(stack, stack.renumbered(&mut import));
             let number = match self.sites.entry(stack.key()) {
                 indexmap::map::Entry::Occupied(mut known) => {
                     let Site {

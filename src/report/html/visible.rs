@@ -4,7 +4,7 @@
 //! without a shape of their own: control characters, those that turn the direction of others, and those of no width. Each
 //! is shown as its escape. A name of many kilobytes is cut, and says so.
 
-use super::super::text::is_format;
+use crate::model::printable::is_format;
 
 /// Characters that are kept of one text.
 const MAX_CHARACTERS: usize = 4096;

@@ -10,8 +10,8 @@ use crate::model::leak::Suspicion;
 use crate::model::{Report, StackRef};
 use crate::report::cells::{fit, width};
 use crate::report::health::{percent, short_count, short_size};
-use crate::report::owner::short_title;
 use crate::report::recent::{growth_per_second, typical_age};
+use crate::report::titles::short_title;
 
 /// Widths of terminals from which on there is room for how blocks live, and for the score.
 const MEDIUM: usize = 66;

@@ -266,11 +266,11 @@ fn svg_captions() {
     };
     insta::assert_snapshot!(caption(Measure::Outstanding, Unit::Bytes), @r"
 Outstanding bytes: leaker (4242), 12.3 s, complete stacks: 93.3% of allocations
-estimated from samples, in all ± 300 B; without 2 blocks, 80 B, younger than 500 ms; lost: 9 blocks, 1.5 MiB; 1 free not seen; 2 processes not traced
+estimated from samples, in all ± 300 B; without 2 blocks, 80 B, younger than 500 ms; lost: 9 blocks, 1.5 MiB, 1 free, 2 processes
 ");
     insta::assert_snapshot!(caption(Measure::Growth, Unit::Blocks), @r"
 Growth in blocks: leaker (4242), 12.3 s, complete stacks: 93.3% of allocations
-of stacks that grew since the last report; estimated from samples, in all ± 0 blocks; lost: 9 blocks, 1.5 MiB; 1 free not seen; 2 processes not traced
+of stacks that grew since the last report; estimated from samples, in all ± 0 blocks; lost: 9 blocks, 1.5 MiB, 1 free, 2 processes
 ");
 }
 

@@ -1,8 +1,8 @@
 //! What a process and its files are called, in every format: nothing of it acts on who reads it.
 
 use super::*;
+use crate::model::printable::is_format;
 use crate::model::{Amount, Stack, Symbolized, TargetFacts};
-use crate::report::text::is_format;
 use unwind_tables::walk::End;
 use unwind_tables::walk::FoundBy;
 

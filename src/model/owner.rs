@@ -5,10 +5,8 @@
 //! own that checks for failure. None of that says whose memory it is.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use super::text::Printable;
-use crate::model::{FrameRef, InlinedFrame, NameStyle, Place, Report, StackRef};
+use super::{FrameRef, InlinedFrame, Place, StackRef};
 
 /// What file names of libraries begin with that allocate for others.
 const LIBRARIES: [&str; 15] = [
@@ -114,34 +112,6 @@ pub(crate) fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
     stack.frames().enumerate().find_map(own).or_else(innermost)
 }
 
-/// A site's title: the responsible function with its parameters; printable.
-pub(crate) fn title(stack: StackRef<'_>, names: NameStyle) -> String {
-    match owner(stack) {
-        Some(owner) => Printable(&shortened(&names.show(&owner.function), MAX_TITLE)).to_string(),
-        None => format!("[no stack: {}]", stack.end.name()),
-    }
-}
-
-/// ` [pid]` behind a title, among several processes.
-pub(super) fn process_mark(stack: StackRef<'_>, report: &Report) -> String {
-    match report.targets.len() {
-        0 | 1 => String::new(),
-        _ => format!(" [{}]", stack.pid),
-    }
-}
-
-/// A title for tables: the function without its parameters, its source line if that is known, and, among several
-/// processes, the process.
-pub(crate) fn short_title(stack: StackRef<'_>, report: &Report) -> String {
-    let process = process_mark(stack, report);
-    let Some(owner) = owner(stack) else {
-        return format!("{}{process}", title(stack, report.names));
-    };
-    let name = report.names.show(&owner.function);
-    let name = shortened(without_parameters(&name), MAX_TITLE);
-    format!("{}{process}{}", Printable(&name), Source(&owner))
-}
-
 /// The functions of a stack from the responsible one outwards, inlined ones too; not printable yet.
 pub(crate) fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>> {
     let (first, inlined) = owner(stack).map_or((0, 0), |owner| owner.at);
@@ -154,51 +124,8 @@ pub(crate) fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>>
     functions.skip(inlined)
 }
 
-/// Characters of a title: names of templates have no end.
-const MAX_TITLE: usize = 300;
-
-/// ` file:line` of the responsible function, without the file's directory.
-struct Source<'a>(&'a Owner<'a>);
-
-impl fmt::Display for Source<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let frame = self.0.frame;
-        let (file, line) = match frame.inlined().nth(self.0.at.1) {
-            Some(inlined) => (inlined.file, inlined.line),
-            None => (frame.file(), frame.line()),
-        };
-        let (Some(file), Some(line)) = (file, line) else {
-            return Ok(());
-        };
-        let base = file.rsplit('/').next().unwrap_or(file);
-        write!(f, " {}:{line}", Printable(base))
-    }
-}
-
-/// A demangled function without the list of its parameters and what follows that.
-fn without_parameters(name: &str) -> &str {
-    let Some(end) = name.rfind(')') else {
-        return name;
-    };
-    let mut depth = 0_usize;
-    let opening = name[..=end].char_indices().rev().find(|&(_, character)| {
-        match character {
-            ')' => depth += 1,
-            '(' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        depth == 0
-    });
-    let function = opening.map_or("", |(at, _)| &name[..at]);
-    // `(anonymous namespace)` has nothing before it or a path, `operator()` is no function without its parentheses.
-    match function.ends_with("operator") || function.is_empty() || function.ends_with("::") {
-        true => name,
-        false => function,
-    }
-}
-
 /// True for a frame without a name in a runtime's or an allocator's library.
-pub(super) fn is_nameless_runtime(frame: FrameRef<'_>) -> bool {
+pub(crate) fn is_nameless_runtime(frame: FrameRef<'_>) -> bool {
     frame.symbol().is_none() && frame.inlined().len() == 0 && is_in_library(frame)
 }
 
@@ -249,7 +176,7 @@ fn own_function(frame: FrameRef<'_>) -> Option<(Cow<'_, str>, usize)> {
 
 /// True for an inlined function that passes an allocation on. Debug information can name such functions without their namespace,
 /// and then says in which file they are.
-pub(super) fn is_inlined_plumbing(function: InlinedFrame<&str>) -> bool {
+pub(crate) fn is_inlined_plumbing(function: InlinedFrame<&str>) -> bool {
     function.symbol.is_some_and(is_plumbing) || is_standard_source(function.file)
 }
 
@@ -259,14 +186,6 @@ fn is_standard_source(file: Option<&str>) -> bool {
         file.contains("/include/c++/") || file.starts_with("/rustc/") && file.contains("/library/")
     };
     file.is_some_and(is_standard)
-}
-
-/// The name, without what is beyond `most` characters of it: those of templates have no end.
-pub(crate) fn shortened(name: &str, most: usize) -> Cow<'_, str> {
-    match name.char_indices().nth(most) {
-        None => name.into(),
-        Some((end, _)) => format!("{}…", &name[..end]).into(),
-    }
 }
 
 /// Whether a function passes an allocation on, and says nothing of who wanted it.
@@ -400,38 +319,5 @@ mod tests {
             let found = found.as_ref().map(|found| (&*found.function, found.at.0));
             assert_eq!(found, expected);
         }
-    }
-
-    /// Parameters are left out of tables; parentheses that are part of a name are not.
-    #[test]
-    fn short_names() {
-        for (name, expected) in [
-            ("main", "main"),
-            ("Auditor::make(char const*)", "Auditor::make"),
-            ("Auditor::get(int) const", "Auditor::get"),
-            ("f(void (*)(int))", "f"),
-            ("Box<void (int)>::put(int)", "Box<void (int)>::put"),
-            ("(anonymous namespace)::fill(int)", "(anonymous namespace)::fill"),
-            ("(anonymous namespace)", "(anonymous namespace)"),
-            ("app::(anonymous namespace)", "app::(anonymous namespace)"),
-            ("Call::operator()(int) const", "Call::operator()"),
-            ("Call::operator()", "Call::operator()"),
-            (
-                "main::{lambda(int)#1}::operator()(int) const",
-                "main::{lambda(int)#1}::operator()",
-            ),
-            (")", ")"),
-            ("a)b(", "a)b("),
-            ("", ""),
-        ] {
-            assert_eq!(without_parameters(name), expected);
-        }
-    }
-
-    /// Names of templates have no end.
-    #[test]
-    fn long_names() {
-        assert_eq!(shortened("Cache", 5), "Cache");
-        assert_eq!(shortened("Caché2", 5), "Caché…");
     }
 }

@@ -1,0 +1,165 @@
+//! Leads from the numbers of one dictionary to those of another, which gets the entries that are asked for.
+
+use std::sync::Arc;
+
+use super::{Dictionary, Frame, FrameId, ModuleId, NamesId, Path, PathId, Text, TextId};
+
+/// The numbers that entries of one dictionary have in another, as far as they were asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Renumbering {
+    texts: Vec<Option<TextId>>,
+    modules: Vec<Option<ModuleId>>,
+    names: Vec<Option<NamesId>>,
+    frames: Vec<Option<FrameId>>,
+    paths: Vec<Option<PathId>>,
+}
+
+/// The way of entries from one dictionary into another.
+pub struct Import<'a> {
+    from: &'a Dictionary,
+    /// `None` where both are the same.
+    into: Option<&'a mut Dictionary>,
+    known: Renumbering,
+    rename: &'a dyn Fn(&Text) -> Option<Arc<str>>,
+}
+
+/// A place of `known` for each of so many entries.
+fn entry<T: Copy>(known: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
+    if known.len() <= index {
+        known.resize(index + 1, None);
+    }
+    &mut known[index]
+}
+
+impl<'a> Import<'a> {
+    /// From one dictionary into another, where `known` numbers have been asked for before. Texts that `rename` makes others
+    /// of are imported as these.
+    pub fn new(
+        from: &'a Dictionary,
+        into: &'a mut Dictionary,
+        known: Renumbering,
+        rename: &'a dyn Fn(&Text) -> Option<Arc<str>>,
+    ) -> Self {
+        Self {
+            from,
+            into: Some(into),
+            known,
+            rename,
+        }
+    }
+
+    /// Into a dictionary that can be the same.
+    pub fn merge(from: &'a Arc<Dictionary>, into: &'a mut Arc<Dictionary>) -> Self {
+        if into.texts.is_empty() {
+            *into = Arc::clone(from);
+        }
+        let is_same = Arc::ptr_eq(from, into);
+        Self {
+            from,
+            into: (!is_same).then(|| Arc::make_mut(into)),
+            known: Renumbering::default(),
+            rename: &|_| None,
+        }
+    }
+
+    /// The numbers that were asked for.
+    pub fn into_known(self) -> Renumbering {
+        self.known
+    }
+
+    /// The number of a text.
+    pub fn text(&mut self, text: TextId) -> TextId {
+        let Some(into) = &mut self.into else {
+            return text;
+        };
+        *entry(&mut self.known.texts, text.index()).get_or_insert_with(|| {
+            let text = &self.from.texts[text.index()];
+            let index = match ((self.rename)(text), into.texts.get_index_of(text)) {
+                (None, Some(known)) => known,
+                (None, None) => into.texts.insert_full(text.clone()).0,
+                (Some(renamed), _) => {
+                    let kind = text.kind;
+                    into.texts.insert_full(Text { kind, text: renamed }).0
+                }
+            };
+            TextId::new(index)
+        })
+    }
+
+    /// The number of a module.
+    pub fn module(&mut self, module: ModuleId) -> ModuleId {
+        let index = module.index();
+        if let Some(known) = *entry(&mut self.known.modules, index) {
+            return known;
+        }
+        let from = self.from;
+        let entry_there = from.modules[index].map(|_, &text| self.text(text));
+        let Some(into) = &mut self.into else {
+            return module;
+        };
+        let number = ModuleId::new(into.modules.insert_full(entry_there).0);
+        self.known.modules[index] = Some(number);
+        number
+    }
+
+    fn names(&mut self, names: NamesId) -> NamesId {
+        let index = names.index();
+        if let Some(known) = *entry(&mut self.known.names, index) {
+            return known;
+        }
+        let from = self.from;
+        let entry_there = from.names[index].map(|_, &text| self.text(text));
+        let Some(into) = &mut self.into else {
+            return names;
+        };
+        let number = NamesId::new(into.names.insert_full(entry_there).0);
+        self.known.names[index] = Some(number);
+        number
+    }
+
+    fn frame(&mut self, frame: FrameId) -> FrameId {
+        let index = frame.index();
+        if let Some(known) = *entry(&mut self.known.frames, index) {
+            return known;
+        }
+        let entry_here = self.from.frames[index];
+        let entry_there = Frame {
+            at: entry_here.at.map(|module| self.module(module)),
+            names: self.names(entry_here.names),
+            ..entry_here
+        };
+        let Some(into) = &mut self.into else {
+            return frame;
+        };
+        let number = into.add_frame(entry_there);
+        self.known.frames[index] = Some(number);
+        number
+    }
+
+    /// The number of a path.
+    pub fn path(&mut self, path: PathId) -> PathId {
+        if self.into.is_none() {
+            return path;
+        }
+        // Without recursion: a path can be longer than a stack of ours is deep.
+        let mut new = Vec::new();
+        let mut caller = None;
+        let mut next = Some(path);
+        while let Some(path) = next {
+            caller = *entry(&mut self.known.paths, path.index());
+            if caller.is_some() {
+                break;
+            }
+            new.push(path);
+            next = self.from.path(path).caller;
+        }
+        for path in new.into_iter().rev() {
+            let frame = self.frame(self.from.path(path).frame);
+            if let Some(into) = &mut self.into {
+                caller = Some(into.add_path(Path { frame, caller }));
+            }
+            self.known.paths[path.index()] = caller;
+        }
+        caller.unwrap_or(path)
+    }
+}
