@@ -361,7 +361,7 @@ fn check_trend(recording: &Path, counts: &Counts, took: Duration) {
 #[test]
 fn soak() {
     let plan = Plan::of_environment();
-    let recording = directory(&format!("endurance-soak-{}", plan.time.as_secs())).join("soak.memleak");
+    let recording = directory(&format!("soak-{}", plan.time.as_secs())).join("soak.memleak");
     let mut soak = Soak::start(plan, &recording);
     soak.run();
     let took = soak.began.elapsed();

@@ -1,0 +1,14 @@
+//! What holds for a long time and under rough treatment: whatever is done to memleak, the programs that it traces end as they
+//! do without it; and a soak, in which it watches a slow leak in heavy churn. Needs root, and the programs.
+//!
+//! `make test` runs the short form of both, `make chaos` and `make soak` the long ones.
+
+#![allow(unreachable_pub, reason = "a test has no outside")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod chaos;
+mod soak;
+
+const ROOT: common::program::Root = common::program::Root::Any;

@@ -1,0 +1,13 @@
+//! Checks without root and without tracing: C of the kernel side, compiled for the host, takes the steps of its
+//! reference, and names of code are those that independent readers find.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod nesting;
+mod sampling;
+mod symbolize;
+mod walk;
+mod young_blocks;
+
+const ROOT: common::program::Root = common::program::Root::Named;
