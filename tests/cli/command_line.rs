@@ -375,7 +375,7 @@ fn readable_copy() -> (PathBuf, PathBuf) {
 fn no_allocator() {
     require_root();
     let directory = directory("command_line-no_allocator");
-    let path = compile(&directory, "plain.c", &["-O2", "-static", "-s"]);
+    let path = compile(&directory, "amounts/plain.c", &["-O2", "-static", "-s"]);
     let mut program = Program::start(&path, &[]);
     program.expect("ready");
     let output = memleak(&["-p", &program.pid().to_string()]);

@@ -153,7 +153,7 @@ fn nobody_listens() {
 #[test]
 fn nobody_listens_to_a_trace() {
     let directory = directory("conventions-nobody_listens");
-    let program = Program::start(&compile(&directory, "plain.c", &["-O2"]), &[]);
+    let program = Program::start(&compile(&directory, "amounts/plain.c", &["-O2"]), &[]);
     program.expect("ready");
     let (mut child, _messages) = tracing(&["-p", &program.pid().to_string(), "86400"]);
     drop(child.stdout.take());
@@ -263,7 +263,7 @@ fn settings() {
 fn quiet_and_verbose() {
     require_root();
     let directory = directory("conventions-quiet");
-    let program = compile(&directory, "plain.c", &["-O2"]);
+    let program = compile(&directory, "amounts/plain.c", &["-O2"]);
     let said = |flags: &[&str]| {
         let output = command()
             .args(flags)

@@ -7,7 +7,7 @@ use crate::common::terminal::{Session, Terminal};
 
 /// A program that holds blocks, and waits.
 fn program(test: &str) -> Program {
-    let program = Program::start(&compile(&directory(test), "plain.c", &["-O2"]), &["1000"]);
+    let program = Program::start(&compile(&directory(test), "amounts/plain.c", &["-O2"]), &["1000"]);
     program.expect("ready");
     program.await_reading();
     program

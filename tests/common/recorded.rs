@@ -90,7 +90,7 @@ fn compile_program(program: &Path, flags: &[&str]) {
             "-Wall",
             "-Wextra",
             "-Werror",
-            "tests/programs/recorded_stack.c",
+            "tests/programs/stacks/recorded_stack.c",
             "-o",
         ])
         .arg(program)

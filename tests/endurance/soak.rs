@@ -135,14 +135,18 @@ impl Soak {
     fn start(plan: Plan, recording: &Path) -> Self {
         let directory = recording.parent().expect("it is in a directory");
         let library = directory.join("fleeting.so");
-        compile_as(&library, "fleeting_library.c", &["-O2", "-shared", "-fPIC"]);
+        compile_as(
+            &library,
+            "mappings/fleeting_library.c",
+            &["-O2", "-shared", "-fPIC"],
+        );
         let flags = [
             "-O2",
             "-fomit-frame-pointer",
             "-fno-optimize-sibling-calls",
             "-pthread",
         ];
-        let path = compile(directory, "soak.c", &flags);
+        let path = compile(directory, "amounts/soak.c", &flags);
         let library = library.to_str().expect("UTF-8");
         let mut program = Program::start(&path, &[library, &plan.load.to_string()]);
         program.expect("ready");

@@ -77,7 +77,7 @@ fn check_preamble(lines: &[String], command: &str) {
 #[test]
 fn exactly_30000() {
     require_root();
-    let program = &compile(&directory("bcc"), "acceptance.c", &["-O2"]);
+    let program = &compile(&directory("bcc"), "amounts/acceptance.c", &["-O2"]);
     let cases = [("stays", "bcc"), ("exits", "bcc")];
     for kind in KINDS {
         // They wait most of the time.
@@ -108,7 +108,7 @@ for *_, time, message in calls:
 #[test]
 fn calls_are_told() {
     require_root();
-    let program = compile(&directory("bcc-told"), "acceptance.c", &["-O2"]);
+    let program = compile(&directory("bcc-told"), "amounts/acceptance.c", &["-O2"]);
     let command = format!("{} realloc 30000 exits", program.display());
     let output = filtered(
         env!("CARGO_BIN_EXE_memleak"),
@@ -140,7 +140,7 @@ fn output_of(format: &str) -> String {
         "-fno-optimize-sibling-calls",
         "-pthread",
     ];
-    let path = compile(&directory(&format!("bcc-{format}")), "calls.c", &flags);
+    let path = compile(&directory(&format!("bcc-{format}")), "allocators/calls.c", &flags);
     let mut program = Program::start(&path, &[]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &["--format", format, "-o", "0", "-T", "100", "-a"]);
@@ -244,7 +244,7 @@ awk '/0x/ { frames++; if (frames > most) most = frames } /allocations from stack
 fn reports_are_kept() {
     require_root();
     let directory = directory("bcc-kept");
-    let path = compile(&directory, "calls.c", &["-O2", "-pthread"]);
+    let path = compile(&directory, "allocators/calls.c", &["-O2", "-pthread"]);
     let mut program = Program::start(&path, &[]);
     program.expect("ready");
     let script = Command::new("sh")

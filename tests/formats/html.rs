@@ -183,7 +183,7 @@ impl Traced {
         let directory = directory("html-live");
         let path = compile(
             &directory,
-            "snapshots.c",
+            "amounts/snapshots.c",
             &["-O2", "-g", "-fno-optimize-sibling-calls", "-pthread"],
         );
         let mut program = Program::start(&path, &["3000", "1"]);

@@ -78,7 +78,7 @@ fn check_reports(reports: &[Report]) {
 fn check_load(preload: Option<(&str, &str)>, way: &str) {
     let path = build(
         &format!("load-{}-{way}", preload.map_or("glibc", |(_, name)| name)),
-        "load_threads.cpp",
+        "load/load_threads.cpp",
     );
     let count = rounds().to_string();
     let mut program = start(&path, &[way, &THREADS.to_string(), &count], preload);
@@ -149,7 +149,7 @@ fn thirty_threads_with_mimalloc() {
 /// by the program of what is not known.
 #[test]
 fn threads_that_end() {
-    let path = build("ends", "load_threads.cpp");
+    let path = build("ends", "load/load_threads.cpp");
     let mut program = start(&path, &["malloc", "4", "1000"], None);
     let memleak = Memleak::attach(program.pid(), &[]);
     program.step("done");
@@ -166,7 +166,7 @@ fn threads_that_end() {
 /// A process that is killed under load: what it held is at most what its threads could hold.
 #[test]
 fn killed_under_load() {
-    let path = build("killed", "load_threads.cpp");
+    let path = build("killed", "load/load_threads.cpp");
     let mut program = start(&path, &["new", &THREADS.to_string(), "100000000"], None);
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
     program.tell("");
@@ -191,7 +191,7 @@ fn killed_under_load() {
 /// passed to free a second time at their end.
 #[test]
 fn rough_treatment() {
-    let path = build("rough", "rough.c");
+    let path = build("rough", "load/rough.c");
     for attach in ways() {
         let mut program = start(&path, &["400"], None);
         let memleak = Memleak::attach_reporting(program.pid(), &["--attach", attach], &["0.1"]);
@@ -272,7 +272,7 @@ fn attach_and_detach() {
     const LIVE: u64 = 2;
     // Times are measured.
     let _alone = alone();
-    let path = build("tight", "tight.c");
+    let path = build("tight", "load/tight.c");
     let mut program = Program::start(&path, &[&LIVE.to_string()]);
     let code = Code::of(program.pid(), &program.line());
     let untouched = code.read();

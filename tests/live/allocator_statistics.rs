@@ -30,7 +30,7 @@ fn check_agree(name: &str, ours: u64, own: u64) {
 fn check_program(name: &str, preload: Option<(&str, &str)>) {
     let path = compile(
         &directory(&format!("allocator_statistics-{name}")),
-        "own_word.c",
+        "allocators/own_word.c",
         &["-O2"],
     );
     let mut command = Command::new(path);

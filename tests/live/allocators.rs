@@ -156,7 +156,7 @@ fn packaged(library: &str, package: &str) {
 /// The functions of C, in the C library and in each allocator that takes its place.
 #[test]
 fn functions_of_c() {
-    let path = compile(&directory("allocators-c"), "allocator.c", &RELEASE);
+    let path = compile(&directory("allocators-c"), "allocators/allocator.c", &RELEASE);
     check_rows("glibc", &trace(&path, None, &[]), C);
     for (library, package) in preloaded() {
         packaged(library, package);
@@ -176,7 +176,7 @@ fn functions_of_c_in_other_linkage() {
             .args(flags)
             .arg("-o")
             .arg(&output)
-            .arg(source("allocator.c"));
+            .arg(source("allocators/allocator.c"));
         run_tool(&mut command);
         output
     };
@@ -185,7 +185,7 @@ fn functions_of_c_in_other_linkage() {
         musl("musl-static", &["-static"]),
         compile_as(
             &directory.join("static"),
-            "allocator.c",
+            "allocators/allocator.c",
             &["-O2", "-fno-optimize-sibling-calls", "-static"],
         ),
     ];
@@ -203,7 +203,7 @@ fn a_program_that_never_frees() {
     command
         .args(["-O2", "-fno-optimize-sibling-calls", "-static", "-o"])
         .arg(&path)
-        .arg(source("plain.c"));
+        .arg(source("amounts/plain.c"));
     run_tool(&mut command);
     let symbols = Command::new("nm").arg(&path).output().expect("nm (binutils)");
     let symbols = String::from_utf8(symbols.stdout).expect("text");
@@ -237,7 +237,7 @@ fn a_program_that_never_frees() {
 /// Each form of `operator new` and `operator delete`: where it leads to malloc, and where it is the allocator's own.
 #[test]
 fn operators_of_cxx() {
-    let path = compile(&directory("allocators-cxx"), "allocator.cpp", &RELEASE);
+    let path = compile(&directory("allocators-cxx"), "allocators/allocator.cpp", &RELEASE);
     check_rows("glibc", &trace(&path, None, &[]), CXX);
     // Most of the time is waiting for the kernel to change code.
     let check = |library: &str, package: &str| {
@@ -258,7 +258,11 @@ fn operators_of_cxx() {
 /// attached to and detached from meanwhile; and what it does afterwards is counted exactly.
 #[test]
 fn operators_that_throw_under_load() {
-    let path = compile(&directory("allocators-throw"), "allocator.cpp", &RELEASE);
+    let path = compile(
+        &directory("allocators-throw"),
+        "allocators/allocator.cpp",
+        &RELEASE,
+    );
     let check = |library: &str| {
         let mut program = start(&path, &["3000"], Some(library));
         program.tell("");
@@ -303,7 +307,7 @@ fn operators_that_throw_under_load() {
 fn functions_of_jemalloc() {
     packaged("libjemalloc.so", "libjemalloc-dev");
     let directory = directory("allocators-jemalloc");
-    let linked = compile(&directory, "jemalloc.c", &["-O2", "-ljemalloc"]);
+    let linked = compile(&directory, "allocators/jemalloc.c", &["-O2", "-ljemalloc"]);
     check_rows("linked", &trace(&linked, None, &[]), JEMALLOC);
 
     let archive = prefixed_archive(&directory, "je_");
@@ -316,7 +320,7 @@ fn functions_of_jemalloc() {
         "-lm",
         "-pthread",
     ];
-    let global = compile_as(&directory.join("static"), "jemalloc.c", &flags);
+    let global = compile_as(&directory.join("static"), "allocators/jemalloc.c", &flags);
     check_rows("static", &trace(&global, None, &[]), JEMALLOC);
 
     let local = directory.join("local");
@@ -374,7 +378,7 @@ fn functions_of_the_collector() {
     packaged("libgc.so", "libgc-dev");
     let path = compile(
         &directory("allocators-collector"),
-        "collector.c",
+        "allocators/collector.c",
         &["-O2", "-lgc"],
     );
     let mut program = start(&path, &[], None);
@@ -411,7 +415,7 @@ fn functions_of_rust() {
         } else {
             ["-C", "opt-level=3"]
         });
-        run_tool(command.arg(source("allocator.rs")));
+        run_tool(command.arg(source("allocators/allocator.rs")));
         let mut program = Program::start(&output, &[]);
         program.expect("warm");
         program.step("ready");
@@ -459,7 +463,7 @@ fn functions_of_rust() {
 /// Functions that nobody knows, described by the user, in the one object that is to be looked at.
 #[test]
 fn functions_that_are_given() {
-    let path = compile(&directory("allocators-given"), "pool.c", &RELEASE);
+    let path = compile(&directory("allocators-given"), "allocators/pool.c", &RELEASE);
     let given = [
         "--alloc",
         "pool_get:alloc(size=0)",
@@ -492,7 +496,7 @@ fn functions_with_a_prefix() {
         "-Dpool_put=zz_free",
     ];
     let flags = [&RELEASE[..], &renamed].concat();
-    let path = compile(&directory("allocators-prefix"), "pool.c", &flags);
+    let path = compile(&directory("allocators-prefix"), "allocators/pool.c", &flags);
     let rows: &[Row] = &[
         ("get_kept", 1001),
         ("get_freed", 1002),
@@ -508,7 +512,7 @@ fn functions_with_a_prefix() {
 /// What is asked for and is not there is one error that says what is there, or what to do.
 #[test]
 fn what_is_not_there() {
-    let path = compile(&directory("allocators-missing"), "pool.c", &RELEASE);
+    let path = compile(&directory("allocators-missing"), "allocators/pool.c", &RELEASE);
     let program = start(&path, &[], None);
     for (flags, told) in [
         (["-O", "libnothing.so"], "libc.so.6"),

@@ -12,7 +12,7 @@ const BLOCK_BYTES: u64 = 24;
 #[test]
 fn millions_of_blocks() {
     let blocks: u64 = load(1_500_000, 20_000_000);
-    let path = compile(&directory("capacity-many"), "many_blocks.c", &["-O2"]);
+    let path = compile(&directory("capacity-many"), "amounts/many_blocks.c", &["-O2"]);
     let mut program = Program::start(&path, &[&blocks.to_string()]);
     program.expect("ready");
     let memleak = Memleak::attach_reporting(
@@ -68,7 +68,7 @@ fn blocks_that_move_are_accounted_for_once() {
     let rounds: u64 = load(40_000, 1_000_000);
     let path = compile(
         &directory("capacity-exchange"),
-        "exchange.c",
+        "load/exchange.c",
         &["-O2", "-pthread"],
     );
     let arguments = [THREADS, rounds, CELLS].map(|number| number.to_string());
@@ -104,7 +104,7 @@ fn blocks_that_move_are_accounted_for_once() {
 #[test]
 fn what_does_not_fit_is_lost_by_stack() {
     const ROOM: u64 = 1000;
-    let path = compile(&directory("capacity-full"), "many_blocks.c", &["-O2"]);
+    let path = compile(&directory("capacity-full"), "amounts/many_blocks.c", &["-O2"]);
     let mut program = Program::start(&path, &["50000"]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &["--max-blocks", &ROOM.to_string()]);
@@ -131,7 +131,7 @@ fn what_does_not_fit_is_lost_by_stack() {
 #[test]
 fn thousands_of_stacks() {
     const BITS: usize = 13;
-    let path = compile(&directory("capacity-stacks"), "paths.c", &["-O2"]);
+    let path = compile(&directory("capacity-stacks"), "stacks/paths.c", &["-O2"]);
     let mut program = Program::start(&path, &[&BITS.to_string()]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &[]);
@@ -167,7 +167,7 @@ fn thousands_of_stacks() {
 #[test]
 fn calls_beyond_the_queue_are_counted() {
     const BLOCKS: u64 = 150_000;
-    let path = compile(&directory("capacity-calls"), "many_blocks.c", &["-O2"]);
+    let path = compile(&directory("capacity-calls"), "amounts/many_blocks.c", &["-O2"]);
     let mut program = Program::start(&path, &[&BLOCKS.to_string()]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &["--format", "json", "--trace"]);

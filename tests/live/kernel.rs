@@ -82,7 +82,11 @@ fn check(report: &Report) {
 }
 
 fn kernel_user(test: &str) -> Program {
-    let path = compile(&directory(&format!("kernel-{test}")), "kernel_user.c", &["-O1"]);
+    let path = compile(
+        &directory(&format!("kernel-{test}")),
+        "kernel/kernel_user.c",
+        &["-O1"],
+    );
     Program::start(&path, &[])
 }
 

@@ -36,7 +36,7 @@ fn trace(test: &str, source: &str, arguments: &[&str], memleak_flags: &[&str]) -
 /// A trace ends by itself after its time, with a report, whatever the interval; the program goes on.
 #[test]
 fn duration() {
-    let path = compile(&directory("leaks-duration"), "plain.c", &RELEASE);
+    let path = compile(&directory("leaks-duration"), "amounts/plain.c", &RELEASE);
     let mut program = Program::start(&path, &["1"]);
     program.expect("ready");
     let memleak = Memleak::attach_reporting(program.pid(), &["--duration", "1500ms"], &["1m"]);
@@ -153,7 +153,7 @@ const FREEING: &[&str] = &[
 
 #[track_caller]
 fn check_calls(test: &str, memleak_flags: &[&str]) {
-    let report = trace(test, "calls.c", &[], memleak_flags);
+    let report = trace(test, "allocators/calls.c", &[], memleak_flags);
     check_rows(&report, CALLS);
     for site in FAILING.iter().chain(FREEING) {
         assert!(report.through(site).is_empty(), "{site}:\n{report}");
@@ -176,7 +176,11 @@ fn every_function() {
 #[test]
 fn every_format() {
     let directory = directory("leaks-formats");
-    let path = compile(&directory, "calls.c", &[&RELEASE[..], &["-g"]].concat());
+    let path = compile(
+        &directory,
+        "allocators/calls.c",
+        &[&RELEASE[..], &["-g"]].concat(),
+    );
     let mut program = Program::start(&path, &[]);
     program.expect("ready");
     let files = [
@@ -286,7 +290,7 @@ const NEW: &[Row] = &[
 /// operator new in its forms is one record each; one that throws `bad_alloc` leaves nothing, and is caught.
 #[test]
 fn operator_new() {
-    let report = trace("new", "operator_new.cpp", &[], &[]);
+    let report = trace("new", "allocators/operator_new.cpp", &[], &[]);
     let has = |site: &str| -> Vec<&Stack> {
         let named = |stack: &&Stack| stack.names().iter().any(|name| *name == format!("{site}()"));
         report.stacks.iter().filter(named).collect()
@@ -326,7 +330,7 @@ fn operator_new() {
 fn the_leaker_is_counted_to_the_block() {
     for attach in ways() {
         let directory = directory(&format!("leaks-leaker-{attach}"));
-        let path = compile(&directory, "leaker.cpp", &RELEASE);
+        let path = compile(&directory, "amounts/leaker.cpp", &RELEASE);
         let mut leaker = Program::start(&path, &["0", "50"]);
         let before = pause(&mut leaker);
         let memleak = Memleak::attach_reporting(leaker.pid(), &["--attach", attach], &["0.3"]);
@@ -366,7 +370,7 @@ fn check_churn(threads: u64, rounds: u64) {
     let arguments = [threads.to_string(), rounds.to_string()];
     let report = trace(
         &format!("churn-{threads}"),
-        "churn.c",
+        "load/churn.c",
         &[&arguments[0], &arguments[1]],
         &[],
     );
@@ -399,7 +403,12 @@ fn thirty_threads() {
 #[test]
 fn fork() {
     for attach in ways() {
-        let report = trace(&format!("fork-{attach}"), "fork.c", &[], &["--attach", attach]);
+        let report = trace(
+            &format!("fork-{attach}"),
+            "processes/fork.c",
+            &[],
+            &["--attach", attach],
+        );
         let all = Amount {
             bytes: 3200,
             blocks: 100,
@@ -418,7 +427,7 @@ fn fork() {
 /// When the target exits, memleak makes a last report, with names, and ends well.
 #[test]
 fn target_exits() {
-    let path = compile(&directory("leaks-exit"), "plain.c", &RELEASE);
+    let path = compile(&directory("leaks-exit"), "amounts/plain.c", &RELEASE);
     let mut program = Program::start(&path, &["20"]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &[]);
@@ -436,7 +445,7 @@ fn target_exits() {
 /// The same when it is killed.
 #[test]
 fn target_is_killed() {
-    let path = compile(&directory("leaks-killed"), "plain.c", &RELEASE);
+    let path = compile(&directory("leaks-killed"), "amounts/plain.c", &RELEASE);
     let mut program = Program::start(&path, &["20"]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &[]);
@@ -450,7 +459,7 @@ fn target_is_killed() {
 /// With room for 10 blocks, 90 of 100 are lost, and the report says so in blocks and bytes.
 #[test]
 fn block_table_full() {
-    let report = trace("blocks", "plain.c", &["100"], &["--max-blocks", "10"]);
+    let report = trace("blocks", "amounts/plain.c", &["100"], &["--max-blocks", "10"]);
     assert_eq!(report.events.allocations, 100, "{report}");
     assert_eq!(report.lost.blocks + report.allocated().blocks, 100, "{report}");
     assert_eq!(report.lost.bytes + report.allocated().bytes, 2400, "{report}");
@@ -470,7 +479,12 @@ fn block_table_full() {
 /// With room for one stack, the blocks of the other are counted without their frames, which the report says.
 #[test]
 fn stack_table_full() {
-    let report = trace("stacks", "plain.c", &["100"], &["--stack-storage-size", "1"]);
+    let report = trace(
+        "stacks",
+        "amounts/plain.c",
+        &["100"],
+        &["--stack-storage-size", "1"],
+    );
     assert_eq!(report.lost.blocks, 0, "{report}");
     let [whole, bare] = ["even", ""].map(|site| {
         let of = |stack: &&Stack| {
@@ -503,7 +517,7 @@ fn stack_table_full() {
 #[test]
 fn others_probe_every_process() {
     let directory = directory("leaks-others");
-    let path = compile(&directory, "plain.c", &["-O2", "-fomit-frame-pointer"]);
+    let path = compile(&directory, "amounts/plain.c", &["-O2", "-fomit-frame-pointer"]);
     let start = || {
         let program = Program::start(&path, &["50"]);
         program.expect("ready");

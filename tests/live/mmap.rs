@@ -97,7 +97,11 @@ const FAILED_CALLS: u64 = 6;
 
 #[track_caller]
 fn trace(test: &str, flags: &[&str]) -> Report {
-    let path = compile(&directory(&format!("mmap-{test}")), "mappings.c", &RELEASE);
+    let path = compile(
+        &directory(&format!("mmap-{test}")),
+        "mappings/mappings.c",
+        &RELEASE,
+    );
     let mut program = Program::start(&path, &[]);
     program.expect("ready");
     let flags: Vec<_> = ["--mmap"].iter().chain(flags).copied().collect();
@@ -190,7 +194,11 @@ fn children_have_mappings_of_their_own() {
     if lacks(Feature::Tracefs) {
         return;
     }
-    let path = compile(&directory("mmap-children"), "mapping_children.c", &RELEASE);
+    let path = compile(
+        &directory("mmap-children"),
+        "mappings/mapping_children.c",
+        &RELEASE,
+    );
     let mut program = Program::start(&path, &[]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &["--mmap", "--follow-fork"]);
@@ -372,7 +380,7 @@ impl Told {
 /// word; only calls that have failed leave doubt.
 #[test]
 fn each_call_does_what_the_kernel_does() {
-    let path = compile(&directory("mmap-told"), "random_mappings.c", &RELEASE);
+    let path = compile(&directory("mmap-told"), "mappings/random_mappings.c", &RELEASE);
     for seed in 1..=8_u64 {
         let output = Command::new(&path)
             .args([&seed.to_string(), "4000", "1", "told"])
@@ -465,7 +473,7 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
 #[test]
 fn random_calls_leave_what_the_kernel_says() {
     crate::common::program::require_root();
-    let path = compile(&directory("mmap-random"), "random_mappings.c", &RELEASE);
+    let path = compile(&directory("mmap-random"), "mappings/random_mappings.c", &RELEASE);
     for seed in 1..=4 {
         follow_random_calls(&path, seed, 100, 100, "own");
     }
@@ -475,7 +483,11 @@ fn random_calls_leave_what_the_kernel_says() {
 #[test]
 fn calls_that_cross_leave_what_the_kernel_says() {
     crate::common::program::require_root();
-    let path = compile(&directory("mmap-crossing"), "random_mappings.c", &RELEASE);
+    let path = compile(
+        &directory("mmap-crossing"),
+        "mappings/random_mappings.c",
+        &RELEASE,
+    );
     for seed in 1..=4 {
         follow_random_calls(&path, seed, 100, 100, "shared");
     }
@@ -488,7 +500,7 @@ fn calls_that_were_not_seen_are_counted() {
     if lacks(Feature::Tracefs) {
         return;
     }
-    let path = compile(&directory("mmap-queue"), "random_mappings.c", &RELEASE);
+    let path = compile(&directory("mmap-queue"), "mappings/random_mappings.c", &RELEASE);
     let mut program = Program::start(&path, &["1", "60000", "1", "own"]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &["--mmap"]);

@@ -22,7 +22,7 @@ impl Paced {
     fn start(test: &str) -> Self {
         let path = compile(
             &directory(&format!("overhead-{test}")),
-            "paced.c",
+            "amounts/paced.c",
             &["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"],
         );
         let program = Program::start(&path, &[]);

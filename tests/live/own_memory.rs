@@ -38,7 +38,7 @@ fn map_bytes(pid: u32) -> u64 {
 #[test]
 fn own_memory_is_bounded_and_true() {
     let directory = directory("own_memory");
-    let path = compile(&directory, "memory.c", &["-O2", "-pthread"]);
+    let path = compile(&directory, "amounts/memory.c", &["-O2", "-pthread"]);
     let file = directory.join("file");
     fs::write(&file, vec![1; 16 << 20]).expect("a new file");
     let mut program = Program::start(&path, &[file.to_str().expect("a path of ours")]);

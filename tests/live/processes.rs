@@ -61,7 +61,7 @@ fn await_report(memleak: &Memleak, wanted: impl Fn(&Report) -> bool) {
 #[test]
 fn several_targets() {
     for attach in ways() {
-        let path = build(&format!("several-{attach}"), "plain.c");
+        let path = build(&format!("several-{attach}"), "amounts/plain.c");
         let mut programs = ["10", "30", "50"].map(|blocks| start(&path, &[blocks]));
         let [first, second, third] = programs.each_ref().map(Program::pid);
         let others = [second, third].map(|pid| pid.to_string()).join(",");
@@ -93,7 +93,7 @@ fn several_targets() {
 /// The end of one of two processes ends nothing; the end of both ends the trace. What was held is told apart.
 #[test]
 fn one_target_ends_first() {
-    let path = build("ends", "plain.c");
+    let path = build("ends", "amounts/plain.c");
     let mut programs = ["10", "30"].map(|blocks| start(&path, &[blocks]));
     let [first, second] = programs.each_ref().map(Program::pid);
     let memleak = Memleak::attach(first, &["-p", &second.to_string()]);
@@ -130,8 +130,12 @@ impl Images {
         let directory = directory(&format!("processes-{test}"));
         let flags = |first: &'static str| [&RELEASE[..], &[first], more].concat();
         Self {
-            first: compile_as(&directory.join("first"), "images.c", &flags("-DFIRST")),
-            second: compile_as(&directory.join("second"), "images.c", &flags("-DSECOND")),
+            first: compile_as(&directory.join("first"), "processes/images.c", &flags("-DFIRST")),
+            second: compile_as(
+                &directory.join("second"),
+                "processes/images.c",
+                &flags("-DSECOND"),
+            ),
         }
     }
 
@@ -334,7 +338,7 @@ fn tables_make_room() {
 /// Without room for the C library's table, stacks end there and say so; the program's own table has its room.
 #[test]
 fn too_little_table_memory() {
-    let path = build("little", "plain.c");
+    let path = build("little", "amounts/plain.c");
     let mut program = start(&path, &["10"]);
     let memleak = Memleak::attach(program.pid(), &["--table-memory", "64K"]);
     program.step("done");
@@ -363,7 +367,7 @@ fn too_little_table_memory() {
 #[test]
 fn copies_share_a_table() {
     let directory = directory("processes-copies");
-    let path = compile(&directory, "plain.c", &RELEASE);
+    let path = compile(&directory, "amounts/plain.c", &RELEASE);
     let copy = directory.join("copy");
     copy_program(&path, &copy);
     let mut programs = [&path, &copy].map(|path| start(path, &["10"]));
@@ -394,7 +398,7 @@ fn copies_share_a_table() {
 fn threads_end_in_calls() {
     const THREADS: u64 = 20;
     for attach in ways() {
-        let path = build(&format!("threads-{attach}"), "dying_threads.c");
+        let path = build(&format!("threads-{attach}"), "processes/dying_threads.c");
         let mut program = start(&path, &[&THREADS.to_string()]);
         let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
         program.step("done");
@@ -421,7 +425,7 @@ fn threads_end_in_calls() {
 #[test]
 fn fork_followed() {
     for attach in ways() {
-        let path = build(&format!("fork-{attach}"), "fork.c");
+        let path = build(&format!("fork-{attach}"), "processes/fork.c");
         let mut program = start(&path, &[]);
         let memleak = Memleak::attach(program.pid(), &["--follow-fork", "--attach", attach]);
         program.step("done");
@@ -472,7 +476,7 @@ fn make_children(program: &mut Program, memleak: &Memleak, batches: usize, child
 /// though there are 63 and 100.
 #[test]
 fn many_short_children() {
-    let path = build("short", "children.c");
+    let path = build("short", "processes/children.c");
     let mut program = start(&path, &["40", "2", "alone"]);
     let flags = ["--follow-fork", "--max-blocks", "100"];
     let memleak = Memleak::attach_reporting(program.pid(), &flags, &["0.1"]);
@@ -496,7 +500,7 @@ fn many_short_children() {
 /// Two tracers of all processes at the same probes do not disturb one another, nor one that comes later.
 #[test]
 fn two_tracers() {
-    let path = build("tracers", "children.c");
+    let path = build("tracers", "processes/children.c");
     let mut program = start(&path, &["3", "7", "alone"]);
     let flags = ["--follow-fork"];
     let tracers = [1, 2].map(|_| Memleak::attach(program.pid(), &flags));
@@ -513,7 +517,7 @@ fn two_tracers() {
 /// More children at once than there are slots: those that have none are counted, the others are complete.
 #[test]
 fn too_many_children() {
-    let path = build("many", "children.c");
+    let path = build("many", "processes/children.c");
     let mut program = start(&path, &["100", "1", "together"]);
     let memleak = Memleak::attach(program.pid(), &["--follow-fork"]);
     program.step("done");
@@ -534,7 +538,7 @@ fn too_many_children() {
 fn vfork_followed() {
     const ROUNDS: u64 = 50;
     for attach in ways() {
-        let path = build(&format!("vfork-{attach}"), "spawn.c");
+        let path = build(&format!("vfork-{attach}"), "processes/spawn.c");
         let mut program = start(&path, &[&ROUNDS.to_string()]);
         let memleak = Memleak::attach(program.pid(), &["--follow-fork", "--attach", attach]);
         program.step("done");
@@ -566,7 +570,7 @@ fn vfork_followed() {
 #[test]
 fn vfork_not_followed() {
     for attach in ways() {
-        let path = build(&format!("unfollowed-{attach}"), "spawn.c");
+        let path = build(&format!("unfollowed-{attach}"), "processes/spawn.c");
         let mut program = start(&path, &["20"]);
         let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
         program.step("done");

@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 #[track_caller]
 fn trace(test: &str, flags: &[&str]) -> Memory {
     let directory = directory(&format!("resident_memory-{test}"));
-    let path = compile(&directory, "memory.c", &["-O2", "-pthread"]);
+    let path = compile(&directory, "amounts/memory.c", &["-O2", "-pthread"]);
     let file = directory.join("file");
     std::fs::write(&file, vec![1; 16 << 20]).expect("a new file");
     let mut program = Program::start(&path, &[file.to_str().expect("a path of ours")]);

@@ -80,7 +80,11 @@ fn is_within(estimate: &Estimate, truth: Amount) -> (bool, bool) {
 #[allow(clippy::print_stdout, reason = "what the test found")]
 fn check_estimates(test: &str, flags: &[&str]) {
     const RUNS: u32 = 20;
-    let path = compile(&directory(&format!("sampling-{test}")), "sizes.c", &RELEASE);
+    let path = compile(
+        &directory(&format!("sampling-{test}")),
+        "amounts/sizes.c",
+        &RELEASE,
+    );
     let truth: Amount = KEPT.into_iter().sum();
     let (mut hits, mut misses) = (0, 0);
     for _ in 0..RUNS {
@@ -128,7 +132,7 @@ fn estimates_by_calls() {
 /// exactly, so that nothing is left at the end, and no error.
 #[test]
 fn frees_take_away_what_was_added() {
-    let path = compile(&directory("sampling-frees"), "sizes.c", &RELEASE);
+    let path = compile(&directory("sampling-frees"), "amounts/sizes.c", &RELEASE);
     for flags in [["--sample-bytes", "2K"], ["--sample-rate", "7"]] {
         let Sampled { mixed, done } = trace(&path, &flags);
         if flags[0] == "--sample-bytes" {
@@ -148,7 +152,7 @@ fn frees_take_away_what_was_added() {
 /// One of one is all: exact, and said to be.
 #[test]
 fn one_of_one_is_exact() {
-    let path = compile(&directory("sampling-one"), "sizes.c", &RELEASE);
+    let path = compile(&directory("sampling-one"), "amounts/sizes.c", &RELEASE);
     let Sampled { mixed, done } = trace(&path, &["-s", "1"]);
     assert!(mixed.sampling.is_none());
     for (kind, truth) in KINDS.into_iter().zip(KEPT) {
@@ -168,7 +172,7 @@ fn one_of_one_is_exact() {
 fn check_limits(test: &str, flags: &[&str]) {
     let path = compile(
         &directory(&format!("sampling-limits-{test}")),
-        "limits.c",
+        "amounts/limits.c",
         &RELEASE,
     );
     let mut program = Program::start(&path, &[]);

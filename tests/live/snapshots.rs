@@ -31,7 +31,7 @@ fn program(test: &str) -> PathBuf {
     let directory = directory(&format!("snapshots-{test}"));
     compile(
         &directory,
-        "snapshots.c",
+        "amounts/snapshots.c",
         &["-O2", "-fno-optimize-sibling-calls", "-pthread"],
     )
 }

@@ -57,7 +57,7 @@ fn memleak_is_killed() {
     // Other tests' probes are in the C library of every process.
     let _alone = alone();
     for attach in ["session", "multi", "perf"] {
-        let mut program = start(&format!("killed-{attach}"), "plain.c", &["50"]);
+        let mut program = start(&format!("killed-{attach}"), "amounts/plain.c", &["50"]);
         assert_eq!(changed_code(program.pid()), Vec::<u64>::new(), "before");
         let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
         let probed = changed_code(program.pid()).len();
@@ -77,7 +77,11 @@ fn memleak_is_killed() {
 #[test]
 fn attached_to_a_busy_program() {
     const THREADS: u64 = 4;
-    let mut program = start("busy", "many_threads.c", &[&THREADS.to_string(), "1000000000"]);
+    let mut program = start(
+        "busy",
+        "load/many_threads.c",
+        &[&THREADS.to_string(), "1000000000"],
+    );
     program.tell("");
     for _ in 0..5 {
         let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.1"]);
@@ -99,7 +103,7 @@ fn attached_to_a_busy_program() {
 #[test]
 fn longjmp_out_of_the_allocator() {
     for attach in ["session", "multi", "perf"] {
-        let mut program = start(&format!("longjmp-{attach}"), "longjmp.c", &[]);
+        let mut program = start(&format!("longjmp-{attach}"), "stacks/longjmp.c", &[]);
         let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
         program.step("done");
         let report = memleak.finish();

@@ -22,7 +22,7 @@ const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-siblin
 const GARBAGE: [&str; 3] = ["noise", "memleak: ", "\u{1b}"];
 
 fn growing(test: &str) -> PathBuf {
-    compile(&directory(test), "growing.cpp", &RELEASE)
+    compile(&directory(test), "amounts/growing.cpp", &RELEASE)
 }
 
 /// The lines of the table of sites.
@@ -80,7 +80,7 @@ fn first_is(name: &'static str) -> impl Fn(&str) -> bool {
 #[test]
 fn a_user_looks_around() {
     let directory = directory("view-around");
-    let program = compile(&directory, "growing.cpp", &RELEASE);
+    let program = compile(&directory, "amounts/growing.cpp", &RELEASE);
     let program = Program::start(&program, &["\u{1b}[31mevil", "0"]);
     let (pid, kept) = (program.pid().to_string(), directory.join("leaks.json"));
     let kept_in = kept.to_str().expect("UTF-8");
@@ -227,7 +227,7 @@ fn ends() {
 #[test]
 fn the_terminal_vanishes() {
     let directory = directory("view-vanishes");
-    let program = compile(&directory, "growing.cpp", &RELEASE);
+    let program = compile(&directory, "amounts/growing.cpp", &RELEASE);
     let program = Program::start(&program, &["growing", "0"]);
     for session in [Session::Own, Session::None] {
         let kept = directory.join("leaks.txt");
@@ -254,7 +254,7 @@ fn the_terminal_vanishes() {
 #[test]
 fn the_terminal_is_stuck() {
     let directory = directory("view-stuck");
-    let program = compile(&directory, "growing.cpp", &RELEASE);
+    let program = compile(&directory, "amounts/growing.cpp", &RELEASE);
     let program = Program::start(&program, &["growing", "0"]);
     let (pid, kept) = (program.pid().to_string(), directory.join("leaks.txt"));
     let kept_in = kept.to_str().expect("UTF-8");

@@ -1,5 +1,5 @@
 //! Every stack of real processes, compared with an independent witness: a library in the process that walks each
-//! allocation by libgcc's unwinder (`tests/programs/ground_truth.c`). Needs root.
+//! allocation by libgcc's unwinder (`tests/programs/stacks/ground_truth.c`). Needs root.
 //!
 //! The two must agree exactly: the same stacks, each with the same number of calls and bytes.
 
@@ -56,7 +56,7 @@ fn ask(leaker: &mut Program) -> u64 {
 #[track_caller]
 fn check_leaker(test: &str, flags: &[&str]) {
     let directory = test_directory(test);
-    let path = compile(&directory, "leaker.cpp", &[&RELEASE[..], flags].concat());
+    let path = compile(&directory, "amounts/leaker.cpp", &[&RELEASE[..], flags].concat());
     let script = Script {
         begin: |leaker| {
             ask(leaker);
@@ -88,37 +88,44 @@ fn leaker_with_malloc() {
 /// Plain C: one leak, two callers.
 #[test]
 fn plain() {
-    check_plain("plain", "plain.c", &[], &["1000"], 2, 1000);
+    check_plain("plain", "amounts/plain.c", &[], &["1000"], 2, 1000);
 }
 
 /// Every allocation function.
 #[test]
 fn every_function() {
-    check_plain("calls", "calls.c", &["-fno-optimize-sibling-calls"], &[], 30, 30);
+    check_plain(
+        "calls",
+        "allocators/calls.c",
+        &["-fno-optimize-sibling-calls"],
+        &[],
+        30,
+        30,
+    );
 }
 
 /// Operator new in its forms, and exceptions.
 #[test]
 fn operator_new() {
-    check_plain("new", "operator_new.cpp", &[], &[], 9, 9);
+    check_plain("new", "allocators/operator_new.cpp", &[], &[], 9, 9);
 }
 
 /// Signal handlers, on top of a known stack.
 #[test]
 fn signal_handlers() {
-    check_plain("signal", "signal.c", &[], &["other"], 2, 2);
+    check_plain("signal", "stacks/signal.c", &[], &["other"], 2, 2);
 }
 
 /// Exceptions, threads, callbacks, containers, streams and regular expressions of a C++ program.
 #[test]
 fn mixture() {
-    check_plain("mixture", "mixture.cpp", &[], &["20"], 100, 50_000);
+    check_plain("mixture", "stacks/mixture.cpp", &[], &["20"], 100, 50_000);
 }
 
 /// The same without optimisation.
 #[test]
 fn mixture_unoptimised() {
-    check_plain("mixture-O0", "mixture.cpp", &["-O0"], &["8"], 100, 20_000);
+    check_plain("mixture-O0", "stacks/mixture.cpp", &["-O0"], &["8"], 100, 20_000);
 }
 
 /// A large program as a distribution built it: its interpreter, extension modules, SQLite and expat.

@@ -57,7 +57,11 @@ fn check_found_by(stack: &Stack, expected: &[&str]) {
 /// The leaker, compiled with `more` flags, and a report of at least one leak of its.
 #[track_caller]
 fn trace_leaker(test: &str, more: &[&str], memleak_flags: &[&str]) -> Report {
-    let path = compile(&directory(&format!("known-{test}")), "leaker.cpp", &flags(more));
+    let path = compile(
+        &directory(&format!("known-{test}")),
+        "amounts/leaker.cpp",
+        &flags(more),
+    );
     let mut leaker = Program::start(&path, &["0", "1000"]);
     // Once it answers, it stands still until the next line.
     leaker.tell("");
@@ -147,7 +151,7 @@ fn frame_pointers_miss_the_leak() {
 /// A callback of `qsort` is above its caller, with the C library's frames between.
 #[test]
 fn callback() {
-    let report = trace_source("callback", "callback.c", &[], &[]);
+    let report = trace_source("callback", "stacks/callback.c", &[], &[]);
     let stack = report.only_through("compare");
     stack.check(&from_main(&["compare", "..", "qsort*", "sort_numbers", "main"]));
     check_found_by(stack, &["probe", "cfi"]);
@@ -156,7 +160,7 @@ fn callback() {
 /// A thread's stack ends complete where `clone3` started it.
 #[test]
 fn thread() {
-    let report = trace_source("thread", "thread.c", &["-pthread"], &[]);
+    let report = trace_source("thread", "stacks/thread.c", &["-pthread"], &[]);
     let stack = report.only_through("work");
     stack.check(&[&["work", "thread_main"], &BELOW_THREAD[..]].concat());
     check_found_by(stack, &["probe", "cfi"]);
@@ -164,7 +168,7 @@ fn thread() {
 
 #[track_caller]
 fn check_signals(test: &str, arguments: &[&str]) {
-    let report = trace_source(test, "signal.c", &[], arguments);
+    let report = trace_source(test, "stacks/signal.c", &[], arguments);
     let raised = report.only_through("on_raise");
     // The return address of a handler is the restorer, whose name in glibc is local.
     raised.check(&from_main(&["on_raise", "..", "raising", "main"]));
@@ -195,7 +199,7 @@ fn signal_handler_on_its_own_stack() {
 /// A realigned frame of dynamic size is crossed by the expression in its CFI.
 #[test]
 fn realigned_frame() {
-    let report = trace_source("realigned", "realigned.c", &["-mavx2"], &[]);
+    let report = trace_source("realigned", "stacks/realigned.c", &["-mavx2"], &[]);
     let path = directory_path("known-realigned").join("realigned");
     assert_disassembly_has(&path, "def_cfa_expression");
     let stack = report.only_through("realigned");
@@ -222,7 +226,7 @@ fn assert_disassembly_has(path: &Path, instruction: &str) {
 /// A frame of 300,000 bytes is crossed.
 #[test]
 fn big_frame() {
-    let report = trace_source("big_frame", "big_frame.c", &[], &[]);
+    let report = trace_source("big_frame", "stacks/big_frame.c", &[], &[]);
     let stack = report.only_through("leak");
     stack.check(&from_main(&["leak", "big_frame", "main"]));
     check_found_by(stack, &["probe", "cfi"]);
@@ -231,7 +235,7 @@ fn big_frame() {
 /// 400 frames are walked to the end.
 #[test]
 fn deep_recursion() {
-    let report = trace_source("deep", "recursion.c", &[], &["400"]);
+    let report = trace_source("deep", "stacks/recursion.c", &[], &["400"]);
     let stack = report.only_through("recurse");
     stack.check(&from_main(&[&["recurse"; 400][..], &["main"]].concat()));
 }
@@ -239,7 +243,7 @@ fn deep_recursion() {
 /// Of 700 frames, 512 are there, the innermost, and the stack says that it is cut.
 #[test]
 fn recursion_beyond_the_limit() {
-    let report = trace_source("deeper", "recursion.c", &[], &["700"]);
+    let report = trace_source("deeper", "stacks/recursion.c", &[], &["700"]);
     let stack = report.only_through("recurse");
     stack.check_names(&["recurse"; 512]);
     assert_eq!(stack.end, "depth_limit");
@@ -255,7 +259,7 @@ fn recursion_beyond_the_limit() {
 /// The library of `lazy.c` and `late.c`.
 fn lazy_library(directory: &Path) -> PathBuf {
     let output = directory.join("liblazy.so");
-    compile_as(&output, "lazy_library.c", &flags(&["-shared", "-fPIC"]))
+    compile_as(&output, "stacks/lazy_library.c", &flags(&["-shared", "-fPIC"]))
 }
 
 /// A call through a PLT entry that is not bound yet leaves no frame behind, and is not in the way.
@@ -273,7 +277,11 @@ fn trace_lazy(test: &str) -> Report {
     let library = lazy_library(&directory);
     let library = library.to_str().expect("UTF-8");
     let rpath = format!("-Wl,-rpath,{}", directory.display());
-    let path = compile(&directory, "lazy.c", &flags(&["-Wl,-z,lazy", &rpath, library]));
+    let path = compile(
+        &directory,
+        "stacks/lazy.c",
+        &flags(&["-Wl,-z,lazy", &rpath, library]),
+    );
     let report = trace(&mut Program::start(&path, &[]), &[]);
     report.check_sums();
     report
@@ -306,7 +314,7 @@ fn resolver_below_the_loader() {
 /// A static program is its own allocator, and its stacks are complete.
 #[test]
 fn static_program() {
-    let report = trace_source("static", "callback.c", &["-static"], &[]);
+    let report = trace_source("static", "stacks/callback.c", &["-static"], &[]);
     let stack = report.only_through("compare");
     stack.check(&from_main(&[
         "compare",
@@ -327,8 +335,12 @@ fn partly_without_cfi(test: &str, more: &[&str]) -> PathBuf {
     let directory = directory(&format!("known-{test}"));
     let part = directory.join("part.o");
     let without_cfi = ["-fno-asynchronous-unwind-tables", "-DPART", "-c"];
-    compile_as(&part, "no_cfi.c", &flags(&[more, &without_cfi].concat()));
-    compile(&directory, "no_cfi.c", &flags(&[part.to_str().expect("UTF-8")]))
+    compile_as(&part, "stacks/no_cfi.c", &flags(&[more, &without_cfi].concat()));
+    compile(
+        &directory,
+        "stacks/no_cfi.c",
+        &flags(&[part.to_str().expect("UTF-8")]),
+    )
 }
 
 /// Functions without CFI are crossed by their frame pointers, each marked as such, and the walk returns to CFI.
@@ -377,7 +389,7 @@ fn without_cfi_and_frame_pointer() {
 fn library_loaded_later() {
     let directory = directory("known-late");
     let library = lazy_library(&directory);
-    let path = compile(&directory, "late.c", &RELEASE);
+    let path = compile(&directory, "stacks/late.c", &RELEASE);
     let mut program = Program::start(&path, &[library.to_str().expect("UTF-8")]);
     program.expect("ready");
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
@@ -414,7 +426,7 @@ fn check_late_report(report: &Report) {
 #[test]
 fn stripped_program() {
     let directory = directory("known-stripped");
-    let whole = compile(&directory, "callback.c", &RELEASE);
+    let whole = compile(&directory, "stacks/callback.c", &RELEASE);
     let stripped = directory.join("stripped");
     run_tool(Command::new("strip").arg("-o").arg(&stripped).arg(&whole));
     let expected = trace(&mut Program::start(&whole, &[]), &[]);
@@ -450,7 +462,12 @@ fn walks_at_once() {
     const THREADS: usize = 30;
     const ROUNDS: u64 = 3000;
     let (threads, rounds) = (THREADS.to_string(), ROUNDS.to_string());
-    let report = trace_source("threads", "many_threads.c", &["-pthread"], &[&threads, &rounds]);
+    let report = trace_source(
+        "threads",
+        "load/many_threads.c",
+        &["-pthread"],
+        &[&threads, &rounds],
+    );
     let of_threads = report.through("allocate");
     let mut depths = Vec::new();
     for stack in &of_threads {
@@ -479,10 +496,14 @@ fn walks_at_once() {
 fn register_saved_by_a_library() {
     let directory = directory("known-aligned");
     let library = directory.join("libaligned.so");
-    compile_as(&library, "aligned_library.c", &flags(&["-shared", "-fPIC"]));
+    compile_as(
+        &library,
+        "stacks/aligned_library.c",
+        &flags(&["-shared", "-fPIC"]),
+    );
     let rpath = format!("-Wl,-rpath,{}", directory.display());
     let library = library.to_str().expect("UTF-8");
-    let path = compile(&directory, "aligned_caller.c", &flags(&[&rpath, library]));
+    let path = compile(&directory, "stacks/aligned_caller.c", &flags(&[&rpath, library]));
     let mut program = Program::start(&path, &[]);
     program.expect("ready");
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);

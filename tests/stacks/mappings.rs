@@ -26,7 +26,7 @@ fn swap_library(directory: &Path, name: &str, slots: u32, more: &[&str]) -> Path
     let (name, slots) = (format!("-DX={name}"), format!("-DSLOTS={slots}"));
     let own = ["-shared", "-fPIC", &name, &slots];
     let flags: Vec<_> = RELEASE.iter().chain(&own).chain(more).copied().collect();
-    compile_as(&output, "swap_library.c", &flags)
+    compile_as(&output, "mappings/swap_library.c", &flags)
 }
 
 /// Where each stack of `swap.c` may come from, and nothing else.
@@ -88,7 +88,7 @@ fn possible_swaps() -> Possible<'static> {
 fn start_remap(test: &str, mode: &str) -> Program {
     let directory = directory(&format!("mappings-{test}"));
     let libraries = [("a", 20), ("b", 50)].map(|(name, slots)| swap_library(&directory, name, slots, &[]));
-    let path = compile(&directory, "remap.c", &RELEASE);
+    let path = compile(&directory, "mappings/remap.c", &RELEASE);
     let [first, second] = libraries.each_ref().map(|path| path.to_str().expect("UTF-8"));
     let program = Program::start(&path, &[mode, first, second]);
     program.expect("ready");
@@ -146,7 +146,7 @@ fn follow_until_complete(
 fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64) {
     let directory = directory(&format!("mappings-{test}"));
     let libraries = [("a", 20), ("b", 50)].map(|(name, slots)| swap_library(&directory, name, slots, more));
-    let path = compile(&directory, "swap.c", &RELEASE);
+    let path = compile(&directory, "mappings/swap.c", &RELEASE);
     let [first, second] = libraries.each_ref().map(|path| path.to_str().expect("UTF-8"));
     let mut program = Program::start(&path, &[first, second, &rounds.to_string()]);
     program.expect("ready");

@@ -88,7 +88,7 @@ fn clang() {
     let mut command = Command::new(stock("/usr/bin/clang++", "clang"));
     command
         .args(load(["-fsyntax-only"].as_slice(), &["-O2", "-S"]))
-        .arg(source("load.cpp"));
+        .arg(source("load/load.cpp"));
     check_whole("clang", &mut command, 30_000);
 }
 
@@ -140,7 +140,7 @@ fn rustc() {
         .args(["--edition", "2021", "--crate-type", "lib", "-O", "--sysroot"])
         .arg(sysroot.trim())
         .args(emit)
-        .arg(source("load.rs"));
+        .arg(source("load/load.rs"));
     check_whole("rustc", &mut command, 10_000);
 }
 
@@ -173,7 +173,7 @@ fn compiler_with_glibc(library: &Path) -> PathBuf {
     let rpath = format!("-Wl,-rpath,{}", library.parent().expect("a directory").display());
     compile(
         &directory("real_load-rustc-program"),
-        "rustc.c",
+        "load/rustc.c",
         &["-O2", &main, path, &rpath],
     )
 }

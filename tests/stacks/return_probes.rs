@@ -62,7 +62,7 @@ fn around_a_callback() {
     }
     check(
         "callback",
-        "callback.c",
+        "stacks/callback.c",
         &[],
         &["compare", "sort_numbers"],
         &RELEASE,
@@ -77,7 +77,14 @@ fn in_recursion() {
     if lacks(Feature::Tracefs) {
         return;
     }
-    check("recursion", "recursion.c", &["60"], &["recurse"], &RELEASE, &[]);
+    check(
+        "recursion",
+        "stacks/recursion.c",
+        &["60"],
+        &["recurse"],
+        &RELEASE,
+        &[],
+    );
 }
 
 /// Walks by frame pointers alone put return addresses back too.
@@ -88,7 +95,7 @@ fn by_frame_pointers() {
     }
     check(
         "fp",
-        "recursion.c",
+        "stacks/recursion.c",
         &["60"],
         &["recurse"],
         &WITH_FP,
@@ -104,7 +111,7 @@ fn by_perf_probes() {
     }
     check(
         "perf",
-        "recursion.c",
+        "stacks/recursion.c",
         &["60"],
         &["recurse"],
         &RELEASE,
@@ -120,7 +127,7 @@ fn beyond_the_limit() {
     }
     for attach in ["session", "multi", "perf"] {
         let test = format!("return_probes-limit-{attach}");
-        let path = compile(&directory(&test), "recursion.c", &RELEASE);
+        let path = compile(&directory(&test), "stacks/recursion.c", &RELEASE);
         let probe = ReturnProbe::attach(&format!("limit_{attach}"), &path, "recurse");
         let report = trace(&path, &["64"], &["--attach", attach]);
         assert_eq!(

@@ -161,7 +161,7 @@ fn clang() {
         "echo ready; read line; for i in $(seq {}); do {} -fsyntax-only -x c++ {}; done; echo done; read line",
         times,
         compiler.display(),
-        quoted(&source("load.cpp"))
+        quoted(&source("load/load.cpp"))
     );
     let mut program = Program::spawn(shell.args(["-c", &run]));
     program.expect("ready");

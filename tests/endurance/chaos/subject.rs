@@ -70,8 +70,8 @@ pub const LIBRARIES: Subject = subject("libraries", |directory| {
         |name: &str, source| compile_as(&directory.join(name), source, &["-O2", "-shared", "-fPIC"]);
     Words {
         more: vec![
-            library("first.so", "fleeting_library.c"),
-            library("second.so", "fleeting_library.c"),
+            library("first.so", "mappings/fleeting_library.c"),
+            library("second.so", "mappings/fleeting_library.c"),
             library("third.so", "chaos/passing_cxx.cpp"),
         ],
         ..Words::of(&[build(directory, "passing.c")])

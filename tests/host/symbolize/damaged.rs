@@ -21,7 +21,7 @@ fn damage(file: &mut Vec<u8>, round: usize, random: &mut u64) {
 /// A file that is no ELF file, or a damaged one, gives no names; it does not end the program.
 #[test]
 fn damaged_files() {
-    let program = build(&directory("damaged"), "inlined.cpp", &["-g"]);
+    let program = build(&directory("damaged"), "symbols/inlined.cpp", &["-g"]);
     let whole = Subject::new(&program);
     let addresses = whole.return_addresses();
     let mut random = 0x9e37_79b9_7f4a_7c15;
@@ -52,7 +52,7 @@ fn damaged_files_beside() {
     let version4 = split("-gdwarf-4", "program.dwp");
     let package = directory.join("package");
     run("dwp", &["-o", text(&package), text(&version4.1)]);
-    let whole = build(&directory, "inlined.cpp", &["-g", "-Wl,--build-id"]);
+    let whole = build(&directory, "symbols/inlined.cpp", &["-g", "-Wl,--build-id"]);
     let debug = directory.join("program.debug");
     keep_debug(&whole, &debug);
     let debug_path = format!("usr/lib/debug/{}", build_id_path(&whole).display());
@@ -94,7 +94,7 @@ fn check_with_damaged(program: &Path, file: &Path, root: &Path, place: &str) {
 #[test]
 fn what_multiplies_is_refused() {
     let directory = directory("multiplied");
-    let source = source("multiplied_debug_info.S");
+    let source = source("symbols/multiplied_debug_info.S");
     for (what, gap) in [
         ("ABBREVIATIONS", Gap::Malformed),
         ("LINES", Gap::Malformed),
@@ -120,7 +120,7 @@ fn what_multiplies_is_refused() {
 #[test]
 fn endless_nesting_is_refused() {
     let file = directory("nesting").join("nested.so");
-    let source = source("nested_debug_info.s");
+    let source = source("symbols/nested_debug_info.s");
     run("gcc", &["-shared", "-nostdlib", "-o", text(&file), &source]);
     let victim = names::dynamic_symbol(&file, "victim");
     let found = Subject::new(&file).at(victim + 4, true);

@@ -11,7 +11,7 @@ use crate::common::machine::{Feature, lacks};
 #[test]
 fn debug_file_by_build_id() {
     let directory = directory("build-id");
-    let program = build(&directory, "inlined.cpp", &["-g", "-Wl,--build-id"]);
+    let program = build(&directory, "symbols/inlined.cpp", &["-g", "-Wl,--build-id"]);
     let stripped = strip(&program, &directory);
     let (empty, root) = (directory.join("empty"), directory.join("root"));
     fs::create_dir_all(&empty).expect("a new directory");
@@ -27,7 +27,7 @@ fn debug_file_by_build_id() {
 
     let other = build(
         &super::directory("build-id-other"),
-        "inlined.cpp",
+        "symbols/inlined.cpp",
         &["-g", "-O1", "-Wl,--build-id"],
     );
     keep_debug(&other, &place);
@@ -38,7 +38,7 @@ fn debug_file_by_build_id() {
 #[test]
 fn debug_directory_behind_a_link() {
     let directory = directory("link");
-    let program = build(&directory, "inlined.cpp", &["-g", "-Wl,--build-id"]);
+    let program = build(&directory, "symbols/inlined.cpp", &["-g", "-Wl,--build-id"]);
     let stripped = strip(&program, &directory);
     let root = directory.join("root");
     keep_debug(&program, &root.join("elsewhere").join(build_id_path(&program)));
@@ -54,7 +54,7 @@ fn debug_directory_behind_a_link() {
 #[test]
 fn debug_file_by_link() {
     let directory = directory("debuglink");
-    let program = build(&directory, "inlined.cpp", &["-g", "-Wl,--build-id=none"]);
+    let program = build(&directory, "symbols/inlined.cpp", &["-g", "-Wl,--build-id=none"]);
     let stripped = strip(&program, &directory);
     let debug = directory.join("program.debug");
     keep_debug(&program, &debug);
@@ -117,7 +117,7 @@ fn places_that_act() {
     }
     let directory = directory("act");
     let flags = ["-g", "-Wl,--build-id=none", "-gsplit-dwarf"];
-    let program = build(&directory, "inlined.cpp", &flags);
+    let program = build(&directory, "symbols/inlined.cpp", &flags);
     let stripped = strip(&program, &directory);
     let debug = directory.join("program.debug");
     fs::write(&debug, "its checksum is in the link").expect("our own directory");

@@ -43,7 +43,7 @@ fn debians_server() {
         return;
     }
     let directory = directory("debuginfod");
-    let program = build(&directory, "inlined.cpp", &["-g", "-Wl,--build-id"]);
+    let program = build(&directory, "symbols/inlined.cpp", &["-g", "-Wl,--build-id"]);
     let stripped = strip(&program, &directory);
     let served = directory.join("served");
     keep_debug(&program, &served.join("program.debug"));
@@ -117,7 +117,7 @@ fn encrypted_servers() {
     }
     let directory = directory("debuginfod-tls");
     let flags = ["-g", "-Wl,--build-id", "-static-libstdc++", "-static-libgcc"];
-    let program = build(&directory, "inlined.cpp", &flags);
+    let program = build(&directory, "symbols/inlined.cpp", &flags);
     let stripped = strip(&program, &directory);
     let status = Command::new("unshare")
         .args(["--net", "sh", "-euc", ENCRYPTED_SESSION, "sh"])
@@ -240,7 +240,7 @@ struct Setting {
 impl Setting {
     fn new(test: &str) -> Self {
         let directory = directory(&format!("debuginfod-{test}"));
-        let program = build(&directory, "inlined.cpp", &["-g", "-Wl,--build-id"]);
+        let program = build(&directory, "symbols/inlined.cpp", &["-g", "-Wl,--build-id"]);
         let debug = directory.join("program.debug");
         keep_debug(&program, &debug);
         Self {

@@ -155,10 +155,10 @@ impl Split {
         let directory = directory(test);
         let whole = directory.join("whole");
         let flags = [&["-g", "-Wl,--build-id"], flags].concat();
-        fs::rename(build(&directory, "inlined.cpp", &flags), &whole).expect("it was made");
+        fs::rename(build(&directory, "symbols/inlined.cpp", &flags), &whole).expect("it was made");
         let program = build(
             &directory,
-            "inlined.cpp",
+            "symbols/inlined.cpp",
             &[&flags[..], &["-gsplit-dwarf"]].concat(),
         );
         Self {
@@ -175,7 +175,7 @@ impl Split {
             whole: whole_program().to_owned(),
             program: build(
                 &directory,
-                "symbols.cpp",
+                "symbols/symbols.cpp",
                 &["-g", "-Wl,--build-id", "-gsplit-dwarf"],
             ),
             directory,

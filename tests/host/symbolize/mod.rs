@@ -114,13 +114,19 @@ fn build(directory: &Path, name: &str, flags: &[&str]) -> PathBuf {
 /// `load.rs`, compiled with `flags` as `library`.
 fn compile_rust_library(library: &Path, flags: &[&str]) {
     let usual = ["-g", "-O", "--crate-type=dylib", "-o", text(library)];
-    run("rustc", &[&usual, flags, &[&source("load.rs")]].concat());
+    run("rustc", &[&usual, flags, &[&source("load/load.rs")]].concat());
 }
 
 /// `symbols.cpp` with its debug information as it is. Compiled once: it takes seconds.
 fn whole_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| build(&directory("whole"), "symbols.cpp", &["-g", "-Wl,--build-id"]))
+    PROGRAM.get_or_init(|| {
+        build(
+            &directory("whole"),
+            "symbols/symbols.cpp",
+            &["-g", "-Wl,--build-id"],
+        )
+    })
 }
 
 /// One function of an inline chain: name, file name and line.

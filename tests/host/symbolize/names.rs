@@ -39,7 +39,7 @@ fn system_libraries() {
 /// For each call of a program built by `flags`, names, inlined functions, files and lines are binutils'.
 #[track_caller]
 fn check_against_binutils(test: &str, flags: &[&str]) {
-    let program = build(&directory(test), "inlined.cpp", flags);
+    let program = build(&directory(test), "symbols/inlined.cpp", flags);
     let mut subject = Subject::new(&program);
     let addresses = subject.return_addresses();
     let mut depths = Vec::new();
@@ -70,7 +70,7 @@ fn lines_are_those_of_binutils() {
 /// The innermost inlined function comes first, and the address belongs to the function that holds it.
 #[test]
 fn an_inline_chain() {
-    let program = build(&directory("chain"), "inlined.cpp", &["-g"]);
+    let program = build(&directory("chain"), "symbols/inlined.cpp", &["-g"]);
     let mut subject = Subject::new(&program);
     let chains: Vec<Vec<Level>> = subject
         .return_addresses()

@@ -60,7 +60,7 @@ impl Shared {
 fn shared_debug_information() {
     let other = build(
         &directory("dwz-other"),
-        "symbols.cpp",
+        "symbols/symbols.cpp",
         &["-g", "-Wl,--build-id", "-O1"],
     );
     for name in ["/usr/lib/debug/.dwz/common.debug", "../.dwz/common.debug"] {

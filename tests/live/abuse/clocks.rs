@@ -27,7 +27,7 @@ fn the_clock_is_set() {
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
     let library = stock(library, "faketime");
     let directory = directory("abuse-clock");
-    let path = compile(&directory, "plain.c", &RELEASE);
+    let path = compile(&directory, "amounts/plain.c", &RELEASE);
     let mut program = Program::start(&path, &["1000"]);
     program.expect("ready");
     let (clock, recording) = (directory.join("clock"), directory.join("trace.mlr"));

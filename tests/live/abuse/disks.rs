@@ -72,7 +72,7 @@ fn disks_are_full() {
         return;
     }
     let directory = directory("abuse-disk");
-    let path = compile(&directory, "plain.c", &RELEASE);
+    let path = compile(&directory, "amounts/plain.c", &RELEASE);
     let mut program = Program::start(&path, &["1000"]);
     program.expect("ready");
     program.step("done");
@@ -143,7 +143,7 @@ fn disks_are_full() {
 /// Standard output that takes nothing: one line, and a status that says so.
 #[test]
 fn standard_output_is_full() {
-    let path = compile(&directory("abuse-full"), "plain.c", &RELEASE);
+    let path = compile(&directory("abuse-full"), "amounts/plain.c", &RELEASE);
     let program = Program::start(&path, &["1"]);
     program.expect("ready");
     let pid = program.pid().to_string();

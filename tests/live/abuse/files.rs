@@ -44,7 +44,7 @@ sys.exit(os.waitstatus_to_exitcode(status))";
 fn files_that_hurt() {
     let directory = directory("abuse-hostile");
     let crafted = elf::craft(&directory);
-    let path = compile(&directory, "crafted.c", &RELEASE);
+    let path = compile(&directory, "hostile/crafted.c", &RELEASE);
     let files: Vec<_> = crafted
         .iter()
         .map(|(_, path)| path.to_str().expect("UTF-8"))
@@ -92,7 +92,7 @@ fn files_that_hurt() {
 #[test]
 fn a_file_is_cut_short() {
     let directory = directory("abuse-cut");
-    let path = compile(&directory, "crafted.c", &RELEASE);
+    let path = compile(&directory, "hostile/crafted.c", &RELEASE);
     let library = directory.join("libcut.so");
     for is_cut in [false, true] {
         elf::ordinary(&library);

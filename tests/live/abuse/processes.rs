@@ -10,7 +10,7 @@ use crate::common::program::{Program, compile, compile_as, directory};
 /// blocks is shown, and the trace ends, since what was traced has.
 #[test]
 fn a_pid_is_used_again() {
-    let path = compile(&directory("abuse-reuse"), "reuse.c", &RELEASE);
+    let path = compile(&directory("abuse-reuse"), "processes/reuse.c", &RELEASE);
     for flags in [&[][..], &["--follow-fork"], &["--attach", "perf"]] {
         let mut program = Program::start(&path, &[]);
         let pid = program.line().parse().expect("a pid");
@@ -52,9 +52,9 @@ fn code_comes_and_goes() {
         "-DLIBRARY",
         "-fno-optimize-sibling-calls",
     ];
-    compile_as(&library, "storm.c", &flags);
+    compile_as(&library, "mappings/storm.c", &flags);
     let flags = [&RELEASE[..], &["-fno-optimize-sibling-calls"]].concat();
-    let path = compile(&directory, "storm.c", &flags);
+    let path = compile(&directory, "mappings/storm.c", &flags);
     let library = library.to_str().expect("UTF-8");
     let mut program = Program::start(&path, &[library, &rounds.to_string(), &files.to_string()]);
     program.expect("ready");

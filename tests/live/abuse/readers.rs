@@ -32,7 +32,7 @@ fn await_stuck(pid: u32) {
 #[test]
 fn a_reader_stops_reading() {
     const BLOCKS: u64 = 300_000;
-    let path = compile(&directory("abuse-reader"), "many_blocks.c", &RELEASE);
+    let path = compile(&directory("abuse-reader"), "amounts/many_blocks.c", &RELEASE);
     let mut program = Program::start(&path, &[&BLOCKS.to_string()]);
     program.expect("ready");
     let (mut child, _messages) = reporting(program.pid());
@@ -52,7 +52,7 @@ fn a_reader_stops_reading() {
 /// A second signal ends it though nobody reads.
 #[test]
 fn nobody_reads_to_the_end() {
-    let path = compile(&directory("abuse-nobody"), "plain.c", &RELEASE);
+    let path = compile(&directory("abuse-nobody"), "amounts/plain.c", &RELEASE);
     let program = Program::start(&path, &["10"]);
     program.expect("ready");
     let (mut child, _messages) = reporting(program.pid());
@@ -69,7 +69,7 @@ fn nobody_reads_to_the_end() {
 #[test]
 fn a_terminal_vanishes() {
     let directory = directory("abuse-vanishes");
-    let path = compile(&directory, "plain.c", &RELEASE);
+    let path = compile(&directory, "amounts/plain.c", &RELEASE);
     let mut program = Program::start(&path, &["10"]);
     program.expect("ready");
     let pid = program.pid().to_string();

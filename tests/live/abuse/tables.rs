@@ -17,7 +17,7 @@ fn tens_of_thousands_of_stacks() {
         14
     };
     let stacks = 1_u64 << bits;
-    let path = compile(&directory("abuse-stacks"), "paths.c", &["-O2"]);
+    let path = compile(&directory("abuse-stacks"), "stacks/paths.c", &["-O2"]);
     for room in [None, Some(1000)] {
         let mut program = Program::start(&path, &[&bits.to_string()]);
         program.expect("ready");
@@ -49,7 +49,7 @@ fn tens_of_thousands_of_stacks() {
 /// With the least of everything at once, every allocation is shown or counted as lost.
 #[test]
 fn the_least_of_everything() {
-    let path = compile(&directory("abuse-least"), "many_blocks.c", &["-O2"]);
+    let path = compile(&directory("abuse-least"), "amounts/many_blocks.c", &["-O2"]);
     let mut program = Program::start(&path, &["20000"]);
     program.expect("ready");
     let least = [

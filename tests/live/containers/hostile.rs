@@ -20,7 +20,7 @@ const NOBODY: u32 = 65534;
 fn build(test: &str) -> PathBuf {
     let directory = directory(&format!("containers-{test}"));
     let flags: Vec<_> = RELEASE.iter().chain(&["-pthread"]).copied().collect();
-    compile(&directory, "hostile.c", &flags)
+    compile(&directory, "hostile/hostile.c", &flags)
 }
 
 /// The same where everybody may execute it; gone with the directory.

@@ -63,11 +63,11 @@ fn prepare(test: &str) -> PathBuf {
         .chain(&["-shared", "-fPIC", "-Wl,-soname,liblazy.so"])
         .copied()
         .collect();
-    compile_as(&library, "lazy_library.c", &shared);
+    compile_as(&library, "stacks/lazy_library.c", &shared);
     let rpath = format!("-Wl,-rpath,{}", base.join("merged").display());
     let own = ["-Wl,-z,lazy", &rpath, library.to_str().expect("UTF-8")];
     let flags: Vec<_> = RELEASE.iter().chain(&own).copied().collect();
-    compile(&lower, "lazy.c", &flags);
+    compile(&lower, "stacks/lazy.c", &flags);
     base
 }
 
@@ -137,7 +137,7 @@ fn children_inside_a_pid_namespace() {
     let base = directory("containers-children");
     let lower = base.join("lower");
     fs::create_dir_all(&lower).expect("a directory");
-    compile(&lower, "fork.c", &RELEASE);
+    compile(&lower, "processes/fork.c", &RELEASE);
     let mut container = Container::start(&base, "fork");
     let memleak = Memleak::attach_inside(container.pid, 1, &["--follow-fork"]);
     container.program.step("done");

@@ -135,7 +135,7 @@ fn ways_to_attach() {
 fn prediction_comes_true() {
     // Other tests' probes are in every process.
     let _alone = alone();
-    let path = compile(&directory("doctor-prediction"), "plain.c", &RELEASE);
+    let path = compile(&directory("doctor-prediction"), "amounts/plain.c", &RELEASE);
     let mut program = Program::start(&path, &["50"]);
     program.expect("ready");
     let predicted = examine(&program);
@@ -194,10 +194,14 @@ fn library_without_cfi() {
         Command::new("gcc")
             .arg("-o")
             .arg(&library)
-            .arg(source("lazy_library.c"))
+            .arg(source("stacks/lazy_library.c"))
             .args(bare),
     );
-    let path = compile(&directory, "lazy.c", &["-O2", library.to_str().expect("UTF-8")]);
+    let path = compile(
+        &directory,
+        "stacks/lazy.c",
+        &["-O2", library.to_str().expect("UTF-8")],
+    );
     let program = Program::start(&path, &[]);
     program.expect("ready");
     let diagnosis = examine(&program);
@@ -250,7 +254,7 @@ fn processes_that_cannot_be_traced() {
     check_cannot_trace(&doctor(&["-p", "2"]), &["kernel thread"]);
     let path = compile_as(
         &directory("doctor-no_allocator").join("plain"),
-        "plain.c",
+        "amounts/plain.c",
         &["-O2", "-static", "-s"],
     );
     let program = Program::start(&path, &[]);
@@ -294,7 +298,7 @@ fn without_privileges() {
 /// Each finding is one line, and every warning and worse names a remedy or says it in its words.
 #[test]
 fn one_line_per_finding() {
-    let path = compile(&directory("doctor-lines"), "plain.c", &RELEASE);
+    let path = compile(&directory("doctor-lines"), "amounts/plain.c", &RELEASE);
     let program = Program::start(&path, &[]);
     program.expect("ready");
     let pid = program.pid().to_string();

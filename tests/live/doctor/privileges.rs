@@ -43,7 +43,7 @@ impl Place {
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(directory.path(), open).expect("our own directory");
         let compiled = self::directory(&format!("doctor-{test}")).join("calls");
-        compile_as(&compiled, "calls.c", &["-O2", "-fomit-frame-pointer"]);
+        compile_as(&compiled, "allocators/calls.c", &["-O2", "-fomit-frame-pointer"]);
         let place = Self { directory, compiled };
         copy_program(env!("CARGO_BIN_EXE_memleak"), place.path("memleak"));
         place
@@ -328,7 +328,7 @@ fn no_tracefs() {
 fn refused_by_seccomp() {
     require_root();
     let filter = directory("doctor-seccomp").join("no_bpf");
-    compile_as(&filter, "no_bpf.c", &["-O2"]);
+    compile_as(&filter, "hostile/no_bpf.c", &["-O2"]);
     let command = || {
         let mut command = Command::new(&filter);
         command.arg(env!("CARGO_BIN_EXE_memleak"));

@@ -26,7 +26,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 fn conditions() {
     let program = compile(
         &directory("start-gates"),
-        "gated.c",
+        "processes/gated.c",
         &[&RELEASE[..], &["-g"]].concat(),
     );
     let program = program.display().to_string();
@@ -37,7 +37,7 @@ fn conditions() {
             1,
             &[
                 "memleak: error: outstanding>479: exceeded: 480 B in 10 blocks at 1 site\n",
-                "memleak:   480 B in 10 blocks: leak < main (tests/programs/gated.c:",
+                "memleak:   480 B in 10 blocks: leak < main (tests/programs/processes/gated.c:",
                 "error: blocks>9: exceeded: ",
                 "status 1; the program's own was 7",
             ][..],
@@ -86,7 +86,7 @@ fn conditions() {
 #[test]
 fn growth() {
     let directory = directory("start-growth");
-    let program = compile(&directory, "gated.c", &RELEASE);
+    let program = compile(&directory, "processes/gated.c", &RELEASE);
     let recording = directory.join("leaks.memleak");
     let file = recording.to_str().expect("UTF-8");
     let conditions = [
@@ -141,7 +141,7 @@ fn growth() {
 #[test]
 fn accepted_leaks() {
     let directory = directory("start-accepted");
-    let program = compile(&directory, "gated.c", &RELEASE);
+    let program = compile(&directory, "processes/gated.c", &RELEASE);
     let program = program.to_str().expect("UTF-8");
     let file = |name: &str| directory.join(name).display().to_string();
     let (rules, proposed, baseline) = (file("known.txt"), file("proposed.txt"), file("baseline.txt"));
@@ -218,7 +218,7 @@ fn suppressions_are_leak_sanitizers() {
     let built = |name: &str, flags: &[&str]| {
         let directory = directory.join(name);
         fs::create_dir(&directory).expect("our own directory");
-        compile_as(&directory.join("tested"), "gated.c", flags)
+        compile_as(&directory.join("tested"), "processes/gated.c", flags)
     };
     let sanitized = built("sanitized", &["-O2", "-g", "-fsanitize=leak"]);
     let plain = built("plain", &[&RELEASE[..], &["-g"]].concat());
@@ -291,7 +291,7 @@ fn suppressions_are_leak_sanitizers() {
 #[test]
 fn findings_for_others() {
     let directory = directory("start-others");
-    let program = compile(&directory, "gated.c", &[&RELEASE[..], &["-g"]].concat());
+    let program = compile(&directory, "processes/gated.c", &[&RELEASE[..], &["-g"]].concat());
     let junit = directory.join("junit.xml").display().to_string();
     let reports = directory.join("leaks.txt").display().to_string();
     let flags = [
@@ -316,13 +316,13 @@ fn findings_for_others() {
     let (status, said) = run(&flags);
     assert_eq!(status, Some(1), "{said}");
     let annotations: Vec<_> = said.lines().filter(|line| line.starts_with("::")).collect();
-    let source = fs::read_to_string("tests/programs/gated.c").expect("our own source");
+    let source = fs::read_to_string("tests/programs/processes/gated.c").expect("our own source");
     let line = (1..)
         .zip(source.lines())
         .find(|(_, text)| text.contains("malloc(48)"));
     let (line, _) = line.expect("it leaks");
     let place = format!(
-        "::error file=tests/programs/gated.c,line={line},title=memleak%3A blocks>0::480 B in 10 blocks"
+        "::error file=tests/programs/processes/gated.c,line={line},title=memleak%3A blocks>0::480 B in 10 blocks"
     );
     assert!(annotations[0].starts_with(&place), "{annotations:#?}");
     assert_eq!(annotations.len(), 1, "{annotations:#?}");

@@ -52,7 +52,7 @@ fn await_end(pid: u32) {
 /// constructors on, by complete stacks, and in the last report although it has exited; its status is memleak's.
 #[test]
 fn nothing_is_noticed() {
-    let program = compile(&directory("start-noticed"), "started.c", &RELEASE);
+    let program = compile(&directory("start-noticed"), "processes/started.c", &RELEASE);
     let command = format!("'{}' 'a b' \"it's\" x\\ y", program.display());
     for attach in ["session", "multi", "perf"] {
         let mut started = Started::start(&["--attach", attach, "-c", &command]);
@@ -75,10 +75,10 @@ fn nothing_is_noticed() {
 #[test]
 fn ways_to_name_it() {
     let directory = directory("start-ways");
-    let in_path = compile(&directory, "started.c", &RELEASE);
+    let in_path = compile(&directory, "processes/started.c", &RELEASE);
     let fixed = compile_as(
         &directory.join("static"),
-        "started.c",
+        "processes/started.c",
         &[&RELEASE[..], &["-static"]].concat(),
     );
     let path = format!("{}:/usr/bin", directory.display());
@@ -101,7 +101,7 @@ fn musl() {
     let program = directory("start-musl").join("started");
     let status = Command::new("musl-gcc")
         .args(RELEASE)
-        .args(["tests/programs/started.c", "-o"])
+        .args(["tests/programs/processes/started.c", "-o"])
         .arg(&program)
         .status();
     assert!(status.expect("musl-gcc (apt-get install musl-tools)").success());
@@ -137,7 +137,7 @@ fn script() {
 /// A program that a signal kills makes the status that shells have for that, and a last report.
 #[test]
 fn killed() {
-    let program = compile(&directory("start-killed"), "started.c", &RELEASE);
+    let program = compile(&directory("start-killed"), "processes/started.c", &RELEASE);
     let mut started = Started::start(&["-c", &format!("{} die", program.display())]);
     started.tell("");
     let outcome = started.finish();
@@ -148,7 +148,7 @@ fn killed() {
 /// When memleak has made its reports, the program goes on as before.
 #[test]
 fn program_goes_on() {
-    let program = compile(&directory("start-goes_on"), "started.c", &RELEASE);
+    let program = compile(&directory("start-goes_on"), "processes/started.c", &RELEASE);
     let mut started = Started::start(&["-c", &program.display().to_string(), "0.2", "1"]);
     started.expect("traced 0 0, continued 0, user 0");
     let report = Report::parse(&started.line());
@@ -165,7 +165,7 @@ fn program_goes_on() {
 /// does not handle ends it. What memleak was told to ignore, it ignores, as it would without memleak.
 #[test]
 fn signals_are_the_programs() {
-    let program = compile(&directory("start-signals"), "gated.c", &RELEASE);
+    let program = compile(&directory("start-signals"), "processes/gated.c", &RELEASE);
     let program = program.display().to_string();
     let all = [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3), ("USR2", 12)];
     let actions = ["1000", "--", &program, "5", "leak"];
@@ -205,7 +205,7 @@ fn signals_are_the_programs() {
 #[test]
 fn interrupted_at_a_terminal() {
     let directory = directory("start-terminal");
-    let program = compile(&directory, "gated.c", &RELEASE);
+    let program = compile(&directory, "processes/gated.c", &RELEASE);
     let reports = directory.join("leaks.json");
     // Not every shell that `script` finds would leave the terminal's signals to its only command.
     let command = format!(
@@ -235,7 +235,7 @@ fn interrupted_at_a_terminal() {
 /// execute is held for nobody: its first stacks are not complete.)
 #[test]
 fn children() {
-    let program = compile(&directory("start-children"), "started.c", &RELEASE);
+    let program = compile(&directory("start-children"), "processes/started.c", &RELEASE);
     let script = format!("'{0}' one; '{0}' two", program.display());
     let mut started = Started::start(&["--follow-fork", "5", "--", "sh", "-c", &script]);
     started.tell("\n");
@@ -271,7 +271,7 @@ fn children() {
 fn refused() {
     let directory = directory("start-refused");
     let fixed = ["-O2", "-static", "-s"];
-    let unprobed = compile_as(&directory.join("unprobed"), "plain.c", &fixed);
+    let unprobed = compile_as(&directory.join("unprobed"), "amounts/plain.c", &fixed);
     let unprobed = unprobed.display().to_string();
     let plain = directory.join("plain");
     fs::write(&plain, "text").expect("our own directory");
@@ -307,7 +307,7 @@ fn ended_before_it_began() {
     let directory = directory("start-ended");
     let library = compile_as(
         &directory.join("libgone.so"),
-        "aligned_library.c",
+        "stacks/aligned_library.c",
         &["-shared", "-fPIC"],
     );
     let needs = [
@@ -316,7 +316,7 @@ fn ended_before_it_began() {
         directory.to_str().expect("UTF-8"),
         "-lgone",
     ];
-    let program = compile(&directory, "started.c", &needs);
+    let program = compile(&directory, "processes/started.c", &needs);
     fs::remove_file(library).expect("our own file");
     let outcome = Started::start(&["-c", &program.display().to_string()]).finish();
     assert_eq!(outcome.status, Some(127), "{:#?}", outcome.messages);
@@ -371,7 +371,7 @@ fn descriptors_stay_here() {
 /// Who called sudo is who the program runs as.
 #[test]
 fn under_sudo() {
-    let built = compile(&directory("start-sudo"), "started.c", &RELEASE);
+    let built = compile(&directory("start-sudo"), "processes/started.c", &RELEASE);
     let directory = std::env::temp_dir().join(format!("memleak-start-{}", std::process::id()));
     fs::create_dir_all(&directory).expect("a new directory");
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("our own directory");

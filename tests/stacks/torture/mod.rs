@@ -120,10 +120,10 @@ fn other_registers() {
 fn resolver_below_the_loader() {
     let directory = directory("torture-lazy");
     let library = directory.join("liblazy.so");
-    compile_as(&library, "lazy_library.c", &["-O2", "-shared", "-fPIC"]);
+    compile_as(&library, "stacks/lazy_library.c", &["-O2", "-shared", "-fPIC"]);
     let rpath = format!("-Wl,-rpath,{}", directory.display());
     let flags = ["-O2", "-Wl,-z,lazy", &rpath, library.to_str().expect("UTF-8")];
-    let mut command = Command::new(compile(&directory, "lazy.c", &flags));
+    let mut command = Command::new(compile(&directory, "stacks/lazy.c", &flags));
     let accounts = Witness::preloaded(&directory).watch(&mut command, &READY_TO_DONE, &[]);
     accounts.check_equal();
     accounts.check_complete();
@@ -144,7 +144,7 @@ fn depth_limit() {
     let directory = directory("torture-depth");
     let path = compile(
         &directory,
-        "recursion.c",
+        "stacks/recursion.c",
         &[&RELEASE[..], &["-fno-optimize-sibling-calls"]].concat(),
     );
     // Besides the recursion there are the witness, main, and three frames below it.

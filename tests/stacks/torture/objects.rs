@@ -270,11 +270,11 @@ fn library_with_debug_frame() {
     let directory = directory("torture-objects-library");
     let library = directory.join("liblazy.so");
     let flags = [&["-O2", "-g", "-shared", "-fPIC"][..], &NO_EH_FRAME].concat();
-    compile_as(&library, "lazy_library.c", &flags);
+    compile_as(&library, "stacks/lazy_library.c", &flags);
     let rpath = format!("-Wl,-rpath,{}", directory.display());
     let path = compile(
         &directory,
-        "lazy.c",
+        "stacks/lazy.c",
         &["-O2", "-Wl,-z,now", &rpath, library.to_str().expect("UTF-8")],
     );
     let report = watch(&directory, &path).report;
