@@ -1,5 +1,5 @@
-//! The command line from outside: what cannot be done is refused by one line that names the remedy, with status 2,
-//! and before anything is attached. Some cases need root.
+//! Refusals and help: a command line that makes no sense, or a process that cannot be traced, is refused by one line
+//! that names the remedy, with status 2, and before anything is attached.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -285,7 +285,7 @@ fn table_verify() {
 
 /// A pid that no process has. One above the largest that the kernel gives is none for sure.
 #[test]
-fn no_such_process() {
+fn no_such_process_as_root() {
     require_root();
     let most = fs::read_to_string("/proc/sys/kernel/pid_max").expect("/proc is mounted");
     let pid = most.trim();
@@ -321,7 +321,7 @@ fn second_pid_is_no_interval() {
 
 /// A thread of the kernel.
 #[test]
-fn kernel_thread() {
+fn kernel_thread_as_root() {
     require_root();
     let kernel_thread = fs::read("/proc/2/cmdline").expect("process 2: run this outside containers");
     assert!(
@@ -333,7 +333,7 @@ fn kernel_thread() {
 
 /// A process that has ended and whose parent does not know yet.
 #[test]
-fn zombie() {
+fn zombie_as_root() {
     require_root();
     let mut child = Command::new("/bin/true").spawn().expect("/bin/true");
     let stat = || fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it is not waited for");
@@ -347,7 +347,7 @@ fn zombie() {
 
 /// Without privileges, what is missing is named.
 #[test]
-fn no_privilege() {
+fn no_privilege_as_root() {
     require_root();
     let (directory, copy) = readable_copy();
     let output = Command::new("setpriv")
@@ -372,7 +372,8 @@ fn readable_copy() -> (PathBuf, PathBuf) {
 
 /// A process without an allocator (a static one whose symbols were removed) cannot be traced, and goes on.
 #[test]
-fn no_allocator() {
+fn no_allocator_as_root() {
+    require_root();
     require_root();
     let directory = directory("command_line-no_allocator");
     let path = compile(&directory, "amounts/plain.c", &["-O2", "-static", "-s"]);
@@ -416,7 +417,8 @@ fn help() {
 /// What `make dist` makes, here of the program that tests run: the package installs, its files are what it says they are,
 /// and what is in the archive runs and is readable.
 #[test]
-fn packages() {
+fn packages_as_root() {
+    require_root();
     let directory = directory("command_line-packages");
     let root = directory.join("root");
     let run = |program: &str, arguments: &[&str]| {

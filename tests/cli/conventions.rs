@@ -1,5 +1,5 @@
-//! Manners: completions, manual pages, colours, settings, and what is done when nobody listens any more. What there is on
-//! a terminal is in `terminal`.
+//! Conventions of command line tools: completions, manual pages, colours, settings, and an end when nobody reads any
+//! more.
 
 use std::fs;
 use std::io::Read;
@@ -151,7 +151,7 @@ fn nobody_listens() {
 
 /// A trace whose reader goes ends long before its next report, and well.
 #[test]
-fn nobody_listens_to_a_trace() {
+fn nobody_listens_to_a_trace_as_root() {
     let directory = directory("conventions-nobody_listens");
     let program = Program::start(&compile(&directory, "amounts/plain.c", &["-O2"]), &[]);
     program.expect("ready");
@@ -198,7 +198,7 @@ fn colours() {
 /// Files and variables are read where they should be, in their order; each mistake is one line with its place; the file of
 /// who called sudo is not taken at its word.
 #[test]
-fn settings() {
+fn settings_as_root() {
     require_root();
     // User 1 has to find the way there.
     let home = tempfile::tempdir().expect("a directory");
@@ -260,7 +260,7 @@ fn settings() {
 
 /// Less and more is said on standard error, and the data stays.
 #[test]
-fn quiet_and_verbose() {
+fn quiet_and_verbose_as_root() {
     require_root();
     let directory = directory("conventions-quiet");
     let program = compile(&directory, "amounts/plain.c", &["-O2"]);

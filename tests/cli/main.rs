@@ -1,4 +1,4 @@
-//! The command line from outside: what is refused and how, help and manual, settings, and what a terminal shows.
+//! The command line from outside: refusals, help, the manual, settings, and the terminal.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! What a user sees on a terminal while a trace goes on, and what Ctrl-C does.
+//! The status line on a terminal while a trace goes on, and Ctrl-C.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn has_status(screen: &str) -> bool {
 /// While nothing is said there is a line that says how it goes; it is gone when something is, and at the end. The first
 /// Ctrl-C makes the last report, in colours.
 #[test]
-fn status_line() {
+fn status_line_as_root() {
     let mut program = program("status_line-status_line");
     let pid = program.pid().to_string();
     let environment = [("LANG", "C.UTF-8")];
@@ -63,7 +63,7 @@ fn status_line() {
 
 /// Without colours and without a line, as asked for.
 #[test]
-fn plain_terminal() {
+fn plain_terminal_as_root() {
     let mut program = program("status_line-plain_terminal");
     program.step("done");
     let pid = program.pid().to_string();
@@ -90,7 +90,7 @@ fn plain_terminal() {
 
 /// The second signal ends it at once, with the status that shells have for it, whatever it waits for.
 #[test]
-fn second_signal() {
+fn second_signal_as_root() {
     let program = program("status_line-second_signal");
     let pid = program.pid().to_string();
     for (name, status) in [("INT", 130), ("TERM", 143)] {

@@ -1,4 +1,5 @@
-//! What proves that an allocator call goes on while another function begins, compiled for the host, for both machines.
+//! The proof that an allocator call goes on while another function begins, compiled for the host, for both
+//! architectures.
 
 #![allow(unsafe_code, reason = "calls the C side through a shared object")]
 

@@ -1,5 +1,5 @@
-//! The choices that probes make when they sample, compiled for the host: against floating point, and by their statistics.
-//! Random numbers are the test's own, so that a case that fails fails again.
+//! The choices that probes make when they sample, compiled for the host: they agree with floating point and have the
+//! right statistics. Random numbers are the test's own, so that a case that fails fails again.
 
 #![allow(unsafe_code, reason = "calls the C side through a shared object")]
 

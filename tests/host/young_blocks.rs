@@ -1,6 +1,6 @@
-//! Young blocks, compiled for the host: threads that are held up wherever another can come between account for each block
-//! once. In a kernel, a probe is between two steps for less than a microsecond; what happens there is rare, and must be
-//! right.
+//! Young blocks, compiled for the host: threads that are held up wherever another can come between account for each
+//! block once. In a kernel, a probe is between two steps for less than a microsecond; what happens there is rare, and
+//! must be right.
 
 #![allow(unsafe_code, reason = "calls the C side through a shared object")]
 

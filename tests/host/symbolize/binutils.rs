@@ -1,4 +1,4 @@
-//! What `addr2line` of binutils says, and programs like it.
+//! The answers of `addr2line` of binutils, and of programs like it.
 
 use super::*;
 

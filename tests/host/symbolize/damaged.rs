@@ -1,4 +1,4 @@
-//! Files that are damaged, or made to do harm.
+//! Files that are damaged, or made to do harm, give fewer names, within bounds of time and memory.
 
 use memleak::model::Gap;
 

@@ -1,4 +1,4 @@
-//! Separate debug files, found by build-id and by link.
+//! Separate debug files are found by build-id and by link, and nothing else is taken for one.
 
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -111,7 +111,8 @@ impl Drop for TracePipe {
 /// Where a debug file or a part of one is looked for there can be a pipe, or a link to what acts when it is opened or read:
 /// it is not waited for, and nobody else misses anything.
 #[test]
-fn places_that_act() {
+fn places_that_act_as_root() {
+    program::require_root();
     if lacks(Feature::Tracefs) {
         return;
     }

@@ -1,5 +1,5 @@
-//! Debug files from servers: Debian's own, and ones that misbehave. The first is root's business: it runs in a network
-//! of its own, since it listens on all that there are, and memleak traces a program in there.
+//! Debug files come from servers: from Debian's own, and not from ones that misbehave. The first is root's business: it
+//! runs in a network of its own, since it listens on all that there are, and memleak traces a program in there.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -38,7 +38,8 @@ const SESSION: &str = r#"
 /// A stripped program's stacks have names, inlined functions and lines by what the server of Debian has, each wait is
 /// said, and the file is where other clients look for it.
 #[test]
-fn debians_server() {
+fn debians_server_as_root() {
+    program::require_root();
     if lacks(Feature::Namespaces) {
         return;
     }
@@ -111,7 +112,8 @@ const ENCRYPTED_SESSION: &str = r#"
 
 /// Servers are asked through TLS, if they are whom the system's certificates say.
 #[test]
-fn encrypted_servers() {
+fn encrypted_servers_as_root() {
+    program::require_root();
     if lacks(Feature::Namespaces) {
         return;
     }
@@ -148,7 +150,8 @@ fn encrypted_servers() {
 
 /// Without servers, or a place for what they send, nothing is started, and the line about it names the remedy.
 #[test]
-fn refusals() {
+fn refusals_as_root() {
+    program::require_root();
     let refused = |urls: &str, cache: &str, remedy: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_memleak"))
             .args(["--debuginfod", "--", "touch", "/proc/started"])

@@ -1,4 +1,4 @@
-//! The same debug information in every form that it comes in says the same.
+//! The same debug information in every form that it comes in gives the same names.
 
 use memleak::model::Gap;
 

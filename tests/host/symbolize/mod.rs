@@ -1,4 +1,4 @@
-//! Names of real files' code: compared with what independent readers say. No root.
+//! Names of real files' code are those that independent readers find.
 
 mod binutils;
 mod damaged;

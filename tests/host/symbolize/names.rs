@@ -1,4 +1,4 @@
-//! Names, inlined functions and lines of ordinary files.
+//! Names, inlined functions and lines of ordinary files are those of their sources.
 
 use memleak::model::Gap;
 

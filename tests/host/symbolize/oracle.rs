@@ -1,4 +1,4 @@
-//! Thousands of addresses of real objects, compared with what three other readers say: blazesym, `eu-addr2line` of
+//! Thousands of addresses of real objects have the names that three other readers find: blazesym, `eu-addr2line` of
 //! elfutils and `addr2line` of binutils. Each is asked for linkers' names, so that what is compared is where they come
 //! from and not how they are spelled.
 //!

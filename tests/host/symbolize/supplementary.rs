@@ -1,4 +1,4 @@
-//! Debug files that share what they have in common in another file, as `dwz` makes them.
+//! Debug files that share a supplementary file, as `dwz` makes them, give all their names.
 
 use memleak::model::Gap;
 

@@ -1,5 +1,5 @@
-//! framehop as a reference: an unwinder that shares with ours nothing but gimli's reader of CFI. Over recorded stacks,
-//! and at every call of real objects, both find the same caller; where they do not, who is right is written here.
+//! framehop, an unwinder that shares nothing with ours but gimli's reader of CFI, finds the same callers: over recorded
+//! stacks, and at every call of real objects. Where it does not, who is right is written here.
 
 use std::fs;
 use std::ops::Range;

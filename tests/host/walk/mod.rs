@@ -1,5 +1,5 @@
-//! The walk that runs in the kernel, compiled for the host, takes the same steps as the reference walker: over
-//! random tables and memory, over a recorded process, and with every read failing in turn.
+//! The walk that runs in the kernel, compiled for the host, takes the same steps as the reference walker: over random
+//! tables and memory, over a recorded process, and with every read failing in turn.
 
 #![allow(unsafe_code, reason = "calls the C walk through a shared object")]
 

@@ -1,5 +1,5 @@
-//! Both walks over a recorded process: real objects, real stacks, a signal frame, a realigned frame, libc's
-//! callbacks. The process only has to be one's own: no tracing, no kernel side.
+//! Both walks over a recorded process find the same complete stacks: real objects, a signal frame, a realigned frame,
+//! libc's callbacks. The process only has to be one's own: no tracing, no kernel side.
 
 use std::process::Command;
 
