@@ -1,5 +1,5 @@
-//! What holds for a long time and under rough treatment: whatever is done to memleak, the programs that it traces end as they
-//! do without it; and a soak, in which it watches a slow leak in heavy churn. Needs root, and the programs.
+//! Long times and rough treatment: whatever is done to memleak, the programs that it traces end as they do without it;
+//! and in a soak it watches a slow leak in heavy churn.
 //!
 //! `make test` runs the short form of both, `make chaos` and `make soak` the long ones.
 

@@ -1,6 +1,6 @@
-//! memleak watches a slow leak in heavy churn. Whenever the program stands still, what is reported of each of its functions
-//! is what it counted itself, to the byte; nothing is lost. memleak's memory, its maps and its descriptors stay as they
-//! are, and the leak is what grows most.
+//! A slow leak in heavy churn, for as long as one likes: whenever the program stands still, what is reported of each of
+//! its functions is what it counted itself, to the byte; nothing is lost. memleak's memory, its maps and its descriptors
+//! stay as they are, and the leak is what grows most.
 //!
 //! `MEMLEAK_SOAK_MINUTES` is how long it lasts, `MEMLEAK_SOAK_LOAD` how much of one CPU the program takes, in per cent.
 

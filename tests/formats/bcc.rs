@@ -1,4 +1,4 @@
-//! What was written for bcc's memleaks works with this one. Needs root.
+//! Scripts and tests that were written for bcc's memleak work with this one.
 //!
 //! Its acceptance test: the program under test is started with `-c` and allocates 30000 bytes after the first report; of
 //! all that is written, the last line with "byte" must begin with exactly that number. And what people do with the output:

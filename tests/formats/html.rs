@@ -1,4 +1,4 @@
-//! `--format html` in a real browser: what its user sees, presses and clicks. Needs root for the trace.
+//! The page of `--format html` in a real browser shows the numbers of the report, whatever is pressed and clicked.
 
 use std::collections::HashMap;
 use std::fs;

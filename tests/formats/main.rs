@@ -1,4 +1,4 @@
-//! Output as its readers have it: the page in a real browser, and text for what was written for bcc's memleak.
+//! Output in its readers' hands: the page in a browser, and text in programs that were written for bcc's memleak.
 
 #[path = "../common/mod.rs"]
 mod common;

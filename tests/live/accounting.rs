@@ -1,5 +1,5 @@
 //! Accounts under load, with the allocators that people use: whatever threads do at once, each block is counted once,
-//! each free is its block's, and nothing is lost. Needs root, and the allocators.
+//! each free is its block's, and nothing is lost.
 //!
 //! The load is small, so that the tests are short; with `MEMLEAK_FULL_LOAD` set it is 30 million blocks each.
 

@@ -1,5 +1,5 @@
-//! What the target's own allocator says is live, against what is reported: the same to within a thousandth, for all that
-//! was allocated after the attach. Needs root, and the allocators.
+//! Live bytes are what the target's own allocator says they are, to within a thousandth, for all that was allocated
+//! after the attach.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,5 @@
 //! Every allocator that a program can have: for each function exactly the bytes and blocks that were asked for and that
-//! are left, one record per block, with no flag given. Needs root and the allocators.
+//! are left, one record per block, with no flag given.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Many blocks at once: all are counted, and all found again. Needs root. `MEMLEAK_FULL_LOAD=1` makes it 20 million.
+//! Many blocks at once: all are counted, and all found again. `MEMLEAK_FULL_LOAD=1` makes it 20 million.
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory, load};

@@ -1,6 +1,6 @@
-//! The kernel's own allocations, traced while a program makes the kernel allocate what is known to the byte. Others
-//! use the machine too: each claim is about stacks that lead through a function of the kernel that only the program
-//! has called, which no other test runs beside. Needs root.
+//! The kernel's own allocations, traced while a program makes the kernel allocate what is known to the byte. Others use
+//! the machine too: each claim is about stacks that lead through a function of the kernel that only the program has
+//! called, which no other test runs beside.
 
 use crate::common::exclusion::alone;
 use crate::common::machine::{Feature, lacks};

@@ -1,5 +1,5 @@
-//! Amounts: for each allocation function exactly the blocks and bytes that it was asked for and that are left.
-//! Needs root. Every program stands still while probes are attached and while the report is made.
+//! Amounts: for each allocation function exactly the blocks and bytes that it was asked for and that are left. Every
+//! program stands still while probes are attached and while the report is made.
 
 use std::fs;
 use std::thread;

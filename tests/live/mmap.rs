@@ -1,5 +1,5 @@
-//! Mappings (`--mmap`): for each function that maps, exactly the bytes that it was given and that are left, whatever
-//! was unmapped, covered, moved or cut since. Needs root.
+//! Mappings (`--mmap`): for each function that maps, exactly the bytes that it was given and that are left, whatever was
+//! unmapped, covered, moved or cut since.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What tracing costs is what it says, and no more than it may; what is recorded meanwhile is right. Needs root.
+//! The cost of tracing is what the report says, and no more than it may be; what is recorded meanwhile is right.
 
 use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;

@@ -1,4 +1,4 @@
-//! What a report says of memleak's own memory is what the kernel says of it, and it is bounded. Needs root.
+//! memleak's own memory is what its report says, by the kernel's word, and it is bounded.
 
 use std::collections::BTreeMap;
 use std::fs;

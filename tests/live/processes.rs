@@ -1,5 +1,4 @@
-//! Several processes, and what fork, exec and exit do to them: each block is its own process's, each stack its own
-//! program's. Needs root.
+//! Several processes, and fork, exec and exit: each block is its own process's, each stack its own program's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Where resident memory is: the parts that a report names are what a program of known parts has. Needs root.
+//! Resident memory: the parts that a report names are what a program of known parts has.
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};

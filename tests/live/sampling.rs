@@ -1,5 +1,5 @@
 //! Sampling and filters: estimates are as good as they say, a block's free takes away what it added, and a call that is
-//! not recorded leaves nothing behind. Needs root.
+//! not recorded leaves nothing behind.
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};

@@ -1,4 +1,4 @@
-//! Services with a cache, data from their start, churn and one slow leak: the leak is what a report begins with. Needs root.
+//! Services with a cache, data from their start, churn and one slow leak: the leak is what a report begins with.
 
 use std::process::Command;
 

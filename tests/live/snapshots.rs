@@ -1,5 +1,5 @@
-//! Reports while the target goes on: what is old and what is young, what came and went since the last one, that each
-//! block is counted once however busy the target is, and recordings of them. Needs root.
+//! Reports while the target goes on: ages and changes are true, each block is counted once however busy the target is,
+//! and recordings hold the same.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};

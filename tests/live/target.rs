@@ -1,4 +1,4 @@
-//! The target survives whatever happens to memleak, and what it does to itself while it is traced. Needs root.
+//! The target survives whatever happens to memleak, and what it does to itself while it is traced.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

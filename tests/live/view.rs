@@ -1,5 +1,4 @@
-//! The view of a trace on a terminal, as its user sees it: through a real pseudo-terminal and an emulator of its own. Needs
-//! root.
+//! The view of a trace on a terminal, as its user sees it: through a real pseudo-terminal and an emulator of its own.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Every stack of real processes, compared with an independent witness: a library in the process that walks each
-//! allocation by libgcc's unwinder (`tests/programs/stacks/ground_truth.c`). Needs root.
+//! Every stack of real processes is the one that an independent witness finds: a library in the process that walks each
+//! allocation by libgcc's unwinder (`tests/programs/stacks/ground_truth.c`).
 //!
 //! The two must agree exactly: the same stacks, each with the same number of calls and bytes.
 

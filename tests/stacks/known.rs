@@ -1,4 +1,4 @@
-//! Stacks of known programs, walked by the kernel: which frames, in which order, found how. Needs root.
+//! Stacks of known programs have the expected frames, in order, found as expected.
 //!
 //! Every program stands still while probes are attached and while the report is made, so a report is about
 //! just the calls between.

@@ -1,5 +1,4 @@
-//! Code that comes and goes while it is traced: a walk never uses the table of code that is not there any more.
-//! Needs root.
+//! Code that comes and goes while it is traced is never walked by the table of code that is not there any more.
 //!
 //! Each claim is: every stack is the one that is truly possible there, or says that a table was not loaded.
 

@@ -1,5 +1,5 @@
-//! 64 threads on few processors, preempted at every turn, each allocating through deep stacks of its own: every
-//! stack is the one that the block's size says, and every call is accounted for. Needs root.
+//! 64 threads on few processors, preempted at every turn, each allocating through deep stacks of its own: every stack is
+//! the one that the block's size says, and every call is accounted for.
 //!
 //! Where the kernel may preempt itself, walks are interrupted by others on their processor, too; those that find
 //! no room are counted. `MEMLEAK_FULL_LOAD=1` makes it last for a minute.

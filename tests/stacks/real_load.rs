@@ -1,6 +1,6 @@
 //! Real programs at real work, most from before their main to their exit, compared with an independent witness (see
-//! `common/witness.rs`): nearly every walk is complete, nearly every call is told as the witness tells it, and no
-//! frame is invented. Needs root, and the programs.
+//! `common/witness.rs`): nearly every walk is complete, nearly every call is told as the witness tells it, and no frame
+//! is invented.
 //!
 //! The work is small, so that the tests are short; with `MEMLEAK_FULL_LOAD` set it is as large as people's.
 

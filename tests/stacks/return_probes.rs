@@ -1,5 +1,5 @@
-//! Return probes of another tool in the middle of stacks: the kernel has replaced return addresses there, and stacks
-//! are what they are without. Needs root.
+//! Return probes of another tool in the middle of stacks, where the kernel has replaced return addresses, leave stacks
+//! as they are without.
 
 use std::path::Path;
 

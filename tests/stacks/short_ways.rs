@@ -1,6 +1,6 @@
-//! What makes walks fast changes nothing else: over hundreds of thousands of real walks, each is done again in the same
-//! probe without any of it (no remembered rules, no remembered walks, each slot of the stack read by itself), and finds
-//! the same stack. Needs root, and the programs.
+//! Short ways of walks change nothing else: over hundreds of thousands of real walks, each is done again in the same
+//! probe without any of them (no remembered rules, no remembered walks, each slot of the stack read by itself), and
+//! finds the same stack.
 //!
 //! With `MEMLEAK_FULL_LOAD` set it is millions of walks of each program; with `MEMLEAK_SHORT_LOAD`, for machines that are
 //! emulated, some thousands.

@@ -1,5 +1,5 @@
-//! Programs as the distribution built them, without frame pointers, under load for some seconds: nearly every
-//! walk is complete. Needs root, and the programs.
+//! Programs as the distribution built them, without frame pointers, under load for some seconds: nearly every walk is
+//! complete.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};

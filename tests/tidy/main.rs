@@ -1,4 +1,6 @@
-//! Rules that hold for the whole source tree and that no compiler checks. No root, no build: text only.
+//! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run nothing.
+
+mod suites;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,52 +9,27 @@ use std::process::Command;
 /// Lines beyond which a file has two subjects.
 const MAX_LINES: usize = 600;
 
-/// Modules of the root crate; each may import only those before it. `cli` is the raw flags and `config` what
-/// they mean, which the session is given; the program around them is `main`.
-const LAYERS: [&str; 36] = [
-    "model",
-    "units",
-    "pages",
-    "system",
-    "hosts",
-    "parallel",
-    "preflight",
-    "untrusted",
-    "dynamic",
-    "launch",
-    "calls",
-    "target",
-    "memory",
-    "allocator",
-    "bpf",
-    "collect",
-    "overhead",
-    "regions",
-    "symbolize",
-    "report",
-    "status",
-    "export",
-    "output",
-    "recording",
-    "compare",
-    "gate",
-    "config",
-    "session",
-    "live",
-    "doctor",
-    "inspect",
-    "replay",
-    "cli",
-    "fuzzing",
-    "lib",
-    "main",
-];
+/// Ahead of the list of modules in `src/lib.rs`, each of which may import only those before it. `cli` is the raw flags and
+/// `config` what they mean, which the session is given; the program around them is `main`.
+const LAYERS: &str = "Modules import only those before them in this list: ";
 
 /// What names the types that libbpf-cargo generates.
 const SKELETON: [&str; 3] = ["skel", "Skel", "bpf::types"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Directories at the root that have sources: all but hidden ones and what builds write.
+fn tops() -> Vec<String> {
+    let entries = fs::read_dir(root()).expect("the root").flatten();
+    let directories = entries.filter(|entry| entry.path().is_dir());
+    let names = directories.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut tops: Vec<_> = names
+        .filter(|name| !name.starts_with('.') && name != "target")
+        .collect();
+    tops.sort();
+    tops
 }
 
 /// A file below the root.
@@ -106,9 +83,10 @@ fn assert_none(offences: &[String], rule: &str) {
 /// No source file is longer than [`MAX_LINES`].
 #[test]
 fn files_are_short() {
-    let directories = ["src", "unwind-tables", "bpf", "tests", "benches", "build.rs"];
-    let files: Vec<Source> = directories
+    let files: Vec<Source> = tops()
         .iter()
+        .map(String::as_str)
+        .chain(["build.rs"])
         .flat_map(|directory| sources(directory, &["rs", "c", "h", "cpp", "js", "css", "html"]))
         .collect();
     assert!(files.len() > 20, "the search finds the sources");
@@ -171,9 +149,18 @@ fn top_level_items(group: &str) -> Vec<String> {
     items
 }
 
+/// Modules of the root crate in their order, by its page; the crate and the program around it come last.
+fn layers() -> Vec<String> {
+    let page = fs::read_to_string(root().join("src/lib.rs")).expect("src/lib.rs");
+    let (_, list) = page.split_once(LAYERS).expect("the list");
+    let (list, _) = list.split_once('.').expect("its end");
+    let named = list.split('`').skip(1).step_by(2);
+    named.chain(["lib", "main"]).map(str::to_owned).collect()
+}
+
 /// Whether a file of `importer` may import `imported`.
-fn may_import(importer: &str, imported: &str) -> bool {
-    let layer = |module| LAYERS.iter().position(|&layer| layer == module);
+fn may_import(layers: &[String], importer: &str, imported: &str) -> bool {
+    let layer = |module| layers.iter().position(|layer| layer == module);
     importer == imported
         || matches!((layer(importer), layer(imported)), (Some(importer), Some(imported)) if imported < importer)
 }
@@ -181,13 +168,14 @@ fn may_import(importer: &str, imported: &str) -> bool {
 /// Imports go one way. Test code is held to it too.
 #[test]
 fn imports_go_one_way() {
+    let layers = layers();
     let mut offences = Vec::new();
     for file in sources("src", &["rs"]) {
         let importer = module_of(&file.path);
         let code: String = file.code_lines().flat_map(|(_, line)| [line, "\n"]).collect();
         for imported in crate_paths(&code)
             .into_iter()
-            .filter(|imported| !may_import(importer, imported))
+            .filter(|imported| !may_import(&layers, importer, imported))
         {
             offences.push(format!("{}: {importer} imports {imported}", file.display()));
         }
@@ -198,33 +186,33 @@ fn imports_go_one_way() {
 /// Every file of the root crate belongs to a layer, so that a new one is put in order.
 #[test]
 fn every_module_has_a_layer() {
+    let layers = layers();
     let unknown: Vec<String> = sources("src", &["rs"])
         .iter()
-        .filter(|file| !LAYERS.contains(&module_of(&file.path)))
+        .filter(|file| !layers.iter().any(|layer| layer == module_of(&file.path)))
         .map(|file| file.display().to_string())
         .collect();
     assert_none(
         &unknown,
-        "files of no layer: add theirs to LAYERS in tests/tidy/main.rs",
+        "files of no layer: add theirs to the list in src/lib.rs",
     );
 }
 
-/// The page of the crate has the modules in their order.
+/// The page of the crate has each module once, and no other.
 #[test]
 fn the_page_has_the_layers() {
-    let page = fs::read_to_string(root().join("src/lib.rs")).expect("src/lib.rs");
-    let (_, list) = page
-        .split_once("Modules import only those before them in this list: ")
-        .expect("the list");
-    let (list, _) = list.split_once('.').expect("its end");
-    let named: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
-    let [modules @ .., "lib", "main"] = &LAYERS[..] else {
-        panic!("the crate and the program around it come last");
+    let there = |module: &&String| {
+        let source = root().join("src");
+        source.join(format!("{module}.rs")).exists() || source.join(module).join("mod.rs").exists()
     };
-    assert_eq!(
-        named, modules,
-        "src/lib.rs and LAYERS in tests/tidy/main.rs differ"
-    );
+    let layers = layers();
+    assert!(layers.len() > 10, "the search finds the list: {layers:?}");
+    let absent: Vec<String> = layers.iter().filter(|module| !there(module)).cloned().collect();
+    assert_none(&absent, "modules in the list of src/lib.rs that are not there");
+    let mut sorted = layers.clone();
+    sorted.sort();
+    sorted.dedup();
+    assert_eq!(sorted.len(), layers.len(), "{layers:?}: one is there twice");
 }
 
 /// The reader of imports sees groups, nested groups and paths in expressions.
@@ -238,7 +226,7 @@ fn import_reader() {
         ),
         (
             "let site = crate::model::leak::group(crate::bpf::load());",
-            vec!["leak", "bpf"],
+            vec!["model", "bpf"],
         ),
         ("use unwind_tables::addr::Avma;", vec![]),
         (
@@ -249,10 +237,9 @@ fn import_reader() {
     for (text, expected) in cases {
         assert_eq!(crate_paths(text), expected, "{text}");
     }
-    assert!(
-        may_import("report", "leak") && !may_import("leak", "report") && !may_import("target", "session")
-    );
-    assert!(may_import("cli", "config") && !may_import("config", "cli"));
+    let layers = ["leak", "config", "cli"].map(str::to_owned);
+    assert!(may_import(&layers, "cli", "leak") && !may_import(&layers, "leak", "cli"));
+    assert!(may_import(&layers, "cli", "cli") && !may_import(&layers, "cli", "session"));
 }
 
 /// Each threat has a test, which is where the page of threats says.
@@ -387,7 +374,7 @@ fn named_files(text: &str) -> impl Iterator<Item = &str> {
 /// Pages and comments name files that are there: by the path from the root or, pages in `bpf/`, by the file's name.
 #[test]
 fn named_files_exist() {
-    let tops = ["src/", "bpf/", "tests/", "benches/", "unwind-tables/"];
+    let tops: Vec<String> = tops().iter().map(|top| format!("{top}/")).collect();
     let pages = ["README.md", "CONTRIBUTING.md"].map(|page| Source {
         path: page.into(),
         text: fs::read_to_string(root().join(page)).expect("a page"),
@@ -406,7 +393,7 @@ fn named_files_exist() {
                     Some(directory) if directory.ends_with("bpf") && is_page && !name.contains('/') => {
                         root().join(directory).join(name)
                     }
-                    _ if tops.iter().any(|top| name.starts_with(top)) => root().join(name),
+                    _ if tops.iter().any(|top| name.starts_with(top.as_str())) => root().join(name),
                     _ => continue,
                 };
                 seen += 1;

@@ -1,5 +1,5 @@
-//! memleak is killed while it starts a program, at random moments: the program does all that it would do without memleak, or
-//! nothing at all.
+//! memleak is killed while it starts a program, at random moments: the program does all that it would do without
+//! memleak, or nothing at all.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! What memleak could leave behind: in the kernel, and in the code of processes.
+//! Objects that memleak could leave behind in the kernel, and changes in the code of processes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

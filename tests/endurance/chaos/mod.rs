@@ -1,7 +1,7 @@
-//! Real programs at work, while memleak is started on them, and interrupted and killed at random moments of all its phases,
-//! again and again: what each says is what it says undisturbed, to the byte, and so is the status that it ends with. After
-//! each end of memleak nothing of it is left: no byte of the program's code is changed, none of memleak's objects is in the
-//! kernel, and there is no file that was not asked for.
+//! Real programs at work, while memleak is started on them, and interrupted and killed at random moments of all its
+//! phases, again and again: what each says is what it says undisturbed, to the byte, and so is the status that it ends
+//! with. After each end of memleak nothing of it is left: no byte of the program's code is changed, none of memleak's
+//! objects is in the kernel, and there is no file that was not asked for.
 //!
 //! `MEMLEAK_CHAOS_ROUNDS` is how often memleak is ended on each program, `MEMLEAK_CHAOS_SEED` what is random.
 

@@ -1,4 +1,4 @@
-//! Disks that are full, from the beginning or in the middle of a trace.
+//! Disks that are full, from the beginning or in the middle of a trace, cost what was to be written there and no more.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! Files of the target that are made to hurt, or are taken away.
+//! Files of the target that are made to hurt, or are taken away, take bounded time and memory.
 
 use std::fs::{self, File};
 use std::process::{Command, Output, Stdio};

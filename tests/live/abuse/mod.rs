@@ -1,5 +1,5 @@
-//! What is done to memleak, and that it lives: files that are made to hurt, disks that are full, readers that do not read,
-//! clocks that are set, processes that take another's number, code that comes and goes. Needs root.
+//! Abuse of memleak, which lives: files that are made to hurt, disks that are full, readers that do not read, clocks
+//! that are set, processes that take another's number, code that comes and goes.
 //!
 //! Each test says what memory was taken at most, and the bound that it is held to.
 

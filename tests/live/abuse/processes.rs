@@ -1,4 +1,4 @@
-//! Processes that are not who they seem, and code that comes and goes as fast as it can.
+//! Processes that are not who they seem, and code that comes and goes as fast as it can, are not mistaken for others.
 
 use std::process::Command;
 

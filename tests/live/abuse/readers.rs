@@ -1,4 +1,6 @@
-//! Readers of reports that do not read, and terminals that vanish. (Those of the view are in `view.rs`.)
+//! Readers of reports that do not read, and terminals that vanish, neither stop probes nor fill memory.
+//!
+//! Those of the view are in `view.rs`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,5 @@
-//! Targets that mean harm: with what they map, with what they are called, and with what they leave in the places where
-//! their tracer looks.
+//! Targets that mean harm, with what they map, with what they are called, and with what they leave in the places where
+//! their tracer looks, do none.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! Targets in other mount and pid namespaces, on an overlay file system, with files that were deleted or replaced;
-//! memleak in a pid namespace of its own; and targets that mean harm. Needs root.
+//! Targets in other mount and pid namespaces, on an overlay file system, with files that were deleted or replaced, and
+//! memleak in a pid namespace of its own: stacks and names are as elsewhere.
 
 mod hostile;
 

@@ -1,5 +1,4 @@
-//! `memleak doctor`: what it predicts is what a trace finds, what it warns of is there, and it changes nothing. Needs
-//! root.
+//! `memleak doctor`: what it predicts is what a trace finds, what it warns of is there, and it changes nothing.
 
 mod privileges;
 

@@ -1,5 +1,5 @@
-//! Rights instead of root: the three capabilities of the README are enough, each one that is missing is named in one line
-//! with its remedy, and so is what refuses programs to who has them.
+//! Rights instead of root: the three capabilities of the README are enough, each one that is missing is named in one
+//! line with its remedy, and so is what refuses programs to who has them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

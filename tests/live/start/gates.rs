@@ -1,4 +1,4 @@
-//! What traces of started programs are held against: conditions, suppressions, baselines.
+//! Conditions, suppressions and baselines decide about traces of started programs, by the exit status.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,4 @@
-//! Programs that memleak starts: traced from their first allocation on, with complete stacks, and none the wiser.
-//! Needs root.
+//! Programs that memleak starts are traced from their first allocation on, with complete stacks, and do not notice.
 
 mod gates;
 

@@ -1,5 +1,5 @@
-//! One small program for each thing that makes stacks hard to walk; every stack of each is compared with an
-//! independent witness in the process (see `common/witness.rs`). Needs root.
+//! Small programs, one for each thing that makes stacks hard to walk, have the stacks that an independent witness in the
+//! process finds (see `common/witness.rs`).
 //!
 //! Where libgcc's unwinder can walk to the end, memleak says exactly the same; where it cannot, the test states
 //! what memleak says instead, with its cause. Objects that were taken apart after linking have their own file,

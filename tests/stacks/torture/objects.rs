@@ -1,5 +1,5 @@
-//! Programs that are linked or taken apart in unusual ways; every stack of each is compared with an independent
-//! witness (see `common/witness.rs`). Needs root.
+//! Programs that are linked or taken apart in unusual ways have the stacks that an independent witness finds (see
+//! `common/witness.rs`).
 //!
 //! What libgcc's unwinder needs and memleak does not is taken away from a copy of a program: then the witness in
 //! the whole program speaks for the copy, whose code is the same at the same addresses.

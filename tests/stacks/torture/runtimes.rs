@@ -1,6 +1,5 @@
-//! Programs whose code is not all compiled ahead, or not by the usual compilers: stacks through code without CFI, or
-//! with CFI that is not true.
-//! The truth is in the blocks: their size says how deep the calls were. Needs root, and the programs.
+//! Programs whose code is not all compiled ahead, or not by the usual compilers: stacks go through code without CFI, or
+//! with CFI that is not true, to their end. The truth is in the blocks: their size says how deep the calls were.
 
 use std::collections::BTreeMap;
 use std::process::Command;
