@@ -105,8 +105,8 @@ clippy:
 doc:
 	@RUSTDOCFLAGS='-D warnings' $(STEP) doc $(CARGO) doc --workspace --no-deps --locked
 
-# Tests wait for the kernel, for programs and for reports as long as they compute.
-TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
+# Tests wait twice as long as they compute: for the kernel to change code, for programs, and for reports.
+TEST_THREADS := $(shell echo $$(($$(nproc) * 3)))
 
 unit:
 	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast $(GIVE_BACK)
