@@ -9,7 +9,7 @@ use std::process::Command;
 /// Lines beyond which a file has two subjects.
 const MAX_LINES: usize = 600;
 
-/// Ahead of the list of modules in `src/lib.rs`, each of which may import only those before it. `cli` is the raw flags and
+/// Words ahead of the list of modules in `src/lib.rs`, each of which may import only those before it. `cli` is the raw flags and
 /// `config` what they mean, which the session is given; the program around them is `main`.
 const LAYERS: &str = "Modules import only those before them in this list: ";
 

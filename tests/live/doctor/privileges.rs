@@ -77,7 +77,7 @@ impl Place {
     fn target(&self, user: u32) -> Program {
         // Another file each time: the last one may still run.
         let _ = fs::remove_file(self.path("calls"));
-        copy_program(&self.compiled, &self.path("calls"));
+        copy_program(&self.compiled, self.path("calls"));
         run_tool(
             Command::new("chown")
                 .arg(user.to_string())
