@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build quick test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -20,6 +20,7 @@ help:
 	@echo 'make demo          set up, build, trace a sample leaker'
 	@echo 'make build         set up, build target/release/memleak'
 	@echo 'make dist          set up, build target/dist: a Debian package and an archive, of a static program'
+	@echo 'make quick         formatting, lints and pure tests: no root, under a minute after a build'
 	@echo 'make test          set up, run all checks and tests (root, or sudo)'
 	@echo '  its steps:       make fmt clippy doc unit rebuild bench-smoke demo-smoke'
 	@echo 'make build-arm64   the program for arm64, in target/aarch64-unknown-linux-gnu/release; on x86-64'
@@ -78,6 +79,14 @@ dist-arm64: setup-arm64 dist
 demo: build
 	@tests/demo.sh target/release/memleak
 
+# Suites that have tests without root, by what each says of itself.
+QUICK := $(patsubst tests/%/main.rs,--test %,$(shell grep -L 'Root::Any' tests/*/main.rs))
+WITHOUT_ROOT := env -u CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER
+
+quick: fmt
+	@$(STEP) quick $(CARGO) clippy --workspace --locked --lib --bins $(QUICK) -- -D warnings
+	@MEMLEAK_SHORT_LOAD=1 RUST_TEST_THREADS=$(TEST_THREADS) $(WITHOUT_ROOT) $(STEP) quick $(CARGO) test --workspace --locked --lib $(QUICK) -- --skip _as_root
+
 # One profile throughout, so that dependencies are compiled once: what is measured runs in the kernel.
 test: setup-test
 	@$(MAKE) --no-print-directory fmt clippy doc unit rebuild bench-smoke demo-smoke
@@ -96,8 +105,8 @@ clippy:
 doc:
 	@RUSTDOCFLAGS='-D warnings' $(STEP) doc $(CARGO) doc --workspace --no-deps --locked
 
-# Tests wait for the kernel, for programs and for reports as long as they compute.
-TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
+# Tests wait twice as long as they compute: for the kernel to change code, for programs, and for reports.
+TEST_THREADS := $(shell echo $$(($$(nproc) * 3)))
 
 unit:
 	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast $(GIVE_BACK)

@@ -32,7 +32,7 @@
 //! Modules import only those before them in this list: `model`, `units`, `pages`, `system`, `hosts`, `parallel`, `preflight`, `untrusted`,
 //! `dynamic`, `launch`, `calls`, `target`, `memory`, `allocator`, `bpf`, `collect`, `overhead`, `regions`, `symbolize`,
 //! `report`, `status`, `export`, `output`, `recording`, `compare`, `gate`, `config`, `session`, `live`, `doctor`, `inspect`,
-//! `replay`, `cli`, `fuzzing`. `tests/tidy.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not
+//! `replay`, `cli`, `fuzzing`. `tests/tidy/main.rs` holds them to it. `doctor`, `inspect` and `replay` are the commands that do not
 //! trace; `fuzzing` is for tests and fuzzers.
 //!
 //! # What happens at an allocation
@@ -97,8 +97,8 @@
 //!   not at all ([`bpf::Processes`], `bpf/processes.bpf.h`). A child of fork uses its parent's list of that moment
 //!   until it has its own.
 //! * **One walk, two languages.** `bpf/unwind.bpf.h` does what [`unwind_tables::walk`] specifies;
-//!   `tests/unwind_host.rs` and `tests/unwind_recorded.rs` run both over the same tables and memory. That short ways
-//!   change nothing is shown there too, and by `tests/live_walks.rs` on real programs, where each walk is done again
+//!   `tests/host/walk/mod.rs` and `tests/host/walk/recorded.rs` run both over the same tables and memory. That short ways
+//!   change nothing is shown there too, and by `tests/stacks/short_ways.rs` on real programs, where each walk is done again
 //!   in the same probe without them.
 //!   `src/bpf/layout.rs` makes the compiler compare every constant that both know.
 //! * **A report does not depend on how busy the target is.** Totals are read in place; blocks are read where they are put

@@ -34,7 +34,7 @@ trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-g++ -O2 -fomit-frame-pointer -o "$work/leaker" tests/programs/leaker.cpp
+g++ -O2 -fomit-frame-pointer -o "$work/leaker" tests/programs/amounts/leaker.cpp
 # This shell holds the pipe open. Should it be killed, the leaker's input ends, and with it the leaker.
 mkfifo "$work/input"
 exec 3<>"$work/input"

@@ -190,9 +190,9 @@ mod tests {
         (seen, batches)
     }
 
-    /// A walk sees each element once: of an empty table none, of a full one all, over several batches. Needs root.
+    /// A walk sees each element once: of an empty table none, of a full one all, over several batches.
     #[test]
-    fn each_element_once() {
+    fn each_element_once_as_root() {
         assert_eq!(seen(&table(16, 0), ROOM, || {}).0, BTreeMap::new());
         let elements = 3 * ROOM;
         let (seen, batches) = seen(&table(elements, elements), ROOM, || {});
@@ -201,9 +201,9 @@ mod tests {
         assert!(seen.into_keys().eq(0..elements));
     }
 
-    /// Where there is room for fewer elements than one bucket holds, room is made. Needs root.
+    /// Where there is room for fewer elements than one bucket holds, room is made.
     #[test]
-    fn a_bucket_larger_than_the_room() {
+    fn a_bucket_larger_than_the_room_as_root() {
         let (seen, batches) = seen(&table(2000, 2000), 1, || {});
         assert!(batches > 10, "{batches}");
         assert!(seen.values().all(|&times| times == 1));
@@ -211,9 +211,9 @@ mod tests {
     }
 
     /// While keys come and go between batches, the ones seen already and the next ones among them, those that stay
-    /// are all seen, none twice, and the walk ends. Needs root.
+    /// are all seen, none twice, and the walk ends.
     #[test]
-    fn elements_come_and_go() {
+    fn elements_come_and_go_as_root() {
         let (stay, churn) = (2 * ROOM, 4 * ROOM);
         let map = table(8 * ROOM, stay + churn);
         let mut next = stay;

@@ -221,7 +221,7 @@ fn verified_instructions(program: impl AsFd) -> u64 {
 /// Every program stays within its budget of instructions, and within the stack that the oldest kernels have.
 #[test]
 #[allow(clippy::print_stdout, reason = "what the test found")]
-fn programs_stay_within_their_budgets() {
+fn programs_stay_within_their_budgets_as_root() {
     let mut beyond = Vec::new();
     let told = (AttachPath::Multi, Walk::Dwarf, SAMPLED, Telling::All);
     let ways = AttachPath::ALL

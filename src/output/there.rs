@@ -170,7 +170,7 @@ mod tests {
 
     /// What is ours, and what our links lead to, is found; what is a stranger's, and what his links lead to, is not.
     #[test]
-    fn whose_it_is() {
+    fn whose_it_is_as_root() {
         let (shared, own) = (everybodys(), tempfile::tempdir().expect("a directory"));
         let path = |name: &str| shared.path().join(name);
         fs::write(path("file"), "ours").expect("a file");

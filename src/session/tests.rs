@@ -70,11 +70,11 @@ fn follow_and_count(session: &mut Session<'_>) -> (u64, u64) {
 }
 
 /// A walk never uses room that another walk has taken: while all is taken, blocks are recorded as not walked, and
-/// walks go on when it is free again. Needs root.
+/// walks go on when it is free again.
 ///
 /// This stands for a walk that is preempted by others on its CPU, which cannot be brought about at will.
 #[test]
-fn walks_do_not_share_room() {
+fn walks_do_not_share_room_as_root() {
     let python = Python::start();
     let mut storages = storages();
     let mut session =

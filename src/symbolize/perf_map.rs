@@ -155,7 +155,7 @@ mod tests {
 
     /// A file of another user's, and were it root's, is not read, nor one that is reached by a link.
     #[test]
-    fn only_the_users_own() {
+    fn only_the_users_own_as_root() {
         const USER: u32 = 4711;
         let root = tempfile::tempdir().expect("a directory");
         let path = |name: &str| root.path().join("tmp").join(name);

@@ -154,7 +154,7 @@ fn deleted_program() {
 /// Between the reading of the maps and the opening of a file another can be mapped in its place. It is not taken for
 /// the one that was read, and what could not be opened for that reason is looked for again.
 #[test]
-fn another_file_in_the_place_of_one() {
+fn another_file_in_the_place_of_one_as_root() {
     let running = Running::start(&sleep());
     let target = Target::open(running.pid()).expect("it runs");
     let text = read_maps(target.pid()).expect("it runs");

@@ -182,12 +182,13 @@ impl HostWalk {
     }
 
     pub fn clear_cache(&mut self) {
-        self.cache.fill(0);
+        // Zeros of the allocator's: filled by code that is not optimised, it would take most of the time of a test.
+        self.cache = vec![0; CACHE_SLOTS];
     }
 
     pub fn walk(&mut self, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
-        let mut words = tables.words.to_vec();
-        words.resize(words.len().next_power_of_two(), 0);
+        let mut words = vec![0; tables.words.len().next_power_of_two()];
+        words[..tables.words.len()].copy_from_slice(tables.words);
         let mut mappings: Vec<_> = tables.mappings.iter().map(host_mapping).collect();
         mappings.resize_with(mappings.len().next_power_of_two().max(2), || HostMapping {
             start: u64::MAX >> 1,

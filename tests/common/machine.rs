@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+use super::exclusion::take_part;
 use super::program::directory;
 use super::tracefs;
 
@@ -27,6 +28,7 @@ pub enum Feature {
 #[must_use]
 #[track_caller]
 pub fn lacks(feature: Feature) -> bool {
+    take_part();
     let Err(reason) = probe(feature) else {
         return false;
     };

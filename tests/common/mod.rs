@@ -1,13 +1,14 @@
-//! What several tests need. Each test file uses its own part of it.
+//! Tools of several suites. Each suite uses its own part of them.
 #![allow(
     dead_code,
     unreachable_pub,
     missing_docs,
-    reason = "each test file uses its own part"
+    reason = "each suite uses its own part"
 )]
 
 pub mod browser;
 pub mod compile;
+pub mod exclusion;
 pub mod hand_made;
 pub mod host;
 pub mod machine;

@@ -1,19 +1,50 @@
 //! Programs that tests compile, start, talk to and end. Each program says when it is ready and waits for a line
 //! before it goes on, so that nothing is timed.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use super::exclusion::take_part;
 
 /// How long anything may take before the test fails; nothing takes a tenth of it on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Fails a test that needs privileges and does not have them.
+/// Which tests of a suite need root. Each suite's `main.rs` says it in a constant, `ROOT`, to which its tests are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// Every one can.
+    Any,
+    /// Those whose name ends in [`AS_ROOT`].
+    Named,
+    /// None does.
+    None,
+}
+
+/// Ends the name of a test that needs root, in suites where not all do: `make quick` leaves these out.
+pub const AS_ROOT: &str = "_as_root";
+
+/// Fails a test that needs privileges and does not have them, or does not say that it needs them.
 #[track_caller]
 pub fn require_root() {
+    take_part();
+    let thread = thread::current();
+    let test = thread.name().unwrap_or_default();
+    match crate::ROOT {
+        Root::Any => {}
+        Root::Named => assert!(
+            test.is_empty() || test.ends_with(AS_ROOT),
+            "`{test}` needs root: end its name in `{AS_ROOT}`, for `make quick`"
+        ),
+        Root::None => panic!("`{test}` needs root, and its suite has ROOT = Root::None"),
+    }
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
     let uid = status
         .lines()
@@ -33,6 +64,7 @@ const COMPILE_ONLY: &str = "MEMLEAK_TEST_COMPILE_ONLY";
 /// Ends a test that has compiled its programs, before the first of them is run or traced, if no more is asked for.
 #[track_caller]
 pub fn end_if_only_compiled() {
+    take_part();
     assert!(
         std::env::var_os(COMPILE_ONLY).is_none(),
         "compiled, and nothing is run with {COMPILE_ONLY}"
@@ -74,12 +106,49 @@ pub fn mimalloc() -> (&'static str, &'static str) {
     there.unwrap_or(versions[0])
 }
 
-/// An empty directory for one test. Compiled programs go there.
-pub fn directory(test: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+/// Where `directory` makes one of this name.
+pub fn directory_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(env!("CARGO_CRATE_NAME"))
+        .join(name)
+}
+
+/// An empty directory for one test. Compiled programs go there. Its name begins with the test's module; no other test of the
+/// suite may ask for the same.
+#[track_caller]
+pub fn directory(name: &str) -> PathBuf {
+    static OWNERS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+    take_part();
+    if let Some(test) = thread::current().name() {
+        let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = owners.entry(name.to_owned()).or_insert_with(|| test.to_owned());
+        assert_eq!(owner, test, "two tests want the directory {name}");
+    }
+    let directory = directory_path(name);
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir_all(&directory).expect("a new directory");
     directory
+}
+
+/// Copies a program that is to be run. Not by this process: what another test starts meanwhile would have the copy open for
+/// writing, and nobody could execute it (ETXTBSY).
+#[track_caller]
+pub fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
+    run_tool(Command::new("cp").arg(from).arg(to));
+}
+
+/// A TCP port of 127.0.0.1 that was free a moment ago, and that no other test of the suite is given.
+#[track_caller]
+pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if given.insert(port) {
+            return port;
+        }
+    }
 }
 
 /// A file of `tests/programs`.

@@ -1,11 +1,12 @@
 //! A process recorded while it stands still: registers, memory, and the tables that a session would publish.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 
 use memleak::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use unwind_tables::addr::Avma;
@@ -14,6 +15,7 @@ use unwind_tables::walk::{Registers, ReturnProbes, Tables, Unwind};
 use unwind_tables::{Architecture, compile};
 
 use super::host::Memory;
+use super::program::directory_path;
 
 /// Ways to build the program.
 pub const BUILDS: [&[&str]; 3] = [
@@ -34,7 +36,7 @@ pub struct Scene {
 impl Scene {
     /// That of the program when it is built with `flags`.
     pub fn of(flags: &[&str]) -> Self {
-        let program = start(&compile_program(flags));
+        let program = start(&program(flags));
         let target = Target::open(program.pid()).expect("it runs");
         let mut modules = Modules::new();
         let mappings = target.read_mappings(&mut modules);
@@ -68,9 +70,19 @@ impl Drop for Recorded {
     }
 }
 
-fn compile_program(flags: &[&str]) -> PathBuf {
-    let name = format!("recorded{}", flags.concat());
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+/// Compiles the program, once for all tests.
+fn program(flags: &[&str]) -> PathBuf {
+    static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut built = BUILT.lock().expect("no build panicked");
+    let program = directory_path("recorded").join(format!("recorded{}", flags.concat()));
+    if built.insert(program.clone()) {
+        compile_program(&program, flags);
+    }
+    program
+}
+
+fn compile_program(program: &Path, flags: &[&str]) {
+    std::fs::create_dir_all(program.parent().expect("a directory")).expect("a new directory");
     let status = Command::new("gcc")
         .args([
             "-O2",
@@ -78,15 +90,14 @@ fn compile_program(flags: &[&str]) -> PathBuf {
             "-Wall",
             "-Wextra",
             "-Werror",
-            "tests/programs/recorded_stack.c",
+            "tests/programs/stacks/recorded_stack.c",
             "-o",
         ])
-        .arg(&program)
+        .arg(program)
         .args(flags)
         .status()
         .expect("gcc runs (apt-get install gcc)");
     assert!(status.success(), "the program compiles with {flags:?}");
-    program
 }
 
 fn start(program: &Path) -> Recorded {

@@ -1,4 +1,4 @@
-//! The witness of `tests/programs/ground_truth.c`, and how its account of a program compares with memleak's.
+//! The witness of `tests/programs/stacks/ground_truth.c`, and how its account of a program compares with memleak's.
 //!
 //! Three things are made equal beforehand:
 //! - libgcc reports a frame at address 0 above the last one; the witness takes it as the end of the stack.
@@ -84,7 +84,7 @@ impl Witness {
         let all = ["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-builtin"];
         let library = compile_as(
             &directory.join(LIBRARY),
-            "ground_truth.c",
+            "stacks/ground_truth.c",
             &[&all, flags].concat(),
         );
         Self {
@@ -101,7 +101,7 @@ impl Witness {
         command
             .args(["-O2", "-fPIE", "-fno-builtin", "-DWRAPPED", "-c", "-o"])
             .arg(&object)
-            .arg(source("ground_truth.c"));
+            .arg(source("stacks/ground_truth.c"));
         run_tool(&mut command);
         let wrapped = WRAPPED.map(|function| format!("-Wl,--wrap={function}"));
         let object = object.to_string_lossy().into_owned();

@@ -1,6 +1,6 @@
-//! memleak watches a slow leak in heavy churn. Whenever the program stands still, what is reported of each of its functions
-//! is what it counted itself, to the byte; nothing is lost. memleak's memory, its maps and its descriptors stay as they
-//! are, and the leak is what grows most.
+//! A slow leak in heavy churn, for as long as one likes: whenever the program stands still, what is reported of each of
+//! its functions is what it counted itself, to the byte; nothing is lost. memleak's memory, its maps and its descriptors
+//! stay as they are, and the leak is what grows most.
 //!
 //! `MEMLEAK_SOAK_MINUTES` is how long it lasts, `MEMLEAK_SOAK_LOAD` how much of one CPU the program takes, in per cent.
 
@@ -135,14 +135,18 @@ impl Soak {
     fn start(plan: Plan, recording: &Path) -> Self {
         let directory = recording.parent().expect("it is in a directory");
         let library = directory.join("fleeting.so");
-        compile_as(&library, "fleeting_library.c", &["-O2", "-shared", "-fPIC"]);
+        compile_as(
+            &library,
+            "mappings/fleeting_library.c",
+            &["-O2", "-shared", "-fPIC"],
+        );
         let flags = [
             "-O2",
             "-fomit-frame-pointer",
             "-fno-optimize-sibling-calls",
             "-pthread",
         ];
-        let path = compile(directory, "soak.c", &flags);
+        let path = compile(directory, "amounts/soak.c", &flags);
         let library = library.to_str().expect("UTF-8");
         let mut program = Program::start(&path, &[library, &plan.load.to_string()]);
         program.expect("ready");
@@ -361,7 +365,7 @@ fn check_trend(recording: &Path, counts: &Counts, took: Duration) {
 #[test]
 fn soak() {
     let plan = Plan::of_environment();
-    let recording = directory(&format!("endurance-soak-{}", plan.time.as_secs())).join("soak.memleak");
+    let recording = directory(&format!("soak-{}", plan.time.as_secs())).join("soak.memleak");
     let mut soak = Soak::start(plan, &recording);
     soak.run();
     let took = soak.began.elapsed();

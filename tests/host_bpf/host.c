@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The walk of bpf/unwind.bpf.h compiled for the host: its helpers are plain functions here, its maps plain
- * memory. tests/unwind_host.rs loads this as a shared object.
+ * memory. tests/host/walk/mod.rs loads this as a shared object.
  */
 #include <linux/types.h>
 #include <stdbool.h>

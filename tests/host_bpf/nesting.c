@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What proves that a call goes on, bpf/nesting.bpf.h, compiled for the host: over memory, mappings and registers that the
- * caller gives. tests/nesting_host.rs loads this as a shared object.
+ * caller gives. tests/host/nesting.rs loads this as a shared object.
  */
 #define __noinline
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The choices of bpf/sampling.bpf.h compiled for the host, with random numbers that the caller gives.
- * tests/sampling_host.rs loads this as a shared object.
+ * tests/host/sampling.rs loads this as a shared object.
  */
 #include <linux/types.h>
 #include <stdbool.h>

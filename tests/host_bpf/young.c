@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * bpf/young.bpf.h and what it moves blocks to, compiled for the host: threads allocate and free the same few addresses,
- * and are held up where another can come between. tests/young_host.rs loads this as a shared object.
+ * and are held up where another can come between. tests/host/young_blocks.rs loads this as a shared object.
  */
 #include <linux/types.h>
 #include <errno.h>

@@ -96,7 +96,7 @@ use super::super::types::counter as c;
 /// In both layouts of the tracepoints, blocks have the size that was asked for, until they are freed; what failed and
 /// what is empty leaves nothing.
 #[test]
-fn slab_blocks_of_both_layouts() {
+fn slab_blocks_of_both_layouts_as_root() {
     for is_new in [true, false] {
         with_programs(&settings(is_new, 16), |trace| {
             let programs = &trace.skeleton.progs;
@@ -124,7 +124,7 @@ fn slab_blocks_of_both_layouts() {
 
 /// The same number is an address of each allocator by itself.
 #[test]
-fn addresses_of_different_allocators_are_different() {
+fn addresses_of_different_allocators_are_different_as_root() {
     with_programs(&settings(true, 16), |trace| {
         let programs = &trace.skeleton.progs;
         let at = page(1024);
@@ -145,7 +145,7 @@ fn addresses_of_different_allocators_are_different() {
 
 /// An address that is allocated again was freed unseen: the old block is closed and counted.
 #[test]
-fn a_missed_free_is_made_up_for() {
+fn a_missed_free_is_made_up_for_as_root() {
     with_programs(&settings(true, 16), |trace| {
         let programs = &trace.skeleton.progs;
         run(&programs.kernel_kmalloc, &[1, 0x1000, 40, 64, 0, 0]);
@@ -157,7 +157,7 @@ fn a_missed_free_is_made_up_for() {
 
 /// What does not fit into the table is lost, in blocks and bytes.
 #[test]
-fn a_full_table_loses_what_is_new() {
+fn a_full_table_loses_what_is_new_as_root() {
     with_programs(&settings(true, 2), |trace| {
         let programs = &trace.skeleton.progs;
         for number in 1..=100 {
@@ -174,7 +174,7 @@ fn a_full_table_loses_what_is_new() {
 
 /// A block of pages that was split is freed piece by piece, in any order, from any end.
 #[test]
-fn pages_are_freed_in_pieces() {
+fn pages_are_freed_in_pieces_as_root() {
     let first = 1 << 12;
     let pieces: [&[(u64, u64)]; 5] = [
         &[(0, 3)],
@@ -204,7 +204,7 @@ fn pages_are_freed_in_pieces() {
 
 /// Only sizes that were asked for are recorded.
 #[test]
-fn sizes_are_filtered() {
+fn sizes_are_filtered_as_root() {
     let sizes = Some(SizeFilter { min: 20, max: 30 });
     let settings = KernelSettings {
         sizes,
@@ -222,7 +222,7 @@ fn sizes_are_filtered() {
 
 /// The second program of an event does nothing while the first does not run.
 #[test]
-fn second_programs_wait_for_their_first() {
+fn second_programs_wait_for_their_first_as_root() {
     with_programs(&settings(true, 16), |trace| {
         let programs = &trace.skeleton.progs;
         run(&programs.kernel_kmalloc_nested, &[1, 0x1000, 40, 64, 0, 0]);

@@ -250,7 +250,7 @@ mod tests {
 
     /// Files that others can write to are nobody's word, nor are those of others; a named file is its namer's.
     #[test]
-    fn whose_word_it_is() {
+    fn whose_word_it_is_as_root() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("our own");
         let path = directory.path().join("config.toml");
@@ -274,7 +274,7 @@ mod tests {
 
     /// What is no file, or too much of one, is not read; a link leads where its user may go.
     #[test]
-    fn strange_files() {
+    fn strange_files_as_root() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("our own");
         let path = |name: &str| directory.path().join(name);

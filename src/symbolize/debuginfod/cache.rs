@@ -164,7 +164,7 @@ mod tests {
 
     /// A directory that is another's, or in which others may write, is refused; one that is made is ours alone.
     #[test]
-    fn whose_directory_it_is() {
+    fn whose_directory_it_is_as_root() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a/b");
         let refusal = || Cache::open(&path).err().map(|error| error.to_string());

@@ -1,0 +1,10 @@
+//! The command line from outside: refusals, help, the manual, settings, and the terminal.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod command_line;
+mod conventions;
+mod status_line;
+
+const ROOT: common::program::Root = common::program::Root::Named;

@@ -1,0 +1,107 @@
+//! The status line on a terminal while a trace goes on, and Ctrl-C.
+
+use std::time::Duration;
+
+use crate::common::program::{Program, compile, directory, signal};
+use crate::common::terminal::{Session, Terminal};
+
+/// A program that holds blocks, and waits.
+fn program(test: &str) -> Program {
+    let program = Program::start(&compile(&directory(test), "amounts/plain.c", &["-O2"]), &["1000"]);
+    program.expect("ready");
+    program.await_reading();
+    program
+}
+
+/// Lines of the screen.
+fn has_status(screen: &str) -> bool {
+    screen.lines().any(|line| line.contains(" events/s | "))
+}
+
+/// While nothing is said there is a line that says how it goes; it is gone when something is, and at the end. The first
+/// Ctrl-C makes the last report, in colours.
+#[test]
+fn status_line_as_root() {
+    let mut program = program("status_line-status_line");
+    let pid = program.pid().to_string();
+    let environment = [("LANG", "C.UTF-8")];
+    let mut terminal = Terminal::start_in(Session::Own, &["-p", &pid, "86400"], &environment);
+    terminal.await_text(" | nothing lost");
+    program.step("done");
+    let screen = terminal.await_text(" live in 1000 blocks | ");
+    assert!(
+        screen.contains("23.4 KiB live in") && screen.contains(" stacks | "),
+        "{screen}"
+    );
+    let status = screen.lines().filter(|line| has_status(line)).count();
+    assert_eq!(status, 1, "{screen}");
+    terminal.resize(24, 40);
+    let narrow = terminal.await_screen("narrow line", |screen| {
+        has_status(screen) && !screen.contains("nothing lost")
+    });
+    assert_eq!(
+        narrow.lines().filter(|line| has_status(line)).count(),
+        1,
+        "{narrow}"
+    );
+    terminal.resize(60, 120);
+    terminal.press("\x03");
+    terminal.await_text(", nothing lost");
+    let colour = terminal.look(|screen| {
+        let rows = (0..60).filter(|&row| screen.contents_between(row, 0, row, 8).starts_with("    ID"));
+        rows.map(|row| screen.cell(row, 4).expect("on the screen").fgcolor())
+            .next_back()
+    });
+    assert_eq!(colour, Some(vt100::Color::Idx(6)));
+    let (code, screen) = terminal.wait();
+    assert_eq!(code, Some(0));
+    assert!(
+        !has_status(&screen) && screen.contains("(12000 B) in 500 blocks, 50.0% of all"),
+        "{screen}"
+    );
+}
+
+/// Without colours and without a line, as asked for.
+#[test]
+fn plain_terminal_as_root() {
+    let mut program = program("status_line-plain_terminal");
+    program.step("done");
+    let pid = program.pid().to_string();
+    for (arguments, environment) in [
+        (&["-q", "-p", &pid, "0.5", "2"][..], &[("NO_COLOR", "1")][..]),
+        (&["-p", &pid, "0.5", "2"], &[("TERM", "dumb")]),
+    ] {
+        let terminal = Terminal::start_in(Session::Own, arguments, environment);
+        let mut seen = false;
+        while !terminal.screen().contains(", nothing lost") {
+            seen |= has_status(&terminal.screen());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let is_plain = terminal.look(|screen| {
+            let cells = (0..24).flat_map(|row| (0..80).map(move |column| (row, column)));
+            cells
+                .filter_map(|(row, column)| screen.cell(row, column))
+                .all(|cell| cell.fgcolor() == vt100::Color::Default && !cell.bold())
+        });
+        assert!(is_plain && !seen, "{}", terminal.screen());
+        assert_eq!(terminal.wait().0, Some(0));
+    }
+}
+
+/// The second signal ends it at once, with the status that shells have for it, whatever it waits for.
+#[test]
+fn second_signal_as_root() {
+    let program = program("status_line-second_signal");
+    let pid = program.pid().to_string();
+    for (name, status) in [("INT", 130), ("TERM", 143)] {
+        let mut terminal = Terminal::start(&["-p", &pid, "86400"]);
+        terminal.await_text(" | nothing lost");
+        // The last report has nowhere to go.
+        terminal.stop_output();
+        signal(terminal.pid(), name);
+        std::thread::sleep(Duration::from_millis(300));
+        signal(terminal.pid(), name);
+        assert_eq!(terminal.wait_for_end(), Some(status), "{name}");
+    }
+    drop(program);
+}

@@ -1,0 +1,168 @@
+//! memleak is killed while it starts a program, at random moments: the program does all that it would do without
+//! memleak, or nothing at all.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Write, stderr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::left_behind::{children, orphans};
+use super::{rounds, seed, wait_until};
+use crate::common::program::{PATIENCE, compile_as, directory, require_root};
+use crate::common::random::Random;
+
+/// Rounds that the program does, and what it ends with.
+const PROGRAM_ROUNDS: &str = "20";
+const DONE: i32 = 42;
+/// Whatever memleak starts has this in its environment.
+const TOKEN: &str = "MEMLEAK_CHAOS_HELD";
+
+/// What became of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fate {
+    /// It was not there yet.
+    NotStarted,
+    /// It was killed with memleak, before it did anything.
+    KilledBefore,
+    /// It went on, to its end.
+    WentOn,
+    /// It had ended before.
+    EndedBefore,
+}
+
+/// From when on there is a wait until memleak is killed.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Started,
+    /// The program's process is there.
+    Forked,
+}
+
+/// memleak, which starts the program; its output is the program's, in `directory`.
+fn start(program: &Path, directory: &Path, attach: &str, token: &str) -> Child {
+    fs::create_dir(directory).expect("a new directory");
+    let file = |name| File::create(directory.join(name)).expect("a new file");
+    Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(["--no-config", "--attach", attach, "--output", "report.json", "--"])
+        .arg(program)
+        .args([PROGRAM_ROUNDS, "stop"])
+        .current_dir(directory)
+        .env(TOKEN, token)
+        .stdin(Stdio::null())
+        .stdout(file("output"))
+        .stderr(file("errors"))
+        .spawn()
+        .expect("memleak was built")
+}
+
+/// Ends of what memleak had started, which are this process's children now; but for its own processes that attach and
+/// detach, which end with 0, as the program does not.
+fn statuses(pids: &[u32]) -> Vec<WaitStatus> {
+    let pids = pids
+        .iter()
+        .map(|&pid| Pid::from_raw(i32::try_from(pid).expect("a pid")));
+    let ends = pids.filter_map(|pid| waitpid(pid, None).ok());
+    ends.filter(|end| !matches!(end, WaitStatus::Exited(_, 0)))
+        .collect()
+}
+
+fn output(directory: &Path) -> String {
+    fs::read_to_string(directory.join("output")).expect("a file of ours")
+}
+
+/// Kills memleak and looks what became of the program.
+#[track_caller]
+fn kill(mut memleak: Child, directory: &Path, expected: &str, what: &str) -> Fate {
+    let started = children(memleak.id());
+    memleak.kill().expect("a child of ours");
+    let status = memleak.wait().expect("a child of ours");
+    let ends = statuses(&started);
+    let said = output(directory);
+    let errors = || fs::read_to_string(directory.join("errors")).unwrap_or_default();
+    match (status.code(), &ends[..]) {
+        (Some(DONE), []) if said == expected => Fate::EndedBefore,
+        (None, []) if said.is_empty() => Fate::NotStarted,
+        (None, [WaitStatus::Signaled(..)]) if said.is_empty() => Fate::KilledBefore,
+        (None, [WaitStatus::Exited(_, DONE)]) if said == expected => Fate::WentOn,
+        // It had just ended, and memleak was about to say so.
+        (None, []) if said == expected => Fate::EndedBefore,
+        _ => panic!(
+            "{what}: memleak ended with {status}, the program with {ends:?}: {said:?} {}",
+            errors()
+        ),
+    }
+}
+
+/// Whether a process is there that memleak started.
+fn is_any_left(token: &str) -> Result<(), String> {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let token = format!("{TOKEN}={token}");
+    for entry in entries {
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environment
+            .split(|&byte| byte == 0)
+            .any(|variable| variable == token.as_bytes())
+        {
+            return Err(format!("{} runs", entry.path().display()));
+        }
+    }
+    Ok(())
+}
+
+/// See above. SIGKILL alone: other signals are for the program.
+#[test]
+fn held_programs() {
+    require_root();
+    set_child_subreaper(true).expect("every process may");
+    let directory = directory("held");
+    let flags = ["-O2", "-fomit-frame-pointer", "-pthread"];
+    let program = compile_as(&directory.join("program"), "chaos/exceptions.cpp", &flags);
+    let untraced = Command::new(&program).args([PROGRAM_ROUNDS, "stop"]).output();
+    let expected = String::from_utf8(untraced.expect("it was compiled").stdout).expect("text");
+    let token = std::process::id().to_string();
+    let before = orphans();
+    let mut random = Random::new(seed());
+    let mut fates: BTreeMap<Fate, u64> = BTreeMap::new();
+    let mut directories: Vec<PathBuf> = Vec::new();
+    for round in 0..2 * rounds() {
+        let attach = ["session", "multi", "perf"][random.index(3)];
+        let (moment, most) = [
+            (Moment::Started, 2000),
+            (Moment::Forked, 10),
+            (Moment::Forked, 500),
+        ][random.index(3)];
+        let wait = Duration::from_micros(random.below(1000 * most));
+        let what = format!(
+            "seed {}, round {round}: {attach}, {wait:?} after {moment:?}",
+            seed()
+        );
+        let place = directory.join(round.to_string());
+        let mut memleak = start(&program, &place, attach, &token);
+        if let Moment::Forked = moment {
+            let began = Instant::now();
+            while children(memleak.id()).is_empty() && memleak.try_wait().is_ok_and(|end| end.is_none()) {
+                assert!(began.elapsed() < PATIENCE, "{what}: it starts nothing");
+            }
+        }
+        sleep(wait);
+        *fates.entry(kill(memleak, &place, &expected, &what)).or_default() += 1;
+        directories.push(place);
+    }
+    wait_until("started programs", || is_any_left(&token));
+    for place in directories {
+        let said = output(&place);
+        assert!(said.is_empty() || said == expected, "{}: {said}", place.display());
+    }
+    wait_until("held by nobody", || match orphans().difference(&before).count() {
+        0 => Ok(()),
+        count => Err(format!("{count} objects in the kernel")),
+    });
+    let _ = writeln!(stderr(), "chaos: started programs: {fates:?}; seed {}", seed());
+}

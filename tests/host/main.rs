@@ -1,0 +1,13 @@
+//! Checks on the host, which trace nothing: C of the kernel side, compiled for the host, does what its reference does;
+//! names of code are those that independent readers find.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod nesting;
+mod sampling;
+mod symbolize;
+mod walk;
+mod young_blocks;
+
+const ROOT: common::program::Root = common::program::Root::Named;

@@ -1,0 +1,514 @@
+//! The walk that runs in the kernel, compiled for the host, takes the same steps as the reference walker: over random
+//! tables and memory, over a recorded process, and with every read failing in turn.
+
+#![allow(unsafe_code, reason = "calls the C walk through a shared object")]
+
+#[path = "../../common/any_walk.rs"]
+mod any_walk;
+mod framehop;
+mod limits;
+mod recorded;
+
+use std::collections::HashSet;
+
+use crate::common::compile::{host_walk, run_sanitized};
+use crate::common::host::{self, HostWalk, Memory};
+use crate::common::random::Random;
+use crate::common::random_rules::random_rule;
+use unwind_tables::Architecture;
+use unwind_tables::addr::{Avma, Bias, Svma};
+use unwind_tables::build::SavesTable;
+use unwind_tables::encode::{encode, encode_with_saves};
+use unwind_tables::mapping::{Check, Identity, Trust};
+use unwind_tables::program::{Programs, SP};
+use unwind_tables::rule::UnwindRule;
+use unwind_tables::saves::{LongSaves, Saved as SavedRegister, SavesRule, long};
+use unwind_tables::table::{Row, RowRule, Rows, UnwindTable};
+use unwind_tables::walk::{End, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind, walk};
+
+const CODE: u64 = 0x5555_0000_0000;
+const STACK: u64 = 0x7fff_ff00_0000;
+const STACK_BYTES: u64 = 1 << 16;
+/// Where objects have the words that tell them apart.
+const IDENTITY: u64 = 0x5554_0000_0000;
+const IDENTITY_WORD: u64 = 0x1234_5678_9abc_def0;
+
+/// Says of every stretch of code where its registers may be.
+fn random_saves(random: &mut Random, bytes: u64) -> SavesTable {
+    let mut long = LongSaves::default();
+    let mut rows = Vec::new();
+    let mut start = 0;
+    while start < bytes {
+        let mut place = |number: usize| {
+            let base = [long::AT_CFA, long::AT_SP, long::AT_FP][random.index(3)];
+            match random.below(8) {
+                0 => SavedRegister::Unknown,
+                1 if number.is_multiple_of(2) => SavedRegister::Slot(base, random.slots(-8, 8)),
+                2 | 3 => SavedRegister::Slot(long::AT_CFA, random.slots(-30, -2)),
+                _ => SavedRegister::Same,
+            }
+        };
+        let mut saved: [SavedRegister; 16] = std::array::from_fn(&mut place);
+        if random.below(2) == 0 {
+            // What a short rule can say.
+            for (number, saved) in saved.iter_mut().enumerate() {
+                if !matches!(saved, SavedRegister::Slot(long::AT_CFA, offset) if *offset < 0) {
+                    *saved = SavedRegister::Same;
+                }
+                if ![3, 12, 13, 14, 15].contains(&number) {
+                    *saved = SavedRegister::Unknown;
+                }
+            }
+        }
+        let rule = long.pack(&saved);
+        rows.push(Row {
+            start: Svma::new(start),
+            rule,
+        });
+        start += 1 + random.below(400);
+    }
+    rows.push(Row {
+        start: Svma::new(start),
+        rule: SavesRule::GAP,
+    });
+    let rows = Rows::new(rows).expect("rows ascend and end in a gap");
+    SavesTable { rows, long }
+}
+
+/// Rows over `bytes` of code, close enough that many share a block.
+fn random_table(random: &mut Random, architecture: Architecture, bytes: u64, distinct: u64) -> UnwindTable {
+    let mut programs = Programs::new(architecture);
+    let rules: Vec<_> = (0..distinct)
+        .map(|_| random_rule(random, &mut programs))
+        .collect();
+    let mut rows = Vec::new();
+    let mut start = random.below(512);
+    while start < bytes {
+        let rule = rules[random.index(rules.len())];
+        rows.push(Row {
+            start: Svma::new(start),
+            rule,
+        });
+        start += 1 + random.below(40);
+    }
+    rows.push(Row {
+        start: Svma::new(start),
+        rule: UnwindRule::Gap,
+    });
+    UnwindTable::with_programs(rows, programs).expect("rows ascend and end in a gap")
+}
+
+/// Stack memory of which most words look like return addresses, saved frame pointers or small numbers.
+fn random_stack(random: &mut Random, architecture: Architecture, code_bytes: u64) -> Vec<u64> {
+    let is_aarch64 = architecture == Architecture::Aarch64;
+    let word = |_| match random.below(8) {
+        0 => random.below(1 << 20),
+        1 | 2 => STACK + 8 * random.below(STACK_BYTES / 8),
+        // With an authentication code.
+        3 if is_aarch64 => (CODE + random.below(code_bytes)) & !3 | (1 + random.below(1 << 15)) << 48,
+        _ if is_aarch64 => (CODE + random.below(code_bytes)) & !3,
+        _ => CODE + random.below(code_bytes),
+    };
+    (0..STACK_BYTES / 8).map(word).collect()
+}
+
+/// Code of which a good part of the addresses stand behind a call.
+fn random_code(random: &mut Random, architecture: Architecture, bytes: u64) -> Vec<u8> {
+    let mut code: Vec<u8> = (0..bytes).map(|_| random.byte()).collect();
+    if architecture == Architecture::Aarch64 {
+        for instruction in code.as_chunks_mut::<4>().0 {
+            match random.below(6) {
+                0 | 1 => instruction[3] = 0x94 | random.byte() & 3,
+                2 => *instruction = (0xd63f_0000_u32 | u32::from(random.byte() & 31) << 5).to_le_bytes(),
+                3 => *instruction = (0xd63f_0800_u32 | u32::from(random.byte())).to_le_bytes(),
+                _ => {}
+            }
+        }
+        return code;
+    }
+    for at in (0..code.len().saturating_sub(8)).step_by(3) {
+        match random.below(3) {
+            0 => code[at] = 0xe8,
+            1 => code[at..at + 2].copy_from_slice(&[0xff, 0x10 | random.byte() & 0xc7]),
+            _ => {}
+        }
+    }
+    code
+}
+
+/// Mostly of an object that is there; sometimes of one that is not any more, or whose memory is gone.
+fn random_identity(random: &mut Random) -> Identity {
+    let trusts = [
+        Trust::Settled,
+        Trust::Checked,
+        Trust::Unchanged,
+        Trust::CheckedUnchanged,
+    ];
+    let mut check = || {
+        let (at, word) = match random.below(24) {
+            0 => (IDENTITY, !IDENTITY_WORD),
+            1 => (IDENTITY + 8, IDENTITY_WORD),
+            _ => (IDENTITY, IDENTITY_WORD),
+        };
+        Check {
+            at: Avma::new(at),
+            word,
+        }
+    };
+    let checks = [check(), check()];
+    Identity {
+        trust: trusts[random.index(trusts.len())],
+        checks,
+    }
+}
+
+/// A trampoline in a mapping or outside all, that some of the stack's words are replaced by.
+fn random_trampoline(random: &mut Random, stack_words: &mut [u64], code_bytes: u64) -> Avma {
+    let trampoline = [CODE + code_bytes * 7 / 8, CODE + code_bytes][random.index(2)];
+    for word in stack_words {
+        if random.below(8) == 0 {
+            *word = trampoline;
+        }
+    }
+    Avma::new(trampoline)
+}
+
+/// Most of the slots that hold the trampoline, with what was there before: mostly code. On AArch64, what the kernel
+/// knows it by is not where it is: any slot.
+fn random_replaced(
+    random: &mut Random,
+    architecture: Architecture,
+    stack_words: &[u64],
+    trampoline: Avma,
+    code_bytes: u64,
+) -> Vec<(Avma, Avma)> {
+    let slots = (STACK..).step_by(8).map(Avma::new).zip(stack_words);
+    slots
+        .filter(|&(_, &word)| architecture == Architecture::Aarch64 || word == trampoline.get())
+        .filter_map(|(slot, _)| match random.below(8) {
+            0 => None,
+            1 => Some((slot, trampoline)),
+            _ => Some((slot, Avma::new(CODE + random.below(code_bytes)))),
+        })
+        .collect()
+}
+
+fn random_start(random: &mut Random, code_bytes: u64) -> Registers {
+    let pc = Avma::new(CODE + random.below(code_bytes));
+    let mut general = std::array::from_fn(|_| STACK + 8 * random.below(1024));
+    general[usize::from(SP)] = STACK + 8 * random.below(512);
+    Registers { pc, general }
+}
+
+/// Both walks find the same, by short ways and without.
+fn check(host: &mut HostWalk, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
+    let stack_ends = [STACK_BYTES, STACK_BYTES / 4].map(|bytes| Avma::new(STACK + bytes));
+    host.check(tables, start, memory, stack_ends)
+}
+
+/// What the C walk says that it depended on is all: whatever else of the stack changes, it finds the same.
+fn check_trail(
+    host: &mut HostWalk,
+    random: &mut Random,
+    tables: Tables<'_>,
+    start: Registers,
+    memory: &mut Memory,
+) -> bool {
+    let Some(trail) = host.trail.clone() else {
+        return false;
+    };
+    let reference = walk(tables, start, |address| memory.word(address));
+    let depended: HashSet<_> = trail.iter().map(|&(slot, _)| slot).collect();
+    for &(slot, value) in &trail {
+        assert_eq!(
+            memory.word(slot),
+            Some(value),
+            "{slot:x} holds what the trail says"
+        );
+    }
+    let others = (STACK..STACK + STACK_BYTES)
+        .step_by(8)
+        .map(Avma::new)
+        .filter(|slot| !depended.contains(slot));
+    for slot in others {
+        memory.change_word(slot, |_| random.below(1 << 47));
+    }
+    assert_eq!(
+        walk(tables, start, |address| memory.word(address)),
+        reference,
+        "from {start:x?}"
+    );
+    true
+}
+
+/// The slots that a walk read, in order.
+fn slots_read(tables: Tables<'_>, start: Registers, memory: &Memory) -> Vec<Avma> {
+    let mut slots = Vec::new();
+    walk(tables, start, |address| {
+        slots.push(address);
+        memory.word(address)
+    });
+    slots
+}
+
+/// Over random tables, stacks and registers, both walks find the same frames and the same end, also when any one
+/// of the reads fails.
+#[test]
+fn random_walks_are_equal() {
+    check_random_walks(Architecture::X86_64, 200);
+}
+
+/// The same of AArch64.
+#[test]
+fn random_walks_of_aarch64_are_equal() {
+    check_random_walks(Architecture::Aarch64, 200);
+}
+
+/// What random walks came to.
+#[derive(Debug, Default)]
+struct Seen {
+    ends: HashSet<End>,
+    /// Frames of the longest stack.
+    longest: usize,
+    /// Walks that needed saves that there were not.
+    saves_wanted: u64,
+    /// Walks that went on where a return address was put back.
+    put_back: u64,
+}
+
+impl Seen {
+    /// `without`: the same walk, if no return address can be put back.
+    fn add(&mut self, stack: &Stack, without: &Stack) {
+        self.ends.insert(stack.end);
+        self.longest = self.longest.max(stack.frames.len());
+        self.saves_wanted += u64::from(stack.saves_wanted.is_some());
+        self.put_back += u64::from(without.frames.len() < stack.frames.len());
+    }
+
+    #[track_caller]
+    fn check(&self, architecture: Architecture, rounds: u64) {
+        // The random data reach every end that a walk by itself can come to.
+        for end in [
+            End::Complete,
+            End::NoMapping,
+            End::AnonymousCode,
+            End::NoCfi,
+            End::UnsupportedRule,
+            End::ReadFault,
+            End::NoProgress,
+            End::TableNotLoaded,
+            End::UretprobeTrampoline,
+            End::FpChainEnd,
+        ] {
+            assert!(self.ends.contains(&end), "no walk ended with {}", end.name());
+        }
+        assert!(
+            self.saves_wanted > 20 || architecture == Architecture::Aarch64,
+            "{self:?}: too few walks needed saves that there were not"
+        );
+        assert!(
+            self.put_back > rounds / 2,
+            "{self:?}: too few walks went on where a return address was put back"
+        );
+        assert!(self.longest > 20, "{self:?}");
+    }
+}
+
+/// A table's code, code of any kind, and what is not known.
+fn random_mappings(random: &mut Random, code_bytes: u64) -> [Mapping; 3] {
+    [
+        Mapping {
+            start: Avma::new(CODE),
+            end: Avma::new(CODE + code_bytes / 2),
+            bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+            image_at: 0,
+            kind: MappingKind::Table,
+            identity: random_identity(random),
+        },
+        Mapping {
+            start: Avma::new(CODE + code_bytes / 2),
+            end: Avma::new(CODE + code_bytes * 7 / 8),
+            bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+            image_at: 0,
+            kind: [
+                MappingKind::Table,
+                MappingKind::Table,
+                MappingKind::NoCfi,
+                MappingKind::Anonymous,
+            ][random.index(4)],
+            identity: random_identity(random),
+        },
+        Mapping {
+            start: Avma::new(CODE + code_bytes * 7 / 8),
+            end: Avma::new(CODE + code_bytes - 0x40),
+            bias: Bias::default(),
+            image_at: 0,
+            kind: [MappingKind::Pending, MappingKind::Trampoline][random.index(2)],
+            identity: Identity::SETTLED,
+        },
+    ]
+}
+
+fn check_random_walks(architecture: Architecture, rounds: u64) {
+    let mut host = host_walk(architecture);
+    let mut random = Random::new(20);
+    let mut seen = Seen::default();
+    for round in 0..rounds {
+        let code_bytes = 0x1000 << random.below(4);
+        let distinct = if round % 4 == 0 { 600 } else { 20 };
+        let table = random_table(&mut random, architecture, code_bytes, distinct);
+        let image = if round % 3 == 0 || architecture == Architecture::Aarch64 {
+            encode(&table)
+        } else {
+            encode_with_saves(&table, &random_saves(&mut random, code_bytes))
+        };
+        let image = image.expect("the table fits");
+        let mappings = random_mappings(&mut random, code_bytes);
+        let unwind = if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf };
+        let mut stack_words = random_stack(&mut random, architecture, code_bytes);
+        let trampoline = random_trampoline(&mut random, &mut stack_words, code_bytes);
+        let replaced = random_replaced(&mut random, architecture, &stack_words, trampoline, code_bytes);
+        let tables = Tables {
+            architecture,
+            words: image.words(),
+            mappings: &mappings,
+            unwind,
+            changing: random.below(8) == 0,
+            return_probes: ReturnProbes {
+                trampoline,
+                replaced: &replaced,
+            },
+        };
+        let mut memory = Memory::default();
+        memory.add(
+            Avma::new(CODE),
+            random_code(&mut random, architecture, code_bytes),
+        );
+        memory.add_words(Avma::new(IDENTITY), &[IDENTITY_WORD]);
+        memory.add_words(Avma::new(STACK), &stack_words);
+        for _ in 0..40 {
+            let start = random_start(&mut random, code_bytes);
+            let stack = check(&mut host, tables, start, &memory);
+            let without = Tables {
+                return_probes: ReturnProbes::default(),
+                ..tables
+            };
+            let without = walk(without, start, |address| memory.word(address));
+            seen.add(&stack, &without);
+            for slot in slots_read(tables, start, &memory) {
+                memory.fault_at = Some(slot);
+                seen.ends.insert(check(&mut host, tables, start, &memory).end);
+                memory.fault_at = None;
+            }
+        }
+    }
+    seen.check(architecture, rounds);
+}
+
+/// Walks of which the trail is known depend on nothing else; and that is most of those that come to their end.
+#[test]
+fn trails_are_whole() {
+    check_trails(Architecture::X86_64, 250);
+}
+
+/// The same of AArch64.
+#[test]
+fn trails_of_aarch64_are_whole() {
+    check_trails(Architecture::Aarch64, 60);
+}
+
+fn check_trails(architecture: Architecture, rounds: u64) {
+    let mut host = host_walk(architecture);
+    let mut random = Random::new(21);
+    let (mut complete, mut known) = (0, 0);
+    for round in 0..rounds {
+        let code_bytes = 0x1000 << random.below(4);
+        let table = random_table(&mut random, architecture, code_bytes, 20);
+        let image = match architecture {
+            Architecture::X86_64 => encode_with_saves(&table, &random_saves(&mut random, code_bytes)),
+            Architecture::Aarch64 => encode(&table),
+        };
+        let image = image.expect("the table fits");
+        let mappings = [Mapping {
+            start: Avma::new(CODE),
+            end: Avma::new(CODE + code_bytes),
+            bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+            image_at: 0,
+            kind: MappingKind::Table,
+            identity: random_identity(&mut random),
+        }];
+        let tables = Tables {
+            architecture,
+            words: image.words(),
+            mappings: &mappings,
+            unwind: if round % 5 == 4 { Unwind::Fp } else { Unwind::Dwarf },
+            changing: false,
+            return_probes: ReturnProbes::default(),
+        };
+        let code = random_code(&mut random, architecture, code_bytes);
+        for _ in 0..20 {
+            let mut memory = Memory::default();
+            memory.add(Avma::new(CODE), code.clone());
+            memory.add_words(Avma::new(IDENTITY), &[IDENTITY_WORD]);
+            memory.add_words(
+                Avma::new(STACK),
+                &random_stack(&mut random, architecture, code_bytes),
+            );
+            let start = random_start(&mut random, code_bytes);
+            host.clear_cache();
+            host.short_ways = random.below(2) == 0;
+            let stack = host.walk(tables, start, &memory);
+            complete += u32::from(stack.end == End::Complete);
+            let is_known = check_trail(&mut host, &mut random, tables, start, &mut memory);
+            known += u32::from(is_known && stack.end == End::Complete);
+        }
+    }
+    assert!(
+        u64::from(complete) > rounds / 4,
+        "{complete} walks came to their end"
+    );
+    assert!(
+        known > complete / 6,
+        "of {known} of {complete} the trail is known"
+    );
+}
+
+/// Tables, mappings, memory and registers of any bytes, which fuzzers try more of (tests/fuzz): both walks find the same,
+/// also with one of their reads failing.
+#[test]
+fn any_walks_are_equal() {
+    let mut hosts = [Architecture::X86_64, Architecture::Aarch64].map(host_walk);
+    let mut random = Random::new(22);
+    let mut ends = HashSet::new();
+    let mut longest = [0; 2];
+    let found = std::fs::read_dir("tests/fuzz/seeds/walk").expect("what fuzzers found");
+    let found = found.map(|file| std::fs::read(file.expect("a file").path()).expect("a seed"));
+    let mut made = || (0..200 + random.below(800)).map(|_| random.byte()).collect();
+    let made: Vec<Vec<u8>> = (0..6000).map(|_| made()).collect();
+    for bytes in found.chain(made) {
+        let Some(walked) = any_walk::check(&mut hosts, &bytes) else {
+            continue;
+        };
+        let longest = &mut longest[walked.architecture as usize];
+        *longest = walked.stack.frames.len().max(*longest);
+        ends.extend([Some(walked.stack.end), walked.faulted].into_iter().flatten());
+    }
+    assert!(ends.len() >= 9, "walks ended with {ends:?} alone");
+    assert!(
+        longest.iter().all(|&frames| frames > 100),
+        "the longest stacks had {longest:?} frames"
+    );
+}
+
+/// The C of the walk does nothing that C leaves undefined, and touches no memory but its own: gcc's sanitizers watch it over
+/// all the walks above.
+#[test]
+fn walks_are_defined() {
+    run_sanitized(&[
+        "walk::any_walks_are_equal",
+        "walk::limits::depth_limit_is_equal",
+        "walk::limits::look_limit_is_equal",
+        "walk::random_walks_are_equal",
+        "walk::trails_are_whole",
+    ]);
+}

@@ -1,0 +1,98 @@
+//! The clock of the day is set while memleak runs: labels say what it says, and nothing else depends on it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::RELEASE;
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile, directory, stock};
+
+const YEAR: f64 = 365.0 * 86_400.0;
+
+/// Sets the clock of programs that look at this file: whole, as they look at any time.
+fn set_clock(file: &Path, offset: &str) {
+    let new = file.with_extension("new");
+    fs::write(&new, offset).expect("our own directory");
+    fs::rename(new, file).expect("our own directory");
+}
+
+/// Ten years back, and then twenty on: intervals, durations, ages, and what is reckoned from a recording are as if nothing
+/// had happened; when something was, is told by the new clock.
+#[test]
+fn the_clock_is_set() {
+    let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+    let library = stock(library, "faketime");
+    let directory = directory("abuse-clock");
+    let path = compile(&directory, "amounts/plain.c", &RELEASE);
+    let mut program = Program::start(&path, &["1000"]);
+    program.expect("ready");
+    let (clock, recording) = (directory.join("clock"), directory.join("trace.mlr"));
+    set_clock(&clock, "+0");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+    command
+        .env("LD_PRELOAD", &library)
+        .env("FAKETIME_TIMESTAMP_FILE", &clock)
+        .env("FAKETIME_NO_CACHE", "1")
+        // What counts from the start of the machine is nobody's to set.
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        .env("DONT_FAKE_MONOTONIC", "1");
+    let began = Instant::now();
+    let recording = recording.to_str().expect("UTF-8");
+    let flags = ["--format", "json", "--record", recording, "-o", "100"];
+    let memleak = Memleak::attach_reporting_by(command, program.pid(), &flags, &["0.2"]);
+    program.step("done");
+    let mut durations = Vec::new();
+    for offset in ["+0", "-10y", "+10y"] {
+        set_clock(&clock, offset);
+        for _ in 0..3 {
+            let report = memleak.report();
+            durations.push(report.duration_ns);
+            let elapsed = began.elapsed().as_nanos();
+            assert!(u128::from(report.duration_ns) <= elapsed, "{offset}: {report}");
+        }
+    }
+    let (mut reports, _) = memleak.finish_with_all_reports();
+    let last = reports.pop().expect("a report");
+    durations.push(last.duration_ns);
+    // Each interval is waited for, and none is waited for ten years.
+    let intervals: Vec<_> = durations
+        .windows(2)
+        .map(|pair| pair[1].saturating_sub(pair[0]))
+        .collect();
+    assert!(
+        intervals[..8].iter().all(|&interval| interval > 150_000_000),
+        "{intervals:?}"
+    );
+    // What was allocated before the clock was set is old, and no more than that.
+    assert_eq!(last.only_through("even").outstanding.blocks, 500, "{last}");
+
+    let trend = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(["trend", "--format", "json", recording])
+        .output()
+        .expect("memleak was built");
+    let trend: Value = serde_json::from_slice(&trend.stdout).expect("JSON");
+    let of_points = |field: &str| -> Vec<f64> {
+        let points = trend["points"].as_array().expect("points").iter();
+        points
+            .map(|point| point[field].as_f64().expect("a number"))
+            .collect()
+    };
+    let (times, minutes) = (of_points("unix_ns"), of_points("minutes"));
+    let steps: Vec<_> = times
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]) / 1e9 / YEAR)
+        .collect();
+    assert!(
+        steps.iter().any(|&step| step < -9.0) && steps.iter().any(|&step| step > 19.0),
+        "the clock was set: {steps:?}"
+    );
+    let elapsed = began.elapsed().as_secs_f64() / 60.0;
+    assert!(
+        minutes.windows(2).all(|pair| pair[0] < pair[1]) && minutes.iter().all(|&minute| minute <= elapsed),
+        "{minutes:?}"
+    );
+}

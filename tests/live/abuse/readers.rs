@@ -1,0 +1,100 @@
+//! Readers of reports that do not read, and terminals that vanish, neither stop probes nor fill memory.
+//!
+//! Those of the view are in `view.rs`.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use super::{MIB, RELEASE, check_spent};
+use crate::common::memleak::tracing;
+use crate::common::program::{Lines, PATIENCE, Program, compile, directory, signal};
+use crate::common::report::Report;
+use crate::common::terminal::{Session, Terminal};
+
+/// memleak with many reports for a pipe that nobody reads.
+fn reporting(pid: u32) -> (Child, Lines) {
+    tracing(&["--format", "json", "-p", &pid.to_string(), "0.01"])
+}
+
+/// Waits until it can write no more: it sleeps in `write`.
+fn await_stuck(pid: u32) {
+    let began = Instant::now();
+    let is_writing =
+        || fs::read_to_string(format!("/proc/{pid}/syscall")).is_ok_and(|call| call.starts_with("1 0x1 "));
+    while !is_writing() {
+        assert!(began.elapsed() < PATIENCE, "it writes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// While nobody reads, probes go on, and nothing is kept in memory for the reader; who reads again gets everything that
+/// was counted.
+#[test]
+fn a_reader_stops_reading() {
+    const BLOCKS: u64 = 300_000;
+    let path = compile(&directory("abuse-reader"), "amounts/many_blocks.c", &RELEASE);
+    let mut program = Program::start(&path, &[&BLOCKS.to_string()]);
+    program.expect("ready");
+    let (mut child, _messages) = reporting(program.pid());
+    await_stuck(child.id());
+    program.step("held");
+    program.step("done");
+    signal(child.id(), "INT");
+    let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    let last = stdout.lines().map(|line| line.expect("text")).last();
+    assert!(child.wait().expect("a child of ours").success());
+    let report = Report::parse(&last.expect("a report"));
+    report.check_sums();
+    assert_eq!(report.allocated().blocks + report.lost.blocks, BLOCKS, "{report}");
+    check_spent("a reader stops reading", &report, 0.0, (160 * MIB, 0.0));
+}
+
+/// A second signal ends it though nobody reads.
+#[test]
+fn nobody_reads_to_the_end() {
+    let path = compile(&directory("abuse-nobody"), "amounts/plain.c", &RELEASE);
+    let program = Program::start(&path, &["10"]);
+    program.expect("ready");
+    let (mut child, _messages) = reporting(program.pid());
+    await_stuck(child.id());
+    signal(child.id(), "INT");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(child.try_wait().expect("a child of ours").is_none());
+    signal(child.id(), "INT");
+    assert_eq!(child.wait().expect("a child of ours").code(), Some(130));
+}
+
+/// The window is closed: the trace ends, and what was to be kept is. What has nowhere to go is no reason to go on, nor to
+/// fall.
+#[test]
+fn a_terminal_vanishes() {
+    let directory = directory("abuse-vanishes");
+    let path = compile(&directory, "amounts/plain.c", &RELEASE);
+    let mut program = Program::start(&path, &["10"]);
+    program.expect("ready");
+    let pid = program.pid().to_string();
+    program.step("done");
+    for session in [Session::Own, Session::None] {
+        let kept = directory.join(format!("{session:?}.json"));
+        let to_file = ["--output", kept.to_str().expect("UTF-8"), "--format", "json"];
+        for more in [&to_file[..], &[]] {
+            let arguments = [&["-p", &pid, "0.2"], more].concat();
+            let mut terminal = Terminal::start_in(session, &arguments, &[]);
+            terminal.await_text("tracing ");
+            if session == Session::None && !more.is_empty() {
+                // Nothing tells it: it writes to its file, and is asked to end as any other.
+                signal(terminal.pid(), "TERM");
+            }
+            let status = terminal.hang_up();
+            assert!(
+                status == Some(0) || more.is_empty() && status == Some(2),
+                "{session:?} {more:?}: {status:?}"
+            );
+        }
+        let text = fs::read_to_string(&kept).expect("it was kept");
+        let last = Report::parse(text.lines().last().expect("a report"));
+        last.check_sums();
+    }
+}

@@ -1,0 +1,531 @@
+//! Every allocator that a program can have: for each function exactly the bytes and blocks that were asked for and that
+//! are left, one record per block, with no flag given.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use crate::common::memleak::Memleak;
+use crate::common::program::{
+    LIBRARIES, Program, compile, compile_as, directory, mimalloc, run_tool, source, stock,
+};
+use crate::common::report::{Amount, Report};
+
+const RELEASE: [&str; 3] = ["-O2", "-fno-optimize-sibling-calls", "-pthread"];
+const NOTHING: Amount = Amount { bytes: 0, blocks: 0 };
+
+/// The allocators that can take the C library's place, and their packages.
+fn preloaded() -> [(&'static str, &'static str); 4] {
+    [
+        ("libtcmalloc.so.4", "libgoogle-perftools4"),
+        ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+        ("libjemalloc.so.2", "libjemalloc2"),
+        mimalloc(),
+    ]
+}
+
+/// A function of the program and the size it asks for; its name says what is left: `…_kept` all, otherwise nothing.
+type Row = (&'static str, u64);
+
+const C: &[Row] = &[
+    ("malloc_kept", 1001),
+    ("malloc_freed", 1002),
+    ("malloc_large_kept", 3 << 20),
+    ("malloc_large_freed", 3 << 20),
+    ("calloc_kept", 77),
+    ("calloc_freed", 84),
+    ("realloc_old", 100),
+    ("realloc_kept", 100_000),
+    ("realloc_null_freed", 1004),
+    ("memalign_kept", 1010),
+    ("memalign_freed", 1011),
+    ("posix_memalign_kept", 1016),
+    ("posix_memalign_freed", 1017),
+    ("aligned_alloc_kept", 1024),
+    ("aligned_alloc_freed", 1088),
+];
+
+const CXX: &[Row] = &[
+    ("new_kept", 101),
+    ("new_freed", 102),
+    ("new_sized", 103),
+    ("array_kept", 104),
+    ("array_freed", 105),
+    ("array_sized", 106),
+    ("nothrow_kept", 107),
+    ("nothrow_freed", 108),
+    ("nothrow_array_freed", 109),
+    ("aligned_kept", 128),
+    ("aligned_freed", 192),
+    ("aligned_sized", 256),
+    ("aligned_array_freed", 320),
+    ("aligned_array_sized", 384),
+    ("aligned_nothrow_freed", 448),
+    ("large_freed", 5 << 20),
+];
+
+const JEMALLOC: &[Row] = &[
+    ("plain_kept", 1000),
+    ("plain_freed", 1001),
+    ("mallocx_kept", 1002),
+    ("mallocx_dallocx", 1003),
+    ("mallocx_sdallocx", 1004),
+    ("rallocx_old", 100),
+    ("rallocx_kept", 100_000),
+    // Its size is another from then on, and so is its site.
+    ("xallocx_old", 3600),
+    ("xallocx_kept", 4000),
+    ("xallocx_failed_old_kept", 64),
+];
+
+/// Starts a program, perhaps with another allocator in the C library's place.
+fn start(path: &Path, arguments: &[&str], preloaded: Option<&str>) -> Program {
+    let mut command = Command::new(path);
+    command.args(arguments);
+    if let Some(library) = preloaded {
+        command.env("LD_PRELOAD", Path::new(LIBRARIES).join(library));
+    }
+    let program = Program::spawn(&mut command);
+    program.expect("ready");
+    program
+}
+
+/// Traces a program from its "ready" to its "done".
+#[track_caller]
+fn trace(path: &Path, preloaded: Option<&str>, flags: &[&str]) -> Report {
+    let mut program = start(path, &[], preloaded);
+    let memleak = Memleak::attach(program.pid(), flags);
+    program.step("done");
+    let report = memleak.finish();
+    assert!(
+        program.end().success(),
+        "{} is none the worse for it",
+        path.display()
+    );
+    report.check_sums();
+    report
+}
+
+/// Checks that each row is one stack with one block of just that size, and that there is nothing else.
+#[track_caller]
+fn check_rows(what: &str, report: &Report, rows: &[Row]) {
+    for &(row, bytes) in rows {
+        let site = row
+            .strip_suffix("_old_kept")
+            .map_or(row.to_owned(), |site| format!("{site}_old"));
+        let stacks: Vec<_> = report
+            .stacks
+            .iter()
+            .filter(|stack| stack.names().iter().any(|name| is_function(name, &site)))
+            .collect();
+        let [stack] = stacks[..] else {
+            panic!("{what}: not one stack through {site}:\n{report}")
+        };
+        let one = Amount { bytes, blocks: 1 };
+        let left = if row.ends_with("_kept") { one } else { NOTHING };
+        assert_eq!(
+            (stack.allocated, stack.outstanding),
+            (one, left),
+            "{what}: {site}:\n{stack}"
+        );
+        // musl comes without CFI.
+        let in_musl = stack
+            .end_at
+            .iter()
+            .any(|at| at.module.iter().any(|path| path.contains("musl")));
+        assert!(stack.end == "complete" || in_musl, "{what}: {stack}");
+    }
+    assert_eq!(report.stacks.len(), rows.len(), "{what}: nothing else:\n{report}");
+    assert_eq!(
+        (report.lost.blocks, report.events.unknown_frees),
+        (0, 0),
+        "{what}:\n{report}"
+    );
+}
+
+/// Whether a frame's name is the function's, as C, C++ and Rust write it.
+fn is_function(name: &str, function: &str) -> bool {
+    let name = name.split('(').next().unwrap_or(name);
+    name.rsplit("::").next() == Some(function)
+}
+
+fn packaged(library: &str, package: &str) {
+    stock(&format!("{LIBRARIES}/{library}"), package);
+}
+
+/// The functions of C, in the C library and in each allocator that takes its place.
+#[test]
+fn functions_of_c() {
+    let path = compile(&directory("allocators-c"), "allocators/allocator.c", &RELEASE);
+    check_rows("glibc", &trace(&path, None, &[]), C);
+    for (library, package) in preloaded() {
+        packaged(library, package);
+        check_rows(library, &trace(&path, Some(library), &[]), C);
+    }
+}
+
+/// The same in musl's C library, shared and static, and in a static glibc.
+#[test]
+fn functions_of_c_in_other_linkage() {
+    let directory = directory("allocators-linkage");
+    let musl = |name: &str, flags: &[&str]| {
+        let output = directory.join(name);
+        let mut command = Command::new("musl-gcc");
+        command
+            .args(RELEASE)
+            .args(flags)
+            .arg("-o")
+            .arg(&output)
+            .arg(source("allocators/allocator.c"));
+        run_tool(&mut command);
+        output
+    };
+    let programs: [PathBuf; 3] = [
+        musl("musl", &[]),
+        musl("musl-static", &["-static"]),
+        compile_as(
+            &directory.join("static"),
+            "allocators/allocator.c",
+            &["-O2", "-fno-optimize-sibling-calls", "-static"],
+        ),
+    ];
+    for path in &programs {
+        check_rows(&path.display().to_string(), &trace(path, None, &[]), C);
+    }
+}
+
+/// A static program in which the linker found no use for `free` is traced, and said to be one.
+#[test]
+fn a_program_that_never_frees() {
+    let directory = directory("allocators-never_frees");
+    let path = directory.join("plain");
+    let mut command = Command::new("musl-gcc");
+    command
+        .args(["-O2", "-fno-optimize-sibling-calls", "-static", "-o"])
+        .arg(&path)
+        .arg(source("amounts/plain.c"));
+    run_tool(&mut command);
+    let symbols = Command::new("nm").arg(&path).output().expect("nm (binutils)");
+    let symbols = String::from_utf8(symbols.stdout).expect("text");
+    assert!(
+        symbols.contains(" malloc\n") && !symbols.contains(" free\n"),
+        "{symbols}"
+    );
+    let mut program = start(&path, &["10"], None);
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let (report, said) = memleak.finish_with_messages();
+    assert!(said.iter().any(|line| line.contains("never frees")), "{said:#?}");
+    report.check_sums();
+    let five = Amount {
+        bytes: 5 * 24,
+        blocks: 5,
+    };
+    for function in ["even", "odd"] {
+        let is_through = |name: &&str| is_function(name, function);
+        let stacks = report.stacks.iter();
+        let through: Vec<_> = stacks
+            .filter(|stack| stack.names().iter().any(is_through))
+            .collect();
+        let [stack] = through[..] else {
+            panic!("not one stack through {function}:\n{report}")
+        };
+        assert_eq!((stack.allocated, stack.outstanding), (five, five), "{stack}");
+    }
+}
+
+/// Each form of `operator new` and `operator delete`: where it leads to malloc, and where it is the allocator's own.
+#[test]
+fn operators_of_cxx() {
+    let path = compile(&directory("allocators-cxx"), "allocators/allocator.cpp", &RELEASE);
+    check_rows("glibc", &trace(&path, None, &[]), CXX);
+    // Most of the time is waiting for the kernel to change code.
+    let check = |library: &str, package: &str| {
+        packaged(library, package);
+        for attach in ["session", "multi", "perf"] {
+            let report = trace(&path, Some(library), &["--attach", attach]);
+            check_rows(&format!("{library} by {attach}"), &report, CXX);
+        }
+    };
+    thread::scope(|scope| {
+        for (library, package) in preloaded() {
+            scope.spawn(|| check(library, package));
+        }
+    });
+}
+
+/// A program whose `operator new` throws, or is left by longjmp, thread after thread, is none the worse for being
+/// attached to and detached from meanwhile; and what it does afterwards is counted exactly.
+#[test]
+fn operators_that_throw_under_load() {
+    let path = compile(
+        &directory("allocators-throw"),
+        "allocators/allocator.cpp",
+        &RELEASE,
+    );
+    let check = |library: &str| {
+        let mut program = start(&path, &["3000"], Some(library));
+        program.tell("");
+        for attach in ["session", "multi", "perf", "session"] {
+            let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
+            let report = memleak.finish();
+            assert_eq!(report.lost.blocks, 0, "{library}:\n{report}");
+        }
+        let memleak = Memleak::attach(program.pid(), &[]);
+        program.expect("failed often");
+        program.step("done");
+        let report = memleak.finish();
+        assert!(program.end().success(), "{library}");
+        report.check_sums();
+        for &(site, bytes) in CXX {
+            let through = |stack: &&crate::common::report::Stack| {
+                stack.names().iter().any(|name| is_function(name, site))
+            };
+            let [stack] = report.stacks.iter().filter(through).collect::<Vec<_>>()[..] else {
+                panic!("{library}: not one stack through {site}:\n{report}")
+            };
+            let one = Amount { bytes, blocks: 1 };
+            let left = if site.ends_with("_kept") { one } else { NOTHING };
+            assert_eq!(
+                (stack.allocated, stack.outstanding),
+                (one, left),
+                "{library}: {stack}"
+            );
+        }
+    };
+    // mimalloc aborts instead: as Debian builds it, in C, it cannot throw.
+    thread::scope(|scope| {
+        for library in ["libtcmalloc.so.4", "libjemalloc.so.2"] {
+            scope.spawn(|| check(library));
+        }
+    });
+}
+
+/// jemalloc's own functions: linked, and static in the executable under a prefix, with symbols that are global and
+/// with symbols that the linker made local.
+#[test]
+fn functions_of_jemalloc() {
+    packaged("libjemalloc.so", "libjemalloc-dev");
+    let directory = directory("allocators-jemalloc");
+    let linked = compile(&directory, "allocators/jemalloc.c", &["-O2", "-ljemalloc"]);
+    check_rows("linked", &trace(&linked, None, &[]), JEMALLOC);
+
+    let archive = prefixed_archive(&directory, "je_");
+    let archive = archive.to_str().expect("a path of ours");
+    let flags = [
+        "-O2",
+        "-DPREFIX(name)=je_##name",
+        archive,
+        "-lstdc++",
+        "-lm",
+        "-pthread",
+    ];
+    let global = compile_as(&directory.join("static"), "allocators/jemalloc.c", &flags);
+    check_rows("static", &trace(&global, None, &[]), JEMALLOC);
+
+    let local = directory.join("local");
+    let mut localize = Command::new("objcopy");
+    localize
+        .args(["--wildcard", "--localize-symbol=je_*"])
+        .args([&global, &local]);
+    run_tool(&mut localize);
+    check_rows("local", &trace(&local, None, &[]), JEMALLOC);
+
+    let stripped = directory.join("stripped");
+    run_tool(Command::new("strip").args(["-o"]).args([&stripped, &global]));
+    let mut program = start(&stripped, &[], None);
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let (_, messages) = memleak.finish_with_messages();
+    let warned = |line: &String| line.contains("contains jemalloc, but no symbols of it");
+    assert!(messages.iter().any(warned), "{messages:#?}");
+}
+
+/// jemalloc with a prefix before the names that it exports.
+fn prefixed_archive(directory: &Path, prefix: &str) -> PathBuf {
+    const EXPORTED: &[&str] = &[
+        "malloc",
+        "calloc",
+        "realloc",
+        "free",
+        "posix_memalign",
+        "aligned_alloc",
+        "memalign",
+        "valloc",
+        "mallocx",
+        "rallocx",
+        "xallocx",
+        "sallocx",
+        "dallocx",
+        "sdallocx",
+        "nallocx",
+        "mallctl",
+        "malloc_usable_size",
+    ];
+    let archive = directory.join("libjemalloc_prefixed.a");
+    let mut rename = Command::new("objcopy");
+    for name in EXPORTED {
+        rename.arg(format!("--redefine-sym={name}={prefix}{name}"));
+    }
+    rename.arg(format!("{LIBRARIES}/libjemalloc_pic.a")).arg(&archive);
+    run_tool(&mut rename);
+    archive
+}
+
+/// The collector's functions; that it frees without a call is said.
+#[test]
+fn functions_of_the_collector() {
+    packaged("libgc.so", "libgc-dev");
+    let path = compile(
+        &directory("allocators-collector"),
+        "allocators/collector.c",
+        &["-O2", "-lgc"],
+    );
+    let mut program = start(&path, &[], None);
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let (report, messages) = memleak.finish_with_messages();
+    let rows: &[Row] = &[
+        ("malloc_kept", 1001),
+        ("malloc_freed", 1002),
+        ("atomic_kept", 1003),
+        ("uncollectable_freed", 1004),
+        ("realloc_old", 100),
+        ("realloc_kept", 100_000),
+    ];
+    check_rows("collector", &report, rows);
+    assert!(
+        messages.iter().any(|line| line.contains("GC_free")),
+        "{messages:#?}"
+    );
+}
+
+/// Rust's allocation: by the C library's functions, and by an allocator that is the program's own. Of the latter, an
+/// optimising compiler leaves no function that could be told from others, which is said.
+#[test]
+fn functions_of_rust() {
+    let directory = directory("allocators-rust");
+    let rows: &[Row] = &[("alloc_kept", 1001), ("alloc_freed", 1002), ("zeroed_kept", 1003)];
+    for own in [false, true] {
+        let output = directory.join(if own { "own" } else { "system" });
+        let mut command = Command::new("rustc");
+        command.args(["--edition=2024", "-Awarnings", "-o"]).arg(&output);
+        command.args(if own {
+            ["--cfg", "own"]
+        } else {
+            ["-C", "opt-level=3"]
+        });
+        run_tool(command.arg(source("allocators/allocator.rs")));
+        let mut program = Program::start(&output, &[]);
+        program.expect("warm");
+        program.step("ready");
+        let memleak = Memleak::attach(program.pid(), &[]);
+        program.step("done");
+        let (report, messages) = memleak.finish_with_messages();
+        assert!(program.end().success());
+        assert_eq!(
+            messages.iter().any(|line| line.contains("__rust_alloc")),
+            own,
+            "{messages:#?}"
+        );
+        for &(site, bytes) in rows {
+            let stack = report.only_through(&format!("allocator::{site}"));
+            let one = Amount { bytes, blocks: 1 };
+            let left = if site.ends_with("_kept") { one } else { NOTHING };
+            assert_eq!(
+                (stack.allocated, stack.outstanding),
+                (one, left),
+                "{own}: {stack}"
+            );
+        }
+        let moved: Amount = report
+            .stacks
+            .iter()
+            .filter(|stack| stack.names().iter().any(|name| is_function(name, "realloc_kept")))
+            .map(|stack| stack.outstanding)
+            .sum();
+        assert_eq!(
+            moved,
+            Amount {
+                bytes: 100_000,
+                blocks: 1
+            },
+            "{own}:\n{report}"
+        );
+        assert_eq!(
+            (report.lost.blocks, report.events.unknown_frees),
+            (0, 0),
+            "{own}:\n{report}"
+        );
+    }
+}
+
+/// Functions that nobody knows, described by the user, in the one object that is to be looked at.
+#[test]
+fn functions_that_are_given() {
+    let path = compile(&directory("allocators-given"), "allocators/pool.c", &RELEASE);
+    let given = [
+        "--alloc",
+        "pool_get:alloc(size=0)",
+        "--alloc",
+        "pool_get_many:alloc(size=1*2,result=*0)",
+        "--alloc",
+        "pool_resize:realloc(block=0,size=1)",
+        "--alloc",
+        "pool_put:free(block=0)",
+    ];
+    let pool: &[Row] = &[
+        ("get_kept", 1001),
+        ("get_freed", 1002),
+        ("many_kept", 110),
+        ("resize_old", 100),
+        ("resize_kept", 200),
+    ];
+    let both: Vec<Row> = pool.iter().copied().chain([("malloc_kept", 33)]).collect();
+    check_rows("with the C library", &trace(&path, None, &given), &both);
+    let only: Vec<_> = given.iter().copied().chain(["-O", "pool"]).collect();
+    check_rows("by itself", &trace(&path, None, &only), pool);
+}
+
+/// An allocator whose names have a prefix that nobody knows is found by it.
+#[test]
+fn functions_with_a_prefix() {
+    let renamed = [
+        "-Dpool_get=zz_malloc",
+        "-Dpool_resize=zz_realloc",
+        "-Dpool_put=zz_free",
+    ];
+    let flags = [&RELEASE[..], &renamed].concat();
+    let path = compile(&directory("allocators-prefix"), "allocators/pool.c", &flags);
+    let rows: &[Row] = &[
+        ("get_kept", 1001),
+        ("get_freed", 1002),
+        // By a function that has not got the prefix.
+        ("many_kept", 110),
+        ("resize_old", 100),
+        ("resize_kept", 200),
+        ("malloc_kept", 33),
+    ];
+    check_rows("-S zz_", &trace(&path, None, &["-S", "zz_"]), rows);
+}
+
+/// What is asked for and is not there is one error that says what is there, or what to do.
+#[test]
+fn what_is_not_there() {
+    let path = compile(&directory("allocators-missing"), "allocators/pool.c", &RELEASE);
+    let program = start(&path, &[], None);
+    for (flags, told) in [
+        (["-O", "libnothing.so"], "libc.so.6"),
+        (["--alloc", "pool_lost:alloc(size=0)"], "`pool_lost`"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+        command.args(["-p", &program.pid().to_string()]).args(flags);
+        let output = command.output().expect("memleak was built");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(
+            errors.lines().last().is_some_and(|line| line.contains(told)),
+            "{errors}"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Targets that mean harm, with what they map, with what they are called, and with what they leave in the places where
+//! their tracer looks, do none.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use memleak::symbolize::PerfMap;
+use memleak::target::Target;
+
+use super::RELEASE;
+use crate::common::machine::{Feature, lacks};
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile, copy_program, directory, require_root, run_tool};
+
+/// A user who may do nothing.
+const NOBODY: u32 = 65534;
+
+fn build(test: &str) -> PathBuf {
+    let directory = directory(&format!("containers-{test}"));
+    let flags: Vec<_> = RELEASE.iter().chain(&["-pthread"]).copied().collect();
+    compile(&directory, "hostile/hostile.c", &flags)
+}
+
+/// The same where everybody may execute it; gone with the directory.
+fn build_for_all(test: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("our own");
+    let path = directory.path().join("hostile");
+    copy_program(&build(test), &path);
+    (directory, path)
+}
+
+/// A target that maps a library as code, and cuts its file off and mends it all the time, does not end its tracer, which
+/// reads that file meanwhile.
+#[test]
+fn files_cut_off_while_they_are_read() {
+    let path = build("cut");
+    let library = path.with_file_name("libcut.so");
+    fs::copy("/lib/x86_64-linux-gnu/libm.so.6", &library).expect("a large library");
+    let mut program = Program::start(&path, &["cut", library.to_str().expect("UTF-8")]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let report = memleak.finish();
+    let stack = report.only_through("leak_here");
+    assert_eq!(stack.end, "complete", "{report}");
+}
+
+/// What a process and its functions are called reaches no terminal as it is, and begins no line.
+#[test]
+fn names_that_act() {
+    const NAME: &str = "\u{1b}[2J\n::error";
+    let path = build("names");
+    let renamed = format!("--redefine-sym=leak_here=evil{NAME}\u{9b}31m\u{202e}");
+    run_tool(Command::new("objcopy").arg(renamed).arg(&path));
+    let mut program = Program::start(&path, &["called", NAME]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &["--format", "text", "-o", "0"]);
+    program.step("done");
+    let (text, said) = memleak.finish_text_with_messages();
+    assert!(text.contains("evil\\u"), "{text}");
+    assert!(
+        said.iter().any(|line| line.contains("1b[2J\\n::error (")),
+        "{said:#?}"
+    );
+    for line in text.lines().chain(said.iter().map(String::as_str)) {
+        let acts = |character: char| character.is_control() && character != '\t' || character == '\u{202e}';
+        assert!(!line.contains(acts) && !line.starts_with("::error"), "{line:?}");
+    }
+}
+
+/// Starts a program as nobody.
+fn as_nobody(before: &[&str], path: &Path, arguments: &[&str]) -> Program {
+    let ids = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
+    let mut command = Command::new("setpriv");
+    command.args(ids).args(before).arg(path).args(arguments);
+    Program::spawn(command.current_dir("/"))
+}
+
+/// Whose files a process makes is known, also of one that has asked not to be looked into, and of one that acts as another.
+#[test]
+fn whose_files_are_believed() {
+    require_root();
+    let (_directory, path) = build_for_all("whose");
+    for (arguments, user) in [(&["hidden"][..], NOBODY), (&["acting", "4711"], 4711)] {
+        let program = match user {
+            NOBODY => as_nobody(&[], &path, arguments),
+            _ => Program::start(&path, arguments),
+        };
+        program.expect("ready");
+        let target = Target::open(program.pid()).expect("it runs");
+        assert_eq!(target.user().expect("it runs"), user);
+    }
+}
+
+/// In namespaces of its own, anybody can mount any file at the place of his map: one that its user could not read is not
+/// shown to whoever reads the report.
+#[test]
+fn secrets_mounted_in_place_of_a_map() {
+    if lacks(Feature::UserNamespaces) {
+        return;
+    }
+    require_root();
+    let (directory, path) = build_for_all("mounted");
+    let secret = directory.path().join("secret");
+    fs::write(&secret, "1000 1000 the root password\n").expect("our own directory");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("our own file");
+    let script =
+        "secret=$1; shift; map=/tmp/perf-$$.map; : >$map && mount --bind \"$secret\" $map && exec \"$@\"";
+    let before = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        "sh",
+    ];
+    let before = [&before[..], &[secret.to_str().expect("UTF-8")]].concat();
+    let program = as_nobody(&before, &path, &[]);
+    program.expect("ready");
+    let target = Target::open(program.pid()).expect("it runs");
+    let root = PathBuf::from(format!("/proc/{}/root", program.pid()));
+    let map = root.join(format!("tmp/perf-{}.map", target.own_pid()));
+    // It is there for us, and root's.
+    assert!(
+        fs::read_to_string(&map)
+            .expect("it is mounted")
+            .contains("password")
+    );
+    let user = target.user().expect("it runs");
+    assert_eq!(user, NOBODY);
+    let read = PerfMap::read(&root, target.own_pid(), user);
+    _ = fs::remove_file(format!("/tmp/perf-{}.map", program.pid()));
+    assert!(read.is_err(), "{read:?}");
+}

@@ -1,0 +1,28 @@
+//! Traces of real processes and of the kernel: amounts are exact, processes are told apart, modes and limits do what
+//! they promise, and neither memleak nor its target comes to harm.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod abuse;
+mod accounting;
+mod allocator_statistics;
+mod allocators;
+mod capacity;
+mod containers;
+mod doctor;
+mod kernel;
+mod leaks;
+mod mmap;
+mod overhead;
+mod own_memory;
+mod processes;
+mod resident_memory;
+mod sampling;
+mod services;
+mod snapshots;
+mod start;
+mod target;
+mod view;
+
+const ROOT: common::program::Root = common::program::Root::Any;

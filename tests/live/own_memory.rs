@@ -1,0 +1,84 @@
+//! memleak's own memory is what its report says, by the kernel's word, and it is bounded.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile, directory};
+
+const MIB: u64 = 1 << 20;
+/// The most that may be resident while a program of a few libraries is traced. Tests build with less optimisation, and
+/// so with more code, than users do.
+const MOST_RESIDENT: u64 = 160 * MIB;
+
+/// The kernel counts pages per CPU first: what it says of one moment can be off by some.
+const COUNTED_LATE: u64 = MIB;
+
+/// The number behind a name that begins a line.
+fn number(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// What all maps of a process take, by the kernel's word.
+fn map_bytes(pid: u32) -> u64 {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("it runs");
+    let mut maps = BTreeMap::new();
+    for descriptor in descriptors {
+        let text = fs::read_to_string(descriptor.expect("an entry").path()).unwrap_or_default();
+        if let Some(map) = number(&text, "map_id:") {
+            maps.insert(map, number(&text, "memlock:").expect("maps have it"));
+        }
+    }
+    maps.values().sum()
+}
+
+/// Figures of a report agree with those of `/proc` while nothing happens, and stay below the bound.
+#[test]
+fn own_memory_is_bounded_and_true() {
+    let directory = directory("own_memory");
+    let path = compile(&directory, "amounts/memory.c", &["-O2", "-pthread"]);
+    let file = directory.join("file");
+    fs::write(&file, vec![1; 16 << 20]).expect("a new file");
+    let mut program = Program::start(&path, &[file.to_str().expect("a path of ours")]);
+    program.expect("ready");
+    let memleak = Memleak::attach_reporting(program.pid(), &[], &["1"]);
+    let own = memleak.report().own;
+    let status = fs::read_to_string(format!("/proc/{}/status", memleak.pid())).expect("it runs");
+    let now = |name| 1024 * number(&status, name).expect("every process has it");
+    assert_eq!(own.kernel_bytes, map_bytes(memleak.pid()));
+    // Writing the report takes a little; symbols and file pages come and go.
+    assert!(
+        own.resident_bytes.abs_diff(now("VmRSS:")) <= 16 * MIB,
+        "{own:?} {status}"
+    );
+    assert!(
+        own.peak_bytes <= now("VmHWM:") + COUNTED_LATE && own.resident_bytes <= own.peak_bytes,
+        "{own:?} {status}"
+    );
+    assert!(own.peak_bytes <= MOST_RESIDENT, "{own:?}");
+    program.step("done");
+    drop(memleak.finish());
+    assert!(program.end().success());
+}
+
+/// What was read to find names is given back once they are found: of debug information that takes a hundred megabytes,
+/// memleak's own, little is left.
+#[test]
+fn names_take_memory_while_they_are_sought() {
+    let program = env!("CARGO_BIN_EXE_memleak");
+    let mut target = Command::new(program)
+        .args(["table", "--verify", "/usr/lib"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("memleak was built");
+    let memleak = Memleak::attach_reporting(target.id(), &[], &["1"]);
+    let own = memleak.report().own;
+    let status = fs::read_to_string(format!("/proc/{}/status", memleak.pid())).expect("it runs");
+    let now = 1024 * number(&status, "VmRSS:").expect("every process has it");
+    assert!(now + 40 * MIB < own.resident_bytes, "{own:?} {status}");
+    drop(memleak.finish());
+    target.kill().expect("it runs");
+    target.wait().expect("it was killed");
+}

@@ -1,0 +1,70 @@
+//! Resident memory: the parts that a report names are what a program of known parts has.
+
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile, directory};
+use crate::common::report::Memory;
+
+const MIB: u64 = 1 << 20;
+
+/// Traces the program from its "ready" to its "done".
+#[track_caller]
+fn trace(test: &str, flags: &[&str]) -> Memory {
+    let directory = directory(&format!("resident_memory-{test}"));
+    let path = compile(&directory, "amounts/memory.c", &["-O2", "-pthread"]);
+    let file = directory.join("file");
+    std::fs::write(&file, vec![1; 16 << 20]).expect("a new file");
+    let mut program = Program::start(&path, &[file.to_str().expect("a path of ours")]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), flags);
+    program.step("done");
+    let report = memleak.finish();
+    let target = report.targets.first().expect("a target");
+    let memory = target.memory.expect("it runs");
+    assert_eq!(memory.sum(), memory.rss, "{memory:?}");
+    assert!(program.end().success());
+    memory
+}
+
+/// Whether `bytes` is `expected` or up to `more` above it.
+#[track_caller]
+fn check(what: &str, bytes: u64, expected: u64, more: u64, memory: &Memory) {
+    assert!(
+        (expected..=expected + more).contains(&bytes),
+        "{what}: {bytes} is not {expected} or up to {more} more: {memory:?}"
+    );
+}
+
+/// All parts add up to what is resident, and each is what the program has of it: to the page where it asked for whole
+/// pages, otherwise with what the C library and the program itself need besides.
+#[test]
+fn parts_are_what_the_program_has() {
+    let memory = trace("blocks", &[]);
+    check("tracked", memory.tracked, 64 * MIB, MIB / 2, &memory);
+    // Of the block that was never touched all but the page of its header.
+    let untouched = 100 * MIB - MIB / 2;
+    check("not resident", memory.not_resident, untouched, MIB / 2, &memory);
+    check(
+        "allocator",
+        memory.tracked + memory.before_attach_at_most + memory.slack_at_least,
+        68 * MIB,
+        MIB,
+        &memory,
+    );
+    // 4 MiB of blocks from before the attach, and the first page of the heap.
+    let before = memory.before_attach_at_most;
+    check("before the attach", before, 3 * MIB, 3 * MIB / 2, &memory);
+    check("unexplained", memory.unexplained, 32 * MIB, MIB / 2, &memory);
+    check("shared", memory.shared, 8 * MIB, 0, &memory);
+    check("stacks", memory.thread_stacks, 8 * MIB, MIB / 2, &memory);
+    // The program and its libraries too.
+    check("files", memory.files, 16 * MIB, 3 * MIB, &memory);
+}
+
+/// Traced mappings are what blocks leave unexplained.
+#[test]
+fn traced_mappings_explain_the_rest() {
+    let memory = trace("mappings", &["--mmap"]);
+    // What malloc mapped for one large block by itself is a mapping too.
+    check("tracked", memory.tracked, (32 + 40) * MIB, MIB / 2, &memory);
+    check("unexplained", memory.unexplained, 0, MIB / 2, &memory);
+}

@@ -1,0 +1,131 @@
+/*
+ * Two libraries by turns at the same address, under allocation load.
+ *
+ * usage: swap LIBRARY LIBRARY ROUNDS. Each round loads one of them, allocates through it,
+ *     main -> round_of -> call_library -> outer_X -> inner_X -> malloc,
+ * and unloads it; every 51st stays for a while. Another thread allocates all the time:
+ *     thread_main -> allocate -> malloc.
+ * Says "ready", and after the rounds how many of them found the library where the first was. Then it loads the
+ * first library, and the second, says "done" and allocates once for each line, until it gets one that is not empty.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include "../handshake.h"
+#include "../keep.h"
+
+#define BLOCKS 20
+
+static volatile int stop;
+
+NOINLINE static void allocate(void)
+{
+	void *volatile block = malloc(32);
+
+	free(block);
+}
+
+static void *thread_main(void *unused)
+{
+	while (!stop)
+		allocate();
+	return unused;
+}
+
+/* Return addresses into this are what a stack is made of if a frame's size is mistaken. */
+NOINLINE static void *decoy(void)
+{
+	void *volatile here = __builtin_extract_return_addr(__builtin_return_address(0));
+
+	return here;
+}
+
+NOINLINE static void *in_decoy(void)
+{
+	void *volatile here = decoy();
+
+	return here;
+}
+
+NOINLINE static int call_library(int (*outer)(void *), void *garbage)
+{
+	return outer(garbage) + 1;
+}
+
+/* Says "done" and waits for a line; returns whether it is empty. */
+static int next_line(void)
+{
+	char byte = 0, first = 0;
+
+	say("done");
+	while (byte != '\n') {
+		if (read(STDIN_FILENO, &byte, 1) != 1)
+			_exit(0);
+		if (!first)
+			first = byte;
+	}
+	return first == '\n';
+}
+
+static void pause_for(long milliseconds)
+{
+	struct timespec time = { 0, milliseconds * 1000000 };
+
+	nanosleep(&time, NULL);
+}
+
+/* Loads the library, allocates `blocks` times in it, and again for each line, unloads it. */
+NOINLINE static unsigned long round_of(const char *path, int blocks, int patient, int lines)
+{
+	void *library = dlopen(path, RTLD_NOW);
+	int (**entry)(void *) = library ? dlsym(library, "entry") : NULL;
+	struct link_map *map;
+	unsigned long address;
+
+	if (!entry || dlinfo(library, RTLD_DI_LINKMAP, &map))
+		_exit(1);
+	address = map->l_addr;
+	for (int block = 0; block < blocks; block++) {
+		call_library(*entry, in_decoy());
+		if (patient)
+			pause_for(10);
+	}
+	while (lines && next_line())
+		call_library(*entry, in_decoy());
+	dlclose(library);
+	return address;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long first = 0;
+	long same = 0, rounds = argc > 3 ? atol(argv[3]) : 0;
+	pthread_t thread;
+	char text[64];
+
+	if (argc < 4 || pthread_create(&thread, NULL, thread_main, NULL))
+		return 1;
+	/* Whatever the loader sets up once is set up. */
+	round_of(argv[1], BLOCKS, 0, 0);
+	round_of(argv[2], BLOCKS, 0, 0);
+	rendezvous("ready");
+	for (long number = 0; number < rounds; number++) {
+		unsigned long address = round_of(argv[1 + number % 2], BLOCKS, number % 51 == 0, 0);
+
+		if (!first)
+			first = address;
+		same += address == first;
+	}
+	snprintf(text, sizeof text, "%ld", same);
+	say(text);
+	round_of(argv[1], 0, 0, 1);
+	round_of(argv[2], 0, 0, 1);
+	rendezvous("done");
+	stop = 1;
+	pthread_join(thread, NULL);
+	return 0;
+}

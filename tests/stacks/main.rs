@@ -1,0 +1,17 @@
+//! Stacks of real processes, walked by the kernel, are true: stacks of known programs, those that a witness in the
+//! process finds, and those of programs as distributions build them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod ground_truth;
+mod known;
+mod mappings;
+mod preemption;
+mod real_load;
+mod return_probes;
+mod short_ways;
+mod stock_programs;
+mod torture;
+
+const ROOT: common::program::Root = common::program::Root::Any;

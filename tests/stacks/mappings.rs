@@ -1,0 +1,236 @@
+//! Code that comes and goes while it is traced is never walked by the table of code that is not there any more.
+//!
+//! Each claim is: every stack is the one that is truly possible there, or says that a table was not loaded.
+
+use std::path::{Path, PathBuf};
+
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile, compile_as, directory};
+use crate::common::report::{Report, Stack, from_main};
+
+/// As distributions build: no frame pointers.
+const RELEASE: [&str; 5] = [
+    "-O2",
+    "-fomit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-Wall",
+    "-pthread",
+];
+/// Room for the same stacks in a thousand epochs.
+const ROOM: [&str; 2] = ["--stack-storage-size", "200000"];
+
+/// Builds of `swap_library.c`: the same code at the same place, with frames of other sizes.
+fn swap_library(directory: &Path, name: &str, slots: u32, more: &[&str]) -> PathBuf {
+    let output = directory.join(format!("lib{name}.so"));
+    let (name, slots) = (format!("-DX={name}"), format!("-DSLOTS={slots}"));
+    let own = ["-shared", "-fPIC", &name, &slots];
+    let flags: Vec<_> = RELEASE.iter().chain(&own).chain(more).copied().collect();
+    compile_as(&output, "mappings/swap_library.c", &flags)
+}
+
+/// Where each stack of `swap.c` may come from, and nothing else.
+struct Possible<'a> {
+    exact: Vec<Vec<&'a str>>,
+}
+
+/// Blocks by what became of their stacks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Shares {
+    complete: u64,
+    not_loaded: u64,
+}
+
+impl Possible<'_> {
+    /// Checks every stack; returns the blocks of those that do not pass the thread that allocates all the time.
+    #[track_caller]
+    fn check(&self, report: &Report) -> Shares {
+        let mut shares = Shares::default();
+        for stack in report.stacks.iter().filter(|stack| !stack.passes("thread_main")) {
+            match stack.end.as_str() {
+                "complete" => shares.complete += stack.allocated.blocks,
+                "table_not_loaded" => shares.not_loaded += stack.allocated.blocks,
+                other => panic!("ends by {other}:\n{stack}"),
+            }
+            self.check_stack(stack);
+        }
+        shares
+    }
+
+    #[track_caller]
+    fn check_stack(&self, stack: &Stack) {
+        let names = stack.names();
+        let whole = stack.end == "complete";
+        let fits = |exact: &Vec<&str>| {
+            let same = |(name, expected): (&&str, &&str)| match expected.strip_suffix('*') {
+                Some(start) => name.starts_with(start),
+                None => name == expected,
+            };
+            (names.len() == exact.len() || (!whole && names.len() < exact.len()))
+                && names.iter().zip(exact).all(same)
+        };
+        let loading =
+            |name: &&str| name.starts_with("dl") || name.starts_with("_dl") || *name == "copy_mappings";
+        let loader = whole && names.contains(&"main") && names.iter().any(loading);
+        assert!(self.exact.iter().any(fits) || loader, "impossible:\n{stack}");
+    }
+}
+
+/// Stacks of the libraries `a` and `b` of `swap.c`.
+fn possible_swaps() -> Possible<'static> {
+    let through = |inner, outer| from_main(&[inner, outer, "call_library", "round_of", "main"]);
+    Possible {
+        exact: vec![through("inner_a", "outer_a"), through("inner_b", "outer_b")],
+    }
+}
+
+/// `remap.c` with its two libraries, ready.
+fn start_remap(test: &str, mode: &str) -> Program {
+    let directory = directory(&format!("mappings-{test}"));
+    let libraries = [("a", 20), ("b", 50)].map(|(name, slots)| swap_library(&directory, name, slots, &[]));
+    let path = compile(&directory, "mappings/remap.c", &RELEASE);
+    let [first, second] = libraries.each_ref().map(|path| path.to_str().expect("UTF-8"));
+    let program = Program::start(&path, &[mode, first, second]);
+    program.expect("ready");
+    program
+}
+
+/// A program that replaces code without its loader: what was there, and then what is there.
+#[track_caller]
+#[allow(clippy::print_stderr, reason = "what the test found")]
+fn check_replaced(test: &str, mode: &str, after: &[&str], symbol: &str) {
+    let mut program = start_remap(test, mode);
+    let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.1"]);
+    let before = from_main(&["inner_a", "outer_a", "call_library", "main"]);
+    let possible = Possible {
+        exact: vec![before, from_main(after)],
+    };
+    follow_until_complete(&mut program, &memleak, &possible, "inner_a");
+    program.tell("swap");
+    program.expect("done");
+    follow_until_complete(&mut program, &memleak, &possible, symbol);
+    let report = memleak.finish();
+    let shares = possible.check(&report);
+    eprintln!("{mode}: {shares:?}");
+    assert!(shares.not_loaded > 0, "the first stack is not guessed:\n{report}");
+}
+
+/// Lets the program allocate and reports, again and again, until a stack through `symbol` is complete. Every
+/// stack on the way must be possible.
+#[track_caller]
+fn follow_until_complete(
+    program: &mut Program,
+    memleak: &Memleak,
+    possible: &Possible<'_>,
+    symbol: &str,
+) -> u64 {
+    let mut last = None;
+    for asked in 1..200 {
+        program.tell("");
+        program.expect("done");
+        let report = memleak.report();
+        possible.check(&report);
+        if report.through(symbol).iter().any(|stack| stack.end == "complete") {
+            return asked;
+        }
+        last = Some(report);
+    }
+    let report = last.expect("it was asked");
+    panic!("never complete through {symbol}:\n{report}");
+}
+
+/// Runs `swap.c` over `rounds` rounds, then until each library has had its complete stack. Returns the last report
+/// and how many blocks were allocated in the libraries.
+#[track_caller]
+#[allow(clippy::print_stderr, reason = "what the test measured")]
+fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64) {
+    let directory = directory(&format!("mappings-{test}"));
+    let libraries = [("a", 20), ("b", 50)].map(|(name, slots)| swap_library(&directory, name, slots, more));
+    let path = compile(&directory, "mappings/swap.c", &RELEASE);
+    let [first, second] = libraries.each_ref().map(|path| path.to_str().expect("UTF-8"));
+    let mut program = Program::start(&path, &[first, second, &rounds.to_string()]);
+    program.expect("ready");
+    let memleak = Memleak::attach_reporting(program.pid(), &[&ROOM[..], &["-v"], flags].concat(), &["0.5"]);
+    program.tell("");
+    // Every library was where the first was.
+    program.expect(&rounds.to_string());
+    let mut blocks = 21 * rounds + 2;
+    let possible = possible_swaps();
+    for symbol in ["inner_a", "inner_b"] {
+        program.expect("done");
+        blocks += follow_until_complete(&mut program, &memleak, &possible, symbol);
+        program.tell("next");
+    }
+    program.expect("done");
+    let (report, messages) = memleak.finish_with_messages();
+    let announced = messages
+        .iter()
+        .filter(|line| line.contains("after the loader announced it"));
+    eprintln!("{test}: {:#?}", announced.collect::<Vec<_>>());
+    report.check_sums();
+    (report, blocks)
+}
+
+/// Two libraries alternate at the same address while they and another thread allocate: no stack is walked by the
+/// table of the other, and those that last are complete.
+#[track_caller]
+#[allow(clippy::print_stderr, reason = "what the test found")]
+fn check_swaps(test: &str, rounds: u64, more: &[&str], flags: &[&str]) {
+    let (report, in_libraries) = swap(test, rounds, more, flags);
+    let shares = possible_swaps().check(&report);
+    let thread = report.through("thread_main");
+    for stack in &thread {
+        assert_eq!(stack.end, "complete", "{stack}");
+    }
+    assert!(!thread.is_empty());
+    let blocks = |name| -> u64 {
+        let stacks = report.through(name).into_iter();
+        stacks.map(|stack| stack.allocated.blocks).sum()
+    };
+    let names = ["inner_a", "inner_b", "init_a", "init_b"];
+    let complete = names.map(blocks);
+    eprintln!("{test}: {shares:?}; complete through {names:?}: {complete:?} of {in_libraries}");
+    let complete: u64 = complete.iter().sum();
+    assert_eq!(complete + shares.not_loaded, in_libraries, "{report}");
+}
+
+/// A thousand times, at any speed.
+#[test]
+fn libraries_at_the_same_address() {
+    check_swaps("swap", 1000, &[], &[]);
+}
+
+/// The same without build-ids, where the libraries' memory says too little and only the loader's hook is exact.
+#[test]
+fn libraries_without_build_id() {
+    check_swaps("no-build-id", 200, &["-Wl,--build-id=none"], &[]);
+}
+
+/// The same with the hook and all probes on perf events.
+#[test]
+fn libraries_by_perf_probes() {
+    check_swaps("perf", 200, &[], &["--attach", "perf"]);
+}
+
+/// A library is replaced by another, by `mmap` alone: no event tells, and yet no stack is walked by the old table.
+#[test]
+fn library_replaced_without_its_loader() {
+    let after = ["inner_b", "outer_b", "call_library", "main"];
+    check_replaced("remap", "library", &after, "inner_b");
+}
+
+/// A program writes code to where a library was: it is walked by its frame pointer, never by the library's table.
+#[test]
+fn generated_code_where_a_library_was() {
+    check_replaced("jit", "jit", &["allocate", "?", "call_jit", "main"], "call_jit");
+}
+
+/// Generated code at a new place: the first stack through it says that it was too new, the others are complete.
+#[test]
+fn generated_code_at_a_new_place() {
+    check_replaced(
+        "new-jit",
+        "new-jit",
+        &["allocate", "?", "call_jit", "main"],
+        "call_jit",
+    );
+}

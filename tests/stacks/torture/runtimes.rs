@@ -1,0 +1,147 @@
+//! Programs whose code is not all compiled ahead, or not by the usual compilers: stacks go through code without CFI, or
+//! with CFI that is not true, to their end. The truth is in the blocks: their size says how deep the calls were.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, directory, run_tool, source, stock};
+use crate::common::report::{Report, Stack};
+
+/// Traces a program from its "ready" to its "done".
+#[track_caller]
+fn trace(program: &mut Program) -> Report {
+    program.await_reading();
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    program.await_reading();
+    let report = memleak.finish();
+    report.check_sums();
+    assert_eq!(report.lost.blocks, 0, "{:?}", report.lost);
+    report
+}
+
+/// What blocks have besides the depth, in `frames.js`, and the greatest depth.
+const JS_SIZE: u64 = 70_000;
+const JS_DEPTH: u64 = 6;
+/// Blocks of each depth.
+const JS_BLOCKS: u64 = 500;
+
+/// The depth of the calls whose blocks these are.
+fn js_depth(stack: &Stack) -> Option<u64> {
+    let depth = (stack.allocated.bytes / stack.allocated.blocks).checked_sub(JS_SIZE)?;
+    (1..=JS_DEPTH).contains(&depth).then_some(depth)
+}
+
+/// Compiled JavaScript keeps frame pointers: through it and node's own interpreter, which has no CFI either, each
+/// stack is walked to its end, with one frame more for each call more. Functions are named as node names them for perf.
+#[test]
+fn node() {
+    // It writes a log of its own where it runs.
+    let directory = directory("torture-runtimes-node");
+    let mut node = Program::spawn(
+        Command::new(stock("/usr/bin/node", "nodejs"))
+            .current_dir(directory)
+            .args(["--single-threaded", "--no-turbo-inlining", "--perf-basic-prof"])
+            .arg(source("torture/frames.js")),
+    );
+    node.expect("ready");
+    let report = trace(&mut node);
+    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", node.pid()));
+    let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut callers: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for stack in &report.stacks {
+        let Some(depth) = js_depth(stack) else { continue };
+        *blocks.entry(depth).or_default() += stack.allocated.blocks;
+        assert_eq!(stack.end, "complete", "{stack}");
+        let compiled = |frame: &&_| is_compiled(frame);
+        let frames = stack.frames.iter().filter(compiled).count();
+        assert!(frames as u64 > depth, "compiled functions have frames:\n{stack}");
+        let recursions = stack
+            .frames
+            .iter()
+            .filter(|frame| is_function(frame, "recurse"))
+            .count();
+        assert_eq!(
+            recursions as u64, depth,
+            "node says what they are called:\n{stack}"
+        );
+        assert!(
+            stack.frames.iter().any(|frame| is_function(frame, "work")),
+            "{stack}"
+        );
+        callers.entry(depth).or_default().push(stack.frames.len());
+    }
+    let expected: BTreeMap<u64, u64> = (1..=JS_DEPTH).map(|depth| (depth, JS_BLOCKS)).collect();
+    assert_eq!(blocks, expected);
+    let base = callers[&1][0] - 1;
+    for (&depth, lengths) in &callers {
+        for &length in lengths {
+            assert_eq!(
+                length as u64,
+                base as u64 + depth,
+                "a frame for each call: {callers:?}"
+            );
+        }
+    }
+}
+
+/// Whether a frame is of a function of `frames.js`, compiled in whatever way: `JS:*recurse /path/frames.js:8:17`; up to node 18
+/// `LazyCompile:*recurse …`, or `Function:^work …` if it was not compiled lazily.
+fn is_function(frame: &crate::common::report::Frame, function: &str) -> bool {
+    let name = frame.symbol.as_deref().unwrap_or_default();
+    let Some((called, place)) = name.split_once(' ') else {
+        return false;
+    };
+    let tags = ["LazyCompile:", "Function:", "JS:"];
+    let Some(called) = tags.iter().find_map(|tag| called.strip_prefix(tag)) else {
+        return false;
+    };
+    place.contains("frames.js") && called.trim_start_matches(['*', '~', '^', '+']) == function
+}
+
+/// Whether a frame is of code that was made at run time.
+fn is_compiled(frame: &crate::common::report::Frame) -> bool {
+    frame.module.is_none() && frame.found_by == "fp"
+}
+
+/// What a goroutine calls in C has its frames to where Go's runtime changed stacks, and says that the walk ended
+/// there. What older calls left on C's stack is not taken for callers.
+#[test]
+fn cgo() {
+    let directory = directory("torture-runtimes-cgo");
+    let path = directory.join("cgo");
+    run_tool(
+        Command::new(stock("/usr/bin/go", "golang-go"))
+            .args(["build", "-o"])
+            .arg(&path)
+            .arg(source("torture/cgo.go"))
+            .env("GOCACHE", directory.join("cache"))
+            .env("GO111MODULE", "off")
+            .env("CGO_CFLAGS", "-O2 -fno-optimize-sibling-calls"),
+    );
+    let mut program = Program::start(&path, &[]);
+    program.expect("ready");
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let report = memleak.finish();
+    report.check_sums();
+    let stack = report.only_through("in_c");
+    stack.check_names(&["in_c", "leak", "leak", "leak", "*", "runtime.asmcgocall*"]);
+    // For the function that changes stacks, Go 1.19 has a rule that nothing can follow; what Go 1.24 has leads to the goroutine
+    // itself, which is on Go's heap and no code.
+    match (&*stack.end, &stack.end_at) {
+        ("unsupported_rule", _) => {}
+        ("no_mapping", Some(at)) => assert!(at.address.starts_with("0xc0"), "{stack}"),
+        _ => panic!("{stack}"),
+    }
+    assert_eq!(stack.allocated.blocks, 50 * 20, "{stack}");
+    // Threads that the runtime starts meanwhile.
+    for stack in &report.stacks {
+        let last = stack.frames.last().map_or("", |frame| frame.name());
+        assert!(
+            stack.end == "complete" || last.starts_with("runtime.asmcgocall"),
+            "{stack}"
+        );
+    }
+}
