@@ -235,7 +235,7 @@ fn import_reader() {
         ),
         (
             "let site = crate::model::leak::group(crate::bpf::load());",
-            vec!["leak", "bpf"],
+            vec!["model", "bpf"],
         ),
         ("use unwind_tables::addr::Avma;", vec![]),
         (
@@ -247,7 +247,7 @@ fn import_reader() {
         assert_eq!(crate_paths(text), expected, "{text}");
     }
     assert!(
-        may_import("report", "leak") && !may_import("leak", "report") && !may_import("target", "session")
+        may_import("report", "model") && !may_import("model", "report") && !may_import("target", "session")
     );
     assert!(may_import("cli", "config") && !may_import("config", "cli"));
 }
