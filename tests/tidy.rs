@@ -212,7 +212,7 @@ fn every_module_has_a_layer() {
 /// The page of the crate has the modules in their order.
 #[test]
 fn the_page_has_the_layers() {
-    let page = fs::read_to_string(root().join("src/lib.rs")).expect("src/lib.rs");
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md");
     let (_, list) = page
         .split_once("Modules import only those before them in this list: ")
         .expect("the list");
@@ -221,7 +221,10 @@ fn the_page_has_the_layers() {
     let [modules @ .., "lib", "main"] = &LAYERS[..] else {
         panic!("the crate and the program around it come last");
     };
-    assert_eq!(named, modules, "src/lib.rs and LAYERS in tests/tidy.rs differ");
+    assert_eq!(
+        named, modules,
+        "docs/architecture.md and LAYERS in tests/tidy.rs differ"
+    );
 }
 
 /// The reader of imports sees groups, nested groups and paths in expressions.
@@ -255,7 +258,7 @@ fn import_reader() {
 /// Each threat has a test, which is where the page of threats says.
 #[test]
 fn every_threat_has_a_test() {
-    let page = fs::read_to_string(root().join("src/THREATS.md")).expect("src/THREATS.md");
+    let page = fs::read_to_string(root().join("docs/threats.md")).expect("docs/threats.md");
     let threats: Vec<&str> = page
         .lines()
         .filter(|line| line.starts_with("| "))
@@ -276,7 +279,7 @@ fn every_threat_has_a_test() {
         let missing = names.iter().filter(|name| is_there(name).is_none());
         offences.extend(missing.map(|name| format!("{}: no test `{name}`", columns[0])));
     }
-    assert_none(&offences, "threats without a test: see src/THREATS.md");
+    assert_none(&offences, "threats without a test: see docs/threats.md");
 }
 
 /// Programs are started in two files only: those of the system, and the one that the user names.
