@@ -1,4 +1,8 @@
-//! Rules that hold for the whole source tree and that no compiler checks. No root, no build: text only.
+//! Rules that hold for the whole source tree and that no compiler checks. No root, no build: text only. Those for pages are in
+//! `pages`.
+
+#[path = "tidy/pages.rs"]
+mod pages;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -371,53 +375,6 @@ fn bpf_files_state_their_licence() {
     });
     let bare: Vec<String> = bare.map(|file| file.display().to_string()).collect();
     assert_none(&bare, "BPF files whose first line is not the licence");
-}
-
-/// Names of source files in a text.
-fn named_files(text: &str) -> impl Iterator<Item = &str> {
-    let ends_as_source = |word: &&str| {
-        let ending = word.rsplit_once('.').map_or("", |(_, ending)| ending);
-        ["c", "cpp", "h", "md", "rs", "sh", "toml"].contains(&ending)
-    };
-    text.split(|letter: char| !(letter.is_ascii_alphanumeric() || "./_-*".contains(letter)))
-        .map(|word| word.trim_matches('.'))
-        .filter(ends_as_source)
-}
-
-/// Pages and comments name files that are there: by the path from the root or, pages in `bpf/`, by the file's name.
-#[test]
-fn named_files_exist() {
-    let tops = ["src/", "bpf/", "tests/", "benches/", "unwind-tables/"];
-    let pages = ["README.md", "CONTRIBUTING.md"].map(|page| Source {
-        path: page.into(),
-        text: fs::read_to_string(root().join(page)).expect("a page"),
-    });
-    let files = tops
-        .iter()
-        .flat_map(|top| sources(top, &["rs", "c", "cpp", "h", "md"]));
-    let mut offences = Vec::new();
-    let mut seen = 0;
-    for file in pages.into_iter().chain(files) {
-        let is_page = file.path.extension().is_some_and(|ending| ending == "md");
-        let is_comment = |line: &&str| ["//", "/*", "*"].iter().any(|mark| line.trim().starts_with(mark));
-        for line in file.text.lines().filter(|line| is_page || is_comment(line)) {
-            for name in named_files(line).filter(|name| !name.contains('*')) {
-                let path = match file.path.parent() {
-                    Some(directory) if directory.ends_with("bpf") && is_page && !name.contains('/') => {
-                        root().join(directory).join(name)
-                    }
-                    _ if tops.iter().any(|top| name.starts_with(top)) => root().join(name),
-                    _ => continue,
-                };
-                seen += 1;
-                if !path.exists() {
-                    offences.push(format!("{}: {name}", file.display()));
-                }
-            }
-        }
-    }
-    assert!(seen > 50, "the search finds names: {seen}");
-    assert_none(&offences, "files that are named but not there");
 }
 
 /// What a build makes is not in the repository.
