@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build quick test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build quick docs test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -31,6 +31,7 @@ help:
 	@echo 'make chaos         end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
 	@echo 'make soak          trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
 	@echo 'make fuzz          try claims about untrusted input, MINUTES=10 for each target (tests/fuzz/README.md)'
+	@echo 'make docs          what is generated of docs/: docs/cli.md'
 	@echo 'make verify-arm64  compare the unwind tables of Debian packages for arm64 with gimli (0.5 GB to download)'
 	@echo 'make deny          licences, sources and advisories of dependencies, by cargo-deny'
 	@echo 'make bench         all of benches/RESULTS.md: costs, scaling, other tools (root, or sudo; an hour)'
@@ -110,6 +111,10 @@ TEST_THREADS := $(shell echo $$(($$(nproc) * 3)))
 
 unit:
 	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast $(GIVE_BACK)
+
+# The reference of all flags. Its test fails where it is not what the program says.
+docs: setup-build
+	@MEMLEAK_UPDATE_DOCS=1 $(STEP) docs $(CARGO) test --locked --lib reference
 
 ROUNDS ?= 300
 SEED ?= 1

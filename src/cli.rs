@@ -16,6 +16,8 @@ mod output;
 mod program;
 mod quantity;
 mod record;
+#[cfg(test)]
+mod reference;
 mod replay;
 mod selection;
 pub mod settings;

@@ -52,7 +52,11 @@ add_program() {
         gzip -9n <"$page" >"$section/${page##*/}.gz"
     done
     rm -r "$work/man"
-    cp README.md "$1/share/doc/memleak/"
+    cp README.md SECURITY.md "$1/share/doc/memleak/"
+    mkdir "$1/share/doc/memleak/docs"
+    cp -r docs/*.md docs/*.json docs/decisions "$1/share/doc/memleak/docs/"
+    mkdir "$1/share/doc/memleak/docs/images"
+    cp docs/images/*.png docs/images/*.svg "$1/share/doc/memleak/docs/images/"
     gzip -9n <CHANGELOG.md >"$1/share/doc/memleak/changelog.gz"
     {
         echo "memleak is licensed under the terms of either of the two licences at the end of this file. What is loaded"
@@ -87,7 +91,8 @@ Each installation of a new version takes the capabilities away again; `dpkg-stat
 
 Some things need more in that list: cap_dac_read_search for files that their modes keep from the group, and for --mmap;
 cap_checkpoint_restore for mapped files that were deleted or replaced (of other users' processes with cap_dac_read_search);
-cap_sys_admin to attach at all before Linux 6.6. `memleak doctor` says what is missing.
+cap_sys_admin to attach at all before Linux 6.6. `memleak doctor` says what is missing, docs/permissions.md beside this file
+has the whole list.
 END
 }
 
@@ -114,11 +119,11 @@ Priority: optional
 Installed-Size: $(du -sk --apparent-size "$1/usr" | cut -f 1)
 Suggests: libc6-dbg, libcap2-bin
 Description: memory leak tracer with complete call stacks
- Attaches to running, unmodified processes and says which call stacks hold
- memory that was never freed. Stacks are complete through code without frame
- pointers: unwind tables are compiled from each file's .eh_frame and walked in
- the kernel. It needs Linux 6.1 or newer, and root or the capabilities that
- README.Debian names.
+ Finds memory leaks in running, unmodified processes: shows the call stacks
+ whose allocations were never freed. Stacks are complete through code without
+ frame pointers: unwind tables are compiled from each file's .eh_frame, and
+ stacks are walked in the kernel. It needs Linux 6.1 or newer, and root or the
+ capabilities that README.Debian names.
 END
     (cd "$1" && find usr -type f | sort | xargs md5sum) >"$1/DEBIAN/md5sums"
 }

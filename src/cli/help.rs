@@ -239,7 +239,12 @@ pub(super) fn source_of(id: &str) -> Source {
 /// Each flag that the command has gets its group. As a changed flag goes to the end, they are in the order of the groups
 /// then, and so are the groups.
 fn arrange_flags(mut command: Command) -> Command {
-    let has = |command: &Command, id| command.get_arguments().any(|arg| arg.get_id() == id);
+    let has = |command: &Command, id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
+    for (id, hint) in HINTS {
+        if has(&command, id) {
+            command = command.mut_arg(id, |arg| arg.value_hint(*hint));
+        }
+    }
     let flags = GROUPS
         .iter()
         .flat_map(|group| group.flags.iter().map(move |flag| (group, flag)));
@@ -248,11 +253,6 @@ fn arrange_flags(mut command: Command) -> Command {
             command = command.mut_arg(flag.id, |arg| {
                 arg.help_heading(group.heading).display_order(place)
             });
-        }
-    }
-    for (id, hint) in HINTS {
-        if has(&command, id) {
-            command = command.mut_arg(id, |arg| arg.value_hint(*hint));
         }
     }
     command.disable_help_flag(true).arg(help_flag())

@@ -59,7 +59,7 @@ pub struct Block {
     pub size: u64,
     /// When, in nanoseconds of the kernel's monotonic clock.
     pub allocated_at: u64,
-    /// The record of its stack, as [`StackTotals::record`](super::StackTotals::record).
+    /// The record of its stack, as [`StackTotals::record`](crate::model::StackTotals::record).
     pub stack: u32,
     /// How many blocks it stands for.
     pub weight: Weight,

@@ -140,7 +140,11 @@ impl Encoder {
 /// A text that is longer than a recording has room for, without its end.
 fn cut(text: &Text) -> Option<Arc<str>> {
     let text = &text.text;
-    (text.len() > MAX_TEXT).then(|| text[..text.floor_char_boundary(MAX_TEXT)].into())
+    if text.len() <= MAX_TEXT {
+        return None;
+    }
+    let end = (0..=MAX_TEXT).rev().find(|&end| text.is_char_boundary(end))?;
+    Some(text[..end].into())
 }
 
 /// The blocks of all stacks in parts, each of a bounded number of them.

@@ -1,4 +1,4 @@
-//! Flame graphs: stacks from the root on, each with one number, a [`Quantity`](super::Quantity); equal ones are one.
+//! Flame graphs: stacks from the root on, each with one number, a [`Quantity`](crate::model::Quantity); equal ones are one.
 //!
 //! The allocator function is no frame: what is allocated is its caller's own. So the tools that reckon a function's own
 //! share name the one that holds memory, not `malloc`; and in the picture of a difference that one has the colour, which

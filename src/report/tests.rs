@@ -8,6 +8,7 @@ pub(crate) mod made;
 mod names;
 mod people;
 mod recent;
+mod schema;
 mod speedscope;
 mod summary;
 mod suppressed;

@@ -89,6 +89,40 @@ pub(crate) fn shortened(name: &str, most: usize) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::made::{frame, inlined, report, stack};
+
+    /// The first own function, inlined ones first; without one the innermost frame's; nobody without a frame.
+    #[test]
+    fn owners() {
+        let new = || frame("libstdc++.so.6.0.30", "operator new(unsigned long)");
+        let push = || frame("app", "std::vector<int>::push_back(int&&)");
+        let insert = || frame("app", "Cache::insert(int)");
+        for (frames, expected) in [
+            (
+                vec![new(), push(), insert(), frame("app", "main")],
+                Some(("Cache::insert(int)", 2)),
+            ),
+            (
+                vec![new(), inlined("app", "main", &["std::move<int>(int&)", "fill()"])],
+                Some(("fill()", 1)),
+            ),
+            (
+                vec![frame("libc.so.6", "strdup"), insert()],
+                Some(("Cache::insert(int)", 1)),
+            ),
+            (
+                vec![frame("app", "strdup"), insert()],
+                Some(("Cache::insert(int)", 1)),
+            ),
+            (vec![frame("libc.so.6", "strdup")], Some(("strdup", 0))),
+            (vec![], None),
+        ] {
+            let report = report(vec![stack(frames)]);
+            let found = owner(report.stack(&report.stacks[0]));
+            let found = found.as_ref().map(|found| (&*found.function, found.at.0));
+            assert_eq!(found, expected);
+        }
+    }
 
     /// Parameters are left out of tables; parentheses that are part of a name are not.
     #[test]

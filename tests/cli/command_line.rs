@@ -454,7 +454,14 @@ fn packages_as_root() {
     for part in ["libbpf-sys", "inferno", "libelf", "MIT License", "CDDL"] {
         assert!(copyright.contains(part), "no {part:?}");
     }
-    assert!(doc.join("README.Debian").exists());
+    for page in [
+        "README.Debian",
+        "docs/permissions.md",
+        "docs/cli.md",
+        "docs/images/page.png",
+    ] {
+        assert!(doc.join(page).exists(), "{page}");
+    }
     let manual = path(&root.join("usr/share/man/man8/memleak.8.gz"));
     assert!(run("zcat", &[&manual]).contains("fail\\-on"), "{manual}");
     let completions = path(&root.join("usr/share/bash-completion/completions/memleak"));

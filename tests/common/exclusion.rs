@@ -1,11 +1,10 @@
-//! Which tests of a suite run beside which: all of them, but for those that have to be alone.
+//! Exclusion among the tests of a suite: all run beside one another, but for those that have to be alone.
 //!
 //! A test has to be alone if it measures time that others would take, or looks for what others leave: `--follow-fork` puts
 //! probes into the code of every process, and a trace of the kernel sees what every process does. It begins with [`alone`].
 //! Every other test takes part, from the first function of `common` that it calls to its end.
 
 use std::cell::{Cell, RefCell};
-use std::marker::PhantomData;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 
@@ -21,8 +20,6 @@ thread_local! {
 #[must_use]
 pub struct Alone {
     _tests: RwLockWriteGuard<'static, ()>,
-    /// It ends where it began.
-    _of_thread: PhantomData<*const ()>,
 }
 
 /// Waits until no other test runs, and keeps them from running until the guard is dropped. First of all in a test: what it
@@ -31,10 +28,7 @@ pub fn alone() -> Alone {
     PART.take();
     let tests = TESTS.write().unwrap_or_else(PoisonError::into_inner);
     IS_ALONE.set(true);
-    Alone {
-        _tests: tests,
-        _of_thread: PhantomData,
-    }
+    Alone { _tests: tests }
 }
 
 impl Drop for Alone {

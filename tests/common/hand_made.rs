@@ -106,7 +106,7 @@ pub fn target(pid: u32, comm: &str) -> TargetFacts {
         instance: pid,
         parent: None,
         comm: comm.to_owned(),
-        exe: Some(format!("/opt/{comm}").into()),
+        exe: Some(format!("/opt/{comm}")),
         ended: None,
         memory: None,
     }

@@ -17,14 +17,14 @@ use super::exclusion::take_part;
 /// How long anything may take before the test fails; nothing takes a tenth of it on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Which tests of a suite need root. Each suite's `main.rs` says it in a constant, `ROOT`, to which its tests are held.
+/// The tests of a suite that need root. Each suite's `main.rs` has this as `ROOT`, to which its tests are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// Every one can.
+    /// Any of them can.
     Any,
     /// Those whose name ends in [`AS_ROOT`].
     Named,
-    /// None does.
+    /// None of them.
     None,
 }
 
@@ -106,7 +106,7 @@ pub fn mimalloc() -> (&'static str, &'static str) {
     there.unwrap_or(versions[0])
 }
 
-/// Where `directory` makes one of this name.
+/// The path of the directory of this name, which [`directory`] makes.
 pub fn directory_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(env!("CARGO_CRATE_NAME"))

@@ -178,12 +178,7 @@ impl Terminal {
     #[track_caller]
     pub fn wait(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().expect("a child of ours").code();
-        // What was written last may still be on its way to the emulator.
-        let began = Instant::now();
-        while self.look(vt100::Screen::alternate_screen) && began.elapsed() < PATIENCE / 20 {
-            thread::sleep(Duration::from_millis(5));
-        }
-        thread::sleep(Duration::from_millis(50));
+        self.await_rest();
         let screen = self.screen();
         assert!(!self.look(vt100::Screen::alternate_screen), "{screen}");
         assert!(!self.look(vt100::Screen::hide_cursor), "{screen}");
@@ -192,6 +187,19 @@ impl Terminal {
         assert!(now.local_flags.contains(LocalFlags::ECHO | LocalFlags::ICANON));
         assert_eq!(now.control_chars[SpecialCharacterIndices::VMIN as usize], 1);
         (status, screen)
+    }
+
+    /// Waits until the emulator has shown everything that was written.
+    fn await_rest(&self) {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let is_shown = self.look(|_| !has_input(self.master.as_ref(), PollTimeout::ZERO));
+            if is_shown {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the emulator stands still");
     }
 
     /// Waits until the program has ended, however it leaves the terminal.
@@ -241,7 +249,8 @@ fn number(number: u16) -> NonZeroU16 {
     NonZeroU16::new(number).expect("above 0")
 }
 
-/// Shows the emulator what comes, until the terminal is gone.
+/// Shows the emulator what comes, until the terminal is gone. Whoever has the emulator's lock and finds nothing to be read has
+/// everything on the screen.
 fn emulate(
     mut master: File,
     emulator: Arc<Mutex<vt100::Parser>>,
@@ -250,14 +259,23 @@ fn emulate(
     thread::spawn(move || {
         let mut bytes = [0; 4096];
         while !is_gone.load(Ordering::Relaxed) {
-            let mut fds = [PollFd::new(master.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut fds, PollTimeout::from(20_u8)) != Ok(1) {
+            if !has_input(Some(&master), PollTimeout::from(20_u8)) {
                 continue;
             }
+            let mut emulator = emulator.lock().expect("the test runs");
             match master.read(&mut bytes) {
-                Ok(read @ 1..) => emulator.lock().expect("the test runs").process(&bytes[..read]),
+                Ok(read @ 1..) => emulator.process(&bytes[..read]),
                 Ok(0) | Err(_) => return,
             }
         }
     })
+}
+
+/// True if there is something to be read within `timeout`.
+fn has_input(master: Option<&File>, timeout: PollTimeout) -> bool {
+    let Some(master) = master else {
+        return false;
+    };
+    let mut fds = [PollFd::new(master.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, timeout) == Ok(1)
 }

@@ -573,7 +573,7 @@ fn ten_thousand_sites(browser: &Browser) {
     assert_eq!(u64::try_from(tile(browser, "outstanding", "data-bytes")), Ok(all));
     let notices = browser.text("#notices");
     assert!(
-        notices.starts_with("6000 sites with") && notices.contains("not among the 4000 largest"),
+        notices.starts_with("6,000 sites with") && notices.contains("not among the 4,000 largest"),
         "{notices}"
     );
     let drawn = boxes(browser);

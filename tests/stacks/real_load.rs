@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
 use crate::common::program::{PATIENCE, compile, directory, free_port, load, run_tool, source, stock};
 use crate::common::witness::{Accounts, Call, READY_TO_DONE, Witness};
@@ -85,6 +86,8 @@ fn check_whole(name: &str, command: &mut Command, least_calls: u64) {
 /// clang, with LLVM and its own libraries, compiling C++.
 #[test]
 fn clang() {
+    // Naming tens of thousands of stacks takes a minute of a CPU, and is waited for.
+    let _alone = alone();
     let mut command = Command::new(stock("/usr/bin/clang++", "clang"));
     command
         .args(load(["-fsyntax-only"].as_slice(), &["-O2", "-S"]))

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory, free_port, load, run_tool, source, stock};
 
@@ -124,6 +125,8 @@ fn redis() {
 /// runs and could be unloaded again.
 #[test]
 fn python() {
+    // Naming tens of thousands of stacks takes a minute of a CPU, and is waited for.
+    let _alone = alone();
     let script = "
 import io, sys, unittest
 print('ready', flush=True)
@@ -153,6 +156,8 @@ sys.stdin.readline()
 /// clang, a hundred megabytes of code, from its start on.
 #[test]
 fn clang() {
+    // Naming tens of thousands of stacks takes a minute of a CPU, and is waited for.
+    let _alone = alone();
     let compiler = stock("/usr/bin/clang++", "clang");
     // Each of them has stacks of its own, all of which are named in the end.
     let times = times().min(4);

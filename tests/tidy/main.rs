@@ -1,5 +1,7 @@
-//! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run nothing.
+//! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run nothing. Those for
+//! pages are in `pages`.
 
+mod pages;
 mod suites;
 
 use std::fs;
@@ -9,7 +11,7 @@ use std::process::Command;
 /// Lines beyond which a file has two subjects.
 const MAX_LINES: usize = 600;
 
-/// Ahead of the list of modules in `src/lib.rs`, each of which may import only those before it. `cli` is the raw flags and
+/// Words ahead of the list of modules in `docs/architecture.md`, each of which may import only those before it. `cli` is the raw flags and
 /// `config` what they mean, which the session is given; the program around them is `main`.
 const LAYERS: &str = "Modules import only those before them in this list: ";
 
@@ -151,7 +153,7 @@ fn top_level_items(group: &str) -> Vec<String> {
 
 /// Modules of the root crate in their order, by its page; the crate and the program around it come last.
 fn layers() -> Vec<String> {
-    let page = fs::read_to_string(root().join("src/lib.rs")).expect("src/lib.rs");
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md");
     let (_, list) = page.split_once(LAYERS).expect("the list");
     let (list, _) = list.split_once('.').expect("its end");
     let named = list.split('`').skip(1).step_by(2);
@@ -208,7 +210,10 @@ fn the_page_has_the_layers() {
     let layers = layers();
     assert!(layers.len() > 10, "the search finds the list: {layers:?}");
     let absent: Vec<String> = layers.iter().filter(|module| !there(module)).cloned().collect();
-    assert_none(&absent, "modules in the list of src/lib.rs that are not there");
+    assert_none(
+        &absent,
+        "modules in the list of docs/architecture.md that are not there",
+    );
     let mut sorted = layers.clone();
     sorted.sort();
     sorted.dedup();
@@ -245,7 +250,7 @@ fn import_reader() {
 /// Each threat has a test, which is where the page of threats says.
 #[test]
 fn every_threat_has_a_test() {
-    let page = fs::read_to_string(root().join("src/THREATS.md")).expect("src/THREATS.md");
+    let page = fs::read_to_string(root().join("docs/threats.md")).expect("docs/threats.md");
     let threats: Vec<&str> = page
         .lines()
         .filter(|line| line.starts_with("| "))
@@ -266,7 +271,7 @@ fn every_threat_has_a_test() {
         let missing = names.iter().filter(|name| is_there(name).is_none());
         offences.extend(missing.map(|name| format!("{}: no test `{name}`", columns[0])));
     }
-    assert_none(&offences, "threats without a test: see src/THREATS.md");
+    assert_none(&offences, "threats without a test: see docs/threats.md");
 }
 
 /// Programs are started in two files only: those of the system, and the one that the user names.
@@ -358,53 +363,6 @@ fn bpf_files_state_their_licence() {
     });
     let bare: Vec<String> = bare.map(|file| file.display().to_string()).collect();
     assert_none(&bare, "BPF files whose first line is not the licence");
-}
-
-/// Names of source files in a text.
-fn named_files(text: &str) -> impl Iterator<Item = &str> {
-    let ends_as_source = |word: &&str| {
-        let ending = word.rsplit_once('.').map_or("", |(_, ending)| ending);
-        ["c", "cpp", "h", "md", "rs", "sh", "toml"].contains(&ending)
-    };
-    text.split(|letter: char| !(letter.is_ascii_alphanumeric() || "./_-*".contains(letter)))
-        .map(|word| word.trim_matches('.'))
-        .filter(ends_as_source)
-}
-
-/// Pages and comments name files that are there: by the path from the root or, pages in `bpf/`, by the file's name.
-#[test]
-fn named_files_exist() {
-    let tops: Vec<String> = tops().iter().map(|top| format!("{top}/")).collect();
-    let pages = ["README.md", "CONTRIBUTING.md"].map(|page| Source {
-        path: page.into(),
-        text: fs::read_to_string(root().join(page)).expect("a page"),
-    });
-    let files = tops
-        .iter()
-        .flat_map(|top| sources(top, &["rs", "c", "cpp", "h", "md"]));
-    let mut offences = Vec::new();
-    let mut seen = 0;
-    for file in pages.into_iter().chain(files) {
-        let is_page = file.path.extension().is_some_and(|ending| ending == "md");
-        let is_comment = |line: &&str| ["//", "/*", "*"].iter().any(|mark| line.trim().starts_with(mark));
-        for line in file.text.lines().filter(|line| is_page || is_comment(line)) {
-            for name in named_files(line).filter(|name| !name.contains('*')) {
-                let path = match file.path.parent() {
-                    Some(directory) if directory.ends_with("bpf") && is_page && !name.contains('/') => {
-                        root().join(directory).join(name)
-                    }
-                    _ if tops.iter().any(|top| name.starts_with(top.as_str())) => root().join(name),
-                    _ => continue,
-                };
-                seen += 1;
-                if !path.exists() {
-                    offences.push(format!("{}: {name}", file.display()));
-                }
-            }
-        }
-    }
-    assert!(seen > 50, "the search finds names: {seen}");
-    assert_none(&offences, "files that are named but not there");
 }
 
 /// What a build makes is not in the repository.

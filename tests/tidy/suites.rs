@@ -140,7 +140,7 @@ impl Module {
         found
     }
 
-    /// Which of its tests need root, where not all of its suite do.
+    /// Need of root among its tests, where not all of its suite do.
     fn named_root(&self) -> &'static str {
         let tests = self.tests();
         match tests.iter().filter(|test| test.ends_with(AS_ROOT)).count() {

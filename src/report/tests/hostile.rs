@@ -41,7 +41,7 @@ fn hostile() -> Report {
         ..stack(held, End::NoCfi, Some(location(&evil, 0x30)), frames)
     }]);
     report.targets[0].comm.clone_from(&name);
-    report.targets[0].exe = Some(format!("/opt/{name}").into());
+    report.targets[0].exe = Some(format!("/opt/{name}"));
     let other = TargetFacts {
         instance: 2,
         ..report.targets[0].clone()

@@ -28,7 +28,7 @@ fn build_for_all(test: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a directory");
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("our own");
     let path = directory.path().join("hostile");
-    copy_program(&build(test), &path);
+    copy_program(build(test), &path);
     (directory, path)
 }
 

@@ -1,5 +1,5 @@
-//! Rights instead of root: the three capabilities of the README are enough, each one that is missing is named in one
-//! line with its remedy, and so is what refuses programs to who has them.
+//! Rights instead of root: the three capabilities of `docs/permissions.md` are enough, each one that is missing is named in one line
+//! with its remedy, and so is what refuses programs to who has them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -77,7 +77,7 @@ impl Place {
     fn target(&self, user: u32) -> Program {
         // Another file each time: the last one may still run.
         let _ = fs::remove_file(self.path("calls"));
-        copy_program(&self.compiled, &self.path("calls"));
+        copy_program(&self.compiled, self.path("calls"));
         run_tool(
             Command::new("chown")
                 .arg(user.to_string())
@@ -340,7 +340,7 @@ fn refused_by_seccomp() {
 /// What documents name is what messages name.
 #[test]
 fn documents_name_the_same() {
-    for file in ["README.md", "tests/package.sh"] {
+    for file in ["docs/permissions.md", "tests/package.sh"] {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
         let text = fs::read_to_string(path).expect("it is here");
         assert_eq!(

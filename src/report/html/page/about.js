@@ -55,8 +55,8 @@ class About {
       const number = sumOf(merged, (site) => site.merged);
       const bytes = sumOf(merged, (site) => this.trace.number(site, last, "outstanding", "bytes"));
       notices.push(
-        `${counted(number, "site")} with ${size(bytes)} outstanding are not among the ${data.limit} largest: ` +
-          "they are one box and one row, “other”. JSON has them all.",
+        `${counted(number, "site")} with ${size(bytes)} outstanding are not among the ` +
+          `${counted(data.limit, "largest", "largest")}: they are one box and one row, “other”. JSON has them all.`,
       );
     }
     if (data.thinned > 0) {
