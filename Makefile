@@ -107,7 +107,7 @@ doc:
 	@RUSTDOCFLAGS='-D warnings' $(STEP) doc $(CARGO) doc --workspace --no-deps --locked
 
 # Tests wait twice as long as they compute: for the kernel to change code, for programs, and for reports.
-TEST_THREADS := $(shell echo $$(($$(nproc) * 3)))
+TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
 unit:
 	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast $(GIVE_BACK)
