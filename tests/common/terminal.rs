@@ -132,7 +132,7 @@ impl Terminal {
             }
             let ended = self.child.try_wait().expect("a child of ours");
             assert!(
-                began.elapsed() < PATIENCE / 4 && ended.is_none(),
+                began.elapsed() < *PATIENCE / 4 && ended.is_none(),
                 "no {what}; ended: {ended:?}; on the screen:\n{screen}"
             );
             thread::sleep(Duration::from_millis(10));
@@ -192,7 +192,7 @@ impl Terminal {
     /// Waits until the emulator has shown everything that was written.
     fn await_rest(&self) {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < *PATIENCE {
             let is_shown = self.look(|_| !has_input(self.master.as_ref(), PollTimeout::ZERO));
             if is_shown {
                 return;

@@ -207,7 +207,7 @@ impl Soak {
             {
                 return report;
             }
-            assert!(began.elapsed() < PATIENCE, "the program stands still:\n{report}");
+            assert!(began.elapsed() < *PATIENCE, "the program stands still:\n{report}");
             before = report;
         }
     }

@@ -291,7 +291,7 @@ fn attach_and_detach() {
         let began = Instant::now();
         memleak.interrupt();
         while code.read() != untouched {
-            assert!(began.elapsed() < PATIENCE, "probes stay");
+            assert!(began.elapsed() < *PATIENCE, "probes stay");
             thread::sleep(Duration::from_millis(1));
         }
         let took = began.elapsed();

@@ -102,7 +102,7 @@ impl Redis {
                     let replies = BufReader::new(stream);
                     return Self { replies };
                 }
-                Err(error) => assert!(began.elapsed() < PATIENCE, "redis-server: {error}"),
+                Err(error) => assert!(began.elapsed() < *PATIENCE, "redis-server: {error}"),
             }
             thread::sleep(Duration::from_millis(5));
         }

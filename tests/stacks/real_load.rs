@@ -191,7 +191,7 @@ fn await_answer(port: u16) -> TcpStream {
             stream.read_exact(&mut [0; 7]).expect("it answers");
             return stream;
         }
-        assert!(started.elapsed() < PATIENCE, "the server does not listen");
+        assert!(started.elapsed() < *PATIENCE, "the server does not listen");
         thread::sleep(Duration::from_millis(20));
     }
 }

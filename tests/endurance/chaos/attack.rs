@@ -310,7 +310,7 @@ impl Running {
             if self.attached_after.is_some() && !self.is_interrupted {
                 return;
             }
-            assert!(self.began.elapsed() < PATIENCE, "{:#?}", self.said);
+            assert!(self.began.elapsed() < *PATIENCE, "{:#?}", self.said);
         }
     }
 
@@ -351,7 +351,7 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 return status;
             }
-            assert!(began.elapsed() < PATIENCE, "it does not end: {:#?}", self.said());
+            assert!(began.elapsed() < *PATIENCE, "it does not end: {:#?}", self.said());
             sleep(Duration::from_millis(1));
         }
     }

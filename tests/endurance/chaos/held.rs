@@ -148,7 +148,7 @@ fn held_programs() {
         if let Moment::Forked = moment {
             let began = Instant::now();
             while children(memleak.id()).is_empty() && memleak.try_wait().is_ok_and(|end| end.is_none()) {
-                assert!(began.elapsed() < PATIENCE, "{what}: it starts nothing");
+                assert!(began.elapsed() < *PATIENCE, "{what}: it starts nothing");
             }
         }
         sleep(wait);

@@ -43,7 +43,7 @@ fn seed() -> u64 {
 fn wait_until(what: &str, is_so: impl Fn() -> Result<(), String>) {
     let began = Instant::now();
     while let Err(how) = is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}: {how}");
+        assert!(began.elapsed() < *PATIENCE, "{what}: {how}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

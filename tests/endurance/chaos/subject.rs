@@ -144,7 +144,7 @@ impl Run {
         let maps = format!("/proc/{}/maps", self.pid);
         while !fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("/libc.so.6")) {
             self.assert_goes_on("before it has loaded its allocator");
-            assert!(began.elapsed() < PATIENCE, "it loads no allocator");
+            assert!(began.elapsed() < *PATIENCE, "it loads no allocator");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -156,7 +156,7 @@ impl Run {
                 return text.parse().expect("a pid");
             }
             self.assert_goes_on("before it says its pid");
-            assert!(began.elapsed() < PATIENCE, "it says no pid");
+            assert!(began.elapsed() < *PATIENCE, "it says no pid");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
