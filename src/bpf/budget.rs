@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 
 use super::fdinfo;
 use super::stack_depth::{self, MOST};
-use super::{AttachPath, Capacity, Kernel, Settings, ShortWays, Storage, Telling, Walk};
-use crate::model::Sampling;
+use super::{AttachPath, Capacity, Kernel, Settings, ShortWays, Storage, Walk};
+use crate::model::{CallTrace, Sampling};
 
 /// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18
 /// processed for it when this was written: by clang 14 or by clang 19, whichever took more.
@@ -155,7 +155,7 @@ struct Taken {
 }
 
 /// What each program takes.
-fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: Telling) -> BTreeMap<String, Taken> {
+fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -> BTreeMap<String, Taken> {
     let settings = Settings {
         walk,
         short_ways: ShortWays::default(),
@@ -223,12 +223,12 @@ fn verified_instructions(program: impl AsFd) -> u64 {
 #[allow(clippy::print_stdout, reason = "what the test found")]
 fn programs_stay_within_their_budgets_as_root() {
     let mut beyond = Vec::new();
-    let told = (AttachPath::Multi, Walk::Dwarf, SAMPLED, Telling::All);
+    let told = (AttachPath::Multi, Walk::Dwarf, SAMPLED, CallTrace::All);
     let ways = AttachPath::ALL
         .into_iter()
         .flat_map(|attach| [Walk::Dwarf, Walk::Fp].map(|walk| (attach, walk, Sampling::All)))
         .chain([SAMPLED, GOVERNED].map(|sampling| (AttachPath::Session, Walk::Dwarf, sampling)))
-        .map(|(attach, walk, sampling)| (attach, walk, sampling, Telling::Nothing));
+        .map(|(attach, walk, sampling)| (attach, walk, sampling, CallTrace::Off));
     for (attach, walk, sampling, calls) in ways.chain([told]) {
         let taken = taken(attach, walk, sampling, calls);
         let how = format!("{attach:?}, {walk:?}, {sampling:?}, {calls:?}");

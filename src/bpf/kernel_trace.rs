@@ -9,13 +9,14 @@ use std::os::fd::AsFd;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut};
 
+use super::call_trace;
 use super::fdinfo::recursion_misses;
 use super::load::{LoadError, SizeFilter, Sizes, choose_allocations, pid_namespace};
 use super::skeleton::types::{instance, limits};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
 use super::tracepoints::{KernelEvents, SizeAt};
-use super::{Capacity, Recorded, Storage, Telling};
-use crate::model::Sampling;
+use super::{Capacity, Recorded, Storage};
+use crate::model::{CallTrace, Sampling};
 
 /// Everything that is fixed when kernel mode is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct KernelSettings {
     /// Which allocations of these sizes are recorded.
     pub sampling: Sampling,
     /// Which of them, and which frees, are told one by one. This program's own are not.
-    pub calls: Telling,
+    pub calls: CallTrace,
     /// Where the code is that interrupts begin with; both 0 where it is not known.
     pub interrupt_entries: (u64, u64),
 }
@@ -115,7 +116,7 @@ impl<'obj> KernelTrace<'obj> {
         set_knobs(&mut object, settings, &sizes)?;
         // In another namespace it is not known by which number the kernel knows this process.
         let own = (pid_namespace() == 0).then(std::process::id);
-        settings.calls.set(&mut object, own)?;
+        call_trace::set(settings.calls, &mut object, own)?;
         set_sizes(&mut object, settings, &sizes)?;
         let skeleton = object.load()?;
         let recorded = Recorded::of(&skeleton.maps, &sizes, settings.sampling, false, settings.calls)?;

@@ -1,6 +1,6 @@
 //! Opening, sizing and loading the BPF object. It knows capacities and knobs, nothing about processes.
 
-use crate::model::Sampling;
+use crate::model::{CallTrace, Sampling};
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, MapType, OpenMapMut, OpenObject, ProgramAttachType};
 use thiserror::Error;
 
-use super::Telling;
+use super::call_trace;
 use super::skeleton::types::limits;
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 
@@ -117,7 +117,7 @@ pub struct Settings {
     /// Which allocations of these sizes are recorded.
     pub sampling: Sampling,
     /// Which calls are told one by one.
-    pub calls: Telling,
+    pub calls: CallTrace,
     /// How much the kernel side can hold.
     pub capacity: Capacity,
 }
@@ -275,7 +275,7 @@ pub(super) fn load<'obj>(
         leave_out_region_programs(&mut object);
     }
     set_knobs(&mut object, settings, &sizes)?;
-    settings.calls.set(&mut object, None)?;
+    call_trace::set(settings.calls, &mut object, None)?;
     set_array_sizes(&mut object, &sizes)?;
     set_table_sizes(&mut object, &settings.capacity, &sizes)?;
     if settings.walk == Walk::Kernel {

@@ -8,6 +8,7 @@ mod batch;
 #[cfg(test)]
 mod budget;
 mod calibration;
+mod call_trace;
 mod clock;
 mod detach;
 mod distance;
@@ -25,7 +26,6 @@ mod source;
 mod stack_depth;
 mod statistics;
 mod tables;
-mod telling;
 mod tracepoints;
 mod young;
 
@@ -46,7 +46,7 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/memleak.skel.rs"));
 }
 
-use crate::model::Sampling;
+use crate::model::{CallTrace, Sampling};
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -72,7 +72,6 @@ pub(crate) use skeleton::types;
 pub use source::write_source;
 pub use statistics::{AllRuns, ProbePrograms, Runs, Statistics};
 pub use tables::{Stored, TableStore};
-pub use telling::Telling;
 pub use tracepoints::{KernelEvents, TracepointError};
 pub(crate) use young::YoungBlocks;
 
@@ -129,10 +128,10 @@ impl Recorded {
         sizes: &load::Sizes,
         sampling: Sampling,
         regions: bool,
-        calls: Telling,
+        calls: CallTrace,
     ) -> Result<Self, LoadError> {
         let region_events = regions.then(|| MapHandle::try_from(&maps.region_events));
-        let call_events = (calls != Telling::Nothing).then(|| MapHandle::try_from(&maps.call_events));
+        let call_events = (calls != CallTrace::Off).then(|| MapHandle::try_from(&maps.call_events));
         let recorded = Self {
             stacks: map_words(&maps.bss_stacks)?,
             totals: map_words(&maps.bss_totals)?,

@@ -10,26 +10,12 @@ use unwind_tables::addr::Avma;
 use super::fields::{half, whole};
 use crate::bpf::types::{call_event, call_event_kind};
 use crate::bpf::{Kernel, KernelTrace, Recorded};
+use crate::model::CallKind;
 
 /// Bytes of `struct call_event`.
 const EVENT_BYTES: usize = size_of::<call_event>();
 /// Events that are taken at once: as they can come faster than they are taken, there would be no end.
 const AT_ONCE: usize = 1 << 14;
-
-/// What is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallKind {
-    /// A function that allocates was called.
-    Begins,
-    /// It has given a block.
-    Allocated,
-    /// It has failed.
-    Failed,
-    /// A block was freed, or resized.
-    Freed,
-    /// The same of one that is not known.
-    UnknownFreed,
-}
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,16 +9,7 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 
 use super::blocks::Block;
-use crate::model::{BlockList, ListedBlock, Weight};
-
-/// How many blocks are listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListLimits {
-    /// Of each stack; its largest are.
-    pub of_a_stack: usize,
-    /// Of all stacks together, whichever are found first. Each takes 40 bytes while a report is made.
-    pub in_all: usize,
-}
+use crate::model::{BlockList, ListLimits, ListedBlock, Weight};
 
 /// Which blocks are listed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,13 +16,13 @@ mod totals;
 mod vitals;
 
 pub use blocks::{Block, BlockTable, LiveBlocks, Moment};
-pub use call_events::{CallEvent, CallKind, CallQueue};
+pub use call_events::{CallEvent, CallQueue};
 pub use counters::{Counter, Counters};
 pub(crate) use counts::{entries, recorded_by_function};
 pub use events::{Event, Events as EventQueue};
 pub use held::{Held, held};
 pub use kernel::take_kernel;
-pub use listing::{ListLimits, ListRequest};
-pub use regions::{CallMoment, RegionCall, RegionEvent};
+pub use listing::ListRequest;
+pub use regions::{CallMoment, RegionEvent, region_call_of_function};
 pub use snapshot::{stack_of, stack_of_kernel_mode, take};
 pub(crate) use vitals::vitals;

@@ -3,52 +3,29 @@
 use std::mem::offset_of;
 
 use super::fields::{half, whole};
-use crate::bpf::types::{limits, region_call, region_event};
+use crate::bpf::types::{self, limits, region_event};
+use crate::model::RegionCall;
 
 /// Bytes of `struct region_event`.
 const EVENT_BYTES: usize = size_of::<region_event>();
 const ARGUMENTS: usize = limits::REGION_ARGUMENTS.0 as usize;
 /// The function number of the first mapping call; numbers below are those of allocator functions.
-const FIRST_FUNCTION: u32 = limits::MAX_FUNCTIONS.0 - region_call::REGION_CALLS.0;
+const FIRST_FUNCTION: u32 = limits::MAX_FUNCTIONS.0 - types::region_call::REGION_CALLS.0;
 
-/// A system call that changes mappings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RegionCall {
-    /// `mmap`
-    Mmap,
-    /// `mremap`
-    Mremap,
-    /// `brk`
-    Brk,
-    /// `munmap`
-    Munmap,
+/// The mapping call with a number of the kernel side.
+fn region_call(number: u32) -> Option<RegionCall> {
+    match types::region_call(number) {
+        types::region_call::CALL_MMAP => Some(RegionCall::Mmap),
+        types::region_call::CALL_MREMAP => Some(RegionCall::Mremap),
+        types::region_call::CALL_BRK => Some(RegionCall::Brk),
+        types::region_call::CALL_MUNMAP => Some(RegionCall::Munmap),
+        _ => None,
+    }
 }
 
-impl RegionCall {
-    fn from_number(number: u32) -> Option<Self> {
-        match region_call(number) {
-            region_call::CALL_MMAP => Some(Self::Mmap),
-            region_call::CALL_MREMAP => Some(Self::Mremap),
-            region_call::CALL_BRK => Some(Self::Brk),
-            region_call::CALL_MUNMAP => Some(Self::Munmap),
-            _ => None,
-        }
-    }
-
-    /// The call that a function number of a stack stands for; `None` for allocator functions.
-    pub fn of_function(function: u8) -> Option<Self> {
-        Self::from_number(u32::from(function).checked_sub(FIRST_FUNCTION)?)
-    }
-
-    /// What reports call it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mmap => "mmap",
-            Self::Mremap => "mremap",
-            Self::Brk => "brk",
-            Self::Munmap => "munmap",
-        }
-    }
+/// The mapping call that a function number of a stack stands for; `None` for allocator functions.
+pub fn region_call_of_function(function: u8) -> Option<RegionCall> {
+    region_call(u32::from(function).checked_sub(FIRST_FUNCTION)?)
 }
 
 /// A mapping call that is about to take mappings away, or that has ended.
@@ -104,7 +81,7 @@ impl RegionEvent {
         Some(Self {
             instance: half(offset_of!(region_event, instance)),
             thread: half(offset_of!(region_event, thread)),
-            call: RegionCall::from_number(record[offset_of!(region_event, call)].into())?,
+            call: region_call(record[offset_of!(region_event, call)].into())?,
             arguments: std::array::from_fn(|number| {
                 whole(offset_of!(region_event, arguments) + number * size_of::<u64>())
             }),

@@ -8,10 +8,9 @@ use unwind_tables::elf::ElfView;
 use super::Finding;
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::{
-    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Settings, ShortWays, Storage, Telling,
-    Walk,
+    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Settings, ShortWays, Storage, Walk,
 };
-use crate::model::Sampling;
+use crate::model::{CallTrace, Sampling};
 use crate::preflight::{self, Obstacle};
 
 /// The path of this program's own file, for the kernel.
@@ -98,7 +97,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
         regions: false,
         sizes: None,
         sampling: Sampling::All,
-        calls: Telling::Nothing,
+        calls: CallTrace::Off,
         capacity: SMALL,
     };
     let kernel = Kernel::load(&mut storage, &settings)?;

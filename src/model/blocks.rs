@@ -7,6 +7,15 @@ use unwind_tables::addr::Avma;
 
 use super::Weight;
 
+/// How many blocks are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListLimits {
+    /// Blocks of one stack: its largest are listed.
+    pub of_a_stack: usize,
+    /// Blocks of all stacks together, whichever are found first. Each takes 40 bytes while a report is made.
+    pub in_all: usize,
+}
+
 /// A block in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ListedBlock {

@@ -3,6 +3,7 @@
 mod ages;
 mod amount;
 mod blocks;
+mod calls;
 mod counts;
 pub mod dictionary;
 mod instance;
@@ -28,7 +29,8 @@ use std::borrow::Cow;
 
 pub use ages::{AGE_BOUNDS, Ages, StackBlocks};
 pub use amount::{Amount, Estimate, Spread, StandardError};
-pub use blocks::{BlockList, ListedBlock};
+pub use blocks::{BlockList, ListLimits, ListedBlock};
+pub use calls::{CallKind, CallTrace, RegionCall};
 pub use counts::{CALLS, Count, Events, LOSSES, Losses};
 pub use dictionary::{
     Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,

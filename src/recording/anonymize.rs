@@ -15,7 +15,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 use crate::allocator::FUNCTIONS;
-use crate::collect::RegionCall;
+use crate::model::RegionCall;
 use crate::model::dictionary::{Import, Renumbering};
 use crate::model::leak::kernel_frames::Kind;
 use crate::model::{Dictionary, Report, Stack, Text, TextKind};
@@ -120,14 +120,8 @@ impl Anonymizer {
 
     /// Allocators that everybody knows keep their names.
     fn allocator(&self, name: &str) -> Option<String> {
-        let calls = [
-            RegionCall::Mmap,
-            RegionCall::Mremap,
-            RegionCall::Brk,
-            RegionCall::Munmap,
-        ];
         let mut known = FUNCTIONS.iter().map(|function| function.name.as_ref());
-        let mut calls = calls.into_iter().map(RegionCall::name);
+        let mut calls = RegionCall::ALL.into_iter().map(RegionCall::name);
         let mut kinds = Kind::ALL.into_iter().map(Kind::name);
         let is_known = known.any(|known| known == name)
             || calls.any(|call| call == name)

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use crate::collect::{CallMoment, RegionCall, RegionEvent};
+use crate::collect::{CallMoment, RegionEvent};
+use crate::model::RegionCall;
 use crate::pages;
 
 // As the kernel's include/uapi/asm-generic/mman-common.h and linux/mman.h.

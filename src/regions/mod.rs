@@ -29,7 +29,8 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use crate::collect::{CallMoment, RegionCall, RegionEvent};
+use crate::collect::{CallMoment, RegionEvent};
+use crate::model::RegionCall;
 use crate::model::{Amount, RegionKind};
 use crate::pages;
 use crate::target::maps::MapsEntry;

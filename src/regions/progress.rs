@@ -6,8 +6,9 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::{Region, RegionId, meaning};
-use crate::collect::{CallMoment, RegionCall, RegionEvent};
+use crate::collect::{CallMoment, RegionEvent};
 use crate::model::Amount;
+use crate::model::RegionCall;
 
 /// Crossings that are kept apart; with more, all addresses are taken to be crossed.
 const MOST_CROSSINGS: usize = 64;

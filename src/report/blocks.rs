@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Format;
 use super::health::counted;
-use crate::collect::ListLimits;
+use crate::model::ListLimits;
 use crate::model::Report;
 use crate::model::{BlockList, ListedBlock, Sampling, StackRef};
 

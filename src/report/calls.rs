@@ -13,10 +13,8 @@ use serde::Serialize;
 use unwind_tables::addr::Avma;
 
 use super::Format;
-use crate::bpf::Telling;
-use crate::collect::CallKind;
-use crate::model::Name;
 use crate::model::printable::Printable;
+use crate::model::{CallKind, CallTrace, Name};
 
 /// A call of an allocator function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +58,7 @@ pub enum Reports {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallsTold {
     /// Which.
-    pub told: Telling,
+    pub told: CallTrace,
     /// What becomes of reports.
     pub reports: Reports,
     /// Lines go to standard error, standard output being for reports alone.
@@ -74,7 +72,7 @@ const FORMATS: &[(Format, CallsTold, Line)] = &[
     (
         Format::Text,
         CallsTold {
-            told: Telling::Ends,
+            told: CallTrace::Ends,
             reports: Reports::Last,
             aside: false,
         },
@@ -83,7 +81,7 @@ const FORMATS: &[(Format, CallsTold, Line)] = &[
     (
         Format::Json,
         CallsTold {
-            told: Telling::Ends,
+            told: CallTrace::Ends,
             reports: Reports::Last,
             aside: false,
         },
@@ -92,7 +90,7 @@ const FORMATS: &[(Format, CallsTold, Line)] = &[
     (
         Format::Bcc,
         CallsTold {
-            told: Telling::All,
+            told: CallTrace::All,
             reports: Reports::None,
             aside: false,
         },
@@ -101,7 +99,7 @@ const FORMATS: &[(Format, CallsTold, Line)] = &[
     (
         Format::Libbpf,
         CallsTold {
-            told: Telling::All,
+            told: CallTrace::All,
             reports: Reports::Each,
             aside: true,
         },

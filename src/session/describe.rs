@@ -14,7 +14,7 @@ use super::calls::Caller;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::Catalog;
-use crate::collect::{LiveBlocks, RegionCall};
+use crate::collect::{LiveBlocks, region_call_of_function};
 use crate::config::View;
 use crate::model::leak::growth::Changes;
 use crate::model::leak::{
@@ -232,7 +232,7 @@ impl Describer<'_> {
 
     /// The name of an allocator function or mapping call.
     fn allocator(&self, site: &Site<ModuleId>) -> Name {
-        let call = site.kind.and_then(|_| RegionCall::of_function(site.function));
+        let call = site.kind.and_then(|_| region_call_of_function(site.function));
         if let Some(call) = call {
             return Name::Borrowed(call.name());
         }

@@ -13,12 +13,12 @@ use super::kernel_report::{Facts, caller, report};
 use super::schedule::Schedule;
 use super::since::Since;
 use super::{Signals, Storages, TICK, storages};
-use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Telling, Tracing};
+use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
 use crate::collect::{
     self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };
 use crate::config::{Config, KernelConfig, View};
-use crate::model::Report;
+use crate::model::{CallTrace, Report};
 use crate::model::{Snapshot, Vitals};
 use crate::preflight;
 use crate::report::{Consumer, Stage};
@@ -85,7 +85,7 @@ fn settings(config: &Config, kernel: KernelConfig, events: KernelEvents) -> anyh
         stack_limit: stack_limit(),
         sizes: config.sizes,
         sampling: config.sampling,
-        calls: config.calls.map_or(Telling::Nothing, |calls| calls.told),
+        calls: config.calls.map_or(CallTrace::Off, |calls| calls.told),
         interrupt_entries: entries.map_or((0, 0), |(start, end)| (start.get(), end.get())),
     })
 }

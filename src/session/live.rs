@@ -2,6 +2,7 @@
 //!
 //! How processes begin and end while it goes on is in `lifecycle`.
 
+use crate::model::CallTrace;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use super::process::Process;
 use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::Said;
-use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Telling, Walk, Watch};
+use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
 use crate::collect::EventQueue;
 use crate::config::Config;
 use crate::preflight;
@@ -132,7 +133,7 @@ impl<'obj> Live<'obj> {
             regions: config.mmap,
             sizes: config.sizes,
             sampling: config.sampling,
-            calls: config.calls.map_or(Telling::Nothing, |calls| calls.told),
+            calls: config.calls.map_or(CallTrace::Off, |calls| calls.told),
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared

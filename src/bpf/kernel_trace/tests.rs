@@ -1,5 +1,6 @@
 //! Events that are made up, given to the programs one by one: what they leave in the table is exact. They need root.
 
+use crate::model::CallTrace;
 use libbpf_rs::{ProgramInput, ProgramMut};
 
 use super::*;
@@ -44,7 +45,7 @@ fn settings(is_new: bool, blocks: u32) -> KernelSettings {
         stack_limit: 127,
         sizes: None,
         sampling: Sampling::All,
-        calls: Telling::Nothing,
+        calls: CallTrace::Off,
         interrupt_entries: (0, 0),
     }
 }

@@ -1,0 +1,27 @@
+//! Allocator calls reported to user space one by one: a setting of an object that is not loaded yet.
+
+use super::load::LoadError;
+use super::skeleton::{OpenMemleakSkel, types};
+use crate::model::CallTrace;
+
+/// Sets which calls are reported, except those of the process `except`.
+pub(super) fn set(
+    calls: CallTrace,
+    object: &mut OpenMemleakSkel<'_>,
+    except: Option<u32>,
+) -> Result<(), LoadError> {
+    let missing = || libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
+    let knobs = object.maps.rodata_data.as_deref_mut().ok_or_else(missing)?;
+    knobs.tell_calls = match calls {
+        CallTrace::Off => types::telling::TELL_NOTHING.0,
+        CallTrace::Ends => types::telling::TELL_ENDS.0,
+        CallTrace::All => types::telling::TELL_ALL.0,
+    };
+    if let Some(process) = except {
+        knobs.untold_tgid = process;
+    }
+    if calls == CallTrace::Off {
+        object.maps.call_events.set_autocreate(false)?;
+    }
+    Ok(())
+}
