@@ -37,12 +37,12 @@ use crate::config::{
     Config, ConfigError, View, non_zero, parse_count, parse_period, parse_pid, parse_pids, parse_table_memory,
 };
 use crate::doctor;
-use crate::report::Reports;
 pub use debuginfod::DebuginfodArgs;
 pub use dialects::DialectArgs;
 pub use export::{ApiArg, ExportArgs};
 pub use gate::{AnnotationsArg, GateArgs};
 pub use kernel::KernelArgs;
+use leak_report::render::Reports;
 pub use live::LiveArgs;
 pub use manual::{CompletionsArgs, ManArgs, completions, man};
 pub use messages::{ColorArg, MessageArgs};

@@ -12,15 +12,15 @@ use crate::allocator::given::GivenError;
 use crate::bpf::{AttachPath, Capacity, ShortWays, SizeFilter, Walk};
 use crate::export;
 use crate::gate::{self, SettingsError};
-use crate::model::ListLimits;
-use crate::model::Quantity;
-use crate::model::leak::Order;
-use crate::model::{NameStyle, Sampling};
 use crate::output::Destination;
 use crate::recording;
-use crate::report::{CallsTold, Format, Reports};
 use crate::symbolize::debuginfod::DebuginfodSettings;
-use crate::units::{self, TimeUnit, UnitError};
+use leak_report::model::ListLimits;
+use leak_report::model::Quantity;
+use leak_report::model::leak::Order;
+use leak_report::model::{NameStyle, Sampling};
+use leak_report::render::{CallsTold, Format, Reports};
+use leak_report::units::{self, TimeUnit, UnitError};
 
 /// A trace that can be attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use unwind_tables::addr::{Avma, contains};
 
-use crate::model::Parts;
 use crate::target::maps::MapsName;
 use crate::target::smaps::Resident;
+use leak_report::model::Parts;
 
 /// glibc's arenas other than the first are of this size, and start at a multiple of it.
 const ARENA_BYTES: u64 = 64 << 20;

@@ -12,9 +12,9 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::model::Report;
-use crate::model::Vitals;
-use crate::report::{self, Call, Consumer, Stage};
+use leak_report::model::Report;
+use leak_report::model::Vitals;
+use leak_report::render::{self, Call, Consumer, Stage};
 
 /// Between two pictures.
 const PICTURE: Duration = Duration::from_millis(100);
@@ -238,14 +238,14 @@ fn text(vitals: &Vitals, rate: f64) -> String {
     };
     let lost = match vitals.lost {
         0 => "nothing lost".to_owned(),
-        lost => format!("LOST {}", report::counted(lost, "block")),
+        lost => format!("LOST {}", render::counted(lost, "block")),
     };
     format!(
         "{time} | {} events/s | {} live in {} | {} | {lost}",
-        report::rate(rate),
-        report::short_size(vitals.live.bytes),
-        report::counted(vitals.live.blocks, "block"),
-        report::counted(vitals.stacks, "stack"),
+        render::rate(rate),
+        render::short_size(vitals.live.bytes),
+        render::counted(vitals.live.blocks, "block"),
+        render::counted(vitals.stacks, "stack"),
     )
 }
 
@@ -269,7 +269,7 @@ fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Amount;
+    use leak_report::model::Amount;
 
     /// Numbers are short and have units; a loss is not overlooked.
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             text(&vitals(59, 0), 0.0),
             format!(
                 "59 s | {} events/s | 5.0 MiB live in 1 block | 12 stacks | nothing lost",
-                report::rate(0.0)
+                render::rate(0.0)
             )
         );
         assert!(text(&vitals(61, 3), 1e6).starts_with("1 min 1 s | "));

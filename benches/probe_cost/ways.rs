@@ -1,9 +1,9 @@
 //! Ways to trace that are compared, and what a trace must have seen.
 
 use anyhow::ensure;
+use leak_report::model::{Sampling, Snapshot};
 use memleak::bpf::{ShortWays, SizeFilter, Walk};
 use memleak::config::Config;
-use memleak::model::{Sampling, Snapshot};
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 

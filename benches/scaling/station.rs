@@ -3,9 +3,9 @@
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use leak_report::model::Snapshot;
 use memleak::bpf::Walk;
 use memleak::config::Config;
-use memleak::model::Snapshot;
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 

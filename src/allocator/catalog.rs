@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::functions::{AllocFunction, Family};
 use super::table::FUNCTIONS;
-use crate::model::Name;
+use leak_report::model::Name;
 
 /// What the user says about where allocators are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -20,9 +20,9 @@ use super::probing::SiteCost;
 use super::problem::{Problem, Reason};
 use super::sites::{self, FunctionCode, Why};
 use super::symbols::{self, SymbolKind};
-use crate::model::Name;
 use crate::parallel;
 use crate::target::{Module, ModuleId};
+use leak_report::model::Name;
 
 /// An instruction to probe.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! The functions themselves are in the [`table`](super::table); which addresses they have in a process is
 //! [`discovery`](super::discovery)'s business.
 
-use crate::model::Name;
+use leak_report::model::Name;
 
 /// What a call does to the set of live blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

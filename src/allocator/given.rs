@@ -8,7 +8,7 @@
 use thiserror::Error;
 
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
-use crate::model::Name;
+use leak_report::model::Name;
 
 /// Integer arguments that are passed in registers (System V psABI, 3.2.3).
 const ARGUMENTS: u8 = 6;

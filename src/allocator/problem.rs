@@ -9,7 +9,7 @@ use unwind_tables::error::TableError;
 use super::flow::NoExits;
 use super::probing::Unprobeable;
 use super::symbols::SymbolError;
-use crate::model::Name;
+use leak_report::model::Name;
 
 /// Something that was found and is not probed, or not found and missed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -3,9 +3,9 @@
 //! What else may be traced is found by prefix, or given by the user: [`Catalog`](super::Catalog).
 
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
-use crate::model::Name;
 use Family::{Collector, Cxx, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal};
 use SizeAt::{Argument, Product};
+use leak_report::model::Name;
 
 /// Every function that is known by name, best known name first where one address has several.
 #[rustfmt::skip]

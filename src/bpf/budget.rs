@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use super::fdinfo;
 use super::stack_depth::{self, MOST};
 use super::{AttachPath, Capacity, Kernel, Settings, ShortWays, Storage, Walk};
-use crate::model::{CallTrace, Sampling};
+use leak_report::model::{CallTrace, Sampling};
 
 /// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18
 /// processed for it when this was written: by clang 14 or by clang 19, whichever took more.

@@ -18,8 +18,8 @@ use super::detach;
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::statistics::{Statistics, runs_of};
-use crate::model::Traps;
 use crate::target::maps;
+use leak_report::model::Traps;
 
 // Each function's first instruction is the one that is probed: of the first two, the kernel emulates it, and single-steps
 // the last one's. Global to the linker, since what calls them may be compiled apart; not to other objects.

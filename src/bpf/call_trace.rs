@@ -2,7 +2,7 @@
 
 use super::load::LoadError;
 use super::skeleton::{OpenMemleakSkel, types};
-use crate::model::CallTrace;
+use leak_report::model::CallTrace;
 
 /// Sets which calls are reported, except those of the process `except`.
 pub(super) fn set(

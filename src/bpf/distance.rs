@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::SharedWords;
-use crate::model::Sampling;
+use leak_report::model::Sampling;
 
 /// `struct distance`, in place.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use super::skeleton::types::{instance, limits};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
 use super::tracepoints::{KernelEvents, SizeAt};
 use super::{Capacity, Recorded, Storage};
-use crate::model::{CallTrace, Sampling};
+use leak_report::model::{CallTrace, Sampling};
 
 /// Everything that is fixed when kernel mode is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]

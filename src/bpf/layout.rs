@@ -11,7 +11,7 @@ use unwind_tables::saves::{self, long};
 use unwind_tables::walk::{self, End, FoundBy};
 
 use super::skeleton::types as c;
-use crate::model::leak::kernel_frames::KernelAllocator;
+use leak_report::model::leak::kernel_frames::KernelAllocator;
 
 macro_rules! equal {
     ($($c_value:expr => $rust_value:expr),+ $(,)?) => {

@@ -1,6 +1,6 @@
 //! Opening, sizing and loading the BPF object. It knows capacities and knobs, nothing about processes.
 
-use crate::model::{CallTrace, Sampling};
+use leak_report::model::{CallTrace, Sampling};
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;

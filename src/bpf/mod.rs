@@ -46,7 +46,7 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/memleak.skel.rs"));
 }
 
-use crate::model::{CallTrace, Sampling};
+use leak_report::model::{CallTrace, Sampling};
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;

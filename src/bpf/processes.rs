@@ -4,7 +4,7 @@
 //! processes begin and end in the kernel, at fork, exec and exit; here the first ones begin, ended ones are read,
 //! and slots are freed for others. What an instance's mappings are is published by `publish`.
 
-use crate::model::InstanceEnd;
+use leak_report::model::InstanceEnd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};

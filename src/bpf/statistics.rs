@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code, reason = "a function of libbpf that libbpf-rs does not have")]
 
-use crate::model::ProbeProgram;
+use leak_report::model::ProbeProgram;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 

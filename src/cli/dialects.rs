@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args};
 
 use crate::config::ConfigError;
-use crate::report::{CallsTold, Format};
+use leak_report::render::{CallsTold, Format};
 
 /// What users of bcc's memleak expect besides.
 #[derive(Debug, Args)]

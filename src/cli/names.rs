@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::model::NameStyle;
+use leak_report::model::NameStyle;
 
 /// Names of functions in formats for people.
 #[allow(rustdoc::invalid_html_tags, reason = "help shows the name of a type as it is")]
@@ -32,8 +32,8 @@ mod tests {
 
     use crate::cli::{Cli, Command};
     use crate::config::Config;
-    use crate::model::NameStyle;
     use crate::replay::{DifferenceOptions, ReportOptions, TrendOptions};
+    use leak_report::model::NameStyle;
 
     /// The style of names that the command line asks for.
     fn style(arguments: &str) -> NameStyle {

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use crate::config::ConfigError;
 use crate::output::Destination;
-use crate::report::Format;
+use leak_report::render::Format;
 
 /// Form of the reports, and where they go.
 #[derive(Debug, Args)]

@@ -3,8 +3,8 @@
 use clap::{Args, ValueEnum};
 
 use crate::config::ConfigError;
-use crate::model::{Measure, Quantity, Unit};
-use crate::report::Format;
+use leak_report::model::{Measure, Quantity, Unit};
+use leak_report::render::Format;
 
 /// Flags of formats that show one number for each stack.
 #[derive(Debug, Args)]

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
     use crate::config::Config;
-    use crate::units::UnitError;
+    use leak_report::units::UnitError;
 
     fn settings(arguments: &str) -> Result<Option<Settings>, ConfigError> {
         let arguments = ["memleak", "-p", "1"]

@@ -13,11 +13,11 @@ use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
 use super::view::OrderArg;
 use crate::config::ConfigError;
-use crate::model::Measure;
-use crate::model::leak::Order;
 use crate::output::Destination;
 use crate::replay::{DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which};
-use crate::report::Format;
+use leak_report::model::Measure;
+use leak_report::model::leak::Order;
+use leak_report::render::Format;
 
 /// Arguments of `memleak report`.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::bpf::SizeFilter;
 use crate::config::{ConfigError, MaxOverhead, parse_max_overhead, parse_sampling, parse_sizes};
-use crate::model::Sampling;
+use leak_report::model::Sampling;
 
 /// Which allocations are recorded.
 #[derive(Debug, Args)]

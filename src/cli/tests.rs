@@ -8,8 +8,8 @@ use clap::Parser;
 use super::*;
 use crate::bpf::SizeFilter;
 use crate::config::MaxOverhead;
-use crate::model::Sampling;
-use crate::units::UnitError;
+use leak_report::model::Sampling;
+use leak_report::units::UnitError;
 
 fn config(arguments: &str) -> Result<Config, ConfigError> {
     let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());

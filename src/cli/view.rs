@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 
 use super::names::NameArgs;
 use crate::config::{ConfigError, View, parse_depth, parse_older};
-use crate::model::leak::Order;
-use crate::report::Format;
+use leak_report::model::leak::Order;
+use leak_report::render::Format;
 
 /// Flags of the reports.
 #[derive(Debug, Args)]

@@ -15,7 +15,7 @@ use unwind_tables::addr::Avma;
 use super::listing::{ListRequest, Listing};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
-use crate::model::{BlockList, StackBlocks, Weight, WeightedAmount};
+use leak_report::model::{BlockList, StackBlocks, Weight, WeightedAmount};
 
 /// Words of a key and of a value of the table.
 const KEY_WORDS: usize = size_of::<block_key>() / size_of::<u64>();
@@ -59,7 +59,7 @@ pub struct Block {
     pub size: u64,
     /// When, in nanoseconds of the kernel's monotonic clock.
     pub allocated_at: u64,
-    /// The record of its stack, as [`StackTotals::record`](crate::model::StackTotals::record).
+    /// The record of its stack, as [`StackTotals::record`](leak_report::model::StackTotals::record).
     pub stack: u32,
     /// How many blocks it stands for.
     pub weight: Weight,
@@ -229,7 +229,7 @@ impl LiveBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amount, Estimate, Spread};
+    use leak_report::model::{Amount, Estimate, Spread};
 
     fn block(stack: u32, size: u64, allocated_at: u64) -> Block {
         Block {

@@ -10,7 +10,7 @@ use unwind_tables::addr::Avma;
 use super::fields::{half, whole};
 use crate::bpf::types::{call_event, call_event_kind};
 use crate::bpf::{Kernel, KernelTrace, Recorded};
-use crate::model::CallKind;
+use leak_report::model::CallKind;
 
 /// Bytes of `struct call_event`.
 const EVENT_BYTES: usize = size_of::<call_event>();

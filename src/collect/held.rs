@@ -6,7 +6,7 @@ use unwind_tables::addr::Avma;
 
 use super::BlockTable;
 use crate::bpf::Kernel;
-use crate::model::Sampling;
+use leak_report::model::Sampling;
 
 /// What was found in address ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

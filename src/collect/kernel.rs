@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::counters::{Counter, Counters};
 use super::snapshot::take_recorded;
 use crate::bpf::KernelTrace;
-use crate::model::Snapshot;
+use leak_report::model::Snapshot;
 
 /// The name of the loss of allocations that came while another was being recorded.
 const NESTED: &str = "nested_event";

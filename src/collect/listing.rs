@@ -9,7 +9,7 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 
 use super::blocks::Block;
-use crate::model::{BlockList, ListLimits, ListedBlock, Weight};
+use leak_report::model::{BlockList, ListLimits, ListedBlock, Weight};
 
 /// Which blocks are listed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ pub use events::{Event, Events as EventQueue};
 pub use held::{Held, held};
 pub use kernel::take_kernel;
 pub use listing::ListRequest;
+pub(crate) use own::own_memory;
 pub use regions::{CallMoment, RegionEvent, region_call_of_function};
 pub use snapshot::{stack_of, stack_of_kernel_mode, take};
 pub(crate) use vitals::vitals;

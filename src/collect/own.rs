@@ -4,20 +4,18 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use crate::bpf::number;
-use crate::model::OwnMemory;
+use leak_report::model::OwnMemory;
 
-impl OwnMemory {
-    /// That of this moment.
-    pub fn read() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let kilobytes = |name| 1024 * number(&status, name).unwrap_or_default();
-        let descriptors = fs::read_dir("/proc/self/fdinfo").into_iter().flatten();
-        let descriptions = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
-        Self {
-            resident_bytes: kilobytes("VmRSS:"),
-            peak_bytes: kilobytes("VmHWM:"),
-            kernel_bytes: map_bytes(descriptions),
-        }
+/// memleak's memory at this moment.
+pub(crate) fn own_memory() -> OwnMemory {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes = |name| 1024 * number(&status, name).unwrap_or_default();
+    let descriptors = fs::read_dir("/proc/self/fdinfo").into_iter().flatten();
+    let descriptions = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+    OwnMemory {
+        resident_bytes: kilobytes("VmRSS:"),
+        peak_bytes: kilobytes("VmHWM:"),
+        kernel_bytes: map_bytes(descriptions),
     }
 }
 
@@ -51,8 +49,8 @@ mod tests {
 
     /// This test's own memory is known, and no moment has more than the most.
     #[test]
-    fn own_memory() {
-        let own = OwnMemory::read();
+    fn own_memory_is_resident() {
+        let own = own_memory();
         assert!(
             own.resident_bytes > 1 << 20 && own.resident_bytes <= own.peak_bytes,
             "{own:?}"

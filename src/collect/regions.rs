@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use super::fields::{half, whole};
 use crate::bpf::types::{self, limits, region_event};
-use crate::model::RegionCall;
+use leak_report::model::RegionCall;
 
 /// Bytes of `struct region_event`.
 const EVENT_BYTES: usize = size_of::<region_event>();

@@ -14,7 +14,7 @@ use super::counters::{Counter, Counters};
 use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{Kernel, KernelTrace, Recorded};
-use crate::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
+use leak_report::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
 
 /// Words of one record.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bpf::Recorded;
 use crate::bpf::types::{stack_totals, stack_variance, weight_shape};
-use crate::model::{Amount, Estimate, Sampling, Spread};
+use leak_report::model::{Amount, Estimate, Sampling, Spread};
 
 const TOTALS_WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
 const VARIANCE_WORDS: usize = size_of::<stack_variance>() / size_of::<u64>();

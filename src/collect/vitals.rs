@@ -9,7 +9,7 @@ use super::snapshot::losses;
 use super::totals;
 use crate::bpf::Recorded;
 use crate::bpf::types::limits;
-use crate::model::Vitals;
+use leak_report::model::Vitals;
 
 /// Reads it, but for mappings, which are accounted elsewhere.
 ///

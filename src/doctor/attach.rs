@@ -10,8 +10,8 @@ use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::{
     AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Settings, ShortWays, Storage, Walk,
 };
-use crate::model::{CallTrace, Sampling};
 use crate::preflight::{self, Obstacle};
+use leak_report::model::{CallTrace, Sampling};
 
 /// The path of this program's own file, for the kernel.
 const OWN_FILE: &str = "/proc/self/exe";

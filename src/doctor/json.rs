@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{Diagnosis, Finding, ModuleFinding, ProcessFindings};
 use crate::allocator::{ProbeSite, SiteCost};
-use crate::model::Name;
-use crate::report::write_json;
+use leak_report::model::Name;
+use leak_report::render::write_json;
 
 const SCHEMA_VERSION: u32 = 1;
 

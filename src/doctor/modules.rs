@@ -8,10 +8,10 @@ use unwind_tables::{Compiled, ElfView, TableError, build, compile};
 
 use super::{Finding, Level};
 use crate::calls;
-use crate::model::TableFacts;
 use crate::parallel;
-use crate::report::{counted, percent, printable, size};
 use crate::target::{Module, ModuleId};
+use leak_report::model::TableFacts;
+use leak_report::render::{counted, percent, printable, size};
 
 /// Code of which less than this is covered by CFI, in per cent, is worth a warning …
 const GOOD_COVERAGE: u64 = 90;

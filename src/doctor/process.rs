@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use super::Finding;
 use super::modules::{self, ModuleFinding};
 use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost};
-use crate::model::TableFacts;
-use crate::report::ends::runtime_advice;
-use crate::report::{counted, percent, printable, size};
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
+use leak_report::model::TableFacts;
+use leak_report::render::ends::runtime_advice;
+use leak_report::render::{counted, percent, printable, size};
 
 /// What was found out about the process.
 #[derive(Clone, Debug)]

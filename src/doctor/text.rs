@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Diagnosis, Finding};
-use crate::report::printable;
+use leak_report::render::printable;
 
 /// Writes `diagnosis`.
 pub(super) fn render(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {

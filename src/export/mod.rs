@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::model::Report;
-use crate::report::{Call, Consumer, Stage};
+use leak_report::model::Report;
+use leak_report::render::{Call, Consumer, Stage};
 use metrics::{Address, Metrics};
 use push::{Pusher, Secret};
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use unwind_tables::addr::{Avma, Svma};
 
-use crate::model::abbreviated;
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, demangle};
+use leak_report::model::abbreviated;
 
 /// Bytes of the longest name.
 const MOST_NAME_BYTES: usize = 4096;

@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use super::choices::Choices;
-use crate::model::Report;
 use crate::recording::{Recorder, Recording, Settings, sealed};
-use crate::report::{Format, render};
+use leak_report::model::Report;
+use leak_report::render::{Format, render};
 
 /// Reports of one recording that are looked at.
 const MOST_REPORTS: usize = 4;

@@ -19,9 +19,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::input::{InputError, Lines};
-use crate::model::Amount;
-use crate::model::site_name::{SiteName, SiteNames};
-use crate::report::printable;
+use leak_report::model::Amount;
+use leak_report::model::site_name::{SiteName, SiteNames};
+use leak_report::render::printable;
 
 /// What the first line begins with.
 pub(super) const MAGIC: &str = "memleak baseline ";

@@ -13,8 +13,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::report::printable;
-use crate::units::{self, TimeUnit, UnitError};
+use leak_report::render::printable;
+use leak_report::units::{self, TimeUnit, UnitError};
 
 /// What a condition is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use super::baseline::Baseline;
 use super::site::{Site, counted};
 use super::workspace::{Source, Workspace};
-use crate::model::Report;
-use crate::model::site_name::{SiteName, SiteNamer, SiteNames};
-use crate::model::{Amount, Estimate, Events, Losses, NameStyle};
+use leak_report::model::Report;
+use leak_report::model::site_name::{SiteName, SiteNamer, SiteNames};
+use leak_report::model::{Amount, Estimate, Events, Losses, NameStyle};
 
 /// Sites that are named for a condition.
 pub(super) const MOST_CULPRITS: usize = 3;

@@ -10,11 +10,11 @@ use std::io::{self, Write};
 
 use super::site::Site;
 use super::words::described;
-use crate::model::Report;
-use crate::model::owner::is_plumbing;
-use crate::model::site_name::{SiteNames, plain, without_start};
-use crate::model::{Amount, FrameRef};
-use crate::report::{counted, printable, size};
+use leak_report::model::Report;
+use leak_report::model::owner::is_plumbing;
+use leak_report::model::site_name::{SiteNames, plain, without_start};
+use leak_report::model::{Amount, FrameRef};
+use leak_report::render::{counted, printable, size};
 
 /// A rule that is proposed, with what it would suppress.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::condition::{Condition, ConditionError};
-use crate::units;
+use leak_report::units;
 
 /// What a trace is held against, and where that is written. By itself, nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::model::site_name::{SiteName, SiteNamer, SiteNames};
-use crate::model::{Estimate, InstanceEnd, Report, StackRef};
+use leak_report::model::site_name::{SiteName, SiteNamer, SiteNames};
+use leak_report::model::{Estimate, InstanceEnd, Report, StackRef};
 
 /// The stacks of a report that are of one site, together.
 #[derive(Clone, Debug)]

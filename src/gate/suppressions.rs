@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use super::input::{InputError, Lines};
 use super::pattern::Pattern;
-use crate::model::abbreviated;
-use crate::model::{FrameId, FrameRef, Report, StackRef, Suppression};
-use crate::report::printable;
+use leak_report::model::abbreviated;
+use leak_report::model::{FrameId, FrameRef, Report, StackRef, Suppression};
+use leak_report::render::printable;
 
 /// The only kind of rule that is about leaks.
 const KIND: &str = "leak";

@@ -10,9 +10,9 @@ use std::time::Duration;
 use unwind_tables::walk::End;
 
 use super::*;
-use crate::model::site_name::SiteNamer;
-use crate::model::{InstanceEnd, Losses, Spread};
 use fixture::{frame, framed, report, stack, target};
+use leak_report::model::site_name::SiteNamer;
+use leak_report::model::{InstanceEnd, Losses, Spread};
 
 /// A consumer that keeps what it is given.
 #[derive(Default)]
@@ -115,7 +115,7 @@ fn what_counts() {
         change(&mut changed);
         report(vec![changed])
     };
-    type Stack = crate::model::Stack;
+    type Stack = leak_report::model::Stack;
     let young = |stack: &mut Stack| stack.recent.young = Some(stack.outstanding);
     for (change, expected) in [
         ((|_| {}) as fn(&mut Stack), "!"),
@@ -123,11 +123,11 @@ fn what_counts() {
         (|stack| stack.ended = Some(InstanceEnd::Exited), "!"),
         (|stack| stack.ended = Some(InstanceEnd::Execed), "."),
         (
-            |stack| stack.kind = Some(crate::model::RegionKind::Anonymous),
+            |stack| stack.kind = Some(leak_report::model::RegionKind::Anonymous),
             "!",
         ),
         (
-            |stack| stack.kind = Some(crate::model::RegionKind::ThreadStack),
+            |stack| stack.kind = Some(leak_report::model::RegionKind::ThreadStack),
             ".",
         ),
     ] {
@@ -237,7 +237,7 @@ fn estimates() {
 }
 
 /// A report after so many seconds, of a process that runs.
-fn later(seconds: u64, stacks: Vec<crate::model::Stack>) -> Report {
+fn later(seconds: u64, stacks: Vec<leak_report::model::Stack>) -> Report {
     Report {
         elapsed: Duration::from_secs(seconds),
         ..report(stacks)
@@ -300,7 +300,7 @@ fn growth() {
 
     let marked = |seconds| {
         let mut report = growing(seconds);
-        report.compared.marked = Some(crate::model::TimeOfDay::default());
+        report.compared.marked = Some(leak_report::model::TimeOfDay::default());
         report.compared.since_baseline = Duration::from_secs(seconds - 3);
         report
     };
@@ -364,7 +364,7 @@ fn baselines() {
 #[test]
 fn sites_survive_other_builds() {
     let mut names = SiteNames::default();
-    let mut key = |stack: crate::model::Stack| {
+    let mut key = |stack: leak_report::model::Stack| {
         let report = report(vec![stack]);
         let key = SiteNamer::new(&mut names).site(report.stack(&report.stacks[0]));
         names.functions(&key).map(str::to_owned).collect::<Vec<_>>()

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
-use crate::model::leak::moments::{Moments, Noted, thin};
-use crate::model::leak::theil_sen::slope;
-use crate::model::site_name::SiteName;
+use leak_report::model::leak::moments::{Moments, Noted, thin};
+use leak_report::model::leak::theil_sen::slope;
+use leak_report::model::site_name::SiteName;
 
 /// Moments that are kept.
 const MOST: usize = 64;
@@ -158,7 +158,7 @@ impl Trend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::site_name::SiteNames;
+    use leak_report::model::site_name::SiteNames;
 
     /// A trend of one site that holds these bytes, a second after another.
     fn trend(bytes: impl IntoIterator<Item = u32>) -> (Trend, SiteName) {

@@ -6,9 +6,9 @@ use super::facts::{Facts, MOST_CULPRITS, SiteFacts};
 use super::trend::{LEAST, Trend};
 use super::words::{described, rate, share};
 use super::workspace::Source;
-use crate::model::site_name::{SiteName, SiteNames};
-use crate::model::{Amount, Estimate};
-use crate::report::{self, size};
+use leak_report::model::site_name::{SiteName, SiteNames};
+use leak_report::model::{Amount, Estimate};
+use leak_report::render::{self, size};
 
 /// Standard errors by which an estimate must be beyond a limit to be taken for it: wrong once in forty times.
 const ERRORS: f64 = 2.0;
@@ -136,7 +136,7 @@ impl Evidence<'_> {
     fn held(&self, value: fn(&Estimate) -> Value) -> Measured {
         let beyond = self.beyond(value);
         let all: Estimate = beyond.iter().map(|site| site.amount).sum();
-        let sites = report::counted(beyond.len() as u64, "site");
+        let sites = render::counted(beyond.len() as u64, "site");
         Measured {
             values: vec![value(&all)],
             words: format!("{} at {sites}{}", in_blocks(&all), self.baseline_words()),
@@ -149,7 +149,7 @@ impl Evidence<'_> {
     fn held_by_one(&self, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
         let beyond = self.beyond(value);
         let most = beyond.first().map(|site| site.amount).unwrap_or_default();
-        let sites = report::counted(beyond.len() as u64, "site");
+        let sites = render::counted(beyond.len() as u64, "site");
         let too_much = |site: &&SiteFacts| condition.is_exceeded_by(value(&site.amount).0);
         Measured {
             values: beyond.iter().map(|site| value(&site.amount)).collect(),
@@ -272,7 +272,7 @@ impl Evidence<'_> {
         format!(
             "{} of what was allocated ({}, {})",
             share(self.lost_percent()),
-            report::counted(losses.blocks, "block"),
+            render::counted(losses.blocks, "block"),
             size(losses.bytes)
         )
     }
@@ -404,7 +404,7 @@ fn of_blocks(estimate: &Estimate) -> Value {
 fn in_blocks(estimate: &Estimate) -> String {
     let Amount { bytes, blocks } = estimate.amount;
     let error = estimate.spread.standard_error();
-    let exact = format!("{} in {}", size(bytes), report::counted(blocks, "block"));
+    let exact = format!("{} in {}", size(bytes), render::counted(blocks, "block"));
     match error.bytes > 0.0 || error.blocks > 0.0 {
         true => format!(
             "{exact} (± {:.0} B and {:.0} blocks, standard error)",

@@ -1,9 +1,9 @@
 //! Rates, shares and sites in words.
 
 use super::condition::Per;
-use crate::model::NameStyle;
-use crate::model::site_name::{SiteName, SiteNames};
-use crate::report::titles::shortened;
+use leak_report::model::NameStyle;
+use leak_report::model::site_name::{SiteName, SiteNames};
+use leak_report::render::titles::shortened;
 
 /// Functions that a site is described by.
 const MOST_NAMES: usize = 4;

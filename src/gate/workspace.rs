@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-use crate::model::StackRef;
-use crate::report::printable;
+use leak_report::model::StackRef;
+use leak_report::render::printable;
 
 /// A line of the user's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use crate::target::foreign::open_exactly;
-use crate::units::size;
+use leak_report::units::size;
 
 /// No file that holds code is larger.
 const MAX_BYTES: u64 = 4 << 30;

@@ -15,7 +15,7 @@ use unwind_tables::{ElfView, Image, compile};
 use super::files::{self, ElfFile};
 use crate::calls;
 use crate::parallel;
-use crate::report::{counted, printable};
+use leak_report::render::{counted, printable};
 
 /// How often progress is said.
 const PROGRESS: Duration = Duration::from_secs(5);

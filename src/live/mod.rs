@@ -25,11 +25,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::Config;
-use crate::model::Report;
-use crate::model::leak;
 use crate::output::Output;
-use crate::report::{Consumer, counted, short_size};
 use crate::session::Signals;
+use leak_report::model::Report;
+use leak_report::model::leak;
+use leak_report::render::{Consumer, counted, short_size};
 pub use messages::Messages;
 use model::Model;
 use sample::{Order, Sample};

@@ -12,8 +12,8 @@ use super::messages::Message;
 use super::sample::{Order, Sample, Site};
 use super::stack::StackText;
 use super::trend::Trends;
-use crate::model::{SiteKey, Unit};
 pub(super) use keys::HELP;
+use leak_report::model::{SiteKey, Unit};
 
 /// What the user asks for that is not the view's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,13 +10,15 @@ use std::time::Duration;
 use unwind_tables::walk::{End, Unwind};
 
 use super::text::{printable, short_count};
-use crate::model::leak::Suspicion;
-use crate::model::{
+use leak_report::model::leak::Suspicion;
+use leak_report::model::{
     Amount, Dictionary, Estimate, InstanceEnd, Losses, NameStyle, PathId, Sampling, SiteKey, StackRef,
 };
-use crate::model::{Report, TargetFacts, TimeOfDay, Unit};
-use crate::report::titles::title;
-use crate::report::{counted, end_of, explain, losses_in_short, percent, share, short_size, via, whole};
+use leak_report::model::{Report, TargetFacts, TimeOfDay, Unit};
+use leak_report::render::titles::title;
+use leak_report::render::{
+    counted, end_of, explain, losses_in_short, percent, share, short_size, via, whole,
+};
 
 /// Sites that are kept for each order.
 const SITES_PER_ORDER: usize = 250;

@@ -6,10 +6,10 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::sample::{Sample, Site};
 use super::text::{amount, printable, width};
-use crate::model::FrameRef;
-use crate::model::owner::function;
-use crate::model::{InstanceEnd, NameStyle};
-use crate::report::short_size;
+use leak_report::model::FrameRef;
+use leak_report::model::owner::function;
+use leak_report::model::{InstanceEnd, NameStyle};
+use leak_report::render::short_size;
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use unwind_tables::walk::End;
 
 use super::sample::Sample;
 use super::summary;
-use crate::model::leak::{Change, Completeness};
-use crate::model::{Amount, Events, InstanceEnd, Losses, Overhead, Sampling};
-use crate::model::{Compared, Report, Stack, StackRecent, TargetFacts};
-use crate::report::made::{self, frame, stack};
+use leak_report::model::leak::{Change, Completeness};
+use leak_report::model::{Amount, Events, InstanceEnd, Losses, Overhead, Sampling};
+use leak_report::model::{Compared, Report, Stack, StackRecent, TargetFacts};
+use leak_report::samples::{self, frame, stack};
 
 /// A stack of one function, which holds so many bytes in blocks of ten and grew by a tenth of that.
 pub(super) fn holding(function: &str, bytes: u64) -> Stack {
@@ -65,7 +65,7 @@ pub(super) fn report(stacks: Vec<Stack>) -> Report {
             measured: true,
             ..Overhead::default()
         }),
-        ..crate::report::sample()
+        ..samples::full()
     }
 }
 
@@ -94,16 +94,16 @@ fn sites_stay_the_same() {
     let key = |stack: Stack| Sample::of(&report(vec![stack])).sites[0].key;
     let site = || holding("grow", 100);
     let moved = holding("grow", 50);
-    let mut frames = made::frames(&moved);
-    frames[0] = made::changed(frames[0], |frame| frame.at.pc = Avma::new(0x5500_0000_0000));
-    let moved = made::with_frames(moved, frames);
+    let mut frames = samples::frames(&moved);
+    frames[0] = samples::changed(frames[0], |frame| frame.at.pc = Avma::new(0x5500_0000_0000));
+    let moved = samples::with_frames(moved, frames);
     assert_eq!(key(site()), key(moved));
     let of_other = |stack: Stack| key(stack) != key(site());
-    let mut frames = made::frames(&site());
+    let mut frames = samples::frames(&site());
     frames.pop();
-    assert!(of_other(made::with_frames(site(), frames)));
+    assert!(of_other(samples::with_frames(site(), frames)));
     assert!(of_other(Stack {
-        allocator: made::allocator("calloc"),
+        allocator: samples::allocator("calloc"),
         ..site()
     }));
     assert!(of_other(Stack {

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::model::Amount;
-use crate::report::cells::columns;
-pub(super) use crate::report::cells::{fit, width, wrap};
-use crate::report::{rate, short_size};
+use leak_report::model::Amount;
+use leak_report::render::cells::columns;
+pub(super) use leak_report::render::cells::{fit, width, wrap};
+use leak_report::render::{rate, short_size};
 
 /// `text` from a process or its files, as a terminal can show it: every character takes the one or two columns that
 /// we take it for.

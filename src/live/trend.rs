@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::sample::Sample;
-use crate::model::Unit;
-use crate::model::{Amount, SiteKey};
+use leak_report::model::Unit;
+use leak_report::model::{Amount, SiteKey};
 
 /// Points that are remembered of each site.
 pub(super) const POINTS: usize = 120;

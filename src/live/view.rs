@@ -15,7 +15,7 @@ use super::model::{Model, Overlay, Said};
 use super::sample::Site;
 use super::stack::{Kind, StackText};
 use super::text::{amount, clock, fit, skip, width};
-use crate::report::rate;
+use leak_report::render::rate;
 
 const KEYS: &str = "q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit";
 const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Enter sites  s order  / filter  m mark  p pause";

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use anstream::{AutoStream, ColorChoice};
 use thiserror::Error;
 
-use crate::model::Report;
-use crate::report::paint::Painted;
-use crate::report::{self, Beside, Call, Consumer, Format, Page, People, Screen, Span, Stage};
 pub(crate) use file::{File, remedy};
+use leak_report::model::Report;
+use leak_report::render::paint::Painted;
+use leak_report::render::{self, Beside, Call, Consumer, Format, Page, People, Screen, Span, Stage};
 pub use reader::await_end_of_reader;
 
 /// Where reports are to go.
@@ -257,7 +257,7 @@ impl Output {
                 if format == Format::Text {
                     people.write(report, is_last, out)
                 } else {
-                    report::render(report, format, out)
+                    render::render(report, format, out)
                 }
             })
         })?;

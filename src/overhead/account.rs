@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{real, whole};
 use crate::bpf::{AllRuns, Runs};
-use crate::model::{ProbeProgram, Spent, Traps, ratio};
+use leak_report::model::{ProbeProgram, Spent, Traps, ratio};
 
 /// Windows that are remembered.
 const WINDOWS: usize = 8;

@@ -1,7 +1,7 @@
 //! Windows and counts in, costs out.
 
 use super::*;
-use crate::model::Spent;
+use leak_report::model::Spent;
 
 const TRAPS: Traps = Traps {
     emulated: 500.0,

@@ -5,7 +5,7 @@
 //! it goes at once, by as much as it takes; down only when the cost was well under the limit for a second, and slowly.
 
 use super::{real, whole};
-use crate::model::Sampling;
+use leak_report::model::Sampling;
 
 /// Where a change leads to, as a share of the limit. Above `LOW` of it, nothing is changed.
 const AIM: f64 = 0.9;

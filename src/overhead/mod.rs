@@ -2,7 +2,7 @@
 //! allowed. Pure: numbers in, numbers out; `session` reads the kernel and the clock.
 //!
 //! Each hit of a probe costs a trap, and the run of a program. What a trap takes is measured once, on this program
-//! itself ([`Traps`](crate::model::Traps)). What programs take, and how often they run, is known from short [`Window`]s of
+//! itself ([`Traps`](leak_report::model::Traps)). What programs take, and how often they run, is known from short [`Window`]s of
 //! the kernel's own statistics; in between, allocations are known by a count that programs keep anyway, and everything
 //! else is taken to be as often and as long as in the window.
 

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 use crate::allocator::FUNCTIONS;
-use crate::model::RegionCall;
-use crate::model::dictionary::{Import, Renumbering};
-use crate::model::leak::kernel_frames::Kind;
-use crate::model::{Dictionary, Report, Stack, Text, TextKind};
+use leak_report::model::RegionCall;
+use leak_report::model::dictionary::{Import, Renumbering};
+use leak_report::model::leak::kernel_frames::Kind;
+use leak_report::model::{Dictionary, Report, Stack, Text, TextKind};
 
 /// Replaces names.
 pub struct Anonymizer {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::chunk::{self, Kind, TooLarge};
-use crate::model::dictionary::{Import, Limits, Renumbering, Sizes};
-use crate::model::{AGE_BOUNDS, BlockList, Dictionary, Report, Stack, Text};
+use leak_report::model::dictionary::{Import, Limits, Renumbering, Sizes};
+use leak_report::model::{AGE_BOUNDS, BlockList, Dictionary, Report, Stack, Text};
 
 /// Bounds of what definitions may be: far above what can be recorded, since a recording may be anybody's.
 pub(super) const LIMITS: Limits = Limits {
@@ -188,8 +188,10 @@ mod tests {
 
     use unwind_tables::addr::Avma;
 
+    use leak_report::samples;
+
     use super::*;
-    use crate::model::{ListedBlock, Weight};
+    use leak_report::model::{ListedBlock, Weight};
 
     fn list(count: usize) -> Option<BlockList> {
         let block = |number: usize| ListedBlock {
@@ -210,7 +212,7 @@ mod tests {
     fn parts_are_bounded() {
         let stack = |blocks: Option<BlockList>| Stack {
             blocks,
-            ..crate::report::sample().stacks[0].clone()
+            ..samples::full().stacks[0].clone()
         };
         let large = [
             list(0),

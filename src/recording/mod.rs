@@ -2,7 +2,7 @@
 //! that were traced.
 //!
 //! A recording has a header, and chunks, of which each is written whole (`chunk`). Each chunk is a
-//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item: types of [`model`](crate::model) as they are serialised, with the
+//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item: types of [`model`](leak_report::model) as they are serialised, with the
 //! names of their fields (`chunks`).
 //!
 //! ```text
@@ -38,12 +38,12 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::model::unix_nanoseconds;
 use crate::output::{OutputError, remedy};
-use crate::units::size;
 pub use anonymize::Anonymizer;
 #[cfg(any(test, fuzzing))]
 pub(crate) use chunk::sealed;
+use leak_report::model::unix_nanoseconds;
+use leak_report::units::size;
 pub use read::{Ending, Glance, Recorded, Recording};
 pub use recorder::{Recorder, Settings};
 

@@ -16,8 +16,8 @@ use super::chunks::{
     self, Done, LIMITS, MAX_BLOCKS, MAX_FRAMES, MAX_STACKS, MAX_TARGETS, Numbered, StackBlocks,
 };
 use super::{About, ReadError};
-use crate::model::dictionary::{Definitions, Invalid};
-use crate::model::{Dictionary, Report, Stack};
+use leak_report::model::dictionary::{Definitions, Invalid};
+use leak_report::model::{Dictionary, Report, Stack};
 
 /// The most that is read from what is no file, as a pipe.
 const MOST_FROM_PIPES: u64 = 4 << 30;

@@ -15,9 +15,9 @@ use super::RecordError;
 use super::anonymize::Anonymizer;
 use super::chunk::{self, Kind};
 use super::chunks::{Done, Encoded, Encoder};
-use crate::model::Report;
 use crate::output::File;
-use crate::report::{Consumer, counted, size};
+use leak_report::model::Report;
+use leak_report::render::{Consumer, counted, size};
 
 /// How reports are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ mod hostile;
 mod limit;
 mod sample;
 
+use leak_report::samples;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{Dictionary, ModuleId, Report, Stack, StackRef, TextKind};
-use crate::report::{Format, render};
+use leak_report::model::{Dictionary, ModuleId, Report, Stack, StackRef, TextKind};
+use leak_report::render::{Format, render};
 use sample::{grown, rich};
 
 /// A directory, and the settings of a recording in it.
@@ -152,7 +153,7 @@ fn what_is_recorded_is_read() {
     let reports = [
         rich(),
         grown(2),
-        crate::report::sample(),
+        samples::full(),
         sample::of_the_kernel(),
         sample::empty(),
     ];

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use crate::model::RegionKind;
 use crate::target::maps::{MapsEntry, MapsName};
+use leak_report::model::RegionKind;
 
 // As the kernel's include/uapi/asm-generic/mman-common.h and mman.h.
 const PROT_NONE: u64 = 0;

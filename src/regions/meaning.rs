@@ -7,8 +7,8 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use crate::collect::{CallMoment, RegionEvent};
-use crate::model::RegionCall;
 use crate::pages;
+use leak_report::model::RegionCall;
 
 // As the kernel's include/uapi/asm-generic/mman-common.h and linux/mman.h.
 const MAP_FIXED: u64 = 0x10;

@@ -30,11 +30,11 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use crate::collect::{CallMoment, RegionEvent};
-use crate::model::RegionCall;
-use crate::model::{Amount, RegionKind};
 use crate::pages;
 use crate::target::maps::MapsEntry;
 use intervals::Intervals;
+use leak_report::model::RegionCall;
+use leak_report::model::{Amount, RegionKind};
 use progress::{InProgress, Moved, Taken};
 
 /// What a call mapped.

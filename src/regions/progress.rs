@@ -7,8 +7,8 @@ use unwind_tables::addr::Avma;
 
 use super::{Region, RegionId, meaning};
 use crate::collect::{CallMoment, RegionEvent};
-use crate::model::Amount;
-use crate::model::RegionCall;
+use leak_report::model::Amount;
+use leak_report::model::RegionCall;
 
 /// Crossings that are kept apart; with more, all addresses are taken to be crossed.
 const MOST_CROSSINGS: usize = 64;

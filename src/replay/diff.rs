@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::source::{Source, index, name, open, read};
-use crate::compare::{
+use crate::output::{Destination, Output, write_document, write_text};
+use crate::recording::{Recorded, Recording};
+use leak_report::compare::{
     Builds, Comparison, Side, Trace, render_difference_folded, render_difference_json, render_difference_svg,
     render_difference_text,
 };
-use crate::model::NameStyle;
-use crate::model::{Quantity, Report};
-use crate::output::{Destination, Output, write_document, write_text};
-use crate::recording::{Recorded, Recording};
-use crate::report::{Consumer, Format, printable};
+use leak_report::model::NameStyle;
+use leak_report::model::{Quantity, Report};
+use leak_report::render::{Consumer, Format, printable};
 
 /// Modules that are named.
 const MOST_MODULES: usize = 3;

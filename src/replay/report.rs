@@ -13,13 +13,13 @@ use anyhow::bail;
 
 use super::source::{index, open, read};
 use crate::gate::{self, Gate};
-use crate::model::leak::Order;
-use crate::model::{Amount, NameStyle};
-use crate::model::{Quantity, Report};
 use crate::output::{Destination, Output, write_document};
 use crate::recording::{Anonymizer, Ending, Recorder, Recording, Settings};
-use crate::report::{Consumer, Format, Span, counted, size};
 use crate::session::is_broken_pipe;
+use leak_report::model::leak::Order;
+use leak_report::model::{Amount, NameStyle};
+use leak_report::model::{Quantity, Report};
+use leak_report::render::{Consumer, Format, Span, counted, size};
 
 /// Which reports of a recording are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +219,8 @@ fn list(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{render, sample};
+    use leak_report::render::render;
+    use leak_report::samples;
 
     /// A recording of three reports in a directory of its own, and options that ask for nothing.
     fn recorded() -> (tempfile::TempDir, ReportOptions) {
@@ -262,7 +263,7 @@ mod tests {
     }
 
     fn numbered(number: u64) -> Report {
-        let mut report = sample();
+        let mut report = samples::full();
         report.events.failed = number;
         report
     }

@@ -10,7 +10,7 @@ use anyhow::bail;
 use chrono::{DateTime, Local};
 
 use crate::recording::{Ending, Recorded, Recording};
-use crate::report::{counted, printable};
+use leak_report::render::{counted, printable};
 
 /// A recording, and which of its reports.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use anyhow::bail;
 
 use super::diff::{is_one_trace, rebuilt};
 use super::source::{Source, index, name, open, read};
-use crate::compare::{self, Builds, Trace, render_trend_json, render_trend_text};
-use crate::model::NameStyle;
 use crate::output::{Destination, write_document, write_text};
 use crate::recording::Recording;
+use leak_report::compare::{self, Builds, Trace, render_trend_json, render_trend_text};
+use leak_report::model::NameStyle;
 
 /// What `memleak trend` is to do.
 #[derive(Clone, Debug)]

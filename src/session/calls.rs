@@ -8,8 +8,8 @@ use anyhow::Context;
 
 use super::{Session, Signals, describe};
 use crate::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
-use crate::model::Name;
-use crate::report::{Call, Consumer};
+use leak_report::model::Name;
+use leak_report::render::{Call, Consumer};
 
 /// How often the queue is looked at. It holds as many calls as come in 10 ms at ten million a second.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);

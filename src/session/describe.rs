@@ -14,20 +14,20 @@ use super::calls::Caller;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::Catalog;
-use crate::collect::{LiveBlocks, region_call_of_function};
+use crate::collect::{LiveBlocks, own_memory, region_call_of_function};
 use crate::config::View;
-use crate::model::leak::growth::Changes;
-use crate::model::leak::{
-    Completeness, Holder, Meaning, Recent, Site, SiteFrame, by_module, group, innermost,
-};
-use crate::model::{
-    self, Ages, Amount, BlockList, CodeSegment, Compared, Dictionary, EndGroup, Estimate, Frame, FrameId,
-    Location, Module, ModuleSteps, Name, OwnMemory, PathId, Place, Report, Snapshot, Stack, StackRecent,
-    StackTotals, Symbolized, TargetFacts, TextId, TextKind, TimeOfDay,
-};
-use crate::report::frame_name;
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, outside_modules};
 use crate::target::{History, ModuleId, Modules};
+use leak_report::model::leak::growth::Changes;
+use leak_report::model::leak::{
+    Completeness, Holder, Meaning, Recent, Site, SiteFrame, by_module, group, innermost,
+};
+use leak_report::model::{
+    self, Ages, Amount, BlockList, CodeSegment, Compared, Dictionary, EndGroup, Estimate, Frame, FrameId,
+    Location, Module, ModuleSteps, Name, PathId, Place, Report, Snapshot, Stack, StackRecent, StackTotals,
+    Symbolized, TargetFacts, TextId, TextKind, TimeOfDay,
+};
+use leak_report::render::frame_name;
 
 /// What names are found with.
 pub(super) struct Describer<'a> {
@@ -144,7 +144,7 @@ pub(super) fn report(
         steps,
         overhead: None,
         kernel: None,
-        own: OwnMemory::read(),
+        own: own_memory(),
     };
     report.sort(view.sort);
     report

@@ -18,11 +18,11 @@ use crate::collect::{
     self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };
 use crate::config::{Config, KernelConfig, View};
-use crate::model::{CallTrace, Report};
-use crate::model::{Snapshot, Vitals};
 use crate::preflight;
-use crate::report::{Consumer, Stage};
 use crate::symbolize::Kallsyms;
+use leak_report::model::{CallTrace, Report};
+use leak_report::model::{Snapshot, Vitals};
+use leak_report::render::{Consumer, Stage};
 
 /// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
 const BLOCKS: u32 = 1 << 20;

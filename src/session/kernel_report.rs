@@ -9,18 +9,19 @@ use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 
 use super::calls::Caller;
 use super::describe::{Recently, recent, time_of_day};
+use crate::collect::own_memory;
 use crate::config::View;
-use crate::model::leak::age::Holder;
-use crate::model::leak::growth::Changes;
-use crate::model::leak::kernel_frames::{KernelAllocator, Kind, cut, is_root};
-use crate::model::leak::{Completeness, Meaning, Site, SiteFrame, by_module, group, innermost};
-use crate::model::{
-    Amount, Dictionary, EndGroup, Estimate, Frame, FrameId, Gap, KernelFacts, KindTotals, Location, Module,
-    ModuleId, Name, OwnMemory, PathId, Place, Report, Snapshot, Stack, StackTotals, Symbol, Symbolized,
-    TargetFacts, TextKind,
-};
-use crate::report::frame_name;
 use crate::symbolize::{Kallsyms, readable};
+use leak_report::model::leak::age::Holder;
+use leak_report::model::leak::growth::Changes;
+use leak_report::model::leak::kernel_frames::{KernelAllocator, Kind, cut, is_root};
+use leak_report::model::leak::{Completeness, Meaning, Site, SiteFrame, by_module, group, innermost};
+use leak_report::model::{
+    Amount, Dictionary, EndGroup, Estimate, Frame, FrameId, Gap, KernelFacts, KindTotals, Location, Module,
+    ModuleId, Name, PathId, Place, Report, Snapshot, Stack, StackTotals, Symbol, Symbolized, TargetFacts,
+    TextKind,
+};
+use leak_report::render::frame_name;
 
 /// The bits of a kernel's address that a stored frame has no room for. All are set in every address of kernel code.
 const HIGH_BITS: u64 = 0xff << 56;
@@ -106,7 +107,7 @@ pub(super) fn report(
             release: facts.release.clone(),
             kinds,
         }),
-        own: OwnMemory::read(),
+        own: own_memory(),
     };
     report.sort(facts.view.sort);
     report

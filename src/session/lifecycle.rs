@@ -14,8 +14,8 @@ use super::process::Process;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
 use crate::collect::Event;
-use crate::model::InstanceEnd;
 use crate::target::{History, Target};
+use leak_report::model::InstanceEnd;
 
 /// The block table is cleared of ended instances this rarely at most, and with this share of the time at most.
 const MIN_PAUSE: Duration = Duration::from_millis(250);

@@ -2,7 +2,7 @@
 //!
 //! How processes begin and end while it goes on is in `lifecycle`.
 
-use crate::model::CallTrace;
+use leak_report::model::CallTrace;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
@@ -21,8 +21,8 @@ use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Sto
 use crate::collect::EventQueue;
 use crate::config::Config;
 use crate::preflight;
-use crate::report::counted;
 use crate::target::{History, MappedCode, Mappings, Modules, Target};
+use leak_report::render::counted;
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
 const MAPPINGS_HEADROOM: usize = 4;

@@ -10,7 +10,7 @@ use super::live::Live;
 use crate::bpf::Origin;
 use crate::collect::{Held, held};
 use crate::memory::{Live as LiveBytes, Sums, Tracks};
-use crate::model::Snapshot;
+use leak_report::model::Snapshot;
 
 /// What is kept of a process's memory from look to look.
 #[derive(Clone, Debug, Default)]

@@ -15,9 +15,9 @@ use super::probes::{AllocatorProbes, SlowSites};
 use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};
 use crate::collect;
 use crate::config::MaxOverhead;
-use crate::model::{Governed, Overhead, Sampling, Spent, Traps};
 use crate::overhead::{Account, Governor, Look, Window};
-use crate::report;
+use leak_report::model::{Governed, Overhead, Sampling, Spent, Traps};
+use leak_report::render;
 
 /// How long the kernel keeps statistics for one look. They make each run of a program some 40 ns longer.
 const WINDOW: Duration = Duration::from_millis(10);
@@ -255,7 +255,7 @@ impl State {
         let is_known = lately.entries > 0.0 && lately.unmeasured <= lately.entries / 2.0;
         if !self.said && lately.seconds >= LATELY.as_secs_f64() && is_known {
             self.said = true;
-            tracing::info!("{}", report::forecast(&lately));
+            tracing::info!("{}", render::forecast(&lately));
         }
     }
 
@@ -276,14 +276,14 @@ impl State {
             },
         };
         let decision = governing.governor.decide(look);
-        let limit = report::share(governing.governed.limit);
+        let limit = render::share(governing.governed.limit);
         if let Some(floor) = decision.floor {
             governing.governed.floor = Some(floor);
             tracing::warn!(
                 "--max-overhead {limit} cannot be held: {} allocations/s cost {} of one CPU by their probes alone, whatever \
                  is recorded",
-                report::rate(since.rate()),
-                report::share(floor)
+                render::rate(since.rate()),
+                render::share(floor)
             );
         }
         let governed = &mut governing.governed;
@@ -295,7 +295,7 @@ impl State {
             self.said = true;
             tracing::info!(
                 "{}: fewer are recorded from now on (limit {limit})",
-                report::forecast(&since)
+                render::forecast(&since)
             );
         }
         governed.now = decision.distance;

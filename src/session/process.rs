@@ -4,9 +4,9 @@ use super::attachments::Attachments;
 use super::memory::Memory;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
-use crate::model::InstanceEnd;
-use crate::model::TargetFacts;
 use crate::target::{History, Mappings, Target};
+use leak_report::model::InstanceEnd;
+use leak_report::model::TargetFacts;
 
 /// One instance. It is kept after its end, for its stacks to be named.
 pub(super) struct Process {

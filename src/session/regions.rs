@@ -13,11 +13,11 @@ use super::process::Process;
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::{Kernel, RegionWatch, monotonic_nanoseconds};
 use crate::collect::{Counter, Counters, Held, stack_of};
-use crate::model::{Amount, RegionKind, Snapshot, StackTotals};
 use crate::regions::{RegionTotals, Regions};
 use crate::symbolize::{CodeObject, Symbolizer};
 use crate::target::Module;
 use crate::target::maps::MapsEntry;
+use leak_report::model::{Amount, RegionKind, Snapshot, StackTotals};
 
 /// Frames among which an allocator's function is looked for.
 const ALLOCATOR_FRAMES: usize = 12;

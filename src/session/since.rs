@@ -2,9 +2,9 @@
 
 use super::describe::{Recently, time_of_day};
 use crate::collect::LiveBlocks;
-use crate::model::Snapshot;
-use crate::model::TimeOfDay;
-use crate::model::leak::Growth;
+use leak_report::model::Snapshot;
+use leak_report::model::TimeOfDay;
+use leak_report::model::leak::Growth;
 
 /// What growth is measured from.
 #[derive(Default)]

@@ -10,10 +10,10 @@ use unwind_tables::{Compiled, compile, compile_saves};
 
 use super::copies::Copies;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
-use crate::model::TableFacts;
 use crate::parallel;
 use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
-use crate::units::size;
+use leak_report::model::TableFacts;
+use leak_report::units::size;
 
 /// What became of a module's table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use anyhow::Context;
 
 use super::Session;
 use crate::collect;
-use crate::model::Vitals;
-use crate::report::Consumer;
+use leak_report::model::Vitals;
+use leak_report::render::Consumer;
 
 impl Session<'_> {
     /// Asks `reports` whether they want to know how it goes.

@@ -7,9 +7,9 @@ use addr2line::{Context, LookupContinuation, LookupResult};
 use gimli::Dwarf;
 
 use super::demangle::demangle;
-use super::sections::Reader;
+use super::sections::{Reader, malformed};
 use super::split::SplitUnits;
-use crate::model::{Gap, InlinedFrame};
+use leak_report::model::{Gap, InlinedFrame};
 
 /// The most functions inlined into each other that are shown.
 const MAX_INLINED: usize = 128;
@@ -43,9 +43,9 @@ pub(super) struct Found {
 impl Lines {
     /// What `dwarf` and the units that it has in other files say; `gap` is why some of it cannot be known.
     pub(super) fn new(dwarf: Dwarf<Reader>, split: SplitUnits, gap: Option<Gap>) -> Result<Self, Gap> {
-        check_nesting(&dwarf)?;
+        check_nesting(&dwarf).map_err(malformed)?;
         Ok(Self {
-            context: Context::from_dwarf(dwarf)?,
+            context: Context::from_dwarf(dwarf).map_err(malformed)?,
             split: RefCell::new(split),
             gap,
         })
@@ -67,9 +67,9 @@ impl Lines {
                 }
             }
         };
-        let mut frames = frames?;
+        let mut frames = frames.map_err(malformed)?;
         let mut chain = Vec::new();
-        while let Some(frame) = frames.next()? {
+        while let Some(frame) = frames.next().map_err(malformed)? {
             if chain.len() > MAX_INLINED {
                 break;
             }

@@ -24,7 +24,7 @@ mod sections;
 mod split;
 mod symbols;
 
-use crate::model::{Gap, Symbol, Symbolized};
+use leak_report::model::{Gap, Symbol, Symbolized};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -16,8 +16,8 @@ use super::mini_debug;
 use super::sections::{Budget, Content, Elf, Reader, Source, has_lines, parse_copied, parse_mapped};
 use super::split::SplitUnits;
 use super::symbols::{RawSymbol, SymbolTable};
-use crate::model::{Gap, Symbol, Symbolized};
 use crate::untrusted::MAX_NAME;
+use leak_report::model::{Gap, Symbol, Symbolized};
 
 /// The most symbols that are looked at in one table, and the most of code that are taken from one file. The largest
 /// browsers have some two million.

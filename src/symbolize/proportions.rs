@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gimli::{AttributeValue, DebugAbbrevOffset, Dwarf, Format, Reader as _, Section as _, UnitHeader};
 
-use super::sections::Reader;
-use crate::model::Gap;
+use super::sections::{Reader, malformed};
+use leak_report::model::Gap;
 
 /// Units of one file; the largest browsers have some fifty thousand.
 const MOST_UNITS: usize = 1 << 19;
@@ -36,7 +36,7 @@ pub(super) fn check_units(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
     }
     let (mut units, mut offsets) = (0, BTreeSet::new());
     let mut headers = dwarf.units();
-    while let Some(header) = headers.next()? {
+    while let Some(header) = headers.next().map_err(malformed)? {
         units += 1;
         if units > MOST_UNITS {
             return Err(Gap::TooLarge);
@@ -91,7 +91,7 @@ pub(super) fn check_lines(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
     let section = dwarf.debug_line.reader();
     let (mut known, mut files_of_all, mut rows_of_all) = (BTreeMap::new(), 0, 0);
     let mut headers = dwarf.units();
-    while let Some(header) = headers.next()? {
+    while let Some(header) = headers.next().map_err(malformed)? {
         let Some(Lines { offset, has_code }) = lines_of(dwarf, &header) else {
             continue;
         };

@@ -13,8 +13,8 @@ use object::read::elf::ElfFile64;
 use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection, ReadRef};
 
 use super::proportions;
-use crate::model::Gap;
 use crate::untrusted::{MAX_SECTIONS as MOST_SECTIONS, Untrusted};
+use leak_report::model::Gap;
 
 /// An ELF file that nobody vouches for.
 pub(super) type Elf<'a, R> = ElfFile64<'a, object::LittleEndian, Untrusted<R>>;
@@ -66,9 +66,17 @@ const SPLIT: [SectionId; 5] = [
     SectionId::DebugStrOffsets,
 ];
 
-impl From<gimli::Error> for Gap {
-    fn from(_: gimli::Error) -> Self {
-        Self::Malformed
+/// The reason for a missing name where gimli cannot read what is there.
+pub(super) fn malformed(_: gimli::Error) -> Gap {
+    Gap::Malformed
+}
+
+/// A reason that gimli's error converts to.
+struct Unreadable(Gap);
+
+impl From<gimli::Error> for Unreadable {
+    fn from(error: gimli::Error) -> Self {
+        Self(malformed(error))
     }
 }
 
@@ -140,7 +148,8 @@ impl<'d, E: Object<'d>> Source<'_, E> {
 
     /// That of a package of `.dwo` files: all of it, as its index is about all.
     pub(super) fn package(&self, budget: &mut Budget) -> Result<DwarfPackage<Reader>, Gap> {
-        DwarfPackage::load(|id| self.section(id.dwo_name(), budget), empty())
+        let section = |id: SectionId| self.section(id.dwo_name(), budget).map_err(Unreadable);
+        DwarfPackage::load(section, empty()).map_err(|Unreadable(gap)| gap)
     }
 
     /// A copy of one section; empty where there is none or it is not needed.

@@ -17,8 +17,8 @@ use object::read::ReadCache;
 use super::debug_file::{DEBUG_DIRECTORY, open_regular};
 use super::lines::check_nesting;
 use super::proportions;
-use super::sections::{Budget, Content, Reader, Source, parse_copied};
-use crate::model::Gap;
+use super::sections::{Budget, Content, Reader, Source, malformed, parse_copied};
+use leak_report::model::Gap;
 
 /// Finds the split units of one object.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl SplitUnits {
             Ok(unit) => unit,
             Err(absent) => self.unpacked(wanted, absent)?,
         };
-        check_nesting(&unit)?;
+        check_nesting(&unit).map_err(malformed)?;
         Ok(unit)
     }
 
@@ -85,7 +85,7 @@ impl SplitUnits {
         let package = package.get_or_insert_with(|| find_package(roots, objects, budget));
         let package = package.as_ref().map_err(|gap| *gap)?;
         let unit = package.find_cu(wanted.dwo_id, &wanted.parent);
-        let unit = unit?.ok_or(Gap::NoSplitFile)?;
+        let unit = unit.map_err(malformed)?.ok_or(Gap::NoSplitFile)?;
         alone(unit, wanted.dwo_id).ok_or(Gap::Malformed)
     }
 

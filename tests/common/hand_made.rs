@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use memleak::model::leak::{Completeness, EndGroup, ModuleSteps};
-use memleak::model::{
+use leak_report::model::leak::{Completeness, EndGroup, ModuleSteps};
+use leak_report::model::{
     Amount, Compared, Dictionary, Events, Frame, FrameId, InlinedFrame, Location, Losses, Module, ModuleId,
     NameStyle, OwnMemory, Parts, Place, Quantity, Report, Sampling, Stack, StackRecent, Suppression, Symbol,
     Symbolized, TargetFacts, TextKind, TimeOfDay,

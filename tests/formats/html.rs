@@ -12,7 +12,7 @@ use crate::common::hand_made;
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
 use crate::common::report::Report;
-use memleak::report::{Limits, Page, People, Screen};
+use leak_report::render::{Limits, Page, People, Screen};
 use serde_json::Value;
 use unwind_tables::walk::FoundBy;
 
@@ -427,7 +427,7 @@ fn write(page: &Page, path: &Path) {
 }
 
 /// Each sentence of the full text report's closing block that the page has in the same words.
-fn health_says_what_text_says(browser: &Browser, report: &memleak::model::Report) {
+fn health_says_what_text_says(browser: &Browser, report: &leak_report::model::Report) {
     let mut text = Vec::new();
     let screen = Screen {
         is_verbose: true,

@@ -1,6 +1,6 @@
 //! Events that are made up, given to the programs one by one: what they leave in the table is exact. They need root.
 
-use crate::model::CallTrace;
+use leak_report::model::CallTrace;
 use libbpf_rs::{ProgramInput, ProgramMut};
 
 use super::*;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::Sampling;
-use crate::model::leak::Order;
 use crate::output::Destination;
-use crate::report::Format;
+use leak_report::model::Sampling;
+use leak_report::model::leak::Order;
+use leak_report::render::Format;
 
 /// The user's file and the machine's, as parsed behind this command line in this environment.
 fn parsed(line: &str, environment: &[(&str, &str)], files: &[(&str, Source)]) -> Result<Parsed, ParseError> {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::push::Progress;
 use super::{ExportError, SettingsError};
-use crate::model::Report;
+use leak_report::model::Report;
 
 /// How metrics are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

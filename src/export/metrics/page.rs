@@ -10,9 +10,9 @@ use std::time::UNIX_EPOCH;
 use super::sites;
 use super::text::Page;
 use crate::export::push::Counts;
-use crate::model::{Amount, CALLS, Count, LOSSES, Losses, Sampling};
-use crate::model::{Report, TargetFacts};
-use crate::report::printable;
+use leak_report::model::{Amount, CALLS, Count, LOSSES, Losses, Sampling};
+use leak_report::model::{Report, TargetFacts};
+use leak_report::render::printable;
 
 /// Processes with series of their own.
 const MOST_PROCESSES: usize = 100;

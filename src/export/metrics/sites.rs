@@ -4,11 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::model::owner::owner;
-use crate::model::{Amount, FrameRef, StackRef};
-use crate::model::{ModuleRef, Report, SiteId};
-use crate::report::printable;
-use crate::report::titles::shortened;
+use leak_report::model::owner::owner;
+use leak_report::model::{Amount, FrameRef, StackRef};
+use leak_report::model::{ModuleRef, Report, SiteId};
+use leak_report::render::printable;
+use leak_report::render::titles::shortened;
 
 /// The most characters of a function's name: those of templates have no end.
 const MOST_CHARACTERS: usize = 200;

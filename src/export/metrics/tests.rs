@@ -1,5 +1,6 @@
 //! The page of a report, as Prometheus' own library reads it, and clients of all kinds.
 
+use leak_report::samples;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -7,8 +8,7 @@ use std::time::Duration;
 
 use super::super::push::Counts;
 use super::*;
-use crate::model::{Amount, Frame, Symbol, Symbolized};
-use crate::report::{made, sample};
+use leak_report::model::{Amount, Frame, Symbol, Symbolized};
 
 /// What Python's `prometheus_client` reads: each series with its value. It must say nothing else.
 fn read(page: &str) -> Vec<String> {
@@ -42,7 +42,7 @@ for family in families(sys.stdin.read()):
 /// Everything that a report says, in its order.
 #[test]
 fn page_of_a_full_report() {
-    let page = page::of_report(&sample(), 20).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    let page = page::of_report(&samples::full(), 20).replace(env!("CARGO_PKG_VERSION"), "VERSION");
     insta::assert_snapshot!(page, @r#"
 # HELP memleak_build_info The version of memleak; always 1.
 # TYPE memleak_build_info gauge
@@ -164,7 +164,7 @@ fn page_before_reports() {
 /// first are together, and alike sites are one.
 #[test]
 fn hostile_names_and_many_sites() {
-    let mut report = sample();
+    let mut report = samples::full();
     report.targets[0].comm = "a\"b\\c\n{}".to_owned();
     let symbol = Symbol {
         name: "f<\"\\\">, ü\t".into(),
@@ -174,8 +174,8 @@ fn hostile_names_and_many_sites() {
         symbol: Some(symbol),
         ..Symbolized::default()
     };
-    made::change_frames(&mut report, 0, |frames| {
-        frames[1] = made::renamed(frames[1], &names)
+    samples::change_frames(&mut report, 0, |frames| {
+        frames[1] = samples::renamed(frames[1], &names)
     });
     report.stacks[2] = report.stacks[0].clone();
     let lines = read(&page::of_report(&report, 1));
@@ -203,7 +203,7 @@ fn hostile_names_and_many_sites() {
 /// A site's name does not depend on where in memory its code is.
 #[test]
 fn names_of_sites() {
-    let report = sample();
+    let report = samples::full();
     let mut moved = report.clone();
     let move_up = |frame: &mut Frame| {
         if frame.at.place.is_some() {
@@ -211,10 +211,10 @@ fn names_of_sites() {
         }
     };
     for stack in 0..moved.stacks.len() {
-        made::change_frames(&mut moved, stack, |frames| {
+        samples::change_frames(&mut moved, stack, |frames| {
             frames
                 .iter_mut()
-                .for_each(|frame| *frame = made::changed(*frame, move_up));
+                .for_each(|frame| *frame = samples::changed(*frame, move_up));
         });
     }
     let (sites, others) = sites::largest(&report, 20);
@@ -254,7 +254,7 @@ fn requests() {
     let get = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let before = ask(&address, get);
     assert!(!before.contains("memleak_outstanding_bytes"), "{before}");
-    metrics.take(&sample());
+    metrics.take(&samples::full());
     let after = ask(&address, get);
     let (head, body) = after.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -266,7 +266,7 @@ fn requests() {
         head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())),
         "{head}"
     );
-    assert_eq!(body, page::of_report(&sample(), 20));
+    assert_eq!(body, page::of_report(&samples::full(), 20));
     let only_head = ask(&address, &get.replace("GET", "HEAD"));
     assert_eq!(only_head, format!("{head}\r\n\r\n"));
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(9000));

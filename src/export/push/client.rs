@@ -15,7 +15,7 @@ use super::envelope::Upload;
 use super::settings::{Api, Settings};
 use crate::export::ExportError;
 use crate::hosts;
-use crate::report::printable;
+use leak_report::render::printable;
 
 /// The most bytes of an answer that are read.
 const MOST_ANSWER: u64 = 64 << 10;

@@ -21,7 +21,7 @@ use prost::Message;
 
 use super::backoff::random;
 use super::settings::Api;
-use crate::report::Amounts;
+use leak_report::render::Amounts;
 
 /// The label that says what kind of profile it is.
 pub(super) const METRIC_NAME: &str = "__name__";

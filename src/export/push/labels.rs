@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::Settings;
-use crate::model::{Report, TargetFacts};
-use crate::report::printable;
+use leak_report::model::{Report, TargetFacts};
+use leak_report::render::printable;
 
 /// The most bytes of a value. (Pyroscope takes 2048: `-validation.max-length-label-value`.)
 const MOST_BYTES: usize = 1024;

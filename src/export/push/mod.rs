@@ -23,12 +23,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ExportError;
-use crate::model::{Report, StackRef, TargetFacts};
-use crate::report::{Amounts, Part, counted};
 use client::Client;
 pub use credentials::Secret;
 use envelope::Series;
 use labels::Labeller;
+use leak_report::model::{Report, StackRef, TargetFacts};
+use leak_report::render::{Amounts, Part, counted};
 use queue::Item;
 pub(crate) use sender::{Counts, Progress};
 use sender::{Sender, Shared, Timing};

@@ -4,6 +4,7 @@
 #[allow(dead_code, unreachable_pub, reason = "tests of other kinds use it too")]
 mod receiver;
 
+use leak_report::samples;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -17,8 +18,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::envelope::{PushRequest, WriteRequest};
 use super::sender::Lost;
 use super::*;
-use crate::model::{Amount, Estimate, InstanceEnd};
-use crate::report::sample;
+use leak_report::model::{Amount, Estimate, InstanceEnd};
 use receiver::{Receiver, answer};
 
 const QUICK: Timing = Timing {
@@ -31,7 +31,7 @@ const QUICK: Timing = Timing {
 /// The report that formats are tested with, five seconds after the one before it: its first stack allocated 90 bytes in
 /// these.
 fn report() -> Report {
-    let mut report = sample();
+    let mut report = samples::full();
     report.compared.since_last = Duration::from_secs(5);
     report.stacks[0].recent.since_last.allocated = Estimate::from(Amount { bytes: 90, blocks: 3 });
     report

@@ -5,11 +5,11 @@ use std::time::Duration;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::FoundBy;
 
-use crate::model::{
+use leak_report::model::{
     Amount, Events, Frame, FrameId, InlinedFrame, Location, Place, Report, Stack, Symbol, Symbolized,
     TargetFacts,
 };
-use crate::report::made;
+use leak_report::samples;
 
 /// A report of 10 seconds of a process that runs.
 pub(super) fn report(stacks: Vec<Stack>) -> Report {
@@ -19,7 +19,7 @@ pub(super) fn report(stacks: Vec<Stack>) -> Report {
             allocations: 100,
             ..Events::default()
         },
-        ..made::report(stacks)
+        ..samples::report(stacks)
     }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn stack(functions: &[&str], bytes: u64, blocks: u64) -> Stack {
     Stack {
         outstanding: outstanding.into(),
         allocated: outstanding.into(),
-        ..made::stack(frames.collect())
+        ..samples::stack(frames.collect())
     }
 }
 
@@ -59,21 +59,21 @@ pub(super) fn frame(function: &str, inlined: Option<&str>, module: &str, file: O
             .collect(),
         ..Symbolized::default()
     };
-    made::frame_of(Frame {
+    samples::frame_of(Frame {
         at: Location {
             pc: Avma::new(0x1000),
             place: Some(Place {
-                module: made::module_of(&made::plain_module(module, None)),
+                module: samples::module_of(&samples::plain_module(module, None)),
                 svma: Svma::new(0x1000),
             }),
         },
         exact: false,
         found_by: FoundBy::Cfi,
-        names: made::names_of(&names),
+        names: samples::names_of(&names),
     })
 }
 
 /// A stack of these frames that holds a block.
 pub(super) fn framed(frames: Vec<FrameId>) -> Stack {
-    made::with_frames(stack(&[], 1, 1), frames)
+    samples::with_frames(stack(&[], 1, 1), frames)
 }

@@ -3,7 +3,7 @@
 use super::fixture::{frame, framed, report, stack};
 use super::*;
 use crate::gate::input::Lines;
-use crate::report::made;
+use leak_report::samples;
 
 fn suppressions(text: &str) -> Result<Suppressions, InputError> {
     let mut suppressions = Suppressions::default();
@@ -24,7 +24,7 @@ fn suppressed_stacks() {
         by.map(|by| (by.rule.clone(), by.place.clone()))
     };
     let mut aligned = stack(&["f"], 1, 1);
-    aligned.allocator = made::allocator("memalign");
+    aligned.allocator = samples::allocator("memalign");
     for (stack, expected) in [
         (stack(&["f", "main"], 1, 1), None),
         (stack(&["f", "outer", "main"], 1, 1), Some(("leak:^outer$", 3))),
@@ -167,7 +167,7 @@ fn proposals() {
             1,
         ),
         stack(&["xmalloc", "part.part.0", "main"], 4, 1),
-        made::with_frames(stack(&[], 3, 1), vec![frame("", None, "/opt/libx.so", None)]),
+        samples::with_frames(stack(&[], 3, 1), vec![frame("", None, "/opt/libx.so", None)]),
         stack(&[], 2, 1),
     ];
     let mut report = report(stacks);

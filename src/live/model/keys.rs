@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use super::{Action, Key, Model, Move, Overlay};
 use crate::live::layout::{Focus, Panes};
 use crate::live::sample::Order;
-use crate::model::Unit;
+use leak_report::model::Unit;
 
 /// Characters of a filter.
 const LONGEST_FILTER: usize = 100;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::Model;
 use crate::live::sample::{Net, Order, Sample, Site};
-use crate::model::{FrameRef, ModuleRef};
+use leak_report::model::{FrameRef, ModuleRef};
 
 impl Model {
     /// Lists the sites anew. What is selected stays so; if it is not there any more, what is in its place is.

@@ -3,8 +3,8 @@
 use super::*;
 use crate::live::messages::Message;
 use crate::live::tests::{holding, report, sample, target};
-use crate::model::TimeOfDay;
-use crate::report::made;
+use leak_report::model::TimeOfDay;
+use leak_report::samples;
 
 fn model(sample: Sample) -> Model {
     let mut model = Model::new(Order::Outstanding);
@@ -216,9 +216,9 @@ fn pause() {
 #[test]
 fn scrolling() {
     let deep = holding("deep", 100);
-    let mut frames = made::frames(&deep);
+    let mut frames = samples::frames(&deep);
     frames.extend(std::iter::repeat_n(frames[0], 40));
-    let deep = made::with_frames(deep, frames);
+    let deep = samples::with_frames(deep, frames);
     let mut model = model(Sample::of(&report(vec![
         deep,
         holding("flat and rather long", 10),
@@ -277,7 +277,7 @@ fn growth_since_the_mark() {
 #[test]
 fn ended_processes_come_last() {
     let mut report = report(vec![holding("held", 1000), holding("holds", 10)]);
-    report.stacks[0].ended = Some(crate::model::InstanceEnd::Exited);
+    report.stacks[0].ended = Some(leak_report::model::InstanceEnd::Exited);
     report.targets.push(target(5, "other"));
     let model = model(Sample::of(&report));
     assert_eq!(names(&model), ["holds", "held"]);

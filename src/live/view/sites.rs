@@ -10,8 +10,8 @@ use crate::live::layout::Panes;
 use crate::live::model::{Model, Said};
 use crate::live::sample::{Order, Site};
 use crate::live::text::{block_rate, fit, printable, short_count, width};
-use crate::model::Unit;
-use crate::report::{growth_rate, short_size};
+use leak_report::model::Unit;
+use leak_report::render::{growth_rate, short_size};
 
 /// From these widths on there is room for the trend, and for everything.
 const MEDIUM: u16 = 70;

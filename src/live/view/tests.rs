@@ -10,9 +10,9 @@ use crate::live::messages::Message;
 use crate::live::model::Key;
 use crate::live::sample::{Order, Sample};
 use crate::live::tests::{holding, report, target};
-use crate::model::Sampling;
-use crate::model::{Report, TimeOfDay};
-use crate::report::made::{self, frame, inlined};
+use leak_report::model::Sampling;
+use leak_report::model::{Report, TimeOfDay};
+use leak_report::samples::{self, frame, inlined};
 
 const PLAIN: Theme = Theme { colours: false };
 
@@ -48,15 +48,15 @@ fn leaking(scale: u64) -> Report {
         frame("libc.so.6", "__libc_start_main"),
         frame("leaker", "_start"),
     ];
-    let large = made::with_frames(large, frames);
+    let large = samples::with_frames(large, frames);
     let mut cut = holding("plugin_call", 4000);
     cut.end = End::NoCfi;
-    let mut frames = made::frames(&cut);
-    frames[1] = made::changed(frames[1], |frame| {
+    let mut frames = samples::frames(&cut);
+    frames[1] = samples::changed(frames[1], |frame| {
         frame.found_by = FoundBy::Fp;
         cut.end_at = Some(frame.at);
     });
-    let cut = made::with_frames(cut, frames);
+    let cut = samples::with_frames(cut, frames);
     let mut report = report(vec![large, cut, holding("startup", 20)]);
     (report.events.allocations, report.events.frees) = (12_345 * scale, 1_000 * scale);
     report

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::super::chunk::Kind;
 use super::*;
-use crate::model::dictionary::{Definitions, Invalid, Limits, Sizes};
-use crate::model::{Dictionary, Frame, Location, Symbolized, Text, TextKind};
+use leak_report::model::dictionary::{Definitions, Invalid, Limits, Sizes};
+use leak_report::model::{Dictionary, Frame, Location, Symbolized, Text, TextKind};
 
 /// Does with a file all that can be done with one.
 fn exercise(path: &Path) {

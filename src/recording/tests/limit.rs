@@ -76,7 +76,7 @@ fn not_even_one_has_room() {
 /// A trace goes on when its recording cannot, and is told so at the end.
 #[test]
 fn a_trace_outlives_its_recording() {
-    use crate::report::Consumer;
+    use leak_report::render::Consumer;
     let (place, mut recorder) = bounded(Settings::LEAST_LIMIT, 1, |_| 10);
     let large = std::sync::Arc::new(grown(4000));
     recorder.take(&large).unwrap();

@@ -6,14 +6,14 @@ use std::time::{Duration, UNIX_EPOCH};
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
-use crate::model::leak::{Change, Order, Suspicion};
-use crate::model::{
+use leak_report::model::leak::{Change, Order, Suspicion};
+use leak_report::model::{
     AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, InlinedFrame,
     InstanceEnd, KernelFacts, KindTotals, ListedBlock, Location, Losses, Measure, ModuleId, Overhead, Parts,
     Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report, Sampling, Spent, Spread, StackRecent,
     Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unit, Weight,
 };
-use crate::report::made;
+use leak_report::samples;
 
 /// Every gap.
 const GAPS: [Gap; 8] = [
@@ -56,7 +56,7 @@ fn estimate(seed: u64) -> Estimate {
 
 /// With a value other than the usual one in every field of it.
 pub(super) fn rich() -> Report {
-    let mut report = crate::report::sample();
+    let mut report = samples::full();
     report.time = TimeOfDay {
         hour: 23,
         minute: 59,
@@ -166,7 +166,7 @@ fn stacks(report: &mut Report) {
     second.instance = 2;
     second.ended = Some(InstanceEnd::Exited);
     second.kind = Some(RegionKind::Shared);
-    second.allocator = made::allocator("very_own_alloc");
+    second.allocator = samples::allocator("very_own_alloc");
     let code = Location {
         pc: Avma::new(u64::MAX),
         place: Some(Place {
@@ -174,14 +174,14 @@ fn stacks(report: &mut Report) {
             svma: Svma::new(u64::MAX - 1),
         }),
     };
-    made::change_frames(report, 1, |frames| {
+    samples::change_frames(report, 1, |frames| {
         frames.extend(GAPS.map(|gap| frame(code, None, Some(gap))));
         frames.push(frame(code, Some("no_offset"), None));
     });
 }
 
 fn module(path: &str) -> ModuleId {
-    made::module_of(&made::plain_module(path, None))
+    samples::module_of(&samples::plain_module(path, None))
 }
 
 fn frame(at: Location<ModuleId>, name: Option<&str>, gap: Option<Gap>) -> FrameId {
@@ -199,11 +199,11 @@ fn frame(at: Location<ModuleId>, name: Option<&str>, gap: Option<Gap>) -> FrameI
         }],
         gap,
     };
-    made::frame_of(Frame {
+    samples::frame_of(Frame {
         at,
         exact: true,
         found_by: FoundBy::Kernel,
-        names: made::names_of(&names),
+        names: samples::names_of(&names),
     })
 }
 
@@ -245,7 +245,7 @@ fn overhead() -> Overhead {
 
 /// One of the kernel's own allocations.
 pub(super) fn of_the_kernel() -> Report {
-    let mut report = crate::report::sample();
+    let mut report = samples::full();
     let total = |allocator: &str, holds_others| KindTotals {
         allocator: allocator.to_owned().into(),
         outstanding: estimate(1).amount,
@@ -258,20 +258,20 @@ pub(super) fn of_the_kernel() -> Report {
     });
     report.sampling = Sampling::Calls(100);
     report.stacks[0].end = End::KernelUnwinder;
-    report.stacks[0].allocator = made::allocator("slab_pages");
+    report.stacks[0].allocator = samples::allocator("slab_pages");
     let place = Place {
         module: module("[kernel]"),
         svma: Svma::new(16),
     };
-    made::change_frames(&mut report, 0, |frames| {
-        frames[0] = made::changed(frames[0], |frame| frame.at.place = Some(place));
+    samples::change_frames(&mut report, 0, |frames| {
+        frames[0] = samples::changed(frames[0], |frame| frame.at.place = Some(place));
     });
     report
 }
 
 /// One in which nothing is.
 pub(super) fn empty() -> Report {
-    let mut report = crate::report::sample();
+    let mut report = samples::full();
     report.targets.clear();
     report.stacks.clear();
     report.ends.clear();
@@ -282,7 +282,7 @@ pub(super) fn empty() -> Report {
 
 /// One with so many stacks, the first of which hold more than in a smaller one.
 pub(super) fn grown(stacks: u64) -> Report {
-    let mut report = crate::report::sample();
+    let mut report = samples::full();
     let pattern = report.stacks[0].clone();
     report.elapsed = Duration::from_secs(stacks);
     report.stacks = (0..stacks)
@@ -293,7 +293,7 @@ pub(super) fn grown(stacks: u64) -> Report {
                 blocks: stacks - number,
             }
             .into();
-            let mut frames = made::frames(&stack);
+            let mut frames = samples::frames(&stack);
             let names = Symbolized {
                 symbol: Some(Symbol {
                     name: format!("grows_{}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into(),
@@ -301,15 +301,15 @@ pub(super) fn grown(stacks: u64) -> Report {
                 }),
                 ..Symbolized::default()
             };
-            let renamed = made::renamed(frames[1], &names);
-            frames[1] = made::changed(renamed, |frame| {
+            let renamed = samples::renamed(frames[1], &names);
+            frames[1] = samples::changed(renamed, |frame| {
                 if let Some(place) = &mut frame.at.place {
                     place.svma = Svma::new(0x1000 + number);
                 }
             });
-            made::with_frames(stack, frames)
+            samples::with_frames(stack, frames)
         })
         .collect();
-    made::renew(&mut report);
+    samples::renew(&mut report);
     report
 }

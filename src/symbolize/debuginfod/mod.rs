@@ -20,9 +20,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::debug_file::BuildId;
-use crate::units::size;
 use cache::{Cache, Cached};
 use client::{Answer, Client};
+use leak_report::units::size;
 pub use settings::DebuginfodSettings;
 
 /// How often who waits looks whether it is still to.

@@ -1,6 +1,6 @@
 //! Files that are damaged, or made to do harm, give fewer names, within bounds of time and memory.
 
-use memleak::model::Gap;
+use leak_report::model::Gap;
 
 use super::*;
 

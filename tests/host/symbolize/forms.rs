@@ -1,6 +1,6 @@
 //! The same debug information in every form that it comes in gives the same names.
 
-use memleak::model::Gap;
+use leak_report::model::Gap;
 
 use super::*;
 

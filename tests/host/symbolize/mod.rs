@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
-use memleak::model::Symbolized;
+use leak_report::model::Symbolized;
 use memleak::symbolize::{CodeObject, Symbolizer};
 use object::{Object, ObjectSection};
 use unwind_tables::addr::Svma;

@@ -1,6 +1,6 @@
 //! Names, inlined functions and lines of ordinary files are those of their sources.
 
-use memleak::model::Gap;
+use leak_report::model::Gap;
 
 use super::*;
 

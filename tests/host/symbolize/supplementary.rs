@@ -1,6 +1,6 @@
 //! Debug files that share a supplementary file, as `dwz` makes them, give all their names.
 
-use memleak::model::Gap;
+use leak_report::model::Gap;
 
 use super::*;
 

@@ -1,0 +1,217 @@
+//! The difference of two reports as one JSON object on one line. The types here are the schema; fields are only ever
+//! added.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::difference::{Comparison, Difference, Held, Side, State};
+use crate::model::unix_nanoseconds;
+use crate::model::{Amount, Estimate, RegionKind, StandardError};
+use crate::render::{FrameJson, LostJson, SCHEMA_VERSION, frames_json, write_json};
+
+/// Writes `comparison`, all sites.
+///
+/// # Errors
+///
+/// `out` cannot be written.
+pub fn render(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
+    write_json(&DifferenceJson::of(comparison), out)?;
+    writeln!(out)
+}
+
+#[derive(Serialize)]
+struct DifferenceJson<'a> {
+    schema_version: u32,
+    memleak: &'static str,
+    before: SideJson<'a>,
+    after: SideJson<'a>,
+    /// Of all sites.
+    growth: GrowthJson,
+    /// How many sites are in each state.
+    states: BTreeMap<&'static str, usize>,
+    /// Why the two may not be comparable.
+    notes: &'a [String],
+    sites: Vec<SiteJson<'a>>,
+}
+
+/// A report that is compared.
+#[derive(Serialize)]
+pub(super) struct SideJson<'a> {
+    name: &'a str,
+    /// When totals were read, since 1970.
+    unix_ns: u64,
+    time: String,
+    duration_ns: u64,
+    targets: Vec<TargetJson<'a>>,
+    held: HeldJson,
+    /// Stacks, and allocations by them, that are complete, and all of them.
+    complete: CompleteJson,
+    lost: LostJson<'a>,
+}
+
+#[derive(Serialize)]
+struct TargetJson<'a> {
+    pid: u32,
+    comm: &'a str,
+    exe: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct CompleteJson {
+    stacks: u64,
+    all_stacks: u64,
+    allocations: u64,
+    all_allocations: u64,
+}
+
+#[derive(Serialize)]
+struct SiteJson<'a> {
+    state: &'static str,
+    allocator: &'a str,
+    kind: Option<&'static str>,
+    growth: GrowthJson,
+    before: HeldJson,
+    after: HeldJson,
+    end: &'static str,
+    frames: Vec<FrameJson<'a>>,
+}
+
+/// What a site holds more than before, without what is young.
+#[derive(Serialize)]
+struct GrowthJson {
+    bytes: i128,
+    blocks: i128,
+    /// Only where amounts are estimates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    standard_error_at_most: Option<ErrorJson>,
+}
+
+#[derive(Serialize)]
+struct ErrorJson {
+    bytes: f64,
+    blocks: f64,
+}
+
+/// What a site has.
+#[derive(Serialize)]
+pub(super) struct HeldJson {
+    /// Outstanding, without what is young.
+    shown: AmountJson,
+    outstanding: AmountJson,
+    allocated: AmountJson,
+}
+
+#[derive(Serialize)]
+pub(super) struct AmountJson {
+    bytes: u64,
+    blocks: u64,
+}
+
+impl From<Amount> for AmountJson {
+    fn from(Amount { bytes, blocks }: Amount) -> Self {
+        Self { bytes, blocks }
+    }
+}
+
+impl From<Held> for HeldJson {
+    fn from(held: Held) -> Self {
+        let Held {
+            shown,
+            outstanding,
+            allocated,
+        } = held;
+        let [shown, outstanding, allocated] =
+            [shown, outstanding, allocated].map(|Estimate { amount, .. }| amount.into());
+        Self {
+            shown,
+            outstanding,
+            allocated,
+        }
+    }
+}
+
+impl<'a> DifferenceJson<'a> {
+    fn of(comparison: &'a Comparison<'a>) -> Self {
+        let (before, after) = comparison.total();
+        let is_estimate = comparison.is_estimate();
+        let states = State::ALL.into_iter();
+        Self {
+            schema_version: SCHEMA_VERSION,
+            memleak: env!("CARGO_PKG_VERSION"),
+            before: SideJson::of(&comparison.before, before),
+            after: SideJson::of(&comparison.after, after),
+            growth: GrowthJson::between(before, after, is_estimate),
+            states: states
+                .map(|state| (state.name(), comparison.count(state)))
+                .collect(),
+            notes: &comparison.notes,
+            sites: comparison
+                .sites
+                .iter()
+                .map(|site| SiteJson::of(site, is_estimate))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> SideJson<'a> {
+    pub(super) fn of(side: &'a Side<'_>, held: Held) -> Self {
+        let report = side.report;
+        let targets = report.targets.iter();
+        let [complete_stacks, stacks] = report.completeness.complete_stacks();
+        let [complete_allocations, allocations] = report.completeness.complete_allocations();
+        let losses = &report.losses;
+        Self {
+            name: &side.name,
+            unix_ns: unix_nanoseconds(report.read_at),
+            time: report.time.to_string(),
+            duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            targets: targets
+                .map(|target| TargetJson {
+                    pid: target.pid,
+                    comm: &target.comm,
+                    exe: target.exe.as_deref(),
+                })
+                .collect(),
+            held: held.into(),
+            complete: CompleteJson {
+                stacks: complete_stacks,
+                all_stacks: stacks,
+                allocations: complete_allocations,
+                all_allocations: allocations,
+            },
+            lost: LostJson(losses),
+        }
+    }
+}
+
+impl<'a> SiteJson<'a> {
+    fn of(site: &Difference<'a>, is_estimate: bool) -> Self {
+        let stack = site.stack;
+        Self {
+            state: site.state().name(),
+            allocator: stack.allocator(),
+            kind: stack.kind.map(RegionKind::name),
+            growth: GrowthJson::between(site.before, site.after, is_estimate),
+            before: site.before.into(),
+            after: site.after.into(),
+            end: stack.end.name(),
+            frames: frames_json(stack),
+        }
+    }
+}
+
+impl GrowthJson {
+    fn between(before: Held, after: Held, is_estimate: bool) -> Self {
+        let (was, is) = (before.shown, after.shown);
+        let net = |is: u64, was: u64| i128::from(is) - i128::from(was);
+        let StandardError { bytes, blocks } = (was.spread + is.spread).standard_error();
+        Self {
+            bytes: net(is.amount.bytes, was.amount.bytes),
+            blocks: net(is.amount.blocks, was.amount.blocks),
+            standard_error_at_most: is_estimate.then_some(ErrorJson { bytes, blocks }),
+        }
+    }
+}

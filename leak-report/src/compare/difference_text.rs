@@ -1,0 +1,123 @@
+//! The difference of two reports for people: sites that grew, the one that grew most first, then those that shrank.
+
+use std::io::{self, Write};
+
+use super::difference::{Comparison, Difference, Held, Side, State};
+use crate::model::Report;
+use crate::model::{Amount, Losses};
+use crate::render::{
+    FrameStyle, INDENT, Screen, counted, error, line, losses_in_short, percent, printable, size, via,
+};
+
+/// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
+///
+/// # Errors
+///
+/// `out` cannot be written.
+pub fn render(comparison: &Comparison<'_>, top: usize, out: &mut dyn Write) -> io::Result<()> {
+    let Comparison { before, after, .. } = comparison;
+    writeln!(out, "Difference from {} to {}:", side(before), side(after))?;
+    // Ranked by growth: what shrank most is last.
+    let (ranked, reversed) = (comparison.sites.iter(), comparison.sites.iter().rev());
+    let grown = ranked.filter(|site| matches!(site.state(), State::New | State::Grown));
+    let shrunk = reversed.filter(|site| matches!(site.state(), State::Shrunk | State::Gone));
+    for site in grown.take(top).chain(shrunk.take(top)) {
+        render_site(site, comparison, out)?;
+    }
+    render_closing(comparison, out)
+}
+
+fn side(side: &Side<'_>) -> String {
+    let Report { time, elapsed, .. } = side.report;
+    format!(
+        "{} ({time}, after {:.1} s)",
+        printable(&side.name),
+        elapsed.as_secs_f64()
+    )
+}
+
+fn render_site(site: &Difference<'_>, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (before, after) = (site.before.shown.amount, site.after.shown.amount);
+    let style = FrameStyle::new(comparison.after.report, Screen::default());
+    writeln!(
+        out,
+        "\n{:+} B in {:+} blocks ({}): {}",
+        site.bytes(),
+        site.blocks(),
+        site.state().name(),
+        style.title(site.stack)
+    )?;
+    writeln!(
+        out,
+        "   {} before, {} after, via {}",
+        amount(before),
+        amount(after),
+        via(site.stack)
+    )?;
+    if comparison.is_estimate() {
+        writeln!(
+            out,
+            "   {}",
+            error(site.before.shown.spread + site.after.shown.spread)
+        )?;
+    }
+    style.write_frames(site.stack, INDENT, out)
+}
+
+fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (before, after) = comparison.total();
+    let (was, is) = (before.shown.amount, after.shown.amount);
+    writeln!(out)?;
+    let net = |is: u64, was: u64| i128::from(is) - i128::from(was);
+    let total = format!(
+        "{} before, {} after: {:+} B, {:+} blocks",
+        amount(was),
+        amount(is),
+        net(is.bytes, was.bytes),
+        net(is.blocks, was.blocks)
+    );
+    line(out, "Total", total)?;
+    if comparison.is_estimate() {
+        line(out, "", error(before.shown.spread + after.shown.spread))?;
+    }
+    let young = |held: &Held| held.outstanding.less(held.shown).amount;
+    if [&before, &after].into_iter().any(|held| young(held).blocks > 0) {
+        let (was, is) = (amount(young(&before)), amount(young(&after)));
+        line(out, "Young", format!("besides, {was} before, {is} after"))?;
+    }
+    let states = State::ALL.map(|state| format!("{} {}", comparison.count(state), state.name()));
+    line(out, "Sites", states.join(", "))?;
+    let complete = |side: &Side<'_>| complete(side.report);
+    let (was, is) = (complete(&comparison.before), complete(&comparison.after));
+    line(out, "Stacks", format!("{was} before, {is} after"))?;
+    let (was, is) = (
+        lost(&comparison.before.report.losses),
+        lost(&comparison.after.report.losses),
+    );
+    line(out, "Lost", format!("{was} before, {is} after"))?;
+    for note in &comparison.notes {
+        line(out, "Note", note)?;
+    }
+    Ok(())
+}
+
+fn amount(amount: Amount) -> String {
+    format!("{} in {}", size(amount.bytes), counted(amount.blocks, "block"))
+}
+
+/// How far the stacks of a report can be trusted.
+pub(super) fn complete(report: &Report) -> String {
+    let [complete, all] = report.completeness.complete_stacks();
+    let [complete_walks, walks] = report.completeness.complete_allocations();
+    let share = percent(complete_walks, walks);
+    format!("{complete} of {all} complete ({share} of allocations)")
+}
+
+/// What is missing in a report.
+pub(super) fn lost(losses: &Losses) -> String {
+    let lost = losses_in_short(losses, size);
+    match lost.is_empty() {
+        true => "nothing".to_owned(),
+        false => lost.join(", "),
+    }
+}

@@ -1,0 +1,111 @@
+//! Of what reports are and how they were made: what must be the same for them to be compared.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use unwind_tables::walk::Unwind;
+
+use crate::model::{Amount, Sampling};
+use crate::model::{Report, TargetFacts};
+use crate::render::printable;
+
+/// Programs that are named.
+const MOST: usize = 3;
+
+/// Of what a report is, and how it was made.
+#[derive(Clone, Debug)]
+pub(super) struct Manner {
+    subject: BTreeSet<String>,
+    sampling: Sampling,
+    /// Mappings, or blocks; `None` if there is neither.
+    is_of_mappings: Option<bool>,
+    unwind: Unwind,
+    older: Option<Duration>,
+    is_filtered: bool,
+}
+
+impl Manner {
+    pub(super) fn of(report: &Report) -> Self {
+        Self {
+            subject: subject(report),
+            sampling: report.sampling,
+            is_of_mappings: report.stacks.first().map(|stack| stack.kind.is_some()),
+            unwind: report.unwind,
+            older: report.compared.older,
+            is_filtered: report.events.filtered != Amount::default(),
+        }
+    }
+
+    /// Why this and a later one may not be comparable.
+    pub(super) fn notes(&self, later: &Self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.subject != later.subject {
+            let (was, is) = (listed(&self.subject), listed(&later.subject));
+            notes.push(format!("they are of different programs: {was} and {is}"));
+        }
+        if !is_same_sampling(self.sampling, later.sampling) {
+            let (was, is) = (sampling(self.sampling), sampling(later.sampling));
+            notes.push(format!("other allocations were recorded: {was}, and {is}"));
+        }
+        let reasons = [
+            (
+                self.is_of_mappings
+                    .is_some_and(|is| later.is_of_mappings == Some(!is)),
+                "one is of mappings (--mmap), the other is not",
+            ),
+            (
+                self.unwind != later.unwind,
+                "stacks were walked differently (--unwind): few will be the same",
+            ),
+            (
+                self.older != later.older,
+                "blocks count as young up to different ages (-o)",
+            ),
+            (
+                self.is_filtered != later.is_filtered,
+                "sizes were left out (-z, -Z) in one of them only",
+            ),
+        ];
+        let reasons = reasons.into_iter().filter(|(applies, _)| *applies);
+        notes.extend(reasons.map(|(_, reason)| reason.to_owned()));
+        notes
+    }
+}
+
+/// Executables; the kernel; names, where executables are not known.
+fn subject(report: &Report) -> BTreeSet<String> {
+    if report.kernel.is_some() {
+        return BTreeSet::from(["the kernel".to_owned()]);
+    }
+    let name = |target: &TargetFacts| match &target.exe {
+        Some(exe) => exe.rsplit('/').next().unwrap_or(exe).to_owned(),
+        None => target.comm.clone(),
+    };
+    report.targets.iter().map(name).collect()
+}
+
+fn listed(names: &BTreeSet<String>) -> String {
+    let mut some: Vec<_> = names.iter().take(MOST).map(|name| printable(name)).collect();
+    match names.len().saturating_sub(MOST) {
+        0 => {}
+        more => some.push(format!("{more} more")),
+    }
+    match some.is_empty() {
+        true => "none".to_owned(),
+        false => some.join(", "),
+    }
+}
+
+/// With a governor, the distance is what it comes to.
+fn is_same_sampling(before: Sampling, after: Sampling) -> bool {
+    matches!((before, after), (Sampling::Governed(_), Sampling::Governed(_))) || before == after
+}
+
+fn sampling(sampling: Sampling) -> String {
+    match sampling {
+        Sampling::All => "all".to_owned(),
+        Sampling::Calls(calls) => format!("one of {calls}"),
+        Sampling::Bytes(bytes) => format!("one for each {bytes} B"),
+        Sampling::Governed(bytes) => format!("one for each {bytes} B at last (--max-overhead)"),
+    }
+}

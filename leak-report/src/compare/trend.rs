@@ -1,0 +1,208 @@
+//! How fast sites grow, by what they held at several points in time.
+//!
+//! The slope is the median of the slopes between each two points (Theil and Sen): a single step, as of a cache that is
+//! filled once, or a single peak does not make one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::difference::Held;
+use super::identity::{Builds, MatchedSite};
+use super::manner::Manner;
+use crate::model::dictionary::Import;
+use crate::model::leak::theil_sen::slope;
+use crate::model::site_name::SiteNames;
+use crate::model::{Amount, StackRef};
+use crate::model::{Report, Stack};
+use crate::render::{FrameStyle, Screen};
+
+/// A point in time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// What the user calls it.
+    pub name: String,
+    /// When.
+    pub read_at: SystemTime,
+    /// Since its trace began.
+    pub elapsed: Duration,
+    /// Minutes since the first one.
+    pub minutes: f64,
+    /// Of all sites that can be leaks.
+    pub held: Held,
+}
+
+/// What a site held at each point.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// One of its stacks, of the last point that has it.
+    stack: Stack,
+    /// Without what is young, by point.
+    pub amounts: Vec<Amount>,
+    /// Bytes that it grows by in a minute.
+    pub bytes_per_minute: f64,
+    /// Blocks.
+    pub blocks_per_minute: f64,
+}
+
+impl Course {
+    /// How often it had more than at the point before.
+    pub fn rises(&self) -> usize {
+        let pairs = self.amounts.windows(2);
+        pairs.filter(|pair| pair[0].bytes < pair[1].bytes).count()
+    }
+}
+
+/// Sites at several points.
+#[derive(Debug)]
+pub struct Trend {
+    builds: Builds,
+    /// In their order.
+    pub points: Vec<Point>,
+    /// Sites, those that grow fastest first. Empty until [`Trend::finish`].
+    pub sites: Vec<Course>,
+    /// Why points may not be comparable.
+    pub notes: Vec<String>,
+    /// Of the first point.
+    manner: Option<Manner>,
+    /// The last report without its stacks, and with everything that `sites` refer to.
+    legend: Option<Report>,
+    known: HashMap<MatchedSite, usize>,
+    names: SiteNames,
+}
+
+impl Trend {
+    /// The most points: the work for a site grows with their square.
+    pub const MOST_POINTS: usize = 64;
+
+    /// Without points yet; of the modules of all reports, these builds are common.
+    pub fn new(builds: Builds) -> Self {
+        Self {
+            builds,
+            points: Vec::new(),
+            sites: Vec::new(),
+            notes: Vec::new(),
+            manner: None,
+            legend: None,
+            known: HashMap::new(),
+            names: SiteNames::default(),
+        }
+    }
+
+    /// Adds a point, which is later than those before.
+    pub fn add(&mut self, name: String, report: Report) {
+        self.note_manner(&report);
+        let mut dictionary = self
+            .legend
+            .take()
+            .map_or_else(Arc::default, |legend| legend.dictionary);
+        let mut import = Import::merge(&report.dictionary, &mut dictionary);
+        let number = self.points.len();
+        let since = self
+            .points
+            .first()
+            .map_or(Duration::ZERO, |first| match self.builds.same_trace() {
+                // Clocks of days are set; this one is not.
+                true => report.elapsed.saturating_sub(first.elapsed),
+                false => report.read_at.duration_since(first.read_at).unwrap_or_default(),
+            });
+        let mut all = Held::default();
+        let mut has_stack = vec![false; self.sites.len()];
+        for (stack, matched) in self.builds.sites(&report, &mut self.names) {
+            let held = Held::of(stack);
+            all.add(held);
+            let next = self.sites.len();
+            let at = *self.known.entry(matched).or_insert(next);
+            if at == next {
+                has_stack.push(false);
+                self.sites.push(Course {
+                    stack: stack.renumbered(&mut import),
+                    amounts: Vec::new(),
+                    bytes_per_minute: 0.0,
+                    blocks_per_minute: 0.0,
+                });
+            }
+            let (site, has_stack) = (&mut self.sites[at], &mut has_stack[at]);
+            site.amounts.resize(number + 1, Amount::default());
+            site.amounts[number] = site.amounts[number] + held.shown.amount;
+            // The first of a report is its largest.
+            if !std::mem::replace(has_stack, true) {
+                site.stack = stack.renumbered(&mut import);
+            }
+        }
+        self.points.push(Point {
+            name,
+            read_at: report.read_at,
+            elapsed: report.elapsed,
+            minutes: since.as_secs_f64() / 60.0,
+            held: all,
+        });
+        self.legend = Some(Report {
+            stacks: Vec::new(),
+            dictionary,
+            ..report
+        });
+    }
+
+    fn note_manner(&mut self, report: &Report) {
+        let manner = Manner::of(report);
+        if let Some(first) = &self.manner
+            && !self.builds.same_trace()
+        {
+            for note in first.notes(&manner) {
+                if !self.notes.contains(&note) {
+                    self.notes.push(note);
+                }
+            }
+        }
+        self.manner.get_or_insert(manner);
+    }
+
+    /// A site's stack, by the last report's settings.
+    pub(super) fn stack<'a>(&'a self, site: &'a Course) -> Option<StackRef<'a>> {
+        Some(self.legend.as_ref()?.stack(&site.stack))
+    }
+
+    /// How frames are written.
+    pub(super) fn style(&self) -> Option<FrameStyle> {
+        let legend = self.legend.as_ref()?;
+        Some(FrameStyle::new(legend, Screen::default()))
+    }
+
+    /// Reckons slopes, now that all points are there.
+    pub fn finish(&mut self) {
+        let minutes: Vec<_> = self.points.iter().map(|point| point.minutes).collect();
+        for site in &mut self.sites {
+            site.amounts.resize(minutes.len(), Amount::default());
+            let points = |amount: fn(&Amount) -> u64| {
+                let amounts = site.amounts.iter().map(amount).map(real);
+                slope(&minutes.iter().copied().zip(amounts).collect::<Vec<_>>())
+            };
+            let (bytes, blocks) = (points(|amount| amount.bytes), points(|amount| amount.blocks));
+            (site.bytes_per_minute, site.blocks_per_minute) = (bytes, blocks);
+        }
+        self.sites.sort_by(|a, b| {
+            let by_slope = b.bytes_per_minute.total_cmp(&a.bytes_per_minute);
+            by_slope.then_with(|| last(b).cmp(&last(a)))
+        });
+    }
+
+    /// The slope of all sites together, in bytes and blocks per minute.
+    pub fn total(&self) -> (f64, f64) {
+        let of = |amount: fn(&Amount) -> u64| {
+            let points = self.points.iter();
+            let points = points.map(|point| (point.minutes, real(amount(&point.held.shown.amount))));
+            slope(&points.collect::<Vec<_>>())
+        };
+        (of(|amount| amount.bytes), of(|amount| amount.blocks))
+    }
+}
+
+fn last(course: &Course) -> u64 {
+    course.amounts.last().map_or(0, |amount| amount.bytes)
+}
+
+/// Exact to 15 digits.
+fn real(number: u64) -> f64 {
+    number as f64
+}

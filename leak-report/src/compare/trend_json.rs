@@ -1,0 +1,104 @@
+//! A trend as one JSON object on one line. The types here are the schema; fields are only ever added.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::difference_json::{AmountJson, HeldJson};
+use super::trend::{Course, Point, Trend};
+use crate::model::unix_nanoseconds;
+use crate::model::{RegionKind, StackRef};
+use crate::render::{FrameJson, SCHEMA_VERSION, frames_json, write_json};
+
+/// Writes `trend`, all sites.
+///
+/// # Errors
+///
+/// `out` cannot be written.
+pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+    let (bytes_per_minute, blocks_per_minute) = trend.total();
+    let sites = trend.sites.iter();
+    let json = TrendJson {
+        schema_version: SCHEMA_VERSION,
+        memleak: env!("CARGO_PKG_VERSION"),
+        points: trend.points.iter().map(PointJson::from).collect(),
+        slope: SlopeJson {
+            bytes_per_minute,
+            blocks_per_minute,
+        },
+        notes: &trend.notes,
+        sites: sites
+            .filter_map(|site| Some(CourseJson::of(site, trend.stack(site)?)))
+            .collect(),
+    };
+    write_json(&json, out)?;
+    writeln!(out)
+}
+
+#[derive(Serialize)]
+struct TrendJson<'a> {
+    schema_version: u32,
+    memleak: &'static str,
+    points: Vec<PointJson<'a>>,
+    /// Of all sites together.
+    slope: SlopeJson,
+    /// Why points may not be comparable.
+    notes: &'a [String],
+    sites: Vec<CourseJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct PointJson<'a> {
+    name: &'a str,
+    /// Since 1970.
+    unix_ns: u64,
+    minutes: f64,
+    held: HeldJson,
+}
+
+#[derive(Serialize)]
+struct SlopeJson {
+    bytes_per_minute: f64,
+    blocks_per_minute: f64,
+}
+
+#[derive(Serialize)]
+struct CourseJson<'a> {
+    allocator: &'a str,
+    kind: Option<&'static str>,
+    slope: SlopeJson,
+    /// Points at which there was more than at the one before.
+    rises: usize,
+    /// What was shown at each point.
+    shown: Vec<AmountJson>,
+    end: &'static str,
+    frames: Vec<FrameJson<'a>>,
+}
+
+impl<'a> From<&'a Point> for PointJson<'a> {
+    fn from(point: &'a Point) -> Self {
+        Self {
+            name: &point.name,
+            unix_ns: unix_nanoseconds(point.read_at),
+            minutes: point.minutes,
+            held: point.held.into(),
+        }
+    }
+}
+
+impl<'a> CourseJson<'a> {
+    fn of(course: &Course, stack: StackRef<'a>) -> Self {
+        Self {
+            allocator: stack.allocator(),
+            kind: stack.kind.map(RegionKind::name),
+            slope: SlopeJson {
+                bytes_per_minute: course.bytes_per_minute,
+                blocks_per_minute: course.blocks_per_minute,
+            },
+            rises: course.rises(),
+            shown: course.amounts.iter().map(|&amount| amount.into()).collect(),
+            end: stack.end.name(),
+            frames: frames_json(stack),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What a trace found out, as plain values. Pure: no clock, no I/O, nothing of the kernel's or of libbpf's.
+
+mod ages;
+mod amount;
+mod blocks;
+mod calls;
+mod counts;
+pub mod dictionary;
+mod instance;
+mod kernel;
+pub mod leak;
+mod location;
+mod memory;
+mod names;
+mod overhead;
+pub mod owner;
+pub mod printable;
+mod quantity;
+mod region;
+mod report;
+mod sampling;
+pub mod site_name;
+mod snapshot;
+mod symbol;
+mod vitals;
+mod weight;
+
+use std::borrow::Cow;
+
+pub use ages::{AGE_BOUNDS, Ages, StackBlocks};
+pub use amount::{Amount, Estimate, Spread, StandardError};
+pub use blocks::{BlockList, ListLimits, ListedBlock};
+pub use calls::{CallKind, CallTrace, RegionCall};
+pub use counts::{CALLS, Count, Events, LOSSES, Losses};
+pub use dictionary::{
+    Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,
+};
+pub use instance::InstanceEnd;
+pub use kernel::{KernelFacts, KindTotals};
+pub use leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
+pub use location::{CodeSegment, Location, Module, Place, TableFacts};
+pub use memory::Parts;
+pub use names::{NameStyle, abbreviated};
+pub use overhead::ratio;
+pub use overhead::{Governed, Overhead, ProbeProgram, ProgramTime, Spent, Traps};
+pub use quantity::{Measure, Quantity, Unit};
+pub use region::RegionKind;
+pub use report::unix_nanoseconds;
+pub use report::{
+    Compared, Report, SiteId, SiteKey, Stack, StackRecent, StackRef, Suppression, TargetFacts, TimeOfDay,
+};
+pub use sampling::Sampling;
+pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
+pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
+pub use vitals::{OwnMemory, Vitals};
+pub use weight::{Weight, WeightedAmount};
+
+/// A symbol's name, without a version.
+pub type Name = Cow<'static, str>;

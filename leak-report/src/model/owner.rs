@@ -1,0 +1,289 @@
+//! The responsible frame of a stack: the innermost that is not an allocator's, the language runtime's or the standard
+//! library's. It is the title of a site in every format.
+//!
+//! Almost every stack of C++ begins with `operator new`, many go on in containers, and programs in C have a `malloc` of their
+//! own that checks for failure. None of that says whose memory it is.
+
+use std::borrow::Cow;
+
+use super::{FrameRef, InlinedFrame, Place, StackRef};
+
+/// What file names of libraries begin with that allocate for others.
+const LIBRARIES: [&str; 15] = [
+    "libstdc++.so",
+    "libc++.so",
+    "libc++abi.so",
+    "libgcc_s.so",
+    "libc.so",
+    "libc-",
+    "libc.musl-",
+    "libpthread",
+    "ld-linux",
+    "ld-musl",
+    "libtcmalloc",
+    "libjemalloc",
+    "libmimalloc",
+    "libgc.so",
+    "libasan",
+];
+
+/// What paths of functions begin with that allocate for others, inlined or instantiated wherever they are used, or bound to
+/// a program of its own.
+const NAMESPACES: [&str; 13] = [
+    // Mangled, where demangling fails.
+    "_ZSt",
+    "_ZNSt",
+    "_ZNKSt",
+    "std::",
+    "__gnu_cxx::",
+    "alloc::",
+    "core::",
+    "hashbrown::",
+    "operator new",
+    "__rust",
+    "__rdl_alloc",
+    "asprintf",
+    "vasprintf",
+];
+
+/// Endings of the names of C functions that return a block to their caller: `xmalloc`, `g_realloc_n`, `sqlite3DbStrDup`.
+const ALLOCATOR_ENDINGS: [&str; 13] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "zalloc",
+    "valloc",
+    "palloc",
+    "memalign",
+    "strdup",
+    "strndup",
+    "memdup",
+    "reallocarray",
+    "g_slice_alloc",
+    "ngx_alloc",
+];
+
+/// Suffixes that can follow such an ending.
+const ENDING_SUFFIXES: [&str; 12] = [
+    "_internal",
+    "_usable",
+    "_array",
+    "_impl",
+    "_raw",
+    "_ex",
+    "raw",
+    "zero",
+    "_n",
+    "n",
+    "0",
+    "64",
+];
+
+/// Who wanted the memory, as far as a stack says.
+#[derive(Debug)]
+pub struct Owner<'a> {
+    /// The function, or its place where that has no name; not printable yet.
+    pub function: Cow<'a, str>,
+    /// The frame that it is in.
+    pub frame: FrameRef<'a>,
+    /// The number of the frame, and that of the function among those inlined there; their number for the frame's own.
+    pub at: (usize, usize),
+}
+
+/// The responsible frame; the innermost of all where each belongs to an allocator, a runtime or a standard library. `None`
+/// without a frame.
+pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
+    let own = |(number, frame)| {
+        let (function, inlined) = own_function(frame)?;
+        Some(Owner {
+            function,
+            frame,
+            at: (number, inlined),
+        })
+    };
+    let innermost = || {
+        let frame = stack.frames().next()?;
+        Some(Owner {
+            function: function(frame),
+            frame,
+            at: (0, frame.inlined().len()),
+        })
+    };
+    stack.frames().enumerate().find_map(own).or_else(innermost)
+}
+
+/// The functions of a stack from the responsible one outwards, inlined ones too; not printable yet.
+pub fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>> {
+    let (first, inlined) = owner(stack).map_or((0, 0), |owner| owner.at);
+    let functions = stack.frames().skip(first).flat_map(|frame| {
+        let inlined = frame
+            .inlined()
+            .map(|inlined| Cow::from(inlined.symbol.unwrap_or("[unknown]")));
+        inlined.chain([function(frame)])
+    });
+    functions.skip(inlined)
+}
+
+/// True for a frame without a name in a runtime's or an allocator's library.
+pub fn is_nameless_runtime(frame: FrameRef<'_>) -> bool {
+    frame.symbol().is_none() && frame.inlined().len() == 0 && is_in_library(frame)
+}
+
+fn is_in_library(frame: FrameRef<'_>) -> bool {
+    frame.module().is_some_and(|module| {
+        let name = module.basename();
+        LIBRARIES.iter().any(|library| name.starts_with(library))
+    })
+}
+
+/// The function of a frame, or its place where that has no name.
+pub fn function(frame: FrameRef<'_>) -> Cow<'_, str> {
+    match (frame.function(), frame.place()) {
+        (Some(name), _) => name.into(),
+        (None, Some(Place { module, svma })) => format!("{}+{svma:#x}", module.basename()).into(),
+        (None, None) => format!("{:#x}", frame.pc()).into(),
+    }
+}
+
+/// Which functions of a frame belong to an allocator, a runtime or a standard library: the inlined ones, and the frame's own.
+pub fn plumbing(frame: FrameRef<'_>) -> Vec<bool> {
+    let is_library = is_in_library(frame);
+    let inlined = frame.inlined().map(is_inlined_plumbing);
+    let own = is_own_plumbing(frame);
+    inlined
+        .chain([own])
+        .map(|is_plumbing| is_plumbing || is_library)
+        .collect()
+}
+
+fn is_own_plumbing(frame: FrameRef<'_>) -> bool {
+    is_plumbing(&function(frame)) || is_standard_source(frame.file())
+}
+
+fn own_function(frame: FrameRef<'_>) -> Option<(Cow<'_, str>, usize)> {
+    if is_in_library(frame) {
+        return None;
+    }
+    let is_own = |(function, _): &(InlinedFrame<&str>, _)| {
+        function.symbol.is_some() && !is_inlined_plumbing(*function)
+    };
+    match frame.inlined().zip(0..).find(is_own) {
+        Some((function, number)) => Some((function.symbol?.into(), number)),
+        None if is_own_plumbing(frame) => None,
+        None => Some((function(frame), frame.inlined().len())),
+    }
+}
+
+/// True for an inlined function that passes an allocation on. Debug information can name such functions without their namespace,
+/// and then says in which file they are.
+pub fn is_inlined_plumbing(function: InlinedFrame<&str>) -> bool {
+    function.symbol.is_some_and(is_plumbing) || is_standard_source(function.file)
+}
+
+/// True for a source file of a standard library: of GNU or LLVM for C++, or of Rust.
+fn is_standard_source(file: Option<&str>) -> bool {
+    let is_standard = |file: &str| {
+        file.contains("/include/c++/") || file.starts_with("/rustc/") && file.contains("/library/")
+    };
+    file.is_some_and(is_standard)
+}
+
+/// Whether a function passes an allocation on, and says nothing of who wanted it.
+pub fn is_plumbing(name: &str) -> bool {
+    let begins = |path: &str| NAMESPACES.iter().any(|space| path.starts_with(space));
+    match name.strip_prefix('<') {
+        // Of Rust's `<alloc::vec::Vec<T> as Trait>::method`, the type says whose method it is.
+        Some(type_first) => begins(type_first),
+        None => begins(name) || begins(&path_of(name)) || is_allocator(name),
+    }
+}
+
+/// True for the name of a C function that returns a block to its caller.
+fn is_allocator(name: &str) -> bool {
+    let is_identifier = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.');
+    if name.len() > 64 || !name.chars().all(is_identifier) {
+        return false;
+    }
+    // Without what the compiler appended (`.part.0`).
+    let base = name.split('.').next().unwrap_or(name).to_ascii_lowercase();
+    let mut base = base.as_str();
+    loop {
+        if ALLOCATOR_ENDINGS.iter().any(|ending| base.ends_with(ending)) {
+            return true;
+        }
+        let shorter = ENDING_SUFFIXES
+            .iter()
+            .find_map(|suffix| base.strip_suffix(suffix));
+        match shorter {
+            Some(shorter) if !shorter.is_empty() => base = shorter,
+            _ => return false,
+        }
+    }
+}
+
+/// The path of a demangled function, without template arguments, parameters, and the type that stands before the names
+/// of template functions.
+fn path_of(name: &str) -> String {
+    let mut path = String::new();
+    let mut depth = 0_usize;
+    for character in name.chars() {
+        match character {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            _ if depth > 0 => {}
+            '(' => break,
+            ' ' => path.clear(),
+            other => path.push(other),
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Functions of the languages themselves are told from those that use their types.
+    #[test]
+    fn plumbing() {
+        for name in [
+            "operator new(unsigned long)",
+            "operator new[](unsigned long, std::nothrow_t const&)",
+            "std::vector<int, std::allocator<int> >::push_back(int const&)",
+            "void std::vector<A<B>, std::allocator<A<B> > >::_M_realloc_insert<A<B> >(__gnu_cxx::__normal_iterator<A<B>*>)",
+            "__gnu_cxx::new_allocator<int>::allocate(unsigned long, void const*)",
+            "alloc::raw_vec::finish_grow",
+            "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+            "hashbrown::raw::RawTable<T,A>::reserve_rehash",
+            "__rust_alloc",
+            "xmalloc",
+            "zmalloc_usable",
+            "ztrymalloc_usable_internal",
+            "g_malloc0_n",
+            "CRYPTO_zalloc",
+            "sqlite3DbStrDup",
+            "PyObject_Malloc",
+            "xstrdup.part.0",
+            "ngx_pcalloc",
+            "_ZSt11make_sharedI4NodeJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES4_E4typeEEDpOT0_",
+        ] {
+            assert!(is_plumbing(name), "{name}");
+        }
+        for name in [
+            "main",
+            "Cache::insert(std::string const&)",
+            "void app::store<std::string>(std::string)",
+            "std_like::grow()",
+            "<app::Cache as core::ops::Drop>::drop",
+            "app::main::{{closure}}",
+            "main::{lambda()#1}::operator()() const",
+            "allocate_everything",
+            "malloc_trim_loop",
+            "pool_alloc",
+            "strdup_all(char const*)",
+            "connection",
+        ] {
+            assert!(!is_plumbing(name), "{name}");
+        }
+    }
+}

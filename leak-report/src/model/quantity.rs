@@ -1,0 +1,92 @@
+//! The one number that a flame graph has for each stack.
+
+use super::{Amount, Change, Spread, StackRef};
+use serde::{Deserialize, Serialize};
+
+/// What of a stack is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// What it holds: allocated, not freed, and not young.
+    #[default]
+    Outstanding,
+    /// Everything that it allocated since the attach.
+    Allocated,
+    /// What came less what went since the mark, or without one since the last report: of stacks that grew by it, and
+    /// nothing of all others, since no width is below zero.
+    Growth,
+}
+
+/// What it is measured in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Bytes.
+    #[default]
+    Bytes,
+    /// Blocks.
+    Blocks,
+}
+
+impl Unit {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Blocks => "blocks",
+        }
+    }
+
+    /// What an amount has of it.
+    pub const fn of(self, amount: Amount) -> u64 {
+        match self {
+            Self::Bytes => amount.bytes,
+            Self::Blocks => amount.blocks,
+        }
+    }
+}
+
+/// A measure in a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantity {
+    /// What is measured.
+    pub measure: Measure,
+    /// What in.
+    pub unit: Unit,
+}
+
+impl Quantity {
+    /// How much of it a stack has.
+    pub fn of(self, stack: StackRef<'_>) -> u64 {
+        let Self { measure, unit } = self;
+        match (measure, unit) {
+            (Measure::Outstanding, _) => unit.of(stack.shown()),
+            (Measure::Allocated, _) => unit.of(stack.allocated.amount),
+            (Measure::Growth, Unit::Bytes) => positive(stack.growth().net_bytes()),
+            (Measure::Growth, Unit::Blocks) => positive(stack.growth().net_blocks()),
+        }
+    }
+
+    /// How far that can be off, when it is estimated.
+    pub fn spread_of(self, stack: StackRef<'_>) -> Spread {
+        match self.measure {
+            Measure::Outstanding => stack.shown_estimate().spread,
+            Measure::Allocated => stack.allocated.spread,
+            Measure::Growth => stack.growth().net_spread(),
+        }
+    }
+}
+
+fn positive(net: i64) -> u64 {
+    u64::try_from(net).unwrap_or(0)
+}
+
+impl StackRef<'_> {
+    /// Net growth of a stack since the mark, or without one since the last report.
+    fn growth(&self) -> &Change {
+        match self.report().compared.marked {
+            Some(_) => &self.recent.since_baseline,
+            None => &self.recent.since_last,
+        }
+    }
+}

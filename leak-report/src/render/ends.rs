@@ -1,0 +1,156 @@
+//! What each end of a stack means, and what can be done about it: one table.
+
+use std::borrow::Cow;
+
+use unwind_tables::walk::End;
+
+use crate::model::TargetFacts;
+
+/// An end in words.
+pub struct Explained {
+    /// What happened, as a clause.
+    pub meaning: &'static str,
+    /// What the user can do, as a sentence; empty where nothing can be done.
+    pub advice: &'static str,
+}
+
+/// A runtime that generates code.
+struct Runtime {
+    /// Names of its executable.
+    programs: &'static [&'static str],
+    /// The way to stacks that go through its code, as a sentence; `PID` is the process's.
+    advice: &'static str,
+}
+
+const RUNTIMES: &[Runtime] = &[
+    Runtime {
+        programs: &["java"],
+        advice: "Start java with -XX:+PreserveFramePointer; `jcmd PID Compiler.perfmap` (JDK 17 or newer) gives names.",
+    },
+    Runtime {
+        programs: &["node", "nodejs"],
+        advice: "Start node with --interpreted-frames-native-stack --perf-basic-prof, which gives names, too.",
+    },
+];
+
+/// The remedy for `end` in one of these processes, as a sentence; empty where there is none.
+pub fn advice<'a>(end: End, processes: impl IntoIterator<Item = &'a TargetFacts>) -> Cow<'static, str> {
+    let general = || explain(end).advice.into();
+    if end != End::AnonymousCode {
+        return general();
+    }
+    let mut processes = processes.into_iter();
+    processes
+        .find_map(|process| runtime_advice(process.exe.as_deref(), &process.comm, process.pid))
+        .map_or_else(general, Cow::Owned)
+}
+
+/// The way to stacks through the code that a process generates; `None` if its runtime is not known.
+pub fn runtime_advice(exe: Option<&str>, comm: &str, pid: u32) -> Option<String> {
+    let program = exe.and_then(|exe| exe.rsplit('/').next()).unwrap_or(comm);
+    let runtime = RUNTIMES
+        .iter()
+        .find(|runtime| runtime.programs.contains(&program))?;
+    Some(runtime.advice.replace("PID", &pid.to_string()))
+}
+
+/// What `end` means.
+pub fn explain(end: End) -> Explained {
+    let (meaning, advice) = match end {
+        End::Complete => ("the outermost frame was reached", ""),
+        End::NoMapping => (
+            "return address in no executable mapping",
+            "The code was loaded just before, and later stacks through it are complete; or the stack is corrupt.",
+        ),
+        End::AnonymousCode => (
+            "code generated at run time, frame pointer not plausible",
+            "Make the JIT compiler keep frame pointers, if it has an option for that.",
+        ),
+        End::NoCfi => (
+            "code without CFI, frame pointer not plausible",
+            "Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.",
+        ),
+        End::UnsupportedRule => (
+            "CFI that the unwind table cannot express",
+            "`memleak table` with the module's path lists its rules; please report it.",
+        ),
+        End::ReadFault => (
+            "stack memory could not be read",
+            "The stack may be corrupt, or a page of it swapped out.",
+        ),
+        End::NoProgress => (
+            "the caller's frame would not lie above this one",
+            "The stack may be corrupt.",
+        ),
+        End::DepthLimit => (
+            "more frames than a walk may have",
+            "Usually deep recursion; the innermost frames are right.",
+        ),
+        End::TableNotLoaded => (
+            "the module's unwind table was not loaded yet",
+            "Usual just after the attach and after dlopen; if it stays, the table budget is too small.",
+        ),
+        End::UretprobeTrampoline => (
+            "the return address was replaced by another tool's return probe",
+            "End the other tool that traces this process.",
+        ),
+        End::FpChainEnd => (
+            "the frame pointer does not lead to a caller",
+            "Use --unwind dwarf, or build everything with -fno-omit-frame-pointer.",
+        ),
+        End::ScratchBusy => ("not walked: too many walks at once on one CPU", ""),
+        End::StackTableFull => (
+            "walked, but there was no room to store the stack",
+            "Raise --stack-storage-size.",
+        ),
+        End::KernelUnwinder => ("the kernel's own unwinder went no further", ""),
+        End::LookLimit => (
+            "registers were looked for in more frames than a walk may look at",
+            "Code that keeps its frame in a register which no frame below saves; please report it.",
+        ),
+    };
+    Explained { meaning, advice }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(comm: &str, exe: Option<&str>) -> TargetFacts {
+        TargetFacts {
+            pid: 4711,
+            instance: 1,
+            parent: None,
+            comm: comm.to_owned(),
+            exe: exe.map(Into::into),
+            ended: None,
+            memory: None,
+        }
+    }
+
+    /// The remedy names the option of the runtime that runs, by its executable (threads have names of their own), else by
+    /// its name; other programs and other ends have the general one.
+    #[test]
+    fn advice_for_runtimes() {
+        for (process, part) in [
+            (
+                process("java", Some("/usr/lib/jvm/jdk/bin/java")),
+                "`jcmd 4711 Compiler.perfmap`",
+            ),
+            (process("MainThread", Some("/usr/bin/node")), "--perf-basic-prof"),
+            (process("java", None), "-XX:+PreserveFramePointer"),
+            (
+                process("java", Some("/opt/java-wrapper")),
+                "Make the JIT compiler",
+            ),
+        ] {
+            let advice = advice(End::AnonymousCode, [&process]);
+            assert!(advice.contains(part), "no {part:?} in {advice}");
+        }
+        let java = process("java", None);
+        let several = [&process("sh", None), &java];
+        assert!(advice(End::AnonymousCode, several).contains("java"));
+        assert_eq!(advice(End::NoCfi, [&java]), explain(End::NoCfi).advice);
+        assert_eq!(advice(End::Complete, [&java]), "");
+    }
+}

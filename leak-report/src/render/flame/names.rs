@@ -1,0 +1,189 @@
+//! What frames are called in flame graphs: functions by their names alone, so that all places of one are one frame.
+//!
+//! Names come from a process and its files, and end up between the separators of folded lines, in XML and on
+//! terminals.
+
+use std::collections::HashMap;
+
+use unwind_tables::walk::End;
+
+use crate::model::printable::is_format;
+use crate::model::{FrameRef, NameStyle, Report, StackRef, TargetFacts};
+
+/// A frame of a flame graph.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FlameFrame {
+    /// Never empty; fit for folded lines.
+    pub(crate) name: String,
+    /// The source file, if known.
+    pub(crate) file: Option<String>,
+}
+
+impl FlameFrame {
+    /// A frame that is no code.
+    fn marker(name: &str) -> Self {
+        Self {
+            name: readable(name),
+            file: None,
+        }
+    }
+}
+
+/// Knows what distinguishes the stacks of one report.
+pub(crate) struct Naming {
+    /// Root frames of instances; `None` where there is but one, and nothing to tell apart.
+    processes: Option<HashMap<u32, String>>,
+    names: NameStyle,
+}
+
+impl Naming {
+    /// As people read them.
+    pub(crate) fn of(report: &Report) -> Self {
+        let root = |target: &TargetFacts| (target.instance, format!("{}-{}", target.comm, target.pid));
+        let are_several = report.targets.len() > 1;
+        Self {
+            processes: are_several.then(|| report.targets.iter().map(root).collect()),
+            names: report.names,
+        }
+    }
+
+    /// The same with names as they are, for other programs.
+    pub(crate) fn exact(report: &Report) -> Self {
+        Self {
+            names: NameStyle::Verbatim,
+            ..Self::of(report)
+        }
+    }
+
+    /// Where there is nothing to tell apart.
+    pub(crate) fn of_one_process(report: &Report) -> Self {
+        Self {
+            processes: None,
+            names: report.names,
+        }
+    }
+
+    /// The frames of a stack from the root on; at least one.
+    pub(crate) fn frames(&self, stack: StackRef<'_>) -> Vec<FlameFrame> {
+        let mut frames = Vec::with_capacity(stack.frames().len() + 2);
+        if let Some(processes) = &self.processes {
+            let process = processes.get(&stack.instance);
+            let process = process.map_or("[several processes]", String::as_str);
+            frames.push(FlameFrame::marker(process));
+        }
+        // Else the first frame that was found would pass for the program's first.
+        if stack.end != End::Complete {
+            frames.push(FlameFrame::marker(&end_marker(stack)));
+        }
+        let outermost = frames.len();
+        for frame in stack.frames() {
+            push_functions(frame, self.names, &mut frames);
+        }
+        frames[outermost..].reverse();
+        if frames.is_empty() {
+            frames.push(FlameFrame::marker(NAMELESS));
+        }
+        frames
+    }
+}
+
+/// Code of which nothing is known.
+const NAMELESS: &str = "[unknown]";
+
+/// The functions at an address, innermost first.
+fn push_functions(frame: FrameRef<'_>, style: NameStyle, frames: &mut Vec<FlameFrame>) {
+    let inlined = frame.inlined().map(|inlined| (inlined.symbol, inlined.file));
+    let functions = inlined.chain([(frame.function(), frame.file())]);
+    frames.extend(functions.map(|(name, file)| FlameFrame {
+        name: match name {
+            Some(name) => readable(&style.show(name)),
+            None => readable(&module_name(frame)),
+        },
+        file: file.map(str::to_owned),
+    }));
+}
+
+/// Code without a name, by its module.
+fn module_name(frame: FrameRef<'_>) -> String {
+    match frame.module() {
+        None => NAMELESS.to_owned(),
+        Some(module) => format!("[{}]", module.basename()),
+    }
+}
+
+/// Why an incomplete stack has no root, and where its walk ended: no address, which would make a root of each.
+fn end_marker(stack: StackRef<'_>) -> String {
+    let cause = stack.end.name();
+    match stack.end_at().and_then(|at| at.place) {
+        None => format!("[{cause}]"),
+        Some(place) => format!("[{cause} in {}]", place.module.basename()),
+    }
+}
+
+/// A name that can stand in a folded line: without what separates frames, and without a number of its own at its end,
+/// which readers would take for the first of two.
+fn readable(name: &str) -> String {
+    let mut readable = one_line(name.trim()).replace(';', ":");
+    let last_space = readable
+        .char_indices()
+        .rfind(|(_, character)| character.is_whitespace());
+    if let Some((at, space)) = last_space {
+        let after = at + space.len_utf8();
+        let is_digit = |character: char| character.is_ascii_digit() || character == '.';
+        if readable[after..].chars().all(is_digit) {
+            readable.replace_range(at..after, "_");
+        }
+    }
+    match readable.is_empty() {
+        true => NAMELESS.to_owned(),
+        false => readable,
+    }
+}
+
+/// Text without control characters, without what cannot be seen or what some readers end lines at, and without what XML
+/// cannot hold.
+pub(super) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        let is_foreign = is_format(character) || matches!(character, '\u{fffe}' | '\u{ffff}');
+        match character.is_control() || is_foreign {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names stay as they are, as far as a line can hold them.
+    #[test]
+    fn names_are_readable() {
+        for (name, expected) in [
+            ("main", "main"),
+            (
+                "std::map<int, char>::at(int const&)",
+                "std::map<int, char>::at(int const&)",
+            ),
+            (
+                "operator delete[](void*, unsigned long)",
+                "operator delete[](void*, unsigned long)",
+            ),
+            ("a;b", "a:b"),
+            (";", ":"),
+            ("evil\u{1b}[2J\n480", "evil\\u{1b}[2J\\n480"),
+            ("a\u{2028}b\u{ffff}\u{85}c", "a\\u{2028}b\\u{ffff}\\u{85}c"),
+            ("", "[unknown]"),
+            (" \t\n", "[unknown]"),
+            (" padded ", "padded"),
+            ("LazyCompile: f 12", "LazyCompile: f_12"),
+            ("f 1 2.5", "f 1_2.5"),
+            ("f\u{a0}7", "f_7"),
+            ("größe 4x", "größe 4x"),
+        ] {
+            assert_eq!(readable(name), expected, "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The closing block of reports for people in full (`-v`): how complete is this? A handful of aligned lines.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use unwind_tables::walk::{End, FoundBy};
+
+use super::ends::{advice, explain};
+use super::kernel::kind_lines;
+use super::modules::{end_lines, fp_lines};
+use super::{estimates, memory, overhead, recent, regions, suppressed};
+use crate::model::Report;
+use crate::model::printable::Printable;
+use crate::model::{Amount, CALLS, Count, Events, InstanceEnd, LOSSES, Losses, OwnMemory};
+/// The same as [`size`] without the exact number.
+pub use crate::units::size as short_size;
+
+/// Lines for processes.
+const MAX_PROCESSES: usize = 10;
+
+/// Writes the block. `paths`: what was left out of the paths above.
+pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out)?;
+    match &report.kernel {
+        Some(kernel) => line(out, "Kernel", format!("Linux {}", Printable(&kernel.release)))?,
+        None => render_targets(report, out)?,
+    }
+    lines(out, "Calls", call_lines(report))?;
+    render_total(report, out)?;
+    lines(out, "Paths", paths.into_iter().collect())?;
+    render_memory(report, out)?;
+    lines(out, "Mapped", regions::lines(report))?;
+    lines(out, "Kinds", kind_lines(report))?;
+    lines(out, "Sampling", estimates::sampling_lines(report))?;
+    match report.completeness.stacks.is_empty() {
+        true => line(out, "Stacks", "none: no allocation was accounted")?,
+        false => {
+            render_stacks(report, out)?;
+            lines(out, "Ends", end_lines(report))?;
+            if report.kernel.is_none() {
+                render_frames(report, out)?;
+            }
+            lines(out, "", fp_lines(report))?;
+        }
+    }
+    lines(out, "Overhead", overhead::lines(report))?;
+    recent::age_lines(report)
+        .into_iter()
+        .try_for_each(|(label, text)| line(out, label, text))?;
+    lines(out, "Left out", suppressed::lines(report))?;
+    render_own(report, out)?;
+    render_losses(report, out)
+}
+
+/// A line of the block, under a label if it is the first of several.
+pub fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<()> {
+    let label = match label {
+        "" => String::new(),
+        label => format!("{label}:"),
+    };
+    writeln!(out, "  {label:<10} {text}")
+}
+
+/// The first line has the label.
+fn lines(out: &mut dyn Write, label: &str, texts: Vec<String>) -> io::Result<()> {
+    let labels = std::iter::once(label).chain(std::iter::repeat(""));
+    labels
+        .zip(texts)
+        .try_for_each(|(label, text)| line(out, label, text))
+}
+
+fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    // Those that run first: many may have come and gone.
+    let (running, ended): (Vec<_>, Vec<_>) = report.targets.iter().partition(|target| target.ended.is_none());
+    let shown = running.iter().chain(&ended).take(MAX_PROCESSES);
+    for (index, target) in shown.enumerate() {
+        let label = if index == 0 { "Process" } else { "" };
+        let exe = target.exe.as_deref().unwrap_or("executable unknown");
+        let end = match target.ended {
+            None => "",
+            Some(InstanceEnd::Exited) => ", exited",
+            Some(InstanceEnd::Execed) => ", replaced by exec",
+        };
+        let text = format!(
+            "{} {} ({}){end}",
+            target.pid,
+            Printable(&target.comm),
+            Printable(exe)
+        );
+        line(out, label, text)?;
+    }
+    match report.targets.len().saturating_sub(MAX_PROCESSES) {
+        0 => Ok(()),
+        more => line(out, "", format!("and {more} more ({} ended in all)", ended.len())),
+    }
+}
+
+fn render_memory(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let several = report.targets.len() > 1;
+    let running = report.targets.iter().filter(|target| target.memory.is_some());
+    running.take(MAX_PROCESSES).try_for_each(|target| {
+        let error = report.tracked_error(target.instance);
+        lines(out, "Memory", memory::lines(target, several, error))
+    })
+}
+
+/// The calls that were seen, and those that were not as usual.
+pub(super) fn call_lines(report: &Report) -> Vec<String> {
+    let exceptions = exception_lines(&report.events);
+    std::iter::once(call_line(report)).chain(exceptions).collect()
+}
+
+/// How many calls were seen.
+pub(super) fn call_line(report: &Report) -> String {
+    let events = &report.events;
+    let seconds = report.elapsed.as_secs_f64();
+    if is_idle(events) {
+        return format!("none in {seconds:.1} s: idle, or it allocates by functions that are not probed");
+    }
+    let (allocations, frees) = (
+        counted(events.allocations, "allocation"),
+        counted(events.frees, "free"),
+    );
+    format!("{allocations}, {frees} in {seconds:.1} s")
+}
+
+fn is_idle(events: &Events) -> bool {
+    [events.probe_hits, events.frees, events.unknown_frees] == [0; 3]
+}
+
+/// The calls that were not as usual, a kind each.
+pub(super) fn exception_lines(events: &Events) -> Vec<String> {
+    if is_idle(events) {
+        return Vec::new();
+    }
+    count_lines(&CALLS, events)
+}
+
+/// The lines of those counts that are not 0.
+fn count_lines<T>(counts: &[Count<T>], of: &T) -> Vec<String> {
+    let lines = counts.iter().filter_map(|count| count.line.as_ref());
+    let shown = lines
+        .map(|line| ((line.of)(of), line))
+        .filter(|&(count, _)| count > 0);
+    shown
+        .map(|(count, line)| format!("{} {}", counted(count, line.noun), line.text))
+        .collect()
+}
+
+/// What the shares of stacks are of, and of how many stacks those above are the largest.
+fn render_total(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let stacks = report.holders().count();
+    if stacks == 0 {
+        return Ok(());
+    }
+    let Amount { bytes, blocks } = report.holders().map(|stack| stack.shown()).sum();
+    let stacks_text = counted(u64::try_from(stacks).unwrap_or(u64::MAX), "stack");
+    let shown = match stacks.saturating_sub(report.top) {
+        0 => String::new(),
+        more => format!(" ({more} not shown: -T {stacks} shows all)"),
+    };
+    let text = format!(
+        "{} outstanding in {} of {stacks_text}{shown}",
+        size(bytes),
+        counted(blocks, "block")
+    );
+    line(out, "In all", text)?;
+    lines(out, "Depth", depth_line(report).into_iter().collect())
+}
+
+/// How many frames of each stack are kept, if there is a limit.
+pub(super) fn depth_line(report: &Report) -> Option<String> {
+    let depth = u64::try_from(report.depth?).unwrap_or(u64::MAX);
+    Some(format!(
+        "at most {} of a stack, the innermost (--perf-max-stack-depth); stacks that are alike in these are one",
+        counted(depth, "frame")
+    ))
+}
+
+fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let [complete, total] = report.completeness.complete_stacks();
+    let [complete_walks, walks] = report.completeness.complete_allocations();
+    let share = percent(complete_walks, walks);
+    let text = format!("{complete} of {total} complete ({share} of allocations)");
+    line(out, "Stacks", text)?;
+    lines(out, "", incomplete_lines(report))
+}
+
+/// A line for each reason for which stacks are not complete, and below it what can be done.
+pub(super) fn incomplete_lines(report: &Report) -> Vec<String> {
+    let sums = &report.completeness;
+    let [_, walks] = sums.complete_allocations();
+    let mut lines = Vec::new();
+    for (&end, &stacks) in sums.stacks.iter().filter(|&(&end, _)| end != End::Complete) {
+        let allocations = sums.allocations.get(&end).copied().unwrap_or(0);
+        let (name, meaning, share) = (end.name(), explain(end).meaning, percent(allocations, walks));
+        lines.push(format!("{stacks} {name} ({share} of allocations): {meaning}"));
+        let advice = advice(end, &report.targets);
+        if !advice.is_empty() {
+            lines.push(format!("  {advice}"));
+        }
+    }
+    lines
+}
+
+fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let by = |found_by| report.completeness.frames_by(found_by);
+    let (probe, cfi, fp) = (by(FoundBy::Probe), by(FoundBy::Cfi), by(FoundBy::Fp));
+    let share = percent(fp, probe.saturating_add(cfi).saturating_add(fp));
+    line(
+        out,
+        "Frames",
+        format!("{cfi} by CFI, {fp} by frame pointer ({share})"),
+    )
+}
+
+fn render_own(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let OwnMemory {
+        resident_bytes,
+        peak_bytes,
+        kernel_bytes,
+    } = report.own;
+    let (resident, peak, kernel) = (size(resident_bytes), size(peak_bytes), size(kernel_bytes));
+    line(
+        out,
+        "memleak",
+        format!("{resident} resident, at most {peak}; maps in the kernel: {kernel}"),
+    )
+}
+
+fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let losses = &report.losses;
+    unseen_lines(losses)
+        .into_iter()
+        .try_for_each(|text| line(out, "Lost", text))?;
+    lines(out, "Lost", lost_lines(losses))
+}
+
+/// What was not seen at all, a finding each.
+pub(super) fn unseen_lines(losses: &Losses) -> Vec<String> {
+    count_lines(&LOSSES, losses)
+}
+
+/// Everything that is missing in the amounts, in a few words each.
+pub fn losses_in_short(losses: &Losses, size: fn(u64) -> String) -> Vec<String> {
+    let blocks =
+        has_lost(losses).then(|| format!("{}, {}", counted(losses.blocks, "block"), size(losses.bytes)));
+    // Calls that were not told are in the amounts.
+    let others = LOSSES.iter().filter(|count| count.field != "calls");
+    let others = others.filter_map(|count| {
+        let (lost, line) = ((count.of)(losses), count.line.as_ref()?);
+        (lost > 0).then(|| counted(lost, line.noun))
+    });
+    blocks.into_iter().chain(others).collect()
+}
+
+/// True if anything was seen and could not be recorded.
+pub(super) fn has_lost(losses: &Losses) -> bool {
+    losses.blocks > 0 || losses.bytes > 0 || losses.causes.values().any(|&blocks| blocks > 0)
+}
+
+/// What was seen and could not be recorded, with its causes.
+pub(super) fn lost_lines(losses: &Losses) -> Vec<String> {
+    if !has_lost(losses) {
+        return vec!["nothing".to_owned()];
+    }
+    let mut lines = vec![format!(
+        "{}, {}: not in the amounts shown",
+        counted(losses.blocks, "block"),
+        size(losses.bytes)
+    )];
+    let causes = losses.causes.iter().filter(|&(_, &blocks)| blocks > 0);
+    lines.extend(causes.map(|(cause, blocks)| format!("{blocks} {cause}")));
+    lines
+}
+
+/// `count` and the noun, in its plural unless it is one.
+pub fn counted(count: u64, noun: &str) -> String {
+    let plural = match (count, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{count} {noun}{plural}")
+}
+
+/// `part` of `whole` as a percentage that is 100 or 0 only if it is exactly that.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "0%".to_owned();
+    }
+    let per_mille = u128::from(part) * 1000 / u128::from(whole);
+    match per_mille {
+        1000 => "100%".to_owned(),
+        0 if part > 0 => "<0.1%".to_owned(),
+        0 => "0%".to_owned(),
+        _ => format!("{}.{}%", per_mille / 10, per_mille % 10),
+    }
+}
+
+/// A size in the largest binary unit that leaves at least one, with the exact number beside it.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => short_size(bytes),
+        _ => format!("{} ({bytes} B)", short_size(bytes)),
+    }
+}
+
+/// A count in at most six columns.
+pub(super) fn short_count(count: u64) -> String {
+    match count {
+        0..1_000_000 => count.to_string(),
+        more => overhead::rate(more as f64),
+    }
+}

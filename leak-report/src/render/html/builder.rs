@@ -1,0 +1,385 @@
+//! The page's data: the largest sites, and the sums of all others.
+//!
+//! A picture is of one measure at one moment; a site is as large as its largest share of any.
+
+use std::collections::{BTreeMap, HashMap};
+
+use unwind_tables::walk::End;
+
+use super::data::{Data, EndRow, KindRow, Process, SiteRow, SnapshotRow};
+use super::health::end_number;
+use super::model::{AGES, Model, Site};
+use super::rows::Row;
+use super::snapshot::{Resident, Snapshot};
+use super::tables::{Tables, number};
+use super::visible::visible;
+use crate::model::{InstanceEnd, Parts, RegionKind};
+use crate::render::ends::{advice, explain};
+use crate::render::estimates::whole as rounded;
+use crate::render::regions::meaning;
+
+/// Processes that the page lists, beside those that have sites on it.
+const MAX_PROCESSES: usize = 256;
+/// Numbers of a row, at most.
+const COLUMNS: usize = 10;
+/// What pictures are drawn of.
+const MEASURES: usize = 4;
+
+/// The page's data in the making.
+struct Builder<'a> {
+    model: &'a Model,
+    tables: Tables<'a>,
+    /// Numbers on the page by instance.
+    processes: HashMap<u32, usize>,
+    /// Numbers on the page by those of the model.
+    sites: BTreeMap<u32, usize>,
+    process_rows: Vec<Process>,
+    site_rows: Vec<SiteRow>,
+}
+
+/// The data of a page that shows at most so many sites.
+pub(super) fn data(model: &Model, sites: usize) -> Data {
+    let shares = largest_shares(model);
+    let mut order: Vec<u32> = (0..number(shares.len())).collect();
+    order.sort_by(|&a, &b| shares[b as usize].total_cmp(&shares[a as usize]));
+    order.truncate(sites);
+    let mut builder = Builder::new(model);
+    for site in order {
+        builder.add(site);
+    }
+    builder.finish(sites)
+}
+
+/// The largest share of any picture that each site has, from 0 to 1.
+fn largest_shares(model: &Model) -> Vec<f64> {
+    let mut largest = vec![0.0; model.sites.len()];
+    for snapshot in &model.snapshots.kept {
+        let totals = snapshot.rows.iter().fold([0.0; MEASURES], |sums, (_, row)| {
+            let measures = measures(&row);
+            std::array::from_fn(|at| sums[at] + measures[at])
+        });
+        for (site, row) in snapshot.rows.iter() {
+            let shares = measures(&row).into_iter().zip(totals);
+            let shares = shares
+                .filter(|&(_, total)| total > 0.0)
+                .map(|(part, total)| part / total);
+            if let Some(known) = largest.get_mut(site as usize) {
+                *known = shares.fold(*known, f64::max);
+            }
+        }
+    }
+    largest
+}
+
+#[allow(clippy::cast_precision_loss, reason = "shares need no more than a few digits")]
+fn measures(row: &Row) -> [f64; MEASURES] {
+    let (outstanding, allocated) = (row.outstanding.amount, row.allocated.amount);
+    [
+        outstanding.bytes,
+        outstanding.blocks,
+        allocated.bytes,
+        allocated.blocks,
+    ]
+    .map(|number| number as f64)
+}
+
+/// Numbers of [`columns`] that the page gets of each row.
+const fn width(are_estimates: bool) -> usize {
+    if are_estimates { COLUMNS } else { 6 }
+}
+
+/// A row as the page has it: bytes and blocks of what is outstanding, was allocated, and is young; then the standard errors
+/// of the first two pairs, blocks in tenths.
+fn columns(row: &Row) -> [u64; COLUMNS] {
+    let [outstanding, allocated] =
+        [row.outstanding, row.allocated].map(|estimate| estimate.spread.standard_error());
+    [
+        row.outstanding.amount.bytes,
+        row.outstanding.amount.blocks,
+        row.allocated.amount.bytes,
+        row.allocated.amount.blocks,
+        row.young.bytes,
+        row.young.blocks,
+        rounded(outstanding.bytes),
+        rounded(outstanding.blocks * 10.0),
+        rounded(allocated.bytes),
+        rounded(allocated.blocks * 10.0),
+    ]
+}
+
+impl<'a> Builder<'a> {
+    /// Without sites.
+    fn new(model: &'a Model) -> Self {
+        let mut builder = Self {
+            model,
+            tables: Tables::new(&model.dictionary, model.style),
+            processes: HashMap::new(),
+            sites: BTreeMap::new(),
+            process_rows: Vec::new(),
+            site_rows: Vec::new(),
+        };
+        // Those that run first: many may have come and gone.
+        let all = model.processes.values();
+        let (running, ended): (Vec<_>, Vec<_>) = all.partition(|target| target.ended.is_none());
+        for target in running.into_iter().chain(ended).take(MAX_PROCESSES) {
+            builder.process(target.instance);
+        }
+        builder
+    }
+
+    fn site(&self, site: u32) -> Option<&'a Site> {
+        self.model.sites.get_index(site as usize).map(|(_, site)| site)
+    }
+
+    fn add(&mut self, number: u32) {
+        let Some(site) = self.site(number) else {
+            return;
+        };
+        let (stack, dictionary) = (&site.stack, &self.model.dictionary);
+        let end_at = stack.end_at.map(|at| dictionary.location(at));
+        let end_at = end_at.map(|at| (at.place.map_or(at.pc.get(), |place| place.svma.get()), at.place));
+        let end_address = end_at.map_or(0, |(address, _)| address);
+        let is_cut = stack.end != End::Complete && end_address != 0;
+        let rule = stack.suppressed_by.as_ref().map_or("", |by| by.rule.as_str());
+        let row = SiteRow(
+            i64::try_from(self.process(stack.instance)).unwrap_or(-1),
+            self.tables.text(dictionary.text(stack.allocator)),
+            stack.kind.map_or(-1, kind_number),
+            end_number(stack.end),
+            self.tables
+                .module(end_at.and_then(|(_, place)| Some(place?.module))),
+            if is_cut {
+                format!("{end_address:x}")
+            } else {
+                String::new()
+            },
+            self.tables.stack(stack.path),
+            u32::from(site.is_suspect),
+            0,
+            site.lost.bytes,
+            site.lost.blocks,
+            self.tables.text(rule),
+            site.owner.frame,
+            site.owner.level,
+        );
+        self.sites.insert(number, self.site_rows.len());
+        self.site_rows.push(row);
+    }
+
+    fn ages(&self, site: u32) -> Option<[u64; 2 * AGES]> {
+        let ages = self.site(site)?.ages?;
+        let numbers = std::array::from_fn(|at| match at % 2 {
+            0 => ages[at / 2].bytes,
+            _ => ages[at / 2].blocks,
+        });
+        numbers.iter().any(|&number| number > 0).then_some(numbers)
+    }
+
+    /// Its score, growth and parts, if it has any suspicion.
+    fn suspicion(&self, site: u32) -> Option<[i64; 6]> {
+        let suspicion = self.site(site)?.suspicion?;
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "of a number out of range the nearest will do"
+        )]
+        let (growth, percent) = (suspicion.growth as i64, |part: f64| {
+            (100.0 * part.clamp(0.0, 1.0)).round() as i64
+        });
+        let known = |part: Option<f64>| part.map_or(-1, percent);
+        Some([
+            suspicion.score().into(),
+            growth,
+            percent(suspicion.certainty),
+            percent(suspicion.steadiness),
+            known(suspicion.kept),
+            known(suspicion.age_spread),
+        ])
+        .filter(|parts| parts[0] > 0)
+    }
+
+    /// The number of an instance. One that no report has among its targets stands for several.
+    fn process(&mut self, instance: u32) -> usize {
+        if let Some(&known) = self.processes.get(&instance) {
+            return known;
+        }
+        let target = self.model.processes.get(&instance);
+        let exe = target.and_then(|target| target.exe.as_ref());
+        self.process_rows.push(Process {
+            pid: target.map(|target| target.pid),
+            instance,
+            parent: target.and_then(|target| target.parent),
+            comm: target.map_or_else(String::new, |target| visible(&target.comm)),
+            exe: exe.map(|exe| visible(exe)),
+            ended: target.and_then(|target| target.ended).map(InstanceEnd::name),
+        });
+        let next = self.process_rows.len() - 1;
+        self.processes.insert(instance, next);
+        next
+    }
+
+    /// The data, with the sums of all sites that were not taken.
+    fn finish(mut self, limit: usize) -> Data {
+        let model = self.model;
+        let others = self.add_others();
+        let mut ages: Vec<_> = self
+            .sites
+            .iter()
+            .filter_map(|(&site, &number)| Some((number, self.ages(site)?)))
+            .collect();
+        ages.sort_unstable();
+        let sites = self.sites.iter();
+        let mut suspicions: Vec<_> = sites
+            .filter_map(|(&site, &number)| Some((number, self.suspicion(site)?)))
+            .collect();
+        suspicions.sort_unstable();
+        let mut last = vec![[0; COLUMNS]; self.site_rows.len()];
+        let snapshots = model.snapshots.kept.iter();
+        let snapshots = snapshots
+            .map(|snapshot| self.snapshot_row(snapshot, &others, &mut last))
+            .collect();
+        let Tables {
+            texts,
+            exact,
+            modules,
+            frames,
+            callers,
+            node_frames,
+            ..
+        } = self.tables;
+        Data {
+            memleak: env!("CARGO_PKG_VERSION"),
+            trace: model.trace.clone(),
+            are_estimates: model.are_estimates,
+            thinned: model.snapshots.thinned,
+            limit,
+            more_processes: model.processes.len().saturating_sub(self.process_rows.len()),
+            processes: self.process_rows,
+            strings: texts.into_iter().collect(),
+            exact,
+            modules: modules.into_iter().collect(),
+            frames,
+            callers,
+            node_frames,
+            ends: End::ALL.into_iter().map(|end| end_row(end, model)).collect(),
+            kinds: RegionKind::ALL.into_iter().map(kind_row).collect(),
+            sites: self.site_rows,
+            ages,
+            suspicions,
+            snapshots,
+            health: model.health.clone(),
+        }
+    }
+
+    /// Makes a row for the sum of those sites that had no room and can be leaks, and for the sum of those that cannot;
+    /// returns the numbers of these rows by whether they can.
+    fn add_others(&mut self) -> [Option<usize>; 2] {
+        let sites = 0..number(self.model.sites.len());
+        let merged = sites.filter(|site| !self.sites.contains_key(site));
+        let mut counts = [0_u64; 2];
+        for site in merged {
+            counts[usize::from(self.site(site).is_some_and(|site| site.is_suspect))] += 1;
+        }
+        [0, 1].map(|is_suspect| {
+            let count = counts[is_suspect];
+            (count > 0).then(|| {
+                let is_suspect = u32::from(is_suspect == 1);
+                let none = String::new();
+                self.site_rows.push(SiteRow(
+                    -1, 0, -1, 0, 0, none, 0, is_suspect, count, 0, 0, 0, 0, 0,
+                ));
+                self.site_rows.len() - 1
+            })
+        })
+    }
+
+    /// A moment; `last` is what each site had at the one before it.
+    fn snapshot_row(
+        &self,
+        snapshot: &Snapshot,
+        others: &[Option<usize>; 2],
+        last: &mut [[u64; COLUMNS]],
+    ) -> SnapshotRow {
+        let mut now = vec![Row::default(); last.len()];
+        let mut all = Row::default();
+        for (site, row) in snapshot.rows.iter() {
+            all = all.plus(row);
+            let of_others = || others[usize::from(self.site(site)?.is_suspect)];
+            let number = self.sites.get(&site).copied().or_else(of_others);
+            if let Some(sum) = number.and_then(|number| now.get_mut(number)) {
+                *sum = sum.plus(row);
+            }
+        }
+        let width = width(self.model.are_estimates);
+        let mut rows = Vec::new();
+        let mut before = 0;
+        for (number, (row, last)) in now.iter().zip(last).enumerate() {
+            let columns = columns(row);
+            if columns != *last {
+                rows.push((number - before) as u64);
+                rows.extend_from_slice(&columns[..width]);
+                *last = columns;
+                before = number;
+            }
+        }
+        SnapshotRow {
+            time: snapshot.time.to_string(),
+            read_at_ms: snapshot.read_at_ms,
+            elapsed_ns: u64::try_from(snapshot.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            marked: snapshot.marked,
+            all: columns(&all)[..width].to_vec(),
+            rows,
+            memory: snapshot
+                .memory
+                .iter()
+                .filter_map(|resident| self.memory_row(resident))
+                .collect(),
+        }
+    }
+
+    fn memory_row(&self, resident: &Resident) -> Option<(usize, [u64; 9], u64)> {
+        let process = *self.processes.get(&resident.instance)?;
+        let Parts {
+            rss,
+            tracked,
+            before_attach_at_most,
+            slack_at_least,
+            thread_stacks,
+            files,
+            shared,
+            unexplained,
+            not_resident,
+        } = resident.parts;
+        let parts = [
+            rss,
+            tracked,
+            before_attach_at_most,
+            slack_at_least,
+            thread_stacks,
+            files,
+            shared,
+            unexplained,
+            not_resident,
+        ];
+        Some((process, parts, resident.error))
+    }
+}
+
+fn end_row(end: End, model: &Model) -> EndRow {
+    EndRow {
+        name: end.name(),
+        meaning: explain(end).meaning,
+        advice: visible(&advice(end, model.processes.values())),
+    }
+}
+
+fn kind_row(kind: RegionKind) -> KindRow {
+    KindRow {
+        name: kind.name(),
+        meaning: meaning(kind),
+    }
+}
+
+fn kind_number(kind: RegionKind) -> i64 {
+    let number = RegionKind::ALL.iter().position(|&other| other == kind);
+    number.and_then(|number| i64::try_from(number).ok()).unwrap_or(-1)
+}

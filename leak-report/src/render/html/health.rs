@@ -1,0 +1,198 @@
+//! How far the last report can be trusted, as the page shows it: what text reports say below the stacks, with numbers where
+//! the page draws something.
+
+use serde::Serialize;
+use unwind_tables::walk::{End, FoundBy};
+
+use super::visible::visible;
+use crate::model::Report;
+use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::{ModuleId, OwnMemory};
+use crate::render::health::{call_lines, lost_lines, unseen_lines};
+use crate::render::{estimates, kernel, overhead, regions, suppressed};
+
+/// Rows of each table that a page has; there are seldom more than twenty.
+const MAX_ROWS: usize = 300;
+
+/// What the page says of the trace as a whole.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Health {
+    /// For people, a line each.
+    calls: Vec<String>,
+    sampling: Vec<String>,
+    overhead: Vec<String>,
+    /// Of the kernel's allocators.
+    kinds: Vec<String>,
+    /// With `--mmap`.
+    mapped: Vec<String>,
+    /// What the user suppresses, by rule.
+    left_out: Vec<String>,
+    /// What was not seen.
+    unseen: Vec<String>,
+    /// What was lost besides; one line that says so if nothing was.
+    lost: Vec<String>,
+    /// Blocks that were lost.
+    lost_blocks: u64,
+    lost_bytes: u64,
+    /// How stacks ended: number in the table of ends, stacks, allocations.
+    ends: Vec<(usize, u64, u64)>,
+    /// How frames were found, over all walks.
+    frames: FramesFound,
+    /// Where incomplete stacks ended, most allocations first.
+    places: Vec<EndPlace>,
+    more_places: usize,
+    /// The modules that walks came through, most steps first.
+    modules: Vec<ModuleRow>,
+    more_modules: usize,
+    /// Live blocks by age: upper bound in nanoseconds (null for the oldest), bytes, blocks.
+    ages: Option<Vec<(Option<u64>, u64, u64)>>,
+    own: Own,
+}
+
+/// memleak's own memory, in bytes.
+#[derive(Clone, Debug, Serialize)]
+struct Own {
+    resident: u64,
+    peak: u64,
+    kernel: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct FramesFound {
+    probe: u64,
+    cfi: u64,
+    fp: u64,
+    kernel: u64,
+}
+
+/// Stacks that ended in one module for one cause.
+#[derive(Clone, Debug, Serialize)]
+struct EndPlace {
+    /// Null outside all modules.
+    module: Option<String>,
+    /// Number in the table of ends.
+    end: usize,
+    stacks: u64,
+    allocations: u64,
+    /// In the module; in the process where there is none.
+    addresses: Vec<String>,
+}
+
+/// How walks left a module, and what its CFI covers.
+#[derive(Clone, Debug, Serialize)]
+struct ModuleRow {
+    module: Option<String>,
+    cfi: u64,
+    fp: u64,
+    /// Bytes of code, and those of them that CFI covers; null without a table.
+    code: Option<u64>,
+    covered: Option<u64>,
+    table: Option<u64>,
+}
+
+/// A walk's end by its number in [`End::ALL`], which is the order of the page's table.
+pub(super) fn end_number(end: End) -> usize {
+    let number = End::ALL.iter().position(|&other| other == end);
+    number.unwrap_or_default()
+}
+
+impl Health {
+    /// That of a report.
+    pub(super) fn of(report: &Report) -> Self {
+        let sums = &report.completeness;
+        let allocations = |end| sums.allocations.get(end).copied().unwrap_or(0);
+        let by = |found_by| sums.frames_by(found_by);
+        let OwnMemory {
+            resident_bytes,
+            peak_bytes,
+            kernel_bytes,
+        } = report.own;
+        Self {
+            calls: shown(call_lines(report)),
+            sampling: shown(estimates::sampling_lines(report)),
+            overhead: shown(overhead::lines(report)),
+            kinds: shown(kernel::kind_lines(report)),
+            mapped: shown(regions::lines(report)),
+            left_out: shown(suppressed::lines(report)),
+            unseen: shown(unseen_lines(&report.losses)),
+            lost: shown(lost_lines(&report.losses)),
+            lost_blocks: report.losses.blocks,
+            lost_bytes: report.losses.bytes,
+            ends: sums
+                .stacks
+                .iter()
+                .map(|(end, &stacks)| (end_number(*end), stacks, allocations(end)))
+                .collect(),
+            frames: FramesFound {
+                probe: by(FoundBy::Probe),
+                cfi: by(FoundBy::Cfi),
+                fp: by(FoundBy::Fp),
+                kernel: by(FoundBy::Kernel),
+            },
+            places: report
+                .ends
+                .iter()
+                .take(MAX_ROWS)
+                .map(|group| EndPlace::of(group, report))
+                .collect(),
+            more_places: report.ends.len().saturating_sub(MAX_ROWS),
+            modules: report
+                .steps
+                .iter()
+                .take(MAX_ROWS)
+                .map(|steps| ModuleRow::of(steps, report))
+                .collect(),
+            more_modules: report.steps.len().saturating_sub(MAX_ROWS),
+            ages: ages(report),
+            own: Own {
+                resident: resident_bytes,
+                peak: peak_bytes,
+                kernel: kernel_bytes,
+            },
+        }
+    }
+}
+
+/// Recordings can have any text in them.
+fn shown(lines: Vec<String>) -> Vec<String> {
+    lines.iter().map(|line| visible(line)).collect()
+}
+
+fn ages(report: &Report) -> Option<Vec<(Option<u64>, u64, u64)>> {
+    let classes = report.ages()?;
+    let class = |(bound, class): (Option<std::time::Duration>, crate::model::Estimate)| {
+        let bound = bound.map(|bound| u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX));
+        (bound, class.amount.bytes, class.amount.blocks)
+    };
+    Some(classes.classes().map(class).collect())
+}
+
+fn path(module: Option<ModuleId>, report: &Report) -> Option<String> {
+    module.map(|module| visible(report.module(module).path()))
+}
+
+impl EndPlace {
+    fn of(group: &EndGroup<ModuleId>, report: &Report) -> Self {
+        Self {
+            module: path(group.module, report),
+            end: end_number(group.end),
+            stacks: group.stacks,
+            allocations: group.allocations,
+            addresses: group.addresses.iter().map(|at| format!("{at:#x}")).collect(),
+        }
+    }
+}
+
+impl ModuleRow {
+    fn of(steps: &ModuleSteps<ModuleId>, report: &Report) -> Self {
+        let table = steps.module.and_then(|module| report.module(module).table);
+        Self {
+            module: path(steps.module, report),
+            cfi: steps.cfi,
+            fp: steps.fp,
+            code: table.map(|table| table.code_bytes),
+            covered: table.map(|table| table.covered_bytes),
+            table: table.map(|table| table.table_bytes),
+        }
+    }
+}

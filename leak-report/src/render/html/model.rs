@@ -1,0 +1,235 @@
+//! The reports that a page is made of: sites, each with its stack, and what they had at each moment.
+//!
+//! Names and mappings can change when more is known; the last word counts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use indexmap::IndexMap;
+
+use super::data::Trace;
+use super::health::Health;
+use super::rows::{Row, Rows};
+use super::snapshot::{Resident, Snapshot, Snapshots};
+use crate::model::dictionary::Import;
+use crate::model::leak::Suspicion;
+use crate::model::owner::{Owner, owner};
+use crate::model::{
+    AGE_BOUNDS, Amount, Dictionary, NameStyle, Report, Sampling, SiteKey, Stack, StackRef, TargetFacts,
+};
+use crate::render::estimates::whole;
+
+/// Classes of ages.
+pub(super) const AGES: usize = AGE_BOUNDS.len() + 1;
+
+/// Where in a stack the responsible function is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OwnerAt {
+    /// Its frame, from the innermost on.
+    pub(super) frame: usize,
+    /// 0 for the frame's own function, 1 for the innermost that is inlined there, and so on.
+    pub(super) level: usize,
+}
+
+impl OwnerAt {
+    /// That of a stack; the innermost frame where there is none.
+    fn of(stack: StackRef<'_>) -> Self {
+        let Some(Owner { frame, at, .. }) = owner(stack) else {
+            return Self::default();
+        };
+        let (number_of_frame, inlined) = at;
+        let is_own = inlined == frame.inlined().len();
+        Self {
+            frame: number_of_frame,
+            level: if is_own { 0 } else { inlined + 1 },
+        }
+    }
+}
+
+/// A site by the last report that has it.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    /// One of its stacks, by the numbers of the page's dictionary.
+    pub(super) stack: Stack,
+    /// It can be a leak, is not suppressed, and no block of it is counted elsewhere.
+    pub(super) is_suspect: bool,
+    /// Whose memory it is.
+    pub(super) owner: OwnerAt,
+    pub(super) lost: Amount,
+    /// Live blocks by age, if that was looked at.
+    pub(super) ages: Option<[Amount; AGES]>,
+    /// How much it behaves like a leak.
+    pub(super) suspicion: Option<Suspicion>,
+}
+
+impl Site {
+    fn new(stack: StackRef<'_>, renumbered: Stack) -> Self {
+        Self {
+            stack: renumbered,
+            is_suspect: stack.is_suspect(),
+            owner: OwnerAt::of(stack),
+            lost: Amount::default(),
+            ages: None,
+            suspicion: None,
+        }
+    }
+
+    /// Adds what the last report says of one of its stacks.
+    fn add(&mut self, stack: StackRef<'_>) {
+        self.lost = self.lost + stack.lost;
+        // Of stacks that are one site here, the most suspicious counts.
+        let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
+        let rank = |suspicion: Option<Suspicion>| suspicion.unwrap_or_default().rank();
+        if rank(suspicion) > rank(self.suspicion) {
+            self.suspicion = suspicion;
+        }
+        if let Some(ages) = stack.recent.ages {
+            let known = self.ages.get_or_insert_default();
+            for (known, (_, class)) in known.iter_mut().zip(ages.classes()) {
+                *known = *known + class.amount;
+            }
+        }
+    }
+}
+
+/// What a page is made of.
+#[derive(Default)]
+pub(super) struct Model {
+    /// Everything that sites refer to.
+    pub(super) dictionary: Arc<Dictionary>,
+    pub(super) sites: IndexMap<SiteKey, Site>,
+    /// Instances by their numbers, as the last report that had them says.
+    pub(super) processes: BTreeMap<u32, TargetFacts>,
+    pub(super) snapshots: Snapshots,
+    /// Whether any amount is an estimate.
+    pub(super) are_estimates: bool,
+    /// When the baseline was marked, as time since the attach.
+    marked_at: Option<Duration>,
+    /// How names are written, by the last report.
+    pub(super) style: NameStyle,
+    /// What was traced, by the last report.
+    pub(super) trace: Trace,
+    /// How far stacks and amounts can be trusted, by the last report.
+    pub(super) health: Option<Health>,
+}
+
+impl Model {
+    /// Adds the next report; `most` moments are kept.
+    pub(super) fn add(&mut self, report: &Report, most: usize) {
+        let are_estimates = report.sampling != Sampling::All;
+        self.are_estimates |= are_estimates;
+        for target in &report.targets {
+            let facts = TargetFacts {
+                memory: None,
+                ..target.clone()
+            };
+            self.processes.insert(target.instance, facts);
+        }
+        let sites = self.add_sites(report);
+        let rows = |row: fn(&Stack) -> Row| {
+            let of_sites = sites.iter().zip(&report.stacks);
+            let rows = of_sites.map(|(&site, stack)| (site, row(stack))).collect();
+            Rows::pack(rows, are_estimates)
+        };
+        if let Some((time, elapsed)) = self.new_mark(report) {
+            let snapshot = Snapshot {
+                time,
+                elapsed,
+                marked: true,
+                rows: rows(row_at_baseline),
+                ..Snapshot::default()
+            };
+            self.snapshots.add(snapshot, most);
+        }
+        let snapshot = Snapshot {
+            time: report.time,
+            read_at_ms: since_1970(report.read_at),
+            elapsed: report.elapsed,
+            marked: false,
+            rows: rows(row_of),
+            memory: residents(report),
+        };
+        self.snapshots.add(snapshot, most);
+        self.style = report.names;
+        self.trace = Trace::from(report);
+        self.health = Some(Health::of(report));
+    }
+
+    /// Time and place of a baseline that no report has said of yet, and of whose moment there is none.
+    fn new_mark(&mut self, report: &Report) -> Option<(crate::model::TimeOfDay, Duration)> {
+        let time = report.compared.marked?;
+        let elapsed = report.elapsed.saturating_sub(report.compared.since_baseline);
+        let is_new = self.marked_at.replace(elapsed) != Some(elapsed);
+        (is_new && !self.snapshots.mark(elapsed)).then_some((time, elapsed))
+    }
+
+    /// The numbers of the sites of the report's stacks.
+    fn add_sites(&mut self, report: &Report) -> Vec<u32> {
+        for site in self.sites.values_mut() {
+            (site.ages, site.lost, site.suspicion) = (None, Amount::default(), None);
+        }
+        let mut import = Import::merge(&report.dictionary, &mut self.dictionary);
+        let sites = report.stacks().map(|stack| {
+            let mut site = Site::new(stack, stack.renumbered(&mut import));
+            let number = match self.sites.entry(stack.key()) {
+                indexmap::map::Entry::Occupied(mut known) => {
+                    let Site {
+                        lost,
+                        ages,
+                        suspicion,
+                        ..
+                    } = *known.get();
+                    (site.lost, site.ages, site.suspicion) = (lost, ages, suspicion);
+                    site.add(stack);
+                    known.insert(site);
+                    known.index()
+                }
+                indexmap::map::Entry::Vacant(vacant) => {
+                    site.add(stack);
+                    vacant.insert_entry(site).index()
+                }
+            };
+            // Numbers are of what is in memory: there are fewer than 2³².
+            u32::try_from(number).unwrap_or(u32::MAX)
+        });
+        sites.collect()
+    }
+}
+
+fn since_1970(time: SystemTime) -> u64 {
+    let time = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn row_of(stack: &Stack) -> Row {
+    Row {
+        outstanding: stack.outstanding,
+        allocated: stack.allocated,
+        young: stack.recent.young.unwrap_or_default().amount,
+    }
+}
+
+/// What the stack had at the baseline: what it has, less what has changed since.
+fn row_at_baseline(stack: &Stack) -> Row {
+    let change = &stack.recent.since_baseline;
+    let freed = stack.allocated.less(stack.outstanding).less(change.freed);
+    let allocated = stack.allocated.less(change.allocated);
+    Row {
+        outstanding: allocated.less(freed),
+        allocated,
+        young: Amount::default(),
+    }
+}
+
+fn residents(report: &Report) -> Vec<Resident> {
+    let running = report.targets.iter().filter_map(|target| {
+        let error = report.tracked_error(target.instance);
+        Some(Resident {
+            instance: target.instance,
+            parts: target.memory?,
+            error: error.map_or(0, whole),
+        })
+    });
+    running.collect()
+}

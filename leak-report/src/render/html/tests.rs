@@ -1,0 +1,454 @@
+//! The page's data, as a reader of the file finds them: sums, bounds, and that nothing in them is more than text.
+
+use crate::samples;
+use serde_json::Value;
+use unwind_tables::walk::{End, FoundBy};
+
+use super::*;
+use crate::model::leak::Change;
+use crate::model::{Amount, Spread};
+use crate::model::{Stack, Suppression, TimeOfDay};
+use crate::render::Format;
+use crate::render::tests::{frame, full, location, module, named, report, stack};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn amount(bytes: u64, blocks: u64) -> Amount {
+    Amount { bytes, blocks }
+}
+
+fn written(page: &Page) -> String {
+    let mut out = Vec::new();
+    page.write(&mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// The data in a page, as they stand there.
+fn data_text(page: &str) -> &str {
+    let (_, after) = page
+        .split_once(r#"<script type="application/json" id="data">"#)
+        .unwrap();
+    after.split_once("</script>").unwrap().0
+}
+
+fn data_of(page: &Page) -> Value {
+    serde_json::from_str(data_text(&written(page))).unwrap()
+}
+
+/// What each site has at each moment: outstanding and allocated, bytes and blocks, then what is young. As `model.js` reads it.
+fn replayed(data: &Value) -> Vec<Vec<Vec<u64>>> {
+    let width = if data["are_estimates"] == true { 10 } else { 6 };
+    let mut now = vec![vec![0; width]; data["sites"].as_array().unwrap().len()];
+    let moments = data["snapshots"].as_array().unwrap().iter();
+    moments
+        .map(|moment| {
+            let rows: Vec<u64> = serde_json::from_value(moment["rows"].clone()).unwrap();
+            let mut site = 0;
+            for row in rows.chunks(width + 1) {
+                site += usize::try_from(row[0]).unwrap();
+                now[site] = row[1..].to_vec();
+            }
+            now.clone()
+        })
+        .collect()
+}
+
+/// That of each moment the sites' sums are what all is said to be.
+fn check_sums(data: &Value) {
+    for (moment, sites) in data["snapshots"].as_array().unwrap().iter().zip(replayed(data)) {
+        for column in 0..6 {
+            let sum: u64 = sites.iter().map(|site| site[column]).sum();
+            assert_eq!(moment["all"][column], sum, "column {column}");
+        }
+    }
+}
+
+/// A report of `sites` sites of several modules, at a time; each holds more with time.
+fn many(sites: u64, second: u64) -> Report {
+    let modules: Vec<_> = (0..7)
+        .map(|at| module(&format!("/opt/lib{at}.so"), Some("ab12")))
+        .collect();
+    let stacks = (0..sites).map(|site| {
+        let frames = (0..12).map(|depth| {
+            // Deep ones are shared, as callers are.
+            let place = if depth < 4 {
+                site * 16 + depth
+            } else {
+                site / 50 * 16 + depth
+            };
+            let name = format!("Namespace{place}::function_of_a_plausible_length(int, char const*)");
+            let at = location(&modules[(place % 7) as usize], 0x1000 + place * 64);
+            frame(at, FoundBy::Cfi, named(&name, 16))
+        });
+        let held = amount((sites - site) * 10 * second, (sites - site) * second);
+        stack(held, End::Complete, None, frames.collect())
+    });
+    let mut report = report(stacks.collect());
+    report.elapsed = SECOND * u32::try_from(second).unwrap();
+    report.time.second = u8::try_from(second % 60).unwrap();
+    report
+}
+
+fn totals(report: &Report) -> [u64; 4] {
+    let sum = |of: fn(&Stack) -> Amount| report.stacks.iter().map(of).sum::<Amount>();
+    let (outstanding, allocated) = (
+        sum(|stack| stack.outstanding.amount),
+        sum(|stack| stack.allocated.amount),
+    );
+    [
+        outstanding.bytes,
+        outstanding.blocks,
+        allocated.bytes,
+        allocated.blocks,
+    ]
+}
+
+/// Sites are the same from report to report, whatever objects describe them, and their sums are the reports'.
+#[test]
+fn sums_are_the_reports() {
+    let mut page = Page::default();
+    let reports = [many(40, 1), many(40, 2), many(55, 4)];
+    reports.iter().for_each(|report| page.add(report));
+    let data = data_of(&page);
+    assert_eq!(data["sites"].as_array().unwrap().len(), 55);
+    check_sums(&data);
+    for (moment, report) in data["snapshots"].as_array().unwrap().iter().zip(&reports) {
+        let all: Vec<u64> = serde_json::from_value(moment["all"].clone()).unwrap();
+        assert_eq!(all[..4], totals(report));
+        assert_eq!(moment["time"], report.time.to_string());
+    }
+}
+
+/// However many sites there are, the page has the largest, with their whole stacks; the others are one site, and the sums over
+/// all are still the reports'.
+#[test]
+fn the_largest_sites() {
+    let reports = [many(3000, 1), many(3000, 3)];
+    for limit in [30, 300, 2999] {
+        let mut page = Page::new(Limits {
+            sites: limit,
+            ..Limits::default()
+        });
+        reports.iter().for_each(|report| page.add(report));
+        let data = data_of(&page);
+        check_sums(&data);
+        let sites = data["sites"].as_array().unwrap();
+        let (last, kept) = sites.split_last().unwrap();
+        assert_eq!(kept.len(), limit);
+        assert!(kept.iter().all(|site| site[8] == 0));
+        assert_eq!(last[8], 3000 - kept.len());
+        let held: Vec<u64> = replayed(&data)[1].iter().map(|site| site[0]).collect();
+        let (others, held) = held.split_last().unwrap();
+        assert!(held.is_sorted_by(|a, b| a >= b) && *others > 0);
+        for site in kept {
+            let mut depth = 0;
+            let mut node = site[6].as_u64().unwrap();
+            while node != 0 {
+                depth += 1;
+                node = data["callers"][usize::try_from(node).unwrap()].as_u64().unwrap();
+            }
+            assert_eq!(depth, 12);
+        }
+    }
+}
+
+/// A page without sites has nothing but sums.
+#[test]
+fn nothing_but_sums() {
+    let mut page = Page::new(Limits {
+        sites: 0,
+        ..Limits::default()
+    });
+    page.add(&full());
+    let data = data_of(&page);
+    check_sums(&data);
+    assert_eq!(data["sites"].as_array().unwrap().len(), 1);
+    // Two of its three stacks are the same code.
+    assert_eq!(data["sites"][0][8], 2);
+}
+
+/// A name of megabytes is cut, and does not keep others out.
+#[test]
+fn long_names_are_cut() {
+    let long = named(&"x".repeat(9 << 20), 1);
+    let leaker = module("/opt/leaker", None);
+    let at = |address| location(&leaker, address);
+    let stacks = vec![
+        stack(
+            amount(9, 1),
+            End::Complete,
+            None,
+            vec![frame(at(1), FoundBy::Cfi, long)],
+        ),
+        stack(
+            amount(8, 1),
+            End::Complete,
+            None,
+            vec![frame(at(2), FoundBy::Cfi, named("short", 1))],
+        ),
+    ];
+    let mut page = Page::default();
+    page.add(&report(stacks));
+    let text = written(&page);
+    assert!(text.len() < 1 << 18, "{}", text.len());
+    assert!(text.contains("… (and ") && text.contains(r#""short""#));
+}
+
+/// Text that would be markup stays within the data, where no `<` is; the page has no other scripts than its own.
+#[test]
+fn names_are_no_markup() {
+    let hostile = "</script><img src=x onerror=alert(1)><!--<script>&amp;\u{202e}\0";
+    let evil = module(&format!("/tmp/{hostile}.so"), Some(hostile));
+    let names = named(hostile, 4);
+    let mut hostile_report = report(vec![stack(
+        amount(64, 2),
+        End::NoCfi,
+        Some(location(&evil, 0x20)),
+        vec![frame(location(&evil, 0x10), FoundBy::Fp, names)],
+    )]);
+    hostile_report.stacks[0].allocator = samples::allocator(hostile);
+    samples::renew(&mut hostile_report);
+    hostile_report.targets[0].comm = hostile.to_owned();
+    hostile_report.targets[0].exe = Some(hostile.into());
+    let mut page = Page::default();
+    page.add(&full());
+    page.add(&hostile_report);
+    let text = written(&page);
+    let data = data_text(&text);
+    assert!(!data.contains('<') && !data.contains('\u{202e}'));
+    let markup = text.replace(data, "");
+    assert_eq!(markup.matches("<script").count(), 2);
+    assert_eq!(markup.matches("</script>").count(), 2);
+    assert!(!markup.contains("onerror"));
+    let parsed: Value = serde_json::from_str(data).unwrap();
+    let shown = "</script><img src=x onerror=alert(1)><!--<script>&amp;\\u{202e}\\u{0}";
+    assert!(parsed["strings"].as_array().unwrap().contains(&shown.into()));
+    assert_eq!(parsed["processes"][0]["comm"], shown);
+}
+
+/// Of more moments than there may be, the first and the last stay, and it is said how many are missing.
+#[test]
+fn moments_are_bounded() {
+    let mut page = Page::new(Limits {
+        snapshots: 5,
+        ..Limits::default()
+    });
+    (1..=40).for_each(|second| page.add(&many(10, second)));
+    let data = data_of(&page);
+    let moments = data["snapshots"].as_array().unwrap();
+    assert_eq!((moments.len(), &data["thinned"]), (5, &Value::from(35)));
+    let seconds = |at: usize| moments[at]["elapsed_ns"].as_u64().unwrap() / 1_000_000_000;
+    assert_eq!((seconds(0), seconds(4)), (1, 40));
+    check_sums(&data);
+}
+
+/// A baseline that was marked between two reports is a moment of its own, at which each site had what it has less what
+/// changed since; a baseline that is a report's moment marks that one. Later reports do not make it anew.
+#[test]
+fn baselines_are_moments() {
+    let marked_at = TimeOfDay {
+        hour: 9,
+        minute: 5,
+        second: 1,
+    };
+    let mut second = many(3, 4);
+    second.compared.marked = Some(marked_at);
+    second.compared.since_baseline = SECOND;
+    second.stacks[0].recent.since_baseline = Change {
+        allocated: amount(100, 4).into(),
+        freed: amount(30, 1).into(),
+    };
+    let mut third = many(3, 5);
+    third.compared.marked = Some(marked_at);
+    third.compared.since_baseline = 2 * SECOND;
+    let mut page = Page::default();
+    [many(3, 2), second.clone(), third]
+        .iter()
+        .for_each(|report| page.add(report));
+    let data = data_of(&page);
+    check_sums(&data);
+    let moments = data["snapshots"].as_array().unwrap();
+    let marked: Vec<bool> = moments.iter().map(|moment| moment["marked"] == true).collect();
+    assert_eq!(marked, [false, true, false, false]);
+    assert_eq!(moments[1]["time"], "09:05:01");
+    let (held, allocated) = (second.stacks[0].outstanding, second.stacks[0].allocated);
+    let at_mark = &replayed(&data)[1][0];
+    assert_eq!(
+        at_mark[..4],
+        [
+            held.amount.bytes - 70,
+            held.amount.blocks - 3,
+            allocated.amount.bytes - 100,
+            allocated.amount.blocks - 4
+        ]
+    );
+
+    let mut page = Page::default();
+    second.compared.since_baseline = 2 * SECOND;
+    [many(3, 2), second].iter().for_each(|report| page.add(report));
+    let data = data_of(&page);
+    assert_eq!(data["snapshots"].as_array().unwrap().len(), 2);
+    assert_eq!(data["snapshots"][0]["marked"], true);
+}
+
+/// What cannot be a leak is marked so, and summed up by itself.
+#[test]
+fn what_is_no_suspect_is_told_apart() {
+    let mut mapped = many(4, 1);
+    for (stack, kind) in mapped.stacks.iter_mut().zip(crate::model::RegionKind::ALL) {
+        stack.kind = Some(kind);
+    }
+    let mut page = Page::default();
+    page.add(&mapped);
+    let suspects = |data: &Value| -> Vec<(Value, Value)> {
+        let sites = data["sites"].as_array().unwrap().iter();
+        sites.map(|site| (site[2].clone(), site[7].clone())).collect()
+    };
+    let pair = |kind: i64, is_suspect: u64| (kind.into(), is_suspect.into());
+    assert_eq!(
+        suspects(&data_of(&page)),
+        [pair(0, 1), pair(1, 1), pair(2, 0), pair(3, 0)]
+    );
+    let mut page = Page::new(Limits {
+        sites: 0,
+        ..Limits::default()
+    });
+    page.add(&mapped);
+    let data = data_of(&page);
+    assert_eq!(suspects(&data), [pair(-1, 0), pair(-1, 1)]);
+    check_sums(&data);
+}
+
+/// What the user suppresses is left out like that, with the rule; how much each rule leaves out is said.
+#[test]
+fn what_is_suppressed_is_told_apart() {
+    let mut known = many(3, 1);
+    known.stacks[0].suppressed_by = Some(Arc::new(Suppression {
+        rule: "leak:<Namespace>\u{1b}".to_owned(),
+        place: "known.supp:3".to_owned(),
+    }));
+    let mut page = Page::default();
+    page.add(&known);
+    let data = data_of(&page);
+    check_sums(&data);
+    let sites = data["sites"].as_array().unwrap().iter();
+    let sites = sites.map(|site| {
+        let rule = usize::try_from(site[11].as_u64().unwrap()).unwrap();
+        (site[7] == 1, data["strings"][rule].as_str().unwrap())
+    });
+    let expected = [(false, "leak:<Namespace>\\u{1b}"), (true, ""), (true, "")];
+    assert_eq!(sites.collect::<Vec<_>>(), expected);
+    let left_out = data["health"]["left_out"].as_array().unwrap();
+    assert_eq!(left_out.len(), 1);
+    assert!(
+        left_out[0]
+            .as_str()
+            .unwrap()
+            .starts_with("30 B in 3 blocks from 1 stack by leak:<Namespace>")
+    );
+}
+
+/// Estimates have their errors, and rows of exact ones are shorter.
+#[test]
+fn estimates_have_errors() {
+    let mut sampled = full();
+    sampled.sampling = crate::model::Sampling::Bytes(4096);
+    sampled.stacks[0].outstanding.spread = Spread {
+        recorded: 3,
+        bytes: 90_000,
+        blocks: 25 << 32,
+    };
+    let mut page = Page::default();
+    page.add(&sampled);
+    let data = data_of(&page);
+    assert_eq!(data["are_estimates"], true);
+    assert_eq!(replayed(&data)[0][0][6..], [300, 50, 0, 0]);
+    assert_eq!(
+        data["health"]["sampling"][0].as_str().map(|text| &text[..3]),
+        Some("one")
+    );
+}
+
+/// A page of one report, as any format writes one; and one of a trace without reports, which is not nothing.
+#[test]
+fn pages_of_little() {
+    let mut out = Vec::new();
+    crate::render::render(&full(), Format::Html, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>\n"));
+    let data = data_of(&Page::default());
+    assert_eq!(data["snapshots"].as_array().unwrap().len(), 0);
+}
+
+/// The exact names of what is abbreviated are there, each once; without abbreviations, there are none.
+#[test]
+fn exact_names() {
+    let module = module("/bin/p", None);
+    let frames = [
+        "std::vector<int, std::allocator<int> >::f()",
+        "std::vector<int, std::allocator<int>>::f()",
+        "main",
+    ];
+    let frames = (0..)
+        .zip(frames)
+        .map(|(at, name)| frame(location(&module, 0x10 * (at + 1)), FoundBy::Cfi, named(name, 1)));
+    let mut one = report(vec![stack(amount(1, 1), End::Complete, None, frames.collect())]);
+    let exact = |report: &Report| {
+        let mut page = Page::default();
+        page.add(report);
+        let data = data_of(&page);
+        let text =
+            |number: &Value| data["strings"][usize::try_from(number.as_u64().unwrap()).unwrap()].to_string();
+        let pairs = data["exact"].as_array().unwrap().iter();
+        pairs
+            .map(|pair| [text(&pair[0]), text(&pair[1])])
+            .collect::<Vec<_>>()
+    };
+    let short = "\"std::vector<int>::f()\"";
+    assert_eq!(
+        exact(&one),
+        [
+            [short, "\"std::vector<int, std::allocator<int>>::f()\""],
+            [short, "\"std::vector<int, std::allocator<int> >::f()\""],
+        ]
+    );
+    one.names = crate::model::NameStyle::Verbatim;
+    assert!(exact(&one).is_empty());
+}
+
+/// Each site says where in its stack the responsible function is: behind the allocator's and the library's frames, also where
+/// it was inlined; the innermost frame where there is no other.
+#[test]
+fn sites_have_owners() {
+    let new = || samples::frame("libstdc++.so.6.0.30", "operator new(unsigned long)");
+    let holding = |frames, bytes| Stack {
+        outstanding: amount(bytes, 1).into(),
+        ..samples::stack(frames)
+    };
+    let mut page = Page::default();
+    page.add(&report(vec![
+        holding(vec![new(), samples::frame("app", "Cache::insert(int)")], 400),
+        holding(
+            vec![
+                new(),
+                samples::inlined("app", "main", &["std::move<int>(int&)", "fill()", "f()"]),
+            ],
+            300,
+        ),
+        holding(vec![samples::frame("libc.so.6", "strdup")], 200),
+        holding(Vec::new(), 100),
+    ]));
+    let sites = data_of(&page)["sites"].clone();
+    let owners: Vec<_> = sites
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|site| (site[12].clone(), site[13].clone()))
+        .collect();
+    assert_eq!(
+        owners,
+        [(1, 0), (1, 2), (0, 0), (0, 0)].map(|(frame, level)| (frame.into(), level.into()))
+    );
+}

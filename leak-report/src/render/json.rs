@@ -1,0 +1,458 @@
+//! JSON, schema version 1: one object per report, on one line.
+//!
+//! The types here are the schema; the program's own types can change without it. Fields are only ever added.
+//! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
+
+mod amount;
+mod memory;
+mod overhead;
+mod recent;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::Formatter;
+use unwind_tables::addr::Avma;
+use unwind_tables::walk::{End, FoundBy, Unwind};
+
+use amount::{AmountJson, SamplingJson};
+use memory::{MemoryJson, OwnJson};
+use overhead::OverheadJson;
+
+use super::blocks::BlocksJson;
+use super::kernel::KernelJson;
+use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::owner::{Owner, owner};
+use crate::model::printable::is_format;
+use crate::model::{CALLS, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef};
+use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
+use crate::model::{Location, Report, TargetFacts};
+
+use recent::{RecentJson, StackRecentJson};
+
+/// The version of the JSON document, its field `schema`; a reader of one version reads what later ones add as unknown fields.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Writes `report` as one line.
+pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    write(&ReportJson::from(report), out)?;
+    writeln!(out)
+}
+
+/// Writes a value so that a terminal shows all of it: in strings, everything is escaped that has no shape of its own.
+pub fn write(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(out, Visible))?;
+    Ok(())
+}
+
+/// JSON by itself leaves control characters from DEL on as they are. Terminals do not.
+struct Visible;
+
+impl Formatter for Visible {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        let hidden = |character: char| character.is_control() || is_format(character);
+        while let Some((at, character)) = rest.char_indices().find(|&(_, character)| hidden(character)) {
+            writer.write_all(&rest.as_bytes()[..at])?;
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + character.len_utf8()..];
+        }
+        writer.write_all(rest.as_bytes())
+    }
+}
+
+#[derive(Serialize)]
+struct ReportJson<'a> {
+    schema_version: u32,
+    memleak: &'static str,
+    unwind: &'static str,
+    duration_ns: u64,
+    sampling: Option<SamplingJson>,
+    /// With `--perf-max-stack-depth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_stack_depth: Option<usize>,
+    targets: Vec<TargetJson<'a>>,
+    events: EventsJson<'a>,
+    /// Over all stacks.
+    outstanding: AmountJson,
+    allocated: AmountJson,
+    lost: LostByCauseJson<'a>,
+    unwinding: UnwindingJson<'a>,
+    #[serde(flatten)]
+    recent: RecentJson,
+    overhead: Option<OverheadJson>,
+    /// Where the kernel's own allocations were traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<KernelJson>,
+    /// What memleak itself takes.
+    #[serde(rename = "self")]
+    own: OwnJson,
+    stacks: Vec<StackJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct TargetJson<'a> {
+    pid: u32,
+    comm: &'a str,
+    exe: Option<&'a str>,
+    instance: u32,
+    parent: Option<u32>,
+    ended: Option<&'static str>,
+    memory: Option<MemoryJson>,
+}
+
+/// Counts of calls, a field each.
+struct EventsJson<'a>(&'a Events);
+
+impl Serialize for EventsJson<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(CALLS.iter().map(|count| (count.field, (count.of)(self.0))))
+    }
+}
+
+/// Losses, a field each; calls that were not told only if there are any.
+pub struct LostJson<'a>(pub &'a Losses);
+
+impl Serialize for LostJson<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let blocks = [("blocks", self.0.blocks), ("bytes", self.0.bytes)];
+        let others = LOSSES.iter().map(|count| (count.field, (count.of)(self.0)));
+        let is_told = |&(field, count): &(&str, u64)| field != "calls" || count > 0;
+        serializer.collect_map(blocks.into_iter().chain(others).filter(is_told))
+    }
+}
+
+/// Losses with the causes of blocks that were lost.
+#[derive(Serialize)]
+struct LostByCauseJson<'a> {
+    #[serde(flatten)]
+    lost: LostJson<'a>,
+    causes: &'a BTreeMap<Cow<'static, str>, u64>,
+}
+
+#[derive(Serialize)]
+struct UnwindingJson<'a> {
+    stacks: BTreeMap<&'static str, u64>,
+    allocations: BTreeMap<&'static str, u64>,
+    frames: FramesJson,
+    ends: Vec<EndGroupJson<'a>>,
+    modules: Vec<ModuleJson<'a>>,
+}
+
+/// Stacks that ended in one module for one cause, most allocations first.
+#[derive(Serialize)]
+struct EndGroupJson<'a> {
+    module: Option<&'a str>,
+    build_id: Option<&'a str>,
+    cause: &'static str,
+    stacks: u64,
+    allocations: u64,
+    /// In the module's own space; in the process where there is no module.
+    addresses: Vec<String>,
+}
+
+/// A module that walks came through. What comes from its unwind table is null where there is none.
+#[derive(Serialize)]
+struct ModuleJson<'a> {
+    module: Option<&'a str>,
+    build_id: Option<&'a str>,
+    /// How the callers of its frames were found.
+    frames: FramesJson,
+    code_bytes: Option<u64>,
+    covered_bytes: Option<u64>,
+    rows: Option<u64>,
+    unsupported_rows: Option<u64>,
+    table_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct FramesJson {
+    cfi: u64,
+    fp: u64,
+}
+
+#[derive(Serialize)]
+struct StackJson<'a> {
+    pid: u32,
+    instance: u32,
+    ended: Option<&'static str>,
+    allocator: &'a str,
+    /// With `--mmap`: what the mappings are for.
+    kind: Option<&'static str>,
+    /// A number that is the same in other runs of the same builds, and in metrics.
+    site: String,
+    responsible: Option<ResponsibleJson<'a>>,
+    outstanding: AmountJson,
+    allocated: AmountJson,
+    #[serde(flatten)]
+    recent: StackRecentJson,
+    lost: AmountJson,
+    end: &'static str,
+    end_at: Option<EndAtJson<'a>>,
+    frames: Vec<FrameJson<'a>>,
+    /// With `-a`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<BlocksJson>,
+    /// The rule of the user's that leaves it out of reports for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suppressed_by: Option<&'a str>,
+}
+
+/// The innermost function that is not an allocator's, the language runtime's or the standard library's.
+#[derive(Serialize)]
+struct ResponsibleJson<'a> {
+    /// Its place in `frames`.
+    frame: usize,
+    /// Its place in that frame's `inlined`; null for the function that holds the code.
+    inlined: Option<usize>,
+    /// Its name, or its place in its module.
+    symbol: Cow<'a, str>,
+}
+
+impl<'a> ResponsibleJson<'a> {
+    fn of(stack: StackRef<'a>) -> Option<Self> {
+        let Owner { function, frame, at } = owner(stack)?;
+        Some(Self {
+            frame: at.0,
+            inlined: Some(at.1).filter(|&inlined| inlined < frame.inlined().len()),
+            symbol: function,
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct EndAtJson<'a> {
+    module: Option<&'a str>,
+    /// In the module's own space; in the process where there is no module.
+    address: String,
+}
+
+/// A frame with its names.
+#[derive(Serialize)]
+pub struct FrameJson<'a> {
+    pc: String,
+    module: Option<&'a str>,
+    build_id: Option<&'a str>,
+    address: Option<String>,
+    found_by: &'static str,
+    symbol: Option<&'a str>,
+    /// As formats for people have it, if that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol_short: Option<String>,
+    offset: Option<u64>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    inlined: Vec<InlinedJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct InlinedJson<'a> {
+    symbol: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol_short: Option<String>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+}
+
+impl<'a> From<&'a Report> for ReportJson<'a> {
+    fn from(report: &'a Report) -> Self {
+        let (events, losses, completeness) = (&report.events, &report.losses, &report.completeness);
+        Self {
+            schema_version: SCHEMA_VERSION,
+            memleak: env!("CARGO_PKG_VERSION"),
+            unwind: match report.unwind {
+                _ if report.kernel.is_some() => "kernel",
+                Unwind::Dwarf => "dwarf",
+                Unwind::Fp => "fp",
+            },
+            duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            sampling: SamplingJson::of(report.sampling),
+            max_stack_depth: report.depth,
+            targets: report
+                .targets
+                .iter()
+                .map(|target| TargetJson::of(target, report))
+                .collect(),
+            events: EventsJson(events),
+            outstanding: AmountJson::total(report, |stack| stack.outstanding),
+            allocated: AmountJson::total(report, |stack| stack.allocated),
+            lost: LostByCauseJson {
+                lost: LostJson(losses),
+                causes: &losses.causes,
+            },
+            unwinding: UnwindingJson {
+                stacks: by_end(&completeness.stacks),
+                allocations: by_end(&completeness.allocations),
+                frames: FramesJson {
+                    cfi: completeness.frames_by(FoundBy::Cfi),
+                    fp: completeness.frames_by(FoundBy::Fp),
+                },
+                ends: report
+                    .ends
+                    .iter()
+                    .map(|group| EndGroupJson::of(group, report))
+                    .collect(),
+                modules: report
+                    .steps
+                    .iter()
+                    .map(|steps| ModuleJson::of(steps, report))
+                    .collect(),
+            },
+            recent: report.into(),
+            overhead: report.overhead.as_ref().map(OverheadJson::from),
+            kernel: report.kernel.as_ref().map(KernelJson::from),
+            own: report.own.into(),
+            stacks: report
+                .stacks()
+                .map(|stack| StackJson::of(stack, report))
+                .collect(),
+        }
+    }
+}
+
+/// Counts by the ends' names. `complete` is always there: a missing key must not read as "no such check".
+fn by_end(counts: &BTreeMap<End, u64>) -> BTreeMap<&'static str, u64> {
+    let mut named: BTreeMap<_, _> = counts.iter().map(|(end, &count)| (end.name(), count)).collect();
+    named.entry(End::Complete.name()).or_insert(0);
+    named
+}
+
+impl<'a> EndGroupJson<'a> {
+    fn of(group: &EndGroup<ModuleId>, report: &'a Report) -> Self {
+        let module = group.module.map(|module| report.module(module));
+        Self {
+            module: module.map(ModuleRef::path),
+            build_id: module.and_then(ModuleRef::build_id),
+            cause: group.end.name(),
+            stacks: group.stacks,
+            allocations: group.allocations,
+            addresses: group.addresses.iter().map(|at| format!("{at:#x}")).collect(),
+        }
+    }
+}
+
+impl<'a> ModuleJson<'a> {
+    fn of(steps: &ModuleSteps<ModuleId>, report: &'a Report) -> Self {
+        let module = steps.module.map(|module| report.module(module));
+        let table = module.and_then(|module| module.table);
+        Self {
+            module: module.map(ModuleRef::path),
+            build_id: module.and_then(ModuleRef::build_id),
+            frames: FramesJson {
+                cfi: steps.cfi,
+                fp: steps.fp,
+            },
+            code_bytes: table.map(|table| table.code_bytes),
+            covered_bytes: table.map(|table| table.covered_bytes),
+            rows: table.map(|table| table.rows),
+            unsupported_rows: table.map(|table| table.unsupported_rows),
+            table_bytes: table.map(|table| table.table_bytes),
+        }
+    }
+}
+
+impl<'a> TargetJson<'a> {
+    fn of(target: &'a TargetFacts, report: &Report) -> Self {
+        Self {
+            pid: target.pid,
+            comm: &target.comm,
+            exe: target.exe.as_deref(),
+            instance: target.instance,
+            parent: target.parent,
+            ended: target.ended.map(InstanceEnd::name),
+            memory: target
+                .memory
+                .map(|parts| MemoryJson::of(parts, report.tracked_error(target.instance))),
+        }
+    }
+}
+
+impl<'a> StackJson<'a> {
+    fn of(stack: StackRef<'a>, report: &Report) -> Self {
+        Self {
+            pid: stack.pid,
+            instance: stack.instance,
+            ended: stack.ended.map(InstanceEnd::name),
+            allocator: stack.allocator(),
+            kind: stack.kind.map(RegionKind::name),
+            site: stack.site().to_string(),
+            responsible: ResponsibleJson::of(stack),
+            outstanding: AmountJson::of(report, stack.outstanding),
+            allocated: AmountJson::of(report, stack.allocated),
+            recent: StackRecentJson::of(&stack.recent, report),
+            lost: stack.lost.into(),
+            end: stack.end.name(),
+            end_at: stack.end_at().map(EndAtJson::from),
+            frames: frames(stack),
+            blocks: stack.blocks.as_ref().map(|list| BlocksJson::of(list, report)),
+            suppressed_by: stack.get().suppressed_by.as_ref().map(|by| by.rule.as_str()),
+        }
+    }
+}
+
+impl<'a> From<Location<ModuleRef<'a>>> for EndAtJson<'a> {
+    fn from(at: Location<ModuleRef<'a>>) -> Self {
+        Self {
+            module: at.place.map(|place| place.module.path()),
+            address: own_address(at).unwrap_or_else(|| hex(at.pc)),
+        }
+    }
+}
+
+impl<'a> From<FrameRef<'a>> for FrameJson<'a> {
+    fn from(frame: FrameRef<'a>) -> Self {
+        let (at, symbol) = (frame.location(), frame.symbol());
+        let module = frame.module();
+        Self {
+            pc: hex(at.pc),
+            module: module.map(ModuleRef::path),
+            build_id: module.and_then(ModuleRef::build_id),
+            address: own_address(at),
+            found_by: frame.found_by.name(),
+            symbol: frame.function(),
+            symbol_short: frame.function().and_then(short),
+            offset: symbol.and_then(|symbol| symbol.offset),
+            file: frame.file(),
+            line: frame.line(),
+            inlined: frame.inlined().map(InlinedJson::from).collect(),
+        }
+    }
+}
+
+impl<'a> From<InlinedFrame<&'a str>> for InlinedJson<'a> {
+    fn from(inlined: InlinedFrame<&'a str>) -> Self {
+        let InlinedFrame { symbol, file, line } = inlined;
+        Self {
+            symbol,
+            symbol_short: symbol.and_then(short),
+            file,
+            line,
+        }
+    }
+}
+
+/// The abbreviated name, if the name is longer.
+fn short(name: &str) -> Option<String> {
+    match abbreviated(name) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(short) => Some(short),
+    }
+}
+
+/// The frames of a stack as reports have them.
+pub fn frames(stack: StackRef<'_>) -> Vec<FrameJson<'_>> {
+    stack.frames().map(FrameJson::from).collect()
+}
+
+fn own_address(at: Location<ModuleRef<'_>>) -> Option<String> {
+    Some(format!("{:#x}", at.place?.svma))
+}
+
+fn hex(pc: Avma) -> String {
+    format!("{pc:#x}")
+}

@@ -1,0 +1,106 @@
+//! One report, and the formats it can be written in.
+//!
+//! [`Report`] is plain data that holds everything any format needs; a format is one file with one function.
+//! Nothing here looks anything up, reads a clock, or knows where the output goes.
+
+mod bcc;
+mod blocks;
+mod calls;
+pub mod cells;
+mod dialect;
+pub mod ends;
+mod estimates;
+pub mod flame;
+mod format;
+mod gperftools;
+mod health;
+mod html;
+mod json;
+mod kernel;
+mod libbpf;
+mod memory;
+mod modules;
+mod order;
+mod overhead;
+pub mod paint;
+mod paths;
+mod people;
+mod pprof;
+mod recent;
+mod regions;
+mod speedscope;
+mod summary;
+mod suppressed;
+#[cfg(test)]
+mod tests;
+mod text;
+pub mod titles;
+
+use std::sync::Arc;
+
+pub use crate::model::printable::printable;
+use crate::model::{FrameRef, Report, Vitals};
+pub use calls::{Call, CallsTold, Reports};
+pub use dialect::{Beside, Stage};
+pub use ends::explain;
+pub use estimates::{error, whole};
+pub use format::{Format, Span, render};
+pub use health::{counted, line, losses_in_short, percent, short_size, size};
+pub use html::{Limits, Page};
+pub use json::{FrameJson, LostJson, SCHEMA_VERSION, frames as frames_json, write as write_json};
+pub use overhead::{forecast, rate, share};
+pub use people::INDENT;
+pub use people::{People, Screen};
+pub use pprof::{Amounts, Part};
+pub use recent::{rate as growth_rate, signed};
+pub use text::{FrameStyle, end_of, via};
+
+/// A frame in one line, without its source: `function+0xoffset [module]`.
+pub fn frame_name(frame: FrameRef<'_>) -> String {
+    text::named(frame)
+}
+
+/// What is done with the reports of a trace, one after another.
+pub trait Consumer {
+    /// Takes the next report, which others may be given too.
+    ///
+    /// # Errors
+    ///
+    /// It cannot go where it should; the trace ends.
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()>;
+
+    /// Is told what else happens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::take`].
+    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        _ = stage;
+        Ok(())
+    }
+
+    /// Is told of calls, where that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::take`].
+    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+        _ = calls;
+        Ok(())
+    }
+
+    /// Is asked several times a second, between reports, whether it wants to know how the trace goes; `look` finds out.
+    ///
+    /// # Errors
+    ///
+    /// What `look` met.
+    fn watch(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+        _ = look;
+        Ok(())
+    }
+
+    /// Is told that a report will be made now, which can take a while.
+    fn begin_report(&mut self, is_last: bool) {
+        _ = is_last;
+    }
+}

@@ -1,0 +1,57 @@
+//! The closing block in short: one line if all is well, and what is not. `health` says everything.
+
+use crate::model::Report;
+use crate::model::Sampling;
+use crate::render::health::{self, counted, percent};
+use crate::render::kernel::kind_lines;
+use crate::render::{estimates, overhead, recent, regions, suppressed};
+
+/// The lines. `paths`: what was left out of the paths above.
+pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
+    let (losses, events) = (&report.losses, &report.events);
+    let under = |label: &'static str| move |line: String| format!("{label}: {line}");
+    let mut lines = vec![verdict(report)];
+    lines.extend(health::incomplete_lines(report));
+    lines.extend(health::unseen_lines(losses).into_iter().map(under("lost")));
+    if health::has_lost(losses) {
+        lines.extend(health::lost_lines(losses).into_iter().map(under("lost")));
+    }
+    if events.probe_hits == 0 && report.stacks.is_empty() {
+        lines.push(health::call_line(report));
+    }
+    if events.missed_frees > 0 || events.abandoned_calls > 0 {
+        lines.extend(health::exception_lines(events));
+    }
+    if report.sampling != Sampling::All || events.filtered.blocks > 0 {
+        lines.extend(estimates::sampling_lines(report));
+    }
+    lines.extend(overhead::warnings(report));
+    lines.extend(regions::lines(report));
+    lines.extend(kind_lines(report));
+    lines.extend(recent::young_line(report));
+    lines.extend(health::depth_line(report));
+    lines.extend(suppressed::lines(report).into_iter().map(under("suppressed")));
+    lines.extend(paths);
+    lines
+}
+
+/// How complete the stacks are, that nothing was lost, and the cost of tracing.
+fn verdict(report: &Report) -> String {
+    let [complete, all] = report.completeness.complete_stacks();
+    let [complete_walks, walks] = report.completeness.complete_allocations();
+    let mut parts = vec![match (complete, all) {
+        (_, 0) => "no allocation was recorded".to_owned(),
+        (1, 1) => "the stack is complete".to_owned(),
+        (complete, all) if complete == all => format!("all {all} stacks complete"),
+        (some, all) => format!(
+            "{some} of {} complete ({} of allocations)",
+            counted(all, "stack"),
+            percent(complete_walks, walks)
+        ),
+    }];
+    if !health::has_lost(&report.losses) && health::unseen_lines(&report.losses).is_empty() {
+        parts.push("nothing lost".to_owned());
+    }
+    parts.extend(overhead::brief(report));
+    parts.join(", ")
+}

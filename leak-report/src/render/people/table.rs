@@ -1,0 +1,131 @@
+//! The table of sites: a line for each, in the order of the report. Columns are dropped from narrow terminals, and sites
+//! have what is left of the line.
+
+use std::io::{self, Write};
+
+use unwind_tables::walk::End;
+
+use super::{Screen, short_id};
+use crate::model::leak::Suspicion;
+use crate::model::{Report, StackRef};
+use crate::render::cells::{fit, width};
+use crate::render::health::{percent, short_count, short_size};
+use crate::render::recent::{growth_per_second, typical_age};
+use crate::render::titles::short_title;
+
+/// Widths of terminals from which on there is room for how blocks live, and for the score.
+const MEDIUM: usize = 66;
+const NARROW: usize = 50;
+
+/// A column: its heading, its width, and what it says of a site.
+struct Column {
+    heading: &'static str,
+    width: usize,
+    /// The least width of a terminal that has it.
+    from: usize,
+    text: fn(StackRef<'_>, &Report) -> String,
+}
+
+const COLUMNS: [Column; 7] = [
+    Column {
+        heading: "ID",
+        width: 5,
+        from: 0,
+        text: |stack, _| short_id(stack),
+    },
+    Column {
+        heading: "SUSP",
+        width: 4,
+        from: NARROW,
+        text: |stack, _| {
+            let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
+            suspicion.map_or_else(|| "-".to_owned(), |suspicion| suspicion.score().to_string())
+        },
+    },
+    Column {
+        heading: "HELD",
+        width: 10,
+        from: 0,
+        text: |stack, _| short_size(stack.shown().bytes),
+    },
+    Column {
+        heading: "BLOCKS",
+        width: 6,
+        from: 0,
+        text: |stack, _| short_count(stack.shown().blocks),
+    },
+    Column {
+        heading: "GROWTH",
+        width: 13,
+        from: 0,
+        text: |stack, report| growth_per_second(stack, report),
+    },
+    Column {
+        heading: "FREED",
+        width: 5,
+        from: MEDIUM,
+        text: |stack, _| freed(stack),
+    },
+    Column {
+        heading: "AGE",
+        width: 6,
+        from: MEDIUM,
+        text: |stack, _| typical_age(stack),
+    },
+];
+
+/// Writes the table; nothing without sites.
+pub(super) fn write(
+    stacks: &[StackRef<'_>],
+    report: &Report,
+    screen: Screen,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if stacks.is_empty() {
+        return Ok(());
+    }
+    let available = screen.width.unwrap_or(usize::MAX);
+    let columns: Vec<_> = COLUMNS.iter().filter(|column| column.from <= available).collect();
+    let cells = |text: &dyn Fn(&Column) -> String| -> String {
+        columns
+            .iter()
+            .map(|column| right(&text(column), column.width))
+            .collect()
+    };
+    let headings = format!("{}   SITE", cells(&|column| column.heading.to_owned()));
+    writeln!(out, "{}", clipped(&headings, screen))?;
+    for &stack in stacks {
+        let cells = cells(&|column| (column.text)(stack, report));
+        let line = format!("{cells} {} {}", mark(stack, report), short_title(stack, report));
+        writeln!(out, "{}", clipped(&line, screen).trim_end())?;
+    }
+    Ok(())
+}
+
+/// A mark for stacks that are not complete.
+fn mark(stack: StackRef<'_>, _report: &Report) -> char {
+    match (stack.end, stack.is_cut()) {
+        (End::Complete, _) => ' ',
+        (_, true) => '…',
+        (_, false) => '!',
+    }
+}
+
+/// The share of the blocks allocated that were freed.
+fn freed(stack: StackRef<'_>) -> String {
+    let freed = stack.allocated.less(stack.outstanding);
+    percent(freed.amount.blocks, stack.allocated.amount.blocks)
+}
+
+/// One blank, and `text` at the right of so many columns.
+fn right(text: &str, columns: usize) -> String {
+    format!(" {}{text}", " ".repeat(columns.saturating_sub(width(text))))
+}
+
+/// `text` cut to the width of the screen.
+fn clipped(text: &str, screen: Screen) -> String {
+    match screen.width {
+        Some(width) => fit(text, width),
+        None => text.to_owned(),
+    }
+}

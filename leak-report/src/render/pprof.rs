@@ -1,0 +1,131 @@
+//! pprof's profile format: what pprof, Parca, Pyroscope, Grafana and others read. Compressed; equal reports give equal
+//! files.
+//!
+//! Allocated and outstanding, in blocks and bytes, by the names that heap profiles conventionally have, with outstanding
+//! bytes shown first. As in flame graphs, of what can be a leak, without young blocks. The allocator function is a label,
+//! not a frame, so that the function that called it has the bytes as its own; how a stack ended is one, too.
+
+mod mappings;
+mod part;
+mod proto;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::ops::Range;
+use std::time::Duration;
+
+use flate2::{Compression, GzBuilder};
+use prost::Message;
+
+use super::flame;
+use crate::model::{Amount, Losses, Sampling};
+use crate::model::{Quantity, Report, unix_nanoseconds};
+pub use part::{Amounts, Part};
+use proto::{Profile, ValueType};
+use table::{Table, Values};
+
+/// The sample types, each with its unit; a sample has a value for each of them.
+const SAMPLE_TYPES: [(&str, &str); 4] = [
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+];
+/// All of them. Where there are fewer, the last of them is shown unless another is asked for.
+const ALL_TYPES: Range<usize> = 0..SAMPLE_TYPES.len();
+
+/// Frames that are there but are not shown, as in all heap profiles: what they allocate is their callers' own. (Readers
+/// match the whole name, some of them without its parameters.)
+const DROPPED: &str = r"operator new(\[\])?(\(.*\))?";
+
+/// Writes `report`.
+pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    compress(&profile(report), out)
+}
+
+fn compress(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let mut compressed = GzBuilder::new().mtime(0).write(out, Compression::default());
+    compressed.write_all(&profile.encode_to_vec())?;
+    compressed.finish().map(drop)
+}
+
+fn profile(report: &Report) -> Profile {
+    let mut table = Table::of(report);
+    for stack in report.suspects() {
+        table.add(stack, values(stack.allocated.amount, stack.shown()));
+    }
+    let period = match report.sampling {
+        Sampling::All => None,
+        Sampling::Calls(calls) => Some(("objects", "count", calls)),
+        Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(("space", "bytes", bytes)),
+    };
+    finish(report, table, ALL_TYPES, period, report.elapsed)
+}
+
+fn values(allocated: Amount, outstanding: Amount) -> Values {
+    [
+        allocated.blocks,
+        allocated.bytes,
+        outstanding.blocks,
+        outstanding.bytes,
+    ]
+}
+
+/// The profile of what `table` holds of `report`: of it these `types`, for so much time before the report.
+fn finish(
+    report: &Report,
+    mut table: Table<'_>,
+    types: Range<usize>,
+    period: Option<(&str, &str, u64)>,
+    duration: Duration,
+) -> Profile {
+    let sample_type = SAMPLE_TYPES[types.clone()]
+        .iter()
+        .map(|(kind, unit)| value_type(&mut table, kind, unit))
+        .collect();
+    let period = period.map(|(kind, unit, period)| (value_type(&mut table, kind, unit), period));
+    let comments = comments(report);
+    let comment = comments.iter().map(|line| table.string(line)).collect();
+    let (default, _) = SAMPLE_TYPES[types.end - 1];
+    let default_sample_type = table.string(default);
+    let drop_frames = table.string(DROPPED);
+    Profile {
+        sample_type,
+        period_type: period.map(|(kind, _)| kind),
+        period: period.map_or(0, |(_, period)| signed(period)),
+        time_nanos: signed(unix_nanoseconds(report.read_at)),
+        duration_nanos: nanoseconds(duration),
+        comment,
+        default_sample_type,
+        drop_frames,
+        ..table.into_profile(types)
+    }
+}
+
+fn value_type(table: &mut Table, kind: &str, unit: &str) -> ValueType {
+    ValueType {
+        kind: table.string(kind),
+        unit: table.string(unit),
+    }
+}
+
+/// What pprof writes above everything that it makes of a profile: few lines.
+fn comments(report: &Report) -> Vec<String> {
+    let mut comments = vec![concat!("memleak ", env!("CARGO_PKG_VERSION")).to_owned()];
+    comments.extend(flame::remarks(report, Quantity::default()));
+    if report.losses == Losses::default() {
+        comments.push("lost: nothing".to_owned());
+    }
+    comments
+}
+
+/// The nearest number that the format can hold.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}

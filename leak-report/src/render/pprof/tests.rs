@@ -1,0 +1,286 @@
+//! Golden outputs of profiles, and what Go's `pprof` reads of them.
+
+use crate::samples;
+use std::fmt::Write as _;
+use std::io::Read;
+use std::process::Command;
+
+use flate2::read::GzDecoder;
+
+use super::super::tests::full;
+use super::super::{Format, render as render_as};
+use super::*;
+use crate::model::{RegionKind, Symbol, Symbolized};
+
+fn file(report: &Report) -> Vec<u8> {
+    let mut file = Vec::new();
+    render_as(report, Format::Pprof, &mut file).unwrap();
+    file
+}
+
+fn decoded(file: &[u8]) -> Profile {
+    let mut bytes = Vec::new();
+    GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    Profile::decode(&bytes[..]).unwrap()
+}
+
+/// All of a profile as text, with strings in the place of their indices.
+fn text(profile: &Profile) -> String {
+    let string = |index: i64| profile.string_table[usize::try_from(index).unwrap()].as_str();
+    let mut text = String::new();
+    for ValueType { kind, unit } in &profile.sample_type {
+        writeln!(text, "type {}/{}", string(*kind), string(*unit)).unwrap();
+    }
+    for sample in &profile.sample {
+        let labels = sample.label.iter().map(|label| match label.str {
+            0 => format!(" {}={}", string(label.key), label.num),
+            value => format!(" {}={}", string(label.key), string(value)),
+        });
+        let labels: String = labels.collect();
+        writeln!(
+            text,
+            "sample {:?} at {:?}{labels}",
+            sample.value, sample.location_id
+        )
+        .unwrap();
+    }
+    for location in &profile.location {
+        let lines = location.line.iter().map(|line| {
+            let function = profile
+                .function
+                .iter()
+                .find(|function| function.id == line.function_id)
+                .unwrap();
+            assert_eq!(function.system_name, function.name);
+            format!(
+                " {:?} {:?}:{}",
+                string(function.name),
+                string(function.filename),
+                line.line
+            )
+        });
+        let lines: String = lines.collect();
+        writeln!(
+            text,
+            "location {} {:#x} in {}{lines}",
+            location.id, location.address, location.mapping_id
+        )
+        .unwrap();
+    }
+    for mapping in &profile.mapping {
+        let has = [
+            mapping.has_functions,
+            mapping.has_filenames,
+            mapping.has_line_numbers,
+            mapping.has_inline_frames,
+        ];
+        writeln!(
+            text,
+            "mapping {} {:#x}-{:#x} at {:#x} {} {:?} {has:?}",
+            mapping.id,
+            mapping.memory_start,
+            mapping.memory_limit,
+            mapping.file_offset,
+            string(mapping.filename),
+            string(mapping.build_id),
+        )
+        .unwrap();
+    }
+    for comment in &profile.comment {
+        writeln!(text, "comment {}", string(*comment)).unwrap();
+    }
+    let period = profile
+        .period_type
+        .map(|ValueType { kind, unit }| (string(kind), string(unit)));
+    writeln!(text, "time {} for {}", profile.time_nanos, profile.duration_nanos).unwrap();
+    writeln!(text, "period {:?} {}", period, profile.period).unwrap();
+    writeln!(text, "default {}", string(profile.default_sample_type)).unwrap();
+    writeln!(text, "drop {}", string(profile.drop_frames)).unwrap();
+    text
+}
+
+/// Everything, in its order; the program's mapping comes first.
+#[test]
+fn pprof_of_a_full_report() {
+    let version = env!("CARGO_PKG_VERSION");
+    let text = text(&decoded(&file(&full()))).replace(version, "VERSION");
+    insta::assert_snapshot!(text, @r#"
+type alloc_objects/count
+type alloc_space/bytes
+type inuse_objects/count
+type inuse_space/bytes
+sample [24, 960, 12, 480] at [1, 2] allocator=malloc end=complete comm=leaker pid=4242
+sample [2, 80, 1, 40] at [3, 4, 5] allocator=malloc end=no_cfi comm=leaker pid=4242
+location 1 0x7f00000ae98b in 2 "operator new(unsigned long)" "":0
+location 2 0x7f0000001130 in 1 "LeakLib::slowMemoryLeak()" "/src/leaklib.h":12 "main" "/src/leaker.cpp":30
+location 3 0x7f0000001233 in 3
+location 4 0x7e0000000fff in 0
+location 5 0x7f00000011ff in 1 "evil\\u{1b}[2J\\n" "":0
+mapping 1 0x7f0000001000-0x7f0000002000 at 0x0 /opt/leaker "" [true, true, true, true]
+mapping 2 0x7f00000ae000-0x7f00000af000 at 0x0 /usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30 "0a1b" [true, false, false, false]
+mapping 3 0x7f0000001000-0x7f0000002000 at 0x0 /opt/libplugin.so "77" [false, false, false, false]
+comment memleak VERSION
+comment complete stacks: 93.3% of allocations
+comment lost: 9 blocks, 1.5 MiB
+time 1700000000000000000 for 12345000000
+period None 0
+default inuse_space
+drop operator new(\[\])?(\(.*\))?
+"#);
+}
+
+/// Equal reports give equal files, which do not say when they were compressed.
+#[test]
+fn pprof_is_deterministic() {
+    let file = file(&full());
+    assert_eq!(file, self::file(&full()));
+    // The magic number, "deflate", no flags, no time (RFC 1952, 2.3.1).
+    assert_eq!(file[..8], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0]);
+}
+
+/// Estimates say what they rest on; amounts beyond the format's numbers are the largest of these.
+#[test]
+fn pprof_of_estimates() {
+    let mut report = full();
+    report.stacks[0].outstanding.amount.bytes = u64::MAX;
+    for (sampling, kind, period) in [
+        (Sampling::All, None, 0),
+        (Sampling::Calls(100), Some("objects"), 100),
+        (Sampling::Bytes(4096), Some("space"), 4096),
+        (Sampling::Governed(8192), Some("space"), 8192),
+    ] {
+        report.sampling = sampling;
+        let profile = decoded(&file(&report));
+        let string = |index: i64| profile.string_table[usize::try_from(index).unwrap()].as_str();
+        assert_eq!(profile.period_type.map(|period| string(period.kind)), kind);
+        assert_eq!(profile.period, period);
+        assert_eq!(profile.sample[0].value[3], i64::MAX);
+        let says = profile
+            .comment
+            .iter()
+            .any(|&line| string(line).starts_with("estimated from samples"));
+        assert_eq!(says, kind.is_some());
+    }
+}
+
+/// Stacks that are alike in all that a sample says are one sample; those without frames have one that says why.
+#[test]
+fn pprof_merges_and_shows_everything() {
+    let mut report = full();
+    report.stacks[2].allocated = report.stacks[0].allocated;
+    report.stacks[1].path = None;
+    let profile = decoded(&file(&report));
+    assert_eq!(profile.sample.len(), 2);
+    assert_eq!(profile.sample[0].value, [48, 1920, 12, 480]);
+    assert!(text(&profile).contains(" 0x0 in 0 \"[no_cfi]\" \"\":0\n"));
+    report.stacks[0].kind = Some(RegionKind::Reservation);
+    report.stacks[2].kind = Some(RegionKind::File);
+    let profile = text(&decoded(&file(&report)));
+    assert!(
+        profile.contains("kind=file") && !profile.contains("kind=reservation"),
+        "{profile}"
+    );
+}
+
+/// Go's pprof takes it, whatever functions are called, and has the same totals.
+#[test]
+fn pprof_reads_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("leaks.pb.gz");
+    std::fs::write(&path, file(&full())).unwrap();
+    let pprof = |arguments: &[&str]| {
+        let output = Command::new("go")
+            .args(["tool", "pprof", "-symbolize=none"])
+            .args(arguments)
+            .arg(&path)
+            .env("HOME", directory.path())
+            .output()
+            .expect("apt-get install golang-go");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let top = pprof(&["-top", "-unit=B"]);
+    assert!(top.contains("520B, 100% of 520B total"), "{top}");
+    // What operator new asked for is its caller's own.
+    let flat = top.lines().find(|line| line.contains("480B")).unwrap();
+    assert!(
+        flat.trim_start().starts_with("480B") && flat.contains("LeakLib::slowMemoryLeak"),
+        "{top}"
+    );
+    assert!(!top.contains("operator new"), "{top}");
+    let comments = pprof(&["-comments"]);
+    assert!(comments.contains("lost: 9 blocks"), "{comments}");
+}
+
+/// A part for a store has no more stacks and bytes than stores take, and the same totals; what has nothing to say is not in
+/// it.
+#[test]
+fn part_of_many_stacks() {
+    let mut report = full();
+    let stack = report.stacks[1].clone();
+    report.stacks = (0..8100_u64)
+        .map(|number| {
+            let mut stack = stack.clone();
+            stack.outstanding = Amount {
+                bytes: number,
+                blocks: 1,
+            }
+            .into();
+            stack.recent.since_last.allocated = Amount::default().into();
+            let pc = unwind_tables::addr::Avma::new(number);
+            let mut frames = samples::frames(&stack);
+            frames[0] = samples::changed(frames[0], |frame| frame.at.pc = pc);
+            samples::with_frames(stack, frames)
+        })
+        .collect();
+    samples::renew(&mut report);
+    let render = |report: &Report, amounts| {
+        let stacks: Vec<_> = report.stacks().collect();
+        let part = Part {
+            target: None,
+            amounts,
+            names_all: false,
+        };
+        part.render(report, &stacks).unwrap()
+    };
+    let profile = decoded(&render(&report, Amounts::Held).unwrap());
+    assert_eq!(profile.sample.len(), 8001);
+    let totals = |profile: &Profile| {
+        let total = |index: usize| {
+            profile
+                .sample
+                .iter()
+                .map(|sample| sample.value[index])
+                .sum::<i64>()
+        };
+        (total(0), total(1))
+    };
+    assert_eq!(totals(&profile), (8100, 8099 * 8100 / 2));
+    let others = profile.sample.iter().find(|sample| sample.label.is_empty());
+    // The smallest hundred.
+    assert_eq!(others.unwrap().value, [100, 99 * 100 / 2]);
+    assert!(text(&profile).contains("\"[other stacks]\""));
+    assert!(render(&report, Amounts::Came).is_none());
+    for (number, stack) in report.stacks.iter_mut().enumerate() {
+        let symbol = Symbol {
+            name: format!("{number}{}", "x".repeat(3000)).into(),
+            offset: None,
+        };
+        let names = Symbolized {
+            symbol: Some(symbol),
+            ..Symbolized::default()
+        };
+        let mut frames = samples::frames(stack);
+        frames[0] = samples::renamed(frames[0], &names);
+        *stack = samples::with_frames(stack.clone(), frames);
+    }
+    samples::renew(&mut report);
+    let small = decoded(&render(&report, Amounts::Held).unwrap());
+    assert_eq!(totals(&small), (8100, 8099 * 8100 / 2));
+    let bytes = small.encoded_len();
+    assert!(((1 << 20)..=(4 << 20)).contains(&bytes), "{bytes}");
+}

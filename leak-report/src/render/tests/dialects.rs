@@ -1,0 +1,341 @@
+//! Reports in the dialects of bcc's two memleaks, byte for byte.
+
+use super::*;
+use crate::model::{
+    Amount, BlockList, Compared, KernelFacts, KindTotals, ListedBlock, Location, Losses, Sampling, Stack,
+    Symbolized, Weight,
+};
+use crate::render::{Beside, Stage};
+use crate::samples;
+use std::time::Duration;
+use unwind_tables::addr::Avma;
+use unwind_tables::addr::Svma;
+use unwind_tables::walk::End;
+use unwind_tables::walk::FoundBy;
+
+fn block(address: u64, size: u64) -> ListedBlock {
+    ListedBlock {
+        address: Avma::new(address),
+        size,
+        age: Duration::from_secs(2),
+        weight: Weight::ONE,
+    }
+}
+
+fn blocks(listed: &[(u64, u64)], left_out: u64) -> Option<BlockList> {
+    Some(BlockList {
+        listed: listed
+            .iter()
+            .map(|&(address, size)| block(address, size))
+            .collect(),
+        left_out,
+    })
+}
+
+fn amount(bytes: u64, blocks: u64) -> Amount {
+    Amount { bytes, blocks }
+}
+
+/// Ages were looked at, as they are without `-C`.
+fn detailed(report: Report) -> Report {
+    let compared = Compared {
+        older: Some(Duration::from_millis(500)),
+        ..report.compared
+    };
+    Report { compared, ..report }
+}
+
+/// A named stack, one through a module without symbols and through code of no module, with a name and without, and one
+/// that was not stored.
+fn user() -> Report {
+    let mut report = full();
+    let jitted = frame(
+        Location {
+            pc: Avma::new(0x7e00_0000_2000),
+            place: None,
+        },
+        FoundBy::Fp,
+        named("LazyCompile:~leak app.js:3", 0x20),
+    );
+    samples::change_frames(&mut report, 1, |frames| frames.push(jitted));
+    report
+        .stacks
+        .push(stack(amount(30, 3), End::StackTableFull, None, Vec::new()));
+    report
+}
+
+/// Stacks of the kernel: of the kernel itself, of a module, and of code without a name.
+fn kernel() -> Report {
+    let kernel = module("[kernel]", None);
+    let nf_tables = module("[nf_tables]", None);
+    let at = |module: &ModuleId, pc: u64| Location {
+        pc: Avma::new(pc),
+        place: Some(Place {
+            module: *module,
+            svma: Svma::new(pc & 0xffff),
+        }),
+    };
+    let unknown = Location {
+        pc: Avma::new(0xffff_ffff_c0aa_0000),
+        place: None,
+    };
+    let frames = vec![
+        frame(
+            at(&nf_tables, 0xffff_ffff_c012_3456),
+            FoundBy::Kernel,
+            named("nft_set_elem_init", 0x56),
+        ),
+        frame(unknown, FoundBy::Kernel, Symbolized::default()),
+        frame(
+            at(&kernel, 0xffff_ffff_8120_0010),
+            FoundBy::Kernel,
+            named("do_syscall_64", 0x10),
+        ),
+    ];
+    let kmalloc = Stack {
+        pid: 0,
+        instance: 0,
+        allocator: samples::allocator("kmalloc"),
+        ..stack(amount(4096, 1), End::Complete, None, frames)
+    };
+    let pages = Stack {
+        allocator: samples::allocator("slab_pages"),
+        ..kmalloc.clone()
+    };
+    let kinds = vec![KindTotals {
+        allocator: "slab_pages".into(),
+        outstanding: amount(4096, 1),
+        allocated: amount(4096, 1),
+        holds_others: true,
+    }];
+    let facts = KernelFacts {
+        release: "6.18".to_owned(),
+        kinds,
+    };
+    Report {
+        kernel: Some(facts),
+        ..report(vec![kmalloc, pages])
+    }
+}
+
+/// Entries are indented, the biggest last; each frame has its address, its function and its module's name; what is not
+/// known has bcc's words. The inlined function and the source lines are left out.
+#[test]
+fn bcc_of_the_block_table() {
+    let expected = concat!(
+        "[09:05:07] Top 10 stacks with outstanding allocations:\n",
+        "\t30 bytes in 3 allocations from stack\n",
+        "\t\tstack information lost\n",
+        "\t40 bytes in 1 allocations from stack\n",
+        "\t\t0x00007f0000001234\t[unknown] [libplugin.so]\n",
+        "\t\t0x00007e0000001000\t[unknown]\n",
+        "\t\t0x00007f0000001200\tevil\\u{1b}[2J\\n+0x10 [leaker]\n",
+        "\t\t0x00007e0000002000\tLazyCompile:~leak app.js:3+0x20 [perf-4242.map]\n",
+        "\t480 bytes in 12 allocations from stack\n",
+        "\t\t0x00007f00000ae98c\toperator new(unsigned long)+0x1c [libstdc++.so.6.0.30]\n",
+        "\t\t0x00007f0000001131\tmain+0x31 [leaker]\n",
+    );
+    assert_eq!(rendered(&detailed(user()), Format::Bcc), expected);
+}
+
+/// From totals alone, frames have no addresses.
+#[test]
+fn bcc_of_totals() {
+    let expected = concat!(
+        "[09:05:07] Top 2 stacks with outstanding allocations:\n",
+        "\t40 bytes in 1 allocations from stack\n",
+        "\t\t[unknown] [libplugin.so]\n",
+        "\t\t[unknown]\n",
+        "\t\tevil\\u{1b}[2J\\n+0x10 [leaker]\n",
+        "\t\tLazyCompile:~leak app.js:3+0x20 [perf-4242.map]\n",
+        "\t480 bytes in 12 allocations from stack\n",
+        "\t\toperator new(unsigned long)+0x1c [libstdc++.so.6.0.30]\n",
+        "\t\tmain+0x31 [leaker]\n",
+    );
+    assert_eq!(rendered(&Report { top: 2, ..user() }, Format::Bcc), expected);
+}
+
+/// Blocks of all stacks come before the first entry, the smallest first.
+#[test]
+fn bcc_of_blocks() {
+    let mut report = detailed(Report { top: 1, ..full() });
+    report.stacks[0].blocks = blocks(&[(0x55d0_0000_2000, 400), (0x55d0_0000_1000, 80)], 0);
+    report.stacks[1].blocks = blocks(&[(0x55d0_0000_3000, 40)], 0);
+    let expected = concat!(
+        "[09:05:07] Top 1 stacks with outstanding allocations:\n",
+        "\taddr = 55d000003000 size = 40\n",
+        "\taddr = 55d000001000 size = 80\n",
+        "\taddr = 55d000002000 size = 400\n",
+        "\t480 bytes in 12 allocations from stack\n",
+        "\t\t0x00007f00000ae98c\toperator new(unsigned long)+0x1c [libstdc++.so.6.0.30]\n",
+        "\t\t0x00007f0000001131\tmain+0x31 [leaker]\n",
+    );
+    assert_eq!(rendered(&report, Format::Bcc), expected);
+}
+
+/// Without stacks there is a header; from totals, with an empty line.
+#[test]
+fn bcc_of_nothing() {
+    let header = "[09:05:07] Top 10 stacks with outstanding allocations:\n";
+    assert_eq!(rendered(&detailed(report(Vec::new())), Format::Bcc), header);
+    assert_eq!(rendered(&report(Vec::new()), Format::Bcc), format!("{header}\n"));
+}
+
+/// The kernel's functions are of the module "kernel"; pages that hold other blocks are left out.
+#[test]
+fn bcc_of_the_kernel() {
+    let expected = concat!(
+        "[09:05:07] Top 10 stacks with outstanding allocations:\n",
+        "\t4096 bytes in 1 allocations from stack\n",
+        "\t\t0xffffffffc0123456\tnft_set_elem_init+0x56 [nf_tables]\n",
+        "\t\t0xffffffffc0aa0000\t[unknown]\n",
+        "\t\t0xffffffff81200010\tdo_syscall_64+0x10 [kernel]\n",
+    );
+    assert_eq!(rendered(&detailed(kernel()), Format::Bcc), expected);
+}
+
+/// The header counts what is shown and pads nothing; entries are not indented, the biggest first; frames have numbers
+/// and whole paths.
+#[test]
+fn libbpf_of_the_block_table() {
+    let expected = concat!(
+        "[9:5:7] Top 2 stacks with outstanding allocations:\n",
+        "480 bytes in 12 allocations from stack\n",
+        "\t0 [<00007f00000ae98c>] operator new(unsigned long)+0x1c [/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30]\n",
+        "\t1 [<00007f0000001131>] main+0x31 [/opt/leaker]\n",
+        "40 bytes in 1 allocations from stack\n",
+        "\t0 [<00007f0000001234>] [/opt/libplugin.so]\n",
+        "\t1 [<00007e0000001000>] <null sym>\n",
+        "\t2 [<00007f0000001200>] evil\\u{1b}[2J\\n+0x10 [/opt/leaker]\n",
+        "\t3 [<00007e0000002000>] LazyCompile:~leak app.js:3+0x20\n",
+    );
+    // Its two variants look the same.
+    assert_eq!(rendered(&detailed(user()), Format::Libbpf), expected);
+    assert_eq!(rendered(&user(), Format::Libbpf), expected);
+}
+
+/// Blocks stand below their entry.
+#[test]
+fn libbpf_of_blocks() {
+    let mut report = detailed(Report { top: 1, ..full() });
+    report.stacks[0].blocks = blocks(&[(0x55d0_0000_2000, 400), (0x55d0_0000_1000, 80)], 0);
+    report.stacks[1].blocks = blocks(&[(0x55d0_0000_3000, 40)], 0);
+    let expected = concat!(
+        "[9:5:7] Top 1 stacks with outstanding allocations:\n",
+        "480 bytes in 12 allocations from stack\n",
+        "\taddr = 0x55d000002000 size = 400\n",
+        "\taddr = 0x55d000001000 size = 80\n",
+        "\t0 [<00007f00000ae98c>] operator new(unsigned long)+0x1c [/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30]\n",
+        "\t1 [<00007f0000001131>] main+0x31 [/opt/leaker]\n",
+    );
+    assert_eq!(rendered(&report, Format::Libbpf), expected);
+}
+
+/// Without stacks there is a header that says so.
+#[test]
+fn libbpf_of_nothing() {
+    let header = "[9:5:7] Top 0 stacks with outstanding allocations:\n";
+    assert_eq!(rendered(&report(Vec::new()), Format::Libbpf), header);
+    assert_eq!(rendered(&detailed(report(Vec::new())), Format::Libbpf), header);
+}
+
+/// The kernel's functions have no module.
+#[test]
+fn libbpf_of_the_kernel() {
+    let expected = concat!(
+        "[9:5:7] Top 1 stacks with outstanding allocations:\n",
+        "4096 bytes in 1 allocations from stack\n",
+        "\t0 [<ffffffffc0123456>] nft_set_elem_init+0x56\n",
+        "\t1 [<ffffffffc0aa0000>] <null sym>\n",
+        "\t2 [<ffffffff81200010>] do_syscall_64+0x10\n",
+    );
+    assert_eq!(rendered(&detailed(kernel()), Format::Libbpf), expected);
+}
+
+/// What a dialect cannot say is said beside it: libbpf's own warning, and one line of ours. Other formats say all.
+#[test]
+fn what_dialects_do_not_say() {
+    let mut report = user();
+    report.sampling = Sampling::Calls(10);
+    report.targets.push(report.targets[0].clone());
+    report.stacks[0].blocks = blocks(&[], 5);
+    let unsaid = |format: &str| {
+        Beside::Warning(format!(
+            "--format {format} has no words for this: 2 of 3 stacks not complete (1 no_cfi, 1 stack_table_full); 9 blocks, \
+             1.5 MiB (1600000 B), not recorded; amounts are estimates, not sums of what was sampled; the stacks of 2 programs \
+             stand together; 5 blocks not listed"
+        ))
+    };
+    let missing = Beside::Verbatim(
+        "WARNING: 3 stack traces could not be displayed due to memory shortage, including 0 caused by hash collisions. \
+         Consider increasing --stack-storage-size."
+            .to_owned(),
+    );
+    assert_eq!(Format::Bcc.beside(&report), [unsaid("bcc")]);
+    assert_eq!(Format::Libbpf.beside(&report), [missing, unsaid("libbpf")]);
+    for format in [Format::Text, Format::Json] {
+        assert_eq!(format.beside(&report), []);
+    }
+}
+
+/// Nothing is said beside a report that says all there is.
+#[test]
+fn nothing_to_say_beside() {
+    let mut report = full();
+    report.stacks.remove(1);
+    report.losses = Losses::default();
+    for format in [Format::Bcc, Format::Libbpf] {
+        assert_eq!(format.beside(&report), []);
+    }
+}
+
+/// A stack that was cut because that was asked for is no less complete for it.
+#[test]
+fn cut_stacks_are_as_asked_for() {
+    let mut report = Report {
+        depth: Some(3),
+        ..full()
+    };
+    report.losses = Losses::default();
+    report.stacks[1].end = End::DepthLimit;
+    assert_eq!(Format::Bcc.beside(&report), []);
+    report.depth = Some(4);
+    assert_eq!(
+        Format::Bcc.beside(&report).len(),
+        1,
+        "a walk that was too long is not"
+    );
+}
+
+/// The lines between reports.
+#[test]
+fn what_dialects_say_between_reports() {
+    let started = Stage::Started {
+        command: "leaker malloc 30000",
+        pid: 17,
+    };
+    let (attached, kernel) = (Stage::Attached { pids: &[17] }, Stage::Attached { pids: &[] });
+    let stages = [started, attached, Stage::Released, Stage::Ended, kernel];
+    let said = |format: Format| stages.map(|stage| format.said(&stage).join("|"));
+    assert_eq!(
+        said(Format::Bcc),
+        [
+            "Executing 'leaker malloc 30000' and tracing the resulting process.",
+            "Attaching to pid 17, Ctrl+C to quit.",
+            "",
+            "",
+            "Attaching to kernel allocators, Ctrl+C to quit.",
+        ]
+    );
+    assert_eq!(
+        said(Format::Libbpf),
+        [
+            "child created with pid: 17",
+            "Attaching to pid 17, Ctrl+C to quit.",
+            "received go event. executing child command",
+            "reaped child process",
+            "Attaching to kernel allocators, Ctrl+C to quit.",
+        ]
+    );
+    assert_eq!(said(Format::Text).concat() + &said(Format::Json).concat(), "");
+}

@@ -1,0 +1,102 @@
+//! Names of functions: abbreviated for people, unless they ask for all of them, and exact for programs.
+
+use super::*;
+use crate::model::{Amount, NameStyle};
+use crate::samples;
+use crate::samples::{inlined, report, stack};
+
+const PUSH: &str = "std::vector<int, std::allocator<int> >::push_back(int&&)";
+const PUSH_SHORT: &str = "std::vector<int>::push_back(int&&)";
+const NEW: &str =
+    "std::__new_allocator<std::pair<int, std::vector<int, std::allocator<int> > > >::allocate(unsigned long)";
+const NEW_SHORT: &str = "std::__new_allocator<std::pair<int, std::vector<int>>>::allocate(unsigned long)";
+
+fn of_style(names: NameStyle) -> Report {
+    let mut stack = stack(vec![
+        inlined("libx.so", PUSH, &[NEW]),
+        samples::frame("libx.so", "main"),
+    ]);
+    stack.outstanding = Amount {
+        bytes: 480,
+        blocks: 12,
+    }
+    .into();
+    stack.allocated = stack.outstanding;
+    Report {
+        names,
+        ..report(vec![stack])
+    }
+}
+
+/// Whether a format has the names as they are, and whether abbreviated.
+fn has(names: NameStyle, format: Format) -> (bool, bool) {
+    let mut out = Vec::new();
+    render(&of_style(names), format, &mut out).unwrap();
+    if out.starts_with(&[0x1f, 0x8b]) {
+        let mut text = Vec::new();
+        std::io::copy(&mut flate2::read::GzDecoder::new(&out[..]), &mut text).unwrap();
+        out = text;
+    }
+    let text = String::from_utf8_lossy(&out).replace("\\u003c", "<");
+    let text = text
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&");
+    let both = |push: &str, new: &str| {
+        assert_eq!(text.contains(push), text.contains(new), "{format:?}: {text}");
+        text.contains(push)
+    };
+    (both(PUSH, NEW), both(PUSH_SHORT, NEW_SHORT))
+}
+
+/// Pictures have short names, or whole ones if those are asked for; what other programs read has whole ones in any case.
+#[test]
+fn styles() {
+    let (exact, short, both) = ((true, false), (false, true), (true, true));
+    for (format, usually, verbatim) in [
+        (Format::Folded, short, exact),
+        (Format::Svg, short, exact),
+        (Format::Speedscope, short, exact),
+        (Format::Html, both, exact),
+        (Format::Json, both, both),
+        (Format::Pprof, exact, exact),
+        (Format::Gperftools, exact, exact),
+    ] {
+        assert_eq!(has(NameStyle::Abbreviated, format), usually, "{format:?}");
+        assert_eq!(has(NameStyle::Verbatim, format), verbatim, "{format:?}");
+    }
+}
+
+/// JSON has the exact name where it always was, and the short one beside it only where that is another.
+#[test]
+fn json_has_both() {
+    let value: Value =
+        serde_json::from_str(&rendered(&of_style(NameStyle::Abbreviated), Format::Json)).unwrap();
+    let frames = &value["stacks"][0]["frames"];
+    assert_eq!(
+        [&frames[0]["symbol"], &frames[0]["symbol_short"]],
+        [PUSH, PUSH_SHORT]
+    );
+    let inlined = &frames[0]["inlined"][0];
+    assert_eq!([&inlined["symbol"], &inlined["symbol_short"]], [NEW, NEW_SHORT]);
+    assert_eq!(frames[1]["symbol"], "main");
+    assert!(frames[1].get("symbol_short").is_none());
+}
+
+/// Frames that differ in what is left out are one frame of a flame graph, unless all is to be seen.
+#[test]
+fn equal_in_short() {
+    let mut both = of_style(NameStyle::Abbreviated);
+    let other = "std::vector<int, std::allocator<int>>::push_back(int&&)";
+    let frames = vec![
+        inlined("libx.so", other, &[NEW]),
+        samples::frame("libx.so", "main"),
+    ];
+    both.stacks
+        .push(samples::with_frames(both.stacks[0].clone(), frames));
+    samples::renew(&mut both);
+    let line = format!("main;{PUSH_SHORT};{NEW_SHORT} 960\n");
+    assert_eq!(rendered(&both, Format::Folded), line);
+    both.names = NameStyle::Verbatim;
+    assert_eq!(rendered(&both, Format::Folded).lines().count(), 2);
+}

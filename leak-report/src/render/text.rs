@@ -1,0 +1,287 @@
+//! Frames, ends of stacks and names as text for people.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use unwind_tables::walk::{End, FoundBy, Unwind};
+
+use super::cells::{fit, width};
+use super::ends::explain;
+use super::paths::Paths;
+use super::people::{Screen, write_wrapped};
+use super::titles::title;
+use crate::model::owner::{is_inlined_plumbing, is_nameless_runtime, owner};
+use crate::model::printable::Printable;
+use crate::model::{FrameRef, InlinedFrame, Location, ModuleRef, NameStyle, Place, Report, StackRef};
+
+/// Marks the frame that is responsible for a stack.
+const MARK: &str = "> ";
+const NO_MARK: &str = "  ";
+/// Inlined functions that are worth folding.
+const MIN_FOLDED: usize = 2;
+/// The columns that a function's name has at least, however long its file's is.
+const MIN_NAME: usize = 16;
+
+/// How frames are written, and ends of stacks.
+#[derive(Debug)]
+pub struct FrameStyle {
+    unwind: Unwind,
+    names: NameStyle,
+    pub(super) paths: Paths,
+    screen: Screen,
+}
+
+impl FrameStyle {
+    /// That of `report`'s frames, with whole paths.
+    pub fn new(report: &Report, screen: Screen) -> Self {
+        Self {
+            unwind: report.unwind,
+            names: report.names,
+            paths: Paths::default(),
+            screen,
+        }
+    }
+
+    /// This style with shorter paths.
+    pub(super) fn shortening(self, paths: Paths) -> Self {
+        Self { paths, ..self }
+    }
+
+    /// A stack's title.
+    pub fn title(&self, stack: StackRef<'_>) -> String {
+        title(stack, self.names)
+    }
+
+    /// The frames of a stack, the responsible one marked, and how the stack ended.
+    pub fn write_frames(&self, stack: StackRef<'_>, indent: &str, out: &mut dyn Write) -> io::Result<()> {
+        let responsible = owner(stack).map(|owner| owner.at);
+        let mut frames = stack.frames().enumerate().peekable();
+        while let Some((at, frame)) = frames.next() {
+            let mut nameless = 0;
+            while !self.screen.is_verbose
+                && is_nameless_runtime(frame)
+                && frames
+                    .next_if(|&(_, next)| is_nameless_runtime(next) && is_same_module(frame, next))
+                    .is_some()
+            {
+                nameless += 1;
+            }
+            match nameless {
+                0 => self.write_frame(frame, responsible.filter(|(of, _)| *of == at), indent, out)?,
+                more => {
+                    let module = InModule::of(frame, &self.paths);
+                    let name = format!("({} frames without names", more + 1);
+                    self.write_line(&[indent, NO_MARK].concat(), &name, &format!("{module})"), out)?;
+                }
+            }
+        }
+        let end = format!("end: {}", EndLine(stack));
+        write_wrapped(&end, &[indent, NO_MARK].concat(), self.screen, out)
+    }
+
+    /// `responsible` is the number of the inlined function that is responsible, or that of all for the frame itself.
+    fn write_frame(
+        &self,
+        frame: FrameRef<'_>,
+        responsible: Option<(usize, usize)>,
+        indent: &str,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let inlined: Vec<_> = frame.inlined().collect();
+        let module = InModule::of(frame, &self.paths);
+        let mark = |number| match responsible {
+            Some((_, responsible)) if responsible == number => MARK,
+            _ => NO_MARK,
+        };
+        let mut number = 0;
+        while let Some(&function) = inlined.get(number) {
+            let folded = self.foldable(&inlined[number..]);
+            if folded > 0 {
+                let name = format!("({folded} inlined functions of the standard library)");
+                self.write_line(&[indent, NO_MARK].concat(), &name, "", out)?;
+                number += folded;
+                continue;
+            }
+            let place = module.at(function.file, function.line);
+            let name = Inlined(function, self.names).to_string();
+            self.write_line(&[indent, mark(number)].concat(), &name, &place.to_string(), out)?;
+            number += 1;
+        }
+        // Where the user asked for frame pointers, the mark would be on each frame.
+        let found_by = match (frame.found_by, self.unwind) {
+            (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
+            (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
+        };
+        let place = format!("{}{found_by}", module.at(frame.file(), frame.line()));
+        let pc = match self.screen.is_verbose {
+            true => format!("{:#018x} ", frame.pc()),
+            false => String::new(),
+        };
+        let name = FrameName {
+            frame,
+            names: self.names,
+            has_offset: self.screen.is_verbose || frame.line().is_none(),
+        };
+        let before = [indent, mark(inlined.len()), &pc].concat();
+        self.write_line(&before, &name.to_string(), &place, out)
+    }
+
+    /// How many of the first of these functions are one line: the standard library's, but for the outermost, which is the
+    /// one that the user's code calls.
+    fn foldable(&self, inlined: &[InlinedFrame<&str>]) -> usize {
+        let plumbing = inlined
+            .iter()
+            .take_while(|&&function| is_inlined_plumbing(function))
+            .count();
+        let folded = plumbing.saturating_sub(1);
+        if self.screen.is_verbose || folded < MIN_FOLDED {
+            0
+        } else {
+            folded
+        }
+    }
+
+    /// A line that fits the screen: the name is cut first.
+    fn write_line(&self, before: &str, name: &str, place: &str, out: &mut dyn Write) -> io::Result<()> {
+        let line = match self.screen.width {
+            None => format!("{before}{name}{place}"),
+            Some(available) => {
+                let room = available
+                    .saturating_sub(width(before) + width(place))
+                    .max(MIN_NAME);
+                fit(&format!("{before}{}{place}", fit(name, room)), available)
+            }
+        };
+        writeln!(out, "{line}")
+    }
+}
+
+fn is_same_module(one: FrameRef<'_>, other: FrameRef<'_>) -> bool {
+    let [one, other] = [one, other].map(|frame| frame.module().map(ModuleRef::path));
+    one == other
+}
+
+/// The allocator function of a stack, with the kind of its mappings where it is of these.
+pub fn via(stack: StackRef<'_>) -> String {
+    let kind = stack
+        .kind
+        .map_or_else(String::new, |kind| format!(" ({})", kind.name()));
+    format!("{}{kind}", Printable(stack.allocator()))
+}
+
+/// A frame in one line, without its source.
+pub(super) fn named(frame: FrameRef<'_>) -> String {
+    let name = FrameName {
+        frame,
+        names: NameStyle::Verbatim,
+        has_offset: true,
+    };
+    format!("{name}{}", InModule::of(frame, &Paths::default()))
+}
+
+/// `function+0xoffset`, or the place where there is no name.
+struct FrameName<'a> {
+    frame: FrameRef<'a>,
+    names: NameStyle,
+    has_offset: bool,
+}
+
+impl fmt::Display for FrameName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.frame.symbol() {
+            None => InPlace(self.frame.location()).fmt(f),
+            Some(symbol) => {
+                Printable(&self.names.show(symbol.name)).fmt(f)?;
+                let offset = symbol.offset.filter(|_| self.has_offset);
+                offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))
+            }
+        }
+    }
+}
+
+/// `module+0xaddress`, in the module's own space.
+struct InPlace<'a>(Location<ModuleRef<'a>>);
+
+impl fmt::Display for InPlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.place {
+            None => f.write_str("[unknown]"),
+            Some(Place { module, svma }) => write!(f, "{}+{svma:#x}", Printable(module.basename())),
+        }
+    }
+}
+
+/// `function (inlined)`.
+struct Inlined<'a>(InlinedFrame<&'a str>, NameStyle);
+
+impl fmt::Display for Inlined<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.0.symbol.unwrap_or("[unknown]");
+        write!(f, "{} (inlined)", Printable(&self.1.show(name)))
+    }
+}
+
+/// ` [module] file:line`, as far as known.
+#[derive(Clone, Copy)]
+struct InModule<'a> {
+    module: Option<ModuleRef<'a>>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    paths: &'a Paths,
+}
+
+impl<'a> InModule<'a> {
+    fn of(frame: FrameRef<'a>, paths: &'a Paths) -> Self {
+        Self {
+            module: frame.module(),
+            file: None,
+            line: None,
+            paths,
+        }
+    }
+
+    fn at(self, file: Option<&'a str>, line: Option<u32>) -> Self {
+        Self { file, line, ..self }
+    }
+}
+
+impl fmt::Display for InModule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(module) = self.module {
+            write!(f, " [{}]", Printable(module.basename()))?;
+        }
+        if let Some(file) = self.file {
+            let (mark, rest) = self.paths.shorten(file);
+            write!(f, " {mark}{}", Printable(rest))?;
+            self.line.map_or(Ok(()), |line| write!(f, ":{line}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// How a stack ended.
+pub fn end_of(stack: StackRef<'_>) -> String {
+    EndLine(stack).to_string()
+}
+
+/// How a stack ended, and for incomplete ones where and why.
+struct EndLine<'a>(StackRef<'a>);
+
+impl fmt::Display for EndLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.0.end;
+        f.write_str(end.name())?;
+        if end == End::Complete {
+            return Ok(());
+        }
+        match self.0.end_at() {
+            Some(at @ Location { place: Some(_), .. }) => write!(f, " at {}", InPlace(at))?,
+            Some(Location { pc, place: None }) => write!(f, " at {pc:#x}")?,
+            None => {}
+        }
+        match self.0.is_cut() {
+            true => f.write_str(" (the stack goes on: --perf-max-stack-depth keeps no more of it)"),
+            false => write!(f, " ({})", explain(end).meaning),
+        }
+    }
+}

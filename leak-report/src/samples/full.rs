@@ -1,0 +1,181 @@
+//! A report that has something of everything.
+
+use std::collections::BTreeMap;
+
+use unwind_tables::addr::{Avma, FileOffset, Svma};
+use unwind_tables::walk::{End, FoundBy};
+
+use super::report;
+use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::{
+    Amount, CodeSegment, Completeness, Frame, FrameId, InlinedFrame, Location, Losses, Module, ModuleId,
+    Place, Report, Stack, StackRecent, Symbol, Symbolized, TableFacts,
+};
+
+/// Where [`location`] has modules mapped.
+const KNOWN: u64 = 0x7f00_0000_0000;
+
+/// The number of a module without code segments.
+pub fn module(path: &str, build_id: Option<&str>) -> ModuleId {
+    super::module_of(&super::plain_module(path, build_id))
+}
+
+/// A location of a known module.
+pub fn location(module: &ModuleId, svma: u64) -> Location<ModuleId> {
+    Location {
+        pc: Avma::new(KNOWN + svma),
+        place: Some(Place {
+            module: *module,
+            svma: Svma::new(svma),
+        }),
+    }
+}
+
+/// A symbol, without source or inlined calls.
+pub fn named(name: &str, offset: u64) -> Symbolized {
+    Symbolized {
+        symbol: Some(Symbol {
+            name: name.into(),
+            offset: Some(offset),
+        }),
+        ..Symbolized::default()
+    }
+}
+
+/// The number of a frame.
+pub fn frame(at: Location<ModuleId>, found_by: FoundBy, names: Symbolized) -> FrameId {
+    super::frame_of(Frame {
+        at,
+        exact: false,
+        found_by,
+        names: super::names_of(&names),
+    })
+}
+
+/// A stack that allocated twice what it holds.
+pub fn stack(
+    outstanding: Amount,
+    end: End,
+    end_at: Option<Location<ModuleId>>,
+    frames: Vec<FrameId>,
+) -> Stack {
+    let stack = Stack {
+        pid: 4242,
+        instance: 1,
+        ended: None,
+        allocator: super::allocator("malloc"),
+        kind: None,
+        outstanding: outstanding.into(),
+        allocated: Amount {
+            bytes: outstanding.bytes * 2,
+            blocks: outstanding.blocks * 2,
+        }
+        .into(),
+        recent: StackRecent::default(),
+        lost: Amount::default(),
+        end,
+        end_at,
+        path: None,
+        blocks: None,
+        suppressed_by: None,
+    };
+    super::with_frames(stack, frames)
+}
+
+/// A complete stack through inlined code, one cut short after a frame without names, and one that freed
+/// everything; with losses.
+pub fn full() -> Report {
+    let libstdcxx = module("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30", Some("0a1b"));
+    let leaker = module("/opt/leaker", None);
+    let plugin = super::module_of(&Module {
+        path: "/opt/libplugin.so".into(),
+        build_id: Some("77".into()),
+        code: vec![CodeSegment {
+            svma: Svma::new(0x1010)..Svma::new(0x1800),
+            offset: FileOffset::new(0x10),
+        }],
+        table: Some(TableFacts {
+            code_bytes: 1000,
+            covered_bytes: 120,
+            rows: 9,
+            unsupported_rows: 1,
+            table_bytes: 128,
+        }),
+    });
+    let inlined = Symbolized {
+        file: Some("/src/leaker.cpp".into()),
+        line: Some(30),
+        inlined: vec![InlinedFrame {
+            symbol: Some("LeakLib::slowMemoryLeak()".into()),
+            file: Some("/src/leaklib.h".into()),
+            line: Some(12),
+        }],
+        ..named("main", 0x31)
+    };
+    let operator_new = frame(
+        location(&libstdcxx, 0xa_e98c),
+        FoundBy::Probe,
+        named("operator new(unsigned long)", 0x1c),
+    );
+    let complete = vec![
+        operator_new,
+        frame(location(&leaker, 0x1131), FoundBy::Cfi, inlined),
+    ];
+    let jitted = Location {
+        pc: Avma::new(0x7e00_0000_1000),
+        place: None,
+    };
+    let cut = vec![
+        frame(location(&plugin, 0x1234), FoundBy::Probe, Symbolized::default()),
+        frame(jitted, FoundBy::Fp, Symbolized::default()),
+        frame(
+            location(&leaker, 0x1200),
+            FoundBy::Fp,
+            named("evil\u{1b}[2J\n", 0x10),
+        ),
+    ];
+    let cut_at = Some(location(&plugin, 0x2000));
+    let mut report = report(vec![
+        stack(
+            Amount {
+                bytes: 480,
+                blocks: 12,
+            },
+            End::Complete,
+            None,
+            complete.clone(),
+        ),
+        stack(Amount { bytes: 40, blocks: 1 }, End::NoCfi, cut_at, cut),
+        stack(Amount::default(), End::Complete, None, complete),
+    ]);
+    report.events.unknown_frees = 3;
+    report.events.failed = 1;
+    report.losses = Losses {
+        frees: 0,
+        processes: 0,
+        events: 0,
+        calls: 0,
+        blocks: 9,
+        bytes: 1_600_000,
+        causes: BTreeMap::from([("block_table_full".into(), 9), ("stack_table_full".into(), 0)]),
+    };
+    report.completeness = Completeness {
+        stacks: BTreeMap::from([(End::Complete, 2), (End::NoCfi, 1)]),
+        allocations: BTreeMap::from([(End::Complete, 28), (End::NoCfi, 2)]),
+        frames: BTreeMap::from([(FoundBy::Probe, 30), (FoundBy::Cfi, 28), (FoundBy::Fp, 4)]),
+    };
+    report.ends = vec![EndGroup {
+        module: Some(plugin),
+        end: End::NoCfi,
+        stacks: 1,
+        allocations: 2,
+        addresses: vec![0x2000, 0x2040, 0x2080],
+    }];
+    let steps = |module, cfi, fp| ModuleSteps { module, cfi, fp };
+    report.steps = vec![
+        steps(Some(libstdcxx), 28, 0),
+        steps(None, 0, 1),
+        steps(Some(plugin), 0, 3),
+    ];
+    report
+}

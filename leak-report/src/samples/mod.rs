@@ -1,0 +1,197 @@
+//! Frames, stacks and reports for tests that care about some of what is in them only.
+//!
+//! What stacks refer to is in one dictionary of each thread, a copy of which each report gets as it is then: a report whose
+//! stacks get other frames afterwards needs another copy ([`renew`]).
+
+pub mod full;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::walk::{End, FoundBy, Unwind};
+
+use crate::model::leak::Completeness;
+use crate::model::{
+    Amount, Compared, Dictionary, Events, Frame, FrameId, InlinedFrame, Location, Losses, Module, ModuleId,
+    NameStyle, NamesId, OwnMemory, Place, Quantity, Report, Sampling, Stack, Symbol, Symbolized, TargetFacts,
+    TextId, TextKind, TimeOfDay,
+};
+
+pub use full::full;
+
+thread_local! {
+    static ENTRIES: RefCell<Dictionary> = RefCell::default();
+}
+
+fn entries<T>(use_them: impl FnOnce(&mut Dictionary) -> T) -> T {
+    ENTRIES.with_borrow_mut(use_them)
+}
+
+/// Everything that this thread has made until now.
+pub fn dictionary() -> Arc<Dictionary> {
+    entries(|entries| Arc::new(entries.clone()))
+}
+
+/// Gives a report all that its stacks refer to by now.
+pub fn renew(report: &mut Report) {
+    report.dictionary = dictionary();
+}
+
+/// The number of an allocator function.
+pub fn allocator(name: &str) -> TextId {
+    entries(|entries| entries.add_text(TextKind::Allocator, name))
+}
+
+/// The number of a module.
+pub fn module_of(module: &Module) -> ModuleId {
+    entries(|entries| entries.add_module(module))
+}
+
+/// A module as the program has it, without code segments.
+pub fn plain_module(path: &str, build_id: Option<&str>) -> Module {
+    Module {
+        path: path.into(),
+        build_id: build_id.map(Into::into),
+        code: Vec::new(),
+        table: None,
+    }
+}
+
+/// The number of names.
+pub fn names_of(names: &Symbolized) -> NamesId {
+    entries(|entries| entries.add_names(names))
+}
+
+/// The number of a frame.
+pub fn frame_of(frame: Frame) -> FrameId {
+    entries(|entries| entries.add_frame(frame))
+}
+
+/// Another frame, made of this one.
+pub fn changed(frame: FrameId, change: impl FnOnce(&mut Frame)) -> FrameId {
+    let mut frame = entries(|entries| *entries.frame(frame));
+    change(&mut frame);
+    frame_of(frame)
+}
+
+/// The same frame by other names.
+pub fn renamed(frame: FrameId, names: &Symbolized) -> FrameId {
+    let names = names_of(names);
+    changed(frame, |frame| frame.names = names)
+}
+
+/// The frames of a stack.
+pub fn frames(stack: &Stack) -> Vec<FrameId> {
+    entries(|entries| entries.frames(stack.path).map(|frame| frame.id()).collect())
+}
+
+/// The same stack with other frames.
+pub fn with_frames(stack: Stack, frames: Vec<FrameId>) -> Stack {
+    let path = entries(|entries| entries.add_stack(frames.into_iter()));
+    Stack { path, ..stack }
+}
+
+/// Changes the frames of one of a report's stacks.
+pub fn change_frames(report: &mut Report, stack: usize, change: impl FnOnce(&mut Vec<FrameId>)) {
+    let mut frames = frames(&report.stacks[stack]);
+    change(&mut frames);
+    report.stacks[stack] = with_frames(report.stacks[stack].clone(), frames);
+    renew(report);
+}
+
+/// A frame of a function in a module.
+pub fn frame(module: &str, function: &str) -> FrameId {
+    inlined(module, function, &[])
+}
+
+/// The same, with functions inlined in it, innermost first.
+pub fn inlined(module: &str, function: &str, inlined: &[&str]) -> FrameId {
+    let module = plain_module(&format!("/usr/lib/{module}"), Some("0a1b"));
+    // Each name has its own.
+    let svma = function
+        .bytes()
+        .fold(0x1000, |sum: u64, byte| (sum * 31 + u64::from(byte)) % (1 << 40));
+    let inlined = inlined.iter().map(|&name| InlinedFrame {
+        symbol: Some(name.into()),
+        file: Some("/src/inlined.h".into()),
+        line: Some(7),
+    });
+    let names = Symbolized {
+        symbol: Some(Symbol {
+            name: function.into(),
+            offset: Some(0x1c),
+        }),
+        file: Some("/src/main.cpp".into()),
+        line: Some(42),
+        inlined: inlined.collect(),
+        ..Symbolized::default()
+    };
+    frame_of(Frame {
+        at: Location {
+            pc: Avma::new(0x7f00_0000_0000 + svma),
+            place: Some(Place {
+                module: module_of(&module),
+                svma: Svma::new(svma),
+            }),
+        },
+        exact: false,
+        found_by: FoundBy::Cfi,
+        names: names_of(&names),
+    })
+}
+
+/// A complete stack that holds nothing.
+pub fn stack(frames: Vec<FrameId>) -> Stack {
+    full::stack(Amount::default(), End::Complete, None, frames)
+}
+
+/// A report of twelve seconds of one process, from which nothing was lost.
+pub fn report(stacks: Vec<Stack>) -> Report {
+    Report {
+        time: TimeOfDay {
+            hour: 9,
+            minute: 5,
+            second: 7,
+        },
+        read_at: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        elapsed: Duration::from_millis(12_345),
+        unwind: Unwind::Dwarf,
+        sampling: Sampling::All,
+        top: 10,
+        names: NameStyle::default(),
+        quantity: Quantity::default(),
+        depth: None,
+        order: None,
+        compared: Compared::default(),
+        targets: vec![TargetFacts {
+            pid: 4242,
+            instance: 1,
+            parent: None,
+            ended: None,
+            memory: None,
+            comm: "leaker".to_owned(),
+            exe: Some("/opt/leaker".into()),
+        }],
+        dictionary: dictionary(),
+        stacks,
+        events: Events {
+            allocations: 30,
+            frees: 8,
+            probe_hits: 39,
+            ..Events::default()
+        },
+        losses: Losses::default(),
+        completeness: Completeness::default(),
+        ends: Vec::new(),
+        steps: Vec::new(),
+        overhead: None,
+        kernel: None,
+        own: OwnMemory {
+            resident_bytes: 45 << 20,
+            peak_bytes: 64 << 20,
+            kernel_bytes: 100 << 20,
+        },
+    }
+}
