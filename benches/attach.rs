@@ -18,8 +18,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use memleak::preflight;
-use memleak::target::maps::{self, MapsName};
+use memleak::bpf::preflight;
+use memleak::process::maps::{self, MapsName};
 
 /// The most CPU time that the fastest attach may take.
 const LIMIT: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Mapping calls: mmap, munmap, mremap and brk, told to user space in the order in which they act. What they mean is
- * user space's affair (src/regions); here a call is its arguments, its result and its stack.
+ * user space's affair (src/process/regions); here a call is its arguments, its result and its stack.
  *
  * A call that takes mappings away is told when it begins: when it ends, another thread can already have new ones at
  * those addresses. Every call is told when it has ended, with all of its arguments: a beginning that was not seen is

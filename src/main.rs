@@ -17,18 +17,19 @@ use clap::error::ErrorKind;
 use leak_report::model::Report;
 use leak_report::render::{Call, Consumer, Stage, printable};
 use memleak::cli::settings::{self, ParseError, Parsed};
-use memleak::cli::{self, Cli, Command, TraceArgs};
-use memleak::config::{Config, LiveConfig};
-use memleak::export::Exports;
-use memleak::gate::Gate;
-use memleak::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
-use memleak::live::{LiveView, Messages};
-use memleak::output::{self, Output};
-use memleak::recording::Recorder;
-use memleak::replay::ReportOptions;
+use memleak::cli::{self, Cli, Command, Config, TraceArgs};
+use memleak::commands::replay::ReportOptions;
+use memleak::commands::{doctor, inspect, replay};
+use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
-use memleak::status::{Above, StatusLine, Watched};
-use memleak::{bpf, doctor, inspect, replay, session};
+use memleak::sinks::LiveConfig;
+use memleak::sinks::export::Exports;
+use memleak::sinks::gate::Gate;
+use memleak::sinks::live::{LiveView, Messages};
+use memleak::sinks::output::{self, Output};
+use memleak::sinks::recording::Recorder;
+use memleak::sinks::status::{Above, StatusLine, Watched};
+use memleak::{bpf, session};
 use nix::sys::signal::Signal;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -130,34 +131,46 @@ fn trace_by(args: TraceArgs, is_verbose: bool, aside: &Aside) -> anyhow::Result<
         tracing::info!("{note}");
     }
     let mut config: Config = args.try_into()?;
-    config.destination.is_verbose = is_verbose;
+    config.sinks.destination.is_verbose = is_verbose;
     trace(&config, aside).map(ExitCode::from)
 }
 
 /// What was reported before an error is still written.
 fn trace(config: &Config, aside: &Aside) -> anyhow::Result<u8> {
-    if let Some(live) = config.live {
+    if let Some(live) = config.sinks.live {
         return watch(config, live, &aside.messages);
     }
-    let mut output = Output::open(config.format, &config.destination)?;
-    let mut recorder = config.recording.as_ref().map(Recorder::create).transpose()?;
-    let mut gate = Gate::open(&config.gate, &mut output)?;
-    let mut exports = Exports::start(&config.export)?;
+    let mut output = Output::open(config.sinks.format, &config.sinks.destination)?;
+    let mut recorder = config
+        .sinks
+        .recording
+        .as_ref()
+        .map(Recorder::create)
+        .transpose()?;
+    let mut gate = Gate::open(&config.sinks.gate, &mut output)?;
+    let mut exports = Exports::start(&config.sinks.export)?;
     let mut reports = Both {
         others: &mut gate,
         recorder: recorder.as_mut(),
     };
     let signals = listen_to_signals(config, None)?;
     // What is not seen to the end is not decided.
-    if config.destination.file.is_none() && !config.gate.is_anything() && config.export.is_empty() {
+    if config.sinks.destination.file.is_none()
+        && !config.sinks.gate.is_anything()
+        && config.sinks.export.is_empty()
+    {
         output::await_end_of_reader(Arc::clone(&signals.stop))?;
     }
     // Lines of calls, and what a program says that was started, come at any time.
-    if aside.has_line && config.program.is_empty() && config.calls.is_none() {
+    if aside.has_line && config.trace.program.is_empty() && config.trace.calls.is_none() {
         aside.line.begin();
     }
     let mut exported = exports.before(&mut reports);
-    let status = session::run(config, &signals, &mut Watched::new(&aside.line, &mut exported));
+    let status = session::run(
+        &config.trace,
+        &signals,
+        &mut Watched::new(&aside.line, &mut exported),
+    );
     aside.line.end();
     let decided = decide(gate, &status);
     let recorded = recorder.map_or(Ok(()), Recorder::finish);
@@ -171,22 +184,27 @@ fn trace(config: &Config, aside: &Aside) -> anyhow::Result<u8> {
 /// The same on the terminal. What is said of conditions is said when the view is gone.
 fn watch(config: &Config, live: LiveConfig, messages: &Messages) -> anyhow::Result<u8> {
     let output = match live.keeps_report {
-        true => Some(Output::open(config.format, &config.destination)?),
+        true => Some(Output::open(config.sinks.format, &config.sinks.destination)?),
         false => None,
     };
-    let mut recorder = config.recording.as_ref().map(Recorder::create).transpose()?;
-    let mut exports = Exports::start(&config.export)?;
+    let mut recorder = config
+        .sinks
+        .recording
+        .as_ref()
+        .map(Recorder::create)
+        .transpose()?;
+    let mut exports = Exports::start(&config.sinks.export)?;
     let is_restored = Arc::default();
     let signals = listen_to_signals(config, Some(&is_restored))?;
-    let view = LiveView::open(config, &signals, &is_restored, messages, output)?;
+    let view = LiveView::open(&config.trace, &signals, &is_restored, messages, output)?;
     let view = RefCell::new(view);
     let mut shown = Shown(&view);
-    let mut gate = Gate::open(&config.gate, &mut shown)?;
+    let mut gate = Gate::open(&config.sinks.gate, &mut shown)?;
     let mut reports = Both {
         others: &mut gate,
         recorder: recorder.as_mut(),
     };
-    let status = session::run(config, &signals, &mut exports.before(&mut reports));
+    let status = session::run(&config.trace, &signals, &mut exports.before(&mut reports));
     let recorded = recorder.map_or(Ok(()), Recorder::finish);
     let left = view.borrow_mut().finish(status.is_err());
     exports.finish();
@@ -213,10 +231,12 @@ fn settle(
     config: &Config,
 ) -> anyhow::Result<u8> {
     match (status, decided, written) {
-        (Err(error), ..) if session::is_broken_pipe(&error) && !config.gate.conditions.is_empty() => bail!(
-            "standard output was closed before the last report, so the conditions of --fail-on are not decided: give \
+        (Err(error), ..) if session::is_broken_pipe(&error) && !config.sinks.gate.conditions.is_empty() => {
+            bail!(
+                "standard output was closed before the last report, so the conditions of --fail-on are not decided: give \
              --output FILE"
-        ),
+            )
+        }
         (_, Some(decided), Err(error)) if session::is_broken_pipe(&error) => Ok(decided),
         (_, _, Err(error)) => Err(error),
         (status, decided, Ok(())) => Ok(decided.unwrap_or(status?)),
@@ -268,7 +288,7 @@ fn listen_to_signals(config: &Config, at_once: Option<&Arc<AtomicBool>>) -> io::
     };
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&signals.mark))?;
     let at_once = Arc::clone(at_once.unwrap_or(&signals.stop));
-    if !config.program.is_empty() {
+    if !config.trace.program.is_empty() {
         pass_signals_on(&signals, at_once)?;
         return Ok(signals);
     }

@@ -1,4 +1,4 @@
-"""Reads a recording as `src/recording/mod.rs` describes it, with nothing of memleak: what each report says is
+"""Reads a recording as `src/sinks/recording/mod.rs` describes it, with nothing of memleak: what each report says is
 outstanding, by the innermost named function of each stack. Prints a JSON object per report."""
 
 import json

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use libbpf_rs::{Link, ObjectBuilder, UprobeMultiOpts};
 use memleak::allocator::{Catalog, ProbeSite, Selection, discover};
-use memleak::target::{Modules, Target};
+use memleak::process::{Modules, Target};
 
 /// Empty programs that are attached; dropping it detaches.
 pub(crate) struct Bare(#[allow(dead_code, reason = "held for its drop")] [Link; 2]);

@@ -19,7 +19,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::ensure;
-use memleak::preflight;
+use memleak::bpf::preflight;
 
 use ratios::{RATIOS, Spread, Verdict};
 use target::{Build, Cost, FRAME_POINTERS, LARGE_FRAMES, Load, PLAIN, Stacks, Target};

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use leak_report::model::{Sampling, Snapshot};
 use memleak::bpf::{ShortWays, SizeFilter, Walk};
-use memleak::config::Config;
+use memleak::session::TraceConfig;
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 
@@ -92,8 +92,8 @@ impl Way {
         }
     }
 
-    fn config(self, pid: u32, walk: Walk) -> Config {
-        Config {
+    fn config(self, pid: u32, walk: Walk) -> TraceConfig {
+        TraceConfig {
             walk,
             short_ways: self.short_ways(),
             first_instructions: self == Self::FirstInstructions,
@@ -107,7 +107,7 @@ impl Way {
                 max: u64::MAX,
             }),
             max_blocks: Some(1 << 20),
-            ..Config::of_process(pid)
+            ..TraceConfig::of_process(pid)
         }
     }
 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use common::{Asked, Spread, run_bench};
-use memleak::preflight;
+use memleak::bpf::preflight;
 use point::{AXES, Axis, Point};
 use station::{Station, TRACINGS, UNTRACED};
 

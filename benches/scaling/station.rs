@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use leak_report::model::Snapshot;
 use memleak::bpf::Walk;
-use memleak::config::Config;
+use memleak::session::TraceConfig;
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
 
@@ -137,11 +137,11 @@ fn allocations(snapshot: &Snapshot, wanted: impl Fn(End) -> bool) -> u64 {
     stacks.map(|stack| stack.allocated.amount.blocks).sum()
 }
 
-fn config(pid: u32, walk: Walk, point: &Point) -> Config {
-    Config {
+fn config(pid: u32, walk: Walk, point: &Point) -> TraceConfig {
+    TraceConfig {
         walk,
         // Half as much again as the process has, as for one whose resident memory says so.
         max_blocks: Some(LEAST_BLOCKS.max(point.live + point.live / 2)),
-        ..Config::of_process(pid)
+        ..TraceConfig::of_process(pid)
     }
 }

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use anyhow::ensure;
 use common::{Asked, run_bench};
 use measure::measure;
-use memleak::preflight;
+use memleak::bpf::preflight;
 use subject::{SUBJECTS, Subject, Work, find};
 use table::{Row, print};
 use tool::{TOOLS, UNTRACED};

@@ -15,7 +15,7 @@ use super::functions::{AllocFunction, Family, Role};
 use super::linkage::Linkage;
 use super::problem::Reason;
 use super::symbols::{self, FunctionSymbol};
-use crate::target::Module;
+use crate::process::Module;
 
 /// Prefixes that are believed of one module.
 const MAX_PREFIXES: usize = 4;

@@ -20,8 +20,8 @@ use super::probing::SiteCost;
 use super::problem::{Problem, Reason};
 use super::sites::{self, FunctionCode, Why};
 use super::symbols::{self, SymbolKind};
-use crate::parallel;
-use crate::target::{Module, ModuleId};
+use crate::base::parallel;
+use crate::process::{Module, ModuleId};
 use leak_report::model::Name;
 
 /// An instruction to probe.

@@ -13,8 +13,8 @@ use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
 use super::machine::{self, Flow, Target};
-use crate::dynamic::Dynamic;
-use crate::untrusted::Untrusted;
+use crate::base::untrusted::Untrusted;
+use crate::process::dynamic::Dynamic;
 
 /// Relocations of one table, slots and functions that are looked at. The largest browsers have some million of each; what a
 /// file claims to have beyond that can be a hole of any size.

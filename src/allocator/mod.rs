@@ -6,6 +6,7 @@
 //! know of instructions. Reads ELF files
 //! only; nothing is attached here.
 
+pub mod calls;
 pub mod catalog;
 mod definitions;
 pub mod discovery;

@@ -11,8 +11,8 @@ use object::read::elf::{FileHeader, GnuHashTable, HashTable, Sym};
 use thiserror::Error;
 use unwind_tables::addr::Svma;
 
-use crate::dynamic::Dynamic;
-use crate::untrusted::Untrusted;
+use crate::base::untrusted::Untrusted;
+use crate::process::dynamic::Dynamic;
 
 type Header = FileHeader64<LittleEndian>;
 type Symbol = elf::Sym64<LittleEndian>;

@@ -18,7 +18,7 @@ use super::detach;
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::statistics::{Statistics, runs_of};
-use crate::target::maps;
+use crate::process::maps;
 use leak_report::model::Traps;
 
 // Each function's first instruction is the one that is probed: of the first two, the kernel emulates it, and single-steps

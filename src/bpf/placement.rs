@@ -108,7 +108,7 @@ impl<K: Copy + PartialEq> Placement<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::ModuleId;
+    use crate::process::ModuleId;
 
     const A: ModuleId = ModuleId::new(0);
     const B: ModuleId = ModuleId::new(1);

@@ -7,7 +7,7 @@ use unwind_tables::image::{Image, header};
 use super::memory::SharedWords;
 use super::placement::Placement;
 use super::publish::Publisher;
-use crate::target::ModuleId;
+use crate::process::ModuleId;
 
 /// The images in the kernel.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
+use super::config::ConfigError;
 use crate::allocator::{AllocFunction, Selection, given};
-use crate::config::ConfigError;
 
 /// Which allocators to probe, besides and instead of those that are found.
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::config::ConfigError;
+use super::config::ConfigError;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 
 /// Where names come from, beyond this machine.

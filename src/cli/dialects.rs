@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args};
 
-use crate::config::ConfigError;
+use super::config::ConfigError;
 use leak_report::render::{CallsTold, Format};
 
 /// What users of bcc's memleak expect besides.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use crate::config::ConfigError;
-use crate::export::metrics::{self, Address};
-use crate::export::push::{self, Api, Given};
-use crate::export::{Settings, SettingsError, token_of_environment};
+use super::config::ConfigError;
+use crate::sinks::export::metrics::{self, Address};
+use crate::sinks::export::push::{self, Api, Given};
+use crate::sinks::export::{Settings, SettingsError, token_of_environment};
 
 /// Flags about a fleet.
 #[derive(Debug, Args)]
@@ -168,14 +168,14 @@ mod tests {
 
     use super::*;
     use crate::cli::Cli;
-    use crate::config::Config;
+    use crate::cli::Config;
 
     fn exported(arguments: &str) -> Result<Settings, ConfigError> {
         let arguments = ["memleak", "-p", "1"]
             .into_iter()
             .chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
-        Config::try_from(cli.trace).map(|config| config.export)
+        Config::try_from(cli.trace).map(|config| config.sinks.export)
     }
 
     /// The protocols have the names that they have elsewhere.

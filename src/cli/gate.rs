@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::gate::{Annotations, MaxLost, Settings, SettingsError, parse};
+use crate::sinks::gate::{Annotations, MaxLost, Settings, SettingsError, parse};
 
 /// What a trace is held against.
 #[derive(Debug, Args)]
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
     use crate::cli::Cli;
-    use crate::config::{Config, ConfigError};
+    use crate::cli::{Config, ConfigError};
 
     fn config(arguments: &str) -> Result<Config, ConfigError> {
         let arguments = ["memleak", "-p", "1"]
@@ -96,12 +96,15 @@ mod tests {
     /// All that is given is kept; without anything, nothing is asked for.
     #[test]
     fn settings() {
-        assert_eq!(config("").map(|config| config.gate), Ok(Settings::default()));
+        assert_eq!(
+            config("").map(|config| config.sinks.gate),
+            Ok(Settings::default())
+        );
         let all = config(
             "--fail-on outstanding>1MiB --fail-on blocks>=5 --max-lost 2 --suppressions a --suppressions b --baseline c \
              --write-baseline d --write-suppressions e --junit f --annotations github -f",
         );
-        let gate = all.expect("it makes sense").gate;
+        let gate = all.expect("it makes sense").sinks.gate;
         let conditions: Vec<_> = gate.conditions.iter().map(ToString::to_string).collect();
         assert_eq!(conditions, ["outstanding>1MiB", "blocks>=5"]);
         assert_eq!(gate.max_lost.to_string(), "2%");
@@ -142,7 +145,11 @@ mod tests {
             ("--fail-on growth>1/s 7", 7),
         ] {
             let config = config(arguments).expect("it makes sense");
-            assert_eq!(config.interval, Duration::from_secs(expected), "{arguments}");
+            assert_eq!(
+                config.trace.interval,
+                Duration::from_secs(expected),
+                "{arguments}"
+            );
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use crate::config::{ConfigError, KernelConfig};
+use super::config::ConfigError;
+use crate::session::KernelConfig;
 
 /// How the kernel's own allocations are traced.
 #[derive(Debug, Args)]

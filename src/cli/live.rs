@@ -2,8 +2,9 @@
 
 use clap::Args;
 
+use super::config::ConfigError;
 use super::{OutputArgs, TraceArgs};
-use crate::config::{ConfigError, LiveConfig};
+use crate::sinks::LiveConfig;
 
 /// Reports on the terminal, instead of on standard output.
 #[derive(Debug, Args)]
@@ -48,8 +49,8 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::cli::Config;
     use crate::cli::{Cli, Command};
-    use crate::config::Config;
 
     fn config(arguments: &str) -> Result<Config, ConfigError> {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
@@ -81,7 +82,11 @@ mod tests {
         ] {
             let config = config(arguments);
             let config = config.unwrap_or_else(|error| panic!("{arguments}: {error}"));
-            assert_eq!((config.live, config.interval), (live, interval), "{arguments}");
+            assert_eq!(
+                (config.sinks.live, config.trace.interval),
+                (live, interval),
+                "{arguments}"
+            );
         }
     }
 

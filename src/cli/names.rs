@@ -30,9 +30,9 @@ impl From<NameArgs> for NameStyle {
 mod tests {
     use clap::Parser;
 
+    use crate::cli::Config;
     use crate::cli::{Cli, Command};
-    use crate::config::Config;
-    use crate::replay::{DifferenceOptions, ReportOptions, TrendOptions};
+    use crate::commands::replay::{DifferenceOptions, ReportOptions, TrendOptions};
     use leak_report::model::NameStyle;
 
     /// The style of names that the command line asks for.
@@ -40,8 +40,8 @@ mod tests {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
         match cli.command {
-            None => Config::try_from(cli.trace).expect("a trace").view.names,
-            Some(Command::Live(args)) => Config::try_from(args.live()).expect("a trace").view.names,
+            None => Config::try_from(cli.trace).expect("a trace").trace.view.names,
+            Some(Command::Live(args)) => Config::try_from(args.live()).expect("a trace").trace.view.names,
             Some(Command::Report(args)) => ReportOptions::try_from(*args).expect("a report").names,
             Some(Command::Diff(args)) => DifferenceOptions::try_from(args).expect("a difference").names,
             Some(Command::Trend(args)) => TrendOptions::try_from(args).expect("a trend").names,

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::config::ConfigError;
-use crate::output::Destination;
+use super::config::ConfigError;
+use crate::sinks::output::Destination;
 use leak_report::render::Format;
 
 /// Form of the reports, and where they go.

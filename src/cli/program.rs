@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use crate::config::{ConfigError, parse_command};
+use super::config::{ConfigError, parse_command};
 
 /// A program to start, in one of two ways to write it.
 #[derive(Debug, Args)]

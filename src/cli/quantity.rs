@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::config::ConfigError;
+use super::config::ConfigError;
 use leak_report::model::{Measure, Quantity, Unit};
 use leak_report::render::Format;
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::config::{ConfigError, parse_record_limit};
-use crate::output::Destination;
-use crate::recording::Settings;
+use super::config::{ConfigError, parse_record_limit};
+use crate::sinks::output::Destination;
+use crate::sinks::recording::Settings;
 
 /// Flags of recordings.
 #[derive(Debug, Args)]
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
     use crate::cli::Cli;
-    use crate::config::Config;
+    use crate::cli::Config;
     use leak_report::units::UnitError;
 
     fn settings(arguments: &str) -> Result<Option<Settings>, ConfigError> {
@@ -75,7 +75,7 @@ mod tests {
             .into_iter()
             .chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
-        Config::try_from(cli.trace).map(|config| config.recording)
+        Config::try_from(cli.trace).map(|config| config.sinks.recording)
     }
 
     /// A recording has a file, a limit, and its part in -f.

@@ -6,15 +6,17 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::config::ConfigError;
 use super::gate::GateArgs;
 use super::names::NameArgs;
 use super::output::{OutputArgs, PlaceArgs, format_of};
 use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
 use super::view::OrderArg;
-use crate::config::ConfigError;
-use crate::output::Destination;
-use crate::replay::{DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which};
+use crate::commands::replay::{
+    DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which,
+};
+use crate::sinks::output::Destination;
 use leak_report::model::Measure;
 use leak_report::model::leak::Order;
 use leak_report::render::Format;

@@ -2,8 +2,9 @@
 
 use clap::Args;
 
+use super::config::{ConfigError, parse_max_overhead, parse_sampling, parse_sizes};
 use crate::bpf::SizeFilter;
-use crate::config::{ConfigError, MaxOverhead, parse_max_overhead, parse_sampling, parse_sizes};
+use crate::session::MaxOverhead;
 use leak_report::model::Sampling;
 
 /// Which allocations are recorded.

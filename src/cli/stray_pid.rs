@@ -9,7 +9,7 @@
 use thiserror::Error;
 
 use super::TraceArgs;
-use crate::target::ProcessName;
+use crate::process::ProcessName;
 
 /// Seconds from which on an interval without a unit is not believed if it is a process id, too, unless it is in minutes.
 const LONG: u32 = 3600;

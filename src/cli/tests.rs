@@ -7,7 +7,7 @@ use clap::Parser;
 
 use super::*;
 use crate::bpf::SizeFilter;
-use crate::config::MaxOverhead;
+use crate::session::MaxOverhead;
 use leak_report::model::Sampling;
 use leak_report::units::UnitError;
 
@@ -23,16 +23,16 @@ fn config(arguments: &str) -> Result<Config, ConfigError> {
 #[test]
 fn interval_and_count_are_read() {
     let config = config("-p 17 0.25 3").expect("it makes sense");
-    assert_eq!(config.interval, Duration::from_millis(250));
-    assert_eq!(config.count, NonZeroU64::new(3));
-    assert_eq!((config.walk, config.top), (Walk::Dwarf, 10));
-    assert_eq!(config.pids, [17]);
+    assert_eq!(config.trace.interval, Duration::from_millis(250));
+    assert_eq!(config.trace.count, NonZeroU64::new(3));
+    assert_eq!((config.trace.walk, config.trace.top), (Walk::Dwarf, 10));
+    assert_eq!(config.trace.pids, [17]);
 }
 
 /// Times between reports, and of the whole trace, are seconds or have their units.
 #[test]
 fn times_have_units() {
-    let times = |text: &str| config(text).map(|config| (config.interval, config.duration));
+    let times = |text: &str| config(text).map(|config| (config.trace.interval, config.trace.duration));
     let seconds = Duration::from_secs;
     assert_eq!(times("-p 1 1m"), Ok((seconds(60), None)));
     assert_eq!(times("-p 1 1m30s 2"), Ok((seconds(90), None)));
@@ -48,7 +48,7 @@ fn times_have_units() {
 fn several_processes() {
     for arguments in ["-p 3,1,2", "-p 3 -p 1 -p 2", "-p 3,1 --pid 2"] {
         assert_eq!(
-            config(arguments).map(|config| config.pids),
+            config(arguments).map(|config| config.trace.pids),
             Ok(vec![3, 1, 2]),
             "{arguments}"
         );
@@ -62,8 +62,8 @@ fn several_processes() {
 /// Without a process, the kernel's own allocations are traced; with one, they are not.
 #[test]
 fn no_process_is_the_kernel() {
-    let kernel = |text: &str| config(text).map(|config| (config.kernel, config.pids));
-    let traced = |percpu| Some(crate::config::KernelConfig { percpu });
+    let kernel = |text: &str| config(text).map(|config| (config.trace.kernel, config.trace.pids));
+    let traced = |percpu| Some(crate::session::KernelConfig { percpu });
     assert_eq!(kernel(""), Ok((traced(false), Vec::new())));
     assert_eq!(kernel("-P -F 3 2"), Ok((traced(true), Vec::new())));
     assert_eq!(kernel("--wa-missing-free -p 5"), Ok((None, vec![5])));
@@ -75,7 +75,8 @@ fn programs() {
     let program = |arguments: &[&str]| {
         let arguments = std::iter::once("memleak").chain(arguments.iter().copied());
         let parsed = Cli::try_parse_from(arguments).expect("the command line parses");
-        Config::try_from(parsed.trace).map(|config| (config.program, config.interval, config.pids))
+        Config::try_from(parsed.trace)
+            .map(|config| (config.trace.program, config.trace.interval, config.trace.pids))
     };
     let words = |words: &[&str]| words.iter().map(Into::into).collect::<Vec<_>>();
     let (second, five) = (Duration::from_secs(1), Duration::from_secs(5));
@@ -115,7 +116,10 @@ fn programs() {
 fn max_overhead() {
     let of = |text: &str| {
         let config = config(&format!("-p 1 {text}")).expect("it makes sense");
-        (config.sampling, config.max_overhead.map(MaxOverhead::share))
+        (
+            config.trace.sampling,
+            config.trace.max_overhead.map(MaxOverhead::share),
+        )
     };
     assert_eq!(of("--max-overhead 10"), (Sampling::Governed(1), Some(0.1)));
     assert_eq!(of("--max-overhead 0.5"), (Sampling::Governed(1), Some(0.005)));
@@ -129,7 +133,7 @@ fn max_overhead() {
 /// Table memory is given in bytes or larger units.
 #[test]
 fn table_memory() {
-    let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| config.table_memory);
+    let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| config.trace.table_memory);
     for (text, bytes) in [
         ("65536", 65536),
         ("64K", 65536),
@@ -146,7 +150,9 @@ fn table_memory() {
 /// Samples are of calls or of bytes; size limits are given singly or both.
 #[test]
 fn selection() {
-    let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| (config.sampling, config.sizes));
+    let of = |text: &str| {
+        config(&format!("-p 1 {text}")).map(|config| (config.trace.sampling, config.trace.sizes))
+    };
     let max = u64::MAX;
     for (text, sampling, sizes) in [
         ("", Sampling::All, None),

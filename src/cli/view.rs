@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::config::{ConfigError, parse_depth, parse_older};
 use super::names::NameArgs;
-use crate::config::{ConfigError, View, parse_depth, parse_older};
+use crate::session::View;
 use leak_report::model::leak::Order;
 use leak_report::render::Format;
 

@@ -13,7 +13,7 @@ use crate::allocator::linkage::Linkage;
 use crate::allocator::sites::{self, WINDOW};
 use crate::allocator::symbols::{self, FunctionSymbol};
 use crate::allocator::{Catalog, Discovery, Selection, discover};
-use crate::target::Modules;
+use crate::process::Modules;
 
 /// Functions of one object that are believed to be an allocator's.
 const MOST_SITES: usize = 1024;

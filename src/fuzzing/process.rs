@@ -3,10 +3,10 @@
 use std::os::unix::ffi::OsStrExt;
 
 use super::choices::Choices;
-use crate::collect::{CallEvent, Event, RegionEvent};
-use crate::regions::Regions;
-use crate::target::maps::{self, MapsEntry, MapsName};
-use crate::target::{smaps, stat};
+use crate::bpf::collect::{CallEvent, Event, parse_region};
+use crate::process::maps::{self, MapsEntry, MapsName};
+use crate::process::regions::Regions;
+use crate::process::{smaps, stat};
 
 /// Each line of `/proc/PID/maps` is an entry or an error, and the entry says what the line does: it is the same when it is
 /// written as the kernel would. The same text is read as `smaps` and `stat`, too.
@@ -67,7 +67,7 @@ fn written(entry: &MapsEntry) -> Vec<u8> {
 pub(super) fn events(bytes: &[u8]) {
     let event = Event::parse(bytes);
     let call = CallEvent::parse(bytes);
-    let region = RegionEvent::parse(bytes);
+    let region = parse_region(bytes);
     assert!(bytes.len() >= 16 || event == Event::Unknown);
     assert!(bytes.len() >= 64 || call.is_none());
     assert!(bytes.len() >= 72 || region.is_none());
@@ -103,7 +103,7 @@ pub(super) fn regions(bytes: &[u8]) {
     let mut regions = Regions::new(CAPACITY);
     while !choices.0.is_empty() {
         let record: [u8; 72] = record(&mut choices);
-        let Some(event) = RegionEvent::parse(&record) else {
+        let Some(event) = parse_region(&record) else {
             continue;
         };
         regions.apply(&event);

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use super::choices::Choices;
-use crate::recording::{Recorder, Recording, Settings, sealed};
+use crate::sinks::recording::{Recorder, Recording, Settings, sealed};
 use leak_report::model::Report;
 use leak_report::render::{Format, render};
 

@@ -1,7 +1,7 @@
 //! Text of the user's: settings, conditions, suppressions. It is not trusted either: root reads the user's files.
 
 use crate::cli::settings;
-use crate::gate;
+use crate::sinks::gate;
 
 /// Any text is understood or refused with a line that can be shown: short, and without anything that moves a cursor.
 pub(super) fn settings(bytes: &[u8]) {

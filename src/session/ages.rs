@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 
+use super::View;
 use super::{Session, Signals};
-use crate::collect::{BlockTable, ListRequest, LiveBlocks, Moment};
-use crate::config::View;
+use crate::bpf::collect::{BlockTable, ListRequest, LiveBlocks, Moment};
 
 /// How long the block table is waited for before the processes are looked at again, and how long these are looked at.
 const PAUSE: Duration = Duration::from_millis(2);

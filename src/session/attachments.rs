@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::hook;
 use super::probes::AllocatorProbes;
 use crate::bpf::{AttachError, Attached, AttachedHook, Kernel, detach_at_once};
-use crate::target::{Mappings, ModuleId, Modules};
+use crate::process::{Mappings, ModuleId, Modules};
 
 /// Probes and hooks; dropping them detaches.
 #[derive(Debug, Default)]

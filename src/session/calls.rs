@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::{Session, Signals, describe};
-use crate::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
+use crate::bpf::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
 use leak_report::model::Name;
 use leak_report::render::{Call, Consumer};
 

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::target::{BuildId, Module, ModuleId, Modules};
+use crate::process::{BuildId, Module, ModuleId, Modules};
 
 /// Which modules are copies of which.
 #[derive(Debug, Default)]

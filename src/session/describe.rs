@@ -10,14 +10,14 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::elf::Segment;
 use unwind_tables::walk::{FoundBy, Unwind};
 
+use super::View;
 use super::calls::Caller;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::Catalog;
-use crate::collect::{LiveBlocks, own_memory, region_call_of_function};
-use crate::config::View;
+use crate::bpf::collect::{LiveBlocks, own_memory, region_call_of_function};
+use crate::process::{History, ModuleId, Modules};
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, outside_modules};
-use crate::target::{History, ModuleId, Modules};
 use leak_report::model::leak::growth::Changes;
 use leak_report::model::leak::{
     Completeness, Holder, Meaning, Recent, Site, SiteFrame, by_module, group, innermost,

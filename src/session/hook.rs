@@ -8,7 +8,7 @@ use unwind_tables::addr::{Avma, Svma};
 
 use crate::allocator::choose_site;
 use crate::bpf::Hook;
-use crate::target::{MappedCode, Mappings, Module, Modules};
+use crate::process::{MappedCode, Mappings, Module, Modules};
 
 const HOOK: &str = "_dl_debug_state";
 

@@ -12,13 +12,13 @@ use super::calls::{self, Teller};
 use super::kernel_report::{Facts, caller, report};
 use super::schedule::Schedule;
 use super::since::Since;
+use super::{KernelConfig, TraceConfig, View};
 use super::{Signals, Storages, TICK, storages};
-use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
-use crate::collect::{
+use crate::bpf::collect::{
     self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };
-use crate::config::{Config, KernelConfig, View};
-use crate::preflight;
+use crate::bpf::preflight;
+use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
 use crate::symbolize::Kallsyms;
 use leak_report::model::{CallTrace, Report};
 use leak_report::model::{Snapshot, Vitals};
@@ -37,7 +37,7 @@ const STACK_LIMIT: u32 = 127;
 ///
 /// What is missing, and what to do about it. Nothing is left attached.
 pub(super) fn run(
-    config: &Config,
+    config: &TraceConfig,
     kernel: KernelConfig,
     signals: &Signals,
     reports: &mut dyn Consumer,
@@ -74,7 +74,11 @@ pub(super) fn run(
     }
 }
 
-fn settings(config: &Config, kernel: KernelConfig, events: KernelEvents) -> anyhow::Result<KernelSettings> {
+fn settings(
+    config: &TraceConfig,
+    kernel: KernelConfig,
+    events: KernelEvents,
+) -> anyhow::Result<KernelSettings> {
     let entries = Kallsyms::read()?.interrupt_entries();
     Ok(KernelSettings {
         events,
@@ -116,7 +120,7 @@ impl<'obj> Trace<'obj> {
     fn report(
         self,
         facts: &Facts,
-        config: &Config,
+        config: &TraceConfig,
         signals: &Signals,
         reports: &mut dyn Consumer,
     ) -> anyhow::Result<()> {

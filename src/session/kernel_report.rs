@@ -7,10 +7,10 @@ use std::time::SystemTime;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 
+use super::View;
 use super::calls::Caller;
 use super::describe::{Recently, recent, time_of_day};
-use crate::collect::own_memory;
-use crate::config::View;
+use crate::bpf::collect::own_memory;
 use crate::symbolize::{Kallsyms, readable};
 use leak_report::model::leak::age::Holder;
 use leak_report::model::leak::growth::Changes;

@@ -12,9 +12,9 @@ use anyhow::Context;
 use super::live::Live;
 use super::process::Process;
 use super::reload::Reloads;
+use crate::bpf::collect::Event;
 use crate::bpf::{Instance, Origin};
-use crate::collect::Event;
-use crate::target::{History, Target};
+use crate::process::{History, Target};
 use leak_report::model::InstanceEnd;
 
 /// The block table is cleared of ended instances this rarely at most, and with this share of the time at most.

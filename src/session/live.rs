@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use unwind_tables::addr::Avma;
 
+use super::TraceConfig;
 use super::attachments::Attachments;
 use super::phases::Phases;
 use super::probes::AllocatorProbes;
@@ -17,11 +18,10 @@ use super::process::Process;
 use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::Said;
+use crate::bpf::collect::EventQueue;
+use crate::bpf::preflight;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
-use crate::collect::EventQueue;
-use crate::config::Config;
-use crate::preflight;
-use crate::target::{History, MappedCode, Mappings, Modules, Target};
+use crate::process::{History, MappedCode, Mappings, Modules, Target};
 use leak_report::render::counted;
 
 /// Room in the kernel for the mappings and tables of libraries that are loaded later.
@@ -92,7 +92,7 @@ impl<'obj> Live<'obj> {
     /// Starts by the first way to attach that the kernel has.
     pub(super) fn start(
         storages: &'obj mut [Storage],
-        config: &Config,
+        config: &TraceConfig,
         mut prepared: Prepared,
     ) -> anyhow::Result<Self> {
         let mut refused = None;
@@ -122,7 +122,7 @@ impl<'obj> Live<'obj> {
     fn attempt(
         storage: &'obj mut Storage,
         path: AttachPath,
-        config: &Config,
+        config: &TraceConfig,
         prepared: &mut Prepared,
     ) -> anyhow::Result<Self> {
         let settings = Settings {
@@ -382,7 +382,7 @@ impl<'obj> Live<'obj> {
     }
 }
 
-fn capacity(config: &Config, prepared: &Prepared) -> Capacity {
+fn capacity(config: &TraceConfig, prepared: &Prepared) -> Capacity {
     let fit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let most = prepared.mappings.iter().map(|mappings| mappings.entries().len());
     let mappings = most.max().unwrap_or(0) * MAPPINGS_HEADROOM;
@@ -426,7 +426,7 @@ fn blocks(targets: &[Target]) -> u32 {
 }
 
 /// Words of the table store, a power of two: all that was asked for, or what the processes need now with headroom.
-fn table_words(config: &Config, needed: usize) -> usize {
+fn table_words(config: &TraceConfig, needed: usize) -> usize {
     let most = |bytes: u32| 1 << (bytes as usize / size_of::<u32>()).max(1).ilog2();
     match config.table_memory {
         Some(bytes) => most(bytes),
@@ -436,7 +436,7 @@ fn table_words(config: &Config, needed: usize) -> usize {
                 false => (MIN_TABLE_WORDS, TABLES_HEADROOM),
             };
             let words = (needed * headroom).max(least).next_power_of_two();
-            words.min(most(Config::MOST_TABLE_MEMORY))
+            words.min(most(TraceConfig::MAX_TABLE_MEMORY))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the resident memory of each process is (`crate::memory`): reads what that takes, at the attach and for each
+//! Where the resident memory of each process is (`crate::process::memory`): reads what that takes, at the attach and for each
 //! report.
 
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use unwind_tables::addr::Avma;
 
 use super::live::Live;
 use crate::bpf::Origin;
-use crate::collect::{Held, held};
-use crate::memory::{Live as LiveBytes, Sums, Tracks};
+use crate::bpf::collect::{Held, held};
+use crate::process::memory::{Live as LiveBytes, Sums, Tracks};
 use leak_report::model::Snapshot;
 
 /// What is kept of a process's memory from look to look.

@@ -6,6 +6,7 @@
 mod ages;
 mod attachments;
 mod calls;
+mod config;
 mod copies;
 mod describe;
 mod hook;
@@ -44,15 +45,15 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
+use crate::bpf::collect::{self, CallQueue, Moment};
+use crate::bpf::preflight;
 use crate::bpf::{AttachPath, Storage, Walk};
-use crate::collect::{self, CallQueue, Moment};
-use crate::config::{Config, View};
-use crate::launch::{Held, Relay, Running, Streams};
-use crate::preflight;
+use crate::process::launch::{Held, Relay, Running};
+use crate::process::{MappedCode, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
-use crate::target::{MappedCode, Mappings, ModuleId, Modules, Target};
 use calls::Teller;
+pub use config::{KernelConfig, MaxOverhead, TraceConfig, View};
 use leak_report::model::{CheckedWalks, InstanceEnd, Snapshot};
 use leak_report::model::{Module, Report};
 use leak_report::render::{Consumer, Stage};
@@ -82,7 +83,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// # Errors
 ///
 /// What went wrong, on which object, and what to do about it. Nothing is left attached.
-pub fn run(config: &Config, signals: &Signals, reports: &mut dyn Consumer) -> anyhow::Result<u8> {
+pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn Consumer) -> anyhow::Result<u8> {
     if let Some(kernel) = config.kernel {
         return kernel_mode::run(config, kernel, signals, reports).map(|()| 0);
     }
@@ -132,14 +133,14 @@ impl<'obj> Session<'obj> {
     /// # Errors
     ///
     /// As [`run`].
-    pub fn start(storages: &'obj mut Storages, config: &Config) -> anyhow::Result<Self> {
+    pub fn start(storages: &'obj mut Storages, config: &TraceConfig) -> anyhow::Result<Self> {
         Self::start_saying(storages, config, &Arc::default(), &mut |_| Ok(()))
     }
 
     /// The same, telling `say` how far it has come. A program that is started is at the end of `relay`.
     fn start_saying(
         storages: &'obj mut Storages,
-        config: &Config,
+        config: &TraceConfig,
         relay: &Arc<Relay>,
         say: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
@@ -147,7 +148,7 @@ impl<'obj> Session<'obj> {
         // Killed if anything fails from here on.
         let held = match &config.program[..] {
             [] => None,
-            words => Some(program::hold(words, streams(config), relay)?),
+            words => Some(program::hold(words, config.streams, relay)?),
         };
         let started = held.as_ref().map(Held::pid);
         if let Some(pid) = started {
@@ -294,7 +295,7 @@ impl<'obj> Session<'obj> {
     /// The report that is due, if reports are made now. At the end, the target is left alone in any case.
     fn due_report(
         &mut self,
-        config: &Config,
+        config: &TraceConfig,
         signals: &Signals,
         ending: bool,
     ) -> anyhow::Result<Option<Report>> {
@@ -397,16 +398,8 @@ impl<'obj> Session<'obj> {
     }
 }
 
-/// What a program that is started may do with the terminal.
-fn streams(config: &Config) -> Streams {
-    match config.live {
-        None => Streams::Ours,
-        Some(_) => Streams::OursWithoutTerminal,
-    }
-}
-
 /// Everything that can be made ready before anything is loaded.
-fn prepare(config: &Config, started: Option<u32>) -> anyhow::Result<Prepared> {
+fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepared> {
     let mut modules = Modules::new();
     let mut phases = Phases::begin();
     let targets = config

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use super::MaxOverhead;
 use super::live::Live;
 use super::probes::{AllocatorProbes, SlowSites};
+use crate::bpf::collect;
+use crate::bpf::overhead::{Account, Governor, Look, Window};
 use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};
-use crate::collect;
-use crate::config::MaxOverhead;
-use crate::overhead::{Account, Governor, Look, Window};
 use leak_report::model::{Governed, Overhead, Sampling, Spent, Traps};
 use leak_report::render;
 

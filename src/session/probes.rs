@@ -8,9 +8,9 @@ use crate::allocator::{
     self, AllocFunction, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection,
 };
 use crate::allocator::{SiteCost, SizeAt};
+use crate::bpf::overhead::SlowShares;
 use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole};
-use crate::overhead::SlowShares;
-use crate::target::{Module, ModuleId, Modules};
+use crate::process::{Module, ModuleId, Modules};
 
 /// The probes of every module that was looked at; most have none.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use super::attachments::Attachments;
 use super::memory::Memory;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
-use crate::target::{History, Mappings, Target};
+use crate::process::{History, Mappings, Target};
 use leak_report::model::InstanceEnd;
 use leak_report::model::TargetFacts;
 

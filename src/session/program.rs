@@ -10,8 +10,8 @@ use anyhow::Context;
 use unwind_tables::addr::Avma;
 
 use super::hook;
-use crate::launch::{Held, Relay, Streams};
-use crate::target::{Modules, Target};
+use crate::process::launch::{Held, Relay, Streams};
+use crate::process::{Modules, Target};
 
 /// Starts `program` and holds it: at the last call of its loader's hook before constructors run, or, if it has no
 /// loader or that calls no hook, at its entry point.

@@ -11,12 +11,12 @@ use unwind_tables::addr::Avma;
 use super::live::Live;
 use super::process::Process;
 use crate::allocator::{FUNCTIONS, Role};
+use crate::bpf::collect::{Counter, Counters, Held, stack_of};
 use crate::bpf::{Kernel, RegionWatch, monotonic_nanoseconds};
-use crate::collect::{Counter, Counters, Held, stack_of};
-use crate::regions::{RegionTotals, Regions};
+use crate::process::Module;
+use crate::process::maps::MapsEntry;
+use crate::process::regions::{RegionTotals, Regions};
 use crate::symbolize::{CodeObject, Symbolizer};
-use crate::target::Module;
-use crate::target::maps::MapsEntry;
 use leak_report::model::{Amount, RegionKind, Snapshot, StackTotals};
 
 /// Frames among which an allocator's function is looked for.

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use super::TraceConfig;
 
 /// An interval that no trace sees the end of, in place of those that no clock can count.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -21,7 +21,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// As `config` says, from now on.
-    pub(super) fn begin(config: &Config, now: Instant) -> Self {
+    pub(super) fn begin(config: &TraceConfig, now: Instant) -> Self {
         Self {
             interval: config.interval.min(FOR_EVER),
             count: config.count,
@@ -53,11 +53,11 @@ mod tests {
     /// making one takes `cost` seconds.
     fn reports(interval: u64, count: Option<u64>, duration: Option<u64>, cost: u64) -> (Vec<u64>, bool) {
         let begin = Instant::now();
-        let config = Config {
+        let config = TraceConfig {
             interval: Duration::from_secs(interval),
             count: count.and_then(NonZeroU64::new),
             duration: duration.map(Duration::from_secs),
-            ..Config::of_process(1)
+            ..TraceConfig::of_process(1)
         };
         let mut schedule = Schedule::begin(&config, begin);
         let (mut now, mut made) = (begin, Vec::new());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::launch::Relay;
+use crate::process::launch::Relay;
 
 /// Set from outside while a trace goes on.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! What reports compare with: the one before, and the baseline that the user marks.
 
 use super::describe::{Recently, time_of_day};
-use crate::collect::LiveBlocks;
+use crate::bpf::collect::LiveBlocks;
 use leak_report::model::Snapshot;
 use leak_report::model::TimeOfDay;
 use leak_report::model::leak::Growth;

@@ -9,9 +9,9 @@ use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind
 use unwind_tables::{Compiled, compile, compile_saves};
 
 use super::copies::Copies;
+use crate::base::parallel;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
-use crate::parallel;
-use crate::target::{MappedCode, Mappings, Module, ModuleId, Modules};
+use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
 use leak_report::model::TableFacts;
 use leak_report::units::size;
 
@@ -218,7 +218,7 @@ impl ModuleTables {
 
     /// The mapping list for the kernel.
     pub(super) fn kernel_mappings(&self, mappings: &Mappings, modules: &Modules) -> Vec<Mapping> {
-        let kernel_mapping = |entry: &crate::target::CodeMapping| {
+        let kernel_mapping = |entry: &crate::process::CodeMapping| {
             let (kind, bias, image_at) = match entry.code {
                 MappedCode::Module { module, bias } => {
                     match self.states.get(&self.copies.known_original(module)) {

@@ -45,11 +45,11 @@ impl Drop for Python {
     }
 }
 
-fn config(pid: u32) -> Config {
-    Config {
+fn config(pid: u32) -> TraceConfig {
+    TraceConfig {
         max_blocks: Some(1 << 16),
         max_stacks: Some(1 << 12),
-        ..Config::of_process(pid)
+        ..TraceConfig::of_process(pid)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use crate::target::{MappedCode, Mappings, Modules, Unreadable};
+use crate::process::{MappedCode, Mappings, Modules, Unreadable};
 
 /// Files that are named at most.
 const MOST_NAMED: usize = 1000;

@@ -3,7 +3,7 @@
 use anyhow::Context;
 
 use super::Session;
-use crate::collect;
+use crate::bpf::collect;
 use leak_report::model::Vitals;
 use leak_report::render::Consumer;
 

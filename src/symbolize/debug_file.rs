@@ -17,7 +17,7 @@ use object::read::elf::{NoteIterator, ProgramHeader, SectionHeader};
 use object::{LittleEndian, Object, ReadRef};
 
 use super::sections::{Elf, parse_copied};
-use crate::target::foreign::{Found, LastLink, OpenError, open_in_root};
+use crate::process::foreign::{Found, LastLink, OpenError, open_in_root};
 
 /// Where debug files are kept.
 pub(super) const DEBUG_DIRECTORY: &str = "/usr/lib/debug";

@@ -16,7 +16,7 @@ use super::mini_debug;
 use super::sections::{Budget, Content, Elf, Reader, Source, has_lines, parse_copied, parse_mapped};
 use super::split::SplitUnits;
 use super::symbols::{RawSymbol, SymbolTable};
-use crate::untrusted::MAX_NAME;
+use crate::base::untrusted::MAX_NAME;
 use leak_report::model::{Gap, Symbol, Symbolized};
 
 /// The most symbols that are looked at in one table, and the most of code that are taken from one file. The largest

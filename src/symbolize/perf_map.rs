@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use unwind_tables::addr::Avma;
 
-use crate::target::foreign::{LastLink, open_in_root};
+use crate::process::foreign::{LastLink, open_in_root};
 
 /// Nothing of a longer file is read beyond.
 const MAX_BYTES: u64 = 256 << 20;

@@ -13,7 +13,7 @@ use object::read::elf::ElfFile64;
 use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection, ReadRef};
 
 use super::proportions;
-use crate::untrusted::{MAX_SECTIONS as MOST_SECTIONS, Untrusted};
+use crate::base::untrusted::{MAX_SECTIONS as MOST_SECTIONS, Untrusted};
 use leak_report::model::Gap;
 
 /// An ELF file that nobody vouches for.

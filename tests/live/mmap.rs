@@ -12,12 +12,10 @@ use crate::common::program::{Program, compile, directory};
 use crate::common::report::{Amount, Report, Stack};
 use clap::Parser;
 use leak_report::model::RegionCall;
-use memleak::cli::Cli;
-use memleak::collect::{CallMoment, RegionEvent};
-use memleak::config::Config;
-use memleak::regions::Regions;
+use memleak::cli::{Cli, Config};
+use memleak::process::maps::{MapsEntry, parse};
+use memleak::process::regions::{CallMoment, RegionEvent, Regions};
 use memleak::session::{Session, Signals, storages};
-use memleak::target::maps::{MapsEntry, parse};
 use nix::unistd::{SysconfVar, sysconf};
 
 const RELEASE: [&str; 4] = [
@@ -433,11 +431,8 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
     program.expect("ready");
     let pid = program.pid();
     let arguments = ["memleak", "--mmap", "-p", &pid.to_string()];
-    let config: Config = Cli::try_parse_from(arguments)
-        .expect("it parses")
-        .trace
-        .try_into()
-        .expect("it makes sense");
+    let trace = Cli::try_parse_from(arguments).expect("it parses").trace;
+    let config = Config::try_from(trace).expect("it makes sense").trace;
     let mut storages = storages();
     let mut session = Session::start(&mut storages, &config).expect("it can be traced");
     let before = maps(pid);

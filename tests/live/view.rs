@@ -12,9 +12,9 @@ use crate::common::report::Report;
 use crate::common::terminal::{Session, Terminal};
 use clap::Parser;
 use memleak::cli::Cli;
-use memleak::config::Config;
-use memleak::live::{LiveView, Messages};
+use memleak::cli::Config;
 use memleak::session::Signals;
+use memleak::sinks::live::{LiveView, Messages};
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 /// What is on no screen of a view that is there.
@@ -336,7 +336,7 @@ fn panic_in_a_view() {
     let Cli { trace, .. } = Cli::parse_from(["memleak", "--live"]);
     let config = Config::try_from(trace).expect("it makes sense");
     let (signals, is_restored) = (Signals::default(), Arc::default());
-    let view = LiveView::open(&config, &signals, &is_restored, &Messages::default(), None);
+    let view = LiveView::open(&config.trace, &signals, &is_restored, &Messages::default(), None);
     let _view = view.expect("there is a terminal");
     while !signals.mark.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(10));

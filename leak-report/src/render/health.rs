@@ -53,6 +53,10 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
 }
 
 /// A line of the block, under a label if it is the first of several.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<()> {
     let label = match label {
         "" => String::new(),

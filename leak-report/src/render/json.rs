@@ -43,6 +43,10 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Writes a value so that a terminal shows all of it: in strings, everything is escaped that has no shape of its own.
+///
+/// # Errors
+///
+/// `out` cannot be written.
 pub fn write(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Visible))?;
     Ok(())

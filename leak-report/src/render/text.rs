@@ -53,6 +53,10 @@ impl FrameStyle {
     }
 
     /// The frames of a stack, the responsible one marked, and how the stack ended.
+    ///
+    /// # Errors
+    ///
+    /// `out` cannot be written.
     pub fn write_frames(&self, stack: StackRef<'_>, indent: &str, out: &mut dyn Write) -> io::Result<()> {
         let responsible = owner(stack).map(|owner| owner.at);
         let mut frames = stack.frames().enumerate().peekable();

@@ -8,7 +8,7 @@ use super::*;
 use crate::allocator::FUNCTIONS;
 use crate::allocator::probing::Unprobeable;
 use crate::allocator::sites::Obstacle;
-use crate::target::Modules;
+use crate::process::Modules;
 
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 /// mimalloc's of Debian 12 and of Debian 13.

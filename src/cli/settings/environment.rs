@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction};
 
 use super::{Entry, Flags, Origin, PREFIX, Value, source_of};
 use crate::cli::help::Source;
-use crate::export::TOKEN_VARIABLE;
+use crate::sinks::export::TOKEN_VARIABLE;
 
 /// The settings among `variables`. Others than ours may have names like ours (`MEMLEAK_DIR` of some build): those are
 /// left alone, unless they look like a slip.

@@ -16,7 +16,7 @@ use nix::unistd::{Gid, Uid, getegid, geteuid, getgid, getuid, setfsgid, setfsuid
 use thiserror::Error;
 
 use crate::cli::help::Source;
-use crate::launch;
+use crate::process::launch;
 
 /// The machine's settings.
 const SYSTEM: &str = "/etc/memleak/config.toml";

@@ -30,9 +30,9 @@ use thiserror::Error;
 
 use super::help::{self, Page, Source};
 use super::{Cli, Command};
-use crate::config::{Config, ConfigError};
-use crate::doctor;
-use crate::replay::{DifferenceOptions, ReportOptions, TrendOptions};
+use crate::cli::config::{Config, ConfigError};
+use crate::commands::doctor;
+use crate::commands::replay::{DifferenceOptions, ReportOptions, TrendOptions};
 pub use file::FileError;
 
 /// Begins the names of variables.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::output::Destination;
+use crate::sinks::output::Destination;
 use leak_report::model::Sampling;
 use leak_report::model::leak::Order;
 use leak_report::render::Format;
@@ -46,7 +46,11 @@ fn precedence() {
     ];
     let of = |line, environment: &[_]| {
         let config = config(line, environment, &files);
-        (config.top, config.allocators.objects, config.interval.as_secs())
+        (
+            config.trace.top,
+            config.trace.allocators.objects,
+            config.trace.interval.as_secs(),
+        )
     };
     let objects = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(of("memleak -p 1", &[]), (3, objects(&["u1", "u2"]), 7));
@@ -56,17 +60,21 @@ fn precedence() {
         of("memleak -p 1 -T 1 -O c 9", &environment),
         (1, objects(&["c"]), 9)
     );
-    assert_eq!(config("memleak -p 1", &[], &files).view.sort, Some(Order::Count));
+    assert_eq!(
+        config("memleak -p 1", &[], &files).trace.view.sort,
+        Some(Order::Count)
+    );
     // An empty variable is as good as none.
     assert_eq!(of("memleak -p 1", &[("MEMLEAK_TOP", "")]).0, 3);
     let none = config("memleak -p 1 2 3", &[], &[]);
-    assert_eq!((none.top, none.count), (10, NonZeroU64::new(3)));
+    assert_eq!((none.trace.top, none.trace.count), (10, NonZeroU64::new(3)));
 }
 
 /// A switch is taken back where it is set to no higher up; words for yes and no are the usual ones.
 #[test]
 fn switches() {
-    let follows = |environment: &[_], file: &str| config("memleak -p 1", environment, &[file]).follow_fork;
+    let follows =
+        |environment: &[_], file: &str| config("memleak -p 1", environment, &[file]).trace.follow_fork;
     assert!(follows(&[], "follow-fork = true"));
     assert!(follows(&[("MEMLEAK_FOLLOW_FORK", "yes")], "follow-fork = false"));
     for no in ["0", "false", "No", "off"] {
@@ -88,7 +96,7 @@ fn switches() {
 /// one that needs another is there with that one.
 #[test]
 fn settings_yield() {
-    let sampling = |line: &str, file: &str| config(line, &[], &[file]).sampling;
+    let sampling = |line: &str, file: &str| config(line, &[], &[file]).trace.sampling;
     let by_bytes = "memleak -p 1 --sample-bytes 4K";
     assert_eq!(sampling(by_bytes, "sample-rate = 100"), Sampling::Bytes(4096));
     assert_eq!(
@@ -101,7 +109,9 @@ fn settings_yield() {
     );
     // Of the kernel's allocations there are no tables.
     assert_eq!(
-        config("memleak 5", &[], &["table-memory = '64M'"]).table_memory,
+        config("memleak 5", &[], &["table-memory = '64M'"])
+            .trace
+            .table_memory,
         None
     );
     let quiet = parsed("memleak -v -p 1", &[], &[("quiet = 1", Source::Trusted)]);
@@ -116,23 +126,37 @@ fn settings_yield() {
         ..Destination::default()
     };
     assert_eq!(
-        (written.destination, written.format, written.recording),
+        (
+            written.sinks.destination,
+            written.sinks.format,
+            written.sinks.recording
+        ),
         (file, Format::Json, None)
     );
     let recorded = config("memleak -p 1 --record /tmp/r", &[], &files);
-    assert_eq!(recorded.recording.expect("asked for").limit, 1 << 20);
+    assert_eq!(recorded.sinks.recording.expect("asked for").limit, 1 << 20);
     assert_eq!(
-        config("memleak -p 1 --format svg", &[], &["measure = 'growth'"]).format,
+        config("memleak -p 1 --format svg", &[], &["measure = 'growth'"])
+            .sinks
+            .format,
         Format::Svg
     );
     // What only the environment names is traced, unless the command line names something.
-    assert_eq!(config("memleak", &[("MEMLEAK_PID", "3,4")], &[]).pids, [3, 4]);
+    assert_eq!(
+        config("memleak", &[("MEMLEAK_PID", "3,4")], &[]).trace.pids,
+        [3, 4]
+    );
     assert!(
         config("memleak -c ls", &[("MEMLEAK_PID", "3")], &[])
+            .trace
             .pids
             .is_empty()
     );
-    assert!(config("memleak --follow-fork", &[("MEMLEAK_PID", "3")], &[]).follow_fork);
+    assert!(
+        config("memleak --follow-fork", &[("MEMLEAK_PID", "3")], &[])
+            .trace
+            .follow_fork
+    );
 }
 
 /// Subcommands have tables of their own; how things are said is everybody's.
@@ -279,9 +303,12 @@ fn the_callers_file() {
         );
     }
     let config = Config::try_from(parsed.cli.trace).expect("it makes sense");
-    assert_eq!(config.destination, Destination::default());
-    assert!((config.top, config.max_overhead.is_some()) == (3, true) && config.debuginfod.is_none());
-    assert_eq!(config.interval, Duration::from_secs(5));
+    assert_eq!(config.sinks.destination, Destination::default());
+    assert!(
+        (config.trace.top, config.trace.max_overhead.is_some()) == (3, true)
+            && config.trace.debuginfod.is_none()
+    );
+    assert_eq!(config.trace.interval, Duration::from_secs(5));
 }
 
 /// Files are named by the command line, or by the environment, or are the usual ones.

@@ -14,7 +14,7 @@ use ureq::tls::TlsConfig;
 use super::super::debug_file::BuildId;
 use super::cache::{Arriving, Cache};
 use super::settings::DebuginfodSettings;
-use crate::hosts;
+use crate::base::hosts;
 
 /// What a server has to send within the time that it has to answer.
 const FIRST_BYTES: u64 = 100 << 10;

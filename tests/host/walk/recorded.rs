@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::compile::host_walk;
 use crate::common::recorded::{BUILDS, Scene};
-use memleak::target::{MappedCode, Mappings, Modules};
+use memleak::process::{MappedCode, Mappings, Modules};
 use unwind_tables::Architecture;
 use unwind_tables::walk::{End, FoundBy, Stack, Tables, Unwind, walk};
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memleak::process::Target;
 use memleak::symbolize::PerfMap;
-use memleak::target::Target;
 
 use super::RELEASE;
 use crate::common::machine::{Feature, lacks};

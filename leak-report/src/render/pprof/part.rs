@@ -61,6 +61,10 @@ impl Amounts {
 
 impl Part<'_> {
     /// The compressed profile of this part of `stacks`, which are of `report`; `None` if there is nothing in it.
+    ///
+    /// # Errors
+    ///
+    /// `out` cannot be written.
     pub fn render(&self, report: &Report, stacks: &[StackRef<'_>]) -> io::Result<Option<Vec<u8>>> {
         let mut samples: Vec<(StackRef<'_>, Values)> = stacks
             .iter()

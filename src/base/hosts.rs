@@ -1,0 +1,148 @@
+//! What asks servers by HTTP has in common: how their addresses are found, and who is trusted to be one of them.
+//!
+//! libc finds addresses by modules that it loads, which a static program cannot do safely (see `launch::account`): it asks
+//! `getent`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, mpsc};
+use std::{io, thread};
+
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::http::uri::Scheme;
+use ureq::tls::{Certificate, TlsConfig};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::{Agent, Error};
+
+use crate::base::system;
+
+/// What asks servers by `config`.
+pub(crate) fn agent(config: Config) -> Agent {
+    if cfg!(target_feature = "crt-static") {
+        return Agent::with_parts(config, DefaultConnector::default(), Getent);
+    }
+    Agent::new_with_config(config)
+}
+
+/// Encryption, with servers that one of these has certified; `None` where no server is asked that way.
+pub(crate) fn tls(certificates: Option<Vec<Certificate<'static>>>) -> TlsConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
+    match certificates {
+        Some(certificates) => builder.root_certs(certificates.into()).build(),
+        None => builder.build(),
+    }
+}
+
+/// Whom this system trusts. Of what cannot be read of that, `asker` is named as the one who wanted to know.
+pub(crate) fn system_certificates(asker: &str) -> Vec<Certificate<'static>> {
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::warn!("{asker}: cannot read the system's certificates: {error}");
+    }
+    let owned = |certificate: &_| Certificate::from_der(certificate).to_owned();
+    let certificates = found.certs.iter();
+    certificates
+        .map(|certificate| owned(certificate.as_ref()))
+        .collect()
+}
+
+/// Asks the program of that name for addresses.
+#[derive(Debug)]
+struct Getent;
+
+impl Resolver for Getent {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, Error> {
+        let host = uri.host().unwrap_or_default().to_owned();
+        let literal = host.trim_start_matches('[').trim_end_matches(']');
+        if literal.parse::<IpAddr>().is_ok() {
+            return DefaultResolver::default().resolve(uri, config, timeout);
+        }
+        let https = uri.scheme() == Some(&Scheme::HTTPS);
+        let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
+        let (tell, answer) = mpsc::sync_channel(1);
+        // It may ask servers itself, and is left alone if it takes too long.
+        thread::spawn(move || tell.send(ask(&host)));
+        let answer = answer.recv_timeout(*timeout.after);
+        let found = answer.map_err(|_| Error::Timeout(timeout.reason))??;
+        let mut addresses = self.empty();
+        for address in found.into_iter().take(MOST_ADDRESSES) {
+            addresses.push(SocketAddr::new(address, port));
+        }
+        match addresses.is_empty() {
+            true => Err(Error::HostNotFound),
+            false => Ok(addresses),
+        }
+    }
+}
+
+/// As many as there is room for.
+const MOST_ADDRESSES: usize = 16;
+
+/// All addresses of a host, none if it is not known.
+fn ask(host: &str) -> io::Result<Vec<IpAddr>> {
+    let answer =
+        system::command("getent").and_then(|mut getent| getent.args(["ahosts", "--", host]).output());
+    let answer =
+        answer.map_err(|error| io::Error::new(error.kind(), format!("cannot run `getent`: {error}")))?;
+    let mut addresses = Vec::new();
+    for line in String::from_utf8_lossy(&answer.stdout).lines() {
+        let address = line
+            .split_whitespace()
+            .next()
+            .and_then(|first| first.parse().ok());
+        addresses.extend(address.filter(|address| !addresses.contains(address)));
+    }
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ureq::Timeout;
+
+    use super::*;
+
+    /// Names and literals have the addresses that libc finds, with the port of the URL or of its scheme; others are not found.
+    #[test]
+    fn asked_as_looked_up() {
+        let timeout = || NextTimeout {
+            after: Duration::from_secs(30).into(),
+            reason: Timeout::Resolve,
+            ..NextTimeout::default()
+        };
+        let config = Config::default();
+        for (uri, port) in [
+            ("http://localhost/a", 80),
+            ("https://localhost", 443),
+            ("http://localhost:4040", 4040),
+            ("http://127.0.0.1:1", 1),
+            ("http://[::1]:2", 2),
+        ] {
+            let uri = uri.parse::<Uri>().expect("a URI");
+            let sorted = |resolver: &dyn Resolver| {
+                let mut found = resolver
+                    .resolve(&uri, &config, timeout())
+                    .expect("found")
+                    .to_vec();
+                found.sort_unstable();
+                found
+            };
+            let asked = sorted(&Getent);
+            assert_eq!(asked, sorted(&DefaultResolver::default()));
+            assert!(asked.iter().all(|address| address.port() == port), "{asked:?}");
+        }
+        let nowhere = "http://nowhere.invalid".parse().expect("a URI");
+        let error = Getent
+            .resolve(&nowhere, &config, timeout())
+            .expect_err("not found");
+        assert!(matches!(error, Error::HostNotFound), "{error}");
+    }
+}

@@ -1,0 +1,7 @@
+//! Helpers without a subject of their own: threads, pages, host names, programs of the system, bytes that others wrote.
+
+pub(crate) mod hosts;
+pub(crate) mod pages;
+pub mod parallel;
+pub(crate) mod system;
+pub(crate) mod untrusted;

@@ -1,0 +1,31 @@
+//! What the kernel side recorded, as plain values. Nothing here knows modules or symbols.
+
+mod blocks;
+mod call_events;
+mod counters;
+mod counts;
+mod events;
+mod fields;
+mod held;
+mod kernel;
+mod listing;
+mod own;
+mod regions;
+mod snapshot;
+mod totals;
+mod vitals;
+
+pub use blocks::{Block, BlockTable, LiveBlocks, Moment};
+pub use call_events::{CallEvent, CallQueue};
+pub use counters::{Counter, Counters};
+pub(crate) use counts::{entries, recorded_by_function};
+pub use events::{Event, Events as EventQueue};
+pub use held::{Held, held};
+pub use kernel::take_kernel;
+pub use listing::ListRequest;
+pub(crate) use own::own_memory;
+#[cfg(any(test, fuzzing))]
+pub(crate) use regions::parse as parse_region;
+pub use regions::region_call_of_function;
+pub use snapshot::{stack_of, stack_of_kernel_mode, take};
+pub(crate) use vitals::vitals;

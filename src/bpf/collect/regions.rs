@@ -1,0 +1,57 @@
+//! Mapping calls as the kernel side tells them. What they do to mappings is `crate::process::regions`.
+
+use std::mem::offset_of;
+
+use super::fields::{half, whole};
+use crate::bpf::types::{self, limits, region_event};
+use crate::process::regions::{CallMoment, REGION_ARGUMENTS, RegionEvent};
+use leak_report::model::RegionCall;
+
+/// Bytes of `struct region_event`.
+const EVENT_BYTES: usize = size_of::<region_event>();
+const _: () = assert!(REGION_ARGUMENTS == limits::REGION_ARGUMENTS.0 as usize);
+/// The function number of the first mapping call; numbers below are those of allocator functions.
+const FIRST_FUNCTION: u32 = limits::MAX_FUNCTIONS.0 - types::region_call::REGION_CALLS.0;
+
+/// The mapping call with a number of the kernel side.
+fn region_call(number: u32) -> Option<RegionCall> {
+    match types::region_call(number) {
+        types::region_call::CALL_MMAP => Some(RegionCall::Mmap),
+        types::region_call::CALL_MREMAP => Some(RegionCall::Mremap),
+        types::region_call::CALL_BRK => Some(RegionCall::Brk),
+        types::region_call::CALL_MUNMAP => Some(RegionCall::Munmap),
+        _ => None,
+    }
+}
+
+/// The mapping call that a function number of a stack stands for; `None` for allocator functions.
+pub fn region_call_of_function(function: u8) -> Option<RegionCall> {
+    region_call(u32::from(function).checked_sub(FIRST_FUNCTION)?)
+}
+
+/// Reads a record of the queue; `None` for one that this version does not know.
+pub(crate) fn parse(record: &[u8]) -> Option<RegionEvent> {
+    let record = record.first_chunk::<EVENT_BYTES>()?;
+    let half = |at| half(record, at);
+    let whole = |at| whole(record, at);
+    let result = whole(offset_of!(region_event, result));
+    let moment = match record[offset_of!(region_event, ended)] {
+        0 => CallMoment::Begins {
+            program_break: result,
+        },
+        _ => CallMoment::Ended {
+            result,
+            stack: half(offset_of!(region_event, stack)),
+        },
+    };
+    Some(RegionEvent {
+        instance: half(offset_of!(region_event, instance)),
+        thread: half(offset_of!(region_event, thread)),
+        call: region_call(record[offset_of!(region_event, call)].into())?,
+        arguments: std::array::from_fn(|number| {
+            whole(offset_of!(region_event, arguments) + number * size_of::<u64>())
+        }),
+        time: whole(offset_of!(region_event, time)),
+        moment,
+    })
+}

@@ -1,0 +1,395 @@
+//! The command line as it is written, and what it means as settings.
+
+mod allocators;
+mod config;
+mod debuginfod;
+mod dialects;
+mod examples;
+mod export;
+mod gate;
+mod help;
+mod kernel;
+mod live;
+mod manual;
+mod messages;
+mod names;
+mod output;
+mod program;
+mod quantity;
+mod record;
+#[cfg(test)]
+mod reference;
+mod replay;
+mod selection;
+pub mod settings;
+mod short_ways;
+mod stray_pid;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+pub use self::allocators::AllocatorArgs;
+use crate::bpf::{AttachPath, Walk};
+use crate::commands::doctor;
+use crate::process::launch::Streams;
+use crate::session::{TraceConfig, View};
+use crate::sinks::SinkConfig;
+pub use config::{Config, ConfigError};
+use config::{non_zero, parse_count, parse_period, parse_pid, parse_pids, parse_table_memory};
+pub use debuginfod::DebuginfodArgs;
+pub use dialects::DialectArgs;
+pub use export::{ApiArg, ExportArgs};
+pub use gate::{AnnotationsArg, GateArgs};
+pub use kernel::KernelArgs;
+use leak_report::render::Reports;
+pub use live::LiveArgs;
+pub use manual::{CompletionsArgs, ManArgs, completions, man};
+pub use messages::{ColorArg, MessageArgs};
+pub use names::NameArgs;
+pub use output::{FormatArg, OutputArgs, PlaceArgs};
+pub use program::ProgramArgs;
+pub use quantity::{MeasureArg, QuantityArgs, UnitArg};
+pub use record::RecordArgs;
+pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
+pub use selection::SelectionArgs;
+pub use short_ways::{ShortWayArgs, Switch};
+pub use stray_pid::StrayPid;
+pub use view::{OrderArg, ViewArgs};
+
+/// Find memory leaks in a running process, or in the kernel: shows the call stacks whose allocations were never freed.
+///
+/// Stacks are walked in the kernel by the DWARF unwind information that distributions ship, so they are
+/// complete through libraries and programs built without frame pointers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "memleak",
+    version,
+    args_conflicts_with_subcommands = true,
+    infer_long_args = true,
+    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
+        memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]\n       \
+        memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]\n       \
+        memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak live [OPTIONS] …\n       memleak report|diff|trend FILE…\n       \
+        memleak table ELF…\n       memleak doctor [-p PID]"
+)]
+pub struct Cli {
+    /// What to do instead of tracing.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// How to trace.
+    #[command(flatten)]
+    pub trace: TraceArgs,
+    /// What memleak says, and where its settings are.
+    #[command(flatten)]
+    pub messages: MessageArgs,
+}
+
+/// The command line as help and the manual show it.
+fn command(page: help::Page) -> clap::Command {
+    help::arrange(Cli::command(), page)
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what the unwind tables of ELF files hold: rows, bytes, rules, gaps.
+    Table {
+        /// Compare every table with an independent evaluation of the file's CFI; directories are searched. Status 1
+        /// if any rule is wrong.
+        #[arg(long)]
+        verify: bool,
+        /// ELF files; with --verify also directories.
+        #[arg(required = true, value_name = "ELF")]
+        files: Vec<PathBuf>,
+    },
+    /// Show what was recorded with --record: the last report, or others, in any format.
+    Report(Box<ReportArgs>),
+    /// Show which stacks grew between two recorded reports, and by how much.
+    Diff(DiffArgs),
+    /// Show how fast stacks grow, over all reports of a recording or over several recordings.
+    Trend(TrendArgs),
+    /// Trace, and show reports on the terminal to look around in: as --live, with the same flags.
+    Live(Box<TraceArgs>),
+    /// Check whether a trace is possible, and how complete its stacks would be.
+    ///
+    /// Nothing is traced.
+    Doctor(DoctorArgs),
+    /// Generate completions for a shell.
+    Completions(CompletionsArgs),
+    /// Generate the manual page, or all of them.
+    Man(ManArgs),
+}
+
+/// Flags of `memleak doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// A process to look at.
+    #[arg(short = 'p', long = "pid", value_name = "PID")]
+    pub pid: Option<String>,
+    /// Form of the findings.
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub format: FindingsArg,
+}
+
+/// Flags and arguments of a trace.
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Process to trace; several are separated by commas, or -p is repeated.
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_delimiter = ',')]
+    pub pid: Vec<String>,
+    /// Trace their children (fork, vfork, posix_spawn), too, before and after exec.
+    ///
+    /// Every process on the machine that allocates by the same files then runs into the probes and takes the time
+    /// of a trap for each call.
+    #[arg(long)]
+    pub follow_fork: bool,
+    /// Trace mappings (mmap, mremap, brk) instead of allocator functions.
+    ///
+    /// While it goes on, every system call on the machine takes some 50 ns more, and each of these calls some 300 ns.
+    #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "max_overhead", "min_size", "max_size", "older"])]
+    pub mmap: bool,
+    /// Which allocators to probe.
+    #[command(flatten)]
+    pub allocators: AllocatorArgs,
+    /// How to walk stacks.
+    #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
+    pub unwind: UnwindArg,
+    /// Form of the reports, and where they go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// What flame graphs show.
+    #[command(flatten)]
+    pub quantity: QuantityArgs,
+    /// How they are recorded besides.
+    #[command(flatten)]
+    pub record: RecordArgs,
+    /// How they are exported besides.
+    #[command(flatten)]
+    pub export: ExportArgs,
+    /// What the trace is held against.
+    #[command(flatten)]
+    pub gate: GateArgs,
+    /// Reports on the terminal.
+    #[command(flatten)]
+    pub live: LiveArgs,
+    /// Stacks to show in a text report.
+    #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
+    pub top: usize,
+    /// What reports show.
+    #[command(flatten)]
+    pub view: ViewArgs,
+    /// Where names come from.
+    #[command(flatten)]
+    pub debuginfod: DebuginfodArgs,
+    /// Which allocations are recorded.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
+    /// How the kernel's own allocations are traced.
+    #[command(flatten)]
+    pub kernel: KernelArgs,
+    /// Blocks that can be live at once; more are counted as lost. Without it, as many as the processes' size suggests.
+    #[arg(long, value_name = "N")]
+    pub max_blocks: Option<u32>,
+    /// Distinct stacks that can be stored; blocks of more are counted without their stack. Without it, 65 thousand, or up to
+    /// 131 thousand for processes with much code and with --follow-fork.
+    #[arg(long, value_name = "N")]
+    pub stack_storage_size: Option<u32>,
+    /// Memory in the kernel for unwind tables, for example 32M; rounded down to a power of two.
+    ///
+    /// Without it, as much as the processes need, with headroom, up to 256M. Tables that no process needs any more
+    /// make room for others; if there is none, stacks end in the module with table_not_loaded.
+    #[arg(long, value_name = "SIZE")]
+    pub table_memory: Option<String>,
+    /// How to attach probes, instead of the best way that the kernel has.
+    #[arg(long, value_enum, hide = true)]
+    pub attach: Option<AttachArg>,
+    /// What makes it fast.
+    #[command(flatten)]
+    pub short_ways: ShortWayArgs,
+    /// What users of bcc's memleak expect besides.
+    #[command(flatten)]
+    pub dialects: DialectArgs,
+    /// Time between reports, in seconds or as in 500ms, 1m30s.
+    ///
+    /// A number without a unit that is the id of a process which runs the same program as one of -p is refused, as is that
+    /// of any process above 3600 but for whole minutes: several processes are -p A,B. With a unit, it is an interval.
+    ///
+    /// [default: 5, or 1 with --live and where growth is a condition]
+    #[arg(value_name = "INTERVAL")]
+    pub interval: Option<String>,
+    /// Reports to make; without it, until interrupted.
+    #[arg(value_name = "COUNT")]
+    pub count: Option<String>,
+    /// End after this time, with a last report; in seconds or as in 30s, 10m, 2h.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<String>,
+    /// What to start instead.
+    #[command(flatten)]
+    pub start: ProgramArgs,
+}
+
+/// How to walk stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UnwindArg {
+    /// By DWARF unwind tables; by frame pointer where there are none.
+    Dwarf,
+    /// By frame pointers only.
+    Fp,
+    /// Not at all; for benchmarks.
+    #[value(hide = true)]
+    Off,
+    /// As the kernel does; for benchmarks.
+    #[value(hide = true)]
+    Kernel,
+}
+
+/// Form of the findings of `memleak doctor`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FindingsArg {
+    /// For people.
+    Text,
+    /// One object.
+    Json,
+}
+
+/// How to attach probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AttachArg {
+    /// Session probes.
+    Session,
+    /// Multi-probe links.
+    Multi,
+    /// A perf event per probe.
+    Perf,
+}
+
+impl From<AttachArg> for AttachPath {
+    fn from(way: AttachArg) -> Self {
+        match way {
+            AttachArg::Session => Self::Session,
+            AttachArg::Multi => Self::Multi,
+            AttachArg::Perf => Self::Perf,
+        }
+    }
+}
+
+impl TryFrom<DoctorArgs> for doctor::Options {
+    type Error = ConfigError;
+
+    fn try_from(args: DoctorArgs) -> Result<Self, ConfigError> {
+        Ok(Self {
+            pid: args.pid.as_deref().map(parse_pid).transpose()?,
+            format: match args.format {
+                FindingsArg::Text => doctor::Format::Text,
+                FindingsArg::Json => doctor::Format::Json,
+            },
+        })
+    }
+}
+
+fn capacity(flag: &'static str, given: Option<u32>) -> Result<Option<u32>, ConfigError> {
+    given.map(|given| non_zero(flag, given)).transpose()
+}
+
+impl TryFrom<TraceArgs> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: TraceArgs) -> Result<Self, ConfigError> {
+        let program = args.start.words()?;
+        let pids = match (args.pid.is_empty(), program.is_empty()) {
+            (false, false) => return Err(ConfigError::TwoTargets),
+            (false, true) => parse_pids(&args.pid)?,
+            (true, _) => Vec::new(),
+        };
+        let (format, destination) = args
+            .output
+            .check(args.record.record.is_some() || args.gate.writes())?;
+        let quantity = args.quantity.check(format)?;
+        let recording = args.record.check_for_trace(&destination)?;
+        let gate = args.gate.check(destination.overwrite)?;
+        let calls = args.dialects.calls(format)?;
+        let has_reports = calls.is_none_or(|calls| calls.reports != Reports::None);
+        if gate.is_anything() && !has_reports {
+            return Err(ConfigError::NoReports);
+        }
+        let live = args.live.check(&args.output, calls.is_some())?;
+        let selected = args.selection.check()?;
+        let of_processes = [
+            ("--follow-fork", args.follow_fork),
+            ("--mmap", args.mmap),
+            ("--table-memory", args.table_memory.is_some()),
+            ("--max-overhead", selected.max_overhead.is_some()),
+            ("-O", !args.allocators.objects.is_empty()),
+            ("-S", !args.allocators.prefixes.is_empty()),
+            ("--alloc", !args.allocators.functions.is_empty()),
+            ("--debuginfod", args.debuginfod.debuginfod),
+        ];
+        let is_process = !pids.is_empty() || !program.is_empty();
+        let kernel = args.kernel.check(is_process, &of_processes)?;
+        let interval = args.interval.as_deref().map_or_else(
+            || {
+                Ok(TraceConfig::default_interval(
+                    gate.is_about_growth() || live.is_some(),
+                ))
+            },
+            |text| parse_period("INTERVAL", text),
+        )?;
+        let trace = TraceConfig {
+            short_ways: (&args.short_ways).into(),
+            first_instructions: args.short_ways.probe_first_instructions,
+            pids,
+            program,
+            kernel,
+            follow_fork: args.follow_fork,
+            mmap: args.mmap,
+            allocators: args.allocators.try_into()?,
+            walk: match args.unwind {
+                UnwindArg::Dwarf => Walk::Dwarf,
+                UnwindArg::Fp => Walk::Fp,
+                UnwindArg::Off => Walk::Off,
+                UnwindArg::Kernel => Walk::Kernel,
+            },
+            interval,
+            // A view draws on the terminal.
+            streams: match live {
+                None => Streams::Ours,
+                Some(_) => Streams::OursWithoutTerminal,
+            },
+            top: args.top,
+            view: View {
+                quantity,
+                ..args.view.check(format, args.mmap)?
+            },
+            calls,
+            debuginfod: args.debuginfod.check()?,
+            sampling: selected.sampling,
+            max_overhead: selected.max_overhead,
+            sizes: selected.sizes,
+            max_blocks: capacity("--max-blocks", args.max_blocks)?,
+            max_stacks: capacity("--stack-storage-size", args.stack_storage_size)?,
+            table_memory: args.table_memory.as_deref().map(parse_table_memory).transpose()?,
+            attach: args
+                .attach
+                .map_or_else(|| AttachPath::ALL.to_vec(), |way| vec![way.into()]),
+            count: args.count.as_deref().map(parse_count).transpose()?,
+            duration: args
+                .duration
+                .as_deref()
+                .map(|text| parse_period("--duration", text))
+                .transpose()?,
+        };
+        let sinks = SinkConfig {
+            format,
+            destination,
+            recording,
+            export: args.export.check(has_reports)?,
+            gate,
+            live,
+        };
+        Ok(Self { trace, sinks })
+    }
+}

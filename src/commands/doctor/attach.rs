@@ -1,0 +1,150 @@
+//! Ways to attach, each tried: the programs are loaded and a probe is put on this process itself, where it is never
+//! hit. It is gone before the next is tried.
+
+use anyhow::Context;
+use unwind_tables::addr::{FileOffset, Svma};
+use unwind_tables::elf::ElfView;
+
+use super::Finding;
+use crate::allocator::{FUNCTIONS, Role};
+use crate::bpf::preflight::{self, Obstacle};
+use crate::bpf::{
+    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Settings, ShortWays, Storage, Walk,
+};
+use leak_report::model::{CallTrace, Sampling};
+
+/// The path of this program's own file, for the kernel.
+const OWN_FILE: &str = "/proc/self/exe";
+
+/// The least that the programs can be loaded with.
+const SMALL: Capacity = Capacity {
+    table_words: 64,
+    mappings: 16,
+    processes: 1,
+    stacks: 16,
+    blocks: 16,
+};
+
+/// One finding per way to attach, and one that says which of them traces use; a fatal one if none works.
+pub(super) fn findings() -> Vec<Finding> {
+    let tried = AttachPath::ALL.map(|path| (path, attempt(path)));
+    let mut findings: Vec<_> = tried
+        .iter()
+        .map(|(path, outcome)| finding(*path, outcome))
+        .collect();
+    let used = tried.iter().find(|(_, outcome)| outcome.is_ok());
+    findings.push(used_finding(used.map(|(path, _)| *path)));
+    findings
+}
+
+/// The way that traces use is the first that works, the cheapest; what a newer kernel would give.
+fn used_finding(used: Option<AttachPath>) -> Finding {
+    let text = |path| format!("traces use {}", name(path));
+    match used {
+        Some(path @ AttachPath::Session) => Finding::fine("attach", text(path)),
+        Some(path @ AttachPath::Multi) => Finding::note("attach", text(path)).with_remedy(
+            "Linux 6.13 has session probes: allocations that are not recorded then take one trap instead of two",
+        ),
+        Some(path @ AttachPath::Perf) => Finding::note("attach", text(path)).with_remedy(
+            "Linux 6.6 has multi-probe links, one per file, which attach and detach sooner; Linux 6.13 session probes, of \
+             which allocations that are not recorded take one trap instead of two",
+        ),
+        None => none_works(&preflight::obstacles()),
+    }
+}
+
+fn none_works(obstacles: &[Obstacle]) -> Finding {
+    let what = "no way to attach works";
+    if obstacles.is_empty() {
+        return Finding::fatal("attach", what)
+            .with_remedy("run as root (sudo memleak doctor), on Linux 6.1 or newer");
+    }
+    let all: Vec<_> = obstacles.iter().map(|obstacle| obstacle.what.as_str()).collect();
+    let remedies: Vec<_> = obstacles.iter().map(|obstacle| obstacle.remedy).collect();
+    Finding::fatal("attach", format!("{what}: {}", all.join("; "))).with_remedy(remedies.join("; "))
+}
+
+fn name(path: AttachPath) -> &'static str {
+    match path {
+        AttachPath::Session => "session probes",
+        AttachPath::Multi => "multi-probe links",
+        AttachPath::Perf => "a perf event per probe",
+    }
+}
+
+fn finding(path: AttachPath, outcome: &anyhow::Result<()>) -> Finding {
+    let (topic, since) = match path {
+        AttachPath::Session => ("attach_session", "Linux 6.13"),
+        AttachPath::Multi => ("attach_multi", "Linux 6.6"),
+        AttachPath::Perf => ("attach_perf", "every kernel with uprobes"),
+    };
+    let what = name(path);
+    match outcome {
+        Ok(()) => Finding::fine(topic, format!("{what}: tried, works")),
+        Err(error) => Finding::note(topic, format!("{what}: tried, does not work: {error:#}"))
+            .with_remedy(format!("not needed if another way works; {since} has it")),
+    }
+}
+
+/// Loads the programs for `path` and attaches one of each kind to this process.
+fn attempt(path: AttachPath) -> anyhow::Result<()> {
+    let mut storage = Storage::uninit();
+    let settings = Settings {
+        walk: Walk::Dwarf,
+        short_ways: ShortWays::default(),
+        attach: path,
+        follow_fork: false,
+        regions: false,
+        sizes: None,
+        sampling: Sampling::All,
+        calls: CallTrace::Off,
+        capacity: SMALL,
+    };
+    let kernel = Kernel::load(&mut storage, &settings)?;
+    let offset = entry_point()?;
+    let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
+    let _watch = kernel.watch().context("cannot follow processes")?;
+    kernel.attach(Some(std::process::id()), &probes)?;
+    Ok(())
+}
+
+fn probe(role: Role, offset: FileOffset) -> Probe {
+    let function = FUNCTIONS.iter().position(|function| function.role == role);
+    Probe {
+        path: OWN_FILE.into(),
+        file: OWN_FILE.to_owned(),
+        offset,
+        cookie: Cookie {
+            function: function.and_then(|number| u8::try_from(number).ok()).unwrap_or(0),
+            role: if role == Role::Free {
+                ProbeRole::Free
+            } else {
+                ProbeRole::Allocate
+            },
+            size: None,
+            count: None,
+            block: None,
+            result: None,
+            leaf: false,
+            module: 0,
+        },
+        end: if role == Role::Free {
+            CallEnd::Unseen
+        } else {
+            CallEnd::ReturnProbe
+        },
+        name: "_start".to_owned(),
+    }
+}
+
+/// Where this program starts: code that runs once, and has run.
+fn entry_point() -> anyhow::Result<FileOffset> {
+    // Bytes of the ELF header before the field, and behind it (gABI, figure 4-3).
+    const ENTRY: std::ops::Range<usize> = 24..32;
+    let bytes = std::fs::read(OWN_FILE).context("cannot read our own file")?;
+    let view = ElfView::parse(&bytes).context("our own file")?;
+    let field = bytes.get(ENTRY).and_then(|field| field.try_into().ok());
+    let entry = Svma::new(u64::from_le_bytes(field.context("our own file has no header")?));
+    view.offset_of(entry)
+        .context("our own entry point is not in the file")
+}

@@ -1,0 +1,143 @@
+//! A process's modules: what the unwind table of each would hold, built on all cores and thrown away.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use unwind_tables::rule::{Reason, UnwindRule};
+use unwind_tables::{Compiled, ElfView, TableError, build, compile};
+
+use super::{Finding, Level};
+use crate::allocator::calls;
+use crate::base::parallel;
+use crate::process::{Module, ModuleId};
+use leak_report::model::TableFacts;
+use leak_report::render::{counted, percent, printable, size};
+
+/// Code of which less than this is covered by CFI, in per cent, is worth a warning …
+const GOOD_COVERAGE: u64 = 90;
+/// … if it is more than what linkers and assembly add to any object, in bytes.
+const LITTLE_CODE: u64 = 4096;
+
+/// A module of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleFinding {
+    /// Its name within the process's modules.
+    pub id: ModuleId,
+    /// Its path as the process sees it.
+    pub path: PathBuf,
+    /// Its build-id in hexadecimal digits.
+    pub build_id: Option<String>,
+    /// Its table, or why there is none.
+    pub table: Result<TableFinding, String>,
+}
+
+/// What a module's table would hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableFinding {
+    /// The table in numbers.
+    pub facts: TableFacts,
+    /// Calls after which stacks would end, since the table cannot express their place, by reason.
+    pub unsupported_calls: BTreeMap<&'static str, u64>,
+}
+
+/// Builds the tables of `modules`. They are returned in the order given.
+pub(super) fn examine(modules: &[&Module]) -> Vec<ModuleFinding> {
+    let ordered = modules.iter().enumerate().collect();
+    let mut found = parallel::for_each(ordered, |(order, module)| (order, examine_one(module)));
+    found.sort_unstable_by_key(|&(order, _)| order);
+    found.into_iter().map(|(_, finding)| finding).collect()
+}
+
+fn examine_one(module: &Module) -> ModuleFinding {
+    ModuleFinding {
+        id: module.id,
+        path: module.path.clone(),
+        build_id: module.build_id.as_ref().map(ToString::to_string),
+        table: table(module.bytes()).map_err(|error| error.to_string()),
+    }
+}
+
+fn table(bytes: &[u8]) -> Result<TableFinding, TableError> {
+    let Compiled { image, coverage } = compile(bytes)?;
+    let table_bytes = image.map_or(0, |image| image.byte_len());
+    let facts = TableFacts::of(&coverage, table_bytes as u64);
+    let unsupported_calls = match facts.unsupported_rows {
+        0 => BTreeMap::new(),
+        _ => unsupported_calls(bytes)?,
+    };
+    Ok(TableFinding {
+        facts,
+        unsupported_calls,
+    })
+}
+
+/// Rows start between instructions, so each can be decoded by itself.
+fn unsupported_calls(bytes: &[u8]) -> Result<BTreeMap<&'static str, u64>, TableError> {
+    let view = ElfView::parse(bytes)?;
+    let (table, _) = build::build(&view)?;
+    let mut calls: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for pair in table.rows().windows(2) {
+        let [row, next] = pair else { continue };
+        if let UnwindRule::Unsupported(reason) = row.rule {
+            let code = calls::code_at(bytes, view.segments(), &(row.start..next.start));
+            let count = calls::return_addresses(view.architecture(), code, row.start).count() as u64;
+            if count > 0 {
+                *calls.entry(Reason::name(reason)).or_default() += count;
+            }
+        }
+    }
+    Ok(calls)
+}
+
+impl ModuleFinding {
+    /// The same in one line.
+    pub(super) fn finding(&self) -> Finding {
+        let path = printable(&self.path.to_string_lossy());
+        let build = match &self.build_id {
+            Some(build_id) => format!(", build {build_id}"),
+            None => String::new(),
+        };
+        let table = match &self.table {
+            Ok(table) => table,
+            Err(error) => {
+                return Finding::warning("module", format!("{path}: no unwind table: {error}{build}"))
+                    .with_remedy("stacks end in it; `memleak table` with its path says more");
+            }
+        };
+        let TableFinding {
+            facts,
+            unsupported_calls,
+        } = table;
+        let code = size(facts.code_bytes);
+        if facts.rows == 0 && facts.code_bytes > 0 {
+            return Finding::warning("module", format!("{path}: no CFI in {code} of code{build}")).with_remedy(
+                "stacks go on by frame pointer where it has one; build it with -fasynchronous-unwind-tables",
+            );
+        }
+        let text = format!(
+            "{path}: CFI for {} of {code} of code; table {}, {} rows{build}",
+            percent(facts.covered_bytes, facts.code_bytes),
+            size(facts.table_bytes),
+            facts.rows,
+        );
+        let unsupported: u64 = unsupported_calls.values().sum();
+        if unsupported > 0 {
+            let reasons: Vec<_> = unsupported_calls.keys().copied().collect();
+            let text = format!(
+                "{text}; {} that it cannot unwind from ({})",
+                counted(unsupported, "call"),
+                reasons.join(", ")
+            );
+            return Finding::note("module", text).with_remedy("stacks that pass those calls end there");
+        }
+        let uncovered = facts.code_bytes.saturating_sub(facts.covered_bytes);
+        let well_covered = uncovered < LITTLE_CODE
+            || facts.covered_bytes.saturating_mul(100) >= facts.code_bytes.saturating_mul(GOOD_COVERAGE);
+        match well_covered {
+            true => Finding::fine("module", text),
+            false => Finding::new(Level::Warning, "module", text).with_remedy(
+                "stacks go on by frame pointer in the rest, where it has one; build that with CFI",
+            ),
+        }
+    }
+}

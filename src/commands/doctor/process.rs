@@ -1,0 +1,198 @@
+//! What a trace of one process would find. The process is read, nothing else.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::Finding;
+use super::modules::{self, ModuleFinding};
+use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost};
+use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
+use leak_report::model::TableFacts;
+use leak_report::render::ends::runtime_advice;
+use leak_report::render::{counted, percent, printable, size};
+
+/// What was found out about the process.
+#[derive(Clone, Debug)]
+pub struct ProcessFindings {
+    /// Its id.
+    pub pid: u32,
+    /// Its name, if it can be traced at all.
+    pub comm: Option<String>,
+    /// Its executable.
+    pub exe: Option<PathBuf>,
+    /// What is not about a single module or probe.
+    pub general: Vec<Finding>,
+    /// Every module that it has mapped.
+    pub modules: Vec<ModuleFinding>,
+    /// Where probes would sit.
+    pub sites: Vec<ProbeSite>,
+    /// What would not be probed.
+    pub problems: Vec<Problem>,
+}
+
+impl ProcessFindings {
+    fn of(pid: u32, general: Vec<Finding>) -> Self {
+        Self {
+            pid,
+            comm: None,
+            exe: None,
+            general,
+            modules: Vec::new(),
+            sites: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// Everything as findings.
+    pub(super) fn findings(&self) -> impl Iterator<Item = Finding> + '_ {
+        let modules = self.modules.iter().map(ModuleFinding::finding);
+        let sites = self.sites.iter().map(|site| self.site_finding(site));
+        let problems = self.problems.iter().map(problem_finding);
+        let general = self.general.iter().cloned();
+        general.chain(modules).chain(sites).chain(problems)
+    }
+
+    /// The path of a module.
+    pub(super) fn path(&self, id: ModuleId) -> String {
+        let module = self.modules.iter().find(|module| module.id == id);
+        module.map_or_else(
+            || "?".to_owned(),
+            |module| printable(&module.path.to_string_lossy()),
+        )
+    }
+
+    fn site_finding(&self, site: &ProbeSite) -> Finding {
+        let text = |how| format!("{} in {}, {how}", site.place(), self.path(site.module));
+        match (&site.rets, site.cost) {
+            (Some(_), _) => Finding::note("probe", text("with a slow probe at each `ret`: it can throw")),
+            (None, SiteCost::Emulated) => Finding::fine("probe", text("emulated")),
+            (None, SiteCost::SingleStepped) => Finding::note("probe", text("single-stepped: slow")),
+        }
+    }
+}
+
+fn problem_finding(problem: &Problem) -> Finding {
+    let text = problem.to_string();
+    match problem.reason.is_warning() {
+        // The reason says what to do.
+        true => Finding::warning("not_probed", text),
+        false => Finding::note("not_probed", text),
+    }
+}
+
+/// Looks at process `pid`.
+pub(super) fn examine(pid: u32) -> ProcessFindings {
+    let target = match Target::open(pid) {
+        Ok(target) => target,
+        Err(error) => return ProcessFindings::of(pid, vec![Finding::fatal("process", error.to_string())]),
+    };
+    let mut modules = Modules::new();
+    let mut findings = match target.read_mappings(&mut modules) {
+        Ok(mappings) => examine_code(&target, &mappings, &modules),
+        Err(error) => {
+            let text = format!("cannot read its mappings: {error}");
+            ProcessFindings::of(pid, vec![Finding::fatal("mappings", text)])
+        }
+    };
+    findings.comm = Some(target.comm().to_owned());
+    findings.exe = Some(target.exe().to_owned());
+    findings
+}
+
+fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> ProcessFindings {
+    let mut general = mapping_findings(target, mappings);
+    let known: Vec<&Module> = modules.iter().collect();
+    let discovery = allocator::discover(known.iter().copied(), &mut Catalog::default());
+    if discovery.sites.is_empty() {
+        let reasons: Vec<_> = discovery.problems.iter().map(ToString::to_string).collect();
+        general.push(Finding::fatal(
+            "allocators",
+            format!("nothing to probe: {}", reasons.join("; ")),
+        ));
+    }
+    let tables = modules::examine(&known);
+    general.push(coverage_finding(&tables));
+    ProcessFindings {
+        modules: tables,
+        sites: discovery.sites,
+        problems: discovery.problems,
+        ..ProcessFindings::of(target.pid(), general)
+    }
+}
+
+/// What there is to say of code that belongs to no module.
+fn mapping_findings(target: &Target, mappings: &Mappings) -> Vec<Finding> {
+    let mut anonymous = (0_u64, 0_u64);
+    let mut trampoline = false;
+    let mut unreadable: BTreeMap<String, u64> = BTreeMap::new();
+    for entry in mappings.entries() {
+        match &entry.code {
+            MappedCode::Module { .. } => {}
+            MappedCode::Anonymous => {
+                anonymous.0 += 1;
+                anonymous.1 += entry.range.end.offset_from(entry.range.start);
+            }
+            MappedCode::Trampoline => trampoline = true,
+            MappedCode::Unreadable {
+                why: Unreadable::KernelPage,
+                ..
+            } => {}
+            MappedCode::Unreadable { why, .. } => *unreadable.entry(why.to_string()).or_default() += 1,
+        }
+    }
+    let mut findings = vec![anonymous_finding(target, anonymous)];
+    findings.extend(unreadable.into_iter().map(|(why, count)| {
+        let text = format!("{count} executable mappings have no ELF file that can be read: {why}");
+        Finding::warning("unreadable", text).with_remedy("stacks end there")
+    }));
+    if trampoline {
+        let text = "return probes are in use, or were: another tool's, or an earlier trace's";
+        let finding = Finding::note("return_probes", text);
+        findings.push(
+            finding.with_remedy("end other tools that trace it: stacks that meet their probes may end there"),
+        );
+    }
+    if mappings.malformed_lines() > 0 {
+        let text = format!("{} lines of its maps cannot be read", mappings.malformed_lines());
+        findings.push(Finding::warning("mappings", text).with_remedy("stacks end in that code"));
+    }
+    findings
+}
+
+/// All modules together.
+fn coverage_finding(modules: &[ModuleFinding]) -> Finding {
+    let tables = || modules.iter().filter_map(|module| module.table.as_ref().ok());
+    let sum = |part: fn(TableFacts) -> u64| {
+        tables()
+            .map(|table| part(table.facts))
+            .fold(0, u64::saturating_add)
+    };
+    let code = sum(|facts| facts.code_bytes);
+    let text = format!(
+        "CFI for {} of {} of code in {}; tables take {}",
+        percent(sum(|facts| facts.covered_bytes), code),
+        size(code),
+        counted(modules.len() as u64, "module"),
+        size(sum(|facts| facts.table_bytes)),
+    );
+    Finding::fine("coverage", text)
+}
+
+fn anonymous_finding(target: &Target, (mappings, bytes): (u64, u64)) -> Finding {
+    let advice = || {
+        let own = runtime_advice(target.exe().to_str(), target.comm(), target.pid());
+        own.unwrap_or_else(|| "stacks pass it if the JIT compiler keeps frame pointers".to_owned())
+    };
+    match mappings {
+        0 => Finding::fine("anonymous_code", "none: no code is generated at run time"),
+        _ => Finding::note(
+            "anonymous_code",
+            format!(
+                "{}, {}: code generated at run time",
+                counted(mappings, "mapping"),
+                size(bytes)
+            ),
+        )
+        .with_remedy(advice()),
+    }
+}

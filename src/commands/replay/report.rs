@@ -1,0 +1,377 @@
+//! `memleak report`: reports of a recording in any format, held against what the user allows; a list of them; or a copy of
+//! the recording.
+
+use std::fs;
+use std::io::{self, Write};
+use std::num::NonZeroI64;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::bail;
+
+use super::source::{index, open, read};
+use crate::session::is_broken_pipe;
+use crate::sinks::gate::{self, Gate};
+use crate::sinks::output::{Destination, Output, write_document};
+use crate::sinks::recording::{Anonymizer, Ending, Recorder, Recording, Settings};
+use leak_report::model::leak::Order;
+use leak_report::model::{Amount, NameStyle};
+use leak_report::model::{Quantity, Report};
+use leak_report::render::{Consumer, Format, Span, counted, size};
+
+/// Which reports of a recording are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The last.
+    Last,
+    /// This one, counted from 1, or from -1 backwards.
+    One(NonZeroI64),
+    /// All.
+    All,
+}
+
+/// What `memleak report` is to do.
+#[derive(Clone, Debug)]
+pub struct ReportOptions {
+    /// The recording.
+    pub file: PathBuf,
+    /// Its reports.
+    pub which: Which,
+    /// Only a line for each.
+    pub list: bool,
+    /// Their form.
+    pub format: Format,
+    /// Where they go.
+    pub destination: Destination,
+    /// Stacks that are shown, if not as many as were to be when it was recorded.
+    pub top: Option<usize>,
+    /// What they are ranked by, if not as they were then.
+    pub sort: Option<Order>,
+    /// How names are written.
+    pub names: NameStyle,
+    /// What flame graphs show, if not what they were to show then.
+    pub quantity: Option<Quantity>,
+    /// Whether names are replaced.
+    pub anonymize: bool,
+    /// Another recording that the reports are put into, instead.
+    pub record: Option<Settings>,
+    /// What the last of the reports is held against.
+    pub gate: gate::Settings,
+}
+
+/// Does it. Returns the exit status.
+///
+/// # Errors
+///
+/// The recording cannot be read, or nothing can be written.
+pub fn report(options: &ReportOptions) -> anyhow::Result<u8> {
+    if options.which == Which::All && options.format.span() == Span::LastReport && options.record.is_none() {
+        bail!(
+            "a {} is of one report: leave out --all, or choose one with --at N",
+            options.format.name()
+        );
+    }
+    let recording = open(&options.file)?;
+    let chosen = match (options.which, &options.record) {
+        // A document of all reports is of all that there are, unless one is chosen.
+        (Which::Last, None) if options.format.span() != Span::AllReports => {
+            recording.count() - 1..recording.count()
+        }
+        (Which::Last | Which::All, _) => 0..recording.count(),
+        (Which::One(number), _) => {
+            let index = index(&recording, number)?;
+            index..index + 1
+        }
+    };
+    match &options.record {
+        Some(settings) => copy(&recording, chosen, settings).map(|()| 0),
+        None if options.list => write_document(&options.destination, |out| list(&recording, out)).map(|()| 0),
+        None => show(&recording, chosen, options),
+    }
+}
+
+/// Shows reports, and holds the last of them against what the user allows. Returns the status that follows.
+fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) -> anyhow::Result<u8> {
+    let mut shown = Shown {
+        options,
+        output: Output::open(options.format, &options.destination)?,
+        anonymizer: options.anonymize.then(Anonymizer::of_this_machine),
+        is_gone: false,
+    };
+    let mut gate = Gate::open(&options.gate, &mut shown)?;
+    let read = |index| {
+        let mut report = read(recording, index)?.report;
+        report.names = options.names;
+        anyhow::Ok(Arc::new(report))
+    };
+    if options.gate.is_about_growth() {
+        for index in 0..chosen.start {
+            gate.note_earlier(&read(index)?);
+        }
+    }
+    let last = chosen.end - 1;
+    for index in chosen {
+        gate.begin_report(index == last);
+        gate.take(&read(index)?)?;
+    }
+    let is_whole = matches!(recording.ending(), Ending::Done { .. });
+    if !is_whole && !matches!(options.which, Which::One(_)) {
+        let reason = "the recording has no end, so there may have been later reports: choose one with --at N";
+        gate.doubt(reason.to_owned());
+    }
+    let decided = gate.finish(0)?;
+    match (decided, shown.output.finish()) {
+        (Some(status), Err(error)) if is_broken_pipe(&error) => Ok(status),
+        (_, Err(error)) => Err(error),
+        (decided, Ok(())) => Ok(decided.unwrap_or_default()),
+    }
+}
+
+/// Shows reports as they are asked for.
+struct Shown<'a> {
+    options: &'a ReportOptions,
+    output: Output,
+    anonymizer: Option<Anonymizer>,
+    /// Nobody reads the output any more. What the reports are held against does not depend on that.
+    is_gone: bool,
+}
+
+impl Consumer for Shown<'_> {
+    fn begin_report(&mut self, is_last: bool) {
+        self.output.begin_report(is_last);
+    }
+
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        if self.is_gone {
+            return Ok(());
+        }
+        let report = Arc::new(self.as_asked(report));
+        match self.output.take(&report) {
+            Err(error) if self.options.gate.is_anything() && is_broken_pipe(&error) => {
+                self.is_gone = true;
+                Ok(())
+            }
+            taken => taken,
+        }
+    }
+}
+
+impl Shown<'_> {
+    fn as_asked(&mut self, report: &Report) -> Report {
+        let Self {
+            options, anonymizer, ..
+        } = self;
+        let mut report = match anonymizer {
+            Some(anonymizer) => anonymizer.report(report),
+            None => report.clone(),
+        };
+        if options.sort.is_some() {
+            report.sort(options.sort);
+        }
+        report.top = options.top.unwrap_or(report.top);
+        report.quantity = options.quantity.unwrap_or(report.quantity);
+        report
+    }
+}
+
+/// Puts reports into another recording.
+fn copy(recording: &Recording, chosen: Range<usize>, settings: &Settings) -> anyhow::Result<()> {
+    if is_same_file(recording.path(), &settings.file) {
+        bail!(
+            "`{}` cannot be copied onto itself: give --record another name",
+            settings.file.display()
+        );
+    }
+    let mut recorder = Recorder::create_with(settings, recording.about())?;
+    for index in chosen {
+        let recorded = read(recording, index)?;
+        recorder.record(recorded.number, &recorded.report)?;
+    }
+    Ok(recorder.finish()?)
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let identity = |path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// A line for each report.
+fn list(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
+    for index in 0..recording.count() {
+        let recorded = recording.report(index).map_err(io::Error::other)?;
+        let report = &recorded.report;
+        let shown: Amount = report.suspects().map(|stack| stack.shown()).sum();
+        writeln!(
+            out,
+            "{:>5}  {}  {:>10.1} s  {} in {}",
+            index + 1,
+            report.time,
+            report.elapsed.as_secs_f64(),
+            size(shown.bytes),
+            counted(shown.blocks, "block")
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leak_report::render::render;
+    use leak_report::samples;
+
+    /// A recording of three reports in a directory of its own, and options that ask for nothing.
+    fn recorded() -> (tempfile::TempDir, ReportOptions) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("leaks.memleak");
+        let mut recorder = Recorder::create(&settings(&file)).expect("made");
+        for number in 1..=3 {
+            recorder.record(number, &numbered(number)).expect("recorded");
+        }
+        recorder.finish().expect("ended");
+        let destination = Destination {
+            file: Some(directory.path().join("out")),
+            overwrite: true,
+            ..Destination::default()
+        };
+        let options = ReportOptions {
+            file,
+            which: Which::Last,
+            list: false,
+            format: Format::Json,
+            destination,
+            top: None,
+            sort: None,
+            names: NameStyle::default(),
+            quantity: None,
+            anonymize: false,
+            record: None,
+            gate: gate::Settings::default(),
+        };
+        (directory, options)
+    }
+
+    fn settings(file: &Path) -> Settings {
+        Settings {
+            file: file.to_owned(),
+            overwrite: true,
+            limit: Settings::USUAL_LIMIT,
+            anonymize: false,
+        }
+    }
+
+    fn numbered(number: u64) -> Report {
+        let mut report = samples::full();
+        report.events.failed = number;
+        report
+    }
+
+    /// What comes of `options`.
+    fn shown(options: &ReportOptions) -> String {
+        report(options).expect("shown");
+        let file = options.destination.file.as_ref().expect("a file");
+        fs::read_to_string(file).expect("UTF-8")
+    }
+
+    fn expected(reports: &[Report], format: Format) -> String {
+        let mut out = Vec::new();
+        for report in reports {
+            render(report, format, &mut out).expect("rendered");
+        }
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    /// The last report, one of them, or all, as the trace would have written them; others than there are, are refused.
+    #[test]
+    fn which_reports() {
+        let (_directory, options) = recorded();
+        let all = [1, 2, 3].map(numbered);
+        let with = |which| ReportOptions {
+            which,
+            ..options.clone()
+        };
+        let one = |number| Which::One(NonZeroI64::new(number).expect("not 0"));
+        for (which, reports) in [
+            (Which::Last, &all[2..]),
+            (Which::All, &all),
+            (one(1), &all[..1]),
+            (one(-2), &all[1..2]),
+            (one(3), &all[2..]),
+        ] {
+            assert_eq!(shown(&with(which)), expected(reports, Format::Json), "{which:?}");
+        }
+        for number in [4, -4, i64::MIN] {
+            let error = report(&with(one(number))).expect_err("refused").to_string();
+            assert!(
+                error.contains(&format!("no report {number}: it has 3 reports")),
+                "{error}"
+            );
+        }
+        let list = ReportOptions {
+            list: true,
+            ..options
+        };
+        assert_eq!(shown(&list).lines().count(), 3);
+    }
+
+    /// What was to be shown can be changed; a recording is not copied onto itself.
+    #[test]
+    fn other_views_and_copies() {
+        let (directory, options) = recorded();
+        let text = ReportOptions {
+            format: Format::Text,
+            top: Some(1),
+            sort: Some(Order::Count),
+            ..options.clone()
+        };
+        let shown_text = shown(&text);
+        assert!(shown_text.contains("1 more site with"), "{shown_text}");
+        assert_eq!(shown_text.matches("end: ").count(), 1, "{shown_text}");
+        let nameless = ReportOptions {
+            anonymize: true,
+            ..options.clone()
+        };
+        assert!(!shown(&nameless).contains("leaker"));
+        let onto = |file: &Path| ReportOptions {
+            record: Some(settings(file)),
+            ..options.clone()
+        };
+        let error = report(&onto(&options.file)).expect_err("refused").to_string();
+        assert!(error.contains("onto itself"), "{error}");
+        let copy = directory.path().join("copy");
+        report(&onto(&copy)).expect("copied");
+        let read = |path| fs::read(path).expect("there");
+        assert_eq!(read(copy), read(options.file.clone()));
+    }
+
+    /// The report that is shown is held against conditions; of one that may not have been the last, nothing is proved.
+    #[test]
+    fn statuses() {
+        let (_directory, options) = recorded();
+        let status = |condition: &str, which| {
+            let condition = gate::parse(condition).expect("a condition");
+            let options = ReportOptions {
+                which,
+                gate: gate::Settings {
+                    conditions: vec![condition],
+                    ..gate::Settings::default()
+                },
+                ..options.clone()
+            };
+            report(&options).expect("shown")
+        };
+        let newest = Which::One(NonZeroI64::new(-1).expect("not 0"));
+        for which in [Which::Last, Which::All, newest] {
+            assert_eq!(status("blocks>0", which), 1, "{which:?}");
+            assert_eq!(status("incomplete>100%", which), 0, "{which:?}");
+        }
+        let bytes = fs::read(&options.file).expect("it was recorded");
+        fs::write(&options.file, &bytes[..bytes.len() - 1]).expect("cut");
+        for (which, expected) in [(Which::Last, 3), (Which::All, 3), (newest, 0)] {
+            assert_eq!(status("blocks>0", which), 1, "{which:?}");
+            assert_eq!(status("incomplete>100%", which), expected, "{which:?}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `memleak trend`: how fast sites grow, over the reports of a recording or over several recordings.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::bail;
+
+use super::diff::{is_one_trace, rebuilt};
+use super::source::{Source, index, name, open, read};
+use crate::sinks::output::{Destination, write_document, write_text};
+use crate::sinks::recording::Recording;
+use leak_report::compare::{self, Builds, Trace, render_trend_json, render_trend_text};
+use leak_report::model::NameStyle;
+
+/// What `memleak trend` is to do.
+#[derive(Clone, Debug)]
+pub struct TrendOptions {
+    /// One recording, of which all reports are meant if none is chosen; or several, the last report of each.
+    pub sources: Vec<Source>,
+    /// Whether it is to be JSON instead of text.
+    pub json: bool,
+    /// Where it goes.
+    pub destination: Destination,
+    /// Sites in text.
+    pub top: usize,
+    /// How names are written.
+    pub names: NameStyle,
+}
+
+/// A report to be read.
+struct Chosen {
+    recording: Arc<Recording>,
+    index: usize,
+    number: u64,
+    read_at: SystemTime,
+}
+
+/// Does it.
+///
+/// # Errors
+///
+/// A recording cannot be read, there are too few points, or nothing can be written.
+pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
+    let mut chosen = choose(&options.sources)?;
+    if chosen.len() < 2 {
+        bail!("a trend needs two reports at least: give a recording that has more, or several recordings");
+    }
+    let (builds, note) = builds(&mut chosen)?;
+    let mut trend = compare::Trend::new(builds);
+    for Chosen { recording, index, .. } in &chosen {
+        let mut recorded = read(recording, *index)?;
+        recorded.report.names = options.names;
+        let name = name(recording, *index);
+        trend.add(name, recorded.report);
+    }
+    trend.finish();
+    trend.notes.extend(note);
+    match options.json {
+        false => write_text(&options.destination, |out| {
+            render_trend_text(&trend, options.top, out)
+        }),
+        true => write_document(&options.destination, |out| render_trend_json(&trend, out)),
+    }
+}
+
+fn choose(sources: &[Source]) -> anyhow::Result<Vec<Chosen>> {
+    let mut recordings: Vec<Arc<Recording>> = Vec::new();
+    let mut chosen = Vec::new();
+    for source in sources {
+        let known = recordings
+            .iter()
+            .find(|recording| recording.path() == source.file);
+        let recording = match known {
+            Some(recording) => Arc::clone(recording),
+            None => Arc::new(open(&source.file)?),
+        };
+        recordings.push(Arc::clone(&recording));
+        let indices = match (source.report, sources) {
+            (Some(number), _) => vec![index(&recording, number)?],
+            (None, [_]) => spread(recording.count()),
+            (None, _) => vec![recording.count() - 1],
+        };
+        chosen.extend(indices.into_iter().map(|index| Chosen {
+            recording: Arc::clone(&recording),
+            index,
+            number: 0,
+            read_at: UNIX_EPOCH,
+        }));
+    }
+    match chosen.len() > compare::Trend::MOST_POINTS {
+        true => bail!("at most {} reports make a trend", compare::Trend::MOST_POINTS),
+        false => Ok(chosen),
+    }
+}
+
+/// Indices of reports, the first and the last among them; not more than there can be points.
+fn spread(count: usize) -> Vec<usize> {
+    let most = compare::Trend::MOST_POINTS;
+    if count <= most {
+        return (0..count).collect();
+    }
+    tracing::info!("of {count} reports, {most} are looked at, evenly over all of the time");
+    (0..most).map(|at| at * (count - 1) / (most - 1)).collect()
+}
+
+/// Which builds all have, and what is to be said of it. Also puts reports into their order: of one trace, as they were
+/// made, whatever the clock said.
+fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
+    let mut kernels = Vec::with_capacity(chosen.len());
+    for chosen in chosen.iter_mut() {
+        let glance = chosen.recording.glance(chosen.index)?;
+        (chosen.number, chosen.read_at) = (glance.number, glance.read_at);
+        kernels.push(glance.kernel);
+    }
+    let [first, others @ ..] = &*chosen else {
+        return Ok((Builds::default(), None));
+    };
+    let mut others = others.iter();
+    if others.all(|other| is_one_trace(&first.recording, &other.recording)) {
+        chosen.sort_by_key(|chosen| chosen.number);
+        return Ok((Builds::of_one_trace(), None));
+    }
+    let traces = chosen.iter().zip(&kernels).map(|(chosen, kernel)| Trace {
+        dictionary: chosen.recording.dictionary(),
+        kernel: kernel.as_deref(),
+    });
+    let traces: Vec<_> = traces.collect();
+    let builds = Builds::of_traces(traces.iter().copied());
+    let note = rebuilt(&builds.rebuilt(&traces));
+    chosen.sort_by_key(|chosen| chosen.read_at);
+    Ok((builds, note))
+}

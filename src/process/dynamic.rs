@@ -1,0 +1,139 @@
+//! The dynamic segment of an ELF file: what its loader goes by, in stripped files and in those without sections too.
+//!
+//! Pure. Untrusted input: entries are bounded, and what lies outside the file is not there.
+
+use object::elf::{self, FileHeader64};
+use object::read::StringTable;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::{LittleEndian, ReadRef};
+
+use crate::base::untrusted::Untrusted;
+
+type Header = FileHeader64<LittleEndian>;
+type Bytes<'a> = Untrusted<&'a [u8]>;
+
+/// An object needs at most as many others; the linker of a large browser needs 120.
+const MAX_NEEDED: usize = 4096;
+/// Entries that are looked at; objects have some thirty, and one for each other that they need.
+const MAX_ENTRIES: usize = MAX_NEEDED + 1024;
+
+/// What a file says to the loader.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dynamic<'a> {
+    file: Bytes<'a>,
+    machine: elf::Machine,
+    kind: elf::FileType,
+    segments: &'a [elf::ProgramHeader64<LittleEndian>],
+    entries: &'a [elf::Dyn64<LittleEndian>],
+}
+
+impl<'a> Dynamic<'a> {
+    /// Of an ELF file. One without the segment has no entries; `None` if its headers cannot be read.
+    pub(crate) fn of(file: &'a [u8]) -> Option<Self> {
+        let file = Untrusted::mapped(file);
+        let header = Header::parse(file).ok()?;
+        let segments = header.program_headers(LittleEndian, file).ok()?;
+        let mut entries = segments
+            .iter()
+            .filter_map(|segment| segment.dynamic(LittleEndian, file).ok()?);
+        let entries = entries.next().unwrap_or_default();
+        Some(Self {
+            file,
+            machine: header.e_machine(LittleEndian),
+            kind: header.e_type(LittleEndian),
+            segments,
+            entries: entries.get(..MAX_ENTRIES).unwrap_or(entries),
+        })
+    }
+
+    /// `EM_…`.
+    pub(crate) fn machine(&self) -> elf::Machine {
+        self.machine
+    }
+
+    /// `PT_INTERP`: the path of the loader.
+    pub(crate) fn interpreter(&self) -> Option<&'a [u8]> {
+        self.segments
+            .iter()
+            .find_map(|segment| segment.interpreter(LittleEndian, self.file).ok()?)
+    }
+
+    /// Whether it is a program, at a fixed place or not (`DF_1_PIE`), that has no loader and needs nothing.
+    pub(crate) fn is_static_program(&self) -> bool {
+        let flags = self.value(elf::DT_FLAGS_1).unwrap_or(0);
+        let is_program = self.kind == elf::ET_EXEC || flags & elf::DF_1_PIE.0 != 0;
+        is_program && self.interpreter().is_none() && self.needed().next().is_none()
+    }
+
+    /// `DT_NEEDED`: names by which it asks for others.
+    pub(crate) fn needed(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.names(elf::DT_NEEDED).take(MAX_NEEDED)
+    }
+
+    /// `DT_SONAME`: the name by which others ask for it.
+    pub(crate) fn soname(&self) -> Option<&'a [u8]> {
+        self.names(elf::DT_SONAME).next()
+    }
+
+    /// What the first entry with a tag says.
+    pub(crate) fn value(&self, tag: elf::DynamicTag) -> Option<u64> {
+        self.values(tag).next()
+    }
+
+    /// The bytes from the address that the first entry with a tag gives to the end of the loaded segment that holds it:
+    /// tables do not state their length.
+    pub(crate) fn table(&self, tag: elf::DynamicTag) -> Option<&'a [u8]> {
+        let address = self.value(tag)?;
+        self.segments.iter().find_map(|segment| {
+            let into = usize::try_from(address.checked_sub(segment.p_vaddr(LittleEndian))?).ok()?;
+            let loaded = segment.p_type(LittleEndian) == elf::PT_LOAD;
+            let data = segment.data(LittleEndian, self.file).ok().filter(|_| loaded)?;
+            data.get(into..).filter(|rest| !rest.is_empty())
+        })
+    }
+
+    /// `DT_STRTAB`: where names are.
+    pub(crate) fn strings(&self) -> Option<StringTable<'a, Bytes<'a>>> {
+        let strings = Untrusted::mapped(self.table(elf::DT_STRTAB)?);
+        let stated = self.value(elf::DT_STRSZ).unwrap_or(u64::MAX);
+        Some(StringTable::new(strings, 0, stated.min(strings.len().ok()?)))
+    }
+
+    /// What entries with a tag are as names; the table of these is looked up once.
+    fn names(&self, tag: elf::DynamicTag) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let strings = self.strings();
+        self.values(tag)
+            .filter_map(move |offset| strings?.get(u32::try_from(offset).ok()?).ok())
+    }
+
+    fn values(&self, tag: elf::DynamicTag) -> impl Iterator<Item = u64> + use<'a> {
+        let of_tag = move |entry: &&elf::Dyn64<LittleEndian>| entry.d_tag(LittleEndian) == tag;
+        self.entries
+            .iter()
+            .filter(of_tag)
+            .map(|entry| entry.d_val(LittleEndian))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This very program names the C library and its loader, and where its symbols are; what is no ELF file says nothing.
+    #[test]
+    fn own_program() {
+        let bytes = std::fs::read("/proc/self/exe").expect("own program");
+        let dynamic = Dynamic::of(&bytes).expect("an ELF file");
+        assert!(dynamic.needed().any(|name| name == b"libc.so.6"));
+        let loader = dynamic.interpreter().expect("it is linked dynamically");
+        assert!(loader.windows(9).any(|part| part == b"/ld-linux"));
+        assert_eq!(dynamic.soname(), None);
+        assert!(
+            dynamic
+                .table(elf::DT_SYMTAB)
+                .is_some_and(|table| table.len() > 24)
+        );
+        assert!(Dynamic::of(b"\x7fELF").is_none());
+        assert!(Dynamic::of(&[]).is_none());
+    }
+}

@@ -1,0 +1,127 @@
+//! What the system knows of a user: from its name services (files, directories, whatever `nsswitch.conf` names).
+//!
+//! These are modules that libc loads. A static program cannot load them safely: they have to be of the very libc that is
+//! in the program. It asks `getent` and `id` instead, which are the system's own.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+
+use crate::base::system;
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    pub(super) name: OsString,
+    pub(super) group: Gid,
+    pub(super) home: PathBuf,
+}
+
+impl Account {
+    /// `None` if there is no such user.
+    pub(super) fn of(user: Uid) -> io::Result<Option<Self>> {
+        if cfg!(target_feature = "crt-static") {
+            return Self::asked(user);
+        }
+        let found = User::from_uid(user)?;
+        Ok(found.map(|User { name, gid, dir, .. }| Self {
+            name: name.into(),
+            group: gid,
+            home: dir,
+        }))
+    }
+
+    /// All groups of this user, the first one too.
+    pub(super) fn groups(&self) -> io::Result<Vec<Gid>> {
+        if cfg!(target_feature = "crt-static") {
+            return self.asked_groups();
+        }
+        let name = CString::new(self.name.as_encoded_bytes())?;
+        Ok(getgrouplist(&name, self.group)?)
+    }
+
+    fn asked(user: Uid) -> io::Result<Option<Self>> {
+        let Some(line) = ask("getent", ["passwd".as_ref(), user.to_string().as_ref()])? else {
+            return Ok(None);
+        };
+        let found = Self::parse(&line);
+        found
+            .map(Some)
+            .ok_or_else(|| io::Error::other(format!("getent passwd {user} says what is no user")))
+    }
+
+    /// A line as of passwd(5).
+    fn parse(line: &[u8]) -> Option<Self> {
+        let fields: Vec<_> = line.split(|&byte| byte == b':').collect();
+        let [name, _, _, group, _, home, _] = fields[..] else {
+            return None;
+        };
+        let owned = |field: &[u8]| OsString::from_vec(field.to_owned());
+        Some(Self {
+            name: owned(name),
+            group: Gid::from_raw(std::str::from_utf8(group).ok()?.parse().ok()?),
+            home: owned(home).into(),
+        })
+    }
+
+    fn asked_groups(&self) -> io::Result<Vec<Gid>> {
+        let unknown = || {
+            io::Error::other(format!(
+                "id -G does not know the groups of {}",
+                self.name.display()
+            ))
+        };
+        let line = ask("id", ["-G".as_ref(), "--".as_ref(), &*self.name])?.ok_or_else(unknown)?;
+        let line = String::from_utf8_lossy(&line);
+        let groups = line
+            .split_whitespace()
+            .map(|group| group.parse().map(Gid::from_raw));
+        groups.collect::<Result<_, _>>().map_err(|_| unknown())
+    }
+}
+
+/// The first line of what a program of the system answers, which is nothing if it fails.
+fn ask<const N: usize>(name: &str, arguments: [&OsStr; N]) -> io::Result<Option<Vec<u8>>> {
+    let answer = system::command(name).and_then(|mut command| command.args(arguments).output());
+    let answer =
+        answer.map_err(|error| io::Error::new(error.kind(), format!("cannot run `{name}`: {error}")))?;
+    let line = answer.stdout.split(|&byte| byte == b'\n').next();
+    Ok(line.filter(|_| answer.status.success()).map(<[u8]>::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What programs of the system say is what libc says, of every user there is and of none.
+    #[test]
+    fn asked_as_looked_up() {
+        let numbers = std::fs::read_to_string("/etc/passwd").expect("there");
+        let numbers = numbers
+            .lines()
+            .filter_map(|line| line.split(':').nth(2)?.parse().ok());
+        for number in numbers.chain([3_999_999_999]) {
+            let user = Uid::from_raw(number);
+            let account = Account::of(user).expect("looked up");
+            assert_eq!(Account::asked(user).expect("asked"), account);
+            let Some(account) = account else { continue };
+            let sorted = |mut groups: Vec<Gid>| {
+                groups.sort_unstable_by_key(|group| group.as_raw());
+                groups
+            };
+            let asked = account.asked_groups().expect("asked");
+            assert_eq!(sorted(asked), sorted(account.groups().expect("looked up")));
+        }
+        for line in [
+            "",
+            "daemon",
+            "daemon:x:1:x:daemon:/usr/sbin:/sbin/nologin",
+            "a:b:1:1:c:d:e:f",
+        ] {
+            assert_eq!(Account::parse(line.as_bytes()), None, "{line}");
+        }
+    }
+}

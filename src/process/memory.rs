@@ -1,0 +1,251 @@
+//! Where a process's resident memory is: of what is traced, of what the allocator holds besides, and of everything
+//! else, so that all parts add up to the whole. Pure: mappings and numbers in, parts out.
+//!
+//! What the allocator's mappings hold that is not in live blocks known to the trace is either blocks from before the
+//! attach, or free memory and the allocator's own. Only the allocator could tell the two apart: what was resident there
+//! at the attach is the most that the former can be.
+
+use std::ops::Range;
+
+use unwind_tables::addr::{Avma, contains};
+
+use crate::process::maps::MapsName;
+use crate::process::smaps::Resident;
+use leak_report::model::Parts;
+
+/// glibc's arenas other than the first are of this size, and start at a multiple of it.
+const ARENA_BYTES: u64 = 64 << 20;
+
+/// What is resident, by what the mappings are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// In mappings of an allocator.
+    pub allocator: u64,
+    thread_stacks: u64,
+    files: u64,
+    shared: u64,
+    other: u64,
+    /// What is live in the mappings of each kind that the trace is about, as far as they are resident.
+    covered: u64,
+    /// All that is live in them.
+    live: u64,
+}
+
+/// What the trace accounts, and so where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracks {
+    /// Blocks of an allocator.
+    Blocks,
+    /// Anonymous mappings.
+    Mappings,
+}
+
+/// What is live, as far as the trace says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Live {
+    /// In each mapping what was said of it, and nothing elsewhere.
+    ByMapping,
+    /// So many bytes in all; where they are is not known of each.
+    Total(u64),
+}
+
+impl Sums {
+    /// Sums up `mappings`. `stack_pointers` are the threads', `live_in` says how much of a mapping is live.
+    pub fn of(
+        mappings: &[Resident],
+        stack_pointers: &[Avma],
+        tracks: Tracks,
+        live_in: impl Fn(&Range<Avma>) -> u64,
+    ) -> Self {
+        let mut sums = Self::default();
+        for mapping in mappings {
+            let live = live_in(&mapping.entry.range);
+            let kind = kind(mapping, stack_pointers, tracks == Tracks::Blocks && live > 0);
+            let (sum, is_tracked) = match kind {
+                Kind::Allocator => (&mut sums.allocator, tracks == Tracks::Blocks),
+                Kind::ThreadStack => (&mut sums.thread_stacks, false),
+                Kind::File => (&mut sums.files, false),
+                Kind::Shared => (&mut sums.shared, false),
+                Kind::Other => (&mut sums.other, tracks == Tracks::Mappings),
+            };
+            *sum = sum.saturating_add(mapping.bytes);
+            // Space that is only reserved is not meant to be resident.
+            if is_tracked && (mapping.entry.readable || mapping.entry.writable) {
+                sums.live = sums.live.saturating_add(live);
+                sums.covered = sums.covered.saturating_add(live.min(mapping.bytes));
+            }
+        }
+        sums
+    }
+
+    /// The parts, given what was resident in mappings of the allocator at the attach.
+    pub fn parts(self, tracks: Tracks, live: Live, allocator_at_attach: u64) -> Parts {
+        let (live, resident) = match (live, tracks) {
+            (Live::ByMapping, _) => (self.live, self.covered),
+            (Live::Total(live), Tracks::Blocks) => (live, live.min(self.allocator)),
+            (Live::Total(live), Tracks::Mappings) => (live, live.min(self.other)),
+        };
+        let (in_allocator, in_other) = match tracks {
+            Tracks::Blocks => (resident, 0),
+            Tracks::Mappings => (0, resident),
+        };
+        let rest = self.allocator - in_allocator;
+        let before = allocator_at_attach.min(rest);
+        let all = [
+            self.allocator,
+            self.thread_stacks,
+            self.files,
+            self.shared,
+            self.other,
+        ];
+        Parts {
+            rss: all.into_iter().fold(0, u64::saturating_add),
+            tracked: resident,
+            before_attach_at_most: before,
+            slack_at_least: rest - before,
+            thread_stacks: self.thread_stacks,
+            files: self.files,
+            shared: self.shared,
+            unexplained: self.other - in_other,
+            not_resident: live - resident,
+        }
+    }
+}
+
+/// What a mapping is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Allocator,
+    ThreadStack,
+    File,
+    Shared,
+    Other,
+}
+
+fn kind(mapping: &Resident, stack_pointers: &[Avma], has_blocks: bool) -> Kind {
+    let range = &mapping.entry.range;
+    let is_stack = || stack_pointers.iter().any(|&pointer| contains(range, pointer));
+    match &mapping.entry.name {
+        MapsName::File { path, .. } if mapping.shared && path.to_str().is_some_and(is_memory) => Kind::Shared,
+        MapsName::File { .. } => Kind::File,
+        MapsName::Special(name) if name == "[heap]" => Kind::Allocator,
+        _ if mapping.grows_down => Kind::ThreadStack,
+        MapsName::Special(name) if !name.starts_with("[anon") => Kind::Other,
+        _ if mapping.shared => Kind::Shared,
+        MapsName::Special(name) if name.contains("malloc") => Kind::Allocator,
+        _ if has_blocks || is_arena(mapping) => Kind::Allocator,
+        _ if is_stack() => Kind::ThreadStack,
+        MapsName::Anonymous | MapsName::Special(_) => Kind::Other,
+    }
+}
+
+/// Names that the kernel gives to memory which is shared without a file of a disk's.
+fn is_memory(path: &str) -> bool {
+    path == "/dev/zero"
+        || ["/dev/shm/", "/memfd:", "/SYSV"]
+            .iter()
+            .any(|start| path.starts_with(start))
+}
+
+/// Whether it looks as glibc's `new_heap` makes them. The part of an arena that is in use comes first.
+fn is_arena(mapping: &Resident) -> bool {
+    let range = &mapping.entry.range;
+    let is_plain = mapping.entry.readable && mapping.entry.writable;
+    let fits = range.end.offset_from(range.start) <= ARENA_BYTES;
+    is_plain && mapping.not_reserved && fits && range.start.get().is_multiple_of(ARENA_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::smaps;
+
+    /// Recorded from a small program with two threads, and shortened.
+    const TEXT: &str = "\
+55d0c0900000-55d0c0901000 r-xp 00000000 fe:00 7   /bin/program
+Rss: 4 kB
+VmFlags: rd ex mr mw me
+55d0c0a00000-55d0c0a21000 rw-p 00000000 00:00 0   [heap]
+Rss: 100 kB
+VmFlags: rd wr mr mw me ac
+7f0000000000-7f0000021000 rw-p 00000000 00:00 0
+Rss: 40 kB
+VmFlags: rd wr mr mw me nr
+7f0000021000-7f0004000000 ---p 00000000 00:00 0
+Rss: 0 kB
+VmFlags: mr mw me nr
+7f0010000000-7f0010100000 rw-p 00000000 00:00 0
+Rss: 1000 kB
+VmFlags: rd wr mr mw me
+7f0020000000-7f0020800000 rw-p 00000000 00:00 0
+Rss: 24 kB
+VmFlags: rd wr mr mw me
+7f0030000000-7f0030001000 rw-s 00000000 00:01 9   /dev/zero (deleted)
+Rss: 4 kB
+VmFlags: rd wr sh mr mw me
+7f0040000000-7f0040100000 rw-p 00000000 00:00 0
+Rss: 512 kB
+VmFlags: rd wr mr mw me
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0   [stack]
+Rss: 12 kB
+VmFlags: rd wr mr mw me gd ac
+7ffd00100000-7ffd00101000 r-xp 00000000 00:00 0   [vdso]
+Rss: 4 kB
+VmFlags: rd ex mr mw me
+";
+
+    const KB: u64 = 1024;
+
+    fn sums(tracks: Tracks, live: u64) -> Sums {
+        let stack = Avma::new(0x7f00_207f_f000);
+        let inside = Avma::new(match tracks {
+            Tracks::Blocks => 0x7f00_1000_0010,
+            Tracks::Mappings => 0x7f00_4000_0000,
+        });
+        let live_in = |range: &Range<Avma>| if contains(range, inside) { live } else { 0 };
+        Sums::of(&smaps::parse(TEXT.as_bytes()), &[stack], tracks, live_in)
+    }
+
+    /// Each mapping is in one part, and the parts add up.
+    #[test]
+    fn parts_add_up() {
+        let parts = sums(Tracks::Blocks, 900 * KB).parts(Tracks::Blocks, Live::ByMapping, 150 * KB);
+        let expected = Parts {
+            rss: 1700 * KB,
+            tracked: 900 * KB,
+            before_attach_at_most: 150 * KB,
+            slack_at_least: 90 * KB,
+            thread_stacks: 36 * KB,
+            files: 4 * KB,
+            shared: 4 * KB,
+            unexplained: 516 * KB,
+            not_resident: 0,
+        };
+        assert_eq!(parts, expected);
+    }
+
+    /// What is live and was never touched is in no sum, and no part goes below nothing.
+    #[test]
+    fn live_and_not_resident() {
+        let sums = sums(Tracks::Blocks, u64::MAX);
+        let parts = sums.parts(Tracks::Blocks, Live::ByMapping, u64::MAX);
+        // Of the mapping that holds it, no more than that has.
+        assert_eq!(
+            (parts.tracked, parts.before_attach_at_most),
+            (1000 * KB, 140 * KB)
+        );
+        assert_eq!(parts.not_resident, u64::MAX - 1000 * KB);
+        let parts = sums.parts(Tracks::Blocks, Live::Total(u64::MAX), u64::MAX);
+        assert_eq!((parts.tracked, parts.before_attach_at_most), (1140 * KB, 0));
+        let parts = sums.parts(Tracks::Blocks, Live::Total(0), u64::MAX);
+        assert_eq!(parts.before_attach_at_most, 1140 * KB);
+    }
+
+    /// Traced mappings explain what blocks do not.
+    #[test]
+    fn traced_mappings() {
+        let parts = sums(Tracks::Mappings, 500 * KB).parts(Tracks::Mappings, Live::ByMapping, 0);
+        assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 1016 * KB));
+        assert_eq!(parts.slack_at_least, 140 * KB);
+    }
+}

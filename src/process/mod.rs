@@ -1,0 +1,417 @@
+//! The traced process: who it is, whether it still runs, and what code it has mapped.
+//!
+//! Reads `/proc` only: nothing is attached, written or stopped. A process is known by its pid *and*
+//! its start time, so that a successor with the same pid is never taken for it.
+
+mod confirm;
+pub(crate) mod dynamic;
+pub(crate) mod foreign;
+pub mod history;
+pub mod launch;
+mod linking;
+mod mapped_file;
+pub mod mappings;
+pub mod maps;
+pub mod memory;
+pub mod modules;
+mod name;
+mod process_memory;
+pub mod regions;
+mod settled;
+mod shortened;
+pub mod smaps;
+pub(crate) mod stat;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use unwind_tables::addr::Avma;
+
+pub use history::{Epoch, History};
+pub use mappings::{CodeMapping, MappedCode, Mappings};
+pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
+pub use name::ProcessName;
+use process_memory::ProcessMemory;
+use settled::Settled;
+use stat::Stat;
+
+/// A running process that was found fit to be traced.
+#[derive(Debug)]
+pub struct Target {
+    pid: u32,
+    comm: String,
+    exe: PathBuf,
+    start_time: u64,
+    // Bound to the process, not to its pid: after its end reads fail, whoever has the pid then.
+    stat: File,
+}
+
+/// Why a process cannot be traced, with what to do about it.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// There is no process of that pid.
+    #[error("no process with pid {pid}; `ps -e` lists what runs here (inside a container, pids differ)")]
+    NoSuchProcess {
+        /// The pid asked for.
+        pid: u32,
+    },
+    /// The number is that of a thread.
+    #[error("{tid} is a thread of process {pid}; use -p {pid}")]
+    Thread {
+        /// The number asked for.
+        tid: u32,
+        /// The process it belongs to.
+        pid: u32,
+    },
+    /// A thread of the kernel, which has no memory of its own.
+    #[error("{pid} ({comm}) is a kernel thread, which has no heap; give the pid of a program's process")]
+    KernelThread {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// It has ended, or its main thread has.
+    #[error("{pid} ({comm}) has exited and only waits for its parent; trace one that runs")]
+    Zombie {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// We may not look into it.
+    #[error(
+        "no permission to read process {pid} ({comm}): needs its user's rights and CAP_SYS_PTRACE; try sudo"
+    )]
+    NoPermission {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// Its program's file is kept from us by its mode.
+    #[error(
+        "no permission to read the program of process {pid} ({comm}), which its user's rights or CAP_DAC_READ_SEARCH \
+         give; try sudo"
+    )]
+    UnreadableProgram {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// A 32-bit or x32 program.
+    #[error(
+        "{pid} ({comm}) is a 32-bit program; only 64-bit programs can be unwound, rebuild it as one (on x86-64, with -m64)"
+    )]
+    ThirtyTwoBit {
+        /// Its pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// `/proc` answered something else.
+    #[error("cannot read /proc/{pid}/{file}: {error}; is /proc mounted?")]
+    Proc {
+        /// The pid asked for.
+        pid: u32,
+        /// The file in its directory.
+        file: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// A maps file is longer only with more than 65530 mappings, the default limit, of long names.
+const MAX_MAPS_BYTES: u64 = 64 << 20;
+
+/// The same for smaps, some 700 bytes each.
+const MAX_SMAPS_BYTES: u64 = 128 << 20;
+/// Threads whose stacks are looked for.
+const MAX_THREADS: usize = 1 << 16;
+
+impl Target {
+    /// Finds process `pid` and checks that it can be traced.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError`], with what to do about it.
+    pub fn open(pid: u32) -> Result<Self, TargetError> {
+        let stat_file =
+            File::open(format!("/proc/{pid}/stat")).map_err(|error| missing(pid, "stat", error))?;
+        let stat = read_stat(&stat_file).map_err(|error| missing(pid, "stat", error))?;
+        check_leader(pid)?;
+        let comm = stat.comm.clone();
+        if stat.is_kernel_thread() {
+            return Err(TargetError::KernelThread { pid, comm });
+        }
+        // A zombie leader whose threads run on has no maps of its own either.
+        if stat.has_exited() || stat.state == b'Z' {
+            return Err(TargetError::Zombie { pid, comm });
+        }
+        let exe = check_program(pid, &comm)?;
+        Ok(Self {
+            pid,
+            comm,
+            exe,
+            start_time: stat.start_time,
+            stat: stat_file,
+        })
+    }
+
+    /// The process id, in our own pid namespace.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its pid in its own pid namespace: what it calls itself.
+    pub fn own_pid(&self) -> u32 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let innermost = line.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+        innermost.unwrap_or(self.pid)
+    }
+
+    /// The user whom it makes new files for.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or its status has another form.
+    pub fn user(&self) -> io::Result<u32> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        // Real, effective, saved, and for file systems.
+        let user = line.and_then(|users| users.split_whitespace().nth(3)?.parse().ok());
+        user.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unknown format"))
+    }
+
+    /// The command name when it was opened, at most 15 bytes.
+    pub fn comm(&self) -> &str {
+        &self.comm
+    }
+
+    /// The executable when it was opened, as the target sees it.
+    pub fn exe(&self) -> &Path {
+        &self.exe
+    }
+
+    /// When it started, in clock ticks since boot.
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Bytes of memory that it has resident, or `None` if it is gone.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).ok()?;
+        let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        pages.checked_mul(procfs::page_size())
+    }
+
+    /// Whether it has ended, or waits as a zombie. One small read; an `exec` is not an end.
+    pub fn has_exited(&self) -> bool {
+        match read_stat(&self.stat) {
+            Ok(stat) => stat.has_exited(),
+            Err(error) => error.kind() != io::ErrorKind::InvalidData,
+        }
+    }
+
+    /// Reads the executable mappings as they are now, adding files not seen before to `modules`.
+    ///
+    /// Lines of the maps that cannot be understood are counted.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` once the process has ended; else what the system says.
+    pub fn read_mappings(&self, modules: &mut Modules) -> io::Result<Mappings> {
+        let text = self.maps_text()?;
+        let mappings = Mappings::resolve(self.pid, maps::parse(&text), modules);
+        let settled = self.settled(&mappings, modules);
+        Ok(mappings.with_settled(settled))
+    }
+
+    /// Reads everything that it has mapped, ascending. Lines that cannot be understood are left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Target::read_mappings`].
+    pub fn read_maps(&self) -> io::Result<Vec<maps::MapsEntry>> {
+        let text = self.maps_text()?;
+        let whole = maps::parse_whole(&text, MAX_MAPS_BYTES);
+        whole.ok_or_else(|| {
+            let pid = self.pid;
+            io::Error::other(format!(
+                "process {pid} has more mappings than {MAX_MAPS_BYTES} bytes list"
+            ))
+        })
+    }
+
+    /// Reads what of each mapping is resident, ascending. Slow for processes of many gigabytes: the kernel looks at
+    /// every page.
+    ///
+    /// # Errors
+    ///
+    /// As [`Target::read_mappings`].
+    pub fn read_smaps(&self) -> io::Result<Vec<smaps::Resident>> {
+        let mut text = Vec::new();
+        File::open(format!("/proc/{}/smaps", self.pid))?
+            .take(MAX_SMAPS_BYTES)
+            .read_to_end(&mut text)?;
+        self.check_runs()?;
+        Ok(smaps::parse(&text))
+    }
+
+    /// Its threads with their stack pointers, of those that wait in the kernel.
+    pub fn stack_pointers(&self) -> Vec<(u32, Option<Avma>)> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        let ids = threads.into_iter().flatten().flatten().take(MAX_THREADS);
+        let ids = ids.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+        ids.map(|thread: u32| {
+            let call = fs::read_to_string(format!("/proc/{}/task/{thread}/syscall", self.pid));
+            (thread, call.ok().and_then(|call| stack_pointer(&call)))
+        })
+        .collect()
+    }
+
+    fn maps_text(&self) -> io::Result<Vec<u8>> {
+        let text = read_maps(self.pid)?;
+        self.check_runs()?;
+        Ok(text)
+    }
+
+    /// To be asked after something was read by pid: then that was this process's, and not a successor's.
+    fn check_runs(&self) -> io::Result<()> {
+        match self.has_exited() {
+            true => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("process {} has exited", self.pid),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The modules that cannot be unloaded, as far as memory confirms that they are what was opened.
+    fn settled(&self, mappings: &Mappings, modules: &Modules) -> Settled {
+        let executable = fs::metadata(format!("/proc/{}/exe", self.pid))
+            .ok()
+            .and_then(|file| modules.of_file((file.dev(), file.ino())));
+        let mut settled = settled::settled(mappings, modules, executable);
+        if settled.loader.is_none() {
+            settled.loader = self.loader_by_path(modules, executable);
+        }
+        if let Ok(memory) = ProcessMemory::open(self.pid) {
+            settled.different = confirm::different(mappings, modules, &memory);
+            settled
+                .modules
+                .retain(|module| !settled.different.contains(module));
+        }
+        settled
+    }
+
+    /// The loader where it is mapped under another name than the program asks for, as musl's is.
+    fn loader_by_path(&self, modules: &Modules, executable: Option<ModuleId>) -> Option<ModuleId> {
+        let path = modules.get(executable?)?.linking().interpreter.as_deref()?;
+        let path = Some(Path::new(OsStr::from_bytes(path))).filter(|path| path.is_absolute())?;
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        modules.of_file(foreign::identity_in_root(&root, path).ok()?)
+    }
+}
+
+/// Of `/proc/PID/task/TID/syscall`: the last word but one, of a thread that does not run.
+fn stack_pointer(text: &str) -> Option<Avma> {
+    let pointer = text.split_ascii_whitespace().rev().nth(1)?;
+    let pointer = u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()?;
+    Some(Avma::new(pointer))
+}
+
+fn read_maps(pid: u32) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))?
+        .take(MAX_MAPS_BYTES)
+        .read_to_end(&mut text)?;
+    Ok(text)
+}
+
+fn read_stat(file: &File) -> io::Result<Stat> {
+    // The longest line possible, 52 numbers and a name, is some 1100 bytes.
+    let mut text = [0; 2048];
+    let length = file.read_at(&mut text, 0)?;
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "unknown format");
+    Stat::parse(text.get(..length).unwrap_or_default()).ok_or_else(malformed)
+}
+
+/// `/proc/TID` exists for every thread though it is not listed; only a leader is a process.
+fn check_leader(pid: u32) -> Result<(), TargetError> {
+    let status = fs::read(format!("/proc/{pid}/status")).map_err(|error| missing(pid, "status", error))?;
+    let group = String::from_utf8_lossy(&status)
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    match group {
+        Some(leader) if leader != pid => Err(TargetError::Thread {
+            tid: pid,
+            pid: leader,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The program's file cannot be read, of a process that may be looked into.
+fn unreadable(pid: u32, comm: &str, error: io::Error) -> TargetError {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return missing(pid, "exe", error);
+    }
+    TargetError::UnreadableProgram {
+        pid,
+        comm: comm.to_owned(),
+    }
+}
+
+/// That its program can be read and is one of 64 bits.
+fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
+    let denied = |file, error: io::Error| {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            TargetError::NoPermission {
+                pid,
+                comm: comm.to_owned(),
+            }
+        } else {
+            missing(pid, file, error)
+        }
+    };
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).map_err(|error| denied("exe", error))?;
+    File::open(format!("/proc/{pid}/maps")).map_err(|error| denied("maps", error))?;
+    let mut header = [0; 20];
+    File::open(format!("/proc/{pid}/exe"))
+        .and_then(|file| file.read_exact_at(&mut header, 0))
+        .map_err(|error| unreadable(pid, comm, error))?;
+    if is_64_bit(&header) {
+        Ok(exe)
+    } else {
+        Err(TargetError::ThirtyTwoBit {
+            pid,
+            comm: comm.to_owned(),
+        })
+    }
+}
+
+/// `EI_CLASS` of an ELF header; x32 programs are of the 32-bit class too.
+fn is_64_bit(header: &[u8]) -> bool {
+    const CLASS_64: u8 = 2;
+    header.starts_with(b"\x7fELF") && header.get(4) == Some(&CLASS_64)
+}
+
+fn missing(pid: u32, file: &'static str, error: io::Error) -> TargetError {
+    let gone = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
+    if gone {
+        TargetError::NoSuchProcess { pid }
+    } else {
+        TargetError::Proc { pid, file, error }
+    }
+}
+
+#[cfg(test)]
+mod tests;

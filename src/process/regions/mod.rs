@@ -1,0 +1,549 @@
+//! Mappings of a process, made and taken away by its calls since tracing began.
+//!
+//! Pure: [`RegionEvent`]s in, totals per stack out. An address belongs to the call that mapped it last, however it was
+//! cut since: a mapping ends when its last page is unmapped. What was mapped before tracing began is nobody's; calls
+//! that unmap it are counted.
+//!
+//! What a call takes away leaves when the call begins, since another thread can map there before it has ended; it
+//! comes back if the call fails. What a call gives enters when it has ended. As `realloc` does, `mremap` makes a
+//! mapping of its own, all of which is its caller's.
+//!
+//! # What calls do not say
+//!
+//! What a failed call has unmapped all the same, and which of two calls on the same addresses was first when each began
+//! before the other had ended. Such addresses are kept as mapped, and are *doubtful* from then on, wherever they are moved
+//! to, until a call that is sure maps or unmaps them, or the process's maps are looked at. Maps are read while calls go on:
+//! they say nothing of addresses that a call has touched since what was taken in. So who reads them takes note of
+//! [`Regions::mark`] before, takes in all calls that had begun by the time that they were read, and then
+//! [settles](Regions::settle) what was doubtful at the mark and is so still.
+
+mod event;
+pub mod intervals;
+mod kind;
+mod meaning;
+mod progress;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use crate::base::pages;
+use crate::process::maps::MapsEntry;
+pub use event::{CallMoment, REGION_ARGUMENTS, RegionEvent};
+use intervals::Intervals;
+use leak_report::model::RegionCall;
+use leak_report::model::{Amount, RegionKind};
+use progress::{InProgress, Moved, Taken};
+
+/// What a call mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The index of its stack's record.
+    pub stack: u32,
+    /// What it was asked for as.
+    pub kind: RegionKind,
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub since: u64,
+    /// Size of its pages.
+    page: u64,
+    /// Bytes of it that are still mapped.
+    left: u64,
+}
+
+/// Names a mapping; never used again.
+type RegionId = u64;
+
+/// What became of all mappings of a stack that are of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionTotals {
+    /// Still mapped.
+    pub mapped: Amount,
+    /// Unmapped again. A mapping that is cut counts as a block until the last of it is gone.
+    pub unmapped: Amount,
+    /// Not recorded, for want of room.
+    pub lost: Amount,
+}
+
+/// Counts of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionEvents {
+    /// Calls seen.
+    pub calls: u64,
+    /// Calls that the kernel refused.
+    pub failed: u64,
+    /// Calls that unmapped nothing that was known.
+    pub unknown: u64,
+}
+
+/// The mappings of one process.
+#[derive(Debug)]
+pub struct Regions {
+    live: Intervals<RegionId>,
+    regions: HashMap<RegionId, Region>,
+    next: RegionId,
+    /// Addresses that were mapped before, and are still.
+    before: Intervals<()>,
+    /// As of when that is known, in the time of calls.
+    known_since: u64,
+    /// Addresses that need not be mapped though they are known, with the number of the event since which.
+    doubtful: Intervals<u64>,
+    /// Events taken in.
+    taken_in: u64,
+    /// By thread.
+    in_progress: HashMap<u32, InProgress>,
+    unmapped: BTreeMap<(u32, RegionKind), Amount>,
+    lost: BTreeMap<(u32, RegionKind), Amount>,
+    events: RegionEvents,
+    /// Pieces that there can be.
+    capacity: usize,
+}
+
+impl Regions {
+    /// None yet; at most `capacity` pieces.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            live: Intervals::default(),
+            regions: HashMap::new(),
+            next: 0,
+            before: Intervals::default(),
+            known_since: u64::MAX,
+            doubtful: Intervals::default(),
+            taken_in: 0,
+            in_progress: HashMap::new(),
+            unmapped: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            events: RegionEvents::default(),
+            capacity,
+        }
+    }
+
+    /// Counts of the calls so far.
+    pub fn events(&self) -> RegionEvents {
+        self.events
+    }
+
+    /// What is mapped, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<Avma>, &Region)> {
+        let pieces = self.live.iter();
+        pieces.filter_map(|(range, id)| Some((range, self.regions.get(&id)?)))
+    }
+
+    /// Says what was mapped at `time`, in the time of calls: what of it is nobody's was there before.
+    pub fn know(&mut self, maps: &[MapsEntry], time: u64) {
+        for entry in maps {
+            for free in self.live.gaps(&entry.range) {
+                self.before.fill(&free, ());
+            }
+        }
+        self.known_since = time;
+    }
+
+    /// True once [`Regions::know`] was called.
+    pub fn knows_before(&self) -> bool {
+        self.known_since < u64::MAX
+    }
+
+    /// Follows a call.
+    pub fn apply(&mut self, event: &RegionEvent) {
+        self.taken_in += 1;
+        match event.moment {
+            CallMoment::Begins { program_break } => {
+                let program_break = (event.call == RegionCall::Brk).then_some(program_break);
+                let progress = self.begin(event, program_break);
+                self.in_progress.insert(event.thread, progress);
+            }
+            CallMoment::Ended { stack, .. } => {
+                self.events.calls += 1;
+                let begun = self.in_progress.remove(&event.thread);
+                let begun = begun.filter(|begun| begun.is_of(event));
+                if meaning::has_failed(event) {
+                    self.events.failed += 1;
+                    self.fail(event, begun);
+                } else {
+                    self.succeed(event, stack, begun);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, event: &RegionEvent, program_break: Option<u64>) -> InProgress {
+        let takes = meaning::taken(event, |address| self.page_at(address));
+        let page = self.page_at(Avma::new(event.arguments[0]));
+        let moved = meaning::moved_as_is(event, page).map(|what| self.moved(event, what));
+        let mut progress = InProgress::new(event, takes, moved, program_break);
+        for range in &progress.takes {
+            progress.taken.add(self.unmap(range));
+        }
+        progress
+    }
+
+    /// The parts that a move moves: all that is mapped in its source, with doubt where that is not known.
+    fn moved(&self, event: &RegionEvent, what: meaning::Move) -> Moved {
+        let source = &what.source;
+        let mut parts = Intervals::default();
+        for (range, _) in self.live.within(source) {
+            parts.fill(&range, ());
+        }
+        for (range, ()) in self.before.within(source) {
+            parts.fill(&range, ());
+        }
+        let mut doubtful: Vec<_> = self.doubtful.within(source).map(|(range, _)| range).collect();
+        let others = self.in_progress.values();
+        let mut unknown: Vec<_> = others.flat_map(|other| other.taken.within(source)).collect();
+        // The kernel refuses to move what does not begin with a mapping.
+        if event.time <= self.known_since || parts.at(source.start).is_none() {
+            unknown.push(source.clone());
+        }
+        for range in unknown {
+            doubtful.extend(parts.fill(&range, ()));
+        }
+        let parts = parts.iter().map(|(range, ())| range).collect();
+        Moved {
+            what,
+            parts,
+            doubtful,
+        }
+    }
+
+    /// Where what was moved is now, and what of that need not be mapped.
+    fn given_by_move(&self, begun: &InProgress, moved: &Moved) -> (Vec<Range<Avma>>, Vec<Range<Avma>>) {
+        let others = self.in_progress.values();
+        // What other calls may have mapped or unmapped in the source before it was moved.
+        let crossed = others.flat_map(|other| other.touched_in(&moved.what.source));
+        let crossed = crossed.chain(begun.crossed_in(&moved.what.source));
+        let crossed: Vec<_> = crossed.map(|range| moved.what.moved(&range)).collect();
+        let mut given = Intervals::default();
+        for part in &moved.parts {
+            given.fill(&moved.what.moved(part), ());
+        }
+        for range in crossed.iter().flat_map(|range| self.live.gaps(range)) {
+            given.fill(&range, ());
+        }
+        let doubtful = moved.doubtful.iter().map(|range| moved.what.moved(range));
+        let doubtful = doubtful.chain(crossed).collect();
+        (given.iter().map(|(range, ())| range).collect(), doubtful)
+    }
+
+    fn fail(&mut self, event: &RegionEvent, begun: Option<InProgress>) {
+        let is_sure = matches!(event.call, RegionCall::Munmap | RegionCall::Brk);
+        let Some(begun) = begun else {
+            // What it took away is told with its beginning, which was not.
+            let takes = meaning::taken(event, |address| self.page_at(address));
+            for range in takes.iter().filter(|_| !is_sure) {
+                self.doubt(range);
+            }
+            return;
+        };
+        self.put_back(&begun.taken);
+        for range in begun.taken.ranges() {
+            if !is_sure {
+                self.doubt(&range);
+            }
+            self.doubt_crossed(event, &range);
+        }
+        self.cross(&begun);
+    }
+
+    fn succeed(&mut self, event: &RegionEvent, stack: u32, begun: Option<InProgress>) {
+        // The mapping that is moved, which is not there any more.
+        let old = meaning::moves(event).and_then(|old| {
+            let in_progress = begun.iter().chain(self.in_progress.values());
+            let mut taken = in_progress.filter_map(|call| call.taken.at(old));
+            taken.next().or_else(|| self.at(old))
+        });
+        let begun = match begun {
+            Some(begun) => begun,
+            None => self.begin(event, None),
+        };
+        if begun.time <= self.known_since {
+            // What was there before was looked at while the call went on.
+            for range in &begun.takes {
+                self.before.take(range);
+            }
+        }
+        if begun
+            .gives_up
+            .as_ref()
+            .is_some_and(|range| !begun.taken.has_of(range))
+        {
+            self.events.unknown += 1;
+        }
+        let page_at = |_| old.map_or(pages::bytes(), |old| old.page);
+        let (given, doubtful) = match &begun.moved {
+            Some(moved) => self.given_by_move(&begun, moved),
+            None => {
+                let given = meaning::given(event, begun.program_break, page_at);
+                (Vec::from_iter(given), Vec::new())
+            }
+        };
+        if !given.is_empty() {
+            self.map(&given, Self::asked_for(event, old, stack));
+        }
+        for range in &doubtful {
+            self.doubt(range);
+        }
+        for range in &given {
+            self.doubt_crossed(event, range);
+        }
+        if event.call == RegionCall::Brk {
+            self.cross_breaks(event, &begun);
+        }
+        self.cross(&begun);
+    }
+
+    fn asked_for(event: &RegionEvent, old: Option<Region>, stack: u32) -> Region {
+        let [_, _, protection, flags, _] = event.arguments;
+        let (kind, page) = match (event.call, old) {
+            (RegionCall::Mmap, _) => (kind::asked_for(protection, flags), meaning::page_of(flags)),
+            (RegionCall::Mremap, Some(old)) => (old.kind, old.page),
+            (RegionCall::Mremap | RegionCall::Brk | RegionCall::Munmap, _) => {
+                (RegionKind::Anonymous, pages::bytes())
+            }
+        };
+        Region {
+            stack,
+            kind,
+            since: event.time,
+            page,
+            left: 0,
+        }
+    }
+
+    fn at(&self, address: Avma) -> Option<Region> {
+        self.regions.get(&self.live.at(address)?).copied()
+    }
+
+    fn page_at(&self, address: Avma) -> u64 {
+        self.at(address).map_or(pages::bytes(), |region| region.page)
+    }
+
+    /// Enters a new mapping, of one or more pieces. What is known to be there was unmapped by a call that was not seen.
+    fn map(&mut self, pieces: &[Range<Avma>], region: Region) {
+        for range in pieces {
+            self.unmap(range);
+        }
+        let bytes = pieces.iter().map(|range| range.end.offset_from(range.start));
+        let bytes = bytes.fold(0, u64::saturating_add);
+        if self.live.len() >= self.capacity {
+            add(
+                self.lost.entry((region.stack, region.kind)).or_default(),
+                Amount { bytes, blocks: 1 },
+            );
+            return;
+        }
+        let id = self.next;
+        self.next += 1;
+        for range in pieces {
+            self.live.fill(range, id);
+        }
+        self.regions.insert(
+            id,
+            Region {
+                left: bytes,
+                ..region
+            },
+        );
+    }
+
+    fn unmap(&mut self, range: &Range<Avma>) -> Taken {
+        self.doubtful.take(range);
+        let before = self.before.take(range);
+        let taken = self.live.take(range);
+        let mut ours = Vec::with_capacity(taken.len());
+        for (range, id) in taken {
+            let Some(region) = self.regions.get_mut(&id) else {
+                continue;
+            };
+            let bytes = range.end.offset_from(range.start);
+            region.left = region.left.saturating_sub(bytes);
+            let region = *region;
+            let unmapped = self.unmapped.entry((region.stack, region.kind)).or_default();
+            let is_gone = region.left == 0;
+            let blocks = u64::from(is_gone);
+            add(unmapped, Amount { bytes, blocks });
+            if is_gone {
+                self.regions.remove(&id);
+            }
+            ours.push((range, id, region));
+        }
+        let before = before.into_iter().map(|(range, ())| range).collect();
+        Taken { ours, before }
+    }
+
+    /// Undoes what [`Regions::unmap`] did, as far as nothing is there by now.
+    fn put_back(&mut self, taken: &Taken) {
+        for (range, id, region) in &taken.ours {
+            self.put_back_ours(range, *id, region);
+        }
+        for range in &taken.before {
+            for free in self.live.gaps(range) {
+                self.before.fill(&free, ());
+            }
+        }
+    }
+
+    fn put_back_ours(&mut self, range: &Range<Avma>, id: RegionId, region: &Region) {
+        let free = self.live.fill(range, id);
+        let bytes: u64 = free.iter().map(|part| part.end.offset_from(part.start)).sum();
+        if bytes == 0 {
+            return;
+        }
+        let unmapped = self.unmapped.entry((region.stack, region.kind)).or_default();
+        unmapped.bytes = unmapped.bytes.saturating_sub(bytes);
+        let left = self.regions.entry(id).or_insert_with(|| {
+            unmapped.blocks = unmapped.blocks.saturating_sub(1);
+            Region { left: 0, ..*region }
+        });
+        left.left += bytes;
+    }
+
+    fn doubt(&mut self, range: &Range<Avma>) {
+        self.doubtful.take(range);
+        self.doubtful.fill(range, self.taken_in);
+    }
+
+    /// Doubts all that is known.
+    pub fn doubt_all(&mut self) {
+        self.doubt(&(Avma::new(0)..Avma::new(u64::MAX)));
+    }
+
+    /// Doubts what of `range`, which a call that ends has given or given back, other calls may have taken since.
+    fn doubt_crossed(&mut self, event: &RegionEvent, range: &Range<Avma>) {
+        let is_placed = meaning::is_placed(event);
+        let others = self.in_progress.values_mut();
+        let crossed: Vec<_> = others
+            .flat_map(|other| other.cross_given(range, is_placed))
+            .collect();
+        for range in crossed {
+            self.doubt(&range);
+        }
+    }
+
+    /// Sees to other calls on the same addresses as one that ends: which acted first is not known.
+    fn cross(&mut self, ended: &InProgress) {
+        for other in self.in_progress.values_mut() {
+            other.cross(ended);
+        }
+        for range in &ended.crossed {
+            self.doubt(range);
+        }
+    }
+
+    /// When two calls of `brk` are in progress at once, one may have raised what the other had lowered.
+    fn cross_breaks(&mut self, event: &RegionEvent, ended: &InProgress) {
+        if ended.has_crossed_break {
+            self.put_back(&ended.taken);
+            for range in ended.taken.ranges() {
+                self.doubt(&range);
+            }
+        }
+        let others = self.in_progress.values_mut();
+        for other in others.filter(|other| other.call == RegionCall::Brk) {
+            other.cross_break(event);
+        }
+    }
+
+    /// How much was taken in so far.
+    pub fn mark(&self) -> u64 {
+        self.taken_in
+    }
+
+    /// True if anything should be compared with the process's maps.
+    pub fn has_doubts(&self) -> bool {
+        !self.doubtful.is_empty()
+    }
+
+    /// Pieces that may not be mapped.
+    pub fn in_doubt(&self) -> usize {
+        let doubtful = self.doubtful.iter();
+        doubtful.map(|(range, _)| self.live.within(&range).count()).sum()
+    }
+
+    /// Lets go of what was doubtful at the mark and is so still, as far as `maps`, the process's own (ascending), do not
+    /// have it. They must be younger than the mark, and all calls that had begun by the time that they were read must
+    /// have been taken in since. Returns how much of ours that was, in pieces.
+    pub fn settle(&mut self, mark: u64, maps: &[MapsEntry]) -> Amount {
+        let doubtful = self.doubtful.iter();
+        let due: Vec<_> = doubtful.filter(|&(_, since)| since <= mark).collect();
+        let mut gone = Amount::default();
+        for (range, _) in due {
+            self.doubtful.take(&range);
+            let mut from = range.start;
+            let first = maps.partition_point(|entry| entry.range.end <= range.start);
+            let inside = maps.get(first..).unwrap_or_default().iter();
+            for entry in inside.take_while(|entry| entry.range.start < range.end) {
+                add(&mut gone, self.unmap(&(from..entry.range.start)).amount());
+                from = entry.range.end;
+            }
+            add(&mut gone, self.unmap(&(from..range.end)).amount());
+        }
+        gone
+    }
+
+    /// Totals by stack and kind. `maps` are the process's own now, ascending; without them, mappings are what they
+    /// were asked for as. `is_allocators` says whether a stack is an allocator's.
+    pub fn totals(
+        &self,
+        maps: &[MapsEntry],
+        mut is_allocators: impl FnMut(u32) -> bool,
+    ) -> BTreeMap<(u32, RegionKind), RegionTotals> {
+        let mut totals: BTreeMap<(u32, RegionKind), RegionTotals> = BTreeMap::new();
+        let mut kind_of = |stack, kind: RegionKind| {
+            let can_be = matches!(kind, RegionKind::Anonymous | RegionKind::Reservation);
+            if can_be && is_allocators(stack) {
+                RegionKind::Allocator
+            } else {
+                kind
+            }
+        };
+        for (&(stack, kind), &unmapped) in &self.unmapped {
+            let entry = totals.entry((stack, kind_of(stack, kind))).or_default();
+            add(&mut entry.unmapped, unmapped);
+        }
+        for (&(stack, kind), &lost) in &self.lost {
+            let entry = totals.entry((stack, kind_of(stack, kind))).or_default();
+            add(&mut entry.lost, lost);
+        }
+        // A mapping that is of several kinds by now is a block of the one that it has the most of.
+        let mut kinds: HashMap<RegionId, BTreeMap<RegionKind, u64>> = HashMap::new();
+        for (range, id) in self.live.iter() {
+            let Some(region) = self.regions.get(&id) else {
+                continue;
+            };
+            let kinds = kinds.entry(id).or_default();
+            let mut rest = range.end.offset_from(range.start);
+            for (bytes, entry) in kind::parts(&range, maps) {
+                *kinds.entry(kind::now(region.kind, entry)).or_default() += bytes;
+                rest = rest.saturating_sub(bytes);
+            }
+            if rest > 0 {
+                *kinds.entry(region.kind).or_default() += rest;
+            }
+        }
+        for (id, kinds) in kinds {
+            let Some(region) = self.regions.get(&id) else {
+                continue;
+            };
+            let most = kinds
+                .iter()
+                .max_by_key(|&(_, &bytes)| bytes)
+                .map(|(&kind, _)| kind);
+            for (kind, bytes) in kinds {
+                let blocks = u64::from(Some(kind) == most);
+                let entry = totals
+                    .entry((region.stack, kind_of(region.stack, kind)))
+                    .or_default();
+                add(&mut entry.mapped, Amount { bytes, blocks });
+            }
+        }
+        totals
+    }
+}
+
+fn add(sum: &mut Amount, more: Amount) {
+    sum.bytes = sum.bytes.saturating_add(more.bytes);
+    sum.blocks = sum.blocks.saturating_add(more.blocks);
+}

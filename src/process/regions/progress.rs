@@ -1,0 +1,196 @@
+//! Calls that have begun and not ended: what they took away, to come back if they fail, and which other calls on the same
+//! addresses went on meanwhile. Pure.
+
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use super::event::{CallMoment, RegionEvent};
+use super::{Region, RegionId, meaning};
+use leak_report::model::Amount;
+use leak_report::model::RegionCall;
+
+/// Crossings that are kept apart; with more, all addresses are taken to be crossed.
+const MOST_CROSSINGS: usize = 64;
+
+/// Addresses that were taken out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Taken {
+    pub(super) ours: Vec<(Range<Avma>, RegionId, Region)>,
+    /// Those of mappings from before the trace.
+    pub(super) before: Vec<Range<Avma>>,
+}
+
+impl Taken {
+    pub(super) fn add(&mut self, more: Self) {
+        self.ours.extend(more.ours);
+        self.before.extend(more.before);
+    }
+
+    pub(super) fn at(&self, address: Avma) -> Option<Region> {
+        let mut holds = self.ours.iter().filter(|(range, ..)| range.contains(&address));
+        holds.next().map(|taken| taken.2)
+    }
+
+    pub(super) fn ranges(&self) -> Vec<Range<Avma>> {
+        let ours = self.ours.iter().map(|(range, ..)| range);
+        ours.chain(&self.before).cloned().collect()
+    }
+
+    /// True if there is anything of ours in `range`.
+    pub(super) fn has_of(&self, range: &Range<Avma>) -> bool {
+        let mut ours = self.ours.iter();
+        ours.any(|(ours, ..)| overlap(ours, range).is_some())
+    }
+
+    pub(super) fn within(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
+        let ranges = self.ranges();
+        ranges.iter().filter_map(|taken| overlap(taken, range)).collect()
+    }
+
+    /// The amount of ours, in pieces.
+    pub(super) fn amount(&self) -> Amount {
+        let ours = self.ours.iter().map(|(range, ..)| Amount {
+            bytes: bytes(range),
+            blocks: 1,
+        });
+        ours.sum()
+    }
+
+    fn has_all_of(&self, range: &Range<Avma>) -> bool {
+        let inside = self.within(range);
+        inside.iter().map(bytes).sum::<u64>() == bytes(range)
+    }
+}
+
+/// A move that may be of several mappings.
+#[derive(Clone, Debug)]
+pub(super) struct Moved {
+    pub(super) what: meaning::Move,
+    /// The mapped parts of the source, ascending.
+    pub(super) parts: Vec<Range<Avma>>,
+    /// Parts of these that need not be.
+    pub(super) doubtful: Vec<Range<Avma>>,
+}
+
+/// A call in progress.
+#[derive(Clone, Debug)]
+pub(super) struct InProgress {
+    pub(super) call: RegionCall,
+    arguments: [u64; 5],
+    /// When it began, or was first seen.
+    pub(super) time: u64,
+    /// Addresses that it takes away.
+    pub(super) takes: Vec<Range<Avma>>,
+    /// Addresses that it unmaps for their own sake, and not to make room.
+    pub(super) gives_up: Option<Range<Avma>>,
+    pub(super) moved: Option<Moved>,
+    pub(super) taken: Taken,
+    pub(super) program_break: Option<u64>,
+    /// Addresses of its that another call, which has ended by now, took away or gave meanwhile.
+    pub(super) crossed: Vec<Range<Avma>>,
+    /// Another `brk` has ended since this one began.
+    pub(super) has_crossed_break: bool,
+}
+
+impl InProgress {
+    /// `takes` is what the call takes away if all of it is mapped.
+    pub(super) fn new(
+        event: &RegionEvent,
+        takes: Vec<Range<Avma>>,
+        moved: Option<Moved>,
+        program_break: Option<u64>,
+    ) -> Self {
+        let gives_up = match event.call {
+            RegionCall::Munmap => takes.first().cloned(),
+            RegionCall::Mremap => meaning::moves(event).and_then(|old| {
+                let mut holds = takes.iter().filter(|range| range.start == old);
+                holds.next_back().cloned()
+            }),
+            RegionCall::Mmap | RegionCall::Brk => None,
+        };
+        let takes = match &moved {
+            Some(moved) => {
+                let covered = moved.parts.iter().filter(|_| !moved.what.is_in_place());
+                let covered = covered.map(|part| moved.what.moved(part));
+                covered.chain(moved.what.takes.clone()).collect()
+            }
+            None => takes,
+        };
+        Self {
+            call: event.call,
+            arguments: event.arguments,
+            time: event.time,
+            takes,
+            gives_up,
+            moved,
+            taken: Taken::default(),
+            program_break,
+            crossed: Vec::new(),
+            has_crossed_break: false,
+        }
+    }
+
+    /// True if `event` is its end.
+    pub(super) fn is_of(&self, event: &RegionEvent) -> bool {
+        self.call == event.call && self.arguments == event.arguments
+    }
+
+    /// The parts of `range` that this call acts on.
+    pub(super) fn touched_in(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
+        let common = self.touches().filter_map(|touched| overlap(touched, range));
+        common.collect()
+    }
+
+    /// The parts of `range` that calls acted on which have ended since this one began.
+    pub(super) fn crossed_in(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
+        let common = self.crossed.iter().filter_map(|crossed| overlap(crossed, range));
+        common.collect()
+    }
+
+    /// Notes that `range` was given by another call, and returns what of it this one may take away after that.
+    /// `is_placed`: by the kernel's choice, which is of what is free: what this call has taken was free by then.
+    pub(super) fn cross_given(&mut self, range: &Range<Avma>, is_placed: bool) -> Vec<Range<Avma>> {
+        let mut crossed = self.touched_in(range);
+        crossed.retain(|common| !(is_placed && self.taken.has_all_of(common)));
+        self.note_crossed(crossed.clone());
+        crossed
+    }
+
+    /// Notes that `other` has ended.
+    pub(super) fn cross(&mut self, other: &Self) {
+        let mine = self.touches();
+        let common = mine.flat_map(|mine| other.touches().filter_map(|theirs| overlap(mine, theirs)));
+        self.note_crossed(common.collect());
+    }
+
+    fn note_crossed(&mut self, mut crossed: Vec<Range<Avma>>) {
+        self.crossed.append(&mut crossed);
+        if self.crossed.len() > MOST_CROSSINGS {
+            self.crossed = vec![Avma::new(0)..Avma::new(u64::MAX)];
+        }
+    }
+
+    /// Notes that another `brk` has ended: what is above the lower of the two breaks may be this one's.
+    pub(super) fn cross_break(&mut self, other: &RegionEvent) {
+        self.has_crossed_break = true;
+        if let CallMoment::Ended { result, .. } = other.moment {
+            self.program_break = self.program_break.map(|known| known.min(result));
+        }
+    }
+
+    /// Addresses on which it acts.
+    fn touches(&self) -> impl Iterator<Item = &Range<Avma>> {
+        let sources = self.moved.iter().map(|moved| &moved.what.source);
+        self.takes.iter().chain(sources)
+    }
+}
+
+fn overlap(one: &Range<Avma>, other: &Range<Avma>) -> Option<Range<Avma>> {
+    let common = one.start.max(other.start)..one.end.min(other.end);
+    (!common.is_empty()).then_some(common)
+}
+
+fn bytes(range: &Range<Avma>) -> u64 {
+    range.end.offset_from(range.start)
+}

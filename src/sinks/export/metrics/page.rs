@@ -1,0 +1,279 @@
+//! What the page says.
+//!
+//! Counters are those of the trace, from its attach on, as of the last report. What is outstanding is what reports show
+//! people: what can be a leak, without young blocks. Series of processes and of sites are bounded: all others are in one.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::UNIX_EPOCH;
+
+use super::sites;
+use super::text::Page;
+use crate::sinks::export::push::Counts;
+use leak_report::model::{Amount, CALLS, Count, LOSSES, Losses, Sampling};
+use leak_report::model::{Report, TargetFacts};
+use leak_report::render::printable;
+
+/// Processes with series of their own.
+const MOST_PROCESSES: usize = 100;
+/// What stands for all others in a label.
+const OTHER: &str = "other";
+
+/// The page when there is no report yet.
+pub(super) fn before_reports() -> String {
+    let mut page = Page::default();
+    build(&mut page);
+    page.into_text()
+}
+
+/// The page of a report, with `sites` sites.
+pub(super) fn of_report(report: &Report, sites: usize) -> String {
+    let mut page = Page::default();
+    build(&mut page);
+    times(&mut page, report);
+    counts(&mut page, &CALLS, &report.events);
+    outstanding(&mut page, report, sites);
+    losses(&mut page, &report.losses);
+    stacks(&mut page, report);
+    cost(&mut page, report);
+    page.into_text()
+}
+
+/// What is added for pushing.
+pub(super) fn of_push(counts: &Counts) -> String {
+    let mut page = Page::default();
+    page.counter(
+        "memleak_push_sent_profiles_total",
+        "Profiles that the server has accepted.",
+    )
+    .is(counts.sent);
+    let mut lost = page.counter(
+        "memleak_push_lost_profiles_total",
+        "Profiles that did not arrive at the server, by cause.",
+    );
+    for (cause, count) in counts.losses.by_cause() {
+        lost.of(&[("cause", cause)], count);
+    }
+    page.counter(
+        "memleak_push_retries_total",
+        "Requests that failed and are made again.",
+    )
+    .is(counts.retries);
+    page.gauge("memleak_push_waiting_profiles", "Profiles that are not sent yet.")
+        .is(counts.waiting);
+    page.into_text()
+}
+
+fn build(page: &mut Page) {
+    page.gauge("memleak_build_info", "The version of memleak; always 1.")
+        .of(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+}
+
+fn times(page: &mut Page, report: &Report) {
+    let since_epoch = report.read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    page.gauge(
+        "memleak_report_timestamp_seconds",
+        "When the last report was made, which everything here is of.",
+    )
+    .is(since_epoch.as_secs_f64());
+    page.gauge(
+        "memleak_trace_duration_seconds",
+        "Time from the attach to the last report.",
+    )
+    .is(report.elapsed.as_secs_f64());
+    let distance = match report.sampling {
+        Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(bytes),
+        Sampling::All | Sampling::Calls(_) => None,
+    };
+    if let Some(bytes) = distance {
+        page.gauge(
+            "memleak_sampling_distance_bytes",
+            "For how many allocated bytes one allocation is recorded; amounts are estimates above 1.",
+        )
+        .is(bytes);
+    }
+}
+
+/// Those counts that are metrics.
+fn counts<T>(page: &mut Page, counts: &[Count<T>], of: &T) {
+    for count in counts {
+        if let Some(metric) = &count.metric {
+            page.counter(metric.name, metric.help).is((count.of)(of));
+        }
+    }
+}
+
+fn outstanding(page: &mut Page, report: &Report, sites: usize) {
+    let all: Amount = report.suspects().map(|stack| stack.shown()).sum();
+    page.gauge("memleak_outstanding_bytes", "Bytes allocated and not freed.")
+        .is(all.bytes);
+    page.gauge("memleak_outstanding_blocks", "Blocks allocated and not freed.")
+        .is(all.blocks);
+    processes(page, report);
+    if sites == 0 {
+        return;
+    }
+    let (largest, others) = sites::largest(report, sites);
+    let mut series = Vec::new();
+    for site in &largest {
+        let mut labels = vec![
+            ("site", site.id.clone()),
+            ("allocator", site.allocator.clone()),
+            ("function", site.function.clone()),
+            ("module", site.module.clone()),
+        ];
+        // The kernel, and what is not one process's, have none.
+        if site.pid != 0 {
+            labels.push(("pid", site.pid.to_string()));
+        }
+        series.push((labels, site.held));
+    }
+    series.push((vec![("site", OTHER.to_owned())], others));
+    two_families(
+        page,
+        &series,
+        (
+            "memleak_site_outstanding_bytes",
+            "Bytes allocated and not freed, by the calling stack that allocated them.",
+        ),
+        (
+            "memleak_site_outstanding_blocks",
+            "Blocks allocated and not freed, by the calling stack that allocated them.",
+        ),
+    );
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+fn two_families(
+    page: &mut Page,
+    series: &[(Labels, Amount)],
+    bytes: (&'static str, &str),
+    blocks: (&'static str, &str),
+) {
+    for ((name, help), of) in [
+        (bytes, (|amount: &Amount| amount.bytes) as fn(&Amount) -> u64),
+        (blocks, |amount| amount.blocks),
+    ] {
+        let mut family = page.gauge(name, help);
+        for (labels, amount) in series {
+            let labels: Vec<_> = labels
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect();
+            family.of(&labels, of(amount));
+        }
+    }
+}
+
+/// Processes that run; those that have ended hold nothing any more.
+fn processes(page: &mut Page, report: &Report) {
+    let mut held: HashMap<u32, Amount> = HashMap::new();
+    for stack in report.suspects() {
+        let sum = held.entry(stack.instance).or_default();
+        *sum = [*sum, stack.shown()].into_iter().sum();
+    }
+    let running = |target: &&TargetFacts| target.ended.is_none();
+    let mut targets: Vec<&TargetFacts> = report.targets.iter().filter(running).collect();
+    let of = |target: &TargetFacts| held.get(&target.instance).copied().unwrap_or_default();
+    targets.sort_by_key(|target| (Reverse(of(target).bytes), target.pid));
+    let others = targets.split_off(MOST_PROCESSES.min(targets.len()));
+    let labels = |target: &TargetFacts| {
+        let comm = printable(&target.comm);
+        vec![("pid", target.pid.to_string()), ("comm", comm)]
+    };
+    let mut series: Vec<(Labels, Amount)> = targets
+        .iter()
+        .map(|target| (labels(target), of(target)))
+        .collect();
+    if !others.is_empty() {
+        let sum = others.into_iter().map(of).sum();
+        series.push((vec![("pid", OTHER.to_owned())], sum));
+    }
+    two_families(
+        page,
+        &series,
+        (
+            "memleak_process_outstanding_bytes",
+            "Bytes allocated and not freed, by running process.",
+        ),
+        (
+            "memleak_process_outstanding_blocks",
+            "Blocks allocated and not freed, by running process.",
+        ),
+    );
+    let mut resident = page.gauge(
+        "memleak_process_resident_bytes",
+        "Resident memory of the processes.",
+    );
+    for target in targets {
+        if let Some(memory) = &target.memory {
+            let pid = target.pid.to_string();
+            let comm = printable(&target.comm);
+            resident.of(&[("pid", &pid), ("comm", &comm)], memory.rss);
+        }
+    }
+}
+
+fn losses(page: &mut Page, losses: &Losses) {
+    let mut blocks = page.counter(
+        "memleak_lost_blocks_total",
+        "Blocks that were allocated and could not be recorded, by cause.",
+    );
+    for (cause, count) in &losses.causes {
+        blocks.of(&[("cause", cause)], count);
+    }
+    page.counter(
+        "memleak_lost_bytes_total",
+        "Bytes of blocks that could not be recorded.",
+    )
+    .is(losses.bytes);
+    counts(page, &LOSSES, losses);
+}
+
+fn stacks(page: &mut Page, report: &Report) {
+    let mut stacks = page.gauge(
+        "memleak_stacks",
+        "Distinct stacks that allocated, by how their walk ended.",
+    );
+    for (end, count) in &report.completeness.stacks {
+        stacks.of(&[("end", end.name())], count);
+    }
+    let mut allocations = page.gauge(
+        "memleak_stack_allocations",
+        "Blocks allocated by these stacks, by how their walk ended.",
+    );
+    for (end, count) in &report.completeness.allocations {
+        allocations.of(&[("end", end.name())], count);
+    }
+}
+
+fn cost(page: &mut Page, report: &Report) {
+    if let Some(overhead) = &report.overhead {
+        page.gauge(
+            "memleak_overhead_ratio",
+            "What tracing costs the traced, as a share of one CPU, in the last second.",
+        )
+        .is(overhead.lately);
+        let spent = overhead.spent.program_nanoseconds() + overhead.spent.trap_nanoseconds;
+        page.counter(
+            "memleak_overhead_seconds_total",
+            "CPU time that tracing has cost the traced.",
+        )
+        .is(spent / 1e9);
+    }
+    for (name, help, bytes) in [
+        (
+            "memleak_resident_memory_bytes",
+            "Resident memory of memleak itself.",
+            report.own.resident_bytes,
+        ),
+        (
+            "memleak_kernel_memory_bytes",
+            "Memory of memleak's maps in the kernel.",
+            report.own.kernel_bytes,
+        ),
+    ] {
+        page.gauge(name, help).is(bytes);
+    }
+}

@@ -1,0 +1,159 @@
+//! Who pushes. What proves it is never shown, nor taken from the command line alone, which everyone can read.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use crate::sinks::export::ExportError;
+
+/// The most bytes of a token.
+const MOST_BYTES: u64 = 64 << 10;
+
+/// A text that is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// This one.
+    pub fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    pub(super) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Where a token is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// Here.
+    Known(Secret),
+    /// In this file, which others may renew at any time.
+    File(PathBuf),
+}
+
+/// How a server is told who pushes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Credentials {
+    /// The name that goes with the token, if it is a password.
+    pub(super) user: Option<String>,
+    pub(super) token: Token,
+}
+
+/// Credentials as they were last read.
+pub(super) struct Wallet {
+    credentials: Credentials,
+    last: Secret,
+}
+
+impl Wallet {
+    pub(super) fn open(credentials: Credentials) -> Result<Self, ExportError> {
+        let last = match &credentials.token {
+            Token::Known(token) => token.clone(),
+            Token::File(path) => read(path).map_err(|why| ExportError::Token {
+                path: path.display().to_string(),
+                why,
+            })?,
+        };
+        Ok(Self { credentials, last })
+    }
+
+    /// The value of the header `Authorization`.
+    pub(super) fn authorization(&mut self) -> String {
+        if let Token::File(path) = &self.credentials.token {
+            match read(path) {
+                Ok(token) => self.last = token,
+                // It may just be written.
+                Err(why) => tracing::debug!("push: the token in {} stays: {why}", path.display()),
+            }
+        }
+        let token = self.last.reveal();
+        match &self.credentials.user {
+            None => format!("Bearer {token}"),
+            Some(user) => format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{token}"))),
+        }
+    }
+}
+
+/// The token in a file, without the line's end.
+fn read(path: &PathBuf) -> Result<Secret, String> {
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let read = file.take(MOST_BYTES + 1).read_to_string(&mut text);
+    read.map_err(|error| error.to_string())?;
+    let token = text.trim();
+    if token.is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    if text.len() as u64 > MOST_BYTES || !is_printable(token) {
+        return Err("it is not one line of printable ASCII".to_owned());
+    }
+    Ok(Secret::new(token))
+}
+
+/// Whether a header can carry it.
+pub(super) fn is_printable(text: &str) -> bool {
+    text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A token of a file is as it is now, and as it was if it cannot be read now; it is not shown.
+    #[test]
+    fn tokens_in_files() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("token");
+        let credentials = |user: Option<&str>| Credentials {
+            user: user.map(str::to_owned),
+            token: Token::File(path.clone()),
+        };
+        for (text, problem) in [
+            ("", "empty"),
+            (" \n", "empty"),
+            ("a\nb", "one line"),
+            ("ä", "ASCII"),
+        ] {
+            fs::write(&path, text).expect("written");
+            let error = Wallet::open(credentials(None))
+                .err()
+                .expect("refused")
+                .to_string();
+            assert!(
+                error.contains(problem) && error.contains("--push-token-file"),
+                "{error}"
+            );
+        }
+        fs::write(&path, "first\n").expect("written");
+        let mut wallet = Wallet::open(credentials(None)).expect("a token");
+        assert_eq!(wallet.authorization(), "Bearer first");
+        fs::write(&path, "second\n").expect("written");
+        assert_eq!(wallet.authorization(), "Bearer second");
+        fs::remove_file(&path).expect("removed");
+        assert_eq!(wallet.authorization(), "Bearer second");
+        let error = Wallet::open(credentials(None))
+            .err()
+            .expect("refused")
+            .to_string();
+        assert!(error.contains("No such file"), "{error}");
+        fs::write(&path, "password").expect("written");
+        // RFC 7617, 2: `Aladdin` with another password.
+        let mut wallet = Wallet::open(credentials(Some("Aladdin"))).expect("a token");
+        assert_eq!(wallet.authorization(), "Basic QWxhZGRpbjpwYXNzd29yZA==");
+        assert!(!format!("{:?}", Token::Known(Secret::new("hidden"))).contains("hidden"));
+    }
+}

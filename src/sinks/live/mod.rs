@@ -1,0 +1,144 @@
+//! Reports on the terminal while they are made: `--live`.
+//!
+//! ```text
+//!  session ─ Report ─► sample ─► model ◄─ keys ─ terminal (a thread)
+//!                                  └──── view ────► screen
+//! ```
+//!
+//! [`LiveView`] takes reports and shows them. What it keeps of one is bounded (`sample`), and so is what it remembers of
+//! earlier ones (`trend`). What is on the screen is a matter of the model alone; `view` draws it, and `terminal` is all
+//! that knows of a terminal. Nothing is printed on it by anybody else while the view is there (`messages`).
+
+mod layout;
+mod messages;
+mod model;
+mod sample;
+mod stack;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod text;
+mod trend;
+mod view;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::session::Signals;
+use crate::session::TraceConfig;
+use crate::sinks::output::Output;
+use leak_report::model::Report;
+use leak_report::model::leak;
+use leak_report::render::{Consumer, counted, short_size};
+pub use messages::Messages;
+use model::Model;
+use sample::{Order, Sample};
+use terminal::Screen;
+pub use terminal::TerminalError;
+
+/// Shows reports, until it is told to end.
+pub struct LiveView {
+    screen: Screen,
+    /// Set when an end is wanted, by a key or a signal.
+    stop: Arc<AtomicBool>,
+    /// Where the last report is to go.
+    output: Option<Output>,
+    last: Option<Arc<Report>>,
+    /// What there is to say of the last report when the view is gone.
+    summary: Option<String>,
+    /// How many reports there were, and how many there are to be.
+    made: u64,
+    count: Option<u64>,
+}
+
+impl LiveView {
+    /// Takes the terminal. `is_restored` is set when it is as before, which can be long before the trace is at its end.
+    /// The last report will be written to `output`.
+    ///
+    /// # Errors
+    ///
+    /// There is no terminal, or none that can be drawn on.
+    pub fn open(
+        config: &TraceConfig,
+        signals: &Signals,
+        is_restored: &Arc<AtomicBool>,
+        messages: &Messages,
+        output: Option<Output>,
+    ) -> Result<Self, TerminalError> {
+        let order = match config.view.sort {
+            None | Some(leak::Order::Suspicion) => Order::Suspicion,
+            Some(leak::Order::Size) => Order::Outstanding,
+            Some(leak::Order::Count) => Order::Blocks,
+            Some(leak::Order::Growth) => Order::Growth,
+        };
+        let (model, is_restored) = (Model::new(order), Arc::clone(is_restored));
+        Ok(Self {
+            screen: Screen::open(model, signals, is_restored, messages.clone())?,
+            stop: Arc::clone(&signals.stop),
+            output,
+            last: None,
+            summary: None,
+            made: 0,
+            count: config.count.map(|count| count.get()),
+        })
+    }
+
+    /// Gives the terminal back: if the trace ended by itself, when the user has seen that and leaves; else at once. Then
+    /// the last report is written, and a line about it to standard error.
+    ///
+    /// # Errors
+    ///
+    /// The report cannot be written, or the view did not come as far as this.
+    pub fn finish(&mut self, has_failed: bool) -> anyhow::Result<()> {
+        let are_all_made = self.count.is_some_and(|count| self.made >= count);
+        if !has_failed && !are_all_made && !self.stop.load(Ordering::Relaxed) {
+            self.screen.update(Model::end);
+            self.screen.wait();
+        }
+        let closed = self.screen.close();
+        // The file first: what is said could have to wait for a terminal that takes nothing.
+        if let (Some(mut output), Some(report)) = (self.output.take(), self.last.take()) {
+            output.take(&report)?;
+            output.finish()?;
+        }
+        if let Some(summary) = &self.summary {
+            tracing::info!("{summary}");
+        }
+        Ok(closed?)
+    }
+}
+
+impl Consumer for LiveView {
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        let sample = Sample::of(report);
+        self.summary = Some(summary(&sample));
+        self.screen.update(|model| model.take(sample));
+        self.last = self.output.is_some().then(|| Arc::clone(report));
+        self.made += 1;
+        Ok(())
+    }
+}
+
+/// What is left to say when the view is gone.
+fn summary(sample: &Sample) -> String {
+    let largest = sample.sites.iter().max_by_key(|site| site.shown.bytes);
+    let largest = largest.filter(|site| site.shown.blocks > 0);
+    let largest = largest.map_or_else(String::new, |site| {
+        let held = short_size(site.shown.bytes);
+        format!(
+            " at {}, most by {} ({held})",
+            counted(sample.holders, "site"),
+            site.name
+        )
+    });
+    let lost = match &sample.lost {
+        Some(lost) => format!("lost: {lost}"),
+        None => "nothing lost".to_owned(),
+    };
+    format!(
+        "{:.1} s: {} outstanding{largest}; {}, {lost}",
+        sample.elapsed.as_secs_f64(),
+        text::amount(sample.live),
+        sample.completeness,
+    )
+}

@@ -1,0 +1,180 @@
+//! What each key does. The table of them is what the help shows.
+
+use ratatui::layout::Rect;
+
+use super::{Action, Key, Model, Move, Overlay};
+use crate::sinks::live::layout::{Focus, Panes};
+use crate::sinks::live::sample::Order;
+use leak_report::model::Unit;
+
+/// Characters of a filter.
+const LONGEST_FILTER: usize = 100;
+/// Columns that the stack moves at once.
+const COLUMNS: usize = 8;
+/// Lines that what lies over the panes moves at once.
+const LINES: usize = 10;
+
+/// Keys and what they do, for people.
+pub(in crate::sinks::live) const HELP: [(&str, &str); 18] = [
+    ("q  Esc  Ctrl-C", "leave; Esc first takes back what is open"),
+    ("↑ ↓  j k", "select a site, or scroll the stack"),
+    (
+        "PgUp PgDn Home End",
+        "the same, by pages, to the first, to the last",
+    ),
+    ("Enter  Tab", "to the stack and back"),
+    ("← →", "move a stack whose lines are too long"),
+    ("s", "order by the next of these five:"),
+    ("x", "suspicion: how much a site behaves like a leak"),
+    ("o", "what is outstanding"),
+    ("g", "growth"),
+    ("a", "what was allocated in all"),
+    ("b", "the number of blocks"),
+    ("u", "growth and trend in blocks, or in bytes"),
+    ("/", "only sites with this text in a frame; Esc ends it"),
+    ("m", "mark: growth is what came since then"),
+    ("p  Space", "pause what is shown; the trace goes on"),
+    ("l", "messages"),
+    ("Ctrl-L", "draw everything anew"),
+    ("?  h", "this"),
+];
+
+impl Model {
+    /// Does what a key says.
+    pub(in crate::sinks::live) fn press(&mut self, key: Key) -> Option<Action> {
+        let action = match (key, self.overlay, self.is_filtering) {
+            (Key::Interrupt, ..) => Some(Action::Quit),
+            (Key::Redraw, ..) => Some(Action::Redraw),
+            (_, Overlay::None, true) => {
+                self.press_filtering(key);
+                None
+            }
+            (_, Overlay::None, false) => self.press_normally(key),
+            (_, Overlay::Help | Overlay::Messages, _) => {
+                self.press_over_overlay(key);
+                None
+            }
+        };
+        self.changed();
+        action
+    }
+
+    fn press_normally(&mut self, key: Key) -> Option<Action> {
+        match key {
+            Key::Escape => return self.step_back(),
+            Key::Enter => {
+                self.focus = match self.focus {
+                    Focus::Sites => Focus::Stack,
+                    Focus::Stack => Focus::Sites,
+                };
+            }
+            Key::Character('q') => return Some(Action::Quit),
+            Key::Character('m') => return Some(Action::Mark),
+            Key::Character('j') => self.go(Move::Down),
+            Key::Character('k') => self.go(Move::Up),
+            Key::Character(character) => self.press_letter(character),
+            Key::Left => self.scrolled.1 = self.scrolled.1.saturating_sub(COLUMNS),
+            Key::Right => self.scrolled.1 += COLUMNS,
+            Key::Move(way) => self.go(way),
+            Key::Backspace | Key::Clear | Key::Interrupt | Key::Redraw => {}
+        }
+        None
+    }
+
+    fn press_letter(&mut self, character: char) {
+        match character {
+            's' => self.order_by(self.order.order.next()),
+            'x' => self.order_by(Order::Suspicion),
+            'o' => self.order_by(Order::Outstanding),
+            'g' => self.order_by(Order::Growth),
+            'a' => self.order_by(Order::Allocated),
+            'b' => self.order_by(Order::Blocks),
+            'u' => {
+                self.order.unit = match self.order.unit {
+                    Unit::Bytes => Unit::Blocks,
+                    Unit::Blocks => Unit::Bytes,
+                };
+                self.list();
+            }
+            'p' | ' ' => {
+                self.paused = match self.paused {
+                    None => self.now.clone(),
+                    Some(_) => None,
+                };
+                self.list();
+            }
+            '/' => self.is_filtering = true,
+            'l' => self.overlay = Overlay::Messages,
+            '?' | 'h' => self.overlay = Overlay::Help,
+            _ => {}
+        }
+    }
+
+    fn order_by(&mut self, order: Order) {
+        self.order.order = order;
+        self.list();
+    }
+
+    /// Takes back what was opened last; with nothing open, leaves.
+    fn step_back(&mut self) -> Option<Action> {
+        if self.focus == Focus::Stack {
+            self.focus = Focus::Sites;
+            return None;
+        }
+        if self.filter.is_empty() {
+            return Some(Action::Quit);
+        }
+        self.filter.clear();
+        self.list();
+        None
+    }
+
+    fn press_filtering(&mut self, key: Key) {
+        match key {
+            Key::Enter => self.is_filtering = false,
+            Key::Escape => {
+                self.is_filtering = false;
+                self.filter.clear();
+            }
+            Key::Backspace => _ = self.filter.pop(),
+            Key::Clear => self.filter.clear(),
+            Key::Character(character) if self.filter.chars().count() < LONGEST_FILTER => {
+                self.filter.push(character);
+            }
+            Key::Move(way) => return self.go(way),
+            Key::Character(_) | Key::Left | Key::Right | Key::Interrupt | Key::Redraw => {}
+        }
+        self.list();
+    }
+
+    /// Moves through what lies over the panes; any other key takes it away.
+    fn press_over_overlay(&mut self, key: Key) {
+        let way = match key {
+            Key::Move(way) => Some(way),
+            Key::Character('j') => Some(Move::Down),
+            Key::Character('k') => Some(Move::Up),
+            Key::Character(_) | Key::Left | Key::Right | Key::Enter | Key::Escape => None,
+            Key::Backspace | Key::Clear | Key::Interrupt | Key::Redraw => None,
+        };
+        let Some(way) = way else {
+            (self.overlay_scrolled, self.overlay) = (0, Overlay::None);
+            return;
+        };
+        let way = match self.overlay {
+            // The newest is the last, and the one to begin with: up is back in time.
+            Overlay::Messages => way.back(),
+            Overlay::None | Overlay::Help => way,
+        };
+        self.overlay_scrolled = way.from(self.overlay_scrolled, LINES);
+    }
+
+    /// Moves through the pane that has the keys.
+    fn go(&mut self, way: Move) {
+        let panes = Panes::of(self.area, self.focus).unwrap_or_default();
+        let page = |pane: Rect| usize::from(pane.height).saturating_sub(1).max(1);
+        match self.focus {
+            Focus::Sites => self.select(way.from(self.row, page(panes.sites))),
+            Focus::Stack => self.scrolled.0 = way.from(self.scrolled.0, page(panes.stack)),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Which sites are listed, in which order, and which of them is selected.
+
+use std::cmp::Reverse;
+
+use super::Model;
+use crate::sinks::live::sample::{Net, Order, Sample, Site};
+use leak_report::model::{FrameRef, ModuleRef};
+
+impl Model {
+    /// Lists the sites anew. What is selected stays so; if it is not there any more, what is in its place is.
+    pub(super) fn list(&mut self) {
+        let Some(sample) = self.sample() else {
+            return self.changed();
+        };
+        let (order, unit) = (self.order(), self.unit());
+        let wanted = self.filter.to_lowercase();
+        let mut listed: Vec<_> = (0..sample.sites.len())
+            .filter(|&at| is_listed(&sample.sites[at], order) && matches(&sample.sites[at], sample, &wanted))
+            .collect();
+        listed.sort_by_cached_key(|&at| Reverse(sample.sites[at].rank(order, unit)));
+        let is_selected = |&at: &usize| Some(sample.sites[at].key) == self.selected;
+        let place = match self.selected {
+            None => 0,
+            Some(_) => listed.iter().position(is_selected).unwrap_or(self.row),
+        };
+        let row = place.min(listed.len().saturating_sub(1));
+        let selected = listed.get(row).map(|&at| sample.sites[at].key);
+        (self.listed, self.row) = (listed, row);
+        self.selected = self.selected.and(selected);
+        self.changed();
+    }
+
+    /// Selects the site in this row, or the last.
+    pub(super) fn select(&mut self, row: usize) {
+        self.row = row.min(self.listed.len().saturating_sub(1));
+        let key = self.selected().map(|site| site.key);
+        // In the first row stays what is first.
+        self.selected = key.filter(|_| self.row > 0);
+        self.scrolled = (0, 0);
+        self.changed();
+    }
+
+    /// Sites that the filter, the order and the report's own choice leave out.
+    pub(in crate::sinks::live) fn left_out(&self) -> LeftOut {
+        let Some(sample) = self.sample() else {
+            return LeftOut::default();
+        };
+        let listed = |site: &&Site| is_listed(site, self.order());
+        let of_order = sample.sites.iter().filter(listed).count();
+        LeftOut {
+            filtered: of_order.saturating_sub(self.listed.len()),
+            unlisted: sample.unlisted,
+        }
+    }
+}
+
+/// How many sites are not shown, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::sinks::live) struct LeftOut {
+    /// The filter does not fit them.
+    pub(in crate::sinks::live) filtered: usize,
+    /// They are among the first in no order.
+    pub(in crate::sinks::live) unlisted: u64,
+}
+
+/// Whether a site has anything of what is ordered by.
+fn is_listed(site: &Site, order: Order) -> bool {
+    match order {
+        Order::Suspicion | Order::Outstanding | Order::Blocks => site.shown.blocks > 0,
+        Order::Growth => site.shown.blocks > 0 || site.growth != Net::default(),
+        Order::Allocated => true,
+    }
+}
+
+/// Whether anything that is said of a site, or of a frame of its stack, holds the words of a filter.
+fn matches(site: &Site, sample: &Sample, wanted: &str) -> bool {
+    let holds = |text: &str| text.to_lowercase().contains(wanted);
+    wanted.is_empty()
+        || holds(&site.name)
+        || holds(&site.allocator)
+        || site.pid.to_string() == wanted
+        || site.end.name() == wanted
+        || sample
+            .dictionary
+            .frames(site.path)
+            .any(|frame| frame_matches(frame, holds))
+}
+
+fn frame_matches(frame: FrameRef<'_>, holds: impl Fn(&str) -> bool) -> bool {
+    let inlined = frame.inlined().map(|inlined| inlined.symbol);
+    let names = inlined.chain([
+        frame.function(),
+        frame.module().map(ModuleRef::path),
+        frame.file(),
+    ]);
+    names.flatten().any(holds)
+}

@@ -1,0 +1,346 @@
+//! What keys and reports do to the model.
+
+use super::*;
+use crate::sinks::live::messages::Message;
+use crate::sinks::live::tests::{holding, report, sample, target};
+use leak_report::model::TimeOfDay;
+use leak_report::samples;
+
+fn model(sample: Sample) -> Model {
+    let mut model = Model::new(Order::Outstanding);
+    model.resize(Rect::new(0, 0, 80, 24));
+    model.take(sample);
+    model
+}
+
+fn names(model: &Model) -> Vec<&str> {
+    model.sites().iter().map(|site| site.name.as_str()).collect()
+}
+
+fn selected(model: &Model) -> &str {
+    model.selected().map_or("", |site| &site.name)
+}
+
+/// Presses each character; `>` and `<` are down and up, `!` Escape, `~` Enter, `^` Backspace.
+fn press(model: &mut Model, keys: &str) -> Vec<Action> {
+    let key = |character| match character {
+        '>' => Key::Move(Move::Down),
+        '<' => Key::Move(Move::Up),
+        '!' => Key::Escape,
+        '~' => Key::Enter,
+        '^' => Key::Backspace,
+        other => Key::Character(other),
+    };
+    keys.chars()
+        .filter_map(|character| model.press(key(character)))
+        .collect()
+}
+
+/// Four sites, each the first in another order.
+fn four() -> Sample {
+    let mut stacks = [
+        holding("large", 9000),
+        holding("growing", 700),
+        holding("busy", 500),
+        holding("many", 600),
+    ];
+    stacks[1].recent.since_last.allocated.amount.bytes = 650;
+    stacks[0].recent.since_last.allocated.amount.bytes = 0;
+    stacks[2].allocated.amount.bytes = 1_000_000;
+    stacks[3].outstanding.amount.blocks = 5000;
+    Sample::of(&report(stacks.into()))
+}
+
+/// Each order has its key, and the next key goes through all of them.
+#[test]
+fn orders() {
+    let mut model = model(four());
+    assert_eq!(names(&model), ["large", "growing", "many", "busy"]);
+    for (key, order, first) in [
+        ("g", Order::Growth, "growing"),
+        ("a", Order::Allocated, "busy"),
+        ("b", Order::Blocks, "many"),
+        ("o", Order::Outstanding, "large"),
+        ("x", Order::Suspicion, "large"),
+        ("s", Order::Outstanding, "large"),
+        ("s", Order::Growth, "growing"),
+        ("s", Order::Allocated, "busy"),
+        ("s", Order::Blocks, "many"),
+        ("s", Order::Suspicion, "large"),
+    ] {
+        press(&mut model, key);
+        assert_eq!((model.order(), names(&model)[0]), (order, first), "{key}");
+    }
+    press(&mut model, "au");
+    assert_eq!((model.unit(), names(&model)[0]), (Unit::Blocks, "large"));
+}
+
+/// A site that the user moved to stays selected, wherever it goes; the first row is always of what is first; in the
+/// place of what is gone is its successor.
+#[test]
+fn selection() {
+    let mut model = model(sample(&[("a", 300), ("b", 200), ("c", 100)]));
+    assert_eq!(selected(&model), "a");
+    model.take(sample(&[("a", 300), ("b", 400), ("c", 100)]));
+    assert_eq!(selected(&model), "b");
+    press(&mut model, ">");
+    assert_eq!(selected(&model), "a");
+    model.take(sample(&[("a", 30), ("b", 400), ("c", 100)]));
+    assert_eq!((selected(&model), model.row()), ("a", 2));
+    model.take(sample(&[("b", 400), ("c", 100)]));
+    assert_eq!((selected(&model), model.row()), ("c", 1));
+    press(&mut model, "<<<");
+    assert_eq!((selected(&model), model.row()), ("b", 0));
+    for (way, row) in [
+        (Move::Last, 1),
+        (Move::First, 0),
+        (Move::PageDown, 1),
+        (Move::PageUp, 0),
+    ] {
+        model.press(Key::Move(way));
+        assert_eq!(model.row(), row, "{way:?}");
+    }
+    model.take(sample(&[]));
+    assert!(model.selected().is_none());
+    press(&mut model, "><>~>>!");
+    assert!(model.sites().is_empty());
+}
+
+/// Sites that hold nothing are only where that is not what is ordered by.
+#[test]
+fn sites_that_hold_nothing() {
+    let mut gone = holding("gone", 100);
+    gone.outstanding = Default::default();
+    gone.recent = Default::default();
+    let mut model = model(Sample::of(&report(vec![holding("here", 10), gone])));
+    for (key, expected) in [
+        ("o", &["here"][..]),
+        ("b", &["here"]),
+        ("g", &["here"]),
+        ("a", &["gone", "here"]),
+    ] {
+        press(&mut model, key);
+        assert_eq!(names(&model), expected, "{key}");
+    }
+}
+
+/// A filter takes effect while it is written; it looks at names, modules and files of all frames, in any case.
+#[test]
+fn filter() {
+    let mut model = model(sample(&[
+        ("Cache::insert", 300),
+        ("parse", 200),
+        ("cache_fill", 100),
+    ]));
+    press(&mut model, "/CACHE");
+    assert_eq!(names(&model), ["Cache::insert", "cache_fill"]);
+    assert!(model.is_filtering());
+    // Letters are letters, but one can move.
+    press(&mut model, ">");
+    assert_eq!(selected(&model), "cache_fill");
+    press(&mut model, "~");
+    assert!(!model.is_filtering());
+    assert_eq!(model.left_out().filtered, 1);
+    press(&mut model, "/^^^^^main.cpp~");
+    assert_eq!(names(&model).len(), 3);
+    for (wanted, count) in [
+        ("/usr/lib/app", 3),
+        ("malloc", 3),
+        ("4242", 3),
+        ("complete", 3),
+        ("471", 0),
+    ] {
+        model.press(Key::Character('/'));
+        model.press(Key::Clear);
+        press(&mut model, wanted);
+        press(&mut model, "~");
+        assert_eq!(names(&model).len(), count, "{wanted}");
+    }
+    assert_eq!(press(&mut model, "!"), []);
+    assert_eq!((model.filter(), names(&model).len()), ("", 3));
+    press(&mut model, "/");
+    press(&mut model, &"x".repeat(1000));
+    assert_eq!(model.filter().len(), 100);
+    press(&mut model, "!");
+    assert!(!model.is_filtering() && model.filter().is_empty());
+}
+
+/// Escape takes back one thing at a time and leaves when there is nothing; Control-C leaves from anywhere.
+#[test]
+fn ways_out() {
+    let mut model = model(four());
+    assert_eq!(press(&mut model, "/large~~?!!"), []);
+    assert_eq!((model.focus(), model.filter()), (Focus::Sites, "large"));
+    assert_eq!(press(&mut model, "!!"), [Action::Quit]);
+    assert_eq!(press(&mut model, "q"), [Action::Quit]);
+    for before in ["", "?", "l", "/", "~"] {
+        press(&mut model, before);
+        assert_eq!(model.press(Key::Interrupt), Some(Action::Quit), "{before}");
+        assert_eq!(model.press(Key::Redraw), Some(Action::Redraw), "{before}");
+        press(&mut model, "!");
+    }
+    assert_eq!(press(&mut model, "m"), [Action::Mark]);
+    // What closes the help does nothing else.
+    assert_eq!(press(&mut model, "?q"), []);
+    assert_eq!(model.overlay(), Overlay::None);
+}
+
+/// While paused, nothing that is shown changes; nothing is missing afterwards.
+#[test]
+fn pause() {
+    let line = |model: &Model| {
+        let said = model.said().expect("there was a report");
+        said.trends
+            .line(model.selected().expect("a site").key, Unit::Bytes, 4)
+    };
+    let mut model = model(sample(&[("a", 8)]));
+    press(&mut model, "p");
+    let before = line(&model);
+    for bytes in [100, 200, 400] {
+        model.take(sample(&[("a", bytes)]));
+    }
+    assert!(model.is_paused());
+    assert_eq!(
+        (line(&model), model.selected().map(|site| site.shown.bytes)),
+        (before, Some(8))
+    );
+    // Orders and filters still work.
+    press(&mut model, "s/a~");
+    press(&mut model, " ");
+    assert!(!model.is_paused());
+    assert_eq!(model.selected().map(|site| site.shown.bytes), Some(400));
+    assert_eq!(line(&model).trim().chars().count(), 4);
+}
+
+/// A stack is scrolled as far as it is longer than its pane, and begins anew with another site.
+#[test]
+fn scrolling() {
+    let deep = holding("deep", 100);
+    let mut frames = samples::frames(&deep);
+    frames.extend(std::iter::repeat_n(frames[0], 40));
+    let deep = samples::with_frames(deep, frames);
+    let mut model = model(Sample::of(&report(vec![
+        deep,
+        holding("flat and rather long", 10),
+    ])));
+    press(&mut model, "~>>>");
+    assert_eq!(model.scrolled(), (3, 0));
+    model.press(Key::Move(Move::Last));
+    // A line of facts, 42 frames, the end; ten are in sight.
+    assert_eq!(model.scrolled(), (34, 0));
+    model.press(Key::Move(Move::PageUp));
+    assert_eq!(model.scrolled(), (25, 0));
+    model.press(Key::Right);
+    assert_eq!(model.scrolled().1, 0, "its lines are short");
+    press(&mut model, "~>");
+    assert_eq!(
+        (selected(&model), model.scrolled()),
+        ("flat and rather long", (0, 0))
+    );
+    model.resize(Rect::new(0, 0, 40, 24));
+    model.press(Key::Right);
+    assert!(model.scrolled().1 > 0, "now they are not");
+    model.resize(Rect::new(0, 0, 5, 2));
+    press(&mut model, "~>><<s");
+}
+
+/// What happens in a second is by the reports' own time; nothing that was counted twice goes below zero.
+#[test]
+fn rates() {
+    let mut first = report(Vec::new());
+    first.compared.since_last = std::time::Duration::from_millis(500);
+    let mut second = first.clone();
+    (second.events.allocations, second.events.frees) = (12_445, 900);
+    let mut model = model(Sample::of(&first));
+    let rates = |model: &Model| model.said().map(|said| (said.allocations, said.frees));
+    assert_eq!(rates(&model), Some((24_690.0, 2000.0)));
+    model.take(Sample::of(&second));
+    assert_eq!(rates(&model), Some((200.0, 0.0)));
+    second.compared.since_last = std::time::Duration::ZERO;
+    model.take(Sample::of(&second));
+    assert_eq!(rates(&model), Some((0.0, 0.0)));
+}
+
+/// With a mark, growth is what came since.
+#[test]
+fn growth_since_the_mark() {
+    let mut marked = report(vec![holding("a", 100), holding("b", 100)]);
+    marked.stacks[1].recent.since_baseline.allocated.amount.bytes = 77;
+    marked.compared.marked = Some(TimeOfDay::default());
+    let mut model = model(Sample::of(&marked));
+    press(&mut model, "g");
+    let growth: Vec<_> = model.sites().iter().map(|site| site.growth.bytes).collect();
+    assert_eq!(growth, [77, 10]);
+}
+
+/// What ended processes held comes last, as in reports.
+#[test]
+fn ended_processes_come_last() {
+    let mut report = report(vec![holding("held", 1000), holding("holds", 10)]);
+    report.stacks[0].ended = Some(leak_report::model::InstanceEnd::Exited);
+    report.targets.push(target(5, "other"));
+    let model = model(Sample::of(&report));
+    assert_eq!(names(&model), ["holds", "held"]);
+}
+
+/// Everything that can be seen to change is a reason to draw; what cannot is none.
+#[test]
+fn versions() {
+    let mut model = model(four());
+    let before = model.version();
+    model.resize(Rect::new(0, 0, 80, 24));
+    assert_eq!(model.version(), before);
+    press(&mut model, "p");
+    let paused = model.version();
+    model.take(four());
+    assert_eq!(model.version(), paused, "nothing of it is shown");
+    model.say(vec![Message {
+        is_warning: true,
+        text: "memleak: warning: x".to_owned(),
+    }]);
+    assert!(model.version() > paused);
+    let said = model.version();
+    model.end();
+    assert!(model.version() > said);
+}
+
+/// Messages are gone through from the newest back, and help from its beginning, as far as it does not fit.
+#[test]
+fn overlays() {
+    let mut model = model(four());
+    press(&mut model, "?>>");
+    assert_eq!(
+        (model.overlay(), model.overlay_scrolled()),
+        (Overlay::Help, 0),
+        "all of it fits"
+    );
+    model.resize(Rect::new(0, 0, 40, 10));
+    press(&mut model, ">>");
+    assert_eq!(model.overlay_scrolled(), 2);
+    model.press(Key::Move(Move::Last));
+    assert_eq!(model.overlay_scrolled(), HELP.len() - 8);
+    press(&mut model, "!");
+    assert_eq!((model.overlay(), model.overlay_scrolled()), (Overlay::None, 0));
+    let message = |number: u32| Message {
+        is_warning: false,
+        text: number.to_string(),
+    };
+    model.say((0..30).map(message).collect());
+    press(&mut model, "l<<");
+    assert_eq!(
+        (model.overlay(), model.overlay_scrolled()),
+        (Overlay::Messages, 2)
+    );
+    for (way, expected) in [
+        (Move::PageUp, 12),
+        (Move::Down, 11),
+        (Move::First, 29),
+        (Move::PageDown, 19),
+        (Move::Last, 0),
+    ] {
+        model.press(Key::Move(way));
+        assert_eq!(model.overlay_scrolled(), expected, "{way:?}");
+    }
+    press(&mut model, "!");
+    assert_eq!(model.overlay(), Overlay::None);
+}

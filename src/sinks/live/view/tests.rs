@@ -1,0 +1,340 @@
+//! Screens, as they are drawn.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use unwind_tables::walk::{End, FoundBy};
+
+use super::*;
+use crate::sinks::live::messages::Message;
+use crate::sinks::live::model::Key;
+use crate::sinks::live::sample::{Order, Sample};
+use crate::sinks::live::tests::{holding, report, target};
+use leak_report::model::Sampling;
+use leak_report::model::{Report, TimeOfDay};
+use leak_report::samples::{self, frame, inlined};
+
+const PLAIN: Theme = Theme { colours: false };
+
+fn buffer(model: &mut Model, width: u16, height: u16, theme: Theme) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a test terminal");
+    model.resize(Rect::new(0, 0, width, height));
+    terminal
+        .draw(|frame| draw(frame, model, theme))
+        .expect("it draws");
+    terminal.backend().buffer().clone()
+}
+
+fn screen(model: &mut Model, width: u16, height: u16) -> String {
+    let buffer = buffer(model, width, height, PLAIN);
+    let rows = buffer.content.chunks(usize::from(width).max(1));
+    let rows = rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>());
+    rows.map(|row| row.trim_end().to_owned() + "\n").collect()
+}
+
+fn press(model: &mut Model, keys: &str) {
+    keys.chars().for_each(|key| {
+        model.press(Key::Character(key));
+    });
+}
+
+/// Three sites: a large one through inlined code, one that is cut, one that is nearly nothing.
+fn leaking(scale: u64) -> Report {
+    let large = holding("LeakLib::slowMemoryLeak()", 35_600 * scale);
+    let frames = vec![
+        frame("libstdc++.so.6.0.30", "operator new(unsigned long)"),
+        inlined("leaker", "caller(int)", &["LeakLib::slowMemoryLeak()"]),
+        frame("leaker", "main"),
+        frame("libc.so.6", "__libc_start_main"),
+        frame("leaker", "_start"),
+    ];
+    let large = samples::with_frames(large, frames);
+    let mut cut = holding("plugin_call", 4000);
+    cut.end = End::NoCfi;
+    let mut frames = samples::frames(&cut);
+    frames[1] = samples::changed(frames[1], |frame| {
+        frame.found_by = FoundBy::Fp;
+        cut.end_at = Some(frame.at);
+    });
+    let cut = samples::with_frames(cut, frames);
+    let mut report = report(vec![large, cut, holding("startup", 20)]);
+    (report.events.allocations, report.events.frees) = (12_345 * scale, 1_000 * scale);
+    report
+}
+
+fn model() -> Model {
+    let mut model = Model::new(Order::Outstanding);
+    for scale in 1..=6 {
+        model.take(Sample::of(&leaking(scale)));
+    }
+    model.say(vec![Message {
+        is_warning: false,
+        text: "memleak: tracing process 4242: 12 probes".to_owned(),
+    }]);
+    model
+}
+
+/// A usual terminal.
+#[test]
+fn usual() {
+    insta::assert_snapshot!(screen(&mut model(), 80, 24), @r"
+memleak  4242 leaker                                         0:01:05 every 1.0 s
+alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
+  SUSP OUTSTANDING▼  BLOCKS      GROWTH/s  TREND   SITE
+>    -    208.5 KiB    21 k   +20.9 KiB/s ▁▂▃▅▆█ ✓ LeakLib::slowMemoryLeak()
+     -      3.9 KiB     400    +400.0 B/s ██████ ✗ plugin_call
+     -         20 B       2      +2.0 B/s ██████ ✓ startup
+
+
+
+
+─ 1 of 3: 208.5 KiB in 21 k blocks via malloc ──────────────────────────────────
+allocated 417.1 KiB in 43 k blocks
+operator new(unsigned long) [libstdc++.so.6.0.30] /src/main.cpp:42
+LeakLib::slowMemoryLeak() (inlined) [leaker] /src/inlined.h:7
+caller(int) [leaker] /src/main.cpp:42
+main [leaker] /src/main.cpp:42
+__libc_start_main [libc.so.6] /src/main.cpp:42
+_start [leaker] /src/main.cpp:42
+end: complete
+
+
+nothing lost  2 of 3 stacks complete (98.1% of allocations)
+tracing process 4242: 12 probes
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+");
+}
+
+/// A large one, with the second site selected, sampling, losses, a mark, several processes.
+#[test]
+fn large() {
+    let mut model = model();
+    let mut report = leaking(7);
+    report.targets.push(target(5, "worker"));
+    report.sampling = Sampling::Calls(100);
+    report.stacks[1].outstanding.spread.bytes = 1 << 20;
+    report.losses.blocks = 12;
+    report.losses.bytes = 3456;
+    report.losses.causes.insert("block_table_full".into(), 12);
+    report.compared.marked = Some(TimeOfDay {
+        hour: 9,
+        minute: 5,
+        second: 0,
+    });
+    model.take(Sample::of(&report));
+    press(&mut model, "j");
+    insta::assert_snapshot!(screen(&mut model, 120, 40), @r"
+memleak  2 processes: 4242 leaker…                                                  marked 09:05:00  0:01:05 every 1.0 s
+LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1%
+  SUSP OUTSTANDING▼  BLOCKS  ALLOCATED  SINCE MARK/s                          TREND     PID   SITE
+     -    243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4242 ✓ LeakLib::slowMemoryLeak()
+>    -      3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4242 ✗ plugin_call
+     -         20 B       2       40 B      +0.1 B/s                        ███████    4242 ✓ startup
+
+
+
+
+
+
+
+
+
+
+
+─ 2 of 3: 3.9 KiB in 400 blocks via malloc in process 4242 ─────────────────────────────────────────────────────────────
+allocated 7.8 KiB in 800 blocks, ± 1.0 KiB (standard error)
+plugin_call [app] /src/main.cpp:42
+main [app] /src/main.cpp:42 (by frame pointer)
+end: no_cfi at app+0xe1ab15b9 (code without CFI, frame pointer not plausible)
+     Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+lost: 12 blocks, 3.3 KiB (block_table_full 12)  2 of 3 stacks complete (98.4% of allocations)  estimates: 1 of 100
+tracing process 4242: 12 probes
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+");
+}
+
+/// The smallest one has one pane at a time.
+#[test]
+fn small() {
+    let mut model = model();
+    insta::assert_snapshot!(screen(&mut model, 40, 10), @r"
+    memleak  4242 leak…  0:01:05 every 1.0 s
+    alloc 12 k/s  free 1.0 k/s  live 212.5 …
+     OUTSTANDING▼      GROWTH/s   SITE
+    >   208.5 KiB   +20.9 KiB/s ✓ LeakLib::…
+          3.9 KiB    +400.0 B/s ✗ plugin_ca…
+             20 B      +2.0 B/s ✓ startup
+
+
+    nothing lost  2 of 3 stacks complete (9…
+    q quit  ? help  ↑↓ site  Enter stack  s…
+    ");
+    model.press(Key::Enter);
+    insta::assert_snapshot!(screen(&mut model, 40, 10), @r"
+    memleak  4242 leak…  0:01:05 every 1.0 s
+    alloc 12 k/s  free 1.0 k/s  live 212.5 …
+    ─ 1 of 3: 208.5 KiB in… lines 1-5 of 8 ─
+    allocated 417.1 KiB in 43 k blocks
+    operator new(unsigned long) [libstdc++.…
+    LeakLib::slowMemoryLeak() (inlined) [le…
+    caller(int) [leaker] /src/main.cpp:42
+    main [leaker] /src/main.cpp:42
+    nothing lost  2 of 3 stacks complete (9…
+    q quit  ? help  ↑↓←→ scroll  Enter site…
+    ");
+}
+
+/// Before the first report, when nothing is outstanding, and when a filter fits nothing.
+#[test]
+fn empty() {
+    let mut model = Model::new(Order::Growth);
+    assert!(screen(&mut model, 80, 24).contains("Attaching."));
+    model.take(Sample::of(&report(Vec::new())));
+    assert!(screen(&mut model, 80, 24).contains("Nothing is outstanding."));
+    model.take(Sample::of(&leaking(1)));
+    press(&mut model, "/nothing\u{1b}[2Jlike this");
+    let screen = screen(&mut model, 80, 24);
+    assert!(
+        screen.contains("No site has `nothing\\u{1b}[2Jlike this` in its stack."),
+        "{screen}"
+    );
+}
+
+/// Help, messages, the filter, pause and the end say so.
+#[test]
+fn states() {
+    let mut model = model();
+    press(&mut model, "?");
+    insta::assert_snapshot!(screen(&mut model, 80, 24), @r"
+memleak  4242 leaker                                         0:01:05 every 1.0 s
+alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
+  ┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
+> │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │
+  │↑ ↓  j k            select a site, or scroll the stack                    │
+  │PgUp PgDn Home End  the same, by pages, to the first, to the last         │
+  │Enter  Tab          to the stack and back                                 │
+  │← →                 move a stack whose lines are too long                 │
+  │s                   order by the next of these five:                      │
+  │x                   suspicion: how much a site behaves like a leak        │
+─ │o                   what is outstanding                                   │──
+al│g                   growth                                                │
+op│a                   what was allocated in all                             │
+Le│b                   the number of blocks                                  │
+ca│u                   growth and trend in blocks, or in bytes               │
+ma│/                   only sites with this text in a frame; Esc ends it     │
+__│m                   mark: growth is what came since then                  │
+_s│p  Space            pause what is shown; the trace goes on                │
+en│l                   messages                                              │
+  │Ctrl-L              draw everything anew                                  │
+  │?  h                this                                                  │
+no└──────────────────────────────────────────────────────────────────────────┘
+tracing process 4242: 12 probes
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+");
+    model.press(Key::Escape);
+    press(&mut model, "l");
+    assert!(screen(&mut model, 80, 24).contains("│tracing process 4242: 12 probes  "));
+    model.press(Key::Escape);
+    press(&mut model, "/start");
+    let filtering = screen(&mut model, 80, 24);
+    assert!(
+        filtering
+            .lines()
+            .last()
+            .is_some_and(|line| line.starts_with("/start ")),
+        "{filtering}"
+    );
+    assert!(filtering.contains("SITE with `start`, 1 without"), "{filtering}");
+    model.press(Key::Enter);
+    press(&mut model, "p");
+    model.end();
+    let ended = screen(&mut model, 80, 24);
+    assert!(
+        ended.contains("PAUSED  ENDED") && ended.contains("this is the last report. q leaves."),
+        "{ended}"
+    );
+}
+
+/// At no size is there a panic, or a line that is longer than the screen; below the least it says so.
+#[test]
+fn all_sizes() {
+    for keys in ["", "?", "l", "/x", "p"] {
+        for (width, height) in [
+            (0, 0),
+            (1, 1),
+            (3, 50),
+            (39, 24),
+            (80, 9),
+            (40, 10),
+            (41, 13),
+            (200, 12),
+            (300, 100),
+        ] {
+            let mut model = model();
+            press(&mut model, keys);
+            let screen = screen(&mut model, width, height);
+            let is_small = width < LEAST.0 || height < LEAST.1;
+            if width > 30 && height > 2 {
+                assert_eq!(
+                    screen.contains("The terminal is too small."),
+                    is_small,
+                    "{screen}"
+                );
+            }
+        }
+    }
+}
+
+/// Names with wide characters take the columns they take, and what is behind them stays in its place.
+#[test]
+fn wide_names() {
+    let wide = "内存泄漏".repeat(20);
+    let mut model = Model::new(Order::Outstanding);
+    model.take(Sample::of(&report(vec![
+        holding(&wide, 100),
+        holding("דליפה\u{202e}", 50),
+    ])));
+    for width in [40, 41, 79, 80, 120] {
+        let buffer = buffer(&mut model, width, 24, PLAIN);
+        let sites: Vec<_> = (3..5).map(|row| buffer[(0, row)].symbol().to_owned()).collect();
+        assert_eq!(sites, [">", " "], "{width}");
+        let text = screen(&mut model, width, 24);
+        assert!(!text.contains('\u{202e}') && text.contains("דליפה"), "{text}");
+    }
+}
+
+/// Without colours nothing is coloured, and what was lost still stands out.
+#[test]
+fn no_colours() {
+    let mut model = model();
+    let mut report = leaking(7);
+    report.losses.frees = 1;
+    model.take(Sample::of(&report));
+    let plain = buffer(&mut model, 80, 24, PLAIN);
+    assert!(
+        plain
+            .content
+            .iter()
+            .all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset)
+    );
+    let coloured = buffer(&mut model, 80, 24, Theme { colours: true });
+    for (buffer, style) in [(&plain, Modifier::REVERSED), (&coloured, Modifier::BOLD)] {
+        assert_eq!(buffer[(0, 1)].symbol(), "L");
+        assert!(buffer[(0, 1)].modifier.contains(style));
+    }
+    assert_eq!(coloured[(0, 1)].fg, Color::Red);
+}

@@ -1,0 +1,303 @@
+//! A file that is made for output: readable by its owner alone, who is the user that called sudo, if one did.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{Gid, Uid, fchown, linkat};
+use tempfile::{Builder, NamedTempFile};
+
+use super::OutputError;
+use super::there::There;
+use crate::process::launch;
+
+/// What output is written to.
+pub(crate) enum File {
+    /// Under its name from the beginning.
+    Open(fs::File),
+    /// Without a name until it is whole: of a memleak that is killed, none is left.
+    Nameless {
+        file: fs::File,
+        path: PathBuf,
+        overwrite: bool,
+    },
+    /// The same under a passing name, on file systems that know no files without one.
+    Hidden {
+        file: NamedTempFile,
+        path: PathBuf,
+        overwrite: bool,
+    },
+}
+
+impl File {
+    /// Makes the file, or empties it if it is there and is to be replaced.
+    pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+        let there = There::at(path)?;
+        // A device or a pipe is written to; nothing of it is lost.
+        let overwrite = overwrite || there.as_ref().is_some_and(|there| !there.is_file());
+        let mut options = OpenOptions::new();
+        let options = options.write(true).truncate(true);
+        make(path, there, overwrite, options).map(Self::Open)
+    }
+
+    /// Makes a file that is read again, too, and can have another put into its place; or opens it if it is there and is
+    /// to be replaced. It is not emptied. Returns whether it was made.
+    pub(crate) fn open_to_rewrite(path: &Path, overwrite: bool) -> Result<(fs::File, bool), OutputError> {
+        let there = There::at(path)?;
+        if there.as_ref().is_some_and(|there| !there.is_file()) {
+            let error = io::Error::other("it is not a regular file");
+            return Err(refused(path, error));
+        }
+        let is_new = there.is_none();
+        let file = make(path, there, overwrite, OpenOptions::new().read(true).write(true))?;
+        Ok((file, is_new))
+    }
+
+    /// Makes a file beside `path` that will take its place.
+    pub(crate) fn prepare(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
+        let there = There::at(path)?;
+        // What a link leads to is replaced, not the link.
+        let path = match &there {
+            Some(there) if !there.is_file() => return Self::open(path, true),
+            Some(_) if !overwrite => return Err(OutputError::Exists(path.to_owned())),
+            Some(there) => there.path.clone(),
+            None => path.to_owned(),
+        };
+        let directory = directory_of(&path);
+        if let Ok(file) = nameless(directory) {
+            return Ok(Self::Nameless {
+                file: owned(file).map_err(|error| refused(&path, error))?,
+                path,
+                overwrite,
+            });
+        }
+        // Not by its own means, whose errors name a file that the user has never heard of.
+        let make = |path: &Path| {
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create_new(true).mode(0o600);
+            options.open(path)
+        };
+        let hidden = Builder::new().prefix(".memleak-").make_in(directory, make);
+        let owned = hidden.and_then(|file| owned(file.as_file().try_clone()?).map(|_| file));
+        Ok(Self::Hidden {
+            file: owned.map_err(|error| refused(&path, error))?,
+            path,
+            overwrite,
+        })
+    }
+
+    /// Gives the file its name, now that it is whole.
+    pub(crate) fn publish(self) -> Result<fs::File, OutputError> {
+        let (file, path, overwrite) = match self {
+            Self::Open(file) => return Ok(file),
+            Self::Nameless {
+                file,
+                path,
+                overwrite,
+            } => {
+                let named = give_name(&file, &path, overwrite);
+                return named.map(|()| file).map_err(|error| refused(&path, error));
+            }
+            Self::Hidden {
+                file,
+                path,
+                overwrite,
+            } => (file, path, overwrite),
+        };
+        let published = match overwrite {
+            true => file.persist(&path),
+            false => file.persist_noclobber(&path),
+        };
+        published.map_err(|failed| refused(&path, failed.error))
+    }
+}
+
+impl File {
+    /// Writes something whole, or nothing of it: what is there when there is no more room can be read on.
+    pub(super) fn write_whole(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let begin = match self {
+            Self::Open(file) if file.metadata()?.is_file() => Some(file.stream_position()?),
+            Self::Open(_) | Self::Nameless { .. } | Self::Hidden { .. } => None,
+        };
+        let written = write(self);
+        if let (Err(_), Some(begin), Self::Open(file)) = (&written, begin, self) {
+            // What is said is why it could not be written.
+            _ = file
+                .set_len(begin)
+                .and_then(|()| file.seek(SeekFrom::Start(begin)));
+        }
+        written
+    }
+}
+
+/// An error in writing that says where, and what to do about it. A reader that is gone is left as it is.
+pub(super) fn explained(place: &str, error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return error;
+    }
+    let text = format!("cannot write {place}: {error}{}", remedy(&error));
+    io::Error::new(error.kind(), text)
+}
+
+/// What to do about an error in writing, to be put behind it.
+pub(crate) fn remedy(error: &io::Error) -> &'static str {
+    let is_full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
+    if is_full {
+        ": make room there, or give another place"
+    } else if error.kind() == io::ErrorKind::NotFound {
+        ": make its directory, or give another place"
+    } else {
+        ""
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Open(file) | Self::Nameless { file, .. } => file.write(bytes),
+            // Its passing name says nothing to anybody.
+            Self::Hidden { file, .. } => file.as_file_mut().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Open(file) | Self::Nameless { file, .. } => file.flush(),
+            Self::Hidden { file, .. } => file.as_file_mut().flush(),
+        }
+    }
+}
+
+/// Opens what is there if it is to be replaced, or makes a file where nothing is.
+fn make(
+    path: &Path,
+    there: Option<There>,
+    overwrite: bool,
+    options: &mut OpenOptions,
+) -> Result<fs::File, OutputError> {
+    let file = match there {
+        Some(_) if !overwrite => return Err(OutputError::Exists(path.to_owned())),
+        Some(there) => there.open(options),
+        // Not by a link that has come there meanwhile, either.
+        None => {
+            let new = options.truncate(false).create_new(true).mode(0o600);
+            new.open(path).and_then(owned)
+        }
+    };
+    file.map_err(|error| refused(path, error))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// A file that is gone when it is closed, unless it is given a name.
+fn nameless(directory: &Path) -> io::Result<fs::File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options.custom_flags(libc::O_TMPFILE).open(directory)
+}
+
+fn give_name(file: &fs::File, path: &Path, overwrite: bool) -> io::Result<()> {
+    let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let name = |path: &Path| {
+        let named = linkat(AT_FDCWD, &*link, AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW);
+        named.map_err(io::Error::from)
+    };
+    if !overwrite {
+        return name(path);
+    }
+    // Only a name can take the place of another.
+    let passing = Builder::new()
+        .prefix(".memleak-")
+        .make_in(directory_of(path), name)?;
+    passing.persist(path).map_err(|failed| failed.error)
+}
+
+fn refused(path: &Path, error: io::Error) -> OutputError {
+    let path = path.to_owned();
+    match error.kind() == io::ErrorKind::AlreadyExists {
+        true => OutputError::Exists(path),
+        false => OutputError::File { path, error },
+    }
+}
+
+/// A file just made becomes that of the user who called sudo.
+fn owned(file: fs::File) -> io::Result<fs::File> {
+    if let Some((user, group)) = launch::invoking_user()? {
+        fchown(&file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn text(path: &Path) -> Option<String> {
+        fs::read_to_string(path).ok()
+    }
+
+    /// A file that is there is left as it is, unless it is to be replaced; what is made is for its owner alone.
+    #[test]
+    fn nothing_is_overwritten_by_accident() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("leaks.txt");
+        for make in [File::open, File::prepare] {
+            fs::write(&path, "old").expect("a file");
+            assert!(matches!(make(&path, false), Err(OutputError::Exists(named)) if named == path));
+            assert_eq!(text(&path).as_deref(), Some("old"));
+            let mut file = make(&path, true).expect("it is replaced");
+            file.write_all(b"new").expect("written");
+            file.publish().expect("published");
+            assert_eq!(text(&path).as_deref(), Some("new"));
+            fs::remove_file(&path).expect("removed");
+            let mut file = make(&path, false).expect("it is made");
+            file.write_all(b"made").expect("written");
+            file.publish().expect("published");
+            let mode = fs::metadata(&path).expect("there").permissions().mode();
+            assert_eq!((text(&path).as_deref(), mode & 0o777), (Some("made"), 0o600));
+            fs::remove_file(&path).expect("removed");
+            assert!(make(Path::new("/dev/null"), false).is_ok());
+        }
+    }
+
+    /// A document is under its name only once it is whole, and does not replace what came there meanwhile; what is
+    /// not finished leaves nothing.
+    #[test]
+    fn documents_appear_whole() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("leaks.svg");
+        let mut file = File::prepare(&path, false).expect("prepared");
+        file.write_all(b"half").expect("written");
+        assert_eq!(text(&path), None);
+        drop(file);
+        let left = fs::read_dir(directory.path()).expect("readable").count();
+        assert_eq!(left, 0);
+        let file = File::prepare(&path, false).expect("prepared");
+        fs::write(&path, "another's").expect("a file");
+        assert!(matches!(file.publish(), Err(OutputError::Exists(_))));
+        assert_eq!(text(&path).as_deref(), Some("another's"));
+    }
+
+    /// What cannot be made is said with its name.
+    #[test]
+    fn directories_that_are_not_there() {
+        let path = Path::new("/nonexistent/leaks.txt");
+        for make in [File::open, File::prepare] {
+            let error = make(path, false).err().expect("refused").to_string();
+            assert!(error.contains("/nonexistent/leaks.txt"), "{error}");
+        }
+    }
+}

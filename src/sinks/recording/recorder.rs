@@ -1,0 +1,318 @@
+//! Writes reports into a file as they are made, and keeps it below its limit.
+//!
+//! What is written is whole at any moment: memleak can be killed, and everything up to its last report is there. When
+//! the file would grow too large, every second report is taken out of it, and from then on only every second is
+//! recorded, then every fourth, and so on: however long a trace is, what is recorded lies evenly over all of it. The
+//! last one always has room, and the first is kept as long as there is any for it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::RecordError;
+use super::anonymize::Anonymizer;
+use super::chunk::{self, Kind};
+use super::chunks::{Done, Encoded, Encoder};
+use crate::sinks::output::File;
+use leak_report::model::Report;
+use leak_report::render::{Consumer, counted, size};
+
+/// How reports are recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Into which file.
+    pub file: PathBuf,
+    /// Whether it is replaced if it is there.
+    pub overwrite: bool,
+    /// The most bytes that it may have.
+    pub limit: u64,
+    /// Whether names are replaced by meaningless ones.
+    pub anonymize: bool,
+}
+
+impl Settings {
+    /// The limit, if nobody says otherwise.
+    pub const USUAL_LIMIT: u64 = 256 << 20;
+    /// The least limit that makes sense.
+    pub const LEAST_LIMIT: u64 = 64 << 10;
+}
+
+/// Room for the last chunk, which has two numbers.
+const DONE_BYTES: u64 = 128;
+
+/// What is in the file, in its order.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    at: u64,
+    bytes: u64,
+    /// The number of the report that it is; `None` for definitions.
+    report: Option<u64>,
+}
+
+/// A recording that is being made.
+pub struct Recorder {
+    settings: Settings,
+    file: fs::File,
+    /// It was not there before.
+    is_new: bool,
+    /// What the file begins with, until there is a report: what is replaced is there for as long.
+    start: Option<Vec<u8>>,
+    anonymizer: Option<Anonymizer>,
+    encoder: Encoder,
+    pieces: Vec<Piece>,
+    /// Bytes in the file.
+    length: u64,
+    /// The number of the last report that was made.
+    made: u64,
+    /// Reports are recorded whose number is one more than a multiple of this.
+    stride: u64,
+    /// The last report, if it is not recorded.
+    pending: Option<(u64, Vec<u8>)>,
+    /// Why nothing more is recorded.
+    failed: Option<RecordError>,
+}
+
+impl Recorder {
+    /// Makes the file, before there is a report.
+    ///
+    /// # Errors
+    ///
+    /// It is there already, or cannot be made.
+    pub fn create(settings: &Settings) -> Result<Self, RecordError> {
+        Self::create_with(settings, &super::About::here())
+    }
+
+    /// The same for reports that were recorded before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recorder::create`].
+    pub fn create_with(settings: &Settings, about: &super::About) -> Result<Self, RecordError> {
+        let anonymizer = settings.anonymize.then(Anonymizer::of_this_machine);
+        let mut start = chunk::header().to_vec();
+        start.extend(chunk::encode(Kind::Head, &about.of_copy(settings.anonymize))?);
+        let (file, is_new) = File::open_to_rewrite(&settings.file, settings.overwrite)?;
+        Ok(Self {
+            file,
+            is_new,
+            start: Some(start),
+            settings: settings.clone(),
+            anonymizer,
+            encoder: Encoder::default(),
+            pieces: Vec::new(),
+            length: 0,
+            made: 0,
+            stride: 1,
+            pending: None,
+            failed: None,
+        })
+    }
+
+    /// Records a report, which has this number among all that were made, from 1, or keeps it in case that it is the last one.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written, or there is no room for it alone.
+    pub fn record(&mut self, number: u64, report: &Report) -> Result<(), RecordError> {
+        self.made = number;
+        self.begin()?;
+        let anonymous = self.anonymizer.as_ref().map(|names| names.report(report));
+        let report = anonymous.as_ref().unwrap_or(report);
+        let encoded = self.encoder.encode(number, report)?;
+        if !self.make_room(&encoded)? {
+            return self.start_over(number, report);
+        }
+        self.append(&encoded.definitions, None)?;
+        if self.is_due(number) {
+            self.append(&encoded.report, Some(number))?;
+            self.pending = None;
+        } else {
+            self.pending = Some((number, encoded.report));
+        }
+        Ok(())
+    }
+
+    /// Writes what the file begins with, if that is not done.
+    fn begin(&mut self) -> Result<(), RecordError> {
+        let Some(start) = self.start.take() else {
+            return Ok(());
+        };
+        let emptied = self.file.set_len(0);
+        emptied.map_err(|error| self.cannot_write(error))?;
+        self.append(&start, None)
+    }
+
+    fn is_due(&self, number: u64) -> bool {
+        number.saturating_sub(1).is_multiple_of(self.stride)
+    }
+
+    fn has_room(&self, length: u64, encoded: &Encoded) -> bool {
+        let more = (encoded.definitions.len() + encoded.report.len()) as u64;
+        length + more + DONE_BYTES <= self.settings.limit
+    }
+
+    /// Takes reports out of the file until `encoded` fits. Returns whether that is enough.
+    fn make_room(&mut self, encoded: &Encoded) -> Result<bool, RecordError> {
+        let (before, mut length) = (self.stride, self.length);
+        while !self.has_room(length, encoded) {
+            let taken_out = self.pieces.iter().filter(|piece| !self.stays(piece));
+            length = self.length - taken_out.map(|piece| piece.bytes).sum::<u64>();
+            if self.has_room(length, encoded) {
+                break;
+            }
+            match self.stride.checked_mul(2) {
+                Some(stride) => self.stride = stride,
+                None => {
+                    self.stride = before;
+                    return Ok(false);
+                }
+            }
+        }
+        if length < self.length {
+            let kept: Vec<_> = self
+                .pieces
+                .iter()
+                .copied()
+                .filter(|piece| self.stays(piece))
+                .collect();
+            self.rewrite(&kept, &[])?;
+        }
+        if before == 1 && self.stride > 1 {
+            tracing::info!(
+                "the recording has reached its limit: from now on it keeps fewer reports, evenly over all of the time"
+            );
+        }
+        Ok(true)
+    }
+
+    /// Whether a piece stays in the file.
+    fn stays(&self, piece: &Piece) -> bool {
+        piece.report.is_none_or(|number| self.is_due(number))
+    }
+
+    /// Where even one report beside the definitions of all others is too much: leaves nothing but this one.
+    fn start_over(&mut self, number: u64, report: &Report) -> Result<(), RecordError> {
+        self.encoder = Encoder::default();
+        let encoded = self.encoder.encode(number, report)?;
+        let Some(&start) = self.pieces.first() else {
+            return Ok(());
+        };
+        if !self.has_room(start.bytes, &encoded) {
+            let needed = start.bytes + (encoded.definitions.len() + encoded.report.len()) as u64 + DONE_BYTES;
+            return Err(RecordError::NoRoom {
+                needed,
+                limit: self.settings.limit,
+            });
+        }
+        self.pending = None;
+        self.rewrite(
+            &[start],
+            &[(&encoded.definitions, None), (&encoded.report, Some(number))],
+        )
+    }
+
+    /// Puts these pieces of the file, and these new ones, into its place.
+    fn rewrite(&mut self, kept: &[Piece], new: &[(&[u8], Option<u64>)]) -> Result<(), RecordError> {
+        let mut file = File::prepare(&self.settings.file, true)?;
+        let mut pieces = Vec::with_capacity(kept.len() + new.len());
+        let mut length = 0;
+        let mut put = |bytes: &[u8], report| {
+            let piece = Piece {
+                at: length,
+                bytes: bytes.len() as u64,
+                report,
+            };
+            length += piece.bytes;
+            pieces.push(piece);
+            file.write_all(bytes)
+        };
+        let written = kept.iter().try_for_each(|piece| {
+            let mut bytes = vec![0; usize::try_from(piece.bytes).unwrap_or(usize::MAX)];
+            self.file.read_exact_at(&mut bytes, piece.at)?;
+            put(&bytes, piece.report)
+        });
+        let written = written.and_then(|()| new.iter().try_for_each(|(bytes, report)| put(bytes, *report)));
+        written.map_err(|error| self.cannot_write(error))?;
+        self.file = file.publish()?;
+        (self.pieces, self.length) = (pieces, length);
+        Ok(())
+    }
+
+    /// Writes whole chunks, or nothing of them.
+    fn append(&mut self, bytes: &[u8], report: Option<u64>) -> Result<(), RecordError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.file.write_all_at(bytes, self.length) {
+            // What there is ends with a whole chunk again, if it can be had.
+            _ = self.file.set_len(self.length);
+            return Err(self.cannot_write(error));
+        }
+        let bytes = bytes.len() as u64;
+        self.pieces.push(Piece {
+            at: self.length,
+            bytes,
+            report,
+        });
+        self.length += bytes;
+        Ok(())
+    }
+
+    fn cannot_write(&self, error: io::Error) -> RecordError {
+        let path = self.settings.file.clone();
+        RecordError::Write { path, error }
+    }
+
+    fn recorded(&self) -> u64 {
+        self.pieces.iter().filter(|piece| piece.report.is_some()).count() as u64
+    }
+
+    /// Ends the recording. If there was no report, the file is as it was before.
+    ///
+    /// # Errors
+    ///
+    /// Why something is missing that should be in it.
+    pub fn finish(mut self) -> Result<(), RecordError> {
+        if self.start.is_some() {
+            if self.is_new {
+                // It is empty; that it is there does no harm.
+                _ = fs::remove_file(&self.settings.file);
+            }
+            return Ok(());
+        }
+        let pending = self.pending.take();
+        let kept = pending.map_or(Ok(()), |(number, report)| self.append(&report, Some(number)));
+        let done = Done {
+            made: self.made,
+            recorded: self.recorded(),
+        };
+        let appended = self.append(&chunk::encode(Kind::Done, &done)?, None);
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        kept.and(appended)?;
+        tracing::info!(
+            "recorded {} in `{}`, {}",
+            counted(done.recorded, "report"),
+            self.settings.file.display(),
+            size(self.length)
+        );
+        Ok(())
+    }
+}
+
+impl Consumer for Recorder {
+    /// A trace goes on though it cannot be recorded: its reports may go elsewhere too. [`Recorder::finish`] says it again.
+    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        let number = self.made + 1;
+        if self.failed.is_some() {
+            self.made = number;
+        } else if let Err(error) = self.record(number, report) {
+            tracing::warn!("{error}; later reports are not recorded");
+            self.failed = Some(error);
+        }
+        Ok(())
+    }
+}
