@@ -23,11 +23,11 @@ use memleak::process::maps::{self, MapsName};
 
 /// The most CPU time that the fastest attach may take.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The most that memleak may have resident, in bytes, for a target with [`USUAL_CODE`] bytes of code or less: more than half
+/// The most that memleak may have resident, in bytes, for a target with [`DEFAULT_CODE`] bytes of code or less: more than half
 /// of it are pages of its files. Beyond that, a quarter of the code more: Debian 13's libraries have 250 MiB where those of
 /// Debian 12 have 140.
-const MOST_RESIDENT: u64 = 256 << 20;
-const USUAL_CODE: u64 = 128 << 20;
+const MAX_RESIDENT: u64 = 256 << 20;
+const DEFAULT_CODE: u64 = 128 << 20;
 
 const DIRECTORIES: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu",
@@ -50,7 +50,7 @@ const LEFT_OUT: [&str; 12] = [
     "ld-linux",
 ];
 /// Smaller ones are passed over.
-const LEAST_BYTES: u64 = 30 << 10;
+const MIN_BYTES: u64 = 30 << 10;
 
 fn main() -> ExitCode {
     let full = std::env::args().any(|argument| argument == "--bench");
@@ -102,7 +102,7 @@ fn run(plan: &Plan, full: bool) -> anyhow::Result<()> {
         .map(|attach| attach.peak_bytes)
         .max()
         .unwrap_or_default();
-    let limit = MOST_RESIDENT + code.saturating_sub(USUAL_CODE) / 4;
+    let limit = MAX_RESIDENT + code.saturating_sub(DEFAULT_CODE) / 4;
     ensure!(
         most <= limit,
         "{most} bytes were resident, and {limit} is the most there may be"
@@ -342,7 +342,7 @@ fn libraries() -> anyhow::Result<Vec<PathBuf>> {
         let Ok(metadata) = fs::symlink_metadata(&path) else {
             continue;
         };
-        let usable = metadata.is_file() && metadata.len() >= LEAST_BYTES && name.contains(".so");
+        let usable = metadata.is_file() && metadata.len() >= MIN_BYTES && name.contains(".so");
         if usable && !LEFT_OUT.iter().any(|left_out| name.contains(left_out)) {
             found.insert((u64::MAX - metadata.len(), metadata.ino()), path);
         }

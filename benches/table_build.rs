@@ -6,8 +6,8 @@
 //! register that other frames save, its image ends with a second one, which says where they do: it has rows and bytes
 //! of its own, is printed behind, and is part of the time.
 //!
-//! `cargo bench --bench table_build` fails if an object of [`MIN_ROWS`] rows or more is under [`LEAST_SPEED`] or over
-//! [`MOST_BYTES`], which [`SPARSE`] ones are; `cargo test --bench table_build` builds each table once and looks at sizes alone.
+//! `cargo bench --bench table_build` fails if an object of [`MIN_ROWS`] rows or more is under [`MIN_SPEED`] or over
+//! [`MAX_BYTES`], which [`SPARSE`] ones are; `cargo test --bench table_build` builds each table once and looks at sizes alone.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
 
 use std::fs;
@@ -20,9 +20,9 @@ use nix::time::{ClockId, clock_gettime};
 use unwind_tables::image::{Image, header};
 
 /// Rows per second of one core.
-const LEAST_SPEED: f64 = 5e6;
+const MIN_SPEED: f64 = 5e6;
 /// Bytes per row.
-const MOST_BYTES: f64 = 3.0;
+const MAX_BYTES: f64 = 3.0;
 /// Smaller tables are what their headers and indices are.
 const MIN_ROWS: u64 = 5000;
 
@@ -143,8 +143,8 @@ impl Build {
     fn misses(&self, timed: bool, sized: bool) -> impl Iterator<Item = String> {
         let large = self.rules.rows >= MIN_ROWS;
         let (bytes, speed) = (self.rules.bytes_per_row(), self.speed());
-        let size = (large && sized && bytes > MOST_BYTES).then(|| format!("{bytes:.3} bytes per row"));
-        let slow = (large && timed && speed < LEAST_SPEED).then(|| format!("{speed:.0} rows per second"));
+        let size = (large && sized && bytes > MAX_BYTES).then(|| format!("{bytes:.3} bytes per row"));
+        let slow = (large && timed && speed < MIN_SPEED).then(|| format!("{speed:.0} rows per second"));
         size.into_iter().chain(slow)
     }
 }

@@ -1,6 +1,5 @@
 //! Reads the command line, runs, reports errors, decides the exit status.
 
-use std::cell::RefCell;
 use std::env;
 use std::fmt;
 use std::io::{self, Write};
@@ -12,23 +11,18 @@ use std::time::{Duration, Instant};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use anyhow::bail;
 use clap::error::ErrorKind;
-use leak_report::model::Report;
-use leak_report::render::{Call, Consumer, Stage, printable};
+use leak_report::render::printable;
 use memleak::cli::settings::{self, ParseError, Parsed};
 use memleak::cli::{self, Cli, Command, Config, TraceArgs};
 use memleak::commands::replay::ReportOptions;
 use memleak::commands::{doctor, inspect, replay};
 use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
-use memleak::sinks::LiveConfig;
-use memleak::sinks::export::Exports;
-use memleak::sinks::gate::Gate;
-use memleak::sinks::live::{LiveView, Messages};
-use memleak::sinks::output::{self, Output};
-use memleak::sinks::recording::Recorder;
-use memleak::sinks::status::{Above, StatusLine, Watched};
+use memleak::session::TraceConfig;
+use memleak::sinks::output;
+use memleak::sinks::status::Above;
+use memleak::sinks::{Diagnostics, Sinks};
 use memleak::{bpf, session};
 use nix::sys::signal::Signal;
 use signal_hook::iterator::SignalsInfo;
@@ -57,13 +51,15 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     cli.messages.color.choose();
-    let aside = Aside::of(&cli);
-    log(cli.messages.verbosity(), &aside);
+    let diagnostics = Diagnostics::default();
+    // The view has colours of its own.
+    let is_painted = !(cli.trace.live.live || matches!(cli.command, Some(Command::Live(_))));
+    log(cli.messages.verbosity(), &diagnostics, is_painted);
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     for origin in yielded {
         tracing::debug!("{origin}: left out, as it does not go with the rest");
     }
-    match run(cli, &aside) {
+    match run(cli, &diagnostics) {
         Ok(status) => status,
         Err(error) if session::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -74,31 +70,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is said on standard error.
-struct Aside {
-    messages: Messages,
-    /// How it goes, where nothing else is said.
-    line: StatusLine,
-    has_line: bool,
-    /// The view has colours of its own.
-    is_painted: bool,
-}
-
-impl Aside {
-    fn of(cli: &Cli) -> Self {
-        let is_live = cli.trace.live.live || matches!(cli.command, Some(Command::Live(_)));
-        Self {
-            messages: Messages::default(),
-            line: StatusLine::default(),
-            has_line: cli.messages.quiet == 0,
-            is_painted: !is_live,
-        }
-    }
-}
-
-fn run(cli: Cli, aside: &Aside) -> anyhow::Result<ExitCode> {
+fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout();
-    let is_verbose = cli.messages.verbose > 0;
+    let (is_verbose, has_line) = (cli.messages.verbose > 0, cli.messages.quiet == 0);
     match cli.command {
         Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut out)?,
         Some(Command::Table { files, verify: true }) => {
@@ -119,176 +93,54 @@ fn run(cli: Cli, aside: &Aside) -> anyhow::Result<ExitCode> {
         Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
         Some(Command::Man(args)) => cli::man(&args, &mut out)?,
         None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,
-        Some(Command::Live(args)) => return trace_by(args.live(), is_verbose, aside),
-        None => return trace_by(cli.trace, is_verbose, aside),
+        Some(Command::Live(args)) => return trace_by(args.live(), is_verbose, has_line, diagnostics),
+        None => return trace_by(cli.trace, is_verbose, has_line, diagnostics),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// A trace as the command line has it.
-fn trace_by(args: TraceArgs, is_verbose: bool, aside: &Aside) -> anyhow::Result<ExitCode> {
+fn trace_by(
+    args: TraceArgs,
+    is_verbose: bool,
+    has_line: bool,
+    diagnostics: &Diagnostics,
+) -> anyhow::Result<ExitCode> {
     if let Some(note) = args.check_stray_pids()? {
         tracing::info!("{note}");
     }
     let mut config: Config = args.try_into()?;
     config.sinks.destination.is_verbose = is_verbose;
-    trace(&config, aside).map(ExitCode::from)
+    trace(&config, diagnostics, has_line).map(ExitCode::from)
 }
 
-/// What was reported before an error is still written.
-fn trace(config: &Config, aside: &Aside) -> anyhow::Result<u8> {
-    if let Some(live) = config.sinks.live {
-        return watch(config, live, &aside.messages);
-    }
-    let mut output = Output::open(config.sinks.format, &config.sinks.destination)?;
-    let mut recorder = config
-        .sinks
-        .recording
-        .as_ref()
-        .map(Recorder::create)
-        .transpose()?;
-    let mut gate = Gate::open(&config.sinks.gate, &mut output)?;
-    let mut exports = Exports::start(&config.sinks.export)?;
-    let mut reports = Both {
-        others: &mut gate,
-        recorder: recorder.as_mut(),
-    };
-    let signals = listen_to_signals(config, None)?;
-    // What is not seen to the end is not decided.
-    if config.sinks.destination.file.is_none()
-        && !config.sinks.gate.is_anything()
-        && config.sinks.export.is_empty()
-    {
+fn trace(config: &Config, diagnostics: &Diagnostics, has_line: bool) -> anyhow::Result<u8> {
+    let is_restored = Arc::default();
+    // With a view, a second signal waits until the terminal is as it was.
+    let signals = listen_to_signals(&config.trace, config.sinks.live.map(|_| &is_restored))?;
+    let mut sinks = Sinks::open(&config.sinks, &config.trace, &signals, &is_restored, diagnostics)?;
+    if config.sinks.ends_with_its_reader() {
         output::await_end_of_reader(Arc::clone(&signals.stop))?;
     }
     // Lines of calls, and what a program says that was started, come at any time.
-    if aside.has_line && config.trace.program.is_empty() && config.trace.calls.is_none() {
-        aside.line.begin();
+    let is_quiet = config.trace.program.is_empty() && config.trace.calls.is_none();
+    if has_line && is_quiet && config.sinks.live.is_none() {
+        diagnostics.line.begin();
     }
-    let mut exported = exports.before(&mut reports);
-    let status = session::run(
-        &config.trace,
-        &signals,
-        &mut Watched::new(&aside.line, &mut exported),
-    );
-    aside.line.end();
-    let decided = decide(gate, &status);
-    let recorded = recorder.map_or(Ok(()), Recorder::finish);
-    let written = output.finish();
-    exports.finish();
-    let status = settle(status, decided?, written, config)?;
-    recorded?;
-    Ok(status)
-}
-
-/// The same on the terminal. What is said of conditions is said when the view is gone.
-fn watch(config: &Config, live: LiveConfig, messages: &Messages) -> anyhow::Result<u8> {
-    let output = match live.keeps_report {
-        true => Some(Output::open(config.sinks.format, &config.sinks.destination)?),
-        false => None,
-    };
-    let mut recorder = config
-        .sinks
-        .recording
-        .as_ref()
-        .map(Recorder::create)
-        .transpose()?;
-    let mut exports = Exports::start(&config.sinks.export)?;
-    let is_restored = Arc::default();
-    let signals = listen_to_signals(config, Some(&is_restored))?;
-    let view = LiveView::open(&config.trace, &signals, &is_restored, messages, output)?;
-    let view = RefCell::new(view);
-    let mut shown = Shown(&view);
-    let mut gate = Gate::open(&config.sinks.gate, &mut shown)?;
-    let mut reports = Both {
-        others: &mut gate,
-        recorder: recorder.as_mut(),
-    };
-    let status = session::run(&config.trace, &signals, &mut exports.before(&mut reports));
-    let recorded = recorder.map_or(Ok(()), Recorder::finish);
-    let left = view.borrow_mut().finish(status.is_err());
-    exports.finish();
-    let decided = decide(gate, &status);
-    let status = settle(status, decided?, left, config)?;
-    recorded?;
-    Ok(status)
-}
-
-/// What the gate makes of a trace with this status; nothing of one that failed.
-fn decide(gate: Gate<'_>, status: &anyhow::Result<u8>) -> anyhow::Result<Option<u8>> {
-    match status {
-        Ok(status) => gate.finish(*status),
-        Err(_) => Ok(None),
-    }
-}
-
-/// The status of a trace. A reader that is gone is no failure: what was decided stays decided, but what was not cannot
-/// pass for held.
-fn settle(
-    status: anyhow::Result<u8>,
-    decided: Option<u8>,
-    written: anyhow::Result<()>,
-    config: &Config,
-) -> anyhow::Result<u8> {
-    match (status, decided, written) {
-        (Err(error), ..) if session::is_broken_pipe(&error) && !config.sinks.gate.conditions.is_empty() => {
-            bail!(
-                "standard output was closed before the last report, so the conditions of --fail-on are not decided: give \
-             --output FILE"
-            )
-        }
-        (_, Some(decided), Err(error)) if session::is_broken_pipe(&error) => Ok(decided),
-        (_, _, Err(error)) => Err(error),
-        (status, decided, Ok(())) => Ok(decided.unwrap_or(status?)),
-    }
-}
-
-/// A view that reports are shown in, while it waits to be left.
-struct Shown<'a>(&'a RefCell<LiveView>);
-
-impl Consumer for Shown<'_> {
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
-        self.0.borrow_mut().take(report)
-    }
-}
-
-/// Reports are recorded first: what reads the output may be gone.
-struct Both<'a> {
-    others: &'a mut dyn Consumer,
-    recorder: Option<&'a mut Recorder>,
-}
-
-impl Consumer for Both<'_> {
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.take(report)?;
-        }
-        self.others.take(report)
-    }
-
-    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
-        self.others.reach(stage)
-    }
-
-    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
-        self.others.tell(calls)
-    }
-
-    fn begin_report(&mut self, is_last: bool) {
-        self.others.begin_report(is_last);
-    }
+    let status = session::run(&config.trace, &signals, &mut sinks);
+    sinks.finish(status)
 }
 
 /// What the user says by signals from now on. Another signal that asks for an end is the end once `at_once` is set: if
 /// nothing else is given, from the first one on.
-fn listen_to_signals(config: &Config, at_once: Option<&Arc<AtomicBool>>) -> io::Result<Signals> {
+fn listen_to_signals(config: &TraceConfig, at_once: Option<&Arc<AtomicBool>>) -> io::Result<Signals> {
     let signals = Signals {
         relay: Arc::new(Relay::new()),
         ..Signals::default()
     };
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&signals.mark))?;
     let at_once = Arc::clone(at_once.unwrap_or(&signals.stop));
-    if !config.trace.program.is_empty() {
+    if !config.program.is_empty() {
         pass_signals_on(&signals, at_once)?;
         return Ok(signals);
     }
@@ -400,14 +252,12 @@ fn painted(style: Style) -> Style {
     }
 }
 
-fn log(level: &str, aside: &Aside) {
-    let writer = Above::new(aside.line.clone(), aside.messages.clone());
+fn log(level: &str, diagnostics: &Diagnostics, is_painted: bool) {
+    let writer = Above::new(diagnostics.line.clone(), diagnostics.messages.clone());
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(level))
         .with_writer(writer)
-        .event_format(Line {
-            is_painted: aside.is_painted,
-        })
+        .event_format(Line { is_painted })
         .init();
     let print = |_: libbpf_rs::PrintLevel, message: String| tracing::trace!("{}", message.trim_end());
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, print)));

@@ -100,7 +100,7 @@ impl Spread {
 }
 
 impl fmt::Display for Spread {
-    /// `MEDIAN [LEAST .. MOST]`, with the digits that are asked for.
+    /// `MEDIAN [MIN .. MAX]`, with the digits that are asked for.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { least, median, most } = *self;
         let digits = f.precision().unwrap_or(2);

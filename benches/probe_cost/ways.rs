@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use leak_report::model::{Sampling, Snapshot};
-use memleak::bpf::{ShortWays, SizeFilter, Walk};
+use memleak::bpf::{FastPaths, SizeFilter, Walk};
 use memleak::session::TraceConfig;
 use memleak::session::{Session, storages};
 use unwind_tables::walk::End;
@@ -81,10 +81,10 @@ impl Way {
         !matches!(self, Self::Filtered | Self::Unsampled)
     }
 
-    fn short_ways(self) -> ShortWays {
-        let all = ShortWays::default();
+    fn short_ways(self) -> FastPaths {
+        let all = FastPaths::default();
         let is_plain = self == Self::Plain;
-        ShortWays {
+        FastPaths {
             cache: !is_plain,
             window: !is_plain,
             memo: !is_plain && self != Self::NoMemo,
@@ -98,7 +98,7 @@ impl Way {
             short_ways: self.short_ways(),
             first_instructions: self == Self::FirstInstructions,
             sampling: if self == Self::Unsampled {
-                Sampling::Bytes(Sampling::MOST_BYTES)
+                Sampling::Bytes(Sampling::MAX_BYTES)
             } else {
                 Sampling::All
             },

@@ -41,7 +41,7 @@ pub(crate) const TRACINGS: [Tracing; 3] = [
 pub(crate) const UNTRACED: usize = 0;
 
 /// Room for blocks that a session of a small process has.
-const LEAST_BLOCKS: u32 = 1 << 20;
+const MIN_BLOCKS: u32 = 1 << 20;
 /// Allocations that starting a thread takes, at most.
 const BLOCKS_PER_THREAD: u32 = 4;
 /// Allocations of a command for itself.
@@ -141,7 +141,7 @@ fn config(pid: u32, walk: Walk, point: &Point) -> TraceConfig {
     TraceConfig {
         walk,
         // Half as much again as the process has, as for one whose resident memory says so.
-        max_blocks: Some(LEAST_BLOCKS.max(point.live + point.live / 2)),
+        max_blocks: Some(MIN_BLOCKS.max(point.live + point.live / 2)),
         ..TraceConfig::of_process(pid)
     }
 }

@@ -10,7 +10,7 @@ use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
 use super::catalog::Catalog;
-use super::flow::{Code, Known};
+use super::flow::{AllocatorSet, Code};
 use super::functions::{AllocFunction, Family, Role};
 use super::linkage::Linkage;
 use super::problem::Reason;
@@ -179,7 +179,7 @@ impl<'a> KnownFunctions<'a> {
     }
 }
 
-impl Known for KnownFunctions<'_> {
+impl AllocatorSet for KnownFunctions<'_> {
     fn is_function(&self, svma: Svma) -> bool {
         self.here.contains(&svma)
     }

@@ -212,7 +212,7 @@ fn stripped_allocator(module: &Module) -> Option<&'static str> {
         ),
     ];
     /// Bytes that are searched.
-    const MOST: usize = 64 << 20;
+    const MAX: usize = 64 << 20;
     let elf = ElfView::parse(module.bytes()).ok()?;
     // Where compilers put texts. Most of a file is code, symbols and relocations, which take longer to search than
     // its unwind table to build.
@@ -225,7 +225,7 @@ fn stripped_allocator(module: &Module) -> Option<&'static str> {
         }
         None => module.bytes(),
     };
-    let bytes = bytes.get(..MOST).unwrap_or(bytes);
+    let bytes = bytes.get(..MAX).unwrap_or(bytes);
     let found = TEXTS.iter().find(|(text, _)| memmem::find(bytes, text).is_some());
     found.map(|&(_, name)| name)
 }

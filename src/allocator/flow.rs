@@ -64,7 +64,7 @@ pub enum NoExits {
 }
 
 /// What is at an address, as far as allocators go.
-pub trait Known {
+pub trait AllocatorSet {
     /// Whether a function of this object that starts here is an allocator's, of the kind that is asked about.
     fn is_function(&self, svma: Svma) -> bool;
     /// The same of another object's function, by name.
@@ -97,7 +97,7 @@ struct Reach<'a> {
 
 impl Reach<'_> {
     /// Whether there is one that `known` knows among them.
-    fn meets(&self, known: &impl Known) -> bool {
+    fn meets(&self, known: &impl AllocatorSet) -> bool {
         let mut here = self.targets.iter().chain(&self.called);
         here.any(|&target| known.is_function(target)) || self.imports.iter().any(|name| known.is_import(name))
     }
@@ -169,7 +169,7 @@ impl<'a> Code<'a> {
     /// # Errors
     ///
     /// [`NoExits`].
-    pub fn exits(&self, entry: Svma, probed: &impl Known) -> Result<Vec<Svma>, NoExits> {
+    pub fn exits(&self, entry: Svma, probed: &impl AllocatorSet) -> Result<Vec<Svma>, NoExits> {
         let mut rets = BTreeSet::new();
         let mut seen_elsewhere = false;
         self.follow(entry, |at, step| {
@@ -199,7 +199,7 @@ impl<'a> Code<'a> {
 
     /// Whether every way through the function at `entry` to its end leads through one that `known` knows, so that a
     /// probe there sees what there is to be seen.
-    pub fn forwards(&self, entry: Svma, known: &impl Known) -> bool {
+    pub fn forwards(&self, entry: Svma, known: &impl AllocatorSet) -> bool {
         self.forwards_within(entry, known, MAX_DEPTH, &mut HashMap::new())
     }
 
@@ -207,7 +207,7 @@ impl<'a> Code<'a> {
     fn forwards_within(
         &self,
         entry: Svma,
-        known: &impl Known,
+        known: &impl AllocatorSet,
         depth: u8,
         found: &mut HashMap<(Svma, u8), bool>,
     ) -> bool {
@@ -245,7 +245,7 @@ impl<'a> Code<'a> {
     /// Whether the function at `entry` reaches none that `known` knows, neither itself nor by a function that it calls.
     ///
     /// What those call in turn is not looked at: they are ways to rare ends, such as messages before an abort.
-    pub fn is_leaf(&self, entry: Svma, known: &impl Known) -> bool {
+    pub fn is_leaf(&self, entry: Svma, known: &impl AllocatorSet) -> bool {
         let itself = self.reach(entry);
         let by_others = || {
             itself

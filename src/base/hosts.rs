@@ -72,7 +72,7 @@ impl Resolver for Getent {
         let answer = answer.recv_timeout(*timeout.after);
         let found = answer.map_err(|_| Error::Timeout(timeout.reason))??;
         let mut addresses = self.empty();
-        for address in found.into_iter().take(MOST_ADDRESSES) {
+        for address in found.into_iter().take(MAX_ADDRESSES) {
             addresses.push(SocketAddr::new(address, port));
         }
         match addresses.is_empty() {
@@ -83,7 +83,7 @@ impl Resolver for Getent {
 }
 
 /// As many as there is room for.
-const MOST_ADDRESSES: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 
 /// All addresses of a host, none if it is not known.
 fn ask(host: &str) -> io::Result<Vec<IpAddr>> {

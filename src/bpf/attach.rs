@@ -9,7 +9,7 @@ use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use thiserror::Error;
 use unwind_tables::addr::FileOffset;
 
-use super::apart::{self, Refusal};
+use super::attach_helper::{self, Refusal};
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::skeleton::types::{cookie_shift, role};
@@ -165,7 +165,7 @@ pub(super) fn attach(
     let pid = kernel_pid(pid);
     let frees = free_requests(programs, path, probes);
     let requests: Vec<_> = [frees.as_slice(), &allocation_requests(programs, path, probes)].concat();
-    let links = apart::make_links(requests.len(), |number| requests[number].make(path, pid));
+    let links = attach_helper::make_links(requests.len(), |number| requests[number].make(path, pid));
     let mut links = links.map_err(|(number, refusal)| requests[number].error(path, refusal))?;
     let allocations = links.split_off(frees.len());
     Ok(Attached {
@@ -354,7 +354,7 @@ pub(super) fn attach_hook(
         program.attach_uprobe_multi_with_opts(pid, &hook.path, "", options)
     };
     let error = |refusal| AttachError::new(path, "the loader's hook", &hook.file, refusal);
-    let links = apart::make_links(1, make).map_err(|(_, refusal)| error(refusal))?;
+    let links = attach_helper::make_links(1, make).map_err(|(_, refusal)| error(refusal))?;
     let link = links
         .into_iter()
         .next()

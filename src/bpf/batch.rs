@@ -17,7 +17,7 @@ use libbpf_rs::{MapCore, MapHandle};
 /// Elements per call. What the kernel takes of memory for a call does not depend on it.
 const ROOM: u32 = 1 << 14;
 /// How often a bucket whose lock could not be had is tried again before that is an error.
-const MOST_RETRIES: u32 = 1 << 10;
+const MAX_RETRIES: u32 = 1 << 10;
 
 /// A hash table of the kernel, to be read in batches.
 pub(crate) struct HashTable(MapHandle);
@@ -101,7 +101,7 @@ impl<'a> Walk<'a> {
                 return Ok(true);
             }
             // Some other use of the bucket was in the way. What comes before it has been copied.
-            libc::EBUSY | libc::EAGAIN | libc::EINTR if self.retries < MOST_RETRIES => {
+            libc::EBUSY | libc::EAGAIN | libc::EINTR if self.retries < MAX_RETRIES => {
                 self.retries += 1;
                 false
             }

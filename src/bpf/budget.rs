@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use super::fdinfo;
-use super::stack_depth::{self, MOST};
-use super::{AttachPath, Capacity, Kernel, Settings, ShortWays, Storage, Walk};
+use super::stack_depth::{self, MAX};
+use super::{AttachPath, Capacity, FastPaths, Kernel, Settings, Storage, Walk};
 use leak_report::model::{CallTrace, Sampling};
 
 /// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18
@@ -158,7 +158,7 @@ struct Taken {
 fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -> BTreeMap<String, Taken> {
     let settings = Settings {
         walk,
-        short_ways: ShortWays::default(),
+        short_ways: FastPaths::default(),
         attach,
         follow_fork: true,
         regions: true,
@@ -244,9 +244,9 @@ fn programs_stay_within_their_budgets_as_root() {
             }
         }
         for (name, Taken { stack, .. }) in taken {
-            let line = format!("{name}, {how}: {stack} of {MOST} bytes of stack");
+            let line = format!("{name}, {how}: {stack} of {MAX} bytes of stack");
             println!("{line}");
-            if stack > MOST {
+            if stack > MAX {
                 beyond.push(line);
             }
         }

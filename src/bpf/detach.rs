@@ -1,7 +1,7 @@
 //! Probes out of their sites, all at once, and out for good even if memleak is killed meanwhile.
 //!
 //! The kernel takes a probe out of a process when the last descriptor of its link is closed, which a thread that is being
-//! killed does in part (see [`apart`]). What a process leaves open at its end is closed after that, when it cannot be
+//! killed does in part (see [`attach_helper`]). What a process leaves open at its end is closed after that, when it cannot be
 //! killed any more. So links are left to processes of their own to be closed at their end. Of memleak they have nothing
 //! but these.
 #![allow(unsafe_code, reason = "processes that only close descriptors")]
@@ -13,8 +13,8 @@ use nix::fcntl::OFlag;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, pipe2};
 
-use super::apart;
 use super::attach::{Attached, AttachedHook};
+use super::attach_helper;
 
 /// Processes that detach at once.
 const DETACHING_PROCESSES: usize = 16;
@@ -98,7 +98,7 @@ fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
 
 /// A process that closes `gaps`, waits until nobody can write to `awaited`, and ends.
 fn start_closer(gaps: &[(c_uint, c_uint)], awaited: RawFd) -> Option<Pid> {
-    apart::start(|| {
+    attach_helper::start(|| {
         for &(first, last) in gaps {
             // SAFETY: nothing of this process is used any more that needs them.
             unsafe { libc::close_range(first, last, 0) };

@@ -17,7 +17,7 @@ impl Distance {
     /// From now on, one byte of so many is chosen on average; 1 is for all allocations to be recorded. What is live
     /// keeps the weight that it was recorded with.
     pub fn set(&self, mean: u64) {
-        let mean = mean.clamp(1, Sampling::MOST_BYTES);
+        let mean = mean.clamp(1, Sampling::MAX_BYTES);
         if let [mean_word, has_risen, ..] = self.0.words() {
             // In this order: a free of a block that was not recorded is not to be taken for one of an unknown block.
             if mean > 1 {

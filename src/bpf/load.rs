@@ -30,7 +30,7 @@ pub enum Walk {
 
 /// What only makes walks faster. All of it, but in benchmarks and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShortWays {
+pub struct FastPaths {
     /// Rules are remembered by address.
     pub cache: bool,
     /// The stack is read in large pieces.
@@ -41,7 +41,7 @@ pub struct ShortWays {
     pub checked: bool,
 }
 
-impl Default for ShortWays {
+impl Default for FastPaths {
     fn default() -> Self {
         Self {
             cache: true,
@@ -105,7 +105,7 @@ pub struct Settings {
     /// How stacks are walked.
     pub walk: Walk,
     /// What makes walks faster.
-    pub short_ways: ShortWays,
+    pub short_ways: FastPaths,
     /// How probes are attached.
     pub attach: AttachPath,
     /// Whether the children of traced processes are traced too.
@@ -155,8 +155,8 @@ const MAX_FRAME_ENTRIES: u32 = 1 << 25;
 /// Walks that are remembered at once, by all threads: some 3 MiB.
 const MEMOS: u32 = 1 << 11;
 /// The most places for young blocks, 64 bytes each, and the least: fewer hold nothing for long.
-const MOST_YOUNG: u32 = 1 << 15;
-const LEAST_YOUNG: u32 = 1 << 6;
+const MAX_YOUNG: u32 = 1 << 15;
+const MIN_YOUNG: u32 = 1 << 6;
 /// Of as many blocks one can be in a place for young ones. Enough that a place is hardly ever empty when all are in use.
 const YOUNG_SHARE: u32 = 32;
 /// Stacks that the kernel's own walk can tell apart, in benchmarks.
@@ -235,8 +235,8 @@ impl Sizes {
     /// are their places.
     fn keep_young(&mut self, blocks: u32) {
         let most = (blocks / YOUNG_SHARE).checked_ilog2();
-        self.young = most.map_or(1, |bits| (1 << bits).min(MOST_YOUNG));
-        if self.young < LEAST_YOUNG {
+        self.young = most.map_or(1, |bits| (1 << bits).min(MAX_YOUNG));
+        if self.young < MIN_YOUNG {
             self.young = 1;
         }
     }
@@ -378,11 +378,11 @@ pub(super) fn choose_allocations(knobs: &mut types::rodata, sizes: Option<SizeFi
         Sampling::All => (types::sampling::SAMPLE_ALL.0, 1),
         Sampling::Calls(calls) => (
             types::sampling::SAMPLE_CALLS.0,
-            calls.clamp(1, Sampling::MOST_CALLS),
+            calls.clamp(1, Sampling::MAX_CALLS),
         ),
         Sampling::Bytes(bytes) => (
             types::sampling::SAMPLE_BYTES.0,
-            bytes.clamp(1, Sampling::MOST_BYTES),
+            bytes.clamp(1, Sampling::MAX_BYTES),
         ),
         // The distance itself is set when the map is there.
         Sampling::Governed(_) => (types::sampling::SAMPLE_BYTES.0, 1),

@@ -2,8 +2,8 @@
 //!
 //! Skeleton types are named only here and in `collect`. Nothing here knows what a leak is.
 
-mod apart;
 mod attach;
+mod attach_helper;
 mod batch;
 #[cfg(test)]
 mod budget;
@@ -57,8 +57,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapHandle, OpenObject, ProgramInput};
 
-pub use apart::Refusal;
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
+pub use attach_helper::Refusal;
 pub(crate) use batch::{Batch, HashTable};
 pub use calibration::Calibration;
 pub(crate) use clock::monotonic_nanoseconds;
@@ -66,7 +66,7 @@ pub use detach::detach_at_once;
 pub use distance::Distance;
 pub(crate) use fdinfo::number;
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
-pub use load::{AttachPath, Capacity, LoadError, Settings, ShortWays, SizeFilter, Walk};
+pub use load::{AttachPath, Capacity, FastPaths, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};

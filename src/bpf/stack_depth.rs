@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use libbpf_rs::libbpf_sys::bpf_insn;
 
 /// `MAX_BPF_STACK` of the kernel's `include/linux/filter.h`.
-pub(super) const MOST: u32 = 512;
+pub(super) const MAX: u32 = 512;
 
 /// To multiples of so many bytes `check_max_stack_depth` of the kernel's verifier rounds each function's part.
 const UNIT: u32 = 32;

@@ -22,7 +22,7 @@ const STATE: u64 = young_state::YOUNG_STATE.0 as u64;
 const FULL: u64 = young_state::YOUNG_FULL.0 as u64;
 const MOVING: u64 = young_state::YOUNG_MOVING.0 as u64;
 /// How often a place is read again that changed meanwhile; then its block is one that comes or goes.
-const MOST_TRIES: usize = 4;
+const MAX_TRIES: usize = 4;
 
 /// A block's key and value as the block table would have them, in words.
 pub(crate) type KeyAndValue = ([u64; KEY_WORDS], [u64; VALUE_WORDS]);
@@ -62,7 +62,7 @@ impl YoungBlocks {
 /// The block in a place, if one is and stays while it is read.
 fn read(place: &[AtomicU64]) -> Option<KeyAndValue> {
     let (word, rest) = place.split_first()?;
-    for _ in 0..MOST_TRIES {
+    for _ in 0..MAX_TRIES {
         let before = word.load(Ordering::Acquire);
         if before & STATE != FULL {
             return None;

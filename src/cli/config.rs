@@ -335,7 +335,7 @@ pub(crate) fn parse_count(text: &str) -> Result<NonZeroU64, ConfigError> {
 /// The most bytes of a recording.
 pub(crate) fn parse_record_limit(text: &str) -> Result<u64, ConfigError> {
     Some(parse_size("--record-limit", text, "256M")?)
-        .filter(|&limit| limit >= recording::Settings::LEAST_LIMIT)
+        .filter(|&limit| limit >= recording::Settings::MIN_LIMIT)
         .ok_or_else(|| ConfigError::RecordLimit(text.to_owned()))
 }
 
@@ -351,7 +351,7 @@ pub(crate) fn parse_table_memory(text: &str) -> Result<u32, ConfigError> {
 pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result<Sampling, ConfigError> {
     if let Some(text) = bytes {
         return Some(parse_size("--sample-bytes", text, "512K")?)
-            .filter(|bytes| (1..=Sampling::MOST_BYTES).contains(bytes))
+            .filter(|bytes| (1..=Sampling::MAX_BYTES).contains(bytes))
             .map(Sampling::Bytes)
             .ok_or_else(|| ConfigError::SampleBytes(text.to_owned()));
     }
@@ -360,7 +360,7 @@ pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result
     };
     match text.parse() {
         Ok(1) => Ok(Sampling::All),
-        Ok(calls @ 2..=Sampling::MOST_CALLS) => Ok(Sampling::Calls(calls)),
+        Ok(calls @ 2..=Sampling::MAX_CALLS) => Ok(Sampling::Calls(calls)),
         _ => Err(ConfigError::SampleRate(text.to_owned())),
     }
 }

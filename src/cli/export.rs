@@ -82,7 +82,7 @@ impl From<ApiArg> for Api {
 
 impl ExportArgs {
     /// Sites, if nothing is said.
-    const USUAL_SITES: usize = 20;
+    const DEFAULT_SITES: usize = 20;
 
     /// What the flags mean. `has_reports`: there will be some.
     pub(super) fn check(self, has_reports: bool) -> Result<Settings, ConfigError> {
@@ -105,7 +105,7 @@ impl ExportArgs {
         };
         Ok(Some(metrics::Settings {
             address: Address::parse(address)?,
-            sites: self.metrics_sites.unwrap_or(Self::USUAL_SITES),
+            sites: self.metrics_sites.unwrap_or(Self::DEFAULT_SITES),
         }))
     }
 
@@ -147,10 +147,10 @@ impl ExportArgs {
 
 /// The lines of a file with headers.
 fn headers_in(path: &Path) -> Result<Vec<String>, SettingsError> {
-    const MOST_BYTES: u64 = 64 << 10;
+    const MAX_BYTES: u64 = 64 << 10;
     let file = File::open(path).and_then(|file| {
         let mut text = String::new();
-        file.take(MOST_BYTES).read_to_string(&mut text)?;
+        file.take(MAX_BYTES).read_to_string(&mut text)?;
         Ok(text)
     });
     let text = file.map_err(|error| SettingsError::HeaderFile {

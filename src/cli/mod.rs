@@ -313,7 +313,7 @@ impl TryFrom<TraceArgs> for Config {
         let gate = args.gate.check(destination.overwrite)?;
         let calls = args.dialects.calls(format)?;
         let has_reports = calls.is_none_or(|calls| calls.reports != Reports::None);
-        if gate.is_anything() && !has_reports {
+        if gate.is_enabled() && !has_reports {
             return Err(ConfigError::NoReports);
         }
         let live = args.live.check(&args.output, calls.is_some())?;

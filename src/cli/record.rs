@@ -55,7 +55,7 @@ impl RecordArgs {
         Ok(Some(Settings {
             file: file.clone(),
             overwrite: reports.overwrite,
-            limit: limit.unwrap_or(Settings::USUAL_LIMIT),
+            limit: limit.unwrap_or(Settings::DEFAULT_LIMIT),
             anonymize: self.anonymize,
         }))
     }

@@ -179,7 +179,7 @@ impl TryFrom<ReportArgs> for ReportOptions {
             ("--anonymize", args.record.anonymize),
         ];
         let without = without_names.into_iter().find(|&(_, given)| given);
-        if let Some((flag, _)) = without.filter(|_| gate.is_anything()) {
+        if let Some((flag, _)) = without.filter(|_| gate.is_enabled()) {
             return Err(ConfigError::NotHeld(flag));
         }
         let asked = match args.summary || args.list {

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::bpf::ShortWays;
+use crate::bpf::FastPaths;
 
 /// Flags about what only makes walks and probes faster.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub enum Switch {
     Off,
 }
 
-impl From<&ShortWayArgs> for ShortWays {
+impl From<&ShortWayArgs> for FastPaths {
     fn from(args: &ShortWayArgs) -> Self {
         Self {
             cache: args.walk_cache == Switch::On,

@@ -8,7 +8,7 @@ use unwind_tables::addr::{FileOffset, Svma};
 use unwind_tables::{Architecture, ElfView};
 
 use crate::allocator::discovery::function_code;
-use crate::allocator::flow::{Code, Known};
+use crate::allocator::flow::{AllocatorSet, Code};
 use crate::allocator::linkage::Linkage;
 use crate::allocator::sites::{self, WINDOW};
 use crate::allocator::symbols::{self, FunctionSymbol};
@@ -16,7 +16,7 @@ use crate::allocator::{Catalog, Discovery, Selection, discover};
 use crate::process::Modules;
 
 /// Functions of one object that are believed to be an allocator's.
-const MOST_SITES: usize = 1024;
+const MAX_SITES: usize = 1024;
 
 /// Whatever an object says, what is probed is its code, at the entry of a function or near it and each address once; what
 /// ends a call is a `ret`; and the same is found again.
@@ -25,7 +25,7 @@ pub(super) fn allocators(bytes: &[u8]) {
     let Some(found) = discovered(bytes) else {
         return;
     };
-    assert!(found.sites.len() <= MOST_SITES, "{} sites", found.sites.len());
+    assert!(found.sites.len() <= MAX_SITES, "{} sites", found.sites.len());
     let elf = ElfView::parse(bytes).expect("it is a module");
     let mut probed = BTreeSet::new();
     for site in &found.sites {
@@ -93,7 +93,7 @@ struct Named<'a> {
     catalog: &'a Catalog,
 }
 
-impl Known for Named<'_> {
+impl AllocatorSet for Named<'_> {
     fn is_function(&self, svma: Svma) -> bool {
         self.symbols.iter().any(|symbol| symbol.svma == svma)
     }

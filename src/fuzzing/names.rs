@@ -9,10 +9,10 @@ use crate::symbolize::{CodeObject, PerfMap, Symbolizer, demangle};
 use leak_report::model::abbreviated;
 
 /// Bytes of the longest name.
-const MOST_NAME_BYTES: usize = 4096;
+const MAX_NAME_BYTES: usize = 4096;
 /// Addresses of a section that are asked for.
 const ASKED_OF_SECTION: u64 = 8;
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// Whatever a file says, an address in it has names of bounded length, from a symbol that begins at or below it; and the
 /// same ones when it is read anew.
@@ -31,7 +31,7 @@ pub(super) fn symbols(bytes: &[u8]) {
             let symbol = names.symbol.iter().map(|symbol| &symbol.name);
             let inlined = names.inlined.iter().filter_map(|frame| frame.symbol.as_ref());
             for name in symbol.chain(inlined) {
-                assert!(name.len() <= MOST_NAME_BYTES, "{} bytes", name.len());
+                assert!(name.len() <= MAX_NAME_BYTES, "{} bytes", name.len());
             }
             assert!(names.inlined.len() <= 128, "{} functions", names.inlined.len());
         }
@@ -58,8 +58,8 @@ fn addresses_of(bytes: &[u8]) -> Vec<u64> {
         let steps = (0..ASKED_OF_SECTION).map(|number| section.address().wrapping_add(number * step));
         addresses.extend(steps);
     }
-    addresses.extend(file.symbols().take(MOST_ADDRESSES).map(|symbol| symbol.address()));
-    addresses.truncate(MOST_ADDRESSES);
+    addresses.extend(file.symbols().take(MAX_ADDRESSES).map(|symbol| symbol.address()));
+    addresses.truncate(MAX_ADDRESSES);
     addresses
 }
 
@@ -69,12 +69,12 @@ pub(super) fn demangled(bytes: &[u8]) {
     for name in bytes.split(|&byte| byte == b'\n') {
         let shown = demangle::demangle(name);
         // What is not UTF-8 is shown by a character of three bytes.
-        assert!(shown.len() <= 3 * MOST_NAME_BYTES, "{} bytes", shown.len());
+        assert!(shown.len() <= 3 * MAX_NAME_BYTES, "{} bytes", shown.len());
         let short = abbreviated(&shown);
         assert!(short.len() <= shown.len(), "{short} for {shown}");
         assert_eq!(abbreviated(&short), short, "of {shown}");
         if !name.starts_with(b"_") && !name.windows(3).any(|part| part == b"17h") {
-            let name = &name[..name.len().min(MOST_NAME_BYTES)];
+            let name = &name[..name.len().min(MAX_NAME_BYTES)];
             assert_eq!(shown, String::from_utf8_lossy(name));
         }
     }

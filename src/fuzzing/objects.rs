@@ -9,7 +9,7 @@ use unwind_tables::walk::{self, Registers, ReturnProbes, Tables, Unwind};
 use unwind_tables::{Architecture, ElfView, Saves, UnwindRule, compile, compile_as, compile_saves};
 
 /// Addresses that an image is asked for.
-const MOST_ADDRESSES: u32 = 4096;
+const MAX_ADDRESSES: u32 = 4096;
 /// What stands behind an image in the kernel's memory: another.
 const FOREIGN: u32 = 0xffff_ffff;
 
@@ -93,7 +93,7 @@ pub(super) fn image(bytes: &[u8]) {
 fn addresses(image: &Image) -> Vec<Svma> {
     let [first, count] = [header::FIRST_BLOCK, header::BLOCK_COUNT].map(|number| image.words()[number]);
     let start = u64::from(first) << BLOCK_SHIFT;
-    let blocks = (0..count.min(MOST_ADDRESSES / 4)).map(|block| start + (u64::from(block) << BLOCK_SHIFT));
+    let blocks = (0..count.min(MAX_ADDRESSES / 4)).map(|block| start + (u64::from(block) << BLOCK_SHIFT));
     let inside = blocks.flat_map(|block| [0, 1, 0x7f, 0xff].map(|low| block + low));
     let outside = [
         0,

@@ -11,7 +11,7 @@ use leak_report::model::Report;
 use leak_report::render::{Format, render};
 
 /// Reports of one recording that are looked at.
-const MOST_REPORTS: usize = 4;
+const MAX_REPORTS: usize = 4;
 /// What recordings begin with; other bytes are chunks that are not compressed and have no checksums yet.
 const FIRST_BYTE: u8 = 0x89;
 
@@ -28,7 +28,7 @@ pub(super) fn recording(bytes: &[u8]) {
     let Ok(recording) = Recording::open(&path) else {
         return;
     };
-    for index in 0..recording.count().min(MOST_REPORTS) {
+    for index in 0..recording.count().min(MAX_REPORTS) {
         let glance = recording.glance(index);
         let Ok(recorded) = recording.report(index) else {
             continue;
@@ -69,7 +69,7 @@ fn record_again(number: u64, report: &Report) {
     let settings = Settings {
         file: file.clone(),
         overwrite: false,
-        limit: Settings::USUAL_LIMIT,
+        limit: Settings::DEFAULT_LIMIT,
         anonymize: false,
     };
     let mut recorder = Recorder::create(&settings).expect("a new file");

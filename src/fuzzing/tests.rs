@@ -11,7 +11,7 @@ const CHANGED: usize = 3000;
 /// Set, there are fewer: `make quick` is not to take long.
 const SHORT_LOAD: &str = "MEMLEAK_SHORT_LOAD";
 /// Bytes of the largest input that is tried.
-const MOST_BYTES: usize = 64 << 10;
+const MAX_BYTES: usize = 64 << 10;
 
 /// Reproducible numbers (SplitMix64).
 struct Random(u64);
@@ -134,7 +134,7 @@ fn try_claim(name: &str) {
     for seed in &seeds {
         check_kept(name, seed);
     }
-    let small: Vec<_> = seeds.iter().filter(|seed| seed.len() <= MOST_BYTES).collect();
+    let small: Vec<_> = seeds.iter().filter(|seed| seed.len() <= MAX_BYTES).collect();
     let mut random = Random(0xf022);
     let is_short = std::env::var_os(SHORT_LOAD).is_some();
     for number in 0..if is_short { CHANGED / 8 } else { CHANGED } {

@@ -201,10 +201,10 @@ mod tests {
 
     use super::*;
 
-    const MOST: u64 = 1 << 20;
+    const MAX: u64 = 1 << 20;
 
     fn open(root: &Path, path: &str) -> Result<Found, OpenError> {
-        open_in_root(root, Path::new(path), LastLink::Follow, MOST)
+        open_in_root(root, Path::new(path), LastLink::Follow, MAX)
     }
 
     /// A root with a file of each name, whose text is that name.
@@ -244,7 +244,7 @@ mod tests {
         for path in ["/loop/y", "/self", "/missing/x", "/", "/etc", ""] {
             assert!(open(root.path(), path).is_err(), "{path}");
         }
-        let refused = |path: &str| open_in_root(root.path(), Path::new(path), LastLink::Refuse, MOST);
+        let refused = |path: &str| open_in_root(root.path(), Path::new(path), LastLink::Refuse, MAX);
         link("to-x", "x");
         assert!(matches!(refused("/to-x"), Err(OpenError::NotRegular)));
         assert!(refused("/x").is_ok() && refused("/lib/x.so").is_ok());
@@ -257,7 +257,7 @@ mod tests {
         let path = |name: &str| root.path().join(name);
         mkfifo(&path("pipe"), Mode::S_IRWXU).expect("a pipe");
         let long = File::create(path("long")).expect("a file");
-        long.set_len(MOST + 1).expect("a hole");
+        long.set_len(MAX + 1).expect("a hole");
         symlink("/long", path("to-long")).expect("a link");
         assert!(matches!(open(root.path(), "/pipe"), Err(OpenError::NotRegular)));
         for name in ["/long", "/to-long"] {

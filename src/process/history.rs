@@ -25,11 +25,11 @@ pub struct History {
 
 /// Mappings of all epochs that are kept, some hundred bytes each. A program that loads a hundred libraries and replaces one
 /// of them can do so five thousand times.
-const MOST_ENTRIES: usize = 1 << 19;
+const MAX_ENTRIES: usize = 1 << 19;
 /// Mappings of one epoch besides those of this moment: code that was mapped anywhere, and is gone.
-const MOST_PAST: usize = 1 << 14;
+const MAX_PAST: usize = 1 << 14;
 /// Later epochs in which an address is looked for.
-const MOST_LATER: usize = 1 << 10;
+const MAX_LATER: usize = 1 << 10;
 
 /// Whether a reading of the mappings began an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Default for History {
 impl History {
     /// Adds the mappings of this moment.
     pub fn add(&mut self, now: &Mappings) -> Epoch {
-        let is_full = |current: &Mappings| current.entries().len() > now.entries().len() + MOST_PAST;
+        let is_full = |current: &Mappings| current.entries().len() > now.entries().len() + MAX_PAST;
         let last = self.epochs.last();
         if last.is_none_or(|current| conflicts(current, now) || is_full(current)) {
             self.epochs.push(Arc::new(now.clone()));
@@ -74,7 +74,7 @@ impl History {
 
     /// Forgets the oldest epochs, but not the current one, until the rest is not too much.
     fn forget(&mut self) {
-        while self.entries > MOST_ENTRIES && self.first + 1 < self.epochs.len() {
+        while self.entries > MAX_ENTRIES && self.first + 1 < self.epochs.len() {
             let forgotten = std::mem::take(&mut self.epochs[self.first]);
             self.entries -= forgotten.entries().len();
             self.first += 1;
@@ -115,7 +115,7 @@ impl History {
         let later = self.epochs.get(known + 1..).unwrap_or_default();
         let found = later
             .iter()
-            .take(MOST_LATER)
+            .take(MAX_LATER)
             .chain(self.epochs.get(known))
             .find_map(|mappings| mappings.find(address))?;
         Some(place(found, address))
@@ -226,7 +226,7 @@ mod tests {
         let mut replaced = History::default();
         for number in 0..200 {
             replaced.add(&many(number));
-            assert!(replaced.entries <= MOST_ENTRIES, "{number}");
+            assert!(replaced.entries <= MAX_ENTRIES, "{number}");
         }
         let known = |history: &History, epoch| history.resolve(epoch, Avma::new(0x1000)).is_some();
         let last = replaced.current();

@@ -211,14 +211,14 @@ struct Opened {
 }
 
 /// Files that are kept open at most, whatever else may be: a program of a thousand plugins has not a tenth of it.
-const MOST_FILES: usize = 1 << 14;
+const MAX_FILES: usize = 1 << 14;
 /// Names that are remembered at most.
-const MOST_NAMES: usize = 1 << 16;
+const MAX_NAMES: usize = 1 << 16;
 
 /// Files that are kept open, of those that may be: probes and everything else need some, too.
 fn most_files() -> usize {
     let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    usize::try_from(allowed / 2).unwrap_or(usize::MAX).min(MOST_FILES)
+    usize::try_from(allowed / 2).unwrap_or(usize::MAX).min(MAX_FILES)
 }
 
 /// No vDSO is larger: it is two pages of code on x86-64.
@@ -276,7 +276,7 @@ impl Modules {
         }
         let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path))?;
         // A file can have any number of names, one after another.
-        if self.seen.len() == MOST_NAMES {
+        if self.seen.len() == MAX_NAMES {
             self.seen.clear();
         }
         // A failure is not kept: it can be that the mapping has just gone.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use super::{Session, Signals, describe};
 use crate::bpf::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
 use leak_report::model::Name;
-use leak_report::render::{Call, Consumer};
+use leak_report::render::{Call, ReportSink};
 
 /// How often the queue is looked at. It holds as many calls as come in 10 ms at ten million a second.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ pub(super) struct Caller {
 }
 
 /// What is needed to tell calls.
-pub(super) struct Teller {
+pub(super) struct CallTracer {
     queue: CallQueue,
     began: Moment,
     /// By the number of the stack's record.
@@ -42,7 +42,7 @@ pub(super) struct Teller {
     next_look: Option<Instant>,
 }
 
-impl Teller {
+impl CallTracer {
     /// `started`: when the last probe was attached.
     pub(super) fn new(queue: CallQueue, started: Instant) -> Self {
         Self {
@@ -54,9 +54,9 @@ impl Teller {
     }
 
     /// Hands on what has come. `who` finds out who called, given a stack record; `pid_of` whose call it is.
-    pub(super) fn tell_all(
+    pub(super) fn trace_all(
         &mut self,
-        reports: &mut dyn Consumer,
+        reports: &mut dyn ReportSink,
         pid_of: impl Fn(&CallEvent) -> u32,
         mut who: impl FnMut(u32) -> Caller,
     ) -> anyhow::Result<()> {
@@ -71,7 +71,7 @@ impl Teller {
     /// Returns whether there can be more.
     fn tell(
         &mut self,
-        reports: &mut dyn Consumer,
+        reports: &mut dyn ReportSink,
         pid_of: &impl Fn(&CallEvent) -> u32,
         who: &mut impl FnMut(u32) -> Caller,
     ) -> anyhow::Result<bool> {
@@ -95,7 +95,7 @@ impl Teller {
                 }
             })
             .collect();
-        reports.tell(&calls)?;
+        reports.calls(&calls)?;
         Ok(!calls.is_empty())
     }
 
@@ -138,15 +138,15 @@ impl Session<'_> {
         &mut self,
         deadline: Instant,
         signals: &Signals,
-        reports: &mut dyn Consumer,
+        reports: &mut dyn ReportSink,
     ) -> anyhow::Result<bool> {
-        if self.teller.is_none() {
-            return self.follow_and(deadline, signals, &mut |session| session.show_vitals(reports));
+        if self.call_tracer.is_none() {
+            return self.follow_with(deadline, signals, &mut |session| session.show_vitals(reports));
         }
         loop {
             let next = deadline.min(Instant::now() + PAUSE);
             let ended = self.follow(next, signals)?;
-            self.tell_calls(reports)?;
+            self.trace_calls(reports)?;
             self.show_vitals(reports)?;
             if ended || next == deadline {
                 return Ok(ended);
@@ -155,8 +155,8 @@ impl Session<'_> {
     }
 
     /// Hands on all calls that have come by now.
-    pub(super) fn tell_calls(&mut self, reports: &mut dyn Consumer) -> anyhow::Result<()> {
-        let Some(teller) = &mut self.teller else {
+    pub(super) fn trace_calls(&mut self, reports: &mut dyn ReportSink) -> anyhow::Result<()> {
+        let Some(call_tracer) = &mut self.call_tracer else {
             return Ok(());
         };
         let live = &self.live;
@@ -175,7 +175,7 @@ impl Session<'_> {
             process.map_or(event.process, |process| process.facts.pid)
         };
         let who = |record| names.caller(stack_of(&live.kernel, record));
-        teller.tell_all(reports, pid_of, who)?;
-        teller.warn(|| Counters::read(&live.kernel.recorded.counters))
+        call_tracer.trace_all(reports, pid_of, who)?;
+        call_tracer.warn(|| Counters::read(&live.kernel.recorded.counters))
     }
 }

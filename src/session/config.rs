@@ -9,7 +9,7 @@ use leak_report::model::{ListLimits, NameStyle, Quantity, Sampling};
 use leak_report::render::{CallsTold, Reports};
 
 use crate::allocator::Selection;
-use crate::bpf::{AttachPath, ShortWays, SizeFilter, Walk};
+use crate::bpf::{AttachPath, FastPaths, SizeFilter, Walk};
 use crate::process::launch::Streams;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 
@@ -31,7 +31,7 @@ pub struct TraceConfig {
     /// How stacks are walked.
     pub walk: Walk,
     /// What makes walks faster; for benchmarks and tests.
-    pub short_ways: ShortWays,
+    pub short_ways: FastPaths,
     /// Whether probes are put on first instructions, whatever they cost; for benchmarks.
     pub first_instructions: bool,
     /// What a program that is started may do with the terminal.
@@ -132,7 +132,7 @@ impl TraceConfig {
             mmap: false,
             allocators: Selection::default(),
             walk: Walk::Dwarf,
-            short_ways: ShortWays::default(),
+            short_ways: FastPaths::default(),
             first_instructions: false,
             streams: Streams::Ours,
             top: 0,

@@ -20,7 +20,7 @@ use crate::process::{History, ModuleId, Modules};
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, outside_modules};
 use leak_report::model::leak::growth::Changes;
 use leak_report::model::leak::{
-    Completeness, Holder, Meaning, Recent, Site, SiteFrame, by_module, group, innermost,
+    Completeness, Holder, Recent, Resolver, Site, SiteFrame, by_module, group, innermost,
 };
 use leak_report::model::{
     self, Ages, Amount, BlockList, CodeSegment, Compared, Dictionary, EndGroup, Estimate, Frame, FrameId,
@@ -150,12 +150,12 @@ pub(super) fn report(
     report
 }
 
-impl Meaning<ModuleId> for History {
-    fn in_epoch(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
+impl Resolver<ModuleId> for History {
+    fn resolve_at(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
         self.resolve(epoch, address)
     }
 
-    fn since(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
+    fn resolve_after(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
         self.resolve_since(epoch, address)
     }
 }

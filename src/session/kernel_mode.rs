@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::calls::{self, Teller};
+use super::calls::{self, CallTracer};
 use super::kernel_report::{Facts, caller, report};
 use super::schedule::Schedule;
 use super::since::Since;
@@ -22,7 +22,7 @@ use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, T
 use crate::symbolize::Kallsyms;
 use leak_report::model::{CallTrace, Report};
 use leak_report::model::{Snapshot, Vitals};
-use leak_report::render::{Consumer, Stage};
+use leak_report::render::{ReportSink, Stage};
 
 /// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
 const BLOCKS: u32 = 1 << 20;
@@ -40,7 +40,7 @@ pub(super) fn run(
     config: &TraceConfig,
     kernel: KernelConfig,
     signals: &Signals,
-    reports: &mut dyn Consumer,
+    reports: &mut dyn ReportSink,
 ) -> anyhow::Result<()> {
     preflight::check_kernel_mode()?;
     let events = KernelEvents::read()?;
@@ -122,14 +122,14 @@ impl<'obj> Trace<'obj> {
         facts: &Facts,
         config: &TraceConfig,
         signals: &Signals,
-        reports: &mut dyn Consumer,
+        reports: &mut dyn ReportSink,
     ) -> anyhow::Result<()> {
         tracing::info!(
             "tracing the kernel's allocations{}: {} programs; Ctrl-C ends it with a last report",
             if self.percpu { ", per-CPU ones too" } else { "" },
             self.attached.program_count(),
         );
-        reports.reach(&Stage::Attached { pids: &[] })?;
+        reports.stage(&Stage::Attached { pids: &[] })?;
         let mut calls = Calls::of(&self)?;
         let pause = if calls.is_some() { calls::PAUSE } else { TICK };
         let mut since = Since::default();
@@ -143,12 +143,12 @@ impl<'obj> Trace<'obj> {
                 if signals.take_mark() {
                     since.mark(&self.snapshot()?);
                 }
-                reports.watch(&mut || self.vitals())
+                reports.poll(&mut || self.vitals())
             })?;
             let ending = schedule.is_last() || stopping;
             if config.is_report_due(ending) {
-                reports.begin_report(ending);
-                reports.take(&Arc::new(self.report_of_now(&mut since, facts)?))?;
+                reports.report_pending(ending);
+                reports.report(&Arc::new(self.report_of_now(&mut since, facts)?))?;
             }
             if ending {
                 return Ok(());
@@ -194,7 +194,7 @@ impl<'obj> Trace<'obj> {
 
 /// What is needed to tell calls.
 struct Calls {
-    teller: Teller,
+    call_tracer: CallTracer,
     /// Those of the beginning.
     symbols: Kallsyms,
 }
@@ -205,18 +205,18 @@ impl Calls {
         let queue = CallQueue::of_kernel_mode(&trace.loaded).context("cannot open the queue of calls")?;
         let calls = queue.map(|queue| {
             Ok(Self {
-                teller: Teller::new(queue, trace.started),
+                call_tracer: CallTracer::new(queue, trace.started),
                 symbols: Kallsyms::read()?,
             })
         });
         calls.transpose()
     }
 
-    fn tell(&mut self, trace: &Trace<'_>, reports: &mut dyn Consumer) -> anyhow::Result<()> {
+    fn tell(&mut self, trace: &Trace<'_>, reports: &mut dyn ReportSink) -> anyhow::Result<()> {
         let symbols = &self.symbols;
         let who = |record| caller(stack_of_kernel_mode(&trace.loaded, record), symbols, trace.percpu);
-        self.teller.tell_all(reports, |event| event.process, who)?;
-        self.teller
+        self.call_tracer.trace_all(reports, |event| event.process, who)?;
+        self.call_tracer
             .warn(|| Counters::read(&trace.loaded.recorded.counters))
     }
 }

@@ -15,7 +15,7 @@ use crate::symbolize::{Kallsyms, readable};
 use leak_report::model::leak::age::Holder;
 use leak_report::model::leak::growth::Changes;
 use leak_report::model::leak::kernel_frames::{KernelAllocator, Kind, cut, is_root};
-use leak_report::model::leak::{Completeness, Meaning, Site, SiteFrame, by_module, group, innermost};
+use leak_report::model::leak::{Completeness, Resolver, Site, SiteFrame, by_module, group, innermost};
 use leak_report::model::{
     Amount, Dictionary, EndGroup, Estimate, Frame, FrameId, Gap, KernelFacts, KindTotals, Location, Module,
     ModuleId, Name, PathId, Place, Report, Snapshot, Stack, StackTotals, Symbol, Symbolized, TargetFacts,
@@ -48,12 +48,12 @@ pub(super) fn report(
     for stack in &mut snapshot.stacks {
         from_the_caller_on(stack, symbols, facts.percpu);
     }
-    let meaning = Listed(symbols);
+    let resolver = Listed(symbols);
     let changes = &recently.changes;
     let sites_of = |snapshot: &Snapshot| {
         group(
             snapshot,
-            |_| &meaning,
+            |_| &resolver,
             |stack| changes.of(stack, recently.blocks.map(|blocks| blocks.of(stack.record))),
         )
     };
@@ -123,7 +123,7 @@ pub(super) fn caller(stack: Option<StackTotals>, symbols: &Kallsyms, percpu: boo
     };
     from_the_caller_on(&mut stack, symbols, percpu);
     let frame = stack.frames.first().map(|frame| {
-        let place = Listed(symbols).in_epoch(0, frame.pc.wrapping_sub(1));
+        let place = Listed(symbols).resolve_at(0, frame.pc.wrapping_sub(1));
         let place = place.map(|(module, svma)| Place { module, svma });
         let at = Location { pc: frame.pc, place };
         let frame = SiteFrame {
@@ -176,15 +176,15 @@ fn from_the_caller_on(stack: &mut StackTotals, symbols: &Kallsyms, percpu: bool)
 /// What the kernel's symbols say of an address.
 struct Listed<'a>(&'a Kallsyms);
 
-impl Meaning<usize> for Listed<'_> {
-    fn in_epoch(&self, _: u32, address: Avma) -> Option<(usize, Svma)> {
+impl Resolver<usize> for Listed<'_> {
+    fn resolve_at(&self, _: u32, address: Avma) -> Option<(usize, Svma)> {
         let symbol = self.0.find(address)?;
         let (_, start) = self.0.module_at(symbol.module)?;
         Some((symbol.module, Svma::new(address.offset_from(start))))
     }
 
-    fn since(&self, epoch: u32, address: Avma) -> Option<Option<(usize, Svma)>> {
-        self.in_epoch(epoch, address).map(Some)
+    fn resolve_after(&self, epoch: u32, address: Avma) -> Option<Option<(usize, Svma)>> {
+        self.resolve_at(epoch, address).map(Some)
     }
 }
 

@@ -60,7 +60,7 @@ impl Live<'_> {
     }
 
     /// Whether anything is still traced.
-    pub(super) fn is_anything_live(&self) -> bool {
+    pub(super) fn any_process_running(&self) -> bool {
         self.processes.values().any(Process::is_live)
     }
 

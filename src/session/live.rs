@@ -46,7 +46,7 @@ const MAX_STACKS: u32 = 1 << 17;
 
 /// Pieces of mappings that one process can have: by default the kernel has no more than 65,530 (vm.max_map_count),
 /// but joins what is alike. Some 100 MB.
-const MOST_REGIONS: u32 = 1 << 20;
+const MAX_REGIONS: u32 = 1 << 20;
 
 /// What a trace starts with, however it is attached.
 pub(super) struct Prepared {
@@ -149,7 +149,7 @@ impl<'obj> Live<'obj> {
             _watch: kernel.watch().context("cannot follow processes")?,
             regions: config
                 .mmap
-                .then(|| Ledger::new(config.max_blocks.unwrap_or(MOST_REGIONS))),
+                .then(|| Ledger::new(config.max_blocks.unwrap_or(MAX_REGIONS))),
             events: EventQueue::open(&kernel)?,
             kernel,
             walk: config.walk,

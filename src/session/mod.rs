@@ -52,11 +52,11 @@ use crate::process::launch::{Held, Relay, Running};
 use crate::process::{MappedCode, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
-use calls::Teller;
+use calls::CallTracer;
 pub use config::{KernelConfig, MaxOverhead, TraceConfig, View};
 use leak_report::model::{CheckedWalks, InstanceEnd, Snapshot};
 use leak_report::model::{Module, Report};
-use leak_report::render::{Consumer, Stage};
+use leak_report::render::{ReportSink, Stage};
 use live::{Live, Prepared};
 use overhead::Meter;
 use phases::Phases;
@@ -83,14 +83,14 @@ const TICK: Duration = Duration::from_millis(100);
 /// # Errors
 ///
 /// What went wrong, on which object, and what to do about it. Nothing is left attached.
-pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn Consumer) -> anyhow::Result<u8> {
+pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
     if let Some(kernel) = config.kernel {
         return kernel_mode::run(config, kernel, signals, reports).map(|()| 0);
     }
     preflight::check()?;
     let mut storages = storages();
-    let mut session = Session::start_saying(&mut storages, config, &signals.relay, &mut |stage| {
-        reports.reach(stage)
+    let mut session = Session::start_with(&mut storages, config, &signals.relay, &mut |stage| {
+        reports.stage(stage)
     })?;
     let mut schedule = Schedule::begin(config, Instant::now());
     loop {
@@ -98,12 +98,12 @@ pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn Consumer) 
         let stopping = session.follow_calls(next, signals, reports)?;
         let ending = schedule.is_last() || stopping;
         if config.is_report_due(ending) {
-            reports.begin_report(ending);
+            reports.report_pending(ending);
         }
         let report = session.due_report(config, signals, ending)?;
-        session.tell_calls(reports)?;
+        session.trace_calls(reports)?;
         if let Some(report) = report {
-            reports.take(&Arc::new(report))?;
+            reports.report(&Arc::new(report))?;
         }
         if ending {
             return session.end_of_program(reports);
@@ -124,7 +124,7 @@ pub struct Session<'obj> {
     program: Option<Running>,
     since: Since,
     /// Where calls are told one by one.
-    teller: Option<Teller>,
+    call_tracer: Option<CallTracer>,
 }
 
 impl<'obj> Session<'obj> {
@@ -134,11 +134,11 @@ impl<'obj> Session<'obj> {
     ///
     /// As [`run`].
     pub fn start(storages: &'obj mut Storages, config: &TraceConfig) -> anyhow::Result<Self> {
-        Self::start_saying(storages, config, &Arc::default(), &mut |_| Ok(()))
+        Self::start_with(storages, config, &Arc::default(), &mut |_| Ok(()))
     }
 
     /// The same, telling `say` how far it has come. A program that is started is at the end of `relay`.
-    fn start_saying(
+    fn start_with(
         storages: &'obj mut Storages,
         config: &TraceConfig,
         relay: &Arc<Relay>,
@@ -170,7 +170,7 @@ impl<'obj> Session<'obj> {
         let queue = CallQueue::of(&live.kernel).context("cannot open the queue of calls")?;
         Ok(Self {
             meter: Meter::start(&live, config.max_overhead)?,
-            teller: queue.map(|queue| Teller::new(queue, live.started)),
+            call_tracer: queue.map(|queue| CallTracer::new(queue, live.started)),
             live,
             program,
             symbolizer,
@@ -187,11 +187,11 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read or written any more.
     pub fn follow(&mut self, deadline: Instant, signals: &Signals) -> anyhow::Result<bool> {
-        self.follow_and(deadline, signals, &mut |_| Ok(()))
+        self.follow_with(deadline, signals, &mut |_| Ok(()))
     }
 
     /// The same, calling `meanwhile` several times a second.
-    fn follow_and(
+    fn follow_with(
         &mut self,
         deadline: Instant,
         signals: &Signals,
@@ -211,7 +211,7 @@ impl<'obj> Session<'obj> {
             live.observe()?;
             live.react(&events)?;
             live.follow_regions()?;
-            if !live.is_anything_live() {
+            if !live.any_process_running() {
                 return Ok(true);
             }
             next_reload = live.reload_due()?;
@@ -227,7 +227,7 @@ impl<'obj> Session<'obj> {
 
     /// Says whether the program that was started has ended. Returns its status, as shells have it; 0 while it runs, or
     /// if there is none.
-    fn end_of_program(&self, reports: &mut dyn Consumer) -> anyhow::Result<u8> {
+    fn end_of_program(&self, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
         let Some(program) = &self.program else {
             return Ok(0);
         };
@@ -237,7 +237,7 @@ impl<'obj> Session<'obj> {
         let end = if has_exited { program.wait() } else { program.end() };
         match end {
             Some(end) => {
-                reports.reach(&Stage::Ended)?;
+                reports.stage(&Stage::Ended)?;
                 Ok(end.status())
             }
             None => {
@@ -316,7 +316,7 @@ impl<'obj> Session<'obj> {
     ///
     /// The kernel side cannot be read or written.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        self.report_and(view, top, signals, Patience::None, |_| ())
+        self.report_with(view, top, signals, Patience::None, |_| ())
     }
 
     /// The same for the last time: the target is left alone as soon as everything is read, before names are found for
@@ -331,10 +331,10 @@ impl<'obj> Session<'obj> {
             true => Patience::Long,
             false => Patience::Until(Arc::clone(&signals.stop)),
         };
-        self.report_and(view, top, signals, patience, Live::detach)
+        self.report_with(view, top, signals, patience, Live::detach)
     }
 
-    fn report_and(
+    fn report_with(
         &mut self,
         view: &View,
         top: usize,

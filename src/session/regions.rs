@@ -23,10 +23,10 @@ use leak_report::model::{Amount, RegionKind, Snapshot, StackTotals};
 const ALLOCATOR_FRAMES: usize = 12;
 
 /// How often maps are read for a report, while calls go on.
-const MOST_READINGS: usize = 8;
+const MAX_READINGS: usize = 8;
 
 /// For how long a call that is being written is waited for.
-const MOST_WRITING: Duration = Duration::from_millis(100);
+const MAX_WRITING: Duration = Duration::from_millis(100);
 
 /// The addresses that are compared with the processes' maps.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -197,7 +197,7 @@ impl Live<'_> {
     fn take_in_begun_calls(&mut self) -> anyhow::Result<bool> {
         let waiting = self.kernel.waiting_region_events();
         let mut waiting = waiting.context("cannot ask for mapping calls that wait")?;
-        let deadline = Instant::now() + MOST_WRITING;
+        let deadline = Instant::now() + MAX_WRITING;
         while waiting > 0 {
             self.events.consume().context("cannot read mapping calls")?;
             waiting = waiting.saturating_sub(self.take_in_calls());
@@ -244,7 +244,7 @@ impl Live<'_> {
 
     /// Compares with the processes' maps until nothing is in doubt that they can tell.
     fn settle_all_doubts(&mut self) -> anyhow::Result<()> {
-        for _ in 0..MOST_READINGS {
+        for _ in 0..MAX_READINGS {
             if self.settle_doubts(Scope::Doubtful)?.is_none() {
                 break;
             }

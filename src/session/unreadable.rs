@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::process::{MappedCode, Mappings, Modules, Unreadable};
 
 /// Files that are named at most.
-const MOST_NAMED: usize = 1000;
+const MAX_NAMED: usize = 1000;
 
 /// The files that were named.
 #[derive(Debug, Default)]
@@ -50,9 +50,9 @@ impl Said {
     }
 
     fn say_once(&mut self, path: &Path, why: &str) {
-        if self.0.len() < MOST_NAMED && self.0.insert(path.to_owned()) {
+        if self.0.len() < MAX_NAMED && self.0.insert(path.to_owned()) {
             tracing::warn!("no unwind table for {}: {why}: stacks end there", path.display());
-            if self.0.len() == MOST_NAMED {
+            if self.0.len() == MAX_NAMED {
                 tracing::warn!("no more such files are named");
             }
         }

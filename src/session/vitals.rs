@@ -5,12 +5,12 @@ use anyhow::Context;
 use super::Session;
 use crate::bpf::collect;
 use leak_report::model::Vitals;
-use leak_report::render::Consumer;
+use leak_report::render::ReportSink;
 
 impl Session<'_> {
     /// Asks `reports` whether they want to know how it goes.
-    pub(super) fn show_vitals(&self, reports: &mut dyn Consumer) -> anyhow::Result<()> {
-        reports.watch(&mut || self.vitals())
+    pub(super) fn show_vitals(&self, reports: &mut dyn ReportSink) -> anyhow::Result<()> {
+        reports.poll(&mut || self.vitals())
     }
 
     fn vitals(&self) -> anyhow::Result<Vitals> {

@@ -1,9 +1,5 @@
 //! Where reports go while a trace runs: output, recordings, the live view, gates, receivers of profiles and metrics, the
-//! status line. Each is a [`Consumer`](leak_report::render::Consumer).
-
-use leak_report::render::Format;
-
-use output::Destination;
+//! status line. [`Sinks`] has them in one list, and is all that knows their order.
 
 pub mod export;
 pub mod gate;
@@ -11,6 +7,22 @@ pub mod live;
 pub mod output;
 pub mod recording;
 pub mod status;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::bail;
+use leak_report::model::Report;
+use leak_report::model::Vitals;
+use leak_report::render::{Call, Format, ReportSink, Stage};
+
+use crate::session::{self, Signals, TraceConfig};
+use export::Exports;
+use gate::Gate;
+use live::{LiveView, Messages};
+use output::{Destination, Output};
+use recording::Recorder;
+use status::{Progress, StatusLine};
 
 /// Where the reports of a trace go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +41,186 @@ pub struct SinkConfig {
     pub live: Option<LiveConfig>,
 }
 
+impl SinkConfig {
+    /// Whether nobody gets anything of the trace once the reader of standard output is gone. What is not seen to the end is
+    /// not decided, so a trace with conditions goes on.
+    pub fn ends_with_its_reader(&self) -> bool {
+        let writes = self.live.is_none() && self.destination.file.is_none();
+        writes && !self.gate.is_enabled() && self.export.is_empty()
+    }
+}
+
 /// How reports are shown on the terminal while they are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveConfig {
     /// Whether the last report is written when the view is left.
     pub keeps_report: bool,
+}
+
+/// What is written on a terminal besides reports.
+#[derive(Clone, Debug, Default)]
+pub struct Diagnostics {
+    /// Log messages, held back while the live view is there.
+    pub messages: Messages,
+    /// The status line.
+    pub line: StatusLine,
+}
+
+/// The sinks of a trace.
+///
+/// Each report goes to metrics and profiles and into the recording first, since what reads the output may be gone; then it is
+/// checked, which marks what is suppressed, and shown.
+pub struct Sinks<'a> {
+    config: &'a SinkConfig,
+    progress: Option<Progress>,
+    line: StatusLine,
+    exports: Exports,
+    recorder: Option<Recorder>,
+    gate: Gate<'a>,
+    shown: Shown,
+}
+
+/// Where a report is shown.
+enum Shown {
+    Output(Output),
+    View(Box<LiveView>),
+}
+
+impl<'a> Sinks<'a> {
+    /// Opens what reports of `trace` will go to, before there are any. `is_restored` is set when the terminal is as it was
+    /// before the live view.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be made or read, a port is taken, or there is no terminal.
+    pub fn open(
+        config: &'a SinkConfig,
+        trace: &TraceConfig,
+        signals: &Signals,
+        is_restored: &Arc<AtomicBool>,
+        diagnostics: &Diagnostics,
+    ) -> anyhow::Result<Self> {
+        let writes = config.live.is_none_or(|live| live.keeps_report);
+        let output = writes.then(|| Output::open(config.format, &config.destination));
+        let output = output.transpose()?;
+        let recorder = config.recording.as_ref().map(Recorder::create).transpose()?;
+        let gate = Gate::open(&config.gate)?;
+        let exports = Exports::start(&config.export)?;
+        let shown = match (config.live, output) {
+            (None, Some(output)) => Shown::Output(output),
+            (_, output) => Shown::View(Box::new(LiveView::open(
+                trace,
+                signals,
+                is_restored,
+                &diagnostics.messages,
+                output,
+            )?)),
+        };
+        let has_line = config.live.is_none();
+        Ok(Self {
+            config,
+            progress: has_line.then(|| Progress::new(&diagnostics.line)),
+            line: diagnostics.line.clone(),
+            exports,
+            recorder,
+            gate,
+            shown,
+        })
+    }
+
+    /// Writes what is written at the end and decides the exit status, given that of the trace: that of the program that was
+    /// started.
+    ///
+    /// # Errors
+    ///
+    /// That of the trace, or something cannot be written. What was reported before an error is still written.
+    pub fn finish(self, traced: anyhow::Result<u8>) -> anyhow::Result<u8> {
+        self.line.end();
+        let recorded = self.recorder.map_or(Ok(()), Recorder::finish);
+        // The terminal is as it was from here on.
+        let shown = match self.shown {
+            Shown::Output(output) => output.finish(),
+            Shown::View(mut view) => view.finish(traced.is_err()),
+        };
+        // Nothing is decided about a trace that failed.
+        let decided = match &traced {
+            Ok(status) => self.gate.finish(*status),
+            Err(_) => Ok(None),
+        };
+        self.exports.finish();
+        let status = settle(traced, decided?, shown, self.config)?;
+        recorded?;
+        Ok(status)
+    }
+}
+
+/// The status of a trace. A reader that is gone is no failure: what was decided stays decided, but what was not cannot
+/// pass for held.
+fn settle(
+    traced: anyhow::Result<u8>,
+    decided: Option<u8>,
+    shown: anyhow::Result<()>,
+    config: &SinkConfig,
+) -> anyhow::Result<u8> {
+    match (traced, decided, shown) {
+        (Err(error), ..) if session::is_broken_pipe(&error) && !config.gate.conditions.is_empty() => bail!(
+            "standard output was closed before the last report, so the conditions of --fail-on are not decided: give \
+             --output FILE"
+        ),
+        (_, Some(decided), Err(error)) if session::is_broken_pipe(&error) => Ok(decided),
+        (_, _, Err(error)) => Err(error),
+        (traced, decided, Ok(())) => Ok(decided.unwrap_or(traced?)),
+    }
+}
+
+impl Sinks<'_> {
+    /// The sink that shows reports.
+    fn shown(&mut self) -> &mut dyn ReportSink {
+        match &mut self.shown {
+            Shown::Output(output) => output,
+            Shown::View(view) => &mut **view,
+        }
+    }
+}
+
+impl ReportSink for Sinks<'_> {
+    fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        if let Some(progress) = &mut self.progress {
+            progress.report(report)?;
+        }
+        self.exports.report(report)?;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.report(report)?;
+        }
+        let checked = self.gate.check(report);
+        self.shown().report(&checked)
+    }
+
+    fn stage(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        if let Some(progress) = &mut self.progress {
+            progress.stage(stage)?;
+        }
+        self.shown().stage(stage)
+    }
+
+    fn calls(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+        if let Some(progress) = &mut self.progress {
+            progress.calls(calls)?;
+        }
+        self.shown().calls(calls)
+    }
+
+    fn poll(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+        match &mut self.progress {
+            Some(progress) => progress.poll(look),
+            None => Ok(()),
+        }
+    }
+
+    fn report_pending(&mut self, is_last: bool) {
+        self.shown().report_pending(is_last);
+        if let Some(progress) = &mut self.progress {
+            progress.report_pending(is_last);
+        }
+    }
 }

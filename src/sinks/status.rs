@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use leak_report::model::Report;
 use leak_report::model::Vitals;
-use leak_report::render::{self, Call, Consumer, Stage};
+use leak_report::render::{self, Call, ReportSink, Stage};
 
 /// Between two pictures.
 const PICTURE: Duration = Duration::from_millis(100);
@@ -141,10 +141,9 @@ impl<W: Write> Write for AboveWriter<'_, W> {
     }
 }
 
-/// Draws the line between what a consumer takes.
-pub struct Watched<'a> {
+/// Draws the line between what other sinks write.
+pub struct Progress {
     line: StatusLine,
-    inner: &'a mut dyn Consumer,
     pictures: usize,
     drawn: Option<Instant>,
     /// The last reading and when it was made, and calls per second up to it.
@@ -152,12 +151,11 @@ pub struct Watched<'a> {
     is_utf8: bool,
 }
 
-impl<'a> Watched<'a> {
-    /// Draws `line` between what `inner` takes.
-    pub fn new(line: &StatusLine, inner: &'a mut dyn Consumer) -> Self {
+impl Progress {
+    /// Draws `line`.
+    pub fn new(line: &StatusLine) -> Self {
         Self {
             line: line.clone(),
-            inner,
             pictures: 0,
             drawn: None,
             reading: None,
@@ -189,25 +187,25 @@ impl<'a> Watched<'a> {
     }
 }
 
-impl Consumer for Watched<'_> {
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+impl ReportSink for Progress {
+    fn report(&mut self, _: &Arc<Report>) -> anyhow::Result<()> {
         self.line.clear();
-        self.inner.take(report)
+        Ok(())
     }
 
-    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+    fn stage(&mut self, _: &Stage<'_>) -> anyhow::Result<()> {
         self.line.clear();
-        self.inner.reach(stage)
+        Ok(())
     }
 
-    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+    fn calls(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         if !calls.is_empty() {
             self.line.clear();
         }
-        self.inner.tell(calls)
+        Ok(())
     }
 
-    fn watch(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+    fn poll(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
         if !self.line.is_wanted() || self.drawn.is_some_and(|drawn| drawn.elapsed() < PICTURE) {
             return Ok(());
         }
@@ -219,8 +217,7 @@ impl Consumer for Watched<'_> {
         Ok(())
     }
 
-    fn begin_report(&mut self, is_last: bool) {
-        self.inner.begin_report(is_last);
+    fn report_pending(&mut self, is_last: bool) {
         self.draw(match is_last {
             true => "making the last report; Ctrl-C again ends without it",
             false => "making a report",
@@ -310,23 +307,16 @@ mod tests {
     /// Numbers are read now and then, however often the session asks, and not at all where there is no line.
     #[test]
     fn reading_is_seldom() {
-        struct Nothing;
-        impl Consumer for Nothing {
-            fn take(&mut self, _: &Arc<Report>) -> anyhow::Result<()> {
-                Ok(())
-            }
-        }
         let mut readings = 0;
         let line = StatusLine::default();
-        let mut nothing = Nothing;
-        let mut watched = Watched::new(&line, &mut nothing);
+        let mut progress = Progress::new(&line);
         let mut look = || {
             readings += 1;
             Ok(Vitals::default())
         };
-        watched.watch(&mut look).expect("nothing fails");
+        progress.poll(&mut look).expect("nothing fails");
         for _ in 0..1000 {
-            watched.read(&mut look).expect("nothing fails");
+            progress.read(&mut look).expect("nothing fails");
         }
         assert_eq!(readings, 1);
     }

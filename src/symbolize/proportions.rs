@@ -13,15 +13,15 @@ use super::sections::{Reader, malformed};
 use leak_report::model::Gap;
 
 /// Units of one file; the largest browsers have some fifty thousand.
-const MOST_UNITS: usize = 1 << 19;
+const MAX_UNITS: usize = 1 << 19;
 /// Bytes of abbreviations. Each is kept as a hundred bytes, of five at least.
-const MOST_ABBREVIATIONS: usize = 16 << 20;
+const MAX_ABBREVIATIONS: usize = 16 << 20;
 /// Bytes of one unit's rows of lines, each of which is kept as thirty; the largest have a few megabytes.
-const MOST_ROWS: u64 = 32 << 20;
+const MAX_ROWS: u64 = 32 << 20;
 /// Bytes of one unit's list of files, each of which is kept as a hundred, of three at least.
-const MOST_FILES: u64 = 4 << 20;
+const MAX_FILES: u64 = 4 << 20;
 /// The same of all units.
-const MOST_FILES_OF_ALL: u64 = 64 << 20;
+const MAX_FILES_OF_ALL: u64 = 64 << 20;
 
 /// Checks that there are not too many units, and that their tables of abbreviations are apart from each other and not too
 /// large. To be called before any is read.
@@ -31,14 +31,14 @@ const MOST_FILES_OF_ALL: u64 = 64 << 20;
 /// [`Gap::TooLarge`], or the units cannot be told from each other.
 pub(super) fn check_units(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
     let section = dwarf.debug_abbrev.reader();
-    if section.len() > MOST_ABBREVIATIONS {
+    if section.len() > MAX_ABBREVIATIONS {
         return Err(Gap::TooLarge);
     }
     let (mut units, mut offsets) = (0, BTreeSet::new());
     let mut headers = dwarf.units();
     while let Some(header) = headers.next().map_err(malformed)? {
         units += 1;
-        if units > MOST_UNITS {
+        if units > MAX_UNITS {
             return Err(Gap::TooLarge);
         }
         offsets.insert(header.debug_abbrev_offset().0);
@@ -102,7 +102,7 @@ pub(super) fn check_lines(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
         files_of_all += files;
         // What is shared with units that have no code, as dwz does it, is read for the one that has some.
         rows_of_all += if has_code { rows } else { 0 };
-        if rows > MOST_ROWS || files > MOST_FILES || files_of_all > MOST_FILES_OF_ALL {
+        if rows > MAX_ROWS || files > MAX_FILES || files_of_all > MAX_FILES_OF_ALL {
             return Err(Gap::TooLarge);
         }
     }

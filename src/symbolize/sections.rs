@@ -13,7 +13,7 @@ use object::read::elf::ElfFile64;
 use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection, ReadRef};
 
 use super::proportions;
-use crate::base::untrusted::{MAX_SECTIONS as MOST_SECTIONS, Untrusted};
+use crate::base::untrusted::{MAX_SECTIONS, Untrusted};
 use leak_report::model::Gap;
 
 /// An ELF file that nobody vouches for.
@@ -34,11 +34,11 @@ pub(super) fn parse_copied<'a, 'f>(
 /// A section is looked for among all of them, and many are.
 fn parse<'a, R: ReadRef<'a>>(bytes: Untrusted<R>) -> Option<Elf<'a, R>> {
     let elf = ElfFile64::parse(bytes).ok()?;
-    (elf.elf_section_table().len() <= MOST_SECTIONS).then_some(elf)
+    (elf.elf_section_table().len() <= MAX_SECTIONS).then_some(elf)
 }
 
-/// The most bytes of debug sections, uncompressed, that are held for one object.
-const MAX_SECTIONS: u64 = 1 << 30;
+/// Maximal bytes of debug sections, uncompressed, that are held for one object.
+const MAX_SECTION_BYTES: u64 = 1 << 30;
 
 /// What debug information is read with.
 pub(super) type Reader = EndianArcSlice<LittleEndian>;
@@ -94,7 +94,7 @@ impl Budget {
 
     fn take(&mut self, bytes: u64) -> Result<(), Gap> {
         let taken = self.taken.saturating_add(bytes);
-        if taken > MAX_SECTIONS {
+        if taken > MAX_SECTION_BYTES {
             return Err(Gap::TooLarge);
         }
         self.taken = taken;

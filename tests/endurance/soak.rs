@@ -17,16 +17,16 @@ use crate::common::report::{Amount, Report};
 
 const LEAK: &str = "leaked";
 /// What the cache holds at most: what was lost since the mark is told from it once it is more.
-const MOST_CACHED: u64 = 300 * 1024;
+const MAX_CACHED: u64 = 300 * 1024;
 
 /// What a block takes in the block table.
 const MAP_BYTES_PER_BLOCK: u64 = 96;
 
 /// What memleak's memory may rise by, from the first quarter of the time after the warm-up to the last. The C library's
 /// allocator and the kernel's page counts move by less.
-const MOST_RISE: u64 = 1 << 20;
+const MAX_RISE: u64 = 1 << 20;
 /// The same of its maps: the program's live blocks become a few hundred more, or less, from look to look.
-const MOST_RISE_OF_MAPS: u64 = 64 << 10;
+const MAX_RISE_OF_MAPS: u64 = 64 << 10;
 
 /// How long, how hard, and how often it is looked at.
 struct Plan {
@@ -252,7 +252,7 @@ impl Soak {
             if !is_marked && self.began.elapsed() >= self.plan.warm_up() {
                 self.memleak.mark();
                 (is_marked, lost_at_mark) = (true, lost);
-            } else if is_marked && lost - lost_at_mark > 2 * MOST_CACHED {
+            } else if is_marked && lost - lost_at_mark > 2 * MAX_CACHED {
                 self.check_rank(&report);
             }
             self.tell_progress(&counts);
@@ -298,8 +298,8 @@ type Flat = (&'static str, fn(&Sample) -> u64, u64);
 /// memleak takes as much at the end as after the warm-up. Returns lines of a table.
 fn check_flat(samples: &[Sample]) -> Vec<String> {
     let figures: [Flat; 3] = [
-        ("resident memory", |sample| sample.resident, MOST_RISE),
-        ("maps", |sample| sample.maps, MOST_RISE_OF_MAPS),
+        ("resident memory", |sample| sample.resident, MAX_RISE),
+        ("maps", |sample| sample.maps, MAX_RISE_OF_MAPS),
         ("descriptors", |sample| sample.descriptors, 0),
     ];
     let check = |(name, figure, most): Flat| {

@@ -19,7 +19,7 @@ const LOCK: (&str, &str, &str) = ("kmem_cache_alloc", "posix_lock_inode", "fcntl
 const PAGE: (&str, &str, &str) = ("alloc_pages", "shmem_alloc_folio", "shmem_fallocate");
 /// Reports until what was freed must be gone: some is freed after a grace period of the kernel's, or once a CPU comes
 /// to it.
-const MOST_REPORTS: usize = 150;
+const MAX_REPORTS: usize = 150;
 
 /// What is outstanding of an allocator from stacks that begin in one function and lead through another.
 fn outstanding(report: &Report, (allocator, first, function): (&str, &str, &str)) -> Amount {
@@ -39,7 +39,7 @@ fn stacks<'a>(report: &'a Report, (allocator, first, function): (&str, &str, &st
 /// The first report of which the claim holds.
 #[track_caller]
 fn await_report(memleak: &Memleak, claim: impl Fn(&Report) -> bool) -> Report {
-    for _ in 0..MOST_REPORTS {
+    for _ in 0..MAX_REPORTS {
         let report = memleak.report();
         check(&report);
         if claim(&report) {

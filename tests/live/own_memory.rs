@@ -10,7 +10,7 @@ use crate::common::program::{Program, compile, directory};
 const MIB: u64 = 1 << 20;
 /// The most that may be resident while a program of a few libraries is traced. Tests build with less optimisation, and
 /// so with more code, than users do.
-const MOST_RESIDENT: u64 = 160 * MIB;
+const MAX_RESIDENT: u64 = 160 * MIB;
 
 /// The kernel counts pages per CPU first: what it says of one moment can be off by some.
 const COUNTED_LATE: u64 = MIB;
@@ -57,7 +57,7 @@ fn own_memory_is_bounded_and_true() {
         own.peak_bytes <= now("VmHWM:") + COUNTED_LATE && own.resident_bytes <= own.peak_bytes,
         "{own:?} {status}"
     );
-    assert!(own.peak_bytes <= MOST_RESIDENT, "{own:?}");
+    assert!(own.peak_bytes <= MAX_RESIDENT, "{own:?}");
     program.step("done");
     drop(memleak.finish());
     assert!(program.end().success());

@@ -10,7 +10,7 @@ use crate::model::{Report, TargetFacts};
 use crate::render::printable;
 
 /// Programs that are named.
-const MOST: usize = 3;
+const MAX: usize = 3;
 
 /// Of what a report is, and how it was made.
 #[derive(Clone, Debug)]
@@ -85,8 +85,8 @@ fn subject(report: &Report) -> BTreeSet<String> {
 }
 
 fn listed(names: &BTreeSet<String>) -> String {
-    let mut some: Vec<_> = names.iter().take(MOST).map(|name| printable(name)).collect();
-    match names.len().saturating_sub(MOST) {
+    let mut some: Vec<_> = names.iter().take(MAX).map(|name| printable(name)).collect();
+    match names.len().saturating_sub(MAX) {
         0 => {}
         more => some.push(format!("{more} more")),
     }

@@ -73,7 +73,7 @@ pub struct Trend {
 
 impl Trend {
     /// The most points: the work for a site grows with their square.
-    pub const MOST_POINTS: usize = 64;
+    pub const MAX_POINTS: usize = 64;
 
     /// Without points yet; of the modules of all reports, these builds are common.
     pub fn new(builds: Builds) -> Self {

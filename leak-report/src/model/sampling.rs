@@ -8,9 +8,9 @@ pub enum Sampling {
     /// All.
     #[default]
     All,
-    /// One of each so many calls, at a random place among them; at most [`Sampling::MOST_CALLS`].
+    /// One of each so many calls, at a random place among them; at most [`Sampling::MAX_CALLS`].
     Calls(u64),
-    /// Those with a byte that was chosen, one of so many on average; at most [`Sampling::MOST_BYTES`].
+    /// Those with a byte that was chosen, one of so many on average; at most [`Sampling::MAX_BYTES`].
     Bytes(u64),
     /// As [`Sampling::Bytes`], by a distance that changes while the trace goes on (`bpf::Distance`): of a
     /// trace to be begun, the first; of one that goes on, that of now. 1 is all.
@@ -19,7 +19,7 @@ pub enum Sampling {
 
 impl Sampling {
     /// The most calls of which one is recorded.
-    pub const MOST_CALLS: u64 = 1 << 24;
+    pub const MAX_CALLS: u64 = 1 << 24;
     /// The most bytes of which one is chosen.
-    pub const MOST_BYTES: u64 = 1 << 40;
+    pub const MAX_BYTES: u64 = 1 << 40;
 }

@@ -41,7 +41,7 @@ impl StackTotals {
     }
 }
 
-/// Walks that were done again without what only makes them faster; see `bpf::ShortWays::checked`.
+/// Walks that were done again without what only makes them faster; see `bpf::FastPaths::checked`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckedWalks {
     /// All of them.

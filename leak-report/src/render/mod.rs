@@ -60,47 +60,47 @@ pub fn frame_name(frame: FrameRef<'_>) -> String {
     text::named(frame)
 }
 
-/// What is done with the reports of a trace, one after another.
-pub trait Consumer {
-    /// Takes the next report, which others may be given too.
+/// Where reports of a trace go, one after another, and what else happens meanwhile.
+pub trait ReportSink {
+    /// Takes a report, which others may be given too.
     ///
     /// # Errors
     ///
     /// It cannot go where it should; the trace ends.
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()>;
+    fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()>;
 
-    /// Is told what else happens.
+    /// Takes notice of a stage of the trace.
     ///
     /// # Errors
     ///
-    /// As [`Consumer::take`].
-    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+    /// As [`ReportSink::report`].
+    fn stage(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
         _ = stage;
         Ok(())
     }
 
-    /// Is told of calls, where that was asked for.
+    /// Takes allocator calls, where they are traced one by one.
     ///
     /// # Errors
     ///
-    /// As [`Consumer::take`].
-    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+    /// As [`ReportSink::report`].
+    fn calls(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         _ = calls;
         Ok(())
     }
 
-    /// Is asked several times a second, between reports, whether it wants to know how the trace goes; `look` finds out.
+    /// Called several times a second between reports; `look` reads the trace's numbers at some cost.
     ///
     /// # Errors
     ///
-    /// What `look` met.
-    fn watch(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+    /// Those of `look`.
+    fn poll(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
         _ = look;
         Ok(())
     }
 
-    /// Is told that a report will be made now, which can take a while.
-    fn begin_report(&mut self, is_last: bool) {
+    /// Called before a report is made, which can take a while.
+    fn report_pending(&mut self, is_last: bool) {
         _ = is_last;
     }
 }

@@ -8,7 +8,7 @@ use crate::model::Report;
 use crate::model::printable::Printable;
 
 /// Lines for rules.
-const MOST_LINES: usize = 10;
+const MAX_LINES: usize = 10;
 
 /// A line for each rule that suppresses something outstanding, in the order of their places.
 pub(super) fn lines(report: &Report) -> Vec<String> {
@@ -25,10 +25,10 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
             *stacks += 1;
         }
     }
-    let more = rules.len().saturating_sub(MOST_LINES);
+    let more = rules.len().saturating_sub(MAX_LINES);
     let mut lines: Vec<_> = rules
         .into_iter()
-        .take(MOST_LINES)
+        .take(MAX_LINES)
         .map(|((place, rule), (amount, stacks))| {
             format!(
                 "{} in {} from {} by {} ({})",

@@ -90,7 +90,7 @@ struct Listed {
     imports: &'static [&'static str],
 }
 
-impl Known for Listed {
+impl AllocatorSet for Listed {
     fn is_function(&self, svma: Svma) -> bool {
         self.here.contains(&svma)
     }

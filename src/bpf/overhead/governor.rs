@@ -11,8 +11,8 @@ use leak_report::model::Sampling;
 const AIM: f64 = 0.9;
 const LOW: f64 = 0.75;
 /// The largest steps.
-const MOST_UP: f64 = 8.0;
-const MOST_DOWN: f64 = 1.5;
+const MAX_UP: f64 = 8.0;
+const MAX_DOWN: f64 = 1.5;
 /// While more than this is recorded, distances are far below the sizes of blocks, and small steps would change nothing.
 const NEARLY_ALL: f64 = 0.9;
 const UP_FROM_ALL: f64 = 4.0;
@@ -57,7 +57,7 @@ pub struct Governor {
 impl Governor {
     /// One that holds `limit`, a share of one CPU, by distances of at least `least`, with which it begins.
     pub fn new(limit: f64, least: u64) -> Self {
-        let least = real(least.clamp(1, Sampling::MOST_BYTES));
+        let least = real(least.clamp(1, Sampling::MAX_BYTES));
         Self {
             limit,
             least,
@@ -81,8 +81,8 @@ impl Governor {
             self.helpless = 0;
             let factor = share / (AIM * self.limit);
             let factor = factor.max(if recorded > NEARLY_ALL { UP_FROM_ALL } else { 1.0 });
-            let factor = factor.min(MOST_UP);
-            let most = real(Sampling::MOST_BYTES);
+            let factor = factor.min(MAX_UP);
+            let most = real(Sampling::MAX_BYTES);
             self.distance = (self.distance.max(FIRST) * factor).min(most);
         } else if share > self.limit {
             self.helpless += 1;
@@ -105,8 +105,8 @@ impl Governor {
 
     fn go_down(&mut self, Look { share, recorded }: Look) {
         let factor = match share > 0.0 {
-            true => (AIM * self.limit / share).min(MOST_DOWN),
-            false => MOST_DOWN,
+            true => (AIM * self.limit / share).min(MAX_DOWN),
+            false => MAX_DOWN,
         };
         let distance = (self.distance / factor).max(self.least);
         // The step to all is a large one where blocks are of a few bytes; what they cost now says what it leads to.
@@ -229,7 +229,7 @@ mod tests {
         // Down in small steps.
         for pair in looks[80..].windows(2) {
             let (before, after) = (real(pair[0].1.distance), real(pair[1].1.distance));
-            assert!(after >= before / MOST_DOWN - 1.0, "{before} to {after}");
+            assert!(after >= before / MAX_DOWN - 1.0, "{before} to {after}");
         }
     }
 

@@ -22,7 +22,7 @@ use crate::process::launch;
 const SYSTEM: &str = "/etc/memleak/config.toml";
 
 /// More is no file of settings.
-const MOST_BYTES: u64 = 64 << 10;
+const MAX_BYTES: u64 = 64 << 10;
 
 /// Which files are to be read.
 #[derive(Debug, PartialEq, Eq)]
@@ -176,9 +176,9 @@ impl Candidate {
             return Err(FileError::Owner { path: path(), owner });
         }
         let mut text = String::new();
-        let read = file.take(MOST_BYTES + 1).read_to_string(&mut text);
+        let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
         read.map_err(unreadable)?;
-        match text.len() as u64 > MOST_BYTES {
+        match text.len() as u64 > MAX_BYTES {
             true => Err(unreadable(io::Error::other("it is larger than 64 KiB"))),
             false => Ok(text),
         }

@@ -9,7 +9,7 @@ use super::Finding;
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::preflight::{self, Obstacle};
 use crate::bpf::{
-    AttachPath, CallEnd, Capacity, Cookie, Kernel, Probe, ProbeRole, Settings, ShortWays, Storage, Walk,
+    AttachPath, CallEnd, Capacity, Cookie, FastPaths, Kernel, Probe, ProbeRole, Settings, Storage, Walk,
 };
 use leak_report::model::{CallTrace, Sampling};
 
@@ -91,7 +91,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
     let mut storage = Storage::uninit();
     let settings = Settings {
         walk: Walk::Dwarf,
-        short_ways: ShortWays::default(),
+        short_ways: FastPaths::default(),
         attach: path,
         follow_fork: false,
         regions: false,

@@ -11,10 +11,10 @@ use leak_report::compare::{
 };
 use leak_report::model::NameStyle;
 use leak_report::model::{Quantity, Report};
-use leak_report::render::{Consumer, Format, printable};
+use leak_report::render::{Format, ReportSink, printable};
 
 /// Modules that are named.
-const MOST_MODULES: usize = 3;
+const MAX_MODULES: usize = 3;
 
 /// The form of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
 /// pprof subtracts by itself: it needs both profiles.
 fn pprof(after: &Opened, options: &DifferenceOptions) -> anyhow::Result<()> {
     let mut output = Output::open(Format::Pprof, &options.destination)?;
-    output.take(&Arc::new(after.report().clone()))?;
+    output.report(&Arc::new(after.report().clone()))?;
     output.finish()?;
     tracing::info!(
         "this is the later report alone; for the difference: memleak report {}{} --output before.pb.gz, then pprof -base \
@@ -179,8 +179,8 @@ pub(super) fn is_one_trace(a: &Recording, b: &Recording) -> bool {
 /// What is said of modules of which there are several builds.
 pub(super) fn rebuilt(paths: &[&str]) -> Option<String> {
     let name = |path: &&str| printable(path.rsplit('/').next().unwrap_or(path));
-    let mut names: Vec<_> = paths.iter().take(MOST_MODULES).map(name).collect();
-    match paths.len().saturating_sub(MOST_MODULES) {
+    let mut names: Vec<_> = paths.iter().take(MAX_MODULES).map(name).collect();
+    match paths.len().saturating_sub(MAX_MODULES) {
         0 => {}
         more => names.push(format!("{more} more")),
     }

@@ -19,7 +19,7 @@ use crate::sinks::recording::{Anonymizer, Ending, Recorder, Recording, Settings}
 use leak_report::model::leak::Order;
 use leak_report::model::{Amount, NameStyle};
 use leak_report::model::{Quantity, Report};
-use leak_report::render::{Consumer, Format, Span, counted, size};
+use leak_report::render::{Format, ReportSink, Span, counted, size};
 
 /// Which reports of a recording are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) ->
         anonymizer: options.anonymize.then(Anonymizer::of_this_machine),
         is_gone: false,
     };
-    let mut gate = Gate::open(&options.gate, &mut shown)?;
+    let mut gate = Gate::open(&options.gate)?;
     let read = |index| {
         let mut report = read(recording, index)?.report;
         report.names = options.names;
@@ -113,8 +113,8 @@ fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) ->
     }
     let last = chosen.end - 1;
     for index in chosen {
-        gate.begin_report(index == last);
-        gate.take(&read(index)?)?;
+        shown.report_pending(index == last);
+        shown.report(&gate.check(&read(index)?))?;
     }
     let is_whole = matches!(recording.ending(), Ending::Done { .. });
     if !is_whole && !matches!(options.which, Which::One(_)) {
@@ -138,18 +138,18 @@ struct Shown<'a> {
     is_gone: bool,
 }
 
-impl Consumer for Shown<'_> {
-    fn begin_report(&mut self, is_last: bool) {
-        self.output.begin_report(is_last);
+impl ReportSink for Shown<'_> {
+    fn report_pending(&mut self, is_last: bool) {
+        self.output.report_pending(is_last);
     }
 
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+    fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         if self.is_gone {
             return Ok(());
         }
         let report = Arc::new(self.as_asked(report));
-        match self.output.take(&report) {
-            Err(error) if self.options.gate.is_anything() && is_broken_pipe(&error) => {
+        match self.output.report(&report) {
+            Err(error) if self.options.gate.is_enabled() && is_broken_pipe(&error) => {
                 self.is_gone = true;
                 Ok(())
             }
@@ -257,7 +257,7 @@ mod tests {
         Settings {
             file: file.to_owned(),
             overwrite: true,
-            limit: Settings::USUAL_LIMIT,
+            limit: Settings::DEFAULT_LIMIT,
             anonymize: false,
         }
     }

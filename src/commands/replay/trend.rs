@@ -87,15 +87,15 @@ fn choose(sources: &[Source]) -> anyhow::Result<Vec<Chosen>> {
             read_at: UNIX_EPOCH,
         }));
     }
-    match chosen.len() > compare::Trend::MOST_POINTS {
-        true => bail!("at most {} reports make a trend", compare::Trend::MOST_POINTS),
+    match chosen.len() > compare::Trend::MAX_POINTS {
+        true => bail!("at most {} reports make a trend", compare::Trend::MAX_POINTS),
         false => Ok(chosen),
     }
 }
 
 /// Indices of reports, the first and the last among them; not more than there can be points.
 fn spread(count: usize) -> Vec<usize> {
-    let most = compare::Trend::MOST_POINTS;
+    let most = compare::Trend::MAX_POINTS;
     if count <= most {
         return (0..count).collect();
     }

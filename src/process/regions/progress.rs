@@ -11,7 +11,7 @@ use leak_report::model::Amount;
 use leak_report::model::RegionCall;
 
 /// Crossings that are kept apart; with more, all addresses are taken to be crossed.
-const MOST_CROSSINGS: usize = 64;
+const MAX_CROSSINGS: usize = 64;
 
 /// Addresses that were taken out.
 #[derive(Clone, Debug, Default)]
@@ -166,7 +166,7 @@ impl InProgress {
 
     fn note_crossed(&mut self, mut crossed: Vec<Range<Avma>>) {
         self.crossed.append(&mut crossed);
-        if self.crossed.len() > MOST_CROSSINGS {
+        if self.crossed.len() > MAX_CROSSINGS {
             self.crossed = vec![Avma::new(0)..Avma::new(u64::MAX)];
         }
     }

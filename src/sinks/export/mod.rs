@@ -12,7 +12,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use leak_report::model::Report;
-use leak_report::render::{Call, Consumer, Stage};
+use leak_report::render::ReportSink;
 use metrics::{Address, Metrics};
 use push::{Pusher, Secret};
 
@@ -153,54 +153,23 @@ impl Exports {
         })
     }
 
-    /// Reports for `others` come by here.
-    pub fn before<'a>(&'a mut self, others: &'a mut dyn Consumer) -> Exporting<'a> {
-        Exporting {
-            exports: self,
-            others,
-        }
-    }
-
     /// Sends what is left, as far as that takes no longer than seconds, and says what became of all.
     pub fn finish(self) {
         if let Some(pusher) = self.pusher {
             pusher.finish();
         }
     }
+}
 
-    fn take(&mut self, report: &Report) {
+impl ReportSink for Exports {
+    fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         if let Some(metrics) = &self.metrics {
             metrics.take(report);
         }
         if let Some(pusher) = &mut self.pusher {
             pusher.take(report);
         }
-    }
-}
-
-/// A consumer that exports what others take.
-pub struct Exporting<'a> {
-    exports: &'a mut Exports,
-    others: &'a mut dyn Consumer,
-}
-
-impl Consumer for Exporting<'_> {
-    /// Exported first: what reads the output may be gone.
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
-        self.exports.take(report);
-        self.others.take(report)
-    }
-
-    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
-        self.others.reach(stage)
-    }
-
-    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
-        self.others.tell(calls)
-    }
-
-    fn begin_report(&mut self, is_last: bool) {
-        self.others.begin_report(is_last);
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use leak_report::model::site_name::{SiteName, SiteNamer, SiteNames};
 use leak_report::model::{Amount, Estimate, Events, Losses, NameStyle};
 
 /// Sites that are named for a condition.
-pub(super) const MOST_CULPRITS: usize = 3;
+pub(super) const MAX_CULPRITS: usize = 3;
 
 /// A report, as far as conditions are about it.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ fn most(
     let mut worst: Vec<_> = counted(report).collect();
     worst.sort_by_key(|stack| Reverse(order(&stack.allocated.amount)));
     let mut keys = SiteNamer::new(names);
-    let facts = worst.into_iter().take(MOST_CULPRITS).map(|stack| SiteFacts {
+    let facts = worst.into_iter().take(MAX_CULPRITS).map(|stack| SiteFacts {
         key: keys.site(stack),
         amount: stack.allocated,
         source: workspace.locate(stack),

@@ -6,12 +6,12 @@
 use super::verdict::{Culprit, Finding, Verdict};
 
 /// Annotations of one kind that a step can have.
-const MOST: usize = 10;
+const MAX: usize = 10;
 
 /// The lines for what failed: one for each site that is named, where it is known in which file, else one for the condition.
 pub(super) fn lines(findings: &[Finding]) -> Vec<String> {
     let lines = findings.iter().flat_map(of_finding);
-    lines.take(MOST).collect()
+    lines.take(MAX).collect()
 }
 
 fn of_finding(finding: &Finding) -> Vec<String> {
@@ -118,6 +118,6 @@ mod tests {
     #[test]
     fn not_more_than_are_shown() {
         let many = vec![finding(Verdict::Exceeded, Vec::new()); 12];
-        assert_eq!(lines(&many).len(), MOST);
+        assert_eq!(lines(&many).len(), MAX);
     }
 }

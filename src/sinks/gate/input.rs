@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Bytes of the largest file that is read. A site of a baseline takes some kilobytes.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A file that does not say what it should.
 #[derive(Debug, Error)]
@@ -46,7 +46,7 @@ impl Lines {
     pub(super) fn read(path: &Path) -> Result<Self, InputError> {
         let read = || {
             let mut text = String::new();
-            let mut file = File::open(path)?.take(MOST_BYTES + 1);
+            let mut file = File::open(path)?.take(MAX_BYTES + 1);
             file.read_to_string(&mut text)?;
             match file.limit() {
                 0 => Err(io::Error::other("it is larger than 64 MiB")),

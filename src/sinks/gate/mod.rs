@@ -35,7 +35,7 @@ pub use input::InputError;
 use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::model::{Amount, Sampling};
 use leak_report::model::{Report, Suppression};
-use leak_report::render::{Call, Consumer, Stage, counted, printable, size};
+use leak_report::render::{counted, printable, size};
 use proposals::Proposal;
 pub use settings::{Annotations, MaxLost, Settings, SettingsError};
 use site::Site;
@@ -56,12 +56,11 @@ const EXCEEDED: u8 = 1;
 /// A condition cannot be told to hold.
 const UNRELIABLE: u8 = 3;
 /// Rules that did nothing and are named.
-const MOST_IDLE: usize = 5;
+const MAX_IDLE: usize = 5;
 
-/// Reports on their way to `next`, which are looked at here.
+/// Checks reports against conditions, and marks what is suppressed in them.
 pub struct Gate<'a> {
     settings: &'a Settings,
-    next: &'a mut dyn Consumer,
     suppressions: Suppressions,
     baseline: Option<Baseline>,
     documents: Documents,
@@ -113,7 +112,7 @@ impl<'a> Gate<'a> {
     /// # Errors
     ///
     /// A file cannot be read, does not say what it should, or is there and may not be replaced.
-    pub fn open(settings: &'a Settings, next: &'a mut dyn Consumer) -> anyhow::Result<Self> {
+    pub fn open(settings: &'a Settings) -> anyhow::Result<Self> {
         let mut suppressions = Suppressions::default();
         for path in &settings.suppressions {
             suppressions.add_file(path)?;
@@ -123,7 +122,6 @@ impl<'a> Gate<'a> {
         let baseline = settings.baseline.as_ref().map(read).transpose()?;
         Ok(Self {
             settings,
-            next,
             suppressions,
             baseline,
             documents: Documents::prepare(settings)?,
@@ -135,14 +133,23 @@ impl<'a> Gate<'a> {
         })
     }
 
-    /// Notes a report before those that are taken, for how fast things grow. It goes nowhere else.
+    /// Checks a report. Returns it with what is suppressed marked, as it is to be shown.
+    pub fn check(&mut self, report: &Arc<Report>) -> Arc<Report> {
+        let marked = self.marked(report);
+        if self.settings.is_enabled() {
+            self.last = Some(self.look_at(&marked));
+        }
+        marked
+    }
+
+    /// Notes a report before those that are checked, for how fast things grow. It goes nowhere else.
     pub fn note_earlier(&mut self, report: &Arc<Report>) {
         let report = self.marked(report);
         let sites = site::sites(&report, &mut self.names);
         self.note(&report, &sites);
     }
 
-    /// Notes that there may have been later reports than those that are taken, and why: what the last of them holds
+    /// Notes that there may have been later reports than those that are checked, and why: what the last of them holds
     /// proves nothing then.
     pub fn doubt(&mut self, reason: String) {
         self.doubt = Some(reason);
@@ -272,28 +279,6 @@ impl<'a> Gate<'a> {
     }
 }
 
-impl Consumer for Gate<'_> {
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
-        let marked = self.marked(report);
-        if self.settings.is_anything() {
-            self.last = Some(self.look_at(&marked));
-        }
-        self.next.take(&marked)
-    }
-
-    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
-        self.next.reach(stage)
-    }
-
-    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
-        self.next.tell(calls)
-    }
-
-    fn begin_report(&mut self, is_last: bool) {
-        self.next.begin_report(is_last);
-    }
-}
-
 /// What was left out, by the rule that did it.
 fn suppressed(report: &Report) -> Vec<(Arc<Suppression>, Amount)> {
     let mut sums: Vec<(Arc<Suppression>, Amount)> = Vec::new();
@@ -319,7 +304,7 @@ fn say_suppressed(suppressions: &Suppressions, used: &[(Arc<Suppression>, Amount
     let is_idle = |rule: &&Arc<Suppression>| !used.iter().any(|(by, _)| Arc::ptr_eq(by, rule));
     let idle: Vec<_> = suppressions.iter().filter(is_idle).collect();
     if !idle.is_empty() {
-        let some: Vec<_> = idle.iter().take(MOST_IDLE).map(|rule| named(rule)).collect();
+        let some: Vec<_> = idle.iter().take(MAX_IDLE).map(|rule| named(rule)).collect();
         let more = if idle.len() > some.len() { ", …" } else { "" };
         let rules = counted(idle.len() as u64, "rule");
         tracing::info!(

@@ -78,7 +78,7 @@ impl fmt::Display for MaxLost {
 
 impl Settings {
     /// Whether reports need to be looked at.
-    pub fn is_anything(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         let is_written = self.write_baseline.is_some() || self.write_suppressions.is_some();
         is_written || !self.conditions.is_empty() || !self.suppressions.is_empty()
     }

@@ -14,17 +14,6 @@ use fixture::{frame, framed, report, stack, target};
 use leak_report::model::site_name::SiteNamer;
 use leak_report::model::{InstanceEnd, Losses, Spread};
 
-/// A consumer that keeps what it is given.
-#[derive(Default)]
-struct Collected(Vec<Arc<Report>>);
-
-impl Consumer for Collected {
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
-        self.0.push(Arc::clone(report));
-        Ok(())
-    }
-}
-
 fn settings(conditions: &[&str]) -> Settings {
     let conditions = conditions.iter().map(|text| parse(text).expect("a condition"));
     Settings {
@@ -35,10 +24,9 @@ fn settings(conditions: &[&str]) -> Settings {
 
 /// What the conditions came to after these reports: `.`, `!` or `?`, and in words.
 fn findings(settings: &Settings, reports: Vec<Report>) -> (String, Vec<Finding>) {
-    let mut collected = Collected::default();
-    let mut gate = Gate::open(settings, &mut collected).expect("nothing to open");
+    let mut gate = Gate::open(settings).expect("nothing to open");
     for report in reports {
-        gate.take(&Arc::new(report)).expect("it is kept");
+        gate.check(&Arc::new(report));
     }
     let last = gate.last.take();
     let findings = last.map_or_else(Vec::new, |last| gate.findings(&last.facts));
@@ -189,8 +177,7 @@ fn nothing_seen() {
 
 fn findings_of_no_report() -> Option<u8> {
     let settings = settings(&["outstanding>0"]);
-    let mut collected = Collected::default();
-    let gate = Gate::open(&settings, &mut collected).expect("nothing to open");
+    let gate = Gate::open(&settings).expect("nothing to open");
     gate.finish(0).expect("nothing to write")
 }
 
@@ -324,9 +311,8 @@ fn baselines() {
         write_baseline: Some(path.clone()),
         ..Settings::default()
     };
-    let mut collected = Collected::default();
-    let mut gate = Gate::open(&writing, &mut collected).expect("a new file");
-    gate.take(&Arc::new(report(stacks()))).expect("it is kept");
+    let mut gate = Gate::open(&writing).expect("a new file");
+    gate.check(&Arc::new(report(stacks())));
     assert_eq!(gate.finish(0).expect("it is written"), None);
     let against = |stacks| {
         let settings = Settings {
@@ -350,12 +336,9 @@ fn baselines() {
     );
     assert_eq!(findings[0].culprits[0].site, "new < main");
     // Its own kind of file is replaced; another is not.
-    assert!(Gate::open(&writing, &mut collected).is_ok());
+    assert!(Gate::open(&writing).is_ok());
     std::fs::write(&path, "something else").expect("our own file");
-    let error = Gate::open(&writing, &mut collected)
-        .err()
-        .expect("refused")
-        .to_string();
+    let error = Gate::open(&writing).err().expect("refused").to_string();
     assert!(error.contains("already exists"), "{error}");
 }
 
@@ -406,12 +389,11 @@ fn sites_survive_other_builds() {
 fn statuses() {
     let status = |conditions: &[&str], lost| {
         let settings = settings(conditions);
-        let mut collected = Collected::default();
-        let mut gate = Gate::open(&settings, &mut collected).expect("nothing to open");
+        let mut gate = Gate::open(&settings).expect("nothing to open");
         let mut report = report(vec![stack(&["f"], 100, 1)]);
         report.losses.blocks = lost;
         report.targets.push(target());
-        gate.take(&Arc::new(report)).expect("it is kept");
+        gate.check(&Arc::new(report));
         gate.finish(7).expect("nothing to write")
     };
     assert_eq!(status(&[], 5), None);

@@ -11,9 +11,9 @@ use leak_report::model::leak::theil_sen::slope;
 use leak_report::model::site_name::SiteName;
 
 /// Moments that are kept.
-const MOST: usize = 64;
+const MAX: usize = 64;
 /// Fewer moments in the half that counts tell nothing: of two, either can be the exception.
-pub(super) const LEAST: usize = 3;
+pub(super) const MIN: usize = 3;
 
 /// What sites held, and all of them together, at several moments of a trace.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Trend {
 impl Default for Trend {
     fn default() -> Self {
         Self {
-            moments: Moments::new(MOST),
+            moments: Moments::new(MAX),
             total: Vec::new(),
             sites: HashMap::new(),
             variances: Vec::new(),
@@ -135,7 +135,7 @@ impl Trend {
     }
 
     fn slope_of(&self, values: &[f64]) -> Option<f64> {
-        if self.moments() < LEAST || self.seconds() <= 0.0 {
+        if self.moments() < MIN || self.seconds() <= 0.0 {
             return None;
         }
         let moments = self
@@ -211,10 +211,10 @@ mod tests {
         let slope = trend.slope().expect("moments enough");
         assert!((slope.rate - 3.0).abs() < 1e-9, "{slope:?}");
         let kept = trend.moments.seconds().len();
-        assert!((MOST / 2..=MOST).contains(&kept));
+        assert!((MAX / 2..=MAX).contains(&kept));
         assert_eq!([trend.total.len(), trend.variances.len()], [kept; 2]);
         assert!(
-            (MOST / 4 - 1..=MOST / 2 + 1).contains(&trend.moments()),
+            (MAX / 4 - 1..=MAX / 2 + 1).contains(&trend.moments()),
             "{}",
             trend.moments()
         );

@@ -2,8 +2,8 @@
 
 use super::MaxLost;
 use super::condition::{Condition, Measure, Per};
-use super::facts::{Facts, MOST_CULPRITS, SiteFacts};
-use super::trend::{LEAST, Trend};
+use super::facts::{Facts, MAX_CULPRITS, SiteFacts};
+use super::trend::{MIN, Trend};
 use super::words::{described, rate, share};
 use super::workspace::Source;
 use leak_report::model::site_name::{SiteName, SiteNames};
@@ -177,7 +177,7 @@ impl Evidence<'_> {
             site: described(self.names, &site.key, self.facts.style),
             source: site.source.clone(),
         };
-        sites.take(MOST_CULPRITS).map(culprit).collect()
+        sites.take(MAX_CULPRITS).map(culprit).collect()
     }
 
     fn baseline_words(&self) -> &'static str {
@@ -197,7 +197,7 @@ impl Evidence<'_> {
         let mut sites: Vec<(&SiteName, f64)> = trend.slopes().filter(|(_, rate)| *rate > 0.0).collect();
         sites.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let too_much = |&&(_, rate): &&(&SiteName, f64)| !of_one || condition.is_exceeded_by(rate);
-        let culprits = sites.iter().filter(too_much).take(MOST_CULPRITS);
+        let culprits = sites.iter().filter(too_much).take(MAX_CULPRITS);
         let culprits = culprits.map(|&(key, speed)| Culprit {
             amount: rate(speed, per),
             site: described(self.names, key, self.facts.style),
@@ -237,7 +237,7 @@ impl Evidence<'_> {
             more => format!("{more} reports were"),
         };
         let words = format!(
-            "{made} made after the warm-up (the first half) while what is traced ran, and growth shows from {LEAST} on"
+            "{made} made after the warm-up (the first half) while what is traced ran, and growth shows from {MIN} on"
         );
         match self.facts.is_over {
             true => Ok(Measured {

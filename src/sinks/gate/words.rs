@@ -6,9 +6,9 @@ use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::render::titles::shortened;
 
 /// Functions that a site is described by.
-const MOST_NAMES: usize = 4;
+const MAX_NAMES: usize = 4;
 /// Characters of a function's name. SiteNames of templates have thousands.
-const MOST_CHARACTERS: usize = 100;
+const MAX_CHARACTERS: usize = 100;
 
 /// A site by its innermost functions, from the responsible one outwards, with names in a style.
 pub(super) fn described(names: &SiteNames, key: &SiteName, style: NameStyle) -> String {
@@ -22,13 +22,13 @@ pub(super) fn described(names: &SiteNames, key: &SiteName, style: NameStyle) -> 
         .map(|(name, _)| style.show(name))
         .collect();
     let Some(last) = callers
-        .get(..MOST_NAMES.min(callers.len()))
+        .get(..MAX_NAMES.min(callers.len()))
         .filter(|some| !some.is_empty())
     else {
         return format!("{allocator}, by an unknown stack");
     };
     let more = if callers.len() > last.len() { " < …" } else { "" };
-    let short: Vec<_> = last.iter().map(|name| shortened(name, MOST_CHARACTERS)).collect();
+    let short: Vec<_> = last.iter().map(|name| shortened(name, MAX_CHARACTERS)).collect();
     format!("{}{more}", short.join(" < "))
 }
 

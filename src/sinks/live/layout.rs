@@ -3,7 +3,7 @@
 use ratatui::layout::{Constraint, Layout, Rect};
 
 /// Below this there is no room for anything.
-pub(super) const LEAST: (u16, u16) = (40, 10);
+pub(super) const MIN: (u16, u16) = (40, 10);
 /// From this height on there is a line for messages.
 const MESSAGE_HEIGHT: u16 = 14;
 /// The least height of both panes together, with the lines above them.
@@ -34,7 +34,7 @@ pub(super) struct Panes {
 impl Panes {
     /// `None` where there is too little room.
     pub(super) fn of(area: Rect, focus: Focus) -> Option<Self> {
-        if area.width < LEAST.0 || area.height < LEAST.1 {
+        if area.width < MIN.0 || area.height < MIN.1 {
             return None;
         }
         let message = u16::from(area.height >= MESSAGE_HEIGHT);
@@ -91,7 +91,7 @@ mod tests {
         for height in 0..100 {
             for focus in [Focus::Sites, Focus::Stack] {
                 let Some(panes) = Panes::of(Rect::new(0, 0, 80, height), focus) else {
-                    assert!(height < LEAST.1);
+                    assert!(height < MIN.1);
                     continue;
                 };
                 let Panes {

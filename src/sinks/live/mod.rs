@@ -29,7 +29,7 @@ use crate::session::TraceConfig;
 use crate::sinks::output::Output;
 use leak_report::model::Report;
 use leak_report::model::leak;
-use leak_report::render::{Consumer, counted, short_size};
+use leak_report::render::{ReportSink, counted, short_size};
 pub use messages::Messages;
 use model::Model;
 use sample::{Order, Sample};
@@ -98,7 +98,7 @@ impl LiveView {
         let closed = self.screen.close();
         // The file first: what is said could have to wait for a terminal that takes nothing.
         if let (Some(mut output), Some(report)) = (self.output.take(), self.last.take()) {
-            output.take(&report)?;
+            output.report(&report)?;
             output.finish()?;
         }
         if let Some(summary) = &self.summary {
@@ -108,8 +108,8 @@ impl LiveView {
     }
 }
 
-impl Consumer for LiveView {
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+impl ReportSink for LiveView {
+    fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         let sample = Sample::of(report);
         self.summary = Some(summary(&sample));
         self.screen.update(|model| model.take(sample));

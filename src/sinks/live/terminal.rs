@@ -35,7 +35,7 @@ const FRAME: Duration = Duration::from_millis(100);
 /// How long a terminal that takes nothing is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Keys that are taken before the screen is looked at again.
-const MOST_KEYS: usize = 64;
+const MAX_KEYS: usize = 64;
 /// The name of the thread.
 const THREAD: &str = "screen";
 
@@ -292,7 +292,7 @@ impl Shared {
     /// Waits for a key, but not longer than `pause`, and does what it and those behind it say, up to one that is not the
     /// model's affair.
     fn take_keys(&self, mut pause: Duration) -> io::Result<Option<Action>> {
-        for _ in 0..MOST_KEYS {
+        for _ in 0..MAX_KEYS {
             // Without any time, crossterm would not even look.
             if !event::poll(pause.max(Duration::from_millis(1)))? {
                 break;

@@ -10,7 +10,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use super::layout::{Focus, LEAST, Panes};
+use super::layout::{Focus, MIN, Panes};
 use super::model::{Model, Overlay, Said};
 use super::sample::Site;
 use super::stack::{Kind, StackText};
@@ -87,7 +87,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
 }
 
 fn draw_too_small(frame: &mut Frame<'_>, area: Rect) {
-    let (columns, rows) = LEAST;
+    let (columns, rows) = MIN;
     let lines = [
         "The terminal is too small.".to_owned(),
         format!("Needed: {columns}x{rows}"),

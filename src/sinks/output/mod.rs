@@ -18,7 +18,7 @@ use thiserror::Error;
 pub(crate) use file::{File, remedy};
 use leak_report::model::Report;
 use leak_report::render::paint::Painted;
-use leak_report::render::{self, Beside, Call, Consumer, Format, Page, People, Screen, Span, Stage};
+use leak_report::render::{self, Beside, Call, Format, Page, People, ReportSink, Screen, Span, Stage};
 pub use reader::await_end_of_reader;
 
 /// Where reports are to go.
@@ -288,12 +288,12 @@ fn buffered(out: &mut dyn Write, write: impl FnOnce(&mut dyn Write) -> io::Resul
     out.flush()
 }
 
-impl Consumer for Output {
-    fn begin_report(&mut self, is_last: bool) {
+impl ReportSink for Output {
+    fn report_pending(&mut self, is_last: bool) {
         self.is_last = is_last;
     }
 
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+    fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         match (self.format.span(), &mut self.at_end) {
             (Span::EachReport, _) => self.write(report)?,
             (Span::LastReport, at_end) => *at_end = AtEnd::Last(Arc::clone(report)),
@@ -307,7 +307,7 @@ impl Consumer for Output {
         Ok(())
     }
 
-    fn reach(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
+    fn stage(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
         let lines = self.format.said(stage);
         if lines.is_empty() {
             return Ok(());
@@ -316,7 +316,7 @@ impl Consumer for Output {
         Ok(written?)
     }
 
-    fn tell(&mut self, calls: &[Call]) -> anyhow::Result<()> {
+    fn calls(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         let lines = calls.iter().filter_map(|call| self.format.call_line(call));
         let mut text = lines.collect::<Vec<_>>().join("\n");
         if text.is_empty() {

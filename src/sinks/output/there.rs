@@ -21,7 +21,7 @@ use super::OutputError;
 use crate::process::launch;
 
 /// As many links are followed as the kernel follows.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// What is there, held but not open.
 pub(super) struct There {
@@ -43,7 +43,7 @@ impl There {
             error,
         };
         let mut name = path.to_owned();
-        for links in 0..=MOST_LINKS {
+        for links in 0..=MAX_LINKS {
             let step = match look(&name) {
                 Err(error) if links == 0 && error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 step => step.map_err(cannot)?,

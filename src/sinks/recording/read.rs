@@ -20,7 +20,7 @@ use leak_report::model::dictionary::{Definitions, Invalid};
 use leak_report::model::{Dictionary, Report, Stack};
 
 /// The most that is read from what is no file, as a pipe.
-const MOST_FROM_PIPES: u64 = 4 << 30;
+const MAX_FROM_PIPES: u64 = 4 << 30;
 
 /// How a recording ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -378,7 +378,7 @@ fn seekable(mut file: File) -> io::Result<(File, u64)> {
         return Ok((file, metadata.len()));
     }
     let mut copy = tempfile::tempfile()?;
-    let bytes = io::copy(&mut (&mut file).take(MOST_FROM_PIPES), &mut copy)?;
+    let bytes = io::copy(&mut (&mut file).take(MAX_FROM_PIPES), &mut copy)?;
     copy.seek(SeekFrom::Start(0))?;
     Ok((copy, bytes))
 }

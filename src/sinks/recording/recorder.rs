@@ -17,7 +17,7 @@ use super::chunk::{self, Kind};
 use super::chunks::{Done, Encoded, Encoder};
 use crate::sinks::output::File;
 use leak_report::model::Report;
-use leak_report::render::{Consumer, counted, size};
+use leak_report::render::{ReportSink, counted, size};
 
 /// How reports are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub struct Settings {
 
 impl Settings {
     /// The limit, if nobody says otherwise.
-    pub const USUAL_LIMIT: u64 = 256 << 20;
+    pub const DEFAULT_LIMIT: u64 = 256 << 20;
     /// The least limit that makes sense.
-    pub const LEAST_LIMIT: u64 = 64 << 10;
+    pub const MIN_LIMIT: u64 = 64 << 10;
 }
 
 /// Room for the last chunk, which has two numbers.
@@ -303,9 +303,9 @@ impl Recorder {
     }
 }
 
-impl Consumer for Recorder {
+impl ReportSink for Recorder {
     /// A trace goes on though it cannot be recorded: its reports may go elsewhere too. [`Recorder::finish`] says it again.
-    fn take(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+    fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         let number = self.made + 1;
         if self.failed.is_some() {
             self.made = number;

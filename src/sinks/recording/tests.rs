@@ -28,7 +28,7 @@ impl Place {
         let settings = Settings {
             file: directory.path().join("leaks.memleak"),
             overwrite: false,
-            limit: Settings::USUAL_LIMIT,
+            limit: Settings::DEFAULT_LIMIT,
             anonymize: false,
         };
         Self {

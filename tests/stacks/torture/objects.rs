@@ -19,7 +19,7 @@ const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
 const SOURCE: &str = "torture/realigned.c";
 const REALIGNED: [&str; 4] = ["-O2", "-fomit-frame-pointer", "-mavx2", "-g"];
 /// Stacks that it has at least.
-const LEAST_STACKS: usize = 6;
+const MIN_STACKS: usize = 6;
 
 #[track_caller]
 fn check_accounts(accounts: Accounts, least_stacks: usize) -> Report {
@@ -100,7 +100,7 @@ fn check_changed(test: &str, change: impl FnOnce(&Path, &Path)) {
     let whole = compile(&directory, SOURCE, &REALIGNED);
     let changed = changed.join(whole.file_name().expect("a name"));
     change(&whole, &changed);
-    check_accounts(watch_both(&directory, &whole, &changed), LEAST_STACKS);
+    check_accounts(watch_both(&directory, &whole, &changed), MIN_STACKS);
 }
 
 #[track_caller]
@@ -153,7 +153,7 @@ fn only_debug_frame() {
     let directory = directory("torture-objects-debug_frame");
     let whole = compile_apart(&directory, "whole", &[]);
     let changed = compile_apart(&directory, "changed", &NO_EH_FRAME);
-    check_accounts(watch_both(&directory, &whole, &changed), LEAST_STACKS);
+    check_accounts(watch_both(&directory, &whole, &changed), MIN_STACKS);
 }
 
 /// With frame pointers only. (Without realigned frames, in which the frame pointer is not below its caller's.)
@@ -163,7 +163,7 @@ fn only_frame_pointers() {
     let flags = ["-g0", "-fno-omit-frame-pointer", "-mno-avx", "-DPLAIN"];
     let whole = compile_apart(&directory, "whole", &flags);
     let changed = compile_apart(&directory, "changed", &[&flags[..], &NO_EH_FRAME].concat());
-    let report = check_accounts(watch_both(&directory, &whole, &changed), LEAST_STACKS);
+    let report = check_accounts(watch_both(&directory, &whole, &changed), MIN_STACKS);
     assert!(report.unwinding.frames.fp > 0, "{report}");
 }
 
@@ -217,7 +217,7 @@ fn check_musl(test: &str, source: &str, least_stacks: usize) {
 /// Frames of all shapes, and below them musl.
 #[test]
 fn musl() {
-    check_musl("realigned", "torture/realigned.c", LEAST_STACKS);
+    check_musl("realigned", "torture/realigned.c", MIN_STACKS);
 }
 
 /// musl's way out of a signal handler has no CFI either; what it is, its code says.

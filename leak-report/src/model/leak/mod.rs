@@ -103,31 +103,31 @@ enum CodeKey<M> {
     Pc(Avma),
 }
 
-/// What addresses were while they were recorded.
-pub trait Meaning<M> {
-    /// The module's byte that an address was in an epoch.
-    fn in_epoch(&self, epoch: u32, address: Avma) -> Option<(M, Svma)>;
+/// Resolves addresses of a process to modules as they were mapped when the addresses were recorded.
+pub trait Resolver<M> {
+    /// The module and SVMA of an address in an epoch.
+    fn resolve_at(&self, epoch: u32, address: Avma) -> Option<(M, Svma)>;
 
-    /// The same for an address that was not known in the epoch, or was known as something that it was not any
-    /// more. `None` if it is unknown still; `Some(None)` if it is code of no module.
-    fn since(&self, epoch: u32, address: Avma) -> Option<Option<(M, Svma)>>;
+    /// The module and SVMA of an address in later epochs, for one that was unknown in `epoch`, or whose mapping had been replaced
+    /// by then. `None` if it is still unknown; `Some(None)` if it is code of no module.
+    fn resolve_after(&self, epoch: u32, address: Avma) -> Option<Option<(M, Svma)>>;
 }
 
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `meaning` says what an address was in an epoch of an instance, `recent` what else is known of a stack. Sites are ranked
+/// `resolver` resolves addresses of an instance, `recent` what else is known of a stack. Sites are ranked
 /// by outstanding bytes, then outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank
 /// equally.
-pub fn group<'a, M: Copy + Ord + Hash, N: Meaning<M> + 'a>(
+pub fn group<'a, M: Copy + Ord + Hash, N: Resolver<M> + 'a>(
     snapshot: &Snapshot,
-    meaning: impl Fn(u32) -> &'a N,
+    resolver: impl Fn(u32) -> &'a N,
     recent: impl Fn(&StackTotals) -> Recent,
 ) -> Vec<Site<M>> {
     let mut sites: HashMap<SiteKey<M>, (u32, Site<M>)> = HashMap::new();
     for stack in &snapshot.stacks {
         let site = Site {
             recent: recent(stack),
-            ..resolved(stack, meaning(stack.instance))
+            ..resolved(stack, resolver(stack.instance))
         };
         match sites.entry(key_of(&site)) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
@@ -143,10 +143,10 @@ pub fn group<'a, M: Copy + Ord + Hash, N: Meaning<M> + 'a>(
     ranked(sites.into_iter().map(|(key, (_, site))| (key, site)).collect())
 }
 
-fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
+fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
     let place = |pc, exact| {
         let lookup = lookup_address(pc, exact);
-        let found = meaning.in_epoch(stack.epoch, lookup)?;
+        let found = resolver.resolve_at(stack.epoch, lookup)?;
         Some(place_at(pc, lookup, found))
     };
     let frame = |&Frame { pc, found_by, exact }: &Frame| SiteFrame {
@@ -157,7 +157,7 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
         found_by,
         exact,
     };
-    let (end, end_at) = end_of(stack, meaning, place);
+    let (end, end_at) = end_of(stack, resolver, place);
     Site {
         instance: stack.instance,
         function: stack.function,
@@ -179,7 +179,7 @@ fn resolved<M>(stack: &StackTotals, meaning: &impl Meaning<M>) -> Site<M> {
 /// reading of the mappings found code there, what the walk missed was the table.
 fn end_of<M>(
     stack: &StackTotals,
-    meaning: &impl Meaning<M>,
+    resolver: &impl Resolver<M>,
     place: impl Fn(Avma, bool) -> Option<Place<M>>,
 ) -> (End, Option<Location<M>>) {
     let pc = stack.end_pc;
@@ -190,7 +190,7 @@ fn end_of<M>(
     }
     if matches!(stack.end, End::NoMapping | End::TableNotLoaded) && last.is_none() {
         let lookup = lookup_address(pc, false);
-        let found = meaning.since(stack.epoch, lookup);
+        let found = resolver.resolve_after(stack.epoch, lookup);
         let end = if found.is_some() {
             End::TableNotLoaded
         } else {

@@ -8,13 +8,13 @@ use super::*;
 /// 0x200000 code of no module; nothing else is mapped.
 struct Layout;
 
-impl Meaning<u32> for Layout {
-    fn in_epoch(&self, epoch: u32, address: Avma) -> Option<(u32, Svma)> {
+impl Resolver<u32> for Layout {
+    fn resolve_at(&self, epoch: u32, address: Avma) -> Option<(u32, Svma)> {
         let into = address.get().checked_sub(0x1000 * (u64::from(epoch) + 1))?;
         (into < 0x1000).then_some((1, Svma::new(into)))
     }
 
-    fn since(&self, _: u32, address: Avma) -> Option<Option<(u32, Svma)>> {
+    fn resolve_after(&self, _: u32, address: Avma) -> Option<Option<(u32, Svma)>> {
         match address.get() {
             0x10_0000..0x10_1000 => Some(Some((2, Svma::new(address.get() - 0x10_0000)))),
             0x20_0000..0x20_1000 => Some(None),

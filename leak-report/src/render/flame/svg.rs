@@ -13,12 +13,12 @@ use super::names::one_line;
 use crate::model::Report;
 
 /// What a picture can show in all, since scripts in it reckon with doubles: 8 PiB, or as many blocks.
-const MOST: u64 = 1 << 53;
+const MAX: u64 = 1 << 53;
 
 /// Draws what the stacks of `report` have.
 pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let folded = Folded::of(report, report.quantity);
-    let mut left = MOST;
+    let mut left = MAX;
     // In place: of many stacks there can be hundreds of megabytes.
     let lines: Vec<_> = folded
         .into_stacks()
@@ -34,11 +34,11 @@ pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 ///
 /// `out` cannot be written.
 pub fn difference(before: &Folded, after: &Folded, caption: &Caption, out: &mut dyn Write) -> io::Result<()> {
-    let mut left = MOST;
+    let mut left = MAX;
     let lines: Vec<_> = after
         .stacks()
         .map(|(stack, amount)| {
-            let earlier = before.get(stack).min(MOST);
+            let earlier = before.get(stack).min(MAX);
             format!("{stack} {earlier} {}", taken(&mut left, amount))
         })
         .collect();

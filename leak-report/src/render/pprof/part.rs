@@ -20,9 +20,9 @@ use crate::model::{Report, StackRef, TargetFacts};
 
 /// The most stacks of a profile. (Pyroscope refuses profiles of more than 16,000 samples, if nothing else is set:
 /// `-validation.max-profile-stacktrace-samples`.)
-const MOST_STACKS: usize = 8000;
+const MAX_STACKS: usize = 8000;
 /// The most bytes, before compression. (The same: `-validation.max-profile-size-bytes`.)
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 /// The name of the sample of those that are more.
 const OTHERS: &str = "[other stacks]";
 
@@ -64,7 +64,7 @@ impl Part<'_> {
     ///
     /// # Errors
     ///
-    /// `out` cannot be written.
+    /// It cannot be compressed.
     pub fn render(&self, report: &Report, stacks: &[StackRef<'_>]) -> io::Result<Option<Vec<u8>>> {
         let mut samples: Vec<(StackRef<'_>, Values)> = stacks
             .iter()
@@ -81,9 +81,9 @@ impl Part<'_> {
         }
         let bytes = self.amounts.types().end - 1;
         samples.sort_by_key(|(_, values)| Reverse(values[bytes]));
-        let mut most = MOST_STACKS;
+        let mut most = MAX_STACKS;
         let mut profile = self.profile(report, &samples, most);
-        while profile.encoded_len() > MOST_BYTES && most > 1 {
+        while profile.encoded_len() > MAX_BYTES && most > 1 {
             most = most.min(samples.len()) / 2;
             profile = self.profile(report, &samples, most);
         }

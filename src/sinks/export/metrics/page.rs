@@ -15,7 +15,7 @@ use leak_report::model::{Report, TargetFacts};
 use leak_report::render::printable;
 
 /// Processes with series of their own.
-const MOST_PROCESSES: usize = 100;
+const MAX_PROCESSES: usize = 100;
 /// What stands for all others in a label.
 const OTHER: &str = "other";
 
@@ -177,7 +177,7 @@ fn processes(page: &mut Page, report: &Report) {
     let mut targets: Vec<&TargetFacts> = report.targets.iter().filter(running).collect();
     let of = |target: &TargetFacts| held.get(&target.instance).copied().unwrap_or_default();
     targets.sort_by_key(|target| (Reverse(of(target).bytes), target.pid));
-    let others = targets.split_off(MOST_PROCESSES.min(targets.len()));
+    let others = targets.split_off(MAX_PROCESSES.min(targets.len()));
     let labels = |target: &TargetFacts| {
         let comm = printable(&target.comm);
         vec![("pid", target.pid.to_string()), ("comm", comm)]

@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Clients that are served at once.
-const MOST_CLIENTS: usize = 8;
+const MAX_CLIENTS: usize = 8;
 /// Bytes of a request's head.
-const MOST_HEAD: usize = 8 << 10;
+const MAX_HEAD: usize = 8 << 10;
 /// Headers in it.
-const MOST_HEADERS: usize = 64;
+const MAX_HEADERS: usize = 64;
 /// Time for a request to come, and for its answer to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time for a client to close, once it has its answer.
@@ -91,7 +91,7 @@ struct Place(Arc<AtomicUsize>);
 
 impl Place {
     fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
-        if taken.fetch_add(1, Ordering::Relaxed) >= MOST_CLIENTS {
+        if taken.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
             taken.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
@@ -171,7 +171,7 @@ fn read_head(stream: &TcpStream, end: Instant) -> Result<Vec<u8>, Answer> {
     loop {
         let length = read(stream, &mut piece, end).map_err(|_| Answer::plain(408, "Request Timeout"))?;
         head.extend(&piece[..length]);
-        if head.len() > MOST_HEAD {
+        if head.len() > MAX_HEAD {
             return Err(Answer::plain(431, "Request Header Fields Too Large"));
         }
         let is_whole =
@@ -186,7 +186,7 @@ fn read_head(stream: &TcpStream, end: Instant) -> Result<Vec<u8>, Answer> {
 }
 
 fn answer<P: Fn() -> String>(head: &[u8], site: &Site<P>) -> Answer {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let (method, target) = match request.parse(head) {
         Ok(httparse::Status::Complete(_)) => (request.method.unwrap_or(""), request.path.unwrap_or("")),

@@ -11,7 +11,7 @@ use leak_report::render::printable;
 use leak_report::render::titles::shortened;
 
 /// The most characters of a function's name: those of templates have no end.
-const MOST_CHARACTERS: usize = 200;
+const MAX_CHARACTERS: usize = 200;
 
 /// A site, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ fn caller(stack: StackRef<'_>) -> (String, String) {
     let Some(owner) = owner(stack) else {
         return (String::new(), String::new());
     };
-    let function = printable(&shortened(&owner.function, MOST_CHARACTERS));
+    let function = printable(&shortened(&owner.function, MAX_CHARACTERS));
     (function, module(owner.frame))
 }
 

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// The longest that a server can ask us to wait.
-const MOST_ASKED: Duration = Duration::from_secs(600);
+const MAX_ASKED: Duration = Duration::from_secs(600);
 
 /// Waits that grow, until something succeeds.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ impl Backoff {
         #[allow(clippy::cast_precision_loss, reason = "chance needs no more digits")]
         let share = random as f64 / u64::MAX as f64;
         let own = half + half.mul_f64(share);
-        match asked.map(|asked| asked.min(MOST_ASKED)) {
+        match asked.map(|asked| asked.min(MAX_ASKED)) {
             None => own,
             // All who were told the same come a little after it.
             Some(asked) => own.max(asked + self.first.mul_f64(share)),

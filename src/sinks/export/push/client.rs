@@ -18,9 +18,9 @@ use crate::sinks::export::ExportError;
 use leak_report::render::printable;
 
 /// The most bytes of an answer that are read.
-const MOST_ANSWER: u64 = 64 << 10;
+const MAX_ANSWER: u64 = 64 << 10;
 /// The most characters of an answer that are shown.
-const MOST_SHOWN: usize = 200;
+const MAX_SHOWN: usize = 200;
 
 /// What sends requests to one server.
 pub(super) struct Client {
@@ -140,7 +140,7 @@ fn meaning(api: Api, mut response: Response<Body>) -> Outcome {
     let read = response
         .body_mut()
         .as_reader()
-        .take(MOST_ANSWER)
+        .take(MAX_ANSWER)
         .read_to_end(&mut body);
     let headers = response.headers();
     match status {
@@ -183,7 +183,7 @@ fn answer(status: u16, body: &[u8]) -> String {
 
 /// The beginning of what a server says.
 fn shown(text: &str) -> String {
-    let short: String = text.chars().take(MOST_SHOWN).collect();
+    let short: String = text.chars().take(MAX_SHOWN).collect();
     let rest = if short.len() < text.len() { "…" } else { "" };
     format!("{}{rest}", printable(&short))
 }
@@ -314,6 +314,6 @@ mod tests {
             "status 404: 404 page\\u{1b}[2J"
         );
         assert_eq!(answer(503, b""), "status 503");
-        assert_eq!(answer(500, &[b'x'; 1000]).chars().count(), 12 + MOST_SHOWN + 1);
+        assert_eq!(answer(500, &[b'x'; 1000]).chars().count(), 12 + MAX_SHOWN + 1);
     }
 }

@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use crate::sinks::export::ExportError;
 
 /// The most bytes of a token.
-const MOST_BYTES: u64 = 64 << 10;
+const MAX_BYTES: u64 = 64 << 10;
 
 /// A text that is not shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -90,13 +90,13 @@ impl Wallet {
 fn read(path: &PathBuf) -> Result<Secret, String> {
     let mut text = String::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
-    let read = file.take(MOST_BYTES + 1).read_to_string(&mut text);
+    let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
     read.map_err(|error| error.to_string())?;
     let token = text.trim();
     if token.is_empty() {
         return Err("it is empty".to_owned());
     }
-    if text.len() as u64 > MOST_BYTES || !is_printable(token) {
+    if text.len() as u64 > MAX_BYTES || !is_printable(token) {
         return Err("it is not one line of printable ASCII".to_owned());
     }
     Ok(Secret::new(token))

@@ -8,7 +8,7 @@ use leak_report::model::{Report, TargetFacts};
 use leak_report::render::printable;
 
 /// The most bytes of a value. (Pyroscope takes 2048: `-validation.max-length-label-value`.)
-const MOST_BYTES: usize = 1024;
+const MAX_BYTES: usize = 1024;
 /// The service where it is not one process's.
 const SEVERAL: &str = "several-processes";
 /// The service whose memory is the kernel's.
@@ -72,7 +72,7 @@ impl Labeller {
 /// Without control characters, and not too long.
 fn shortened(value: &str) -> String {
     let value = printable(value);
-    let end = (0..=MOST_BYTES.min(value.len()))
+    let end = (0..=MAX_BYTES.min(value.len()))
         .rev()
         .find(|&end| value.is_char_boundary(end));
     value[..end.unwrap_or(0)].to_owned()

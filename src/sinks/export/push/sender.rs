@@ -10,9 +10,9 @@ use super::queue::{Item, Queue};
 use super::seconds;
 
 /// Bytes of uploads that wait: some hours of a server's absence for usual processes and intervals.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 /// What a server cannot take so often is not sent to it again. (What none was there to take is.)
-const MOST_ATTEMPTS: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 /// What is older is not sent. (Pyroscope refuses it, if nothing else is set: `-validation.reject-older-than`.)
 const OLDEST: Duration = Duration::from_secs(3600);
 
@@ -137,7 +137,7 @@ impl Default for Shared {
     fn default() -> Self {
         Self {
             state: Mutex::new(State {
-                queue: Queue::new(MOST_BYTES),
+                queue: Queue::new(MAX_BYTES),
                 counts: Counts::default(),
                 under_way: 0,
                 end: None,
@@ -276,7 +276,7 @@ impl Sender {
                 Outcome::Unreachable(_) => (None, false),
             };
             item.attempts += u32::from(answered);
-            if item.attempts >= MOST_ATTEMPTS || item.made.elapsed() > OLDEST {
+            if item.attempts >= MAX_ATTEMPTS || item.made.elapsed() > OLDEST {
                 self.shared.settle(|counts| counts.losses.given_up += profiles);
             } else if !self.shared.put_back(item) {
                 break;
@@ -323,7 +323,7 @@ impl Said {
             Outcome::Later(why, _) | Outcome::Unreachable(why)
                 if self.failure.as_ref().is_none_or(|(_, said)| said != why) =>
             {
-                let kept = MOST_BYTES >> 20;
+                let kept = MAX_BYTES >> 20;
                 match again {
                     true => tracing::warn!(
                         "push: {server}: {why}; profiles are kept and sent later ({kept} MiB of them at most)"

@@ -287,7 +287,7 @@ fn all_sizes() {
             let mut model = model();
             press(&mut model, keys);
             let screen = screen(&mut model, width, height);
-            let is_small = width < LEAST.0 || height < LEAST.1;
+            let is_small = width < MIN.0 || height < MIN.1;
             if width > 30 && height > 2 {
                 assert_eq!(
                     screen.contains("The terminal is too small."),

@@ -27,7 +27,7 @@ fn numbers(recording: &Recording) -> Vec<u64> {
 #[test]
 fn thinned_evenly() {
     const COUNT: u64 = 300;
-    const LIMIT: u64 = Settings::LEAST_LIMIT;
+    const LIMIT: u64 = Settings::MIN_LIMIT;
     let (place, recorder) = bounded(LIMIT, COUNT, |_| 40);
     let before_the_end = numbers(&place.open());
     assert_eq!(before_the_end[0], 1);
@@ -54,7 +54,7 @@ fn thinned_evenly() {
 /// When stacks grow so many that nothing else has room, the last report is what stays.
 #[test]
 fn the_last_has_room() {
-    let (place, recorder) = bounded(Settings::LEAST_LIMIT, 30, |number| 40 * number);
+    let (place, recorder) = bounded(Settings::MIN_LIMIT, 30, |number| 40 * number);
     recorder.finish().unwrap();
     let recording = place.open();
     assert_eq!(numbers(&recording).last(), Some(&30));
@@ -67,7 +67,7 @@ fn the_last_has_room() {
 /// A report that is too large by itself is said to be, and what was recorded before stays readable.
 #[test]
 fn not_even_one_has_room() {
-    let (place, mut recorder) = bounded(Settings::LEAST_LIMIT, 3, |_| 10);
+    let (place, mut recorder) = bounded(Settings::MIN_LIMIT, 3, |_| 10);
     let refused = recorder.record(4, &grown(4000)).unwrap_err().to_string();
     assert!(refused.contains("--record-limit allows (64.0 KiB)"), "{refused}");
     assert_eq!(numbers(&place.open()), [1, 2, 3]);
@@ -76,11 +76,11 @@ fn not_even_one_has_room() {
 /// A trace goes on when its recording cannot, and is told so at the end.
 #[test]
 fn a_trace_outlives_its_recording() {
-    use leak_report::render::Consumer;
-    let (place, mut recorder) = bounded(Settings::LEAST_LIMIT, 1, |_| 10);
+    use leak_report::render::ReportSink;
+    let (place, mut recorder) = bounded(Settings::MIN_LIMIT, 1, |_| 10);
     let large = std::sync::Arc::new(grown(4000));
-    recorder.take(&large).unwrap();
-    recorder.take(&large).unwrap();
+    recorder.report(&large).unwrap();
+    recorder.report(&large).unwrap();
     assert!(
         recorder
             .finish()

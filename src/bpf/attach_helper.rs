@@ -42,7 +42,7 @@ impl Refusal {
 }
 
 /// The longest that is said of a refusal.
-const MOST_TEXT: usize = 1024;
+const MAX_TEXT: usize = 1024;
 
 /// What is told of each link: that it comes along, or that there is none, and why.
 const MADE: u8 = 0;
@@ -65,11 +65,11 @@ pub(super) fn make_links(
     let Ok((ours, theirs)) = pair else {
         return make_here(count, make);
     };
-    let Some(maker) = start(|| tell_links(&theirs, count, &make)) else {
+    let Some(maker) = start(|| send_links(&theirs, count, &make)) else {
         return make_here(count, make);
     };
     drop(theirs);
-    let links = (0..count).map(|number| hear_link(&ours).map_err(|refusal| (number, refusal)));
+    let links = (0..count).map(|number| recv_link(&ours).map_err(|refusal| (number, refusal)));
     let links = links.collect();
     // It cannot be anybody else's.
     _ = waitpid(maker, None);
@@ -94,7 +94,7 @@ fn make_here(
 }
 
 /// The maker's side. Nobody to hear it means that memleak has ended: then the links end with this process.
-fn tell_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>) {
+fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>) {
     // SAFETY: takes the place of what writes messages, which could wait for a thread that is not in this process.
     unsafe { libbpf_sys::libbpf_set_print(None) };
     let mut links = Vec::with_capacity(count);
@@ -105,7 +105,7 @@ fn tell_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, l
             Err(error) => {
                 let Refusal { denied, text } = Refusal::of(error);
                 let first = if denied { DENIED } else { REFUSED };
-                let text = text.bytes().take(MOST_TEXT);
+                let text = text.bytes().take(MAX_TEXT);
                 tell(to, &[first].into_iter().chain(text).collect::<Vec<_>>(), &[])
             }
         };
@@ -126,12 +126,12 @@ fn tell(to: &OwnedFd, bytes: &[u8], descriptors: &[i32]) -> nix::Result<usize> {
     sendmsg::<()>(to.as_raw_fd(), &data, rights, MsgFlags::MSG_NOSIGNAL, None)
 }
 
-fn hear_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
+fn recv_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
     let ended = |why: &str| Refusal {
         denied: false,
         text: format!("the process that attaches ended: {why}"),
     };
-    let mut bytes = [0; 1 + MOST_TEXT];
+    let mut bytes = [0; 1 + MAX_TEXT];
     let mut rights = cmsg_space!(i32);
     let mut data = [IoSliceMut::new(&mut bytes)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
