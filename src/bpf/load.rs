@@ -16,15 +16,17 @@ use super::skeleton::types::limits;
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 
 /// How stacks are walked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Walk {
-    /// By unwind tables, and by the frame pointer where there is no CFI.
+    /// By DWARF unwind tables; by frame pointer where there are none.
     Dwarf,
     /// By frame pointers only.
     Fp,
     /// Not at all; for benchmarks.
+    #[value(hide = true)]
     Off,
-    /// As the kernel walks, by frame pointers; stacks are not told apart. For benchmarks.
+    /// As the kernel does; for benchmarks.
+    #[value(hide = true)]
     Kernel,
 }
 
@@ -53,11 +55,11 @@ impl Default for FastPaths {
 }
 
 /// How probes are attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum AttachPath {
-    /// One link for all probes of an object, entry and return in one program (Linux 6.13).
+    /// Session probes.
     Session,
-    /// One link for all probes of an object, entry and return in two (Linux 6.6).
+    /// Multi-probe links.
     Multi,
     /// A perf event per probe.
     Perf,

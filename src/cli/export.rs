@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::config::ConfigError;
 use crate::sinks::export::metrics::{self, Address};
@@ -25,7 +25,7 @@ pub struct ExportArgs {
     ///
     /// [default: pyroscope]
     #[arg(long, value_enum, value_name = "API")]
-    pub push_api: Option<ApiArg>,
+    pub push_api: Option<Api>,
     /// A label of all that is pushed; can be given several times, and replaces one of memleak's own.
     #[arg(long, value_name = "NAME=VALUE")]
     pub push_label: Vec<String>,
@@ -57,27 +57,6 @@ pub struct ExportArgs {
     /// [default: 20]
     #[arg(long, value_name = "N")]
     pub metrics_sites: Option<usize>,
-}
-
-/// Protocols of stores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ApiArg {
-    /// Pyroscope's, from 1.0 on.
-    Pyroscope,
-    /// Pyroscope's older /ingest.
-    PyroscopeIngest,
-    /// Parca's.
-    Parca,
-}
-
-impl From<ApiArg> for Api {
-    fn from(api: ApiArg) -> Self {
-        match api {
-            ApiArg::Pyroscope => Self::Pyroscope,
-            ApiArg::PyroscopeIngest => Self::PyroscopeIngest,
-            ApiArg::Parca => Self::Parca,
-        }
-    }
 }
 
 impl ExportArgs {
@@ -132,7 +111,7 @@ impl ExportArgs {
         }
         push::Settings::new(Given {
             url,
-            api: self.push_api.map(Api::from).unwrap_or_default(),
+            api: self.push_api.unwrap_or_default(),
             labels: self.push_label,
             tenant: self.push_tenant,
             headers,
@@ -164,7 +143,7 @@ fn headers_in(path: &Path) -> Result<Vec<String>, SettingsError> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{Parser, ValueEnum};
 
     use super::*;
     use crate::cli::Cli;
@@ -181,11 +160,11 @@ mod tests {
     /// The protocols have the names that they have elsewhere.
     #[test]
     fn names() {
-        for api in ApiArg::value_variants() {
+        for api in Api::value_variants() {
             let value = api.to_possible_value().expect("none is left out");
-            assert_eq!(Api::from(*api).name(), value.get_name());
+            assert_eq!(api.name(), value.get_name());
         }
-        assert_eq!(ApiArg::value_variants().len(), Api::ALL.len());
+        assert_eq!(Api::value_variants().len(), Api::ALL.len());
     }
 
     /// Metrics are for this machine unless an address is given.

@@ -30,7 +30,7 @@ mod view;
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
@@ -42,7 +42,7 @@ pub use config::{Config, ConfigError};
 use config::{non_zero, parse_count, parse_period, parse_pid, parse_pids, parse_table_memory};
 pub use debuginfod::DebuginfodArgs;
 pub use dialects::DialectArgs;
-pub use export::{ApiArg, ExportArgs};
+pub use export::ExportArgs;
 pub use gate::{AnnotationsArg, GateArgs};
 pub use kernel::KernelArgs;
 use leak_report::render::Reports;
@@ -50,15 +50,15 @@ pub use live::LiveArgs;
 pub use manual::{CompletionsArgs, ManArgs, completions, man};
 pub use messages::{ColorArg, MessageArgs};
 pub use names::NameArgs;
-pub use output::{FormatArg, OutputArgs, PlaceArgs};
+pub use output::{OutputArgs, PlaceArgs};
 pub use program::ProgramArgs;
-pub use quantity::{MeasureArg, QuantityArgs, UnitArg};
+pub use quantity::QuantityArgs;
 pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
 pub use short_ways::{ShortWayArgs, Switch};
 pub use stray_pid::StrayPid;
-pub use view::{OrderArg, ViewArgs};
+pub use view::ViewArgs;
 
 /// Find memory leaks in a running process, or in the kernel: shows the call stacks whose allocations were never freed.
 ///
@@ -132,7 +132,7 @@ pub struct DoctorArgs {
     pub pid: Option<String>,
     /// Form of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
-    pub format: FindingsArg,
+    pub format: doctor::Format,
 }
 
 /// Flags and arguments of a trace.
@@ -157,7 +157,7 @@ pub struct TraceArgs {
     pub allocators: AllocatorArgs,
     /// How to walk stacks.
     #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
-    pub unwind: UnwindArg,
+    pub unwind: Walk,
     /// Form of the reports, and where they go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -206,7 +206,7 @@ pub struct TraceArgs {
     pub table_memory: Option<String>,
     /// How to attach probes, instead of the best way that the kernel has.
     #[arg(long, value_enum, hide = true)]
-    pub attach: Option<AttachArg>,
+    pub attach: Option<AttachPath>,
     /// What makes it fast.
     #[command(flatten)]
     pub short_ways: ShortWayArgs,
@@ -232,61 +232,13 @@ pub struct TraceArgs {
     pub start: ProgramArgs,
 }
 
-/// How to walk stacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum UnwindArg {
-    /// By DWARF unwind tables; by frame pointer where there are none.
-    Dwarf,
-    /// By frame pointers only.
-    Fp,
-    /// Not at all; for benchmarks.
-    #[value(hide = true)]
-    Off,
-    /// As the kernel does; for benchmarks.
-    #[value(hide = true)]
-    Kernel,
-}
-
-/// Form of the findings of `memleak doctor`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FindingsArg {
-    /// For people.
-    Text,
-    /// One object.
-    Json,
-}
-
-/// How to attach probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AttachArg {
-    /// Session probes.
-    Session,
-    /// Multi-probe links.
-    Multi,
-    /// A perf event per probe.
-    Perf,
-}
-
-impl From<AttachArg> for AttachPath {
-    fn from(way: AttachArg) -> Self {
-        match way {
-            AttachArg::Session => Self::Session,
-            AttachArg::Multi => Self::Multi,
-            AttachArg::Perf => Self::Perf,
-        }
-    }
-}
-
 impl TryFrom<DoctorArgs> for doctor::Options {
     type Error = ConfigError;
 
     fn try_from(args: DoctorArgs) -> Result<Self, ConfigError> {
         Ok(Self {
             pid: args.pid.as_deref().map(parse_pid).transpose()?,
-            format: match args.format {
-                FindingsArg::Text => doctor::Format::Text,
-                FindingsArg::Json => doctor::Format::Json,
-            },
+            format: args.format,
         })
     }
 }
@@ -347,12 +299,7 @@ impl TryFrom<TraceArgs> for Config {
             follow_fork: args.follow_fork,
             mmap: args.mmap,
             allocators: args.allocators.try_into()?,
-            walk: match args.unwind {
-                UnwindArg::Dwarf => Walk::Dwarf,
-                UnwindArg::Fp => Walk::Fp,
-                UnwindArg::Off => Walk::Off,
-                UnwindArg::Kernel => Walk::Kernel,
-            },
+            walk: args.unwind,
             interval,
             // A view draws on the terminal.
             streams: match live {
@@ -374,7 +321,7 @@ impl TryFrom<TraceArgs> for Config {
             table_memory: args.table_memory.as_deref().map(parse_table_memory).transpose()?,
             attach: args
                 .attach
-                .map_or_else(|| AttachPath::ALL.to_vec(), |way| vec![way.into()]),
+                .map_or_else(|| AttachPath::ALL.to_vec(), |way| vec![way]),
             count: args.count.as_deref().map(parse_count).transpose()?,
             duration: args
                 .duration

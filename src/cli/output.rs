@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::config::ConfigError;
 use crate::sinks::output::Destination;
@@ -13,7 +13,7 @@ use leak_report::render::Format;
 pub struct OutputArgs {
     /// Format of reports; without it, by the name of the --output file, else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub format: Option<FormatArg>,
+    pub format: Option<Format>,
     /// Where they go.
     #[command(flatten)]
     pub place: PlaceArgs,
@@ -28,51 +28,6 @@ pub struct PlaceArgs {
     /// Overwrite existing files.
     #[arg(short = 'f', long)]
     pub force: bool,
-}
-
-/// Form of the reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FormatArg {
-    /// For people.
-    Text,
-    /// One object per line.
-    Json,
-    /// Totals and the five largest sources.
-    Summary,
-    /// A line for each stack, root first, and what it holds: what flame graphs are made of.
-    Folded,
-    /// A flame graph, for a browser.
-    Svg,
-    /// For `pprof` and what else reads its files: allocated and outstanding, blocks and bytes.
-    Pprof,
-    /// For speedscope.app.
-    Speedscope,
-    /// gperftools' heap profile in text: for google-pprof and jeprof, which read nothing else.
-    Gperftools,
-    /// Exactly as bcc's memleak.py writes them.
-    Bcc,
-    /// Exactly as libbpf-tools' memleak writes them.
-    Libbpf,
-    /// A page for a browser, with all reports of the trace: flame graph, sites, memory, health.
-    Html,
-}
-
-impl From<FormatArg> for Format {
-    fn from(format: FormatArg) -> Self {
-        match format {
-            FormatArg::Text => Self::Text,
-            FormatArg::Json => Self::Json,
-            FormatArg::Summary => Self::Summary,
-            FormatArg::Folded => Self::Folded,
-            FormatArg::Svg => Self::Svg,
-            FormatArg::Pprof => Self::Pprof,
-            FormatArg::Speedscope => Self::Speedscope,
-            FormatArg::Gperftools => Self::Gperftools,
-            FormatArg::Bcc => Self::Bcc,
-            FormatArg::Libbpf => Self::Libbpf,
-            FormatArg::Html => Self::Html,
-        }
-    }
 }
 
 impl PlaceArgs {
@@ -94,7 +49,7 @@ impl OutputArgs {
     /// What the flags mean. `records`: there is a recording, too.
     pub(super) fn check(&self, records: bool) -> Result<(Format, Destination), ConfigError> {
         let destination = self.place.check(records)?;
-        let format = self.format.map(Format::from);
+        let format = self.format;
         Ok((format_of(format, &destination)?, destination))
     }
 }
@@ -113,7 +68,7 @@ pub(super) fn format_of(asked: Option<Format>, destination: &Destination) -> Res
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{Parser, ValueEnum};
 
     use super::*;
     use crate::cli::Cli;
@@ -129,9 +84,9 @@ mod tests {
     /// `--format` has the names that formats have.
     #[test]
     fn names() {
-        for format in FormatArg::value_variants() {
+        for format in Format::value_variants() {
             let value = format.to_possible_value().expect("none is left out");
-            assert_eq!(Format::from(*format).name(), value.get_name());
+            assert_eq!(format.name(), value.get_name());
         }
     }
 

@@ -1,6 +1,6 @@
 //! Flags that say what flame graphs show of each stack.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::config::ConfigError;
 use leak_report::model::{Measure, Quantity, Unit};
@@ -13,51 +13,12 @@ pub struct QuantityArgs {
     ///
     /// [default: outstanding]
     #[arg(long, value_enum, value_name = "MEASURE")]
-    pub measure: Option<MeasureArg>,
+    pub measure: Option<Measure>,
     /// Unit of that number.
     ///
     /// [default: bytes]
     #[arg(long, value_enum, value_name = "UNIT")]
-    pub unit: Option<UnitArg>,
-}
-
-/// What is shown of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MeasureArg {
-    /// Allocated and not freed; without young blocks, see --older.
-    Outstanding,
-    /// Allocated since the attach, freed or not.
-    Allocated,
-    /// Allocated less freed since the mark (SIGUSR1), or without one since the last report; only of stacks that grew.
-    Growth,
-}
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum UnitArg {
-    /// Bytes that were asked for.
-    Bytes,
-    /// Blocks.
-    Blocks,
-}
-
-impl From<MeasureArg> for Measure {
-    fn from(measure: MeasureArg) -> Self {
-        match measure {
-            MeasureArg::Outstanding => Self::Outstanding,
-            MeasureArg::Allocated => Self::Allocated,
-            MeasureArg::Growth => Self::Growth,
-        }
-    }
-}
-
-impl From<UnitArg> for Unit {
-    fn from(unit: UnitArg) -> Self {
-        match unit {
-            UnitArg::Bytes => Self::Bytes,
-            UnitArg::Blocks => Self::Blocks,
-        }
-    }
+    pub unit: Option<Unit>,
 }
 
 impl QuantityArgs {
@@ -75,8 +36,8 @@ impl QuantityArgs {
             return Err(ConfigError::NoQuantity { flag, format });
         }
         Ok(Quantity {
-            measure: self.measure.map(Measure::from).unwrap_or_default(),
-            unit: self.unit.map(Unit::from).unwrap_or_default(),
+            measure: self.measure.unwrap_or_default(),
+            unit: self.unit.unwrap_or_default(),
         })
     }
 }

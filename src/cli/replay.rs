@@ -12,7 +12,6 @@ use super::names::NameArgs;
 use super::output::{OutputArgs, PlaceArgs, format_of};
 use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
-use super::view::OrderArg;
 use crate::commands::replay::{
     DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which,
 };
@@ -49,7 +48,7 @@ pub struct ReportArgs {
     pub top: Option<usize>,
     /// What stacks are ranked by; without it, what they were when it was recorded.
     #[arg(long, value_enum, value_name = "ORDER")]
-    pub sort: Option<OrderArg>,
+    pub sort: Option<Order>,
     /// How names are written.
     #[command(flatten)]
     pub names: NameArgs,
@@ -98,34 +97,6 @@ pub enum DifferenceArg {
     Svg,
     /// The later report, for `pprof -base` with the earlier one.
     Pprof,
-}
-
-impl DifferenceArg {
-    fn of(format: Format) -> Option<Self> {
-        match format {
-            Format::Text => Some(Self::Text),
-            Format::Json => Some(Self::Json),
-            Format::Folded => Some(Self::Folded),
-            Format::Svg => Some(Self::Svg),
-            Format::Pprof => Some(Self::Pprof),
-            Format::Summary
-            | Format::Speedscope
-            | Format::Gperftools
-            | Format::Html
-            | Format::Bcc
-            | Format::Libbpf => None,
-        }
-    }
-
-    fn format(self) -> Format {
-        match self {
-            Self::Text => Format::Text,
-            Self::Json => Format::Json,
-            Self::Folded => Format::Folded,
-            Self::Svg => Format::Svg,
-            Self::Pprof => Format::Pprof,
-        }
-    }
 }
 
 /// Arguments of `memleak trend`.
@@ -184,7 +155,7 @@ impl TryFrom<ReportArgs> for ReportOptions {
         }
         let asked = match args.summary || args.list {
             true => Some(Format::Summary),
-            false => args.output.format.map(Format::from),
+            false => args.output.format,
         };
         let format = format_of(asked, &destination)?;
         let has_quantity = args.quantity.measure.is_some() || args.quantity.unit.is_some();
@@ -201,7 +172,7 @@ impl TryFrom<ReportArgs> for ReportOptions {
             record: args.record.check(&destination)?,
             destination,
             top: args.top,
-            sort: args.sort.map(Order::from),
+            sort: args.sort,
             names: args.names.into(),
             anonymize: args.record.anonymize,
             gate,
@@ -210,15 +181,20 @@ impl TryFrom<ReportArgs> for ReportOptions {
     }
 }
 
-/// What a file's name says, if that is a form of `what`, which has the forms `all`.
-fn form<T>(
+/// The form with the name of the format that the file's name says; `what` has the forms `all`.
+fn form<T: ValueEnum>(
     destination: &Destination,
-    forms: fn(Format) -> Option<T>,
     what: &'static str,
     all: &'static str,
 ) -> Result<T, ConfigError> {
     let format = format_of(None, destination)?;
-    forms(format).ok_or_else(|| ConfigError::NoSuchForm(format.name().to_owned(), what, all))
+    let form = T::from_str(format.name(), false);
+    form.map_err(|_| ConfigError::NoSuchForm(format.name().to_owned(), what, all))
+}
+
+/// The format of reports with the name of a form.
+fn format_of_form(form: &impl ValueEnum) -> Option<Format> {
+    Format::from_str(form.to_possible_value()?.get_name(), false).ok()
 }
 
 impl TryFrom<DiffArgs> for DifferenceOptions {
@@ -230,10 +206,12 @@ impl TryFrom<DiffArgs> for DifferenceOptions {
             Some(format) => format,
             None => {
                 let all = "text, json, folded, svg or pprof";
-                form(&destination, DifferenceArg::of, "a difference", all)?
+                form(&destination, "a difference", all)?
             }
         };
-        let quantity = args.quantity.check(format.format())?;
+        let quantity = args
+            .quantity
+            .check(format_of_form(&format).unwrap_or(Format::Text))?;
         if quantity.measure == Measure::Growth {
             return Err(ConfigError::GrowthOfGrowth);
         }
@@ -259,22 +237,9 @@ impl TryFrom<TrendArgs> for TrendOptions {
 
     fn try_from(args: TrendArgs) -> Result<Self, ConfigError> {
         let destination = args.place.check(false)?;
-        let of_name = |format| match format {
-            Format::Text => Some(TrendArg::Text),
-            Format::Json => Some(TrendArg::Json),
-            Format::Summary
-            | Format::Folded
-            | Format::Svg
-            | Format::Pprof
-            | Format::Speedscope
-            | Format::Gperftools
-            | Format::Html
-            | Format::Bcc
-            | Format::Libbpf => None,
-        };
         let format = match args.format {
             Some(format) => format,
-            None => form(&destination, of_name, "a trend", "text or json")?,
+            None => form(&destination, "a trend", "text or json")?,
         };
         Ok(Self {
             sources: args.files.iter().map(|file| Source::parse(file)).collect(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::config::{ConfigError, parse_depth, parse_older};
 use super::names::NameArgs;
@@ -25,7 +25,7 @@ pub struct ViewArgs {
     ///
     /// [default: suspicion in formats for people, else size]
     #[arg(long, value_enum, value_name = "ORDER")]
-    pub sort: Option<OrderArg>,
+    pub sort: Option<Order>,
     /// List the blocks of each stack with their addresses and sizes, except those that -o hides.
     ///
     /// A text report lists the 10 largest of each stack shown, JSON the 1000 largest of each stack, bcc and libbpf all; what
@@ -40,30 +40,6 @@ pub struct ViewArgs {
     /// How names are written.
     #[command(flatten)]
     pub names: NameArgs,
-}
-
-/// What stacks are ranked by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OrderArg {
-    /// Bytes.
-    Size,
-    /// Blocks.
-    Count,
-    /// Net growth in bytes since the mark (SIGUSR1), or without one since the last report.
-    Growth,
-    /// How much they behave like leaks: by growth over all reports, how certain and steady it is, and how blocks live.
-    Suspicion,
-}
-
-impl From<OrderArg> for Order {
-    fn from(order: OrderArg) -> Self {
-        match order {
-            OrderArg::Size => Self::Size,
-            OrderArg::Count => Self::Count,
-            OrderArg::Growth => Self::Growth,
-            OrderArg::Suspicion => Self::Suspicion,
-        }
-    }
 }
 
 impl ViewArgs {

@@ -5,23 +5,24 @@ use serde::{Deserialize, Serialize};
 
 /// What of a stack is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// What it holds: allocated, not freed, and not young.
+    /// Allocated and not freed; without young blocks, see --older.
     #[default]
     Outstanding,
-    /// Everything that it allocated since the attach.
+    /// Allocated since the attach, freed or not.
     Allocated,
-    /// What came less what went since the mark, or without one since the last report: of stacks that grew by it, and
-    /// nothing of all others, since no width is below zero.
+    /// Allocated less freed since the mark (SIGUSR1), or without one since the last report; only of stacks that grew.
     Growth,
 }
 
 /// What it is measured in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Bytes.
+    /// Bytes that were asked for.
     #[default]
     Bytes,
     /// Blocks.

@@ -8,28 +8,29 @@ use crate::model::Report;
 
 /// A way to write reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Format {
-    /// For people: [`People`](super::People).
+    /// For people.
     Text,
-    /// One JSON object per report, on one line.
+    /// One object per line.
     Json,
-    /// Totals, and the sources of most of it.
+    /// Totals and the five largest sources.
     Summary,
-    /// Stacks as lines of text, for flame graph tools.
+    /// A line for each stack, root first, and what it holds: what flame graphs are made of.
     Folded,
-    /// A flame graph.
+    /// A flame graph, for a browser.
     Svg,
-    /// A profile in pprof's `profile.proto`, compressed.
+    /// For `pprof` and what else reads its files: allocated and outstanding, blocks and bytes.
     Pprof,
-    /// A profile for speedscope.
+    /// For speedscope.app.
     Speedscope,
-    /// A heap profile in the text of gperftools.
+    /// gperftools' heap profile in text: for google-pprof and jeprof, which read nothing else.
     Gperftools,
-    /// As bcc's `memleak.py` writes them, and nothing else.
+    /// Exactly as bcc's memleak.py writes them.
     Bcc,
-    /// As libbpf-tools' `memleak` writes them, and nothing else.
+    /// Exactly as libbpf-tools' memleak writes them.
     Libbpf,
-    /// A page for a browser.
+    /// A page for a browser, with all reports of the trace: flame graph, sites, memory, health.
     Html,
 }
 

@@ -17,11 +17,11 @@ pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
 
 /// The form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people.
     Text,
-    /// One JSON object.
+    /// One object.
     Json,
 }
 

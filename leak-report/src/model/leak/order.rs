@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What stacks are ranked by, the largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Bytes.
@@ -13,9 +14,9 @@ pub enum Order {
     Size,
     /// Blocks.
     Count,
-    /// Net growth: bytes allocated less bytes freed.
+    /// Net growth in bytes since the mark (SIGUSR1), or without one since the last report.
     Growth,
-    /// How much they behave like leaks, the faster growing first among equals.
+    /// How much they behave like leaks: by growth over all reports, how certain and steady it is, and how blocks live.
     Suspicion,
 }
 

@@ -28,14 +28,14 @@ const OWN_HEADERS: [&str; 9] = [
 ];
 
 /// Protocols of stores.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Api {
-    /// Pyroscope's `push.v1.PusherService/Push`, by the Connect protocol.
+    /// Pyroscope's, from 1.0 on.
     #[default]
     Pyroscope,
-    /// Pyroscope's older `/ingest`.
+    /// Pyroscope's older /ingest.
     PyroscopeIngest,
-    /// Parca's `ProfileStoreService/WriteRaw`, by gRPC-Web.
+    /// Parca's.
     Parca,
 }
 
