@@ -62,7 +62,7 @@ impl ViewArgs {
         });
         Ok(View {
             older,
-            sort: self.sort.map(Into::into),
+            sort: self.sort,
             depth: depth.transpose()?,
             list: list.transpose()?,
             names: self.names.into(),

@@ -8,6 +8,7 @@ use anyhow::Context;
 
 use super::{Session, Signals, describe};
 use crate::bpf::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
+use crate::process::History;
 use leak_report::model::Name;
 use leak_report::render::{Call, ReportSink};
 
@@ -160,21 +161,22 @@ impl Session<'_> {
             return Ok(());
         };
         let live = &self.live;
-        let mut names = describe::Describer {
-            processes: &live.processes,
+        let processes = describe::Processes {
+            all: &live.processes,
             modules: &live.modules,
             tables: &live.tables,
             allocators: live.probes.catalog(),
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
-            entries: describe::Entries::default(),
+            unknown: History::default(),
         };
+        let mut describer = describe::Describer::new(processes);
         let pid_of = |event: &CallEvent| {
             let process = live.processes.get(&event.instance);
             process.map_or(event.process, |process| process.facts.pid)
         };
-        let who = |record| names.caller(stack_of(&live.kernel, record));
+        let who = |record| describer.caller(stack_of(&live.kernel, record));
         call_tracer.trace_all(reports, pid_of, who)?;
         call_tracer.warn(|| Counters::read(&live.kernel.recorded.counters))
     }

@@ -1,6 +1,7 @@
 //! From a snapshot to a report: groups, resolves and names what the kernel recorded.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,37 +26,47 @@ use leak_report::model::leak::{
 use leak_report::model::{
     self, Ages, Amount, BlockList, CodeSegment, Compared, Dictionary, EndGroup, Estimate, Frame, FrameId,
     Location, Module, ModuleSteps, Name, PathId, Place, Report, Snapshot, Stack, StackRecent, StackTotals,
-    Symbolized, TargetFacts, TextId, TextKind, TimeOfDay,
+    Symbolized, TargetFacts, TextKind, TimeOfDay,
 };
 use leak_report::render::frame_name;
 
-/// What names are found with.
-pub(super) struct Describer<'a> {
-    /// By instance.
-    pub(super) processes: &'a BTreeMap<u32, Process>,
-    pub(super) modules: &'a Modules,
-    pub(super) tables: &'a ModuleTables,
-    pub(super) allocators: &'a Catalog,
-    pub(super) symbolizer: &'a mut Symbolizer,
-    pub(super) facts: &'a mut HashMap<ModuleId, Module>,
-    /// What programs call the code that they generated, by instance.
-    pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
-    /// Everything that the report's stacks refer to.
-    pub(super) entries: Entries,
+/// Where frames come from, and what is known of them: processes that are traced, or the kernel.
+pub(super) trait Origin {
+    /// The number of a module there.
+    type Module: Copy + Ord + Hash;
+    /// What addresses of an instance were.
+    type Addresses: Resolver<Self::Module>;
+    /// Whether code that is unknown now can become known, by mappings that are still to be read.
+    const LEARNS: bool;
+
+    fn addresses(&self, instance: u32) -> &Self::Addresses;
+
+    /// The process that a stack belongs to; `None` if it can be any.
+    fn process(&self, instance: u32) -> Option<&TargetFacts>;
+
+    /// Whether what an instance holds can still be freed.
+    fn holder(&self, instance: u32) -> Holder;
+
+    /// The name of what allocated: a function, a mapping call, a kind of the kernel's allocations.
+    fn allocator(&self, site: &Site<Self::Module>) -> Name;
+
+    fn module(&mut self, module: Self::Module) -> Option<Module>;
+
+    fn names(&mut self, instance: u32, frame: &SiteFrame<Self::Module>) -> Arc<Symbolized>;
 }
 
-/// The dictionary of a report in the making.
-#[derive(Default)]
-pub(super) struct Entries {
+/// Makes what reports have of what was recorded: names of frames, and the dictionary that stacks refer to.
+pub(super) struct Describer<O: Origin> {
+    origin: O,
     dictionary: Dictionary,
-    modules: HashMap<ModuleId, Option<model::ModuleId>>,
-    frames: HashMap<FrameKey, FrameId>,
+    modules: HashMap<O::Module, Option<model::ModuleId>>,
+    frames: HashMap<FrameKey<O::Module>, FrameId>,
 }
 
-/// What tells frames apart before they have names: code outside all modules is its instance's.
+/// The identity of a frame before it has names: code outside all modules is its instance's.
 #[derive(PartialEq, Eq, Hash)]
-struct FrameKey {
-    at: Location<ModuleId>,
+struct FrameKey<M> {
+    at: Location<M>,
     exact: bool,
     found_by: FoundBy,
     owner: Option<u32>,
@@ -89,38 +100,45 @@ impl Recently<'_> {
     }
 }
 
-/// The report of `snapshot`.
-pub(super) fn report(
-    mut names: Describer<'_>,
+/// What reports show, whatever was recorded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown<'a> {
+    pub(super) view: &'a View,
+    /// Stacks in a text report.
+    pub(super) top: usize,
+    pub(super) unwind: Unwind,
+}
+
+/// The report of `snapshot`, but for who was traced. `look` is given all sites, before they are cut to a depth.
+pub(super) fn report<O: Origin>(
+    origin: O,
     snapshot: &Snapshot,
     recently: &Recently<'_>,
-    view: &View,
-    unwind: Unwind,
-    top: usize,
+    shown: Shown<'_>,
+    look: impl FnOnce(&[Site<O::Module>]),
 ) -> Report {
-    let (processes, unknown) = (names.processes, History::default());
-    let history = |instance| {
-        processes
-            .get(&instance)
-            .map_or(&unknown, |process| &process.history)
-    };
+    let Shown { view, top, unwind } = shown;
     let changes = &recently.changes;
-    let sites_of = |snapshot: &Snapshot| {
-        group(snapshot, history, |stack| {
-            changes.of(stack, recently.blocks.map(|blocks| blocks.of(stack.record)))
-        })
+    let sites_of = |origin: &O, snapshot: &Snapshot| {
+        group(
+            snapshot,
+            |instance| origin.addresses(instance),
+            |stack| changes.of(stack, recently.blocks.map(|blocks| blocks.of(stack.record))),
+        )
     };
-    let sites = sites_of(snapshot);
+    let mut describer = Describer::new(origin);
+    let sites = sites_of(&describer.origin, snapshot);
+    look(&sites);
     let completeness = Completeness::of(&sites);
-    let ends = names.ends(&sites);
-    let steps = names.steps(&sites);
+    let ends = describer.ends(&sites);
+    let steps = describer.steps(&sites);
     let sites = match view.depth {
         None => sites,
-        Some(depth) => sites_of(&innermost(snapshot, depth.get())),
+        Some(depth) => sites_of(&describer.origin, &innermost(snapshot, depth.get())),
     };
     let stacks = sites
         .into_iter()
-        .map(|site| names.stack(site, recently, view))
+        .map(|site| describer.stack(site, recently, view))
         .collect();
     let mut report = Report {
         time: time_of_day(),
@@ -132,9 +150,9 @@ pub(super) fn report(
         quantity: view.quantity,
         depth: view.depth.map(NonZeroUsize::get),
         compared: recently.compared(view),
-        targets: processes.values().map(|process| process.facts.clone()).collect(),
+        targets: Vec::new(),
         order: None,
-        dictionary: Arc::new(names.entries.dictionary),
+        dictionary: Arc::new(describer.dictionary),
         stacks,
         sampling: snapshot.sampling,
         events: snapshot.events,
@@ -178,17 +196,8 @@ fn code_segment(segment: &Segment) -> CodeSegment {
     }
 }
 
-/// Whether what a process holds can still be freed.
-fn holder(process: Option<&TargetFacts>) -> Holder {
-    match process {
-        None => Holder::Several,
-        Some(TargetFacts { ended: Some(_), .. }) => Holder::Ended,
-        Some(TargetFacts { ended: None, .. }) => Holder::Running,
-    }
-}
-
 /// A site's ages and changes, and how suspicious they are.
-pub(super) fn recent<M>(site: &Site<M>, holder: Holder, view: &View, changes: &Changes<'_>) -> StackRecent {
+fn recent<M>(site: &Site<M>, holder: Holder, view: &View, changes: &Changes<'_>) -> StackRecent {
     let young = match view.older {
         Some(Duration::ZERO) => Some(Estimate::default()),
         _ => site.young(holder),
@@ -219,18 +228,48 @@ fn still_known(list: BlockList, holder: Holder, outstanding: Amount) -> BlockLis
     }
 }
 
-impl Describer<'_> {
-    /// The process that a stack belongs to. One that stands for all belongs to the only one, if there is no other.
+/// Processes as the origin of frames.
+pub(super) struct Processes<'a> {
+    /// By instance.
+    pub(super) all: &'a BTreeMap<u32, Process>,
+    pub(super) modules: &'a Modules,
+    pub(super) tables: &'a ModuleTables,
+    pub(super) allocators: &'a Catalog,
+    pub(super) symbolizer: &'a mut Symbolizer,
+    pub(super) facts: &'a mut HashMap<ModuleId, Module>,
+    /// What programs call the code that they generated, by instance.
+    pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
+    /// Of an instance that is not known.
+    pub(super) unknown: History,
+}
+
+impl Origin for Processes<'_> {
+    type Module = ModuleId;
+    type Addresses = History;
+    const LEARNS: bool = true;
+
+    fn addresses(&self, instance: u32) -> &History {
+        let process = self.all.get(&instance);
+        process.map_or(&self.unknown, |process| &process.history)
+    }
+
+    /// A stack that stands for all belongs to the only one, if there is no other.
     fn process(&self, instance: u32) -> Option<&TargetFacts> {
-        let all = self.processes;
-        let process = match all.len() {
-            1 => all.values().next(),
-            _ => all.get(&instance),
+        let process = match self.all.len() {
+            1 => self.all.values().next(),
+            _ => self.all.get(&instance),
         };
         process.map(|process| &process.facts)
     }
 
-    /// The name of an allocator function or mapping call.
+    fn holder(&self, instance: u32) -> Holder {
+        match self.process(instance) {
+            None => Holder::Several,
+            Some(TargetFacts { ended: Some(_), .. }) => Holder::Ended,
+            Some(TargetFacts { ended: None, .. }) => Holder::Running,
+        }
+    }
+
     fn allocator(&self, site: &Site<ModuleId>) -> Name {
         let call = site.kind.and_then(|_| region_call_of_function(site.function));
         if let Some(call) = call {
@@ -240,146 +279,22 @@ impl Describer<'_> {
         function.map_or(Name::Borrowed("?"), |function| function.name.clone())
     }
 
-    fn stack(&mut self, site: Site<ModuleId>, recently: &Recently<'_>, view: &View) -> Stack {
-        let process = self.process(site.instance);
-        let holder = holder(process);
-        Stack {
-            blocks: recently
-                .listed(&site)
-                .map(|list| still_known(list, holder, site.outstanding().amount)),
-            recent: recent(&site, holder, view, &recently.changes),
-            pid: process.map_or(0, |process| process.pid),
-            instance: process.map_or(0, |process| process.instance),
-            ended: process.and_then(|process| process.ended),
-            allocator: self.allocator_text(&site),
-            kind: site.kind,
-            outstanding: site.outstanding(),
-            allocated: site.allocated,
-            lost: site.lost,
-            end: site.end,
-            end_at: site.end_at.map(|end_at| self.location(end_at)),
-            path: self.path(&site),
-            suppressed_by: None,
+    fn module(&mut self, id: ModuleId) -> Option<Module> {
+        if let Some(known) = self.facts.get(&id) {
+            return Some(known.clone());
         }
-    }
-
-    fn allocator_text(&mut self, site: &Site<ModuleId>) -> TextId {
-        let name = self.allocator(site);
-        self.entries.dictionary.add_text(TextKind::Allocator, &name)
-    }
-
-    fn path(&mut self, site: &Site<ModuleId>) -> Option<PathId> {
-        let frames: Vec<_> = site
-            .frames
-            .iter()
-            .map(|frame| self.frame(site.instance, frame))
-            .collect();
-        self.entries.dictionary.add_stack(frames.into_iter())
-    }
-
-    fn frame(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> FrameId {
-        let SiteFrame { at, found_by, exact } = *frame;
-        let key = FrameKey {
-            at,
-            exact,
-            found_by,
-            owner: at.place.is_none().then_some(instance),
-        };
-        if let Some(&known) = self.entries.frames.get(&key) {
-            return known;
-        }
-        let names = self.names(instance, frame);
-        let frame = Frame {
-            at: self.location(at),
-            exact,
-            found_by,
-            names: self.entries.dictionary.add_names(&names),
-        };
-        let number = self.entries.dictionary.add_frame(frame);
-        self.entries.frames.insert(key, number);
-        number
-    }
-
-    /// Who made the calls of a stack.
-    pub(super) fn caller(&mut self, stack: Option<StackTotals>) -> Caller {
-        let (processes, unknown) = (self.processes, History::default());
-        let history = |instance| {
-            processes
-                .get(&instance)
-                .map_or(&unknown, |process| &process.history)
-        };
-        let snapshot = Snapshot {
-            stacks: stack.into_iter().collect(),
-            ..Snapshot::default()
-        };
-        let site = group(&snapshot, history, |_| Recent::default()).pop();
-        Caller {
-            allocator: site
+        let module = self.modules.get(id)?;
+        let facts = Module {
+            path: module.path.to_string_lossy().into(),
+            build_id: module
+                .build_id
                 .as_ref()
-                .map_or(Name::Borrowed("?"), |site| self.allocator(site)),
-            at: site.and_then(|site| {
-                let frame = self.frame(site.instance, site.frames.first()?);
-                let frame = self.entries.dictionary.frame(frame);
-                // Else the mappings are not known yet.
-                let is_known = frame.module().is_some() || frame.function().is_some();
-                is_known.then(|| frame_name(frame).into())
-            }),
-        }
-    }
-
-    fn ends(&mut self, sites: &[Site<ModuleId>]) -> Vec<EndGroup<model::ModuleId>> {
-        let named = |group: EndGroup<ModuleId>| EndGroup {
-            module: group.module.and_then(|module| self.module(module)),
-            end: group.end,
-            stacks: group.stacks,
-            allocations: group.allocations,
-            addresses: group.addresses,
+                .map(|build_id| build_id.to_string().into()),
+            code: module.code().map(code_segment).collect(),
+            table: self.tables.facts(id),
         };
-        by_module::ends(sites).into_iter().map(named).collect()
-    }
-
-    fn steps(&mut self, sites: &[Site<ModuleId>]) -> Vec<ModuleSteps<model::ModuleId>> {
-        let named = |steps: ModuleSteps<ModuleId>| ModuleSteps {
-            module: steps.module.and_then(|module| self.module(module)),
-            cfi: steps.cfi,
-            fp: steps.fp,
-        };
-        by_module::steps(sites).into_iter().map(named).collect()
-    }
-
-    fn location(&mut self, at: Location<ModuleId>) -> Location<model::ModuleId> {
-        let place = at.place.and_then(|Place { module, svma }| {
-            let module = self.module(module)?;
-            Some(Place { module, svma })
-        });
-        Location { pc: at.pc, place }
-    }
-
-    fn module(&mut self, id: ModuleId) -> Option<model::ModuleId> {
-        if let Some(&known) = self.entries.modules.get(&id) {
-            return known;
-        }
-        let number = self.facts(id).cloned();
-        let number = number.map(|facts| self.entries.dictionary.add_module(&facts));
-        self.entries.modules.insert(id, number);
-        number
-    }
-
-    fn facts(&mut self, id: ModuleId) -> Option<&Module> {
-        if !self.facts.contains_key(&id) {
-            let module = self.modules.get(id)?;
-            let facts = Module {
-                path: module.path.to_string_lossy().into(),
-                build_id: module
-                    .build_id
-                    .as_ref()
-                    .map(|build_id| build_id.to_string().into()),
-                code: module.code().map(code_segment).collect(),
-                table: self.tables.facts(id),
-            };
-            self.facts.insert(id, facts);
-        }
-        self.facts.get(&id)
+        self.facts.insert(id, facts.clone());
+        Some(facts)
     }
 
     fn names(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> Arc<Symbolized> {
@@ -394,5 +309,133 @@ impl Describer<'_> {
             bytes: module.bytes(),
         };
         self.symbolizer.symbolize(object, svma, frame.exact)
+    }
+}
+
+impl<O: Origin> Describer<O> {
+    pub(super) fn new(origin: O) -> Self {
+        Self {
+            origin,
+            dictionary: Dictionary::default(),
+            modules: HashMap::new(),
+            frames: HashMap::new(),
+        }
+    }
+
+    fn stack(&mut self, site: Site<O::Module>, recently: &Recently<'_>, view: &View) -> Stack {
+        let process = self.origin.process(site.instance);
+        let (pid, instance) = process.map_or((0, 0), |process| (process.pid, process.instance));
+        let ended = process.and_then(|process| process.ended);
+        let holder = self.origin.holder(site.instance);
+        let allocator = self.origin.allocator(&site);
+        Stack {
+            blocks: recently
+                .listed(&site)
+                .map(|list| still_known(list, holder, site.outstanding().amount)),
+            recent: recent(&site, holder, view, &recently.changes),
+            pid,
+            instance,
+            ended,
+            allocator: self.dictionary.add_text(TextKind::Allocator, &allocator),
+            kind: site.kind,
+            outstanding: site.outstanding(),
+            allocated: site.allocated,
+            lost: site.lost,
+            end: site.end,
+            end_at: site.end_at.map(|end_at| self.location(end_at)),
+            path: self.path(&site),
+            suppressed_by: None,
+        }
+    }
+
+    fn path(&mut self, site: &Site<O::Module>) -> Option<PathId> {
+        let frames: Vec<_> = site
+            .frames
+            .iter()
+            .map(|frame| self.frame(site.instance, frame))
+            .collect();
+        self.dictionary.add_stack(frames.into_iter())
+    }
+
+    fn frame(&mut self, instance: u32, frame: &SiteFrame<O::Module>) -> FrameId {
+        let SiteFrame { at, found_by, exact } = *frame;
+        let key = FrameKey {
+            at,
+            exact,
+            found_by,
+            owner: at.place.is_none().then_some(instance),
+        };
+        if let Some(&known) = self.frames.get(&key) {
+            return known;
+        }
+        let names = self.origin.names(instance, frame);
+        let frame = Frame {
+            at: self.location(at),
+            exact,
+            found_by,
+            names: self.dictionary.add_names(&names),
+        };
+        let number = self.dictionary.add_frame(frame);
+        self.frames.insert(key, number);
+        number
+    }
+
+    /// The caller of an allocation function, given the call's stack.
+    pub(super) fn caller(&mut self, stack: Option<StackTotals>) -> Caller {
+        let snapshot = Snapshot {
+            stacks: stack.into_iter().collect(),
+            ..Snapshot::default()
+        };
+        let addresses = |instance| self.origin.addresses(instance);
+        let site = group(&snapshot, addresses, |_| Recent::default()).pop();
+        Caller {
+            allocator: site
+                .as_ref()
+                .map_or(Name::Borrowed("?"), |site| self.origin.allocator(site)),
+            at: site.and_then(|site| {
+                let frame = self.frame(site.instance, site.frames.first()?);
+                let frame = self.dictionary.frame(frame);
+                let is_known = frame.module().is_some() || frame.function().is_some();
+                (is_known || !O::LEARNS).then(|| frame_name(frame).into())
+            }),
+        }
+    }
+
+    fn ends(&mut self, sites: &[Site<O::Module>]) -> Vec<EndGroup<model::ModuleId>> {
+        let named = |group: EndGroup<O::Module>| EndGroup {
+            module: group.module.and_then(|module| self.module(module)),
+            end: group.end,
+            stacks: group.stacks,
+            allocations: group.allocations,
+            addresses: group.addresses,
+        };
+        by_module::ends(sites).into_iter().map(named).collect()
+    }
+
+    fn steps(&mut self, sites: &[Site<O::Module>]) -> Vec<ModuleSteps<model::ModuleId>> {
+        let named = |steps: ModuleSteps<O::Module>| ModuleSteps {
+            module: steps.module.and_then(|module| self.module(module)),
+            cfi: steps.cfi,
+            fp: steps.fp,
+        };
+        by_module::steps(sites).into_iter().map(named).collect()
+    }
+
+    fn location(&mut self, at: Location<O::Module>) -> Location<model::ModuleId> {
+        let place = at.place.and_then(|Place { module, svma }| {
+            let module = self.module(module)?;
+            Some(Place { module, svma })
+        });
+        Location { pc: at.pc, place }
+    }
+
+    fn module(&mut self, id: O::Module) -> Option<model::ModuleId> {
+        if let Some(&known) = self.modules.get(&id) {
+            return known;
+        }
+        let facts = self.origin.module(id);
+        let number = facts.map(|facts| self.dictionary.add_module(&facts));
+        self.modules.insert(id, number);
+        number
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,10 +9,9 @@ use anyhow::{Context, bail};
 
 use super::calls::{self, CallTracer};
 use super::kernel_report::{Facts, caller, report};
-use super::schedule::Schedule;
 use super::since::Since;
 use super::{KernelConfig, TraceConfig, View};
-use super::{Signals, Storages, TICK, storages};
+use super::{Signals, Storages, TICK, Traced, storages};
 use crate::bpf::collect::{
     self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };
@@ -56,22 +54,29 @@ pub(super) fn run(
     let settings = settings(config, kernel, events)?;
     let mut storages: Storages = storages();
     let [first, second, ..] = &mut storages;
-    match Trace::start(first, &settings) {
-        Ok(trace) => trace.report(&facts, config, signals, reports),
+    let mut trace = match Trace::start(first, &settings, facts.clone()) {
+        Ok(trace) => trace,
         Err(error) => {
             tracing::debug!("with functions that free many objects at once: {error:#}");
             let settings = KernelSettings {
                 bulk: false,
                 ..settings
             };
-            let trace = Trace::start(second, &settings)?;
+            let trace = Trace::start(second, &settings, facts)?;
             tracing::warn!(
                 "this kernel lets nobody trace its functions (fentry): objects that are freed many at once, as by \
                  kfree_rcu, stay outstanding"
             );
-            trace.report(&facts, config, signals, reports)
+            trace
         }
-    }
+    };
+    tracing::info!(
+        "tracing the kernel's allocations{}: {} programs; Ctrl-C ends it with a last report",
+        if kernel.percpu { ", per-CPU ones too" } else { "" },
+        trace.attached.program_count(),
+    );
+    reports.stage(&Stage::Attached { pids: &[] })?;
+    super::make_reports(&mut trace, config, signals, reports)
 }
 
 fn settings(
@@ -100,72 +105,48 @@ struct Trace<'obj> {
     attached: Tracing,
     loaded: KernelTrace<'obj>,
     started: Instant,
-    percpu: bool,
+    facts: Facts,
+    calls: Option<Calls>,
+    since: Since,
 }
 
 impl<'obj> Trace<'obj> {
-    fn start(storage: &'obj mut Storage, settings: &KernelSettings) -> anyhow::Result<Self> {
+    fn start(storage: &'obj mut Storage, settings: &KernelSettings, facts: Facts) -> anyhow::Result<Self> {
         let refused = "cannot trace the kernel's allocations";
         let loaded = KernelTrace::load(storage, settings).context(refused)?;
         let attached = loaded.attach().context(refused)?;
+        let started = Instant::now();
         Ok(Self {
+            calls: Calls::of(&loaded, started)?,
             attached,
             loaded,
-            started: Instant::now(),
-            percpu: settings.percpu,
+            started,
+            facts,
+            since: Since::default(),
         })
     }
 
-    /// Makes reports until all are made or an end is asked for.
-    fn report(
-        self,
-        facts: &Facts,
-        config: &TraceConfig,
-        signals: &Signals,
-        reports: &mut dyn ReportSink,
-    ) -> anyhow::Result<()> {
-        tracing::info!(
-            "tracing the kernel's allocations{}: {} programs; Ctrl-C ends it with a last report",
-            if self.percpu { ", per-CPU ones too" } else { "" },
-            self.attached.program_count(),
-        );
-        reports.stage(&Stage::Attached { pids: &[] })?;
-        let mut calls = Calls::of(&self)?;
-        let pause = if calls.is_some() { calls::PAUSE } else { TICK };
-        let mut since = Since::default();
-        let mut schedule = Schedule::begin(config, Instant::now());
-        loop {
-            let next = schedule.next(Instant::now());
-            let stopping = follow(next, pause, signals, &mut || {
-                if let Some(calls) = &mut calls {
-                    calls.tell(&self, reports)?;
-                }
-                if signals.take_mark() {
-                    since.mark(&self.snapshot()?);
-                }
-                reports.poll(&mut || self.vitals())
-            })?;
-            let ending = schedule.is_last() || stopping;
-            if config.is_report_due(ending) {
-                reports.report_pending(ending);
-                reports.report(&Arc::new(self.report_of_now(&mut since, facts)?))?;
-            }
-            if ending {
-                return Ok(());
-            }
-        }
-    }
-
-    fn report_of_now(&self, since: &mut Since, facts: &Facts) -> anyhow::Result<Report> {
+    fn report(&mut self) -> anyhow::Result<Report> {
         // In this order: what was old at the moment is in the totals.
         let moment = Moment::now();
         let snapshot = self.snapshot()?;
-        let blocks = self.live_blocks(moment, &facts.view)?;
-        let recently = since.recently(&snapshot, blocks.as_ref());
+        let blocks = self.live_blocks(moment, &self.facts.view)?;
+        let recently = self.since.recently(&snapshot, blocks.as_ref());
         // Modules and programs come and go: the symbols are those of now.
-        let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, facts);
-        since.reported(&snapshot, blocks.as_ref(), |_| false);
+        let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, &self.facts);
+        self.since.reported(&snapshot, blocks.as_ref(), |_| false);
         Ok(report)
+    }
+
+    /// Gives calls that have come to `reports`.
+    fn trace_calls(&mut self, reports: &mut dyn ReportSink) -> anyhow::Result<()> {
+        let Some(Calls { call_tracer, symbols }) = &mut self.calls else {
+            return Ok(());
+        };
+        let loaded = &self.loaded;
+        let who = |record| caller(stack_of_kernel_mode(loaded, record), symbols, self.facts.percpu);
+        call_tracer.trace_all(reports, |event| event.process, who)?;
+        call_tracer.warn(|| Counters::read(&loaded.recorded.counters))
     }
 
     fn vitals(&self) -> anyhow::Result<Vitals> {
@@ -192,7 +173,40 @@ impl<'obj> Trace<'obj> {
     }
 }
 
-/// What is needed to tell calls.
+impl Traced for Trace<'_> {
+    fn follow_until(
+        &mut self,
+        deadline: Instant,
+        signals: &Signals,
+        reports: &mut dyn ReportSink,
+    ) -> anyhow::Result<bool> {
+        let pause = if self.calls.is_some() { calls::PAUSE } else { TICK };
+        loop {
+            let next = deadline.min(Instant::now() + pause);
+            let stopping = wait(next, signals);
+            self.trace_calls(reports)?;
+            if signals.take_mark() {
+                self.since.mark(&self.snapshot()?);
+            }
+            reports.poll(&mut || self.vitals())?;
+            if stopping || next == deadline {
+                return Ok(stopping);
+            }
+        }
+    }
+
+    fn due_report(
+        &mut self,
+        config: &TraceConfig,
+        _: &Signals,
+        ending: bool,
+        _: &mut dyn ReportSink,
+    ) -> anyhow::Result<Option<Report>> {
+        config.is_report_due(ending).then(|| self.report()).transpose()
+    }
+}
+
+/// What is needed to report calls one by one.
 struct Calls {
     call_tracer: CallTracer,
     /// Those of the beginning.
@@ -200,41 +214,16 @@ struct Calls {
 }
 
 impl Calls {
-    /// `None` where calls are not told.
-    fn of(trace: &Trace<'_>) -> anyhow::Result<Option<Self>> {
-        let queue = CallQueue::of_kernel_mode(&trace.loaded).context("cannot open the queue of calls")?;
+    /// `None` where calls are not reported one by one.
+    fn of(loaded: &KernelTrace<'_>, started: Instant) -> anyhow::Result<Option<Self>> {
+        let queue = CallQueue::of_kernel_mode(loaded).context("cannot open the queue of calls")?;
         let calls = queue.map(|queue| {
             Ok(Self {
-                call_tracer: CallTracer::new(queue, trace.started),
+                call_tracer: CallTracer::new(queue, started),
                 symbols: Kallsyms::read()?,
             })
         });
         calls.transpose()
-    }
-
-    fn tell(&mut self, trace: &Trace<'_>, reports: &mut dyn ReportSink) -> anyhow::Result<()> {
-        let symbols = &self.symbols;
-        let who = |record| caller(stack_of_kernel_mode(&trace.loaded, record), symbols, trace.percpu);
-        self.call_tracer.trace_all(reports, |event| event.process, who)?;
-        self.call_tracer
-            .warn(|| Counters::read(&trace.loaded.recorded.counters))
-    }
-}
-
-/// Waits until `deadline`, doing `meanwhile` behind each pause. Returns whether an end was asked for before.
-fn follow(
-    deadline: Instant,
-    pause: Duration,
-    signals: &Signals,
-    meanwhile: &mut dyn FnMut() -> anyhow::Result<()>,
-) -> anyhow::Result<bool> {
-    loop {
-        let next = deadline.min(Instant::now() + pause);
-        let stopping = wait(next, signals);
-        meanwhile()?;
-        if stopping || next == deadline {
-            return Ok(stopping);
-        }
     }
 }
 

@@ -49,7 +49,7 @@ use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
 use crate::bpf::{AttachPath, Storage, Walk};
 use crate::process::launch::{Held, Relay, Running};
-use crate::process::{MappedCode, Mappings, ModuleId, Modules, Target};
+use crate::process::{History, MappedCode, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use calls::CallTracer;
@@ -92,21 +92,50 @@ pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink
     let mut session = Session::start_with(&mut storages, config, &signals.relay, &mut |stage| {
         reports.stage(stage)
     })?;
+    make_reports(&mut session, config, signals, reports)?;
+    session.end_of_program(reports)
+}
+
+/// What reports are made of: processes, or the kernel.
+trait Traced {
+    /// Follows it until `deadline`, giving calls to `reports` as they come. Returns whether the end came before.
+    fn follow_until(
+        &mut self,
+        deadline: Instant,
+        signals: &Signals,
+        reports: &mut dyn ReportSink,
+    ) -> anyhow::Result<bool>;
+
+    /// The report that is due, if reports are made now. At the end, what is traced is left alone in any case.
+    fn due_report(
+        &mut self,
+        config: &TraceConfig,
+        signals: &Signals,
+        ending: bool,
+        reports: &mut dyn ReportSink,
+    ) -> anyhow::Result<Option<Report>>;
+}
+
+/// Makes reports until all are made, an end is asked for, or there is nothing to trace any more.
+fn make_reports(
+    traced: &mut impl Traced,
+    config: &TraceConfig,
+    signals: &Signals,
+    reports: &mut dyn ReportSink,
+) -> anyhow::Result<()> {
     let mut schedule = Schedule::begin(config, Instant::now());
     loop {
         let next = schedule.next(Instant::now());
-        let stopping = session.follow_calls(next, signals, reports)?;
+        let stopping = traced.follow_until(next, signals, reports)?;
         let ending = schedule.is_last() || stopping;
         if config.is_report_due(ending) {
             reports.report_pending(ending);
         }
-        let report = session.due_report(config, signals, ending)?;
-        session.trace_calls(reports)?;
-        if let Some(report) = report {
+        if let Some(report) = traced.due_report(config, signals, ending, reports)? {
             reports.report(&Arc::new(report))?;
         }
         if ending {
-            return session.end_of_program(reports);
+            return Ok(());
         }
     }
 }
@@ -292,24 +321,6 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// The report that is due, if reports are made now. At the end, the target is left alone in any case.
-    fn due_report(
-        &mut self,
-        config: &TraceConfig,
-        signals: &Signals,
-        ending: bool,
-    ) -> anyhow::Result<Option<Report>> {
-        match (config.is_report_due(ending), ending) {
-            (true, false) => self.report(&config.view, config.top, signals).map(Some),
-            (true, true) => self.last_report(&config.view, config.top, signals).map(Some),
-            (false, true) => {
-                self.live.detach();
-                Ok(None)
-            }
-            (false, false) => Ok(None),
-        }
-    }
-
     /// A report of everything recorded so far. While it is made, the processes are followed.
     ///
     /// # Errors
@@ -368,15 +379,15 @@ impl<'obj> Session<'obj> {
             tracing::info!("walks checked: {checked}, of which {recalled} recalled; different: {different}");
         }
         self.read_perf_maps();
-        let names = describe::Describer {
-            processes: &self.live.processes,
+        let origin = describe::Processes {
+            all: &self.live.processes,
             modules: &self.live.modules,
             tables: &self.live.tables,
             allocators: self.live.probes.catalog(),
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
-            entries: describe::Entries::default(),
+            unknown: History::default(),
         };
         let unwind = match self.live.walk {
             Walk::Fp => Unwind::Fp,
@@ -384,7 +395,8 @@ impl<'obj> Session<'obj> {
             Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
         };
         let recently = self.since.recently(&snapshot, blocks.as_ref());
-        let report = describe::report(names, &snapshot, &recently, view, unwind, top);
+        let shown = describe::Shown { view, top, unwind };
+        let report = describe::report(origin, &snapshot, &recently, shown, |_| ());
         let processes = &self.live.processes;
         let has_ended = |instance| {
             processes
@@ -394,7 +406,44 @@ impl<'obj> Session<'obj> {
         self.since.reported(&snapshot, blocks.as_ref(), has_ended);
         self.symbolizer.release();
         self.live.modules.release();
-        Ok(Report { overhead, ..report })
+        let targets = self.live.processes.values();
+        Ok(Report {
+            targets: targets.map(|process| process.facts.clone()).collect(),
+            overhead,
+            ..report
+        })
+    }
+}
+
+impl Traced for Session<'_> {
+    fn follow_until(
+        &mut self,
+        deadline: Instant,
+        signals: &Signals,
+        reports: &mut dyn ReportSink,
+    ) -> anyhow::Result<bool> {
+        self.follow_calls(deadline, signals, reports)
+    }
+
+    fn due_report(
+        &mut self,
+        config: &TraceConfig,
+        signals: &Signals,
+        ending: bool,
+        reports: &mut dyn ReportSink,
+    ) -> anyhow::Result<Option<Report>> {
+        let report = match (config.is_report_due(ending), ending) {
+            (true, false) => Some(self.report(&config.view, config.top, signals)?),
+            (true, true) => Some(self.last_report(&config.view, config.top, signals)?),
+            (false, true) => {
+                self.live.detach();
+                None
+            }
+            (false, false) => None,
+        };
+        // Calls that came while it was made are written before it.
+        self.trace_calls(reports)?;
+        Ok(report)
     }
 }
 
