@@ -1,8 +1,9 @@
-//! Compiles `bpf/memleak.bpf.c` with clang into a skeleton in `OUT_DIR`. Writes nowhere else, fetches nothing.
+//! Compiles `bpf/memleak.bpf.c` with clang into a skeleton, and lists its files for `--ebpf`, in `OUT_DIR`. Writes nowhere
+//! else, fetches nothing.
 
-use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
+use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
 
@@ -19,7 +20,7 @@ const CLANG_ARGS: [&str; 7] = [
 ];
 
 /// Those whose programs can be traced. `unwind-tables` says what differs between them for tables and walks,
-/// `bpf/regs.bpf.h` and `bpf/return_address.bpf.h` what does for probes, `src/allocator/machine.rs` for where they are.
+/// `bpf/calls/regs.h` and `bpf/calls/return_address.h` what does for probes, `src/allocator/machine.rs` for where they are.
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
 fn main() {
@@ -34,9 +35,12 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     require(&clang);
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("memleak.skel.rs");
-    // Source files are named in the type information: alike wherever the repository is.
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    if let Err(error) = fs::write(out.join("bpf_files.rs"), source_list(Path::new(&here))) {
+        fail(&format!("cannot write to {}: {error}", out.display()));
+    }
+    // Source files are named in the type information: alike wherever the repository is.
     let nameless = format!("-ffile-prefix-map={here}=/memleak");
     // For the test that compiles it for the other machine.
     let headers = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where libbpf's headers are");
@@ -46,10 +50,35 @@ fn main() {
         .source(SOURCE)
         .clang(&clang)
         .clang_args(CLANG_ARGS.map(str::to_owned).into_iter().chain([nameless]))
-        .build_and_generate(&out);
+        .build_and_generate(out.join("memleak.skel.rs"));
     if let Err(error) = built {
         fail(&format!("cannot compile {SOURCE}: {error:#}"));
     }
+}
+
+/// A Rust expression: the name and text of each file that `SOURCE` is made of, in the order in which it includes them.
+fn source_list(root: &Path) -> String {
+    let mut names = vec![SOURCE.to_owned()];
+    let mut next = 0;
+    while let Some(name) = names.get(next) {
+        let text = fs::read_to_string(root.join(name)).unwrap_or_default();
+        for included in text.lines().filter_map(included_file) {
+            let included = format!("bpf/{included}");
+            if !names.contains(&included) {
+                names.push(included);
+            }
+        }
+        next += 1;
+    }
+    let rows = names
+        .iter()
+        .map(|name| format!("    ({name:?}, include_str!({:?})),\n", root.join(name)));
+    format!("&[\n{}]\n", rows.collect::<String>())
+}
+
+/// The file of `bpf/` that a line of C includes, if it does.
+fn included_file(line: &str) -> Option<&str> {
+    line.strip_prefix("#include \"")?.strip_suffix('"')
 }
 
 fn require(clang: &str) {

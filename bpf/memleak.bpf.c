@@ -3,39 +3,39 @@
  * What attaches where. One program per role; the attach cookie says what a function's arguments mean.
  * User space loads either the session program or the entry and return programs, as the kernel allows.
  */
-#include "kernel.bpf.h"
+#include "kernel.h"
 #include "shared.h"
 #include "seam.h"
-#include "rules.h"
-#include "config.bpf.h"
+#include "walk/rules.h"
+#include "config.h"
 
 struct thread;
 struct scratch;
-#include "trail.bpf.h"
-#include "maps.bpf.h"
-#include "counters.bpf.h"
-#include "regs.bpf.h"
-#include "mappings.bpf.h"
-#include "pids.bpf.h"
-#include "processes.bpf.h"
-#include "tables.bpf.h"
-#include "return_probes.bpf.h"
-#include "unwind.bpf.h"
-#include "return_address.bpf.h"
-#include "sampling.bpf.h"
-#include "state.bpf.h"
-#include "changes.bpf.h"
-#include "call_events.bpf.h"
-#include "memo.bpf.h"
-#include "stacks.bpf.h"
-#include "block_table.bpf.h"
-#include "young.bpf.h"
-#include "blocks.bpf.h"
-#include "nesting.bpf.h"
-#include "calls.bpf.h"
-#include "lifecycle.bpf.h"
-#include "regions.bpf.h"
-#include "kernel_memory.bpf.h"
+#include "fast/trail.h"
+#include "maps.h"
+#include "counters.h"
+#include "calls/regs.h"
+#include "walk/mappings.h"
+#include "process/pids.h"
+#include "process/processes.h"
+#include "walk/tables.h"
+#include "walk/return_probes.h"
+#include "walk/unwind.h"
+#include "calls/return_address.h"
+#include "calls/sampling.h"
+#include "calls/thread.h"
+#include "process/changes.h"
+#include "calls/call_events.h"
+#include "fast/memo.h"
+#include "store/stacks.h"
+#include "store/block_table.h"
+#include "store/young.h"
+#include "store/blocks.h"
+#include "calls/nesting.h"
+#include "calls/calls.h"
+#include "process/lifecycle.h"
+#include "process/regions.h"
+#include "kernel_memory.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -231,7 +231,7 @@ int waiting_regions(void *ctx)
 }
 
 /*
- * Kernel mode, loaded only then. The two programs of an event; see kernel_memory.bpf.h. `seen` counts what the
+ * Kernel mode, loaded only then. The two programs of an event; see kernel_memory.h. `seen` counts what the
  * second one took.
  */
 #define KERNEL_EVENT(name, event, tracepoint, seen, record)                                                            \

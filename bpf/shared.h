@@ -280,7 +280,7 @@ enum kernel_allocator {
 	KERNEL_PERCPU = 3,
 };
 
-/* Kernel mode: events that have two programs each, see kernel_memory.bpf.h. */
+/* Kernel mode: events that have two programs each, see kernel_memory.h. */
 enum kernel_event {
 	EVENT_KMALLOC,
 	EVENT_KMALLOC_NODE,
@@ -347,7 +347,7 @@ enum young_state {
 	YOUNG_PUT = 8,
 };
 
-/* A place for a young block, see young.bpf.h. */
+/* A place for a young block, see store/young.h. */
 struct young_block {
 	/* What `enum young_state` says; different for each block that was ever there. */
 	u64 word;

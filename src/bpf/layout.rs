@@ -1,6 +1,6 @@
 //! Compile-time equality of what C and Rust say about the same thing.
 //!
-//! The C side is `bpf/shared.h` and `bpf/rules.h`, seen through the types that the build generates from the
+//! The C side is `bpf/shared.h` and `bpf/walk/rules.h`, seen through the types that the build generates from the
 //! object's type information; the Rust side is the `unwind-tables` crate. A difference fails the build.
 
 use unwind_tables::image::{self, header};

@@ -2,52 +2,8 @@
 
 use std::io::{self, Write};
 
-macro_rules! files {
-    ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../bpf/", $name)))),*]
-    };
-}
-
-/// Every file, the translation unit first, the others in the order in which it includes them.
-const FILES: &[(&str, &str)] = files! {
-    "memleak.bpf.c"
-    "kernel.bpf.h"
-    "shared.h"
-    "seam.h"
-    "rules.h"
-    "config.bpf.h"
-    "trail.bpf.h"
-    "maps.bpf.h"
-    "counters.bpf.h"
-    "regs.bpf.h"
-    "mappings.bpf.h"
-    "pids.bpf.h"
-    "processes.bpf.h"
-    "tables.bpf.h"
-    "return_probes.bpf.h"
-    "unwind.bpf.h"
-    "window.bpf.h"
-    "call.bpf.h"
-    "registers.bpf.h"
-    "link.bpf.h"
-    "program.bpf.h"
-    "aarch64.bpf.h"
-    "return_address.bpf.h"
-    "sampling.bpf.h"
-    "state.bpf.h"
-    "changes.bpf.h"
-    "call_events.bpf.h"
-    "memo.bpf.h"
-    "stacks.bpf.h"
-    "block_table.bpf.h"
-    "young.bpf.h"
-    "blocks.bpf.h"
-    "nesting.bpf.h"
-    "calls.bpf.h"
-    "lifecycle.bpf.h"
-    "regions.bpf.h"
-    "kernel_memory.bpf.h"
-};
+/// The name and text of every file, by the build script: the translation unit first, the others as they are included.
+const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/bpf_files.rs"));
 
 /// Writes all of it, each file below a line with its name.
 ///
@@ -57,36 +13,47 @@ const FILES: &[(&str, &str)] = files! {
 pub fn write_source(out: &mut dyn Write) -> io::Result<()> {
     FILES
         .iter()
-        .try_for_each(|(name, text)| writeln!(out, "/* ---- bpf/{name} ---- */\n{text}"))
+        .try_for_each(|(name, text)| writeln!(out, "/* ---- {name} ---- */\n{text}"))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
     use std::fs;
+    use std::path::Path;
 
     use super::*;
 
-    /// No file is left out.
+    /// Sources below `bpf/`, and below the directories in it.
+    fn files() -> BTreeSet<String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let list = |directory: &Path| fs::read_dir(directory).expect("readable").flatten();
+        let top: Vec<_> = list(&root.join("bpf")).map(|entry| entry.path()).collect();
+        let inner = top.iter().filter(|path| path.is_dir());
+        let inner: Vec<_> = inner
+            .flat_map(|path| list(path))
+            .map(|entry| entry.path())
+            .collect();
+        let all = top.iter().chain(&inner).filter(|path| {
+            path.extension()
+                .is_some_and(|ending| ending == "c" || ending == "h")
+        });
+        let names = all.map(|path| path.strip_prefix(root).expect("below it").display().to_string());
+        names.collect()
+    }
+
+    /// No file is left out, and none is there twice.
     #[test]
     fn every_file_is_there() {
-        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf");
-        let entries = fs::read_dir(directory).expect("the sources are there").flatten();
-        let names: BTreeSet<_> = entries
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .filter(|name| name.ends_with(".c") || name.ends_with(".h"))
-            .collect();
-        let known: BTreeSet<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
-        assert_eq!(known, names);
+        let known: Vec<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(known[0], "bpf/memleak.bpf.c");
+        assert_eq!(known.iter().cloned().collect::<BTreeSet<_>>(), files());
         let mut out = Vec::new();
         write_source(&mut out).expect("memory takes it");
         let text = String::from_utf8(out).expect("it is UTF-8");
-        for name in names {
-            assert_eq!(
-                text.matches(&format!("/* ---- bpf/{name} ---- */\n")).count(),
-                1,
-                "{name}"
-            );
+        for name in known {
+            let heading = format!("/* ---- {name} ---- */\n");
+            assert_eq!(text.matches(&heading).count(), 1, "{name}");
         }
         assert!(text.contains("SEC(\"license\")"));
     }

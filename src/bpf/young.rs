@@ -1,7 +1,7 @@
 //! Reading the places of young blocks, in the memory that is shared with the kernel, while programs change them.
 //!
 //! A place's word is different for each block that was ever there: what is read between two looks at the same word is one
-//! block's. See `bpf/young.bpf.h`.
+//! block's. See `bpf/store/young.h`.
 
 use std::io;
 use std::mem::offset_of;

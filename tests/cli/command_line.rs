@@ -202,7 +202,7 @@ fn source_of_the_programs() {
     for part in [
         "/* ---- bpf/memleak.bpf.c ---- */\n",
         "SEC(\"uprobe.session\")",
-        "bpf/kernel_memory.bpf.h",
+        "bpf/kernel_memory.h",
     ] {
         assert!(text.contains(part), "no {part:?}");
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The walk of bpf/unwind.bpf.h compiled for the host: its helpers are plain functions here, its maps plain
+ * The walk of bpf/walk/unwind.h compiled for the host: its helpers are plain functions here, its maps plain
  * memory. tests/host/walk/mod.rs loads this as a shared object.
  */
 #include <linux/types.h>
@@ -9,7 +9,7 @@
 
 #include "shared.h"
 #include "seam.h"
-#include "rules.h"
+#include "walk/rules.h"
 
 /* Reads `bytes` bytes of the recorded memory; not 0 for a fault. */
 typedef long (*read_memory)(void *context, void *to, u64 bytes, u64 from);
@@ -33,7 +33,7 @@ static long bpf_loop(u32 count, void *callback, void *context, u64 flags)
 	return number;
 }
 
-/* What config.bpf.h and maps.bpf.h declare for the kernel. */
+/* What config.h and maps.h declare for the kernel. */
 static bool unwind_by_fp, walk_cache, walk_window, walk_memo;
 static const bool check_walks = false;
 static u32 table_mask, mapping_bits, mapping_mask, cache_mask;
@@ -41,7 +41,7 @@ static u32 *tables;
 static struct mapping *mappings;
 static u64 *rule_cache;
 
-/* What return_probes.bpf.h reads: the trampoline; slots, and the return addresses that were in them. */
+/* What walk/return_probes.h reads: the trampoline; slots, and the return addresses that were in them. */
 static u64 trampoline;
 static const u64 (*replaced)[2];
 static u32 replaced_count;
@@ -59,10 +59,10 @@ static u64 replaced_return_address(u64 slot)
 	return 0;
 }
 
-#include "trail.bpf.h"
-#include "mappings.bpf.h"
-#include "tables.bpf.h"
-#include "unwind.bpf.h"
+#include "fast/trail.h"
+#include "walk/mappings.h"
+#include "walk/tables.h"
+#include "walk/unwind.h"
 
 /* Sizes are powers of two; `mapping_count` is that of one list, the cache has 2^CACHE_BITS slots. */
 struct host_tables {

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What proves that a call goes on, bpf/nesting.bpf.h, compiled for the host: over memory, mappings and registers that the
+ * What proves that a call goes on, bpf/calls/nesting.h, compiled for the host: over memory, mappings and registers that the
  * caller gives. tests/host/nesting.rs loads this as a shared object.
  */
 #define __noinline
 
 #include "host.c"
-#include "regs.bpf.h"
+#include "calls/regs.h"
 
 static u64 trampoline_address(void)
 {
 	return trampoline;
 }
 
-#include "return_address.bpf.h"
+#include "calls/return_address.h"
 
 struct sampler {
 	u32 unused;
 };
 
-#include "state.bpf.h"
+#include "calls/thread.h"
 
 #define NO_LIST (~0U)
 
@@ -34,7 +34,7 @@ static u32 list_of(u64 view)
 	return 0;
 }
 
-#include "nesting.bpf.h"
+#include "calls/nesting.h"
 
 struct host_call {
 	u64 return_slot;

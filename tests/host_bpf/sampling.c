@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The choices of bpf/sampling.bpf.h compiled for the host, with random numbers that the caller gives.
+ * The choices of bpf/calls/sampling.h compiled for the host, with random numbers that the caller gives.
  * tests/host/sampling.rs loads this as a shared object.
  */
 #include <linux/types.h>
@@ -26,7 +26,7 @@ static u32 bpf_get_prandom_u32(void)
 	return random_from(random_context);
 }
 
-#include "sampling.bpf.h"
+#include "calls/sampling.h"
 
 /* The weights, as they are stored, of calls for `sizes`, made by one thread. */
 void host_sample(u32 method, u64 interval, next_random random, void *context, const u64 *sizes, u32 *weights, u64 count)

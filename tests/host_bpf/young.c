@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * bpf/young.bpf.h and what it moves blocks to, compiled for the host: threads allocate and free the same few addresses,
+ * bpf/store/young.h and what it moves blocks to, compiled for the host: threads allocate and free the same few addresses,
  * and are held up where another can come between. tests/host/young_blocks.rs loads this as a shared object.
  */
 #include <linux/types.h>
@@ -180,10 +180,10 @@ static void tell_call(enum call_event_kind kind, u32 instance, u64 address, u64 
 	(void)stack;
 }
 
-#include "sampling.bpf.h"
-#include "block_table.bpf.h"
-#include "young.bpf.h"
-#include "blocks.bpf.h"
+#include "calls/sampling.h"
+#include "store/block_table.h"
+#include "store/young.h"
+#include "store/blocks.h"
 
 /* An allocator: the address that was freed last is given out first. */
 static u64 unused[ADDRESSES];

@@ -9,6 +9,9 @@ use memleak::cli::Cli;
 
 use super::{Source, assert_none, root, sources};
 
+/// The folders of `bpf/`.
+const BPF_FOLDERS: [&str; 5] = ["walk/", "fast/", "calls/", "store/", "process/"];
+
 /// Names of source files in a text.
 fn named_files(text: &str) -> impl Iterator<Item = &str> {
     let ends_as_source = |word: &&str| {
@@ -29,7 +32,7 @@ fn pages() -> Vec<Source> {
     tops.into_iter().chain(sources("docs", &["md"])).collect()
 }
 
-/// Pages and comments name files that are there: by the path from the root or, in a page of `bpf/`, by the file's name.
+/// Pages and comments name files that are there: by the path from the root or, below `bpf/`, from there.
 #[test]
 fn named_files_exist() {
     let tops = ["src/", "bpf/", "tests/", "benches/", "unwind-tables/", "docs/"];
@@ -43,12 +46,14 @@ fn named_files_exist() {
         let is_comment = |line: &&str| ["//", "/*", "*"].iter().any(|mark| line.trim().starts_with(mark));
         for line in file.text.lines().filter(|line| is_page || is_comment(line)) {
             for name in named_files(line).filter(|name| !name.contains('*')) {
-                let path = match file.path.parent() {
-                    Some(directory) if directory.ends_with("bpf") && is_page && !name.contains('/') => {
-                        root().join(directory).join(name)
-                    }
-                    _ if tops.iter().any(|top| name.starts_with(top)) => root().join(name),
-                    _ => continue,
+                let is_below = |tops: &[&str]| tops.iter().any(|top| name.starts_with(top));
+                let is_bpf = file.path.starts_with("bpf");
+                let path = if is_below(&tops) {
+                    root().join(name)
+                } else if is_bpf && ((is_page && !name.contains('/')) || is_below(&BPF_FOLDERS)) {
+                    root().join("bpf").join(name)
+                } else {
+                    continue;
                 };
                 seen += 1;
                 if !path.exists() {

@@ -1,7 +1,7 @@
 //! The byte layout of one object's table, as the kernel reads it.
 //!
 //! An image is a run of little-endian 32-bit words; every `*_at` in it counts words from its own start, so
-//! an image can be copied anywhere. `bpf/tables.bpf.h` reads the same layout.
+//! an image can be copied anywhere. `bpf/walk/tables.h` reads the same layout.
 //!
 //! ```text
 //!  header   HEADER_WORDS words, see [`header`]
@@ -139,7 +139,7 @@ impl Image {
 
 /// An image inside a larger run of words, read as the kernel reads it: unchecked words read as 0.
 ///
-/// Mirrors `bpf/tables.bpf.h` function by function.
+/// Mirrors `bpf/walk/tables.h` function by function.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageView<'a> {
     /// The run of words.

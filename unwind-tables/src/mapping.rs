@@ -2,7 +2,7 @@
 //!
 //! A mapping list is as old as its last publication, and code comes and goes without asking. So an entry
 //! carries how to tell that it still holds ([`Identity`]); a walk asks before it uses anything of it. The kernel's
-//! counterpart is `bpf/mappings.bpf.h`.
+//! counterpart is `bpf/walk/mappings.h`.
 
 use crate::addr::{Avma, Bias};
 use crate::architecture::Architecture;

@@ -2,7 +2,7 @@
 //!
 //! Whatever a row of CFI can say is an expression over registers and memory (DWARF 5 §6.4.2), so one small stack
 //! machine holds all of it: a CFA in any register, a return address in a register, `val_offset`, and DWARF
-//! expressions without branches. Both walkers run these programs (`walk`, `bpf/program.bpf.h`); where they come
+//! expressions without branches. Both walkers run these programs (`walk`, `bpf/walk/program.h`); where they come
 //! from is `translate` and `expression`. A program is at most [`MAX_OPS`] long and needs at most [`MAX_OPERANDS`]
 //! operands at a time, both checked when it is made, so that running one needs no checks of its own.
 //!

@@ -1,4 +1,4 @@
-//! The reference walker: what `bpf/unwind.bpf.h` does, function by function, over the same image.
+//! The reference walker: what `bpf/walk/unwind.h` does, function by function, over the same image.
 //!
 //! It is the specification of the walk in the kernel. It leaves out only what must not change a result: the
 //! rule cache and the stack window.

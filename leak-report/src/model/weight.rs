@@ -1,4 +1,4 @@
-//! How many blocks a recorded one stands for, as `bpf/sampling.bpf.h` computes with it.
+//! How many blocks a recorded one stands for, as `bpf/calls/sampling.h` computes with it.
 
 use super::{Amount, Estimate, Spread};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ impl Weight {
     }
 
     /// What a block of `size` stands for, and how far that can be off: the same estimate as that of the totals
-    /// (`weighted_bytes` in `bpf/sampling.bpf.h`, `add_variance` in `bpf/blocks.bpf.h`).
+    /// (`weighted_bytes` in `bpf/calls/sampling.h`, `add_variance` in `bpf/store/blocks.h`).
     pub fn of(self, size: u64) -> WeightedAmount {
         let weight = u128::from(self.0);
         let bytes = ((u128::from(size) * weight) + (1 << (SHIFT - 1))) >> SHIFT;

@@ -1,4 +1,4 @@
-//! Steps that are AArch64's: frame records, and the link register. Mirrors `bpf/aarch64.bpf.h`.
+//! Steps that are AArch64's: frame records, and the link register. Mirrors `bpf/walk/aarch64.h`.
 
 use super::{End, FoundBy, Step, Walk};
 use crate::addr::Avma;

@@ -1,4 +1,4 @@
-//! Whether code before a return address is a call. Mirrors `bpf/call.bpf.h`.
+//! Whether code before a return address is a call. Mirrors `bpf/walk/call.h`.
 
 use crate::addr::Avma;
 use crate::architecture::Architecture;

@@ -1,4 +1,4 @@
-//! Runs a program for one frame. Mirrors `bpf/program.bpf.h`.
+//! Runs a program for one frame. Mirrors `bpf/walk/program.h`.
 
 use super::{End, Walk};
 use crate::addr::Avma;

@@ -1,5 +1,5 @@
 //! Finds what a register other than rsp and rbp holds in the frame that a walk has come to. Mirrors
-//! `bpf/registers.bpf.h`.
+//! `bpf/walk/registers.h`.
 //!
 //! Going back from the frame to where the walk began, the nearest frame that saved the register has it; if none has,
 //! it still is what it was at the probe. In how many frames a walk looks is limited: beyond that, it is not known.

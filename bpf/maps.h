@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every map but those of kernel mode alone (kernel_memory.bpf.h): key, value, who writes, who reads, and why it has its
+ * Every map but those of kernel mode alone (kernel_memory.h): key, value, who writes, who reads, and why it has its
  * size. Arrays in sections of their own are maps too: user space sets their size before loading and maps them into its
  * memory.
  */
@@ -17,7 +17,7 @@ SEC(".bss.mappings") struct mapping mappings[1];
  * bits, whether its mapping must be verified, and the tag that makes the hit exact. Written by walks; cleared by user space. */
 SEC(".bss.cache") u64 rule_cache[1];
 
-/* What walks found, by the registers that they began with; see memo.bpf.h. Written and read by walks. Size: a constant of
+/* What walks found, by the registers that they began with; see fast/memo.h. Written and read by walks. Size: a constant of
  * user space; where two walks want the same one, the later has it. */
 SEC(".bss.memos") struct memo memos[1];
 
@@ -62,7 +62,7 @@ SEC(".bss.usage") struct usage {
 	u64 frames;
 } usage;
 
-/* Process id (tgid) to owner, see processes.bpf.h. Written when instances begin and end; read by probes.
+/* Process id (tgid) to owner, see process/processes.h. Written when instances begin and end; read by probes.
  * Size: a process for each slot, and those that share a process's memory until they exec. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -89,11 +89,11 @@ struct {
 	__uint(max_entries, 1);
 } blocks SEC(".maps");
 
-/* Blocks that were allocated lately, each in the place of its key; see young.bpf.h. Written and read by probes; read by
+/* Blocks that were allocated lately, each in the place of its key; see store/young.h. Written and read by probes; read by
  * user space in place. Size: a share of --max-blocks; one place that is not used where few blocks are recorded. */
 SEC(".bss.young") struct young_block young[1];
 
-/* See block_table.bpf.h. Written and read by probes. Size: so that few are not 0 beside some thousand sampled blocks. */
+/* See store/block_table.h. Written and read by probes. Size: so that few are not 0 beside some thousand sampled blocks. */
 SEC(".bss.alike") u32 alike[ALIKE_COUNTS];
 
 /* The allocator call that a thread is in. Written and read by probes; freed with the thread. */

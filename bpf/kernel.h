@@ -3,7 +3,7 @@
  * What the BPF side needs of the kernel's own declarations: fixed-width types and the helpers.
  *
  * There is no vmlinux.h: the few fields of kernel structures that are read are declared where they are, and
- * relocated to the running kernel's. `struct pt_regs` is in regs.bpf.h.
+ * relocated to the running kernel's. `struct pt_regs` is in calls/regs.h.
  */
 #pragma once
 

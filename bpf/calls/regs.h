@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The target's registers at a probe. The only place that knows the architecture's calling convention, but for what
- * becomes of return addresses: that is return_address.bpf.h.
+ * becomes of return addresses: that is calls/return_address.h.
  */
 #pragma once
 
@@ -41,7 +41,7 @@ static __always_inline struct link link_of(struct pt_regs *ctx)
 	return (struct link){ .lr = ctx->regs[30], .known = true };
 }
 
-/* None but stack pointer, frame pointer and link register is ever asked for: see registers.bpf.h. */
+/* None but stack pointer, frame pointer and link register is ever asked for: see walk/registers.h. */
 static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *general)
 {
 }

@@ -4,16 +4,16 @@
  *
  * Mirrors unwind-tables/src/walk.rs function by function; what is here and not there are the rule cache, the
  * stack window, the short way over plain frames and the trail, which change nothing but the time. Compiles for the
- * host too (tests/host_bpf): the only helpers are bpf_probe_read_user and bpf_loop, and what return_probes.bpf.h
+ * host too (tests/host_bpf): the only helpers are bpf_probe_read_user and bpf_loop, and what walk/return_probes.h
  * knows is given there.
  */
 #pragma once
 
-#include "call.bpf.h"
-#include "window.bpf.h"
-#include "link.bpf.h"
-#include "registers.bpf.h"
-#include "program.bpf.h"
+#include "walk/call.h"
+#include "fast/window.h"
+#include "walk/link.h"
+#include "walk/registers.h"
+#include "walk/program.h"
 
 static __always_inline bool is_after_call(u64 ra)
 {
@@ -213,7 +213,7 @@ struct caller_slots {
 #ifdef __TARGET_ARCH_arm64
 static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause implausible);
 
-#include "aarch64.bpf.h"
+#include "walk/aarch64.h"
 #else
 
 static __always_inline enum end_cause apply_offset(struct walk *walk, u32 rule)

@@ -3,7 +3,7 @@
  * Allocator calls: what a function was asked for at its entry, and what became of it at its return.
  *
  * Only the outermost call of a thread counts: what an allocator does within a call (realloc calling malloc,
- * memalign calling free) is its own affair. A call is named by its return slot (return_address.bpf.h).
+ * memalign calling free) is its own affair. A call is named by its return slot (calls/return_address.h).
  */
 #pragma once
 

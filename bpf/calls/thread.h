@@ -16,7 +16,7 @@ enum call_end {
 
 /* The allocator call that a thread is in, if `return_slot` is not 0. */
 struct call {
-	/* Names the call: see return_address.bpf.h. */
+	/* Names the call: see calls/return_address.h. */
 	u64 return_slot;
 	/* What it was when the call began. */
 	u64 return_address;
@@ -65,7 +65,7 @@ struct thread {
 	u64 freed;
 	u64 freed_slot;
 	u64 freed_at;
-	/* What the thread runs in, see processes.bpf.h; 0 when it is not known yet. */
+	/* What the thread runs in, see process/processes.h; 0 when it is not known yet. */
 	u64 owner;
 };
 

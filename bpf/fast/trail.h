@@ -48,7 +48,7 @@ struct trail {
 	u64 slot_value[TRAIL_SLOTS];
 };
 
-/* What a walk found: see memo.bpf.h. */
+/* What a walk found: see fast/memo.h. */
 struct memo {
 	/* Not 0 while a probe uses it. */
 	u64 taken;

@@ -50,7 +50,7 @@ struct walk {
 	u64 window_bytes;
 	/* Where the thread's stack ended when it was last walked to its end; 0 if that is not known. */
 	u64 stack_end;
-	/* What the walk depends on, see trail.bpf.h, and whether that is of interest: it takes a tenth of the time. */
+	/* What the walk depends on, see fast/trail.h, and whether that is of interest: it takes a tenth of the time. */
 	struct trail trail;
 	bool leaves_trail;
 	/* The walk does without what only makes it faster. */

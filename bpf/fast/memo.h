@@ -3,7 +3,7 @@
  * Walks that need not be done again: by the registers that they began with, the record of the stack that they found.
  *
  * It is the same stack if the slot of the process has the same instance and mappings, no change of them is announced,
- * the registers are the same, and memory holds what the walk's trail says (see trail.bpf.h for why). All of it is
+ * the registers are the same, and memory holds what the walk's trail says (see fast/trail.h for why). All of it is
  * compared at each use; nothing is taken for likely.
  *
  * A memo is one probe's at a time: it is taken by an exchange, and a probe that does not get it walks without.
