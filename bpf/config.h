@@ -3,7 +3,11 @@
  * Read-only settings, written by user space before the programs are loaded: to the verifier they are
  * constants. Masks are a power of two minus one.
  */
-#pragma once
+#ifndef CONFIG_H
+#define CONFIG_H
+
+#include "kernel.h"
+#include "shared.h"
 
 /* Walk frame pointers only (--unwind fp). */
 const volatile bool unwind_by_fp = false;
@@ -60,3 +64,5 @@ const volatile u32 frame_capacity = 0;
 const volatile u32 frame_mask = 0;
 /* The pid namespace in which user space names processes; 0 for the initial one. */
 const volatile u32 pid_namespace = 0;
+
+#endif

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Counting. Programs are preemptible, so even a per-CPU count is added to atomically. */
-#pragma once
+#ifndef COUNTERS_H
+#define COUNTERS_H
+
+#include "kernel.h"
+#include "maps.h"
+#include "shared.h"
 
 static __always_inline void count_by(enum counter counter, u64 amount)
 {
@@ -15,3 +20,5 @@ static __always_inline void count(enum counter counter)
 {
 	count_by(counter, 1);
 }
+
+#endif

@@ -3,9 +3,10 @@
  * What the BPF side needs of the kernel's own declarations: fixed-width types and the helpers.
  *
  * There is no vmlinux.h: the few fields of kernel structures that are read are declared where they are, and
- * relocated to the running kernel's. `struct pt_regs` is in calls/regs.h.
+ * relocated to the running kernel's. `struct pt_regs` is a machine's (walk/arch.h).
  */
-#pragma once
+#ifndef KERNEL_H
+#define KERNEL_H
 
 typedef unsigned char __u8;
 typedef unsigned short __u16;
@@ -62,3 +63,5 @@ enum {
 
 /* Kernel error numbers that helpers return. */
 #define EEXIST 17
+
+#endif

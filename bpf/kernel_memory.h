@@ -12,6 +12,18 @@
  */
 #pragma once
 
+#include "calls/call_events.h"
+#include "calls/sampling.h"
+#include "config.h"
+#include "counters.h"
+#include "fast/window.h"
+#include "hash.h"
+#include "kernel.h"
+#include "maps.h"
+#include "seam.h"
+#include "store/blocks.h"
+#include "store/stacks.h"
+
 /* What stacks hold of the frames of one walk; the kernel gives no more (kernel.perf_event_max_stack). */
 const volatile u32 kernel_stack_limit = 127;
 /* Where in the events' arguments the requested size is; 0: it is the object size of the cache in argument 2. */
@@ -127,10 +139,10 @@ static __always_inline u32 kernel_stack(void *ctx, u32 allocator)
 	if (!scratch)
 		return index;
 
-	long bytes = bpf_get_stack(ctx, scratch->walk.frames, 8 * kernel_stack_limit, 0);
+	long bytes = bpf_get_stack(ctx, scratch->fast.walk.frames, 8 * kernel_stack_limit, 0);
 
 	if (bytes > 0)
-		index = kernel_record(&scratch->walk, bytes, allocator);
+		index = kernel_record(&scratch->fast.walk, bytes, allocator);
 	release_scratch(scratch);
 	return index;
 }

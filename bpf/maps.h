@@ -4,7 +4,14 @@
  * size. Arrays in sections of their own are maps too: user space sets their size before loading and maps them into its
  * memory.
  */
-#pragma once
+#ifndef MAPS_H
+#define MAPS_H
+
+#include "calls/thread.h"
+#include "fast/trail.h"
+#include "kernel.h"
+#include "shared.h"
+#include "store/scratch.h"
 
 /* All table images, one after the other. Written by user space; read by walks. Size: --table-memory. */
 SEC(".bss.tables") u32 tables[64];
@@ -166,3 +173,5 @@ struct {
 			__uint(max_entries, 1);
 		});
 } grace SEC(".maps");
+
+#endif

@@ -3,45 +3,18 @@
  * What attaches where. One program per role; the attach cookie says what a function's arguments mean.
  * User space loads either the session program or the entry and return programs, as the kernel allows.
  */
-#include "kernel.h"
-#include "shared.h"
-#include "seam.h"
-#include "walk/rules.h"
-#include "config.h"
-
-struct thread;
-struct scratch;
-#include "fast/trail.h"
-#include "maps.h"
-#include "counters.h"
-#include "calls/regs.h"
-#include "walk/mappings.h"
-#include "process/pids.h"
-#include "process/processes.h"
-#include "walk/tables.h"
-#include "walk/return_probes.h"
-#include "walk/unwind.h"
-#include "calls/return_address.h"
-#include "calls/sampling.h"
-#include "calls/thread.h"
-#include "process/changes.h"
-#include "calls/call_events.h"
-#include "fast/memo.h"
-#include "store/stacks.h"
-#include "store/block_table.h"
-#include "store/young.h"
-#include "store/blocks.h"
-#include "calls/nesting.h"
 #include "calls/calls.h"
+#include "kernel_memory.h"
 #include "process/lifecycle.h"
 #include "process/regions.h"
-#include "kernel_memory.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Keeps in the type information the enums that no map holds, for src/bpf/layout.rs to compare. */
 struct compared {
 	enum limits limits;
+	enum machine machine;
+	enum cache_shape cache_shape;
 	enum found_by found_by;
 	enum frame_layout frame_layout;
 	enum role role;

@@ -7,6 +7,8 @@
  */
 #pragma once
 
+#include "kernel.h"
+
 typedef __u8 u8;
 typedef __u16 u16;
 typedef __u32 u32;
@@ -22,12 +24,6 @@ enum limits {
 	MAX_FP_DISTANCE = 1 << 20,
 	/* Frames of one walk, in all, in which registers are looked for. */
 	MAX_LOOKS = 4096,
-	/* User addresses are below 2^ADDRESS_BITS; nothing above is looked up. */
-#ifdef __TARGET_ARCH_arm64
-	ADDRESS_BITS = 48,
-#else
-	ADDRESS_BITS = 47,
-#endif
 	/* Process slots, the first of which is no process's, see struct process. */
 	MAX_PROCESSES = 64,
 	/* Instances that can be told apart in one trace; processes beyond are not traced and counted as lost. */
@@ -38,12 +34,6 @@ enum limits {
 	MAX_FUNCTIONS = 256,
 	/* The stack records before this one have fixed meanings, see struct stack_record. */
 	FIRST_STACK = 2 * MAX_FUNCTIONS,
-	/* Slots of one rule cache, as a power of two: with a 32-bit tag this covers all ADDRESS_BITS. */
-#ifdef __TARGET_ARCH_arm64
-	CACHE_BITS = 16,
-#else
-	CACHE_BITS = 15,
-#endif
 	/* Nested pid namespaces, the initial one included (MAX_PID_NS_LEVEL). */
 	MAX_PID_LEVELS = 33,
 	/* Return probes of one thread at once; the kernel makes no more (MAX_URETPROBE_DEPTH). */
@@ -482,7 +472,7 @@ enum counter {
 	COUNTER_NESTED_FREE = 21,
 	/* An unknown free that the allocator's own module called for. */
 	COUNTER_OWN_UNKNOWN_FREE = 22,
-	/* Tests: walks that were done again without short ways, those of them that a memo had saved, and those of both that
+	/* Tests: walks that were done again without fast paths, those of them that a memo had saved, and those of both that
 	 * found another stack then. */
 	COUNTER_CHECKED_WALK = 23,
 	COUNTER_RECALLED_WALK = 24,

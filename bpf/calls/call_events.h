@@ -5,7 +5,13 @@
  *
  * User space looks for events by itself: to be woken for each would take longer than all else that a probe does.
  */
-#pragma once
+#ifndef CALL_EVENTS_H
+#define CALL_EVENTS_H
+
+#include "config.h"
+#include "counters.h"
+#include "kernel.h"
+#include "maps.h"
 
 /* A function of its own, for the programs to stay as small as they are. */
 static __noinline int send_call_event(u32 kind, u32 instance, u64 address, u64 size, u32 stack)
@@ -41,3 +47,5 @@ static __always_inline void tell_call(enum call_event_kind kind, u32 instance, u
 		return;
 	send_call_event(kind, instance, address, size, stack);
 }
+
+#endif

@@ -7,6 +7,22 @@
  */
 #pragma once
 
+#include "calls/call_events.h"
+#include "calls/nesting.h"
+#include "calls/regs.h"
+#include "calls/return_address.h"
+#include "calls/sampling.h"
+#include "calls/thread.h"
+#include "config.h"
+#include "counters.h"
+#include "kernel.h"
+#include "maps.h"
+#include "process/pids.h"
+#include "process/processes.h"
+#include "store/blocks.h"
+#include "store/stacks.h"
+#include "walk/return_probes.h"
+
 static __always_inline u32 cookie_field(u64 cookie, enum cookie_shift shift)
 {
 	return cookie >> shift & 15;
@@ -86,11 +102,6 @@ static __always_inline bool is_probed_alone(u32 module)
 static __always_inline bool can_go_unseen(u64 cookie, enum call_end end)
 {
 	return end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1;
-}
-
-static __always_inline bool is_filtered(u64 size)
-{
-	return filter_sizes && (size < min_size || size > max_size);
 }
 
 /* The weight of what a call will allocate; 0 if it is not to be recorded. */
@@ -272,19 +283,18 @@ static __always_inline void finish_returning_call(struct pt_regs *ctx)
 {
 	struct thread *thread = known_thread();
 	u64 slot = return_slot(ctx);
-	struct caller caller = { .sp = callers_sp(ctx) };
-	u64 replaced;
+	u64 pc, replaced;
 
 	if (!thread || thread->call.return_slot != slot)
 		return;
-	if (!read_return_address(way_back(ctx), &caller.pc))
-		caller.pc = thread->call.return_address;
-	if (is_trampoline(caller.pc)) {
+	if (!read_return_address(way_back(ctx), &pc))
+		pc = thread->call.return_address;
+	if (is_trampoline(pc)) {
 		replaced = replaced_return_address(slot);
 		if (replaced)
-			caller.pc = replaced;
+			pc = replaced;
 	}
-	finish_call(ctx, thread, caller);
+	finish_call(ctx, thread, (struct caller){ .pc = pc, .sp = callers_sp(ctx) });
 }
 
 /*

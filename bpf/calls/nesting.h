@@ -8,6 +8,12 @@
  */
 #pragma once
 
+#include "calls/return_address.h"
+#include "calls/thread.h"
+#include "process/processes.h"
+#include "walk/mappings.h"
+#include "walk/return_probes.h"
+
 /* Whether `address`, found as a return address, is what a return probe makes of one. True while no mappings are known. */
 static __always_inline bool is_return_probe(u64 owner, u64 address)
 {

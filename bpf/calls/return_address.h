@@ -9,6 +9,11 @@
  */
 #pragma once
 
+#include "calls/regs.h"
+#include "kernel.h"
+#include "walk/arch.h"
+#include "walk/return_probes.h"
+
 /* What says where a function returns to, at its entry and at its `ret`. */
 struct way_back {
 	u64 slot;
@@ -25,41 +30,19 @@ static __always_inline struct way_back way_back(struct pt_regs *ctx)
 	return (struct way_back){ .slot = return_slot(ctx), .link = link_of(ctx) };
 }
 
-#ifdef __TARGET_ARCH_arm64
-
-/*
- * Bytes of a frame in which its saved return address is looked for; and how many words at once. Of the allocators of Debian
- * 12, jemalloc's xallocx has the largest frame, 544 bytes. In a larger one nothing may be found: what is called within
- * that function counts by itself then, and the function's own call as one whose end was not seen.
- */
-#define SEARCHED_BYTES 1024
-#define SEARCHED_WORDS 16
-
-/* The same slot, when the function has just returned. */
-static __always_inline u64 returned_slot(struct pt_regs *ctx)
-{
-	return ctx->sp;
-}
-
-/* The stack pointer that a function's caller has after its return, at its entry and at its `ret`. */
-static __always_inline u64 callers_sp(struct pt_regs *ctx)
-{
-	return ctx->sp;
-}
-
 /* Returns whether it could be read. */
 static __always_inline bool read_return_address(struct way_back back, u64 *address)
 {
-	*address = without_code(back.link.lr);
-	return true;
+	return read_returns_to(back.slot, back.link, address);
 }
 
-/* A walk begins in what made a system call: that need not have saved its return address. */
-static __always_inline void know_link(struct walk *walk, struct link link)
-{
-	walk->lr = link.lr;
-	walk->lr_known = link.known;
-}
+/*
+ * Bytes of a frame in which its saved return address is looked for; and how many words at once. Of the allocators of Debian
+ * 12, jemalloc's xallocx has the largest frame on AArch64, 544 bytes. In a larger one nothing may be found: what is called
+ * within that function counts by itself then, and the function's own call as one whose end was not seen.
+ */
+#define SEARCHED_BYTES 1024
+#define SEARCHED_WORDS 16
 
 /* A return address, as it may have been saved. */
 struct saved_address {
@@ -109,8 +92,8 @@ static __always_inline bool read_kept_address(u64 slot, u64 address, struct way_
 {
 	u64 low = back.slot;
 
-	if (low == slot)
-		return read_return_address(back, kept);
+	if (RETURN_SLOT_BYTES > 0 || low == slot)
+		return read_returns_to(slot, back.link, kept);
 
 	struct saved_address saved = {
 		.address = address,
@@ -122,38 +105,3 @@ static __always_inline bool read_kept_address(u64 slot, u64 address, struct way_
 	*kept = find_saved(&saved);
 	return *kept;
 }
-
-#else
-
-static __always_inline void know_link(struct walk *walk, struct link link)
-{
-}
-
-/* The same slot, when the function has just returned. */
-static __always_inline u64 returned_slot(struct pt_regs *ctx)
-{
-	return ctx->sp - 8;
-}
-
-/* The stack pointer that a function's caller has after its return, at its entry and at its `ret`. */
-static __always_inline u64 callers_sp(struct pt_regs *ctx)
-{
-	return ctx->sp + 8;
-}
-
-/* Returns whether it could be read. */
-static __always_inline bool read_return_address(struct way_back back, u64 *address)
-{
-	return bpf_probe_read_user(address, 8, (void *)back.slot) == 0;
-}
-
-/*
- * What the return address has become of a call that began at `slot` with `address`, while a function that may be called
- * within it begins, with its own way back. Returns whether anything is known of it.
- */
-static __always_inline bool read_kept_address(u64 slot, u64 address, struct way_back back, u64 *kept)
-{
-	return bpf_probe_read_user(kept, 8, (void *)slot) == 0;
-}
-
-#endif

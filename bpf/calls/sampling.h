@@ -12,19 +12,12 @@
  */
 #pragma once
 
-/* What lies between a thread and the next call that it records. */
-struct sampler {
-	/* Calls or bytes, see enum sampling. */
-	u64 until_next;
-	union {
-		/* Calls behind the next one until another is chosen from as many. */
-		u64 behind_next;
-		/* The mean number of bytes by which `until_next` was drawn; 0: it has not been. */
-		u64 mean;
-	};
-	/* A round of calls has begun. */
-	bool begun;
-};
+#include "calls/thread.h"
+#include "config.h"
+#include "kernel.h"
+#include "maps.h"
+#include "seam.h"
+#include "shared.h"
 
 /* Bits behind the point of a logarithm, and of an exponential. */
 #define LOG_BITS 26
@@ -232,6 +225,12 @@ static __always_inline u32 weight_by_bytes(struct sampler *sampler, u64 size)
 	if (governed && mean <= 1)
 		return WEIGHT_ONE;
 	return choose_by_bytes(sampler, size, mean) ? store_weight(inverse_probability(size, mean)) : 0;
+}
+
+/* Whether blocks of a size are not asked for. */
+static __always_inline bool is_filtered(u64 size)
+{
+	return filter_sizes && (size < min_size || size > max_size);
 }
 
 /* The weight, as it is stored, of the block that a call asks for, or 0 when it is not chosen. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Values of maps that only the BPF side sees. */
+/* What is kept of a thread. */
 #pragma once
+
+#include "shared.h"
 
 /* How it is known that a call has ended. */
 enum call_end {
@@ -38,6 +40,20 @@ struct call {
 	u8 role;
 };
 
+/* What lies between a thread and the next call that it records. */
+struct sampler {
+	/* Calls or bytes, see enum sampling. */
+	u64 until_next;
+	union {
+		/* Calls behind the next one until another is chosen from as many. */
+		u64 behind_next;
+		/* The mean number of bytes by which `until_next` was drawn; 0: it has not been. */
+		u64 mean;
+	};
+	/* A round of calls has begun. */
+	bool begun;
+};
+
 /* What a thread's last walks say about its next ones. */
 struct habits {
 	/* Where its stack ended; 0 if that is not known. */
@@ -67,27 +83,4 @@ struct thread {
 	u64 freed_at;
 	/* What the thread runs in, see process/processes.h; 0 when it is not known yet. */
 	u64 owner;
-};
-
-/* The stack that is asked for: of which owner, by which function called from where. */
-struct wanted_stack {
-	u64 pc;
-	struct link link;
-	u64 owner;
-	u32 function;
-	/* Of the owner's slot; what the walk uses of it; whether a change is announced that this does not have. */
-	u64 state;
-	u64 view;
-	bool changing;
-	/* A memo was looked at: what is found is to be in it. */
-	bool tries_memo;
-	/* A copy; nothing but zeros when the thread has none. */
-	struct habits habits;
-};
-
-struct scratch {
-	/* Not 0 while a walk uses this. */
-	u64 taken;
-	struct wanted_stack wanted;
-	struct walk walk;
 };

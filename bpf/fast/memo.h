@@ -10,6 +10,14 @@
  */
 #pragma once
 
+#include "config.h"
+#include "fast/run.h"
+#include "fast/trail.h"
+#include "fast/window.h"
+#include "hash.h"
+#include "kernel.h"
+#include "maps.h"
+
 /* The most that a thread's memo can be worth before it is given up, and what a find adds to it. */
 #define MEMO_MOST_WORTH 64
 #define MEMO_FIND_WORTH 1
@@ -45,10 +53,10 @@ static __always_inline void judge_memo(struct habits *habits, bool found)
 }
 
 /* The memo for a walk from `pc` and the registers in `at_probe`, taken; NULL if another has it. */
-static __always_inline struct memo *take_memo(struct walk *walk, u64 pc)
+static __always_inline struct memo *take_memo(struct fast_walk *fast, u64 pc)
 {
 	/* Not by the frame pointer, which few walks depend on. */
-	u64 hash = mix(mix(0, pc), walk->at_probe[REGISTER_SP]);
+	u64 hash = mix(mix(0, pc), fast->walk.at_probe[REGISTER_SP]);
 	struct memo *memo = memo_at(hash >> 32);
 
 	return __sync_lock_test_and_set(&memo->taken, 1) ? NULL : memo;
@@ -78,11 +86,11 @@ static __always_inline bool checks_hold(struct memo *memo)
 }
 
 /* Whether the stack holds what it did. What is read of it stays in the walk's window. */
-static __always_inline bool slots_hold(struct walk *walk, struct memo *memo)
+static __always_inline bool slots_hold(struct fast_walk *fast, struct memo *memo)
 {
 	u64 different = 0;
 
-	if (!read_window(walk, memo->sp, memo->stack_bytes))
+	if (!read_window(fast, memo->sp, memo->stack_bytes))
 		return false;
 	for (u32 number = 0; number < TRAIL_SLOTS; number += 4) {
 		if (number >= memo->slot_count)
@@ -91,7 +99,7 @@ static __always_inline bool slots_hold(struct walk *walk, struct memo *memo)
 		for (u32 next = number; next < number + 4; next++) {
 			u64 at = memo->slot_at[next] & (WINDOW_BYTES - 8);
 
-			different |= *(stack_slot *)((u8 *)walk->window + at) ^ memo->slot_value[next];
+			different |= *(stack_slot *)((u8 *)fast->window + at) ^ memo->slot_value[next];
 		}
 		if (different)
 			return false;
@@ -100,15 +108,15 @@ static __always_inline bool slots_hold(struct walk *walk, struct memo *memo)
 }
 
 /* The record of the stack that a walk would find, if it is known; else NO_STACK. `state` is that of the process slot. */
-static __always_inline u32 recall_stack(struct walk *walk, struct memo *memo, u64 pc, u64 state, u32 function)
+static __always_inline u32 recall_stack(struct fast_walk *fast, struct memo *memo, u64 pc, u64 state, u32 function)
 {
 	u64 different = memo->state ^ state;
 
 	different |= memo->pc ^ pc;
-	different |= memo->sp ^ walk->at_probe[REGISTER_SP];
-	different |= (memo->fp ^ walk->at_probe[REGISTER_FP]) & ~memo->fp_unneeded;
+	different |= memo->sp ^ fast->walk.at_probe[REGISTER_SP];
+	different |= (memo->fp ^ fast->walk.at_probe[REGISTER_FP]) & ~memo->fp_unneeded;
 	different |= memo->function ^ function;
-	if (different || !slots_hold(walk, memo) || !checks_hold(memo))
+	if (different || !slots_hold(fast, memo) || !checks_hold(memo))
 		return NO_STACK;
 	return memo->stack;
 }
@@ -133,14 +141,14 @@ static __always_inline u32 fill_up(struct trail *trail)
 }
 
 /* Makes `memo` say that the walk, which began at `pc`, found record `stack`; or nothing, if that cannot be said. */
-static __always_inline void remember_stack(struct walk *walk, struct memo *memo, u64 pc, u64 state, u32 function,
+static __always_inline void remember_stack(struct fast_walk *fast, struct memo *memo, u64 pc, u64 state, u32 function,
 					   u32 stack)
 {
-	struct trail *trail = &walk->trail;
+	struct trail *trail = &fast->trail;
 	u32 count;
 
 	memo->state = 0;
-	if (!is_repeatable(walk) || stack < FIRST_STACK)
+	if (!is_repeatable(fast) || stack < FIRST_STACK)
 		return;
 	count = fill_up(trail);
 	OPAQUE(count);
@@ -158,8 +166,8 @@ static __always_inline void remember_stack(struct walk *walk, struct memo *memo,
 	if (trail->check_count)
 		bpf_probe_read_kernel(memo->checks, sizeof(memo->checks), trail->checks);
 	memo->pc = pc;
-	memo->sp = walk->at_probe[REGISTER_SP];
-	memo->fp = walk->at_probe[REGISTER_FP];
+	memo->sp = fast->walk.at_probe[REGISTER_SP];
+	memo->fp = fast->walk.at_probe[REGISTER_FP];
 	memo->fp_unneeded = trail->needs_fp ? 0 : ~0ULL;
 	memo->stack = stack;
 	memo->function = function;

@@ -8,6 +8,10 @@
  */
 #pragma once
 
+#include "config.h"
+#include "seam.h"
+#include "shared.h"
+
 /* Stack bytes that a walk's window holds at most, and that all slots of a trail must be in. */
 #define WINDOW_BITS 14
 #define WINDOW_BYTES (1 << WINDOW_BITS)

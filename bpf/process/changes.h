@@ -8,6 +8,11 @@
  */
 #pragma once
 
+#include "counters.h"
+#include "kernel.h"
+#include "maps.h"
+#include "process/processes.h"
+
 /* Tells user space what it must act on. */
 static __always_inline void send_event(enum event_kind kind, u32 instance, u64 address)
 {

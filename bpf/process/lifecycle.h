@@ -8,6 +8,17 @@
  */
 #pragma once
 
+#include "calls/calls.h"
+#include "config.h"
+#include "counters.h"
+#include "kernel.h"
+#include "maps.h"
+#include "process/changes.h"
+#include "process/pids.h"
+#include "process/processes.h"
+#include "store/block_table.h"
+#include "store/young.h"
+
 /* What is read of the kernel's own structures; offsets are those of the running kernel. */
 struct mm_struct___read {
 	int map_count;

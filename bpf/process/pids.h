@@ -5,6 +5,10 @@
  */
 #pragma once
 
+#include "config.h"
+#include "kernel.h"
+#include "shared.h"
+
 #include <bpf/bpf_core_read.h>
 
 /* As the kernel's include/linux/pid.h and pid_namespace.h, but for what is not needed here. */

@@ -5,7 +5,13 @@
  * An owner is the instance's number above its slot's. It holds only while the slot has that instance, which is
  * asked at each use: a thread's state, or a process that shares another's memory, can outlive it.
  */
-#pragma once
+#ifndef PROCESSES_H
+#define PROCESSES_H
+
+#include "kernel.h"
+#include "maps.h"
+#include "shared.h"
+#include "walk/mappings.h"
 
 /* The list that knows nothing: in it, every walk ends with "table not loaded". */
 #define NO_LIST 0
@@ -96,3 +102,5 @@ static __always_inline bool describes(u64 state, u64 view, u64 owner)
 	       generation != GENERATION_ENDING && list_of(view) == list_number(slot, generation) &&
 	       state_of(slot) == state;
 }
+
+#endif

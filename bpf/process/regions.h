@@ -9,6 +9,15 @@
  */
 #pragma once
 
+#include "calls/regs.h"
+#include "counters.h"
+#include "kernel.h"
+#include "maps.h"
+#include "process/pids.h"
+#include "process/processes.h"
+#include "store/blocks.h"
+#include "store/stacks.h"
+
 #include <bpf/bpf_core_read.h>
 
 /* As the kernel's include/linux/mm_types.h, but for what is not needed here. */

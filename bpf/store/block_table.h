@@ -6,6 +6,12 @@
  */
 #pragma once
 
+#include "config.h"
+#include "hash.h"
+#include "kernel.h"
+#include "maps.h"
+#include "seam.h"
+
 static __always_inline struct block_key block_key(u32 instance, u64 address)
 {
 	return (struct block_key){ .address = address, .instance = instance };

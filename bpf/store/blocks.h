@@ -8,6 +8,15 @@
  */
 #pragma once
 
+#include "calls/call_events.h"
+#include "calls/sampling.h"
+#include "config.h"
+#include "counters.h"
+#include "kernel.h"
+#include "store/block_table.h"
+#include "store/stacks.h"
+#include "store/young.h"
+
 static __always_inline void add(u64 *sum, u64 amount)
 {
 	__sync_fetch_and_add(sum, amount);

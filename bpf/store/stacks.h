@@ -5,7 +5,20 @@
  * A record is made once per distinct stack and never changes but for its losses, so user space may read it
  * at any time.
  */
-#pragma once
+#ifndef STACKS_H
+#define STACKS_H
+
+#include "calls/regs.h"
+#include "config.h"
+#include "counters.h"
+#include "fast/memo.h"
+#include "fast/run.h"
+#include "hash.h"
+#include "kernel.h"
+#include "maps.h"
+#include "process/changes.h"
+#include "process/processes.h"
+#include "store/scratch.h"
 
 static __always_inline struct stack_record *record_at(u32 index)
 {
@@ -144,10 +157,10 @@ static __noinline u32 record_of_walk(struct walk *walk, struct wanted_stack *wan
 		      : store_stack(walk, id, instance_of(wanted->owner), epoch_of(wanted->view), wanted->function);
 }
 
-static __always_inline void begin_wanted_walk(struct walk *walk, struct wanted_stack *wanted)
+static __always_inline void begin_wanted_walk(struct fast_walk *fast, struct wanted_stack *wanted)
 {
-	begin_walk(walk, list_of(wanted->view), wanted->changing, wanted->pc);
-	know_link(walk, wanted->link);
+	begin_fast_walk(fast, list_of(wanted->view), wanted->changing, wanted->pc);
+	know_link(&fast->walk.link, wanted->link);
 }
 
 /*
@@ -161,14 +174,15 @@ __noinline u32 walk_to_record(u32 key)
 	if (!scratch)
 		return 0;
 
-	struct walk *walk = &scratch->walk;
+	struct fast_walk *fast = &scratch->fast;
+	struct walk *walk = &fast->walk;
 	struct wanted_stack *wanted = &scratch->wanted;
 
-	begin_wanted_walk(walk, wanted);
-	walk->leaves_trail = wanted->tries_memo;
-	walk->stack_end = wanted->habits.stack_end;
-	walk_stack(walk);
-	wanted->habits.stack_end = walk->stack_end;
+	begin_wanted_walk(fast, wanted);
+	fast->leaves_trail = wanted->tries_memo;
+	fast->stack_end = wanted->habits.stack_end;
+	walk_stack(fast);
+	wanted->habits.stack_end = fast->stack_end;
 	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
 		request_reload(wanted->owner, walk);
 	return record_of_walk(walk, wanted);
@@ -187,7 +201,7 @@ __noinline u32 recall_record(u32 key)
 	if (!scratch)
 		return 0;
 
-	struct walk *walk = &scratch->walk;
+	struct fast_walk *fast = &scratch->fast;
 	struct wanted_stack *wanted = &scratch->wanted;
 	u64 owner = wanted->owner;
 
@@ -195,14 +209,14 @@ __noinline u32 recall_record(u32 key)
 	/* Asked before the list is chosen: a list with a change is published before the change is. */
 	wanted->changing = is_changing(slot_of(owner));
 	wanted->view = view_of(owner);
-	forget_window(walk);
+	forget_window(fast);
 	if (walk_memo && !wanted->changing && tries_memo(&wanted->habits) &&
 	    describes(wanted->state, wanted->view, owner))
-		memo = take_memo(walk, wanted->pc);
+		memo = take_memo(fast, wanted->pc);
 	wanted->tries_memo = memo;
 	if (!memo)
 		return NO_STACK;
-	stack = recall_stack(walk, memo, wanted->pc, wanted->state, wanted->function);
+	stack = recall_stack(fast, memo, wanted->pc, wanted->state, wanted->function);
 	release_memo(memo);
 	judge_memo(&wanted->habits, stack != NO_STACK);
 	if (check_walks && stack != NO_STACK)
@@ -219,13 +233,13 @@ __noinline u32 remember_record(u32 key, u32 stack)
 	if (!scratch || !scratch->wanted.tries_memo)
 		return 0;
 
-	struct walk *walk = &scratch->walk;
+	struct fast_walk *fast = &scratch->fast;
 	struct wanted_stack *wanted = &scratch->wanted;
 
-	memo = take_memo(walk, wanted->pc);
+	memo = take_memo(fast, wanted->pc);
 	if (!memo)
 		return 0;
-	remember_stack(walk, memo, wanted->pc, wanted->state, wanted->function, stack);
+	remember_stack(fast, memo, wanted->pc, wanted->state, wanted->function, stack);
 	release_memo(memo);
 	return 0;
 }
@@ -241,16 +255,16 @@ __noinline u32 check_record(u32 key, u32 stack)
 	if (!scratch || stack < FIRST_STACK)
 		return 0;
 
-	struct walk *walk = &scratch->walk;
+	struct fast_walk *fast = &scratch->fast;
 	struct wanted_stack *wanted = &scratch->wanted;
 
-	walk->plain = true;
-	forget_window(walk);
-	begin_wanted_walk(walk, wanted);
-	walk_stack(walk);
-	walk->plain = false;
+	fast->plain = true;
+	forget_window(fast);
+	begin_wanted_walk(fast, wanted);
+	walk_stack(fast);
+	fast->plain = false;
 	count(COUNTER_CHECKED_WALK);
-	if (stack_id(walk, wanted) != record_at(stack)->id)
+	if (stack_id(&fast->walk, wanted) != record_at(stack)->id)
 		count(COUNTER_DIFFERENT_WALK);
 	return 0;
 }
@@ -277,16 +291,16 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	scratch = take_scratch(&key);
 	if (!scratch)
 		return not_walked;
-	scratch->walk.at_probe[REGISTER_SP] = caller.sp;
-	scratch->walk.at_probe[REGISTER_FP] = frame_pointer(ctx);
+	scratch->fast.walk.at_probe[REGISTER_SP] = caller.sp;
+	scratch->fast.walk.at_probe[REGISTER_FP] = frame_pointer(ctx);
 	scratch->wanted.pc = caller.pc;
-	scratch->wanted.link = caller.link;
+	know_link(&scratch->wanted.link, caller.link);
 	scratch->wanted.owner = owner;
 	scratch->wanted.function = function;
 	scratch->wanted.habits = habits ? *habits : (struct habits){};
 	index = recall_record(key);
 	if (index == NO_STACK || check_walks)
-		save_other_registers(ctx, scratch->walk.at_probe);
+		save_other_registers(ctx, scratch->fast.walk.at_probe);
 	if (index == NO_STACK) {
 		/* One after the other: older kernels let calls within calls have 512 bytes of stack in all. */
 		index = walk_to_record(key);
@@ -300,3 +314,5 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	release_scratch(scratch);
 	return index;
 }
+
+#endif

@@ -21,6 +21,12 @@
  */
 #pragma once
 
+#include "calls/thread.h"
+#include "config.h"
+#include "hash.h"
+#include "maps.h"
+#include "store/block_table.h"
+
 /* Evidence from which on a thread's blocks are taken to live long, and the most that is kept of it. */
 #define LIVES_LONG 32
 #define MOST_LONG_LIVES 64

@@ -1,6 +1,148 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Steps that are AArch64's: frame records, and the link register. Mirrors unwind-tables/src/walk/aarch64.rs. */
+/* What is AArch64's; x86_64.h has the same functions. See arch.h. Its rules mirror unwind-tables/src/walk/aarch64.rs. */
 #pragma once
+
+#include "config.h"
+#include "kernel.h"
+#include "walk/state.h"
+
+enum machine {
+	/* User addresses are below 2^ADDRESS_BITS; nothing above is looked up. */
+	ADDRESS_BITS = 48,
+	/* Nothing is pushed by a call: the stack pointer at the function's entry is where its frame begins. */
+	RETURN_SLOT_BYTES = 0,
+};
+
+/* As the kernel's arch/arm64/include/asm/ptrace.h, as far as it is needed; what is before `orig_x0` is ABI. */
+struct pt_regs {
+	unsigned long regs[31], sp, pc, pstate;
+	unsigned long orig_x0;
+};
+
+/* AAPCS64, 6.8.2: arguments in x0 to x7; the result in x0. */
+#define ARGUMENT_1 regs[0]
+#define ARGUMENT_2 regs[1]
+#define ARGUMENT_3 regs[2]
+#define ARGUMENT_4 regs[3]
+#define ARGUMENT_5 regs[4]
+#define ARGUMENT_6 regs[5]
+#define RESULT regs[0]
+#define FRAME_POINTER regs[29]
+#define PROGRAM_COUNTER pc
+/* A system call's result overwrites its first argument: the kernel keeps that. */
+#define SYSCALL_ARGUMENT_0 orig_x0
+#define SYSCALL_ARGUMENT_1 regs[1]
+#define SYSCALL_ARGUMENT_2 regs[2]
+#define SYSCALL_ARGUMENT_3 regs[3]
+#define SYSCALL_ARGUMENT_4 regs[4]
+
+/* None but stack pointer, frame pointer and link register is ever asked for: see register_value. */
+static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *general)
+{
+}
+
+/* The link register in what was running when it came to the probe or made a system call. */
+static __always_inline struct link link_of(struct pt_regs *ctx)
+{
+	return (struct link){ .lr = ctx->regs[30], .known = true };
+}
+
+/* A call has overwritten the link register: only what was running has something in it. */
+static __always_inline void forget_link(struct link *link)
+{
+	link->known = false;
+}
+
+static __always_inline void know_link(struct link *to, struct link link)
+{
+	*to = link;
+}
+
+/* Whether an op of a program sets the link register. */
+static __always_inline bool set_link(struct link *link, u32 code, u64 value)
+{
+	if (code != OP_SET_LR)
+		return false;
+	*link = (struct link){ .lr = value, .known = true };
+	return true;
+}
+
+/* A frame record can be anywhere in its frame: behind a step by the frame pointer, `sp` is only a lower bound. */
+static __always_inline bool sp_is_known(struct walk *walk)
+{
+	return walk->found_by != FOUND_BY_FP;
+}
+
+/* Whether the equations of plain rules hold for the frame, which may need its stack pointer. */
+static __always_inline bool plain_rules_apply(struct walk *walk)
+{
+	return unwind_by_fp || sp_is_known(walk);
+}
+
+/* An address that may have an authentication code, without it. */
+static __always_inline u64 without_code(u64 address)
+{
+	return address & ((1ULL << ADDRESS_BITS) - 1);
+}
+
+/* The return address that a rule finds as `ra`. */
+static __always_inline u64 return_address(u32 rule, u64 ra)
+{
+	return unwind_by_fp || rule_b(rule) & RECORD_SIGNED ? without_code(ra) : ra;
+}
+
+/* The slot that names a function's call, when the function has just returned. */
+static __always_inline u64 returned_slot(struct pt_regs *ctx)
+{
+	return ctx->sp;
+}
+
+/* The stack pointer that a function's caller has after its return, at its entry and at its `ret`. */
+static __always_inline u64 callers_sp(struct pt_regs *ctx)
+{
+	return ctx->sp;
+}
+
+/* Where a function returns to, at its entry and at its `ret`. Returns whether it could be read. */
+static __always_inline bool read_returns_to(u64 slot, struct link link, u64 *address)
+{
+	*address = without_code(link.lr);
+	return true;
+}
+
+/* Whether instructions can be at `address`. */
+static __always_inline bool is_aligned(u64 address)
+{
+	return address % 4 == 0;
+}
+
+/*
+ * Whether the last of the 8 code bytes before a return address are `bl`, or `blr` with or without authentication. Mirrors
+ * unwind-tables/src/walk/call.rs.
+ */
+static __always_inline bool ends_in_call(u64 code)
+{
+	u32 instruction = code >> 32;
+
+	return (instruction & 0xfc000000) == 0x94000000 || (instruction & 0xfffffc1f) == 0xd63f0000 ||
+	       (instruction & 0xfefff800) == 0xd63f0800;
+}
+
+/* The frame's own value of a register; `program.end` says whether it is known. No others are followed. */
+static __always_inline u64 register_value(struct walk *walk, u32 number)
+{
+	if (number == REGISTER_SP && sp_is_known(walk))
+		return walk->sp;
+	if (number == REGISTER_FP) {
+		depend_on_fp(walk);
+		return walk->fp;
+	}
+	depend_on_more(walk);
+	if (number == REGISTER_LR && walk->link.known)
+		return walk->link.lr;
+	walk->program.end = END_UNSUPPORTED_RULE;
+	return 0;
+}
 
 /* The slot of a rule, counted from 1; 0 for none. */
 static __always_inline u64 record_slot(u32 rule)
@@ -11,12 +153,12 @@ static __always_inline u64 record_slot(u32 rule)
 /* Nothing is on the stack: only a frame that was running can have its return address in the link register. */
 static __always_inline enum end_cause return_by_link(struct walk *walk, u32 rule, u64 cfa)
 {
-	walk->trail.unrepeatable = true;
-	if (!walk->lr_known)
+	depend_on_more(walk);
+	if (!walk->link.known)
 		return END_UNSUPPORTED_RULE;
 	if (cfa < walk->sp)
 		return END_NO_PROGRESS;
-	go_to(walk, return_address(rule, walk->lr), cfa, walk->fp);
+	go_to(walk, return_address(rule, walk->link.lr), cfa, walk->fp);
 	return END_NONE;
 }
 
@@ -28,6 +170,7 @@ static __always_inline enum end_cause apply_record_without_sp(struct walk *walk,
 	return END_UNSUPPORTED_RULE;
 }
 
+/* Goes to the caller by a frame record, or by a return address alone. */
 static __always_inline enum end_cause apply_record(struct walk *walk, u32 rule)
 {
 	bool from_fp = rule_kind(rule) == RULE_FP;
@@ -41,7 +184,7 @@ static __always_inline enum end_cause apply_record(struct walk *walk, u32 rule)
 	u64 fp = walk->fp, ra;
 
 	if (from_fp)
-		use_fp(&walk->trail);
+		depend_on_fp(walk);
 	if (!record_slot(rule))
 		return return_by_link(walk, rule, cfa);
 	if (cfa <= walk->sp)
@@ -57,8 +200,21 @@ static __always_inline enum end_cause apply_record(struct walk *walk, u32 rule)
 	return END_NONE;
 }
 
-/* The equations of apply_record for the short way: whether `rule` is one of them. */
-static __always_inline bool find_record(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
+/* Goes to the caller by a rule that is an equation. */
+static __always_inline enum end_cause apply_equation(struct walk *walk, u32 rule)
+{
+	switch (rule_kind(rule)) {
+	case RULE_SP:
+	case RULE_FP:
+	case RULE_LONE:
+		return apply_record(walk, rule);
+	default:
+		return apply_stop(walk, rule);
+	}
+}
+
+/* The equations of apply_record without a branch; whether `rule` is one of them. */
+static __always_inline bool find_slots(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
 {
 	u64 kind = (u64)rule_kind(rule) - RULE_SP;
 	u64 from_fp = -(u64)(kind == RULE_FP - RULE_SP);

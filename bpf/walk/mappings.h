@@ -2,6 +2,11 @@
 /* From an address in the process to the mapping that holds it, if it still does. */
 #pragma once
 
+#include "config.h"
+#include "kernel.h"
+#include "maps.h"
+#include "walk/arch.h"
+
 /* Which of the lists in `mappings`, and of the caches in `rule_cache`, a walk uses throughout. */
 static __always_inline u32 list_number(u32 slot, u32 generation)
 {
@@ -39,15 +44,6 @@ static __always_inline struct mapping *find_mapping(u32 list, u64 address)
 		return NULL;
 	return mapping;
 }
-
-/* What a walk knows about the mapping list it uses. */
-struct list_state {
-	/* A change of the mappings is announced that the list does not have yet. */
-	u64 changing;
-	/* The mapping that was verified last: frames come in runs of the same object. */
-	u64 verified_start;
-	u64 verified_end;
-};
 
 static __always_inline bool is_verified(struct list_state *state, u64 address)
 {

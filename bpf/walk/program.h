@@ -5,7 +5,10 @@
  */
 #pragma once
 
-static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp);
+#include "kernel.h"
+#include "walk/arch.h"
+#include "walk/registers.h"
+#include "walk/tables.h"
 
 static __always_inline u64 *operand_at(struct program *program, u32 number)
 {
@@ -149,14 +152,9 @@ static long run_op(u64 step, struct walk **context)
 		program->sp = x;
 		program->sp_is_set = true;
 		break;
-#ifdef __TARGET_ARCH_arm64
-	case OP_SET_LR:
-		program->lr = x;
-		program->lr_is_set = true;
-		break;
-#endif
 	default:
-		top = binary(code, y, x);
+		if (!set_link(&program->link, code, x))
+			top = binary(code, y, x);
 		break;
 	}
 	depth += change;
@@ -175,9 +173,7 @@ static __always_inline enum end_cause apply_program(struct walk *walk, u32 at)
 	program->end = END_NONE;
 	program->is_signal_frame = false;
 	program->sp_is_set = false;
-#ifdef __TARGET_ARCH_arm64
-	program->lr_is_set = false;
-#endif
+	forget_link(&program->link);
 	program->fp = walk->fp;
 	bpf_loop(MAX_OPS, run_op, &walk, 0);
 	if (program->end != END_NONE)
@@ -193,9 +189,7 @@ static __always_inline enum end_cause apply_program(struct walk *walk, u32 at)
 		return END_NO_PROGRESS;
 	go_to(walk, program->ra, sp, program->fp);
 	walk->pc_adjust = !program->is_signal_frame;
-#ifdef __TARGET_ARCH_arm64
-	walk->lr = program->lr;
-	walk->lr_known = program->is_signal_frame && program->lr_is_set;
-#endif
+	if (program->is_signal_frame)
+		know_link(&walk->link, program->link);
 	return END_NONE;
 }

@@ -8,25 +8,9 @@
  */
 #pragma once
 
-#ifdef __TARGET_ARCH_arm64
-
-/* The frame's own value of a register; `program.end` says whether it is known. No others are followed. */
-static __always_inline u64 register_value(struct walk *walk, u32 number)
-{
-	if (number == REGISTER_SP && sp_is_known(walk))
-		return walk->sp;
-	if (number == REGISTER_FP) {
-		use_fp(&walk->trail);
-		return walk->fp;
-	}
-	walk->trail.unrepeatable = true;
-	if (number == REGISTER_LR && walk->lr_known)
-		return walk->lr;
-	walk->program.end = END_UNSUPPORTED_RULE;
-	return 0;
-}
-
-#else
+#include "kernel.h"
+#include "walk/mappings.h"
+#include "walk/tables.h"
 
 /* A field of a short rule of saves, as a long entry's word. */
 static __always_inline u32 short_saved(u32 rule, u32 number)
@@ -83,7 +67,7 @@ static long look_in_frame(u64 step, struct walk **context)
 
 	walk->program.end = END_NONE;
 	if (step + 2 > walk->frame_count) {
-		walk->trail.unrepeatable = true;
+		depend_on_more(walk);
 		OPAQUE(number);
 		walk->found = walk->at_probe[number & (REGISTERS - 1)];
 		return 1;
@@ -121,7 +105,7 @@ static long look_in_frame(u64 step, struct walk **context)
 		base = walk->sps[callee];
 		break;
 	case SAVED_AT_FP:
-		walk->trail.unrepeatable = true;
+		depend_on_more(walk);
 		base = walk->fps[callee];
 		break;
 	default:
@@ -133,20 +117,9 @@ static long look_in_frame(u64 step, struct walk **context)
 	return 1;
 }
 
-/* The frame's own value of a register; `program.end` says whether it could be found. */
-static __always_inline u64 register_value(struct walk *walk, u32 number)
+static __always_inline u64 find_register(struct walk *walk, u32 number)
 {
-	if (number == REGISTER_SP)
-		return walk->sp;
-	if (number == REGISTER_FP) {
-		use_fp(&walk->trail);
-		return walk->fp;
-	}
-	if (number == REGISTER_PC)
-		return walk->pc;
 	walk->found = number;
 	bpf_loop(MAX_FRAMES, look_in_frame, &walk, 0);
 	return walk->found;
 }
-
-#endif

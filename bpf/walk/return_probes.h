@@ -6,7 +6,11 @@
  * The only place that reads these structures. Where the kernel has others, nothing is found, and a walk ends at the
  * trampoline.
  */
-#pragma once
+#ifndef RETURN_PROBES_H
+#define RETURN_PROBES_H
+
+#include "kernel.h"
+#include "walk/arch.h"
 
 #include <bpf/bpf_core_read.h>
 
@@ -71,8 +75,6 @@ static __always_inline bool trampoline_is_known(void)
 	return bpf_core_field_exists(mm->uprobes_state.xol_area) && bpf_core_field_exists(area->vaddr);
 }
 
-static __always_inline u64 without_code(u64 address);
-
 /*
  * What functions with return probes return to; 0 if there is nothing, or it is not known. As a walk sees it: on AArch64
  * with 52-bit addresses it is the program's last page, the only one above those that walks know, and a return address
@@ -117,3 +119,5 @@ static __always_inline bool return_probes_are_exhausted(void)
 	probed = task->utask;
 	return probed && probed->depth >= MAX_RETURN_PROBES;
 }
+
+#endif

@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include "shared.h"
+
 /* Word numbers in an image's header. */
 enum image_header {
 	IMAGE_FIRST_BLOCK = 1,

@@ -2,6 +2,11 @@
 /* From an SVMA to its packed rule, by one object's table image. Mirrors unwind-tables/src/image.rs. */
 #pragma once
 
+#include "config.h"
+#include "maps.h"
+#include "seam.h"
+#include "walk/rules.h"
+
 static __always_inline u32 word(u32 at)
 {
 	u32 *words = tables;

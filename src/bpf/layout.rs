@@ -23,7 +23,7 @@ equal! {
     c::limits::MAX_FRAMES => walk::MAX_FRAMES,
     c::limits::MAX_FP_DISTANCE => walk::MAX_FP_DISTANCE,
     c::limits::MAX_LOOKS => walk::MAX_LOOKS,
-    c::limits::ADDRESS_BITS => mapping::ADDRESS_BITS,
+    c::machine::ADDRESS_BITS => mapping::ADDRESS_BITS,
     c::limits::MAPPING_CHECKS => mapping::CHECKS,
 }
 

@@ -252,7 +252,7 @@ impl Sizes {
     }
 
     pub(super) fn cache_slots(&self) -> u32 {
-        self.lists << limits::CACHE_BITS.0
+        self.lists << types::cache_shape::CACHE_BITS.0
     }
 }
 

@@ -16,7 +16,7 @@ use super::load::Sizes;
 use super::memory::SharedWords;
 use super::processes::{PROCESS_WORDS, SlotState, nth_record};
 use super::skeleton::types;
-use super::skeleton::types::{generation as fixed, limits};
+use super::skeleton::types::{cache_shape, generation as fixed, machine};
 
 /// Words of one mapping in the kernel's list.
 const MAPPING_WORDS: usize = size_of::<types::mapping>() / size_of::<u64>();
@@ -32,7 +32,7 @@ const UNUSED: Mapping = Mapping {
 /// Every address, of which nothing is known yet: the list of processes that have none.
 const NOTHING_KNOWN: Mapping = Mapping {
     start: Avma::new(0),
-    end: Avma::new(1 << limits::ADDRESS_BITS.0),
+    end: Avma::new(1 << machine::ADDRESS_BITS.0),
     ..UNUSED
 };
 
@@ -240,7 +240,7 @@ impl Publisher {
     }
 
     fn clear_cache(&self, list: usize) {
-        let slots = 1 << limits::CACHE_BITS.0;
+        let slots = 1 << cache_shape::CACHE_BITS.0;
         for slot in self.caches.words().iter().skip(list * slots).take(slots) {
             slot.store(0, Ordering::Relaxed);
         }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod headers;
 mod nesting;
 mod sampling;
 mod symbolize;

@@ -7,9 +7,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* What is given here in place of theirs. */
+#define KERNEL_H
+#define CONFIG_H
+#define MAPS_H
+#define RETURN_PROBES_H
+
 #include "shared.h"
-#include "seam.h"
-#include "walk/rules.h"
 
 /* Reads `bytes` bytes of the recorded memory; not 0 for a fault. */
 typedef long (*read_memory)(void *context, void *to, u64 bytes, u64 from);
@@ -33,7 +37,6 @@ static long bpf_loop(u32 count, void *callback, void *context, u64 flags)
 	return number;
 }
 
-/* What config.h and maps.h declare for the kernel. */
 static bool unwind_by_fp, walk_cache, walk_window, walk_memo;
 static const bool check_walks = false;
 static u32 table_mask, mapping_bits, mapping_mask, cache_mask;
@@ -41,7 +44,7 @@ static u32 *tables;
 static struct mapping *mappings;
 static u64 *rule_cache;
 
-/* What walk/return_probes.h reads: the trampoline; slots, and the return addresses that were in them. */
+/* The trampoline; slots, and the return addresses that were in them. */
 static u64 trampoline;
 static const u64 (*replaced)[2];
 static u32 replaced_count;
@@ -59,10 +62,7 @@ static u64 replaced_return_address(u64 slot)
 	return 0;
 }
 
-#include "fast/trail.h"
-#include "walk/mappings.h"
-#include "walk/tables.h"
-#include "walk/unwind.h"
+#include "fast/run.h"
 
 /* Sizes are powers of two; `mapping_count` is that of one list, the cache has 2^CACHE_BITS slots. */
 struct host_tables {
@@ -73,7 +73,7 @@ struct host_tables {
 	u32 mapping_count;
 	u32 by_fp;
 	u32 changing;
-	/* Whether the walk goes the short ways. */
+	/* Whether the walk takes fast paths. */
 	u32 short_ways;
 	u64 stack_end;
 	u64 trampoline;
@@ -94,20 +94,21 @@ struct host_stack {
 	u64 slot_value[TRAIL_SLOTS];
 };
 
-static void walk_once(struct walk *walk, const struct host_tables *given, u64 pc, bool leaves_trail)
+static void walk_once(struct fast_walk *fast, const struct host_tables *given, u64 pc, bool leaves_trail)
 {
-	forget_window(walk);
-	begin_walk(walk, list_number(0, 0), given->changing, pc);
-	walk->leaves_trail = leaves_trail;
-	walk->stack_end = given->stack_end;
-	walk_stack(walk);
+	forget_window(fast);
+	begin_fast_walk(fast, list_number(0, 0), given->changing, pc);
+	fast->leaves_trail = leaves_trail;
+	fast->stack_end = given->stack_end;
+	walk_stack(fast);
 }
 
 /* `start` is the program counter, then the general registers by their DWARF numbers. */
 void host_walk(const struct host_tables *given, read_memory read, void *context, const u64 *start,
 	       struct host_stack *stack)
 {
-	static struct walk walk;
+	static struct fast_walk fast;
+	struct walk *walk = &fast.walk;
 
 	read_from = read;
 	read_context = context;
@@ -126,26 +127,26 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 	cache_mask = (1 << CACHE_BITS) - 1;
 
 	for (u32 number = 0; number < REGISTERS; number++)
-		walk.at_probe[number] = start[1 + number];
-	walk_once(&walk, given, start[0], false);
+		walk->at_probe[number] = start[1 + number];
+	walk_once(&fast, given, start[0], false);
 
-	u64 hash = walk.hash, pc = walk.pc;
-	enum end_cause end = walk.end;
+	u64 hash = walk->hash, pc = walk->pc;
+	enum end_cause end = walk->end;
 
-	walk_once(&walk, given, start[0], true);
+	walk_once(&fast, given, start[0], true);
 	/* That a trail is left changes nothing. */
-	if (walk.hash != hash || walk.pc != pc || walk.end != end)
+	if (walk->hash != hash || walk->pc != pc || walk->end != end)
 		__builtin_trap();
-	stack->end_pc = walk.pc;
-	stack->saves_wanted = walk.saves_wanted;
-	stack->end = walk.end;
-	stack->frame_count = walk.frame_count;
-	for (u32 number = 0; number < walk.frame_count; number++)
-		stack->frames[number] = walk.frames[number];
-	stack->repeatable = is_repeatable(&walk);
-	stack->slot_count = stack->repeatable ? walk.trail.slot_count : 0;
+	stack->end_pc = walk->pc;
+	stack->saves_wanted = walk->saves_wanted;
+	stack->end = walk->end;
+	stack->frame_count = walk->frame_count;
+	for (u32 number = 0; number < walk->frame_count; number++)
+		stack->frames[number] = walk->frames[number];
+	stack->repeatable = is_repeatable(&fast);
+	stack->slot_count = stack->repeatable ? fast.trail.slot_count : 0;
 	for (u32 number = 0; number < stack->slot_count; number++) {
-		stack->slot_at[number] = walk.trail.slot_at[number];
-		stack->slot_value[number] = walk.trail.slot_value[number];
+		stack->slot_at[number] = fast.trail.slot_at[number];
+		stack->slot_value[number] = fast.trail.slot_value[number];
 	}
 }

@@ -5,21 +5,14 @@
  */
 #define __noinline
 
+#define PROCESSES_H
+
 #include "host.c"
-#include "calls/regs.h"
 
 static u64 trampoline_address(void)
 {
 	return trampoline;
 }
-
-#include "calls/return_address.h"
-
-struct sampler {
-	u32 unused;
-};
-
-#include "calls/thread.h"
 
 #define NO_LIST (~0U)
 
@@ -63,15 +56,13 @@ u32 host_goes_on(struct mapping *given, u32 mapping_count, u64 trampoline_at, re
 		.end = known->end,
 	};
 	struct pt_regs regs = { .sp = entry->sp, .PROGRAM_COUNTER = entry->pc };
+	struct link link = { .lr = entry->link, .known = true };
 
-#ifdef __TARGET_ARCH_arm64
-	regs.regs[30] = entry->link;
-#endif
 	read_from = read;
 	read_context = context;
 	trampoline = trampoline_at;
 	mappings = given;
 	mapping_bits = __builtin_ctz(mapping_count);
 	mapping_mask = mapping_count - 1;
-	return goes_on(&call, 0, way_back(&regs), program_counter(&regs), entry->module);
+	return goes_on(&call, 0, (struct way_back){ .slot = return_slot(&regs), .link = link }, program_counter(&regs), entry->module);
 }

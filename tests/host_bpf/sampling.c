@@ -9,14 +9,20 @@
 
 #define __noinline
 
+/* What is given here in place of theirs. */
+#define KERNEL_H
+#define CONFIG_H
+#define MAPS_H
+
 #include "shared.h"
-#include "seam.h"
 
 typedef u32 (*next_random)(void *context);
 
 static u32 sampling;
 static u64 sampling_interval;
 static bool governed;
+static const bool filter_sizes = false;
+static const u64 min_size, max_size;
 static struct distance distance;
 static next_random random_from;
 static void *random_context;

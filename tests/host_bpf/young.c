@@ -13,8 +13,16 @@
 
 #define __noinline
 
+/* What is given here in place of theirs. */
+#define KERNEL_H
+#define CONFIG_H
+#define MAPS_H
+#define COUNTERS_H
+#define STACKS_H
+#define CALL_EVENTS_H
+
+#include "calls/thread.h"
 #include "shared.h"
-#include "seam.h"
 
 #define BPF_NOEXIST 1
 #define PLACES 2
@@ -22,16 +30,11 @@
 #define CELLS 12
 #define MOST_THREADS 16
 
-/* What the other headers declare. */
-struct lifetimes {
-	u32 long_lives;
-	u32 untried;
-};
-
 static const u32 young_mask = PLACES - 1;
 static const u32 sampling = SAMPLE_ALL;
 static const u64 sampling_interval = 1;
 static const bool governed, filter_sizes;
+static const u64 min_size, max_size;
 static struct distance distance;
 static struct young_block young[PLACES];
 static u32 alike[ALIKE_COUNTS];
@@ -67,12 +70,6 @@ static void count_by(enum counter counter, u64 amount)
 static void count(enum counter counter)
 {
 	count_by(counter, 1);
-}
-
-static u64 mix(u64 hash, u64 value)
-{
-	hash = (hash ^ value) * 0x9fb21c651e98df25ULL;
-	return hash ^ hash >> 29;
 }
 
 static u64 bpf_ktime_get_ns(void)
@@ -180,9 +177,6 @@ static void tell_call(enum call_event_kind kind, u32 instance, u64 address, u64 
 	(void)stack;
 }
 
-#include "calls/sampling.h"
-#include "store/block_table.h"
-#include "store/young.h"
 #include "store/blocks.h"
 
 /* An allocator: the address that was freed last is given out first. */

@@ -1,6 +1,7 @@
 //! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run nothing. Those for
-//! pages are in `pages`.
+//! pages are in `pages`, those for the kernel side in `bpf`.
 
+mod bpf;
 mod pages;
 mod suites;
 

@@ -1,4 +1,4 @@
-//! Whether code before a return address is a call. Mirrors `bpf/walk/call.h`.
+//! Whether code before a return address is a call. Mirrors `bpf/walk/x86_64.h` and `bpf/walk/aarch64.h`.
 
 use crate::addr::Avma;
 use crate::architecture::Architecture;

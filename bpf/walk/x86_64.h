@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What is x86-64's; aarch64.h has the same functions. See arch.h. */
+#pragma once
+
+#include "config.h"
+#include "kernel.h"
+#include "walk/state.h"
+
+enum machine {
+	/* User addresses are below 2^ADDRESS_BITS; nothing above is looked up. */
+	ADDRESS_BITS = 47,
+	/* A call pushes the return address: the stack pointer at the function's entry is the address of its slot. */
+	RETURN_SLOT_BYTES = 8,
+};
+
+/* As the kernel's arch/x86/include/asm/ptrace.h; its order is ABI. */
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8;
+	unsigned long ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+};
+
+/* System V psABI, figure 3.4, and appendix A.2.1. */
+#define ARGUMENT_1 di
+#define ARGUMENT_2 si
+#define ARGUMENT_3 dx
+#define ARGUMENT_4 cx
+#define ARGUMENT_5 r8
+#define ARGUMENT_6 r9
+#define RESULT ax
+#define FRAME_POINTER bp
+#define PROGRAM_COUNTER ip
+#define SYSCALL_ARGUMENT_0 di
+#define SYSCALL_ARGUMENT_1 si
+#define SYSCALL_ARGUMENT_2 dx
+#define SYSCALL_ARGUMENT_3 r10
+#define SYSCALL_ARGUMENT_4 r8
+
+/* The general registers but stack and frame pointer, by their DWARF numbers (x86-64 psABI, figure 3.36). */
+static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *general)
+{
+	general[0] = ctx->ax;
+	general[1] = ctx->dx;
+	general[2] = ctx->cx;
+	general[3] = ctx->bx;
+	general[4] = ctx->si;
+	general[5] = ctx->di;
+	general[8] = ctx->r8;
+	general[9] = ctx->r9;
+	general[10] = ctx->r10;
+	general[11] = ctx->r11;
+	general[12] = ctx->r12;
+	general[13] = ctx->r13;
+	general[14] = ctx->r14;
+	general[15] = ctx->r15;
+}
+
+/* The link register in what was running when it came to the probe or made a system call. */
+static __always_inline struct link link_of(struct pt_regs *ctx)
+{
+	return (struct link){};
+}
+
+static __always_inline void forget_link(struct link *link)
+{
+}
+
+static __always_inline void know_link(struct link *to, struct link link)
+{
+}
+
+/* Whether an op of a program sets the link register. */
+static __always_inline bool set_link(struct link *link, u32 code, u64 value)
+{
+	return false;
+}
+
+/* Whether the frame's `sp` is its stack pointer. */
+static __always_inline bool sp_is_known(struct walk *walk)
+{
+	return true;
+}
+
+/* Whether the equations of plain rules hold for the frame, which may need its stack pointer. */
+static __always_inline bool plain_rules_apply(struct walk *walk)
+{
+	return true;
+}
+
+/* An address that may have an authentication code, without it. */
+static __always_inline u64 without_code(u64 address)
+{
+	return address;
+}
+
+/* The return address that a rule finds as `ra`. */
+static __always_inline u64 return_address(u32 rule, u64 ra)
+{
+	return ra;
+}
+
+/* The slot that names a function's call, when the function has just returned. */
+static __always_inline u64 returned_slot(struct pt_regs *ctx)
+{
+	return ctx->sp - RETURN_SLOT_BYTES;
+}
+
+/* The stack pointer that a function's caller has after its return, at its entry and at its `ret`. */
+static __always_inline u64 callers_sp(struct pt_regs *ctx)
+{
+	return ctx->sp + RETURN_SLOT_BYTES;
+}
+
+/* Where a function returns to, at its entry and at its `ret`. Returns whether it could be read. */
+static __always_inline bool read_returns_to(u64 slot, struct link link, u64 *address)
+{
+	return bpf_probe_read_user(address, 8, (void *)slot) == 0;
+}
+
+/* Whether instructions can be at `address`. */
+static __always_inline bool is_aligned(u64 address)
+{
+	return true;
+}
+
+/* Whether an indirect call of just `length` bytes stands at the end of `code`. */
+static __always_inline bool is_call(u64 code, u32 length)
+{
+	u64 bytes = code >> (64 - 8 * length);
+	u32 modrm = bytes >> 8 & 0xff;
+	u32 sib = length > 2 ? bytes >> 16 & 0xff : 0;
+	u32 mode = modrm >> 6;
+	u32 rm = modrm & 7;
+	u32 expected = 2;
+
+	if ((bytes & 0xff) != 0xff || (modrm & 0x38) != 0x10)
+		return false;
+	if (mode != 3 && rm == 4)
+		expected += 1;
+	if (mode == 1)
+		expected += 1;
+	else if (mode == 2 || (mode == 0 && (rm == 5 || (rm == 4 && (sib & 7) == 5))))
+		expected += 4;
+	return expected == length;
+}
+
+/*
+ * Whether the 8 code bytes before a return address end in a `call`. Mirrors unwind-tables/src/walk/call.rs.
+ *
+ * Direct: e8 and four bytes. Indirect: ff /2 with each length that its ModRM and SIB bytes can ask for.
+ */
+static __always_inline bool ends_in_call(u64 code)
+{
+	if ((code >> 24 & 0xff) == 0xe8)
+		return true;
+	return is_call(code, 2) || is_call(code, 3) || is_call(code, 4) || is_call(code, 5) ||
+	       is_call(code, 6) || is_call(code, 7);
+}
+
+/* The frame's own value of a register; `program.end` says whether it could be found. */
+static __always_inline u64 register_value(struct walk *walk, u32 number)
+{
+	if (number == REGISTER_SP)
+		return walk->sp;
+	if (number == REGISTER_FP) {
+		depend_on_fp(walk);
+		return walk->fp;
+	}
+	if (number == REGISTER_PC)
+		return walk->pc;
+	return find_register(walk, number);
+}
+
+static __always_inline enum end_cause apply_offset(struct walk *walk, u32 rule)
+{
+	u64 base = rule_kind(rule) == RULE_SP ? walk->sp : walk->fp;
+	u64 cfa = base + 8 * rule_a(rule);
+	u64 fp_slot = rule_b(rule) ? cfa - 8 * rule_b(rule) : 0;
+
+	if (rule_kind(rule) != RULE_SP)
+		depend_on_fp(walk);
+	return go_to_caller(walk, cfa, cfa - 8, fp_slot);
+}
+
+static __always_inline enum end_cause apply_plt(struct walk *walk, u32 rule)
+{
+	u64 pushed = (walk->pc & 15) >= rule_a(rule);
+	u64 cfa = walk->sp + 8 + 8 * pushed;
+
+	return go_to_caller(walk, cfa, cfa - 8, 0);
+}
+
+static __always_inline enum end_cause apply_drap(struct walk *walk, u32 rule)
+{
+	u64 cfa;
+
+	depend_on_fp(walk);
+	if (!read_slot(walk, walk->fp + signed_slots(rule_a(rule), RULE_A_BITS), &cfa))
+		return END_READ_FAULT;
+	return go_to_caller(walk, cfa, cfa - 8, walk->fp + signed_slots(rule_b(rule), RULE_B_BITS));
+}
+
+/* Goes to the caller by a rule that is an equation. */
+static __always_inline enum end_cause apply_equation(struct walk *walk, u32 rule)
+{
+	switch (rule_kind(rule)) {
+	case RULE_SP:
+	case RULE_FP:
+		return apply_offset(walk, rule);
+	case RULE_PLT:
+		return apply_plt(walk, rule);
+	case RULE_DRAP:
+		return apply_drap(walk, rule);
+	default:
+		return apply_stop(walk, rule);
+	}
+}
+
+/* The equations of apply_offset without a branch; whether `rule` is one of them. */
+static __always_inline bool find_slots(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
+{
+	u64 kind = (u64)rule_kind(rule) - RULE_SP;
+	u64 from_fp = -kind;
+	u64 saved = rule_b(rule);
+
+	OPAQUE(from_fp);
+	OPAQUE(saved);
+	slots->cfa = sp + ((fp - sp) & from_fp) + 8 * rule_a(rule);
+	slots->ra = slots->cfa - 8;
+	slots->has_fp = (s64)-saved >> 63;
+	slots->fp = slots->ra - ((8 * saved - 8) & slots->has_fp);
+	return kind <= RULE_FP - RULE_SP && slots->cfa > sp;
+}

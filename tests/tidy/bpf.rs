@@ -1,0 +1,72 @@
+//! Rules for the kernel side: which of its files may include which, and where it may ask for the machine.
+
+use super::{Source, assert_none, sources};
+
+/// A file's name below `bpf/`.
+fn name_of(file: &Source) -> String {
+    let below = file.path.strip_prefix("bpf").expect("a file of bpf");
+    below.display().to_string()
+}
+
+/// The folder of a name; none for the files at the top.
+fn folder(name: &str) -> Option<&str> {
+    name.split_once('/').map(|(folder, _)| folder)
+}
+
+/// What a file includes of `bpf/`.
+fn included(file: &Source) -> impl Iterator<Item = &str> {
+    let lines = file.text.lines();
+    lines.filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'))
+}
+
+/// The walk is readable alone: its files include none of those that make it faster, or that use it.
+#[test]
+fn the_walk_includes_no_other_folder() {
+    let mut seen = 0;
+    let mut offences = Vec::new();
+    for file in sources("bpf/walk", &["h"]) {
+        for name in included(&file) {
+            seen += 1;
+            if folder(name).is_some_and(|folder| folder != "walk") {
+                offences.push(format!("{}: {name}", file.display()));
+            }
+        }
+    }
+    assert!(seen > 20, "the search finds what is included: {seen}");
+    assert_none(&offences, "includes of bpf/walk/ that are not of the walk");
+}
+
+/// Includes have no circle: put in order, each file comes after those that it includes.
+#[test]
+fn includes_have_no_circle() {
+    let mut files = sources("bpf", &["c", "h"]);
+    let mut done = Vec::new();
+    while !files.is_empty() {
+        let is_ready = |file: &Source| included(file).all(|name| done.iter().any(|done| done == name));
+        let (ready, waiting): (Vec<_>, Vec<_>) = files.into_iter().partition(is_ready);
+        let names: Vec<String> = waiting.iter().map(name_of).collect();
+        assert!(
+            !ready.is_empty(),
+            "in a circle, or including what is not there: {names:?}"
+        );
+        done.extend(ready.iter().map(name_of));
+        files = waiting;
+    }
+    assert!(done.len() > 20, "the search finds the files");
+}
+
+/// One line chooses the machine.
+#[test]
+fn one_line_asks_for_the_machine() {
+    let words = ["__TARGET_ARCH", "__aarch64__", "__x86_64__"];
+    let mut found = Vec::new();
+    for file in sources("bpf", &["c", "h"])
+        .iter()
+        .chain(&sources("tests/host_bpf", &["c", "h"]))
+    {
+        let lines = file.text.lines();
+        let asks = lines.filter(|line| words.iter().any(|word| line.contains(word)));
+        found.extend(asks.map(|line| format!("{}: {line}", file.display())));
+    }
+    assert_eq!(found, ["bpf/walk/arch.h: #ifdef __TARGET_ARCH_arm64"]);
+}
