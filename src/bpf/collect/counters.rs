@@ -7,52 +7,27 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use super::fields::whole;
 use crate::bpf::types::counter as c;
 
-/// What is counted; the numbers are those of `enum counter` in `bpf/shared.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-#[allow(missing_docs, reason = "the C side documents each")]
-pub enum Counter {
-    Failed = 0,
-    UnknownFree = 1,
-    MissedFree = 2,
-    AbandonedCall = 3,
-    LostThreadState = 4,
-    LostThreadStateBytes = 5,
-    LostBlockTable = 6,
-    LostBlockTableBytes = 7,
-    LostResultFault = 8,
-    LostResultFaultBytes = 9,
-    LostEvent = 10,
-    ProbeHits = 11,
-    LostProcess = 12,
-    Filtered = 13,
-    FilteredBytes = 14,
-    LostReturnProbe = 15,
-    LostReturnProbeBytes = 16,
-    LostRegionEvent = 17,
-    LostRegion = 18,
-    LostRegionBytes = 19,
-    NestedAllocation = 20,
-    NestedFree = 21,
-    OwnUnknownFree = 22,
-    CheckedWalk = 23,
-    RecalledWalk = 24,
-    DifferentWalk = 25,
-    LostCallEvent = 26,
-}
+/// The one list of counters beside `enum counter` in `bpf/shared.h`, which gives each its number.
+macro_rules! counters {
+    ($($number:ident => $name:ident),+ $(,)?) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u32)]
+        #[allow(missing_docs, reason = "the C side documents each")]
+        pub enum Counter {
+            $($name = c::$number.0),+
+        }
 
-macro_rules! same_number {
-    ($($c_value:ident => $rust_value:ident),+ $(,)?) => {
         impl Counter {
             /// Every counter, in the order of their numbers.
-            pub const ALL: &[Self] = &[$(Self::$rust_value),+];
+            pub const ALL: &[Self] = &[$(Self::$name),+];
         }
-        $(const _: () = assert!(c::$c_value.0 == Counter::$rust_value as u32);)+
-        const _: () = assert!(c::COUNTERS.0 as usize == Counter::ALL.len());
+
+        const _: () = assert!(c::COUNTERS.0 as usize == Counter::ALL.len(), "a counter is missing");
     };
 }
 
-same_number! {
+counters! {
     COUNTER_FAILED => Failed,
     COUNTER_UNKNOWN_FREE => UnknownFree,
     COUNTER_MISSED_FREE => MissedFree,
