@@ -33,11 +33,11 @@ const volatile u32 sampling = SAMPLE_ALL;
 const volatile u64 sampling_interval = 1;
 /* With SAMPLE_BYTES: the mean number is what user space last set, see struct distance (--max-overhead). */
 const volatile bool governed = false;
-/* Which calls user space is told of, one by one (-t); enum telling. */
-const volatile u32 tell_calls = TELL_NOTHING;
-/* The process, in the initial pid namespace, that is not told of: what writes down the kernel's allocations makes some.
- * ~0: none. */
-const volatile u32 untold_tgid = ~0U;
+/* Which calls are traced one by one (-t); enum call_trace. */
+const volatile u32 call_trace = CALL_TRACE_OFF;
+/* The process, in the initial pid namespace, whose calls are not traced: what writes down the kernel's allocations makes
+ * some. ~0: none. */
+const volatile u32 call_trace_except = ~0U;
 /* Process slots in use, slot 0 included. */
 const volatile u32 slot_count = 1;
 /* Words of the table store. */

@@ -185,7 +185,7 @@ static __always_inline void kernel_allocated(void *ctx, u32 space, u64 address, 
 
 	if (!weight)
 		return;
-	tell_call(CALL_BEGINS, space, 0, size, MAX_FUNCTIONS + allocator);
+	trace_call(CALL_BEGINS, space, 0, size, MAX_FUNCTIONS + allocator);
 	record_kernel_block(space, address, size, weight, kernel_stack(ctx, allocator));
 }
 
@@ -316,7 +316,7 @@ static __always_inline void pages_freed(u64 page, u64 order)
 	if (take_block(SPACE_PAGE, page, &search.block, NULL)) {
 		if (search.block.size <= (u64)PAGE_BYTES << order || !page_descriptor_bytes) {
 			add_freed(&search.block);
-			tell_call(BLOCK_FREED, SPACE_PAGE, page, search.block.size, search.block.stack);
+			trace_call(BLOCK_FREED, SPACE_PAGE, page, search.block.size, search.block.stack);
 			return;
 		}
 		search.block_order = order_of(search.block.size);
@@ -328,7 +328,7 @@ static __always_inline void pages_freed(u64 page, u64 order)
 		return;
 	}
 	free_part(&search);
-	tell_call(BLOCK_FREED, SPACE_PAGE, page, (u64)PAGE_BYTES << order, search.block.stack);
+	trace_call(BLOCK_FREED, SPACE_PAGE, page, (u64)PAGE_BYTES << order, search.block.stack);
 }
 
 static __always_inline void percpu_allocated(void *ctx)

@@ -48,7 +48,7 @@ struct compared {
 	struct event event;
 	enum region_call region_call;
 	struct region_event region_event;
-	enum telling telling;
+	enum call_trace call_trace;
 	enum call_event_kind call_event_kind;
 	struct call_event call_event;
 	enum kernel_allocator kernel_allocator;

@@ -526,13 +526,13 @@ struct region_event {
 	u64 time;
 };
 
-/* What user space is told of calls (-t). */
-enum telling {
-	TELL_NOTHING = 0,
+/* What is traced of each call (-t). */
+enum call_trace {
+	CALL_TRACE_OFF = 0,
 	/* What became of them. */
-	TELL_ENDS = 1,
+	CALL_TRACE_ENDS = 1,
 	/* That they begin, too. */
-	TELL_ALL = 2,
+	CALL_TRACE_ALL = 2,
 };
 
 enum call_event_kind {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Calls told to user space one by one (-t). Where nobody asks for that, nothing of it is left in the programs:
- * `tell_calls` is a constant to the verifier.
+ * The call trace: calls, one by one (-t). Where nobody asks for that, nothing of it is left in the programs:
+ * `call_trace` is a constant to the verifier.
  *
  * User space looks for events by itself: to be woken for each would take longer than all else that a probe does.
  */
@@ -19,7 +19,7 @@ static __noinline int send_call_event(u32 kind, u32 instance, u64 address, u64 s
 	u64 thread = bpf_get_current_pid_tgid();
 	struct call_event *event;
 
-	if (thread >> 32 == untold_tgid)
+	if (thread >> 32 == call_trace_except)
 		return 0;
 	event = bpf_ringbuf_reserve(&call_events, sizeof(*event), 0);
 	if (!event) {
@@ -41,9 +41,9 @@ static __noinline int send_call_event(u32 kind, u32 instance, u64 address, u64 s
 }
 
 /* `stack`: the index of a stack record; of a call that has none, that of its function's "not walked". */
-static __always_inline void tell_call(enum call_event_kind kind, u32 instance, u64 address, u64 size, u32 stack)
+static __always_inline void trace_call(enum call_event_kind kind, u32 instance, u64 address, u64 size, u32 stack)
 {
-	if (tell_calls == TELL_NOTHING || (kind == CALL_BEGINS && tell_calls != TELL_ALL))
+	if (call_trace == CALL_TRACE_OFF || (kind == CALL_BEGINS && call_trace != CALL_TRACE_ALL))
 		return;
 	send_call_event(kind, instance, address, size, stack);
 }

@@ -49,7 +49,7 @@ static __always_inline void forget_call(struct thread *thread)
 
 	if (!call->return_slot)
 		return;
-	if (call->end != END_UNSEEN && call->end != END_LOST)
+	if (call->end != CALL_UNTRACKED && call->end != CALL_LOST)
 		count(COUNTER_ABANDONED_CALL);
 	if (call->old_known)
 		return_doubtful_block(instance_of(thread->owner), call->old_address, &call->old);
@@ -123,7 +123,7 @@ static __always_inline void lose_unseen_call(u32 instance, struct call *call)
 	if (call->old_known)
 		return_doubtful_block(instance, call->old_address, &call->old);
 	call->old_known = false;
-	call->end = END_LOST;
+	call->end = CALL_LOST;
 }
 
 /*
@@ -175,8 +175,8 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	/* Nothing is to be seen of it, and nothing that is probed can be called within it. */
 	if (!weight && !resizes(role) && can_go_unseen(cookie, end) && is_probed_alone(cookie >> COOKIE_MODULE))
 		return false;
-	if (tell_calls && weight)
-		tell_call(CALL_BEGINS, instance_of(owner), 0, size, MAX_FUNCTIONS + function);
+	if (call_trace && weight)
+		trace_call(CALL_BEGINS, instance_of(owner), 0, size, MAX_FUNCTIONS + function);
 	call->size = size;
 	call->weight = weight;
 	call->result_at = argument(ctx, cookie_field(cookie, COOKIE_RESULT));
@@ -195,12 +195,12 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->module = cookie >> COOKIE_MODULE;
 	/* What became of an old block is to be seen, whether or not the new one is recorded. */
 	if (!weight && !call->old_known && can_go_unseen(cookie, end))
-		call->end = END_UNSEEN;
+		call->end = CALL_UNTRACKED;
 	call->return_slot = return_slot(ctx);
 	/* A return probe is known by its trampoline. */
 	if (call->end != SEEN_BY_RETURN_PROBE && !read_return_address(way_back(ctx), &call->return_address))
 		call->return_address = 0;
-	return call->end != END_UNSEEN && call->end != END_LOST;
+	return call->end != CALL_UNTRACKED && call->end != CALL_LOST;
 }
 
 /* What a resize did to the old block: gone, or, if the call failed, back in the table. */
@@ -219,7 +219,7 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 		return;
 	}
 	add_freed(&call->old);
-	tell_call(BLOCK_FREED, instance, call->old_address, call->old.size, call->old.stack);
+	trace_call(BLOCK_FREED, instance, call->old_address, call->old.size, call->old.stack);
 }
 
 /* The address of the new block, 0 if the call failed. Returns whether it could be read. */
@@ -248,7 +248,7 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	u64 address;
 
 	call->return_slot = 0;
-	if (call->end == END_UNSEEN || call->end == END_LOST)
+	if (call->end == CALL_UNTRACKED || call->end == CALL_LOST)
 		return;
 	if (!read_result(ctx, call, &address)) {
 		if (call->weight)
@@ -264,8 +264,8 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 		record_block(instance, address, &block, &thread->lifetimes);
 	} else if (!address && (!resizes(call->role) || call->size)) {
 		count(COUNTER_FAILED);
-		if (tell_calls && call->weight)
-			tell_call(CALL_FAILED, instance, 0, call->size, MAX_FUNCTIONS + call->function);
+		if (call_trace && call->weight)
+			trace_call(CALL_FAILED, instance, 0, call->size, MAX_FUNCTIONS + call->function);
 	}
 }
 

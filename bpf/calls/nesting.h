@@ -56,7 +56,7 @@ static __always_inline bool goes_on(struct call *call, u64 owner, struct way_bac
 
 	if (!call->return_slot || back.slot > call->return_slot)
 		return false;
-	if (call->end == END_UNSEEN && module == call->module)
+	if (call->end == CALL_UNTRACKED && module == call->module)
 		return false;
 	if (!read_kept_address(call->return_slot, address, back, &kept))
 		return false;

@@ -11,9 +11,9 @@ enum call_end {
 	/* By a probe on each `ret` instruction. */
 	SEEN_BY_RET = 1,
 	/* Not at all: its block is not to be recorded, and neither is what is called within it. */
-	END_UNSEEN = 2,
+	CALL_UNTRACKED = 2,
 	/* Not at all, though it should be: the thread has all return probes that it can have. */
-	END_LOST = 3,
+	CALL_LOST = 3,
 };
 
 /* The allocator call that a thread is in, if `return_slot` is not 0. */
@@ -66,7 +66,7 @@ struct habits {
 
 /* What the blocks that a thread took back lately say about how long its next ones will live. */
 struct lifetimes {
-	/* More of them had lived long than not, by so many. */
+	/* A score: one more for each that had left its young place, less for each that had not. At least 0. */
 	u32 long_lives;
 	/* Blocks since then that were taken to live long. */
 	u32 untried;

@@ -143,7 +143,7 @@ static __always_inline void note_unknown_free(u32 instance, u64 address)
 	if (!every_block_is_recorded())
 		return;
 	count(COUNTER_UNKNOWN_FREE);
-	tell_call(UNKNOWN_FREED, instance, address, 0, 0);
+	trace_call(UNKNOWN_FREED, instance, address, 0, 0);
 }
 
 /* Returns whether the block was known. */
@@ -154,7 +154,7 @@ static __always_inline bool free_block(u32 instance, u64 address, struct lifetim
 	if (!take_block(instance, address, &block, lifetimes))
 		return false;
 	add_freed(&block);
-	tell_call(BLOCK_FREED, instance, address, block.size, block.stack);
+	trace_call(BLOCK_FREED, instance, address, block.size, block.stack);
 	return true;
 }
 
@@ -217,5 +217,5 @@ static __always_inline void record_block(u32 instance, u64 address, struct block
 		add_allocated(block);
 	else
 		lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);
-	tell_call(BLOCK_ALLOCATED, instance, address, block->size, block->stack);
+	trace_call(BLOCK_ALLOCATED, instance, address, block->size, block->stack);
 }

@@ -12,13 +12,13 @@ pub(super) fn set(
 ) -> Result<(), LoadError> {
     let missing = || libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
     let knobs = object.maps.rodata_data.as_deref_mut().ok_or_else(missing)?;
-    knobs.tell_calls = match calls {
-        CallTrace::Off => types::telling::TELL_NOTHING.0,
-        CallTrace::Ends => types::telling::TELL_ENDS.0,
-        CallTrace::All => types::telling::TELL_ALL.0,
+    knobs.call_trace = match calls {
+        CallTrace::Off => types::call_trace::CALL_TRACE_OFF.0,
+        CallTrace::Ends => types::call_trace::CALL_TRACE_ENDS.0,
+        CallTrace::All => types::call_trace::CALL_TRACE_ALL.0,
     };
     if let Some(process) = except {
-        knobs.untold_tgid = process;
+        knobs.call_trace_except = process;
     }
     if calls == CallTrace::Off {
         object.maps.call_events.set_autocreate(false)?;

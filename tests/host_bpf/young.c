@@ -168,7 +168,7 @@ static long bpf_map_delete_elem(int *map, struct block_key *key)
 }
 
 /* Nobody is told. */
-static void tell_call(enum call_event_kind kind, u32 instance, u64 address, u64 size, u32 stack)
+static void trace_call(enum call_event_kind kind, u32 instance, u64 address, u64 size, u32 stack)
 {
 	(void)kind;
 	(void)instance;
