@@ -8,6 +8,7 @@
 #pragma once
 
 #include "calls/call_events.h"
+#include "calls/current_stack.h"
 #include "calls/nesting.h"
 #include "calls/regs.h"
 #include "calls/return_address.h"
@@ -20,7 +21,6 @@
 #include "process/pids.h"
 #include "process/processes.h"
 #include "store/blocks.h"
-#include "store/stacks.h"
 #include "walk/return_probes.h"
 
 static __always_inline u32 cookie_field(u64 cookie, enum cookie_shift shift)

@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include "calls/current_stack.h"
 #include "calls/regs.h"
 #include "counters.h"
 #include "kernel.h"
@@ -16,7 +17,6 @@
 #include "process/pids.h"
 #include "process/processes.h"
 #include "store/blocks.h"
-#include "store/stacks.h"
 
 #include <bpf/bpf_core_read.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a probe to the record of its stack: takes room for the walk, walks, finds or makes the record.
+ * Records of stacks, and the scratches that walks are done in.
  *
  * A record is made once per distinct stack and never changes but for its losses, so user space may read it
  * at any time.
@@ -8,16 +8,11 @@
 #ifndef STACKS_H
 #define STACKS_H
 
-#include "calls/regs.h"
 #include "config.h"
-#include "counters.h"
-#include "fast/memo.h"
-#include "fast/run.h"
-#include "hash.h"
 #include "kernel.h"
 #include "maps.h"
-#include "process/changes.h"
-#include "process/processes.h"
+#include "seam.h"
+#include "shared.h"
 #include "store/scratch.h"
 
 static __always_inline struct stack_record *record_at(u32 index)
@@ -64,19 +59,6 @@ static __always_inline void release_scratch(struct scratch *scratch)
 {
 	asm volatile("" ::: "memory");
 	*(volatile u64 *)&scratch->taken = 0;
-}
-
-/* Asks user space, once per mapping list, for what the walk did not have. */
-static __always_inline void request_reload(u64 owner, struct walk *walk)
-{
-	struct process *process = process_at(slot_of(owner));
-
-	if (process->reload_requested || __sync_lock_test_and_set(&process->reload_requested, 1))
-		return;
-	if (walk->saves_wanted)
-		send_event(EVENT_SAVES_WANTED, instance_of(owner), walk->saves_wanted);
-	else
-		send_event(EVENT_UNKNOWN_MAPPING, instance_of(owner), walk->pc);
 }
 
 /* Where the frames of a new stack go, or the capacity when there is no room. */
@@ -134,185 +116,6 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
 
 	return stored ? *stored : function;
-}
-
-/* What names the stack that a finished walk found. */
-static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *wanted)
-{
-	u64 id = mix(walk->hash, (u64)epoch_of(wanted->view) << 32 | instance_of(wanted->owner));
-
-	return mix(id, wanted->function << 8 | walk->end);
-}
-
-/*
- * The record of the stack that a finished walk found: stored, if it is new. Not inlined, so that the variables of this are
- * not on the stack while a walk is: all of a chain of calls have 512 bytes together (src/bpf/stack_depth.rs).
- */
-static __noinline u32 record_of_walk(struct walk *walk, struct wanted_stack *wanted)
-{
-	u64 id = stack_id(walk, wanted);
-	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
-
-	return stored ? *stored
-		      : store_stack(walk, id, instance_of(wanted->owner), epoch_of(wanted->view), wanted->function);
-}
-
-static __always_inline void begin_wanted_walk(struct fast_walk *fast, struct wanted_stack *wanted)
-{
-	begin_fast_walk(fast, list_of(wanted->view), wanted->changing, wanted->pc);
-	know_link(&fast->walk.link, wanted->link);
-}
-
-/*
- * Walks, and finds or makes the record of the stack that scratch `key` wants. Not static: verified once, by itself, and
- * not for each state that its caller can be in.
- */
-__noinline u32 walk_to_record(u32 key)
-{
-	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
-
-	if (!scratch)
-		return 0;
-
-	struct fast_walk *fast = &scratch->fast;
-	struct walk *walk = &fast->walk;
-	struct wanted_stack *wanted = &scratch->wanted;
-
-	begin_wanted_walk(fast, wanted);
-	fast->leaves_trail = wanted->tries_memo;
-	fast->stack_end = wanted->habits.stack_end;
-	walk_stack(fast);
-	wanted->habits.stack_end = fast->stack_end;
-	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
-		request_reload(wanted->owner, walk);
-	return record_of_walk(walk, wanted);
-}
-
-/*
- * The record of the stack that scratch `key` wants, if a memo has it; else NO_STACK. Of the registers, needs the stack and
- * frame pointers only. Not static for the same reason.
- */
-__noinline u32 recall_record(u32 key)
-{
-	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
-	struct memo *memo = NULL;
-	u32 stack;
-
-	if (!scratch)
-		return 0;
-
-	struct fast_walk *fast = &scratch->fast;
-	struct wanted_stack *wanted = &scratch->wanted;
-	u64 owner = wanted->owner;
-
-	wanted->state = state_of(slot_of(owner));
-	/* Asked before the list is chosen: a list with a change is published before the change is. */
-	wanted->changing = is_changing(slot_of(owner));
-	wanted->view = view_of(owner);
-	forget_window(fast);
-	if (walk_memo && !wanted->changing && tries_memo(&wanted->habits) &&
-	    describes(wanted->state, wanted->view, owner))
-		memo = take_memo(fast, wanted->pc);
-	wanted->tries_memo = memo;
-	if (!memo)
-		return NO_STACK;
-	stack = recall_stack(fast, memo, wanted->pc, wanted->state, wanted->function);
-	release_memo(memo);
-	judge_memo(&wanted->habits, stack != NO_STACK);
-	if (check_walks && stack != NO_STACK)
-		count(COUNTER_RECALLED_WALK);
-	return stack;
-}
-
-/* Remembers the walk that scratch `key` has just done, if it was looked for, by the record that it found. */
-__noinline u32 remember_record(u32 key, u32 stack)
-{
-	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
-	struct memo *memo;
-
-	if (!scratch || !scratch->wanted.tries_memo)
-		return 0;
-
-	struct fast_walk *fast = &scratch->fast;
-	struct wanted_stack *wanted = &scratch->wanted;
-
-	memo = take_memo(fast, wanted->pc);
-	if (!memo)
-		return 0;
-	remember_stack(fast, memo, wanted->pc, wanted->state, wanted->function, stack);
-	release_memo(memo);
-	return 0;
-}
-
-/*
- * For tests: walks again to the stack that scratch `key` wanted, of which record `stack` was found, without all that makes
- * it fast.
- */
-__noinline u32 check_record(u32 key, u32 stack)
-{
-	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
-
-	if (!scratch || stack < FIRST_STACK)
-		return 0;
-
-	struct fast_walk *fast = &scratch->fast;
-	struct wanted_stack *wanted = &scratch->wanted;
-
-	fast->plain = true;
-	forget_window(fast);
-	begin_wanted_walk(fast, wanted);
-	walk_stack(fast);
-	fast->plain = false;
-	count(COUNTER_CHECKED_WALK);
-	if (stack_id(&fast->walk, wanted) != record_at(stack)->id)
-		count(COUNTER_DIFFERENT_WALK);
-	return 0;
-}
-
-/* Where a walk starts: the function that called the allocator. */
-struct caller {
-	u64 pc;
-	u64 sp;
-	struct link link;
-};
-
-/* The index of the record of the stack from `caller` on, which called `function`. `habits`: of the thread, or NULL. */
-static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *habits, struct caller caller, u64 owner,
-					 u32 function)
-{
-	u32 not_walked = MAX_FUNCTIONS + function;
-	struct scratch *scratch;
-	u32 key, index;
-
-	if (unwind_off)
-		return not_walked;
-	if (unwind_by_kernel)
-		return bpf_get_stackid(ctx, &kernel_stacks, BPF_F_USER_STACK) < 0 ? function : not_walked;
-	scratch = take_scratch(&key);
-	if (!scratch)
-		return not_walked;
-	scratch->fast.walk.at_probe[REGISTER_SP] = caller.sp;
-	scratch->fast.walk.at_probe[REGISTER_FP] = frame_pointer(ctx);
-	scratch->wanted.pc = caller.pc;
-	know_link(&scratch->wanted.link, caller.link);
-	scratch->wanted.owner = owner;
-	scratch->wanted.function = function;
-	scratch->wanted.habits = habits ? *habits : (struct habits){};
-	index = recall_record(key);
-	if (index == NO_STACK || check_walks)
-		save_other_registers(ctx, scratch->fast.walk.at_probe);
-	if (index == NO_STACK) {
-		/* One after the other: older kernels let calls within calls have 512 bytes of stack in all. */
-		index = walk_to_record(key);
-		if (walk_memo)
-			remember_record(key, index);
-	}
-	if (check_walks)
-		check_record(key, index);
-	if (habits)
-		*habits = scratch->wanted.habits;
-	release_scratch(scratch);
-	return index;
 }
 
 #endif
