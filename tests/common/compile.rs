@@ -23,12 +23,25 @@ const SANITIZERS: [&str; 3] = [
 
 /// Compiles and loads the walk of an architecture, once for all tests.
 pub fn host_walk(architecture: Architecture) -> HostWalk {
-    static BUILT: Mutex<[Option<PathBuf>; 2]> = Mutex::new([None, None]);
-    let mut built = BUILT.lock().expect("no build panicked");
-    let object = built[architecture as usize].get_or_insert_with(|| compile(architecture));
+    static BUILT: Built = Mutex::new([None, None]);
+    load(&BUILT, "host", architecture)
+}
+
+/// The same of the walk without what makes it faster.
+pub fn plain_walk(architecture: Architecture) -> HostWalk {
+    static BUILT: Built = Mutex::new([None, None]);
+    load(&BUILT, "plain", architecture)
+}
+
+/// Shared objects by architecture.
+type Built = Mutex<[Option<PathBuf>; 2]>;
+
+fn load(built: &Built, source: &str, architecture: Architecture) -> HostWalk {
+    let mut built = built.lock().expect("no build panicked");
+    let object = built[architecture as usize].get_or_insert_with(|| compile(source, architecture));
     // SAFETY: the object is the one just built; its only initialisers are those of sanitizers.
     let library = unsafe { Library::new(&*object) }.expect("the shared object loads");
-    // SAFETY: the symbol has this type (tests/host_bpf/host.c), and the object is never unloaded.
+    // SAFETY: the symbol has this type (tests/host_bpf/host.c, plain.c), and the object is never unloaded.
     let walk = unsafe {
         let walk: Symbol<'_, Walk> = library.get(b"host_walk\0").expect("it is exported");
         *walk
@@ -37,13 +50,13 @@ pub fn host_walk(architecture: Architecture) -> HostWalk {
     HostWalk::new(walk)
 }
 
-fn compile(architecture: Architecture) -> PathBuf {
-    let name = format!("host-walk-{}-{}", architecture.name(), std::process::id());
+fn compile(source: &str, architecture: Architecture) -> PathBuf {
+    let name = format!("{source}-walk-{}-{}", architecture.name(), std::process::id());
     let target = match architecture {
         Architecture::X86_64 => "-D__TARGET_ARCH_x86",
         Architecture::Aarch64 => "-D__TARGET_ARCH_arm64",
     };
-    compile_for_host("host.c", &name, &["-Wno-unused-parameter", target])
+    compile_for_host(&format!("{source}.c"), &name, &["-Wno-unused-parameter", target])
 }
 
 /// Compiles `source` of `tests/host_bpf` to a shared object called `name`.

@@ -90,7 +90,7 @@ pub struct HostMapping {
     pub checks: [[u64; 2]; 2],
 }
 
-/// As tests/host_bpf/host.c has it.
+/// As tests/host_bpf/host.h has it.
 #[repr(C)]
 pub struct HostTables {
     words: *const u32,
@@ -107,7 +107,7 @@ pub struct HostTables {
     replaced_count: u32,
 }
 
-/// As tests/host_bpf/host.c has it.
+/// As tests/host_bpf/host.h has it.
 #[repr(C)]
 pub struct HostStack {
     end_pc: u64,

@@ -11,7 +11,7 @@ mod recorded;
 
 use std::collections::HashSet;
 
-use crate::common::compile::{host_walk, run_sanitized};
+use crate::common::compile::{host_walk, plain_walk, run_sanitized};
 use crate::common::host::{self, HostWalk, Memory};
 use crate::common::random::Random;
 use crate::common::random_rules::random_rule;
@@ -498,6 +498,24 @@ fn any_walks_are_equal() {
         longest.iter().all(|&frames| frames > 100),
         "the longest stacks had {longest:?} frames"
     );
+}
+
+/// `bpf/walk/` alone, without all that makes it faster, is the same walk.
+#[test]
+fn the_walk_alone_is_equal() {
+    let mut hosts = [Architecture::X86_64, Architecture::Aarch64].map(plain_walk);
+    let mut random = Random::new(23);
+    let mut ends = HashSet::new();
+    for _ in 0..2000 {
+        let bytes: Vec<u8> = (0..200 + random.below(800)).map(|_| random.byte()).collect();
+        let walked = any_walk::check(&mut hosts, &bytes);
+        ends.extend(
+            walked
+                .into_iter()
+                .flat_map(|walked| [Some(walked.stack.end), walked.faulted]),
+        );
+    }
+    assert!(ends.len() >= 9, "walks ended with {ends:?} alone");
 }
 
 /// The C of the walk does nothing that C leaves undefined, and touches no memory but its own: gcc's sanitizers watch it over

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The walk of bpf/walk/ alone, compiled for the host: without a window, a cache or a trail. tests/common/compile.rs loads
+ * this as a shared object.
+ */
+#include "host.h"
+#include "walk/unwind.h"
+
+static __always_inline bool read_slot(struct walk *walk, u64 slot, u64 *value)
+{
+	return bpf_probe_read_user(value, 8, (void *)slot) == 0;
+}
+
+static __always_inline bool read_fp_slot(struct walk *walk, u64 slot, u64 *value)
+{
+	return read_slot(walk, slot, value);
+}
+
+static __always_inline void depend_on_fp(struct walk *walk)
+{
+}
+
+static __always_inline void depend_on_checks(struct walk *walk, struct mapping *mapping)
+{
+}
+
+static __always_inline void depend_on_more(struct walk *walk)
+{
+}
+
+static long step_until_end(u64 number, struct walk **context)
+{
+	struct walk *walk = *context;
+	struct mapping *mapping;
+	enum end_cause end = step(walk, lookup_rule(walk, &mapping));
+
+	if (end == END_NONE)
+		return 0;
+	walk->end = end;
+	return 1;
+}
+
+/* As host.c has it; nothing is known of what the walk depended on. */
+void host_walk(const struct host_tables *given, read_memory read, void *context, const u64 *start,
+	       struct host_stack *stack)
+{
+	static struct walk walk;
+	struct walk *at = &walk;
+
+	give(given, read, context);
+	for (u32 number = 0; number < REGISTERS; number++)
+		walk.at_probe[number] = start[1 + number];
+	begin_walk(&walk, list_number(0, 0), given->changing, start[0]);
+	bpf_loop(2 * MAX_FRAMES + 2, step_until_end, &at, 0);
+	stack->end_pc = walk.pc;
+	stack->saves_wanted = walk.saves_wanted;
+	stack->end = walk.end;
+	stack->frame_count = walk.frame_count;
+	for (u32 number = 0; number < walk.frame_count; number++)
+		stack->frames[number] = walk.frames[number];
+	stack->repeatable = 0;
+	stack->slot_count = 0;
+}
