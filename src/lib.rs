@@ -1,4 +1,9 @@
 #![doc = include_str!("../docs/architecture.md")]
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "of a program, a comment is for what its names do not say; unwind-tables and leak-report have one everywhere"
+)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, reason = "a test that fails may do so anywhere")
