@@ -6,23 +6,19 @@
 use std::collections::HashMap;
 
 use object::LittleEndian;
-use object::elf::{self, FileHeader64, Rela64, Sym64};
-use object::read::elf::{FileHeader, ProgramHeader, Rela, Sym};
+use object::elf::{self, Rela64, Sym64};
+use object::read::elf::{Rela, Sym};
 use unwind_tables::Architecture;
 use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
 
 use super::machine::{self, Flow, Target};
-use crate::base::untrusted::Untrusted;
 use crate::process::dynamic::Dynamic;
 
-/// Relocations of one table, slots and functions that are looked at. The largest browsers have some million of each; what a
+/// Relocations of one table, and slots that are looked at. The largest browsers have some million of each; what a
 /// file claims to have beyond that can be a hole of any size.
 const MAX_RELOCATIONS: usize = 1 << 23;
 const MAX_SLOTS: usize = 1 << 20;
-const MAX_STARTS: usize = 1 << 23;
-
-type Header = FileHeader64<LittleEndian>;
 
 /// What the loader binds to a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,32 +114,9 @@ fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
     Some(bound_slots)
 }
 
-/// The search table of `.eh_frame_hdr` (LSB, 10.6.2), in the one encoding that linkers write.
+/// Those that the search table of `.eh_frame_hdr` lists.
 fn function_starts(elf: &[u8]) -> Option<Vec<Svma>> {
-    /// Version 1; a relative pointer to `.eh_frame`, a count of four bytes, pairs relative to the header.
-    const HEAD: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
-    const PAIR: usize = 8;
-    let endian = LittleEndian;
-    let elf = Untrusted::mapped(elf);
-    let header = Header::parse(elf).ok()?;
-    let segments = header.program_headers(endian, elf).ok()?;
-    let segment = segments
-        .iter()
-        .find(|segment| segment.p_type(endian) == elf::PT_GNU_EH_FRAME)?;
-    let base = Svma::new(segment.p_vaddr(endian));
-    let data = segment.data(endian, elf).ok()?;
-    let data = data.strip_prefix(&HEAD)?.get(4..)?;
-    let (count, pairs) = data.split_first_chunk()?;
-    let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
-    let start = |pair: &[u8]| {
-        let relative = i32::from_le_bytes(*pair.first_chunk()?);
-        Some(base.wrapping_add(i64::from(relative).cast_unsigned()))
-    };
-    let mut starts: Vec<_> = pairs
-        .chunks_exact(PAIR)
-        .take(count.min(MAX_STARTS))
-        .filter_map(start)
-        .collect();
+    let mut starts = ElfView::parse_any(elf).ok()?.function_starts();
     starts.sort_unstable();
     Some(starts)
 }

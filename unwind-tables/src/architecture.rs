@@ -7,6 +7,7 @@
 //! running: where a walk may begin, and below a signal frame.
 
 use gimli::{AArch64, Register as Column, Vendor, X86_64};
+use object::elf::{self, Machine};
 
 use crate::program::{FP, LR, PC, SP};
 use crate::rule::Register;
@@ -21,10 +22,6 @@ pub enum Architecture {
     /// AArch64, 64-bit and little-endian.
     Aarch64 = 1,
 }
-
-/// `e_machine` in an ELF header.
-const EM_X86_64: u16 = 62;
-const EM_AARCH64: u16 = 183;
 
 impl Architecture {
     /// The one that this program is compiled for.
@@ -43,10 +40,10 @@ impl Architecture {
     }
 
     /// By its number in an ELF header; `None` for one whose code is not unwound.
-    pub(crate) const fn from_elf(machine: u16) -> Option<Self> {
+    pub(crate) const fn from_elf(machine: Machine) -> Option<Self> {
         match machine {
-            EM_X86_64 => Some(Self::X86_64),
-            EM_AARCH64 => Some(Self::Aarch64),
+            elf::EM_X86_64 => Some(Self::X86_64),
+            elf::EM_AARCH64 => Some(Self::Aarch64),
             _ => None,
         }
     }

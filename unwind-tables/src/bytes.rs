@@ -25,25 +25,11 @@ impl<'a> Bytes<'a> {
         self.array(at).map(u8::from_le_bytes)
     }
 
-    pub(crate) fn u16(self, at: u64) -> Option<u16> {
-        self.array(at).map(u16::from_le_bytes)
-    }
-
     pub(crate) fn u32(self, at: u64) -> Option<u32> {
         self.array(at).map(u32::from_le_bytes)
     }
 
     pub(crate) fn u64(self, at: u64) -> Option<u64> {
         self.array(at).map(u64::from_le_bytes)
-    }
-
-    /// The bytes from `start` to the next zero byte.
-    pub(crate) fn c_string(self, start: u64) -> Option<&'a [u8]> {
-        /// Longer section names are cut: none that is looked for is as long, and time stays bounded.
-        const MAX_LENGTH: usize = 64;
-        let rest = self.0.get(usize::try_from(start).ok()?..)?;
-        let rest = &rest[..rest.len().min(MAX_LENGTH)];
-        let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
-        Some(&rest[..end])
     }
 }

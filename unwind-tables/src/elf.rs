@@ -1,18 +1,21 @@
 //! What an ELF file says about itself: segments, build-id, and where its unwind information lies.
 //!
 //! Only executables and shared objects, with or without section headers, from a file or copied out
-//! of memory (the vDSO). Reads no CFI and opens no files. Every offset and size in the file is untrusted:
-//! the file is read through `Bytes`, which answers out-of-range reads with `None`. The ELF structures are
-//! read field by field because a slice, such as a copy of the vDSO, need not be aligned for a cast.
+//! of memory (the vDSO). Reads no CFI and opens no files. Every offset and size in the file is untrusted: `object`
+//! checks it against the file, whose bytes need not be aligned, and limits here bound what a hole in a file can claim.
 
 use std::borrow::Cow;
 use std::ops::Range;
+
+use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
+use object::read::elf::{FileHeader as _, NoteIterator, ProgramHeader as _, SectionHeader as _};
+use object::{LittleEndian, ReadRef};
 
 use crate::addr::{self, FileOffset, Svma};
 use crate::architecture::Architecture;
 use crate::bytes::Bytes;
 use crate::error::TableError;
-use crate::sections::{MAX_CFI_BYTES, eh_frame_from_header, section_data};
+use crate::sections::{EhFrameHeader, MAX_CFI_BYTES, section_data};
 
 /// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,15 +49,16 @@ pub struct CfiSection<'a> {
     pub exact: bool,
 }
 
-/// One section header that matters here.
-#[derive(Clone, Debug)]
-pub(crate) struct Section<'a> {
-    pub(crate) name: &'a [u8],
-    pub(crate) svma: u64,
-    pub(crate) offset: u64,
-    pub(crate) size: u64,
-    pub(crate) kind: u32,
-    pub(crate) flags: u64,
+/// Every file that is read is little-endian, so `object` need not be told by the file.
+pub(crate) const ENDIAN: LittleEndian = LittleEndian;
+pub(crate) type SectionHeader = SectionHeader64<LittleEndian>;
+type FileHeader = FileHeader64<LittleEndian>;
+
+/// The section headers, and the section with their names.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sections<'a> {
+    headers: &'a [SectionHeader],
+    names: &'a [u8],
 }
 
 /// An ELF file's headers.
@@ -65,29 +69,17 @@ pub struct ElfView<'a> {
     segments: Vec<Segment>,
     build_id: Option<Range<FileOffset>>,
     eh_frame_hdr: Option<Svma>,
-    sections: Vec<Section<'a>>,
+    sections: Sections<'a>,
 }
 
-const TYPE_EXEC: u16 = 2;
-const TYPE_DYN: u16 = 3;
-const PROGRAM_HEADER_BYTES: u64 = 56;
-const SECTION_HEADER_BYTES: u64 = 64;
-const PT_LOAD: u32 = 1;
-const PT_NOTE: u32 = 4;
-const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-const PF_X: u32 = 1;
-const PF_W: u32 = 2;
-const SHT_NOTE: u32 = 7;
-const SHF_EXECINSTR: u64 = 4;
-/// The number that stands for "see the first section header".
-const SHN_XINDEX: u16 = 0xffff;
 /// More section headers than any linked file has: Chromium's debug build has 50.
-const MAX_SECTIONS: u64 = 1 << 16;
-const NOTE_BUILD_ID: u32 = 3;
+const MAX_SECTIONS: usize = 1 << 16;
+/// Program headers that are looked at; the kernel runs nothing with more than 1170.
+const MAX_PROGRAM_HEADERS: usize = 1 << 16;
 /// Notes that are looked through, and bytes of each. Objects have half a dozen, and the largest, libc's list of places to
 /// probe, is some ten kilobytes; what a file claims beyond that can be a hole of any size.
 const MAX_NOTES: usize = 64;
-const MAX_NOTE_BYTES: u64 = 1 << 20;
+const MAX_NOTE_BYTES: usize = 1 << 20;
 /// Bytes of code that are searched: the largest browsers have hardly more.
 const MAX_CODE_BYTES: u64 = 256 << 20;
 
@@ -117,74 +109,70 @@ impl<'a> ElfView<'a> {
     /// [`TableError::NotElf`], [`TableError::Unsupported`] for another class, byte order, machine or type,
     /// [`TableError::Malformed`] when the program headers lie outside the file.
     pub fn parse_any(bytes: &'a [u8]) -> Result<Self, TableError> {
-        let file = Bytes(bytes);
-        let architecture = check_identity(file)?;
+        let header = check_identity(bytes)?;
+        let (machine, kind) = (header.e_machine(ENDIAN), header.e_type(ENDIAN));
+        let architecture =
+            Architecture::from_elf(machine).ok_or(TableError::Unsupported("not for x86-64 or aarch64"))?;
+        if ![elf::ET_EXEC, elf::ET_DYN].contains(&kind) {
+            return Err(TableError::Unsupported(
+                "neither an executable nor a shared object",
+            ));
+        }
         let mut view = Self {
-            bytes: file,
+            bytes: Bytes(bytes),
             architecture,
             segments: Vec::new(),
             build_id: None,
             eh_frame_hdr: None,
-            sections: sections(file).unwrap_or_default(),
+            sections: Sections::of(header, bytes).unwrap_or_default(),
         };
-        view.read_program_headers()
-            .ok_or(TableError::Malformed("program headers lie outside the file"))?;
+        let headers = header
+            .program_headers(ENDIAN, bytes)
+            .map_err(|_| TableError::Malformed("program headers lie outside the file"))?;
+        view.read_program_headers(headers);
         if view.build_id.is_none() {
-            let notes = view.sections.iter().filter(|section| section.kind == SHT_NOTE);
+            let headers = view.sections.headers.iter();
+            let notes = headers.filter(|section| section.sh_type(ENDIAN) == elf::SHT_NOTE);
             view.build_id = notes
                 .take(MAX_NOTES)
-                .find_map(|section| find_build_id(file, section.offset, section.size, 4));
+                .find_map(|section| find_build_id(bytes, section.data(ENDIAN, bytes).ok()?, 4));
         }
         Ok(view)
     }
 
-    fn read_program_headers(&mut self) -> Option<()> {
-        let (start, count) = (self.bytes.u64(32)?, self.bytes.u16(56)?);
-        if count > 0 && u64::from(self.bytes.u16(54)?) != PROGRAM_HEADER_BYTES {
-            return None;
-        }
-        let headers = self.bytes.at(start, u64::from(count) * PROGRAM_HEADER_BYTES)?;
+    fn read_program_headers(&mut self, headers: &[ProgramHeader64<LittleEndian>]) {
         let mut notes = 0;
-        for at in (0..u64::from(count)).map(|number| number * PROGRAM_HEADER_BYTES) {
-            let (kind, flags) = (headers.u32(at)?, headers.u32(at + 4)?);
-            let (offset, svma) = (headers.u64(at + 8)?, headers.u64(at + 16)?);
-            let (file_size, memory_size) = (headers.u64(at + 32)?, headers.u64(at + 40)?);
-            match kind {
-                PT_LOAD => {
-                    let segment = self.segment(offset, svma, file_size, memory_size, flags);
-                    self.segments.extend(segment);
-                }
-                PT_NOTE if self.build_id.is_none() && notes < MAX_NOTES => {
+        for header in headers.iter().take(MAX_PROGRAM_HEADERS) {
+            match header.p_type(ENDIAN) {
+                elf::PT_LOAD => self.segments.extend(self.segment(header)),
+                elf::PT_NOTE if self.build_id.is_none() && notes < MAX_NOTES => {
                     notes += 1;
-                    self.build_id = find_build_id(self.bytes, offset, file_size, headers.u64(at + 48)?);
+                    let found = header.data(ENDIAN, self.bytes.0).ok();
+                    let align = header.p_align(ENDIAN);
+                    self.build_id = found.and_then(|found| find_build_id(self.bytes.0, found, align));
                 }
-                PT_GNU_EH_FRAME => self.eh_frame_hdr = Some(Svma::new(svma)),
+                elf::PT_GNU_EH_FRAME => self.eh_frame_hdr = Some(Svma::new(header.p_vaddr(ENDIAN))),
                 _ => {}
             }
         }
-        Some(())
     }
 
     /// `None` for a segment that wraps around the address space; such a file cannot be mapped.
-    fn segment(
-        &self,
-        offset: u64,
-        svma: u64,
-        file_size: u64,
-        memory_size: u64,
-        flags: u32,
-    ) -> Option<Segment> {
-        let start = Svma::new(svma);
+    fn segment(&self, header: &ProgramHeader64<LittleEndian>) -> Option<Segment> {
+        let (offset, file_size) = header.file_range(ENDIAN);
+        let memory_size = header.p_memsz(ENDIAN);
+        let start = Svma::new(header.p_vaddr(ENDIAN));
         let end = start.checked_add(memory_size)?;
         let file_start = offset.min(self.bytes.len());
         let file_end = offset
             .saturating_add(file_size.min(memory_size))
             .min(self.bytes.len());
+        let flags = header.p_flags(ENDIAN);
         Some(Segment {
             svma: start..end,
             offset: FileOffset::new(file_start)..FileOffset::new(file_end),
-            executable: flags & PF_X != 0,
-            writable: flags & PF_W != 0,
+            executable: flags.contains(elf::PF_X),
+            writable: flags.contains(elf::PF_W),
         })
     }
 
@@ -223,7 +211,7 @@ impl<'a> ElfView<'a> {
 
     /// Whether the file has usable section headers.
     pub fn has_section_headers(&self) -> bool {
-        !self.sections.is_empty()
+        !self.sections.headers.is_empty()
     }
 
     /// Size of the file.
@@ -276,13 +264,14 @@ impl<'a> ElfView<'a> {
 
     /// Where code may lie: the executable sections, or without section headers the executable segments.
     pub fn code_ranges(&self) -> Vec<Range<Svma>> {
-        let executable = |section: &&Section<'_>| section.flags & SHF_EXECINSTR != 0;
-        let of_section = |section: &Section<'_>| {
-            let start = Svma::new(section.svma);
-            Some(start..start.checked_add(section.size)?)
+        let executable = |section: &&SectionHeader| section.sh_flags(ENDIAN).contains(elf::SHF_EXECINSTR);
+        let of_section = |section: &SectionHeader| {
+            let start = Svma::new(section.sh_addr(ENDIAN));
+            Some(start..start.checked_add(section.sh_size(ENDIAN))?)
         };
         let from_sections: Vec<_> = self
             .sections
+            .headers
             .iter()
             .filter(executable)
             .filter_map(of_section)
@@ -297,31 +286,40 @@ impl<'a> ElfView<'a> {
     /// `.eh_frame`, from the section headers or else through `PT_GNU_EH_FRAME`; `None` also when it is damaged or
     /// implausibly large.
     pub fn eh_frame(&self) -> Option<CfiSection<'a>> {
-        if let Some(section) = self.section(b".eh_frame") {
+        if let Some(section) = self.sections.named(b".eh_frame") {
             return Some(CfiSection {
                 data: section_data(self.bytes, section)?,
-                svma: Svma::new(section.svma),
+                svma: Svma::new(section.sh_addr(ENDIAN)),
                 exact: true,
             });
         }
-        let header_svma = self.eh_frame_hdr?;
-        let header = self.loaded_from(header_svma)?;
-        let eh_frame = eh_frame_from_header(header, header_svma)?;
-        let bytes = self.loaded_from(eh_frame.svma)?;
-        let end = eh_frame
-            .last_fde
-            .and_then(|last| entry_end(bytes, last, eh_frame.svma));
+        let header = self.eh_frame_header()?;
+        let svma = header.eh_frame()?;
+        let bytes = self.loaded_from(svma)?;
+        let end = header.last_fde().and_then(|last| entry_end(bytes, last, svma));
         let length = end.unwrap_or(bytes.len()).min(MAX_CFI_BYTES);
         Some(CfiSection {
             data: Cow::Borrowed(bytes.at(0, length)?.0),
-            svma: eh_frame.svma,
+            svma,
             exact: end.is_some(),
         })
     }
 
+    /// The starts of functions, or of parts of them, that the search table of `.eh_frame_hdr` lists: ascending in what
+    /// linkers write. None beyond what is damaged.
+    pub fn function_starts(&self) -> Vec<Svma> {
+        let header = self.eh_frame_header();
+        header.map_or_else(Vec::new, |header| header.function_starts())
+    }
+
+    fn eh_frame_header(&self) -> Option<EhFrameHeader<'a>> {
+        let svma = self.eh_frame_hdr?;
+        EhFrameHeader::parse(self.loaded_from(svma)?, svma)
+    }
+
     /// `.debug_frame`, decompressed; `None` also when it is damaged or implausibly large.
     pub fn debug_frame(&self) -> Option<CfiSection<'a>> {
-        let section = self.section(b".debug_frame")?;
+        let section = self.sections.named(b".debug_frame")?;
         Some(CfiSection {
             data: section_data(self.bytes, section)?,
             svma: Svma::new(0),
@@ -331,96 +329,72 @@ impl<'a> ElfView<'a> {
 
     /// Where the contents of the section of this name are in the file, as they are there, if its headers name one.
     pub fn section_range(&self, name: &[u8]) -> Option<Range<FileOffset>> {
-        let section = self.section(name)?;
-        let end = section.offset.checked_add(section.size)?;
-        Some(FileOffset::new(section.offset)..FileOffset::new(end))
+        let section = self.sections.named(name)?;
+        let start = section.sh_offset(ENDIAN);
+        let end = start.checked_add(section.sh_size(ENDIAN))?;
+        Some(FileOffset::new(start)..FileOffset::new(end))
     }
 
     /// Whether there is a section of this name.
     pub(crate) fn has_section(&self, name: &[u8]) -> bool {
-        self.section(name).is_some()
-    }
-
-    fn section(&self, name: &[u8]) -> Option<&Section<'a>> {
-        self.sections.iter().find(|section| section.name == name)
+        self.sections.named(name).is_some()
     }
 }
 
-fn check_identity(file: Bytes<'_>) -> Result<Architecture, TableError> {
-    let ident = file.at(0, 16).ok_or(TableError::NotElf)?.0;
-    if !ident.starts_with(b"\x7fELF") {
+impl<'a> Sections<'a> {
+    /// `None` when the headers or their names are missing or damaged, or are too many.
+    fn of(header: &'a FileHeader, bytes: &'a [u8]) -> Option<Self> {
+        let headers = header.section_headers(ENDIAN, bytes).ok()?;
+        let names = header.section_strings_index(ENDIAN, bytes).ok()?;
+        let names = headers.get(names.0)?.data(ENDIAN, bytes).ok()?;
+        (headers.len() <= MAX_SECTIONS).then_some(Self { headers, names })
+    }
+
+    /// The first section of a name. Names are compared where they are: one can go on to the end of its section.
+    fn named(&self, name: &[u8]) -> Option<&'a SectionHeader> {
+        let is_named = |section: &&SectionHeader| {
+            let at = usize::try_from(section.sh_name(ENDIAN)).ok();
+            let found = at.and_then(|at| self.names.get(at..)?.strip_prefix(name));
+            found.is_some_and(|rest| rest.first() == Some(&0))
+        };
+        self.headers.iter().find(is_named)
+    }
+}
+
+/// The header of a 64-bit little-endian file. Its version is not looked at, as the kernel does not either.
+fn check_identity(file: &[u8]) -> Result<&FileHeader, TableError> {
+    if !file.starts_with(&elf::ELFMAG) {
         return Err(TableError::NotElf);
     }
-    if ident[4] != 2 {
+    let header: &FileHeader = file
+        .read_at(0)
+        .map_err(|()| TableError::Malformed("header is cut off"))?;
+    if !header.is_class_64() {
         return Err(TableError::Unsupported("not 64-bit"));
     }
-    if ident[5] != 1 {
+    if !header.is_little_endian() {
         return Err(TableError::Unsupported("not little-endian"));
     }
-    let field = |at| file.u16(at).ok_or(TableError::Malformed("header is cut off"));
-    let architecture =
-        Architecture::from_elf(field(18)?).ok_or(TableError::Unsupported("not for x86-64 or aarch64"))?;
-    match field(16)? {
-        TYPE_EXEC | TYPE_DYN => Ok(architecture),
-        _ => Err(TableError::Unsupported(
-            "neither an executable nor a shared object",
-        )),
-    }
+    Ok(header)
 }
 
-/// The section headers; `None` when they are missing or damaged.
-fn sections(file: Bytes<'_>) -> Option<Vec<Section<'_>>> {
-    let (start, size, count) = (file.u64(40)?, file.u16(58)?, file.u16(60)?);
-    if start == 0 || u64::from(size) != SECTION_HEADER_BYTES {
-        return None;
-    }
-    let first = file.at(start, SECTION_HEADER_BYTES)?;
-    // Past 0xff00 sections, the counts stand in the first section header (gABI, "Section Header").
-    let count = if count == 0 { first.u64(32)? } else { count.into() };
-    let names_index = match file.u16(62)? {
-        SHN_XINDEX => first.u32(40)?,
-        index => index.into(),
-    };
-    if count > MAX_SECTIONS {
-        return None;
-    }
-    let headers = file.at(start, count * SECTION_HEADER_BYTES)?;
-    let names_header = u64::from(names_index).checked_mul(SECTION_HEADER_BYTES)?;
-    let names = file.at(
-        headers.u64(names_header.checked_add(24)?)?,
-        headers.u64(names_header.checked_add(32)?)?,
-    )?;
-    let section = |number: u64| {
-        let header = headers.at(number * SECTION_HEADER_BYTES, SECTION_HEADER_BYTES)?;
-        Some(Section {
-            name: names.c_string(header.u32(0)?.into())?,
-            kind: header.u32(4)?,
-            flags: header.u64(8)?,
-            svma: header.u64(16)?,
-            offset: header.u64(24)?,
-            size: header.u64(32)?,
-        })
-    };
-    (0..count).map(section).collect()
-}
-
-/// Where the build-id is among the `size` bytes of notes at `start`, which are padded to `align` bytes (gABI: 4,
-/// or 8 as `p_align` says).
-fn find_build_id(file: Bytes<'_>, start: u64, size: u64, align: u64) -> Option<Range<FileOffset>> {
-    let notes = file.at(start, size)?;
-    let notes = notes.at(0, size.min(MAX_NOTE_BYTES))?;
+/// Where the build-id is in a file, among these notes of it, which are padded to `align` bytes (gABI: 4, or 8 as
+/// `p_align` says).
+fn find_build_id(file: &[u8], notes: &[u8], align: u64) -> Option<Range<FileOffset>> {
     let align = if align == 8 { 8 } else { 4 };
-    let mut at: u64 = 0;
-    loop {
-        let (name_size, desc_size) = (u64::from(notes.u32(at)?), u64::from(notes.u32(at + 4)?));
-        let desc_at = (at + 12 + name_size).next_multiple_of(align);
-        if notes.u32(at + 8)? == NOTE_BUILD_ID && notes.at(at + 12, name_size)?.0 == b"GNU\0" {
-            notes.at(desc_at, desc_size).filter(|id| id.len() > 0)?;
-            let found = start + desc_at;
-            return Some(FileOffset::new(found)..FileOffset::new(found + desc_size));
+    let notes = &notes[..notes.len().min(MAX_NOTE_BYTES)];
+    let mut notes = NoteIterator::<FileHeader>::new(ENDIAN, align, notes).ok()?;
+    let is_build_id = |kind, name| kind == elf::NT_GNU_BUILD_ID && name == elf::ELF_NOTE_GNU;
+    let id = loop {
+        let note = notes.next().ok()??;
+        if is_build_id(note.n_type(ENDIAN), note.name()) {
+            break note.desc();
         }
-        at = (desc_at + desc_size).next_multiple_of(align);
-    }
+    };
+    // Notes are borrowed from the file, and `object` does not say from where.
+    let start = id.as_ptr().addr().checked_sub(file.as_ptr().addr())? as u64;
+    let end = start.checked_add(id.len() as u64)?;
+    (start < end).then(|| FileOffset::new(start)..FileOffset::new(end))
 }
 
 /// Where the CFI entry at `entry` ends, counted from `start`, whose bytes are `bytes`.
