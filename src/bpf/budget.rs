@@ -213,9 +213,9 @@ fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -
 
 /// What the kernel says of the program that a descriptor stands for.
 fn verified_instructions(program: impl AsFd) -> u64 {
-    let text = fdinfo::read(program).expect("the program is loaded");
-    let count = fdinfo::number(&text, "verified_insns:");
-    count.unwrap_or_else(|| panic!("no count of verified instructions:\n{text}"))
+    let fields = fdinfo::read(program).expect("the program is loaded");
+    let count = fields.number("verified_insns");
+    count.unwrap_or_else(|| panic!("no count of verified instructions: {fields:?}"))
 }
 
 /// Every program stays within its budget of instructions, and within the stack that the oldest kernels have.

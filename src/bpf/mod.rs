@@ -64,7 +64,6 @@ pub use calibration::Calibration;
 pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
 pub use distance::Distance;
-pub(crate) use fdinfo::number;
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, FastPaths, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;

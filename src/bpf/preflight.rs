@@ -6,8 +6,9 @@ use std::path::Path;
 
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapHandle, MapType};
-use procfs::process::Process;
 use thiserror::Error;
+
+use crate::base::proc_fields::ProcFields;
 
 /// Something is missing.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -183,9 +184,8 @@ pub fn check_bpf() -> Result<(), PreflightError> {
 
 /// Whether a seccomp filter holds for this process.
 fn is_filtered() -> bool {
-    const FILTER: u32 = 2;
-    let status = Process::myself().and_then(|process| process.status());
-    status.is_ok_and(|status| status.seccomp == Some(FILTER))
+    const FILTER: u64 = 2;
+    ProcFields::own_status().number("Seccomp") == Some(FILTER)
 }
 
 /// Something that has the kernel refuse programs and probes although the rights are there.
@@ -247,8 +247,7 @@ pub fn capabilities() -> Vec<(Capability, bool)> {
 
 /// The effective set; empty when it cannot be read.
 fn effective() -> u64 {
-    let status = Process::myself().and_then(|process| process.status());
-    status.map_or(0, |status| status.capeff)
+    ProcFields::own_status().bits("CapEff").unwrap_or(0)
 }
 
 fn has(effective: u64, capability: &Capability) -> bool {

@@ -12,6 +12,7 @@ use libbpf_rs::ProgramMut;
 
 use super::fdinfo;
 use super::skeleton::MemleakProgs;
+use crate::base::proc_fields::ProcFields;
 
 /// How often a program ran while statistics were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,10 +78,10 @@ pub(super) fn runs_of(program: impl AsFd) -> io::Result<Runs> {
     parse(&fdinfo::read(program)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn parse(text: &str) -> Option<Runs> {
+fn parse(fields: &ProcFields) -> Option<Runs> {
     Some(Runs {
-        count: fdinfo::number(text, "run_cnt:")?,
-        nanoseconds: fdinfo::number(text, "run_time_ns:")?,
+        count: fields.number("run_cnt")?,
+        nanoseconds: fields.number("run_time_ns")?,
     })
 }
 
@@ -112,6 +113,7 @@ mod tests {
     /// The two fields are found among the others; without one of them nothing is made up.
     #[test]
     fn fields() {
+        let parse = |text: &str| parse(&ProcFields::from(text.as_bytes()));
         let text = "prog_type:\t2\nrun_time_ns:\t1234\nrun_cnt:\t5\nrecursion_misses:\t0\n";
         let runs = Runs {
             count: 5,

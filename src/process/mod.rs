@@ -40,6 +40,9 @@ use process_memory::ProcessMemory;
 use settled::Settled;
 use stat::Stat;
 
+use crate::base::pages;
+use crate::base::proc_fields::ProcFields;
+
 /// A running process that was found fit to be traced.
 #[derive(Debug)]
 pub struct Target {
@@ -171,10 +174,9 @@ impl Target {
 
     /// Its pid in its own pid namespace: what it calls itself.
     pub fn own_pid(&self) -> u32 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        let innermost = line.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
-        innermost.unwrap_or(self.pid)
+        let status = ProcFields::status(self.pid).unwrap_or_default();
+        let innermost = status.words("NSpid").next_back();
+        innermost.and_then(|pid| pid.parse().ok()).unwrap_or(self.pid)
     }
 
     /// The user whom it makes new files for.
@@ -183,10 +185,9 @@ impl Target {
     ///
     /// The process is gone, or its status has another form.
     pub fn user(&self) -> io::Result<u32> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let status = ProcFields::status(self.pid)?;
         // Real, effective, saved, and for file systems.
-        let user = line.and_then(|users| users.split_whitespace().nth(3)?.parse().ok());
+        let user = status.words("Uid").nth(3).and_then(|user| user.parse().ok());
         user.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unknown format"))
     }
 
@@ -209,7 +210,7 @@ impl Target {
     pub fn resident_bytes(&self) -> Option<u64> {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).ok()?;
         let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-        pages.checked_mul(procfs::page_size())
+        pages.checked_mul(pages::bytes())
     }
 
     /// Whether it has ended, or waits as a zombie. One small read; an `exec` is not an end.
@@ -346,11 +347,9 @@ fn read_stat(file: &File) -> io::Result<Stat> {
 
 /// `/proc/TID` exists for every thread though it is not listed; only a leader is a process.
 fn check_leader(pid: u32) -> Result<(), TargetError> {
-    let status = fs::read(format!("/proc/{pid}/status")).map_err(|error| missing(pid, "status", error))?;
-    let group = String::from_utf8_lossy(&status)
-        .lines()
-        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    match group {
+    let status = ProcFields::status(pid).map_err(|error| missing(pid, "status", error))?;
+    let group = status.words("Tgid").next();
+    match group.and_then(|leader| leader.parse().ok()) {
         Some(leader) if leader != pid => Err(TargetError::Thread {
             tid: pid,
             pid: leader,

@@ -3,6 +3,7 @@ use std::process::{Child, Command, Stdio};
 use unwind_tables::walk::End;
 
 use super::*;
+use crate::base::proc_fields::ProcFields;
 
 /// Debian's python3, allocating and freeing without end.
 struct Python(Child);
@@ -23,8 +24,12 @@ impl Python {
     /// Does something while it stands still outside the kernel: no walk is under way.
     fn paused(&self, act: impl FnOnce()) {
         self.signal("STOP");
-        let process = procfs::process::Process::new(self.0.id().cast_signed()).expect("it runs");
-        while process.stat().expect("it runs").state != 'T' {
+        while ProcFields::status(self.0.id())
+            .expect("it runs")
+            .words("State")
+            .next()
+            != Some("T")
+        {
             std::thread::yield_now();
         }
         act();

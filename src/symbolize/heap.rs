@@ -11,7 +11,7 @@ pub(super) fn own_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let mut pages = text.split(' ').skip(1).map(|pages| pages.parse().unwrap_or(0));
     let (resident, of_files): (usize, usize) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-    let page = usize::try_from(procfs::page_size()).unwrap_or(0);
+    let page = usize::try_from(crate::base::pages::bytes()).unwrap_or(0);
     resident.saturating_sub(of_files).saturating_mul(page)
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
+use crate::common::report::from_main;
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -113,4 +114,25 @@ fn longjmp_out_of_the_allocator() {
         assert_eq!(report.outstanding().blocks, 1, "{attach}: {report}");
         assert!(program.end().success());
     }
+}
+
+/// A process's name is of any bytes: where the kernel cut it within a character, its map of generated code is read as ever.
+#[test]
+fn name_cut_within_a_character() {
+    let path = compile(
+        &directory("target-name"),
+        "symbols/cut_name.c",
+        &["-O2", "-fno-omit-frame-pointer"],
+    );
+    let mut program = Program::start(&path, &[]);
+    program.expect("ready");
+    let name = fs::read(format!("/proc/{}/comm", program.pid())).expect("it runs");
+    assert!(str::from_utf8(&name).is_err(), "{name:?}");
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let report = memleak.finish();
+    let stack = report.only_through("generated_caller");
+    assert_eq!(stack.outstanding.blocks, 10, "{report}");
+    stack.check_names(&from_main(&["leaf", "generated_caller", "main"]));
+    assert!(program.end().success());
 }

@@ -3,25 +3,25 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::bpf::number;
+use crate::base::proc_fields::ProcFields;
 use leak_report::model::OwnMemory;
 
 /// memleak's memory at this moment.
 pub(crate) fn own_memory() -> OwnMemory {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kilobytes = |name| 1024 * number(&status, name).unwrap_or_default();
+    let status = ProcFields::own_status();
+    let kilobytes = |name| 1024 * status.number(name).unwrap_or_default();
     let descriptors = fs::read_dir("/proc/self/fdinfo").into_iter().flatten();
-    let descriptions = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+    let descriptions = descriptors.filter_map(|entry| ProcFields::read(entry.ok()?.path()).ok());
     OwnMemory {
-        resident_bytes: kilobytes("VmRSS:"),
-        peak_bytes: kilobytes("VmHWM:"),
+        resident_bytes: kilobytes("VmRSS"),
+        peak_bytes: kilobytes("VmHWM"),
         kernel_bytes: map_bytes(descriptions),
     }
 }
 
 /// What BPF maps take, given what the kernel says of descriptors, some of which are maps and some maps twice.
-fn map_bytes(descriptions: impl Iterator<Item = String>) -> u64 {
-    let map = |text: String| Some((number(&text, "map_id:")?, number(&text, "memlock:")?));
+fn map_bytes(descriptions: impl Iterator<Item = ProcFields>) -> u64 {
+    let map = |fields: ProcFields| Some((fields.number("map_id")?, fields.number("memlock")?));
     let maps: BTreeMap<u64, u64> = descriptions.filter_map(map).collect();
     maps.values().sum()
 }
@@ -44,7 +44,7 @@ mod tests {
             map(1, 100),
             "pos:\t0\n".to_owned(),
         ];
-        assert_eq!(map_bytes(all.into_iter()), 4100);
+        assert_eq!(map_bytes(all.iter().map(|text| text.as_bytes().into())), 4100);
     }
 
     /// This test's own memory is known, and no moment has more than the most.

@@ -4,13 +4,14 @@
 //! Also the signals that memleak was told to ignore (`nohup`, `&` in a script): memleak handles them, the program is started
 //! with them ignored, as it would have been without memleak.
 
-use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::signal::{self, Signal};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+
+use crate::base::proc_fields::ProcFields;
 
 /// Signals that are passed on. Not SIGUSR1, which is memleak's own (a mark), nor what is sent to end memleak alone (SIGKILL).
 pub const PASSED_ON: [Signal; 5] = [
@@ -62,10 +63,9 @@ pub enum Relayed {
 impl Relay {
     /// A way to a program that is not started yet. To be made before any signal is handled.
     pub fn new() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self {
             stage: Mutex::default(),
-            ignored: ignored(&status),
+            ignored: ignored(&ProcFields::own_status()),
         }
     }
 
@@ -127,10 +127,9 @@ fn has_ended(pid: Pid) -> bool {
 }
 
 /// Those of the signals passed on, and of memleak's own, that a process ignores: bit N - 1 is signal N.
-fn ignored(status: &str) -> Vec<Signal> {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
-    let is_ignored = |signal: &Signal| mask.unwrap_or_default() >> (*signal as i32 - 1) & 1 == 1;
+fn ignored(status: &ProcFields) -> Vec<Signal> {
+    let mask = status.bits("SigIgn").unwrap_or_default();
+    let is_ignored = |signal: &Signal| mask >> (*signal as i32 - 1) & 1 == 1;
     let handled = PASSED_ON.into_iter().chain([Signal::SIGUSR1]);
     handled.filter(is_ignored).collect()
 }
@@ -155,9 +154,9 @@ mod tests {
             ("nonsense", &[]),
         ] {
             let status = format!("Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\nSigCgt:\t0\n");
-            assert_eq!(ignored(&status), expected, "{mask}");
+            assert_eq!(ignored(&status.as_bytes().into()), expected, "{mask}");
         }
-        assert_eq!(ignored(""), []);
+        assert_eq!(ignored(&ProcFields::default()), []);
     }
 
     /// A signal goes to the program while there is one, unless the program has it already.
