@@ -29,10 +29,12 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// What was to be checked is wrong.
 const WRONG: u8 = 1;
@@ -252,12 +254,14 @@ fn painted(style: Style) -> Style {
     }
 }
 
-fn log(level: &str, diagnostics: &Diagnostics, is_painted: bool) {
+fn log(wanted: Targets, diagnostics: &Diagnostics, is_painted: bool) {
     let writer = Above::new(diagnostics.line.clone(), diagnostics.messages.clone());
     tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(level))
+        .with_max_level(Level::TRACE)
         .with_writer(writer)
         .event_format(Line { is_painted })
+        .finish()
+        .with(wanted)
         .init();
     let print = |_: libbpf_rs::PrintLevel, message: String| tracing::trace!("{}", message.trim_end());
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, print)));

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueEnum};
 use colorchoice::ColorChoice;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
 
 /// Flags that every command has.
 #[derive(Debug, Args)]
@@ -40,15 +42,17 @@ pub enum ColorArg {
 }
 
 impl MessageArgs {
-    /// What is said.
-    pub fn verbosity(&self) -> &'static str {
-        match (self.quiet, self.verbose) {
-            (0, 0) => "memleak=info",
-            (0, 1) => "memleak=debug",
-            (0, _) => "trace",
-            (1, _) => "memleak=warn",
-            _ => "memleak=error",
-        }
+    /// The messages that are printed.
+    pub fn verbosity(&self) -> Targets {
+        let level = match (self.quiet, self.verbose) {
+            (0, 0) => Level::INFO,
+            (0, 1) => Level::DEBUG,
+            // Those of libraries, too.
+            (0, _) => return Targets::new().with_default(Level::TRACE),
+            (1, _) => Level::WARN,
+            _ => Level::ERROR,
+        };
+        Targets::new().with_target("memleak", level)
     }
 }
 
@@ -84,7 +88,7 @@ mod tests {
             for command in ["memleak -p 1", "memleak report a", "memleak doctor"] {
                 let line = format!("{command} {flags}");
                 let cli = Cli::try_parse_from(line.split_whitespace()).expect("it parses");
-                assert_eq!(cli.messages.verbosity(), expected, "{line}");
+                assert_eq!(cli.messages.verbosity().to_string(), expected, "{line}");
             }
         }
         assert!(Cli::try_parse_from(["memleak", "-q", "-v"]).is_err());

@@ -85,7 +85,12 @@ fn switches() {
     }
     let loud = |environment: &[_], file| {
         let parsed = parsed("memleak -p 1", environment, &[(file, Source::Trusted)]);
-        parsed.expect("it makes sense").cli.messages.verbosity()
+        parsed
+            .expect("it makes sense")
+            .cli
+            .messages
+            .verbosity()
+            .to_string()
     };
     assert_eq!(loud(&[], "verbose = 2"), "trace");
     assert_eq!(loud(&[("MEMLEAK_VERBOSE", "1")], "verbose = 2"), "memleak=debug");
@@ -116,7 +121,7 @@ fn settings_yield() {
     );
     let quiet = parsed("memleak -v -p 1", &[], &[("quiet = 1", Source::Trusted)]);
     let quiet = quiet.expect("it yields");
-    assert_eq!(quiet.cli.messages.verbosity(), "memleak=debug");
+    assert_eq!(quiet.cli.messages.verbosity().to_string(), "memleak=debug");
     assert_eq!(quiet.yielded, [Origin::File("/user.toml".into(), 1)]);
     let files = ["force = true\noutput = '/tmp/a.json'\nrecord-limit = '1M'\n"];
     let written = config("memleak -p 1", &[], &files);
