@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build quick docs test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt clippy doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build quick docs test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt clippy features doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -22,7 +22,7 @@ help:
 	@echo 'make dist          set up, build target/dist: a Debian package and an archive, of a static program'
 	@echo 'make quick         formatting, lints and pure tests: no root, under a minute after a build'
 	@echo 'make test          set up, run all checks and tests (root, or sudo)'
-	@echo '  its steps:       make fmt clippy doc unit rebuild bench-smoke demo-smoke'
+	@echo '  its steps:       make fmt clippy features doc unit rebuild bench-smoke demo-smoke'
 	@echo 'make build-arm64   the program for arm64, in target/aarch64-unknown-linux-gnu/release; on x86-64'
 	@echo 'make dist-arm64    its packages, in target/dist-arm64'
 	@echo 'make test-kernels  core tests on this kernel, and on Linux 6.1 and 6.12 under qemu, for x86-64 and arm64 (root; half an'
@@ -90,7 +90,7 @@ quick: fmt
 
 # One profile throughout, so that dependencies are compiled once: what is measured runs in the kernel.
 test: setup-test
-	@$(MAKE) --no-print-directory fmt clippy doc unit rebuild bench-smoke demo-smoke
+	@$(MAKE) --no-print-directory fmt clippy features doc unit rebuild bench-smoke demo-smoke
 	@echo '==> all passed'
 
 # Of other packages than this machine's, as data: nothing of them is installed or run.
@@ -102,6 +102,13 @@ fmt:
 
 clippy:
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# What can be left out of a build: without it, the rest has no warnings.
+FEATURES := net tui
+features:
+	@for features in '' $(FEATURES); do \
+		$(STEP) features $(CARGO) clippy --locked --no-default-features --features "$$features" -- -D warnings || exit; \
+	done
 
 doc:
 	@RUSTDOCFLAGS='-D warnings' $(STEP) doc $(CARGO) doc --workspace --no-deps --locked

@@ -190,6 +190,19 @@ pub enum ConfigError {
          DEBUGINFOD_URLS=https://debuginfod.elfutils.org (sudo takes it as sudo DEBUGINFOD_URLS=… memleak …)"
     )]
     NoDebuginfodServer,
+    /// Something that this program was built without.
+    #[error(
+        "{flag}: this memleak was built without {what}: use one that was built with the cargo feature `{feature}`, which is \
+         on by default"
+    )]
+    NotBuilt {
+        /// What was asked for.
+        flag: &'static str,
+        /// What it needs.
+        what: &'static str,
+        /// What that is part of.
+        feature: &'static str,
+    },
     /// A format where nothing is written.
     #[error(
         "--live shows reports on the terminal and writes none: leave out --format, or add --output FILE for the last one"
@@ -215,6 +228,15 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// A flag that needs servers, in a build that asks none.
+    pub(crate) const fn without_net(flag: &'static str) -> Self {
+        Self::NotBuilt {
+            flag,
+            what: "the part that asks servers",
+            feature: "net",
+        }
+    }
+
     /// Whether it is about things that do not go together, each of which can make sense by itself.
     pub(crate) fn is_of_several(&self) -> bool {
         matches!(

@@ -22,6 +22,9 @@ impl DebuginfodArgs {
         if !self.debuginfod {
             return Ok(None);
         }
+        if !cfg!(feature = "net") {
+            return Err(ConfigError::without_net("--debuginfod"));
+        }
         let settings = DebuginfodSettings::of_environment();
         settings.map(Some).ok_or(ConfigError::NoDebuginfodServer)
     }

@@ -1,6 +1,8 @@
 //! What help and the manual say beyond the flags' own words: examples, exit status, signals, environment, files. Words only;
 //! how they are shown is `help`'s and `manual`'s.
 
+use super::help::is_built;
+
 /// A command line, and what comes of it.
 pub(super) type Example = (&'static str, &'static str);
 
@@ -244,5 +246,6 @@ pub(super) fn of(command: &str) -> &'static [Example] {
 
 /// All examples without a subcommand.
 pub(super) fn of_memleak() -> impl Iterator<Item = &'static Example> {
-    EXAMPLES.iter().chain(MORE_EXAMPLES)
+    let all = EXAMPLES.iter().chain(MORE_EXAMPLES);
+    all.filter(|(line, _)| is_built(line))
 }

@@ -1,15 +1,13 @@
 //! Flags that say where reports are pushed to, and how metrics are served.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::config::ConfigError;
 use crate::sinks::export::metrics::{self, Address};
-use crate::sinks::export::push::{self, Api, Given};
-use crate::sinks::export::{Settings, SettingsError, token_of_environment};
+use crate::sinks::export::push::Api;
+use crate::sinks::export::{Settings, SettingsError};
 
 /// Flags about a fleet.
 #[derive(Debug, Args)]
@@ -65,14 +63,40 @@ impl ExportArgs {
 
     /// What the flags mean. `has_reports`: there will be some.
     pub(super) fn check(self, has_reports: bool) -> Result<Settings, ConfigError> {
+        let pushing = self.flags_of_push().next();
+        if let Some(flag) = pushing.filter(|_| !cfg!(feature = "net")) {
+            return Err(ConfigError::without_net(flag));
+        }
         let settings = Settings {
             metrics: self.metrics()?,
+            #[cfg(feature = "net")]
             push: self.push()?,
+            #[cfg(not(feature = "net"))]
+            push: None,
         };
         match has_reports || settings.is_empty() {
             true => Ok(settings),
             false => Err(SettingsError::NoReports.into()),
         }
+    }
+
+    /// Those that are given of the flags about pushing.
+    pub(super) fn flags_of_push(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let given = [
+            ("--push", self.push.is_some()),
+            ("--push-api", self.push_api.is_some()),
+            ("--push-label", !self.push_label.is_empty()),
+            ("--push-tenant", self.push_tenant.is_some()),
+            ("--push-header", !self.push_header.is_empty()),
+            ("--push-header-file", self.push_header_file.is_some()),
+            ("--push-token-file", self.push_token_file.is_some()),
+            ("--push-user", self.push_user.is_some()),
+            ("--push-ca", self.push_ca.is_some()),
+        ];
+        given
+            .into_iter()
+            .filter(|&(_, given)| given)
+            .map(|(flag, _)| flag)
     }
 
     fn metrics(&self) -> Result<Option<metrics::Settings>, SettingsError> {
@@ -87,58 +111,6 @@ impl ExportArgs {
             sites: self.metrics_sites.unwrap_or(Self::DEFAULT_SITES),
         }))
     }
-
-    fn push(self) -> Result<Option<push::Settings>, SettingsError> {
-        let Some(url) = self.push else {
-            let given = [
-                ("--push-api", self.push_api.is_some()),
-                ("--push-label", !self.push_label.is_empty()),
-                ("--push-tenant", self.push_tenant.is_some()),
-                ("--push-header", !self.push_header.is_empty()),
-                ("--push-header-file", self.push_header_file.is_some()),
-                ("--push-token-file", self.push_token_file.is_some()),
-                ("--push-user", self.push_user.is_some()),
-                ("--push-ca", self.push_ca.is_some()),
-            ];
-            return match given.into_iter().find(|&(_, given)| given) {
-                Some((flag, _)) => Err(SettingsError::NothingPushed(flag)),
-                None => Ok(None),
-            };
-        };
-        let mut headers = self.push_header;
-        if let Some(path) = &self.push_header_file {
-            headers.extend(headers_in(path)?);
-        }
-        push::Settings::new(Given {
-            url,
-            api: self.push_api.unwrap_or_default(),
-            labels: self.push_label,
-            tenant: self.push_tenant,
-            headers,
-            token_file: self.push_token_file,
-            token: token_of_environment(),
-            user: self.push_user,
-            authority: self.push_ca,
-        })
-        .map(Some)
-    }
-}
-
-/// The lines of a file with headers.
-fn headers_in(path: &Path) -> Result<Vec<String>, SettingsError> {
-    const MAX_BYTES: u64 = 64 << 10;
-    let file = File::open(path).and_then(|file| {
-        let mut text = String::new();
-        file.take(MAX_BYTES).read_to_string(&mut text)?;
-        Ok(text)
-    });
-    let text = file.map_err(|error| SettingsError::HeaderFile {
-        path: path.display().to_string(),
-        why: error.to_string(),
-    })?;
-    let lines = text.lines().map(str::trim);
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    Ok(lines.map(str::to_owned).collect())
 }
 
 #[cfg(test)]
@@ -148,6 +120,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
     use crate::cli::Config;
+    use crate::sinks::export::push::{self, Given};
 
     fn exported(arguments: &str) -> Result<Settings, ConfigError> {
         let arguments = ["memleak", "-p", "1"]

@@ -210,6 +210,10 @@ const GENERAL: &str = "General";
 
 /// The whole command line, with help.
 pub(super) fn arrange(command: Command, page: Page) -> Command {
+    let command = command.mut_subcommands(|command| {
+        let hidden = command.is_hide_set() || is_left_out(command.get_name());
+        command.hide(hidden)
+    });
     let command = arrange_flags(command)
         .disable_version_flag(true)
         .arg(version_flag());
@@ -236,6 +240,26 @@ pub(super) fn source_of(id: &str) -> Source {
     flag.map_or(CommandLine, |flag| flag.source)
 }
 
+/// Whether a flag, or a subcommand, is of a part that this program was built without. It is understood, so that an error can
+/// say so, and not shown.
+pub(super) fn is_left_out(id: &str) -> bool {
+    match id {
+        "live" => !cfg!(feature = "tui"),
+        "debuginfod" => !cfg!(feature = "net"),
+        id => id.starts_with("push") && !cfg!(feature = "net"),
+    }
+}
+
+/// Whether a command line, or the name of a variable, is about nothing that is left out.
+pub(super) fn is_built(line: &str) -> bool {
+    let name = |word: &str| {
+        let word = word.to_ascii_lowercase();
+        let word = word.trim_start_matches("--").trim_start_matches("memleak_");
+        word.split('_').next().unwrap_or_default().to_owned()
+    };
+    !line.split(' ').any(|word| is_left_out(&name(word)))
+}
+
 /// Each flag that the command has gets its group. As a changed flag goes to the end, they are in the order of the groups
 /// then, and so are the groups.
 fn arrange_flags(mut command: Command) -> Command {
@@ -251,7 +275,8 @@ fn arrange_flags(mut command: Command) -> Command {
     for ((group, flag), place) in flags.zip(0..) {
         if has(&command, flag.id) {
             command = command.mut_arg(flag.id, |arg| {
-                arg.help_heading(group.heading).display_order(place)
+                let hidden = arg.is_hide_set() || is_left_out(flag.id);
+                arg.help_heading(group.heading).display_order(place).hide(hidden)
             });
         }
     }
@@ -294,7 +319,7 @@ fn short_help() -> String {
          {} memleak [OPTIONS] [-p PID | -c COMMAND] [INTERVAL] [COUNT] [-- PROGRAM…]\n",
         title("Usage")
     );
-    for (line, meaning) in EXAMPLES {
+    for (line, meaning) in EXAMPLES.iter().filter(|(line, _)| is_built(line)) {
         text.push_str(&format!("\n  {line:<37} {meaning}"));
     }
     text.push('\n');
@@ -310,7 +335,7 @@ fn long_help() -> String {
     let mut text = listed(&all);
     for (heading, entries) in SECTIONS {
         text.push_str(&format!("\n\n{}", title(heading)));
-        for (word, meaning) in *entries {
+        for (word, meaning) in entries.iter().filter(|(word, _)| is_built(word)) {
             let separator = match word.len() < 8 && meaning.len() < 60 {
                 true => format!("{:1$}", "", 8 - word.len()),
                 false => "\n          ".to_owned(),

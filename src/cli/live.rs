@@ -24,6 +24,13 @@ impl LiveArgs {
         output: &OutputArgs,
         tells_calls: bool,
     ) -> Result<Option<LiveConfig>, ConfigError> {
+        if self.live && !cfg!(feature = "tui") {
+            return Err(ConfigError::NotBuilt {
+                flag: "--live",
+                what: "the view on the terminal",
+                feature: "tui",
+            });
+        }
         let keeps_report = output.place.output.is_some();
         match (self.live, output.format, keeps_report) {
             (false, ..) => Ok(None),

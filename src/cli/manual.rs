@@ -12,7 +12,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::examples;
-use super::help::Page;
+use super::help::{self, Page};
 
 /// Arguments of `memleak completions`.
 #[derive(Debug, Args)]
@@ -106,6 +106,7 @@ fn page(command: &Command, out: &mut dyn Write) -> io::Result<()> {
             rest.control("SH", [heading.to_uppercase().as_str()]);
             entries
                 .iter()
+                .filter(|(word, _)| help::is_built(word))
                 .for_each(|(word, meaning)| entry(&mut rest, word, meaning));
         }
     }

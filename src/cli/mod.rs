@@ -15,6 +15,8 @@ mod messages;
 mod names;
 mod output;
 mod program;
+#[cfg(feature = "net")]
+mod push;
 mod quantity;
 mod record;
 #[cfg(test)]
@@ -70,11 +72,7 @@ pub use view::ViewArgs;
     version,
     args_conflicts_with_subcommands = true,
     infer_long_args = true,
-    override_usage = "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
-        memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]\n       \
-        memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]\n       \
-        memleak [OPTIONS] [INTERVAL] [COUNT]\n       memleak live [OPTIONS] …\n       memleak report|diff|trend FILE…\n       \
-        memleak table ELF…\n       memleak doctor [-p PID]"
+    override_usage = usage()
 )]
 pub struct Cli {
     /// What to do instead of tracing.
@@ -86,6 +84,22 @@ pub struct Cli {
     /// What memleak says, and where its settings are.
     #[command(flatten)]
     pub messages: MessageArgs,
+}
+
+/// The forms of the command line.
+fn usage() -> String {
+    const FORMS: [&str; 8] = [
+        "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]",
+        "memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]",
+        "memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]",
+        "memleak [OPTIONS] [INTERVAL] [COUNT]",
+        "memleak live [OPTIONS] …",
+        "memleak report|diff|trend FILE…",
+        "memleak table ELF…",
+        "memleak doctor [-p PID]",
+    ];
+    let forms: Vec<_> = FORMS.into_iter().filter(|form| help::is_built(form)).collect();
+    forms.join("\n       ")
 }
 
 /// The command line as help and the manual show it.

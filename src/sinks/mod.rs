@@ -3,6 +3,7 @@
 
 pub mod export;
 pub mod gate;
+#[cfg_attr(not(feature = "tui"), path = "no_live.rs")]
 pub mod live;
 pub mod output;
 pub mod recording;

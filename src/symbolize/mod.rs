@@ -11,6 +11,7 @@
 
 mod debug_file;
 mod debug_files;
+#[cfg_attr(not(feature = "net"), path = "no_debuginfod.rs")]
 pub mod debuginfod;
 pub(crate) mod demangle;
 mod heap;

@@ -181,14 +181,17 @@ fn flags(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Flags of other programs that pages name.
-const FLAGS_OF_OTHERS: [&str; 9] = [
+const FLAGS_OF_OTHERS: [&str; 12] = [
     "all-targets",
     "call-graph",
+    "features",
     "lib",
+    "no-default-features",
     "nocapture",
     "open",
     "perf-basic-prof",
     "port",
+    "release",
     "stack-depth",
     "test",
 ];

@@ -4,6 +4,7 @@
 //! Neither is ever waited for while a trace goes on. What cannot be delivered is counted and said.
 
 pub mod metrics;
+#[cfg_attr(not(feature = "net"), path = "no_push.rs")]
 pub mod push;
 
 use std::io;
@@ -14,7 +15,7 @@ use thiserror::Error;
 use leak_report::model::Report;
 use leak_report::render::ReportSink;
 use metrics::{Address, Metrics};
-use push::{Pusher, Secret};
+use push::Pusher;
 
 /// What is exported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -171,11 +172,4 @@ impl ReportSink for Exports {
         }
         Ok(())
     }
-}
-
-/// A token in the environment, if there is one.
-pub(crate) fn token_of_environment() -> Option<Secret> {
-    let token = std::env::var(TOKEN_VARIABLE).ok()?;
-    let token = token.trim();
-    (!token.is_empty()).then(|| Secret::new(token))
 }

@@ -39,7 +39,14 @@ pub(super) fn of_report(report: &Report, sites: usize) -> String {
     page.into_text()
 }
 
+/// What is added for pushing, by a build that does not.
+#[cfg(not(feature = "net"))]
+pub(super) fn of_push(Counts: &Counts) -> String {
+    String::new()
+}
+
 /// What is added for pushing.
+#[cfg(feature = "net")]
 pub(super) fn of_push(counts: &Counts) -> String {
     let mut page = Page::default();
     page.counter(

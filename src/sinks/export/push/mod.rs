@@ -6,6 +6,7 @@
 //! A process is a series of profiles of its own as long as it runs, and once more when it has ended, with what it held at
 //! its end.
 
+mod api;
 mod backoff;
 mod client;
 mod credentials;

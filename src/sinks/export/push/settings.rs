@@ -8,6 +8,7 @@ use percent_encoding::percent_decode_str;
 use ureq::http::uri::Scheme;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 
+pub use super::api::Api;
 use super::credentials::{Credentials, Secret, Token, is_printable};
 use super::envelope::METRIC_NAME;
 use crate::sinks::export::SettingsError;
@@ -26,32 +27,6 @@ const OWN_HEADERS: [&str; 9] = [
     "accept",
     "connect-protocol-version",
 ];
-
-/// Protocols of stores.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Api {
-    /// Pyroscope's, from 1.0 on.
-    #[default]
-    Pyroscope,
-    /// Pyroscope's older /ingest.
-    PyroscopeIngest,
-    /// Parca's.
-    Parca,
-}
-
-impl Api {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Pyroscope, Self::PyroscopeIngest, Self::Parca];
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pyroscope => "pyroscope",
-            Self::PyroscopeIngest => "pyroscope-ingest",
-            Self::Parca => "parca",
-        }
-    }
-}
 
 /// What the user said.
 #[derive(Clone, Debug, Default)]
