@@ -222,19 +222,16 @@ fn duration(nanoseconds: u128) -> Option<Duration> {
     Some(Duration::new(seconds, rest))
 }
 
-/// Reads a percentage within `range`, with or without its sign, in thousandths of a percent.
-pub fn parse_percentage(text: &str, range: RangeInclusive<f64>) -> Option<u32> {
+/// Thousandths of a percent in a percent.
+const PERCENT: u64 = 1000;
+
+/// Reads a percentage, with or without its sign, in thousandths of a percent, rounded, which are within `range`.
+pub fn parse_percentage(text: &str, range: RangeInclusive<u32>) -> Option<u32> {
     let number = text.trim();
     let number = number.strip_suffix('%').unwrap_or(number).trim_end();
-    let percent: f64 = number.parse().ok()?;
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "ranges begin at 0, and end below what a u32 has"
-    )]
-    range
-        .contains(&percent)
-        .then(|| (percent * 1000.0).round() as u32)
+    let tenths = Number::parse(number).ok()?.scaled(10 * PERCENT);
+    let thousandths = u32::try_from((tenths + 5) / 10).ok()?;
+    range.contains(&thousandths).then_some(thousandths)
 }
 
 /// An amount of memory for people: in the largest unit that leaves at least one, cut to one digit behind the point.
@@ -382,8 +379,14 @@ mod tests {
             ("%", None),
             ("nan", None),
             ("1/2", None),
+            (".0005", Some(1)),
+            ("0.0004", Some(0)),
+            ("99.9996", Some(100_000)),
+            ("1e1", None),
+            ("+1", None),
+            ("inf", None),
         ] {
-            assert_eq!(parse_percentage(text, 0.0..=100.0), expected, "{text}");
+            assert_eq!(parse_percentage(text, 0..=100_000), expected, "{text}");
         }
     }
 
@@ -409,7 +412,7 @@ mod tests {
         fn nothing_panics(text in "\\PC*|[0-9.]{0,25} ?[KMGTiBmshdµ]{0,4}[0-9]{0,3}[ms]{0,2}") {
             _ = parse_bytes(&text);
             _ = parse_duration(&text, SECOND);
-            _ = parse_percentage(&text, 0.0..=100.0);
+            _ = parse_percentage(&text, 0..=100_000);
         }
 
         /// What is written with a unit is so many of it.

@@ -389,7 +389,7 @@ pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result
 
 /// What tracing may cost.
 pub(crate) fn parse_max_overhead(text: &str) -> Result<MaxOverhead, ConfigError> {
-    units::parse_percentage(text, 0.001..=100_000.0)
+    units::parse_percentage(text, 1..=100_000_000)
         .map(MaxOverhead::from_thousandths)
         .ok_or_else(|| ConfigError::MaxOverhead(text.to_owned()))
 }

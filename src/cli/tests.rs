@@ -43,6 +43,60 @@ fn times_have_units() {
     assert_eq!(times("--duration 30"), Ok((seconds(5), Some(seconds(30)))));
 }
 
+/// Every flag whose value is a size, a time or a percentage takes it in every way that these are written, and no other.
+#[test]
+fn one_way_to_write_amounts() {
+    let ways = |kind: &str| match kind {
+        "SIZE" => (
+            &["32MiB", "32M", "32m", "32768KiB", "0.03125G", "33554432"][..],
+            "32MB",
+        ),
+        "TIME" | "INTERVAL" => (
+            &["90s", "1m30s", "1.5m", "90000ms", "1min 30sec", "0.025h"][..],
+            "90 secs",
+        ),
+        "PCT" => (&["5", "5%", "5.0 %"][..], "5e0"),
+        _ => (&[][..], ""),
+    };
+    let mut checked = Vec::new();
+    for arg in Cli::command().get_arguments() {
+        let kind = arg.get_value_names().map_or("", |names| names[0].as_str());
+        let (same, other) = ways(kind);
+        let first: Vec<_> = same.iter().take(1).collect();
+        let flag = arg.get_long().map(|name| format!("--{name}"));
+        let parse = |value: &str| {
+            // What others need.
+            let line = ["memleak", "-p", "1", "--record", "a", "--fail-on", "blocks>9"].map(str::to_owned);
+            let given = flag.clone().into_iter().chain([value.to_owned()]);
+            let cli = Cli::try_parse_from(line.into_iter().chain(given)).expect("the command line parses");
+            Config::try_from(cli.trace)
+        };
+        for value in same {
+            let expected = parse(first[0]);
+            assert!(expected.is_ok(), "{flag:?} {}: {expected:?}", first[0]);
+            assert_eq!(parse(value), expected, "{flag:?} {value}");
+        }
+        if !same.is_empty() {
+            assert!(parse(other).is_err(), "{flag:?} {other}");
+            checked.push(arg.get_id().as_str().to_owned());
+        }
+    }
+    let known = [
+        "duration",
+        "interval",
+        "max_lost",
+        "max_overhead",
+        "max_size",
+        "min_size",
+        "older",
+        "record_limit",
+        "sample_bytes",
+        "table_memory",
+    ];
+    checked.sort();
+    assert_eq!(checked, known);
+}
+
 /// Processes are given by commas, one by one, or both, and keep their order.
 #[test]
 fn several_processes() {

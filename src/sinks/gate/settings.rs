@@ -59,7 +59,7 @@ impl MaxLost {
     ///
     /// It is none.
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
-        units::parse_percentage(text, 0.0..=100.0)
+        units::parse_percentage(text, 0..=100_000)
             .map(|thousandths| Self { thousandths })
             .ok_or_else(|| SettingsError::MaxLost(text.to_owned()))
     }

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leak_report::units::{self, TimeUnit};
+
 /// Where distributions name servers of their own; shells read it at login.
 const SYSTEM_SERVERS: &str = "/etc/debuginfod";
 /// Time for a server to send the first 100 KB, by the same manual page.
@@ -51,20 +53,21 @@ impl DebuginfodSettings {
             .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
             .map(|word| word.trim_end_matches('/').to_owned())
             .collect();
-        let number = |name| {
-            let text = variable(name)?;
-            text.to_str()?
-                .trim()
-                .parse()
-                .ok()
-                .filter(|&number: &u64| number > 0)
+        let text = |name| variable(name)?.into_string().ok();
+        let time = |name| {
+            let time = units::parse_duration(&text(name)?, TimeUnit::SECOND).ok();
+            time.filter(|time| !time.is_zero())
+        };
+        let size = |name| {
+            let size = units::parse_bytes(&text(name)?).ok();
+            size.filter(|&size| size > 0)
         };
         (!servers.is_empty()).then(|| Self {
             servers,
             cache: cache(&variable, is_directory),
-            timeout: number("DEBUGINFOD_TIMEOUT").map_or(TIMEOUT, Duration::from_secs),
-            max_time: number("DEBUGINFOD_MAXTIME").map_or(MAX_TIME, Duration::from_secs),
-            max_size: number("DEBUGINFOD_MAXSIZE").unwrap_or(MAX_SIZE),
+            timeout: time("DEBUGINFOD_TIMEOUT").unwrap_or(TIMEOUT),
+            max_time: time("DEBUGINFOD_MAXTIME").unwrap_or(MAX_TIME),
+            max_size: size("DEBUGINFOD_MAXSIZE").unwrap_or(MAX_SIZE),
         })
     }
 }
