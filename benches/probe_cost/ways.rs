@@ -81,7 +81,7 @@ impl Way {
         !matches!(self, Self::Filtered | Self::Unsampled)
     }
 
-    fn short_ways(self) -> FastPaths {
+    fn fast_paths(self) -> FastPaths {
         let all = FastPaths::default();
         let is_plain = self == Self::Plain;
         FastPaths {
@@ -95,7 +95,7 @@ impl Way {
     fn config(self, pid: u32, walk: Walk) -> TraceConfig {
         TraceConfig {
             walk,
-            short_ways: self.short_ways(),
+            fast_paths: self.fast_paths(),
             first_instructions: self == Self::FirstInstructions,
             sampling: if self == Self::Unsampled {
                 Sampling::Bytes(Sampling::MAX_BYTES)

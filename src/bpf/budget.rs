@@ -158,7 +158,7 @@ struct Taken {
 fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -> BTreeMap<String, Taken> {
     let settings = Settings {
         walk,
-        short_ways: FastPaths::default(),
+        fast_paths: FastPaths::default(),
         attach,
         follow_fork: true,
         regions: true,

@@ -107,7 +107,7 @@ pub struct Settings {
     /// How stacks are walked.
     pub walk: Walk,
     /// What makes walks faster.
-    pub short_ways: FastPaths,
+    pub fast_paths: FastPaths,
     /// How probes are attached.
     pub attach: AttachPath,
     /// Whether the children of traced processes are traced too.
@@ -348,10 +348,10 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.unwind_by_fp = settings.walk == Walk::Fp;
     knobs.unwind_off = settings.walk == Walk::Off;
     knobs.unwind_by_kernel = settings.walk == Walk::Kernel;
-    knobs.walk_cache = settings.short_ways.cache;
-    knobs.walk_window = settings.short_ways.window;
-    knobs.walk_memo = settings.short_ways.memo;
-    knobs.check_walks = settings.short_ways.checked;
+    knobs.walk_cache = settings.fast_paths.cache;
+    knobs.walk_window = settings.fast_paths.window;
+    knobs.walk_memo = settings.fast_paths.memo;
+    knobs.check_walks = settings.fast_paths.checked;
     knobs.follow_fork = settings.follow_fork;
     knobs.pid_namespace = pid_namespace();
     choose_allocations(knobs, settings.sizes, settings.sampling);

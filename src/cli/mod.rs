@@ -6,6 +6,7 @@ mod debuginfod;
 mod dialects;
 mod examples;
 mod export;
+mod fast_paths;
 mod gate;
 mod help;
 mod kernel;
@@ -24,7 +25,6 @@ mod reference;
 mod replay;
 mod selection;
 pub mod settings;
-mod short_ways;
 mod stray_pid;
 #[cfg(test)]
 mod tests;
@@ -45,6 +45,7 @@ use config::{non_zero, parse_count, parse_period, parse_pid, parse_pids, parse_t
 pub use debuginfod::DebuginfodArgs;
 pub use dialects::DialectArgs;
 pub use export::ExportArgs;
+pub use fast_paths::{FastPathArgs, Switch};
 pub use gate::{AnnotationsArg, GateArgs};
 pub use kernel::KernelArgs;
 use leak_report::render::Reports;
@@ -58,7 +59,6 @@ pub use quantity::QuantityArgs;
 pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
-pub use short_ways::{ShortWayArgs, Switch};
 pub use stray_pid::StrayPid;
 pub use view::ViewArgs;
 
@@ -223,7 +223,7 @@ pub struct TraceArgs {
     pub attach: Option<AttachPath>,
     /// What makes it fast.
     #[command(flatten)]
-    pub short_ways: ShortWayArgs,
+    pub fast_paths: FastPathArgs,
     /// What users of bcc's memleak expect besides.
     #[command(flatten)]
     pub dialects: DialectArgs,
@@ -305,8 +305,8 @@ impl TryFrom<TraceArgs> for Config {
             |text| parse_period("INTERVAL", text),
         )?;
         let trace = TraceConfig {
-            short_ways: (&args.short_ways).into(),
-            first_instructions: args.short_ways.probe_first_instructions,
+            fast_paths: (&args.fast_paths).into(),
+            first_instructions: args.fast_paths.probe_first_instructions,
             pids,
             program,
             kernel,

@@ -31,7 +31,7 @@ pub struct TraceConfig {
     /// How stacks are walked.
     pub walk: Walk,
     /// What makes walks faster; for benchmarks and tests.
-    pub short_ways: FastPaths,
+    pub fast_paths: FastPaths,
     /// Whether probes are put on first instructions, whatever they cost; for benchmarks.
     pub first_instructions: bool,
     /// What a program that is started may do with the terminal.
@@ -132,7 +132,7 @@ impl TraceConfig {
             mmap: false,
             allocators: Selection::default(),
             walk: Walk::Dwarf,
-            short_ways: FastPaths::default(),
+            fast_paths: FastPaths::default(),
             first_instructions: false,
             streams: Streams::Ours,
             top: 0,

@@ -127,7 +127,7 @@ impl<'obj> Live<'obj> {
     ) -> anyhow::Result<Self> {
         let settings = Settings {
             walk: config.walk,
-            short_ways: config.short_ways,
+            fast_paths: config.fast_paths,
             attach: path,
             follow_fork: config.follow_fork,
             regions: config.mmap,
@@ -153,7 +153,7 @@ impl<'obj> Live<'obj> {
             events: EventQueue::open(&kernel)?,
             kernel,
             walk: config.walk,
-            checks_walks: config.short_ways.checked,
+            checks_walks: config.fast_paths.checked,
             follow_fork: config.follow_fork,
             lists_blocks: config.view.list.is_some(),
             tables: ModuleTables::default(),

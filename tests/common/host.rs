@@ -100,7 +100,7 @@ pub struct HostTables {
     mapping_count: u32,
     by_fp: u32,
     changing: u32,
-    short_ways: u32,
+    fast_paths: u32,
     stack_end: u64,
     trampoline: u64,
     replaced: *const [u64; 2],
@@ -132,8 +132,8 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 pub struct HostWalk {
     host_walk: Walk,
     cache: Vec<u64>,
-    /// Whether it goes the short ways.
-    pub short_ways: bool,
+    /// Set if fast paths are taken.
+    pub fast_paths: bool,
     /// Where it thinks that the stack ends.
     pub stack_end: Avma,
     /// The slots that the last walk depended on, with what they held; `None` if not all that it depended on is known.
@@ -146,7 +146,7 @@ impl HostWalk {
         Self {
             host_walk,
             cache: vec![0; CACHE_SLOTS],
-            short_ways: true,
+            fast_paths: true,
             stack_end: Avma::new(0),
             trail: None,
         }
@@ -170,7 +170,7 @@ impl HostWalk {
             (Some("warm"), whole),
             (Some("warm"), cut),
         ] {
-            self.short_ways = cache.is_some();
+            self.fast_paths = cache.is_some();
             self.stack_end = stack_end;
             let stack = self.walk(tables, start, memory);
             assert_eq!(
@@ -215,7 +215,7 @@ impl HostWalk {
             mapping_count: count(mappings.len()),
             by_fp: u32::from(tables.unwind == Unwind::Fp),
             changing: u32::from(tables.changing),
-            short_ways: u32::from(self.short_ways),
+            fast_paths: u32::from(self.fast_paths),
             stack_end: self.stack_end.get(),
             trampoline: tables.return_probes.trampoline.get(),
             replaced: replaced.as_ptr(),

@@ -28,7 +28,7 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 	struct walk *walk = &fast.walk;
 
 	give(given, read, context);
-	walk_cache = walk_window = given->short_ways;
+	walk_cache = walk_window = given->fast_paths;
 	walk_memo = true;
 	rule_cache = given->cache;
 	cache_mask = (1 << CACHE_BITS) - 1;

@@ -70,7 +70,7 @@ struct host_tables {
 	u32 by_fp;
 	u32 changing;
 	/* Whether the walk takes fast paths. */
-	u32 short_ways;
+	u32 fast_paths;
 	u64 stack_end;
 	u64 trampoline;
 	const u64 (*replaced)[2];

@@ -4,13 +4,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod fast_paths;
 mod ground_truth;
 mod known;
 mod mappings;
 mod preemption;
 mod real_load;
 mod return_probes;
-mod short_ways;
 mod stock_programs;
 mod torture;
 

@@ -91,7 +91,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
     let mut storage = Storage::uninit();
     let settings = Settings {
         walk: Walk::Dwarf,
-        short_ways: FastPaths::default(),
+        fast_paths: FastPaths::default(),
         attach: path,
         follow_fork: false,
         regions: false,

@@ -456,7 +456,7 @@ fn check_trails(architecture: Architecture, rounds: u64) {
             );
             let start = random_start(&mut random, code_bytes);
             host.clear_cache();
-            host.short_ways = random.below(2) == 0;
+            host.fast_paths = random.below(2) == 0;
             let stack = host.walk(tables, start, &memory);
             complete += u32::from(stack.end == End::Complete);
             let is_known = check_trail(&mut host, &mut random, tables, start, &mut memory);

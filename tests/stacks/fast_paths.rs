@@ -1,4 +1,4 @@
-//! Short ways of walks change nothing else: over hundreds of thousands of real walks, each is done again in the same
+//! Fast paths of walks change nothing else: over hundreds of thousands of real walks, each is done again in the same
 //! probe without any of them (no remembered rules, no remembered walks, each slot of the stack read by itself), and
 //! finds the same stack.
 //!
@@ -71,12 +71,12 @@ fn stacks_of_all_kinds() {
     };
     for (name, flags, recalled) in [
         (
-            "short_ways-small",
+            "fast_paths-small",
             ["-fomit-frame-pointer", "-DFRAME_UNIT=16"],
             30_000,
         ),
         (
-            "short_ways-large",
+            "fast_paths-large",
             ["-fomit-frame-pointer", "-DFRAME_UNIT=448"],
             0,
         ),
@@ -93,7 +93,7 @@ fn stacks_of_all_kinds() {
 /// The same along frame pointers.
 #[test]
 fn frame_pointers() {
-    let mut program = stacks("short_ways-fp", &["-fno-omit-frame-pointer"]);
+    let mut program = stacks("fast_paths-fp", &["-fno-omit-frame-pointer"]);
     let memleak = Memleak::attach(program.pid(), &[&CHECKED[..], &["--unwind", "fp"]].concat());
     allocate(&mut program, "hot", 40, 5000 * times(), 8);
     allocate(&mut program, "varied", 60, 2500 * times(), 8);
@@ -103,7 +103,7 @@ fn frame_pointers() {
 /// redis-server under its benchmark tool.
 #[test]
 fn redis() {
-    let directory = directory("short_ways-redis");
+    let directory = directory("fast_paths-redis");
     let port = free_port().to_string();
     let mut command = Command::new(stock("/usr/bin/redis-server", "redis-server"));
     command

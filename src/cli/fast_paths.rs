@@ -6,7 +6,7 @@ use crate::bpf::FastPaths;
 
 /// Flags about what only makes walks and probes faster.
 #[derive(Debug, Args)]
-pub struct ShortWayArgs {
+pub struct FastPathArgs {
     /// Remember the unwind rule of each address.
     #[arg(long, value_enum, default_value = "on", value_name = "WHETHER", hide = true)]
     pub walk_cache: Switch,
@@ -33,8 +33,8 @@ pub enum Switch {
     Off,
 }
 
-impl From<&ShortWayArgs> for FastPaths {
-    fn from(args: &ShortWayArgs) -> Self {
+impl From<&FastPathArgs> for FastPaths {
+    fn from(args: &FastPathArgs) -> Self {
         Self {
             cache: args.walk_cache == Switch::On,
             window: args.walk_window == Switch::On,
