@@ -24,7 +24,7 @@ pub enum SiteCost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum Unprobeable {
     /// The bytes are no instruction.
-    #[error("it is no valid instruction")]
+    #[error("not a valid instruction")]
     Invalid,
     /// The kernel rejects these prefixes (`is_prefix_bad`, and 0x66 on branches).
     #[error("the kernel rejects its prefix byte {0:#04x}")]

@@ -21,7 +21,7 @@ pub(crate) fn command(name: &str) -> io::Result<Command> {
         let places = DIRECTORIES.join(", ");
         io::Error::new(
             io::ErrorKind::NotFound,
-            format!("there is no `{name}` in {places}"),
+            format!("`{name}` not found in {places}"),
         )
     })?;
     let mut command = Command::new(path);

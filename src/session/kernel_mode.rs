@@ -64,7 +64,7 @@ pub(super) fn run(
             };
             let trace = Trace::start(second, &settings, facts)?;
             tracing::warn!(
-                "this kernel lets nobody trace its functions (fentry): objects that are freed many at once, as by \
+                "this kernel does not allow its functions to be traced (fentry): objects that are freed many at once, as by \
                  kfree_rcu, stay outstanding"
             );
             trace

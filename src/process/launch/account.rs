@@ -50,7 +50,7 @@ impl Account {
         let found = Self::parse(&line);
         found
             .map(Some)
-            .ok_or_else(|| io::Error::other(format!("getent passwd {user} says what is no user")))
+            .ok_or_else(|| io::Error::other(format!("the output of getent passwd {user} is not a passwd entry")))
     }
 
     /// A line as of passwd(5).

@@ -33,7 +33,7 @@ impl RunAs {
         let Some(uid) = uid else {
             return Ok(None);
         };
-        let unknown = || io::Error::other(format!("SUDO_UID is {uid}, which is no user here"));
+        let unknown = || io::Error::other(format!("SUDO_UID is {uid}, but no such user exists"));
         let user = Uid::from_raw(uid.parse().map_err(|_| unknown())?);
         if user.is_root() {
             return Ok(None);

@@ -52,7 +52,7 @@ impl Baseline {
                 lines.wrong(
                     number,
                     format!(
-                        "`{line}` is no amount: write a line such as `480 bytes in 12 blocks`, and below it the names of \
+                        "`{line}` is not an amount: write a line such as `480 bytes in 12 blocks`, and below it the names of \
                          the site, each indented"
                     ),
                 )
@@ -85,7 +85,7 @@ fn check_version(lines: &Lines, first: Option<(usize, &str)>) -> Result<(), Inpu
     let version = first.and_then(|(_, line)| line.strip_prefix(MAGIC));
     let Some(version) = version else {
         let problem = format!(
-            "this is no baseline, whose first line is `{MAGIC}{VERSION}`: make one with --write-baseline"
+            "not a baseline: the first line of one is `{MAGIC}{VERSION}`: make one with --write-baseline"
         );
         return Err(lines.wrong(number, problem));
     };
@@ -230,9 +230,9 @@ mod tests {
             (
                 format!("{begin}480 bytes\n  malloc\n"),
                 2,
-                "`480 bytes` is no amount",
+                "`480 bytes` is not an amount",
             ),
-            (format!("{begin}  malloc\n"), 2, "`malloc` is no amount"),
+            (format!("{begin}  malloc\n"), 2, "`malloc` is not an amount"),
             (format!("{begin}-1 bytes in 1 blocks\n  malloc\n"), 2, "no amount"),
             (
                 format!("{begin}  1 bytes in 1 blocks\n  malloc\n"),
@@ -254,7 +254,7 @@ mod tests {
                 4,
                 "listed twice",
             ),
-            (format!("{begin}<<<<<<< ours\n"), 2, "`<<<<<<< ours` is no amount"),
+            (format!("{begin}<<<<<<< ours\n"), 2, "`<<<<<<< ours` is not an amount"),
         ] {
             let error = parse(&text, &mut SiteNames::default())
                 .expect_err(&text)

@@ -19,7 +19,7 @@ fn of_finding(finding: &Finding) -> Vec<String> {
     let title = format!("memleak: {condition}");
     let reason = match &finding.verdict {
         Verdict::Held => return Vec::new(),
-        Verdict::Unsure(reason) => return vec![command(None, &title, &format!("cannot be told: {reason}"))],
+        Verdict::Unsure(reason) => return vec![command(None, &title, &format!("inconclusive: {reason}"))],
         Verdict::Exceeded => format!("{condition} is exceeded: {found}"),
     };
     let located: Vec<_> = finding
@@ -109,7 +109,7 @@ mod tests {
              lost>0.1%25 is exceeded: 50%25",
             "::error title=memleak%3A lost>0.1%25::lost>0.1%25 is exceeded: 50%25%0A480 B in 12 blocks: f%0A\
              480 B in 12 blocks: g%0D%0A::error::h",
-            "::error title=memleak%3A lost>0.1%25::cannot be told: 100%25 lost",
+            "::error title=memleak%3A lost>0.1%25::inconclusive: 100%25 lost",
         ];
         assert_eq!(lines(&findings), expected);
     }

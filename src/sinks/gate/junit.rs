@@ -81,7 +81,7 @@ fn write_case(finding: &Finding, run: &Run, writer: &mut Writer<&mut dyn Write>)
     let (element, kind, message) = match &finding.verdict {
         Verdict::Held => return case.write_empty().map(drop),
         Verdict::Exceeded => ("failure", "exceeded", finding.found.clone()),
-        Verdict::Unsure(reason) => ("error", "unreliable", format!("cannot be told: {reason}")),
+        Verdict::Unsure(reason) => ("error", "unreliable", format!("inconclusive: {reason}")),
     };
     let sites: String = finding.culprits.iter().map(line_of).collect();
     case.write_inner_content(|writer| {
@@ -171,7 +171,7 @@ mod tests {
         </failure>
             </testcase>
             <testcase classname="memleak" name="growth&gt;1/s" time="1.500">
-              <error message="cannot be told: 2 reports &lt; 3" type="unreliable">growth&gt;1/s: cannot be told: 2 reports &lt; 3
+              <error message="inconclusive: 2 reports &lt; 3" type="unreliable">growth&gt;1/s: inconclusive: 2 reports &lt; 3
         480 B: f&lt;&quot;a&quot; &amp; &apos;b&apos;&gt;� &lt; main (src/a.c:7)
         </error>
             </testcase>

@@ -326,9 +326,9 @@ fn say(finding: &Finding) {
         Verdict::Held => tracing::info!("{condition}: not exceeded: {found}"),
         Verdict::Exceeded => tracing::error!("{condition}: exceeded: {found}"),
         Verdict::Unsure(reason) if found.is_empty() => {
-            tracing::error!("{condition}: cannot be told: {reason}")
+            tracing::error!("{condition}: inconclusive: {reason}")
         }
-        Verdict::Unsure(reason) => tracing::error!("{condition}: cannot be told: {found}, but {reason}"),
+        Verdict::Unsure(reason) => tracing::error!("{condition}: inconclusive: {found}, but {reason}"),
     }
     if finding.verdict == Verdict::Held {
         return;

@@ -54,7 +54,7 @@ impl Suppressions {
             let wrong = |problem: String| lines.wrong(number, problem);
             let Some((KIND, text)) = line.split_once(':') else {
                 return Err(wrong(format!(
-                    "`{shown}` is no suppression: write {KIND}:PATTERN, PATTERN being a part of a function's, source \
+                    "`{shown}` is not a suppression: write {KIND}:PATTERN, PATTERN being a part of a function's, source \
                      file's or module's name"
                 )));
             };

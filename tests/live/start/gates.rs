@@ -63,7 +63,7 @@ fn conditions() {
             &["7"],
             3,
             &[
-                "error: outstanding>0: cannot be told: 0 B in 0 blocks at 0 sites, but no allocation was seen",
+                "error: outstanding>0: inconclusive: 0 B in 0 blocks at 0 sites, but no allocation was seen",
                 "status 3; the program's own was 7",
             ],
         ),
@@ -207,7 +207,7 @@ fn accepted_leaks() {
     fs::write(&rules, "leak:a\nrace:b\n").expect("our own file");
     let (status, said) = again(&suppressions);
     assert_eq!(status, Some(2), "{said}");
-    assert!(said.contains("known.txt:2: `race:b` is no suppression"), "{said}");
+    assert!(said.contains("known.txt:2: `race:b` is not a suppression"), "{said}");
 }
 
 /// Suppressions mean what they mean to LeakSanitizer, but for one thing: of the same program, a file leaves out the same

@@ -97,10 +97,10 @@ fn nonsense_suppressions_are_refused() {
         (
             "leak:a\nrace:b\n",
             2,
-            "`race:b` is no suppression: write leak:PATTERN",
+            "`race:b` is not a suppression: write leak:PATTERN",
         ),
-        ("malloc", 1, "`malloc` is no suppression"),
-        ("#\n\nLeak:a", 3, "`Leak:a` is no suppression"),
+        ("malloc", 1, "`malloc` is not a suppression"),
+        ("#\n\nLeak:a", 3, "`Leak:a` is not a suppression"),
         ("leak:", 1, "would suppress everything: give a pattern, or leak:*"),
         ("leak:^$", 1, "would suppress everything"),
         ("\u{1b}[2J", 1, "`\\u{1b}[2J`"),
