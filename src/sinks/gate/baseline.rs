@@ -215,11 +215,11 @@ mod tests {
     fn nonsense_is_refused() {
         let begin = "memleak baseline 1\n";
         for (text, line, part) in [
-            (String::new(), 1, "no baseline"),
+            (String::new(), 1, "not a baseline"),
             (
                 "\n\n480 bytes in 12 blocks\n  malloc\n".to_owned(),
                 3,
-                "no baseline",
+                "not a baseline",
             ),
             (
                 "memleak baseline 2\n".to_owned(),
@@ -233,16 +233,16 @@ mod tests {
                 "`480 bytes` is not an amount",
             ),
             (format!("{begin}  malloc\n"), 2, "`malloc` is not an amount"),
-            (format!("{begin}-1 bytes in 1 blocks\n  malloc\n"), 2, "no amount"),
+            (format!("{begin}-1 bytes in 1 blocks\n  malloc\n"), 2, "not an amount"),
             (
                 format!("{begin}  1 bytes in 1 blocks\n  malloc\n"),
                 2,
-                "no amount",
+                "not an amount",
             ),
             (
                 format!("{begin}99999999999999999999 bytes in 1 blocks\n  malloc\n"),
                 2,
-                "no amount",
+                "not an amount",
             ),
             (
                 format!("{begin}1 bytes in 1 blocks\n\n2 bytes in 1 blocks\n  malloc"),
