@@ -1,4 +1,4 @@
-//! Amounts of memory, durations and percentages as people write them on the command line and in settings. Pure.
+//! Parses amounts of memory, durations and percentages of the command line and settings. Pure.
 //!
 //! ```text
 //! amount     = number [unit]                 512, 512K, 1.5GiB
@@ -7,26 +7,27 @@
 //! number     = digits ["." digits] | "." digits
 //! ```
 //!
-//! Units of memory are powers of 1024, with or without `iB`, in upper or lower case. `KB`, `MB` and so on are refused: half
-//! of all tools take them for powers of 1000, the other half for powers of 1024, and a limit that is 7 % off goes unnoticed.
+//! Units of memory are powers of 1024, with or without `iB`, in upper or lower case. `KB`, `MB` and so on are rejected:
+//! half of all tools use them for powers of 1000, the other half for powers of 1024, and a limit that is 7 % off goes
+//! unnoticed.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Units of memory: the letter, and its power of 1024.
+/// First letter and power of 1024 of each unit of memory.
 const BYTES: &[(char, u32)] = &[('K', 1), ('M', 2), ('G', 3), ('T', 4)];
 
-/// Digits behind the point that a number may have.
+/// Maximum number of digits behind the decimal point.
 const MAX_FRACTION: usize = 9;
 
-/// A unit of time.
+/// Unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeUnit {
-    /// Its usual name.
+    /// Usual name.
     pub name: &'static str,
-    /// Another name, or the same.
+    /// Alternative name.
     alias: &'static str,
     nanoseconds: u64,
 }
@@ -38,7 +39,7 @@ impl TimeUnit {
         alias: "sec",
         nanoseconds: 1_000_000_000,
     };
-    /// A thousandth of a second.
+    /// One thousandth of a second.
     pub const MILLISECOND: Self = Self {
         name: "ms",
         alias: "msec",
@@ -53,12 +54,12 @@ impl TimeUnit {
         }
     }
 
-    /// Its length in whole seconds: 0 for a part of one.
+    /// Length in whole seconds; 0 for a fraction of a second.
     pub fn seconds(self) -> u64 {
         self.nanoseconds / Self::SECOND.nanoseconds
     }
 
-    /// The unit of this name.
+    /// Finds a unit by its name or alias.
     pub fn named(word: &str) -> Option<Self> {
         let units = TIMES.iter().copied();
         units
@@ -67,7 +68,7 @@ impl TimeUnit {
     }
 }
 
-/// Units of time, the longest first.
+/// Units of time, longest first.
 const TIMES: &[TimeUnit] = &[
     TimeUnit::seconds_long("d", "day", 86_400),
     TimeUnit::seconds_long("h", "hour", 3600),
@@ -76,51 +77,51 @@ const TIMES: &[TimeUnit] = &[
     TimeUnit::MILLISECOND,
 ];
 
-/// Not an amount, or not a duration.
+/// Error in an amount or a duration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UnitError {
-    /// There is no number, or something else than one.
+    /// A number is missing or malformed.
     #[error("expected a number")]
     Number,
-    /// A number beyond what can be meant.
+    /// A number that is too large or has too many digits.
     #[error("this number is too large, or has more than {MAX_FRACTION} digits behind its point")]
     TooLarge,
-    /// Parts of what has none.
+    /// A fraction of an indivisible unit.
     #[error("expected a whole number")]
     Fraction,
-    /// A unit with two meanings.
+    /// A unit with two meanings, such as `MB`.
     #[error("`{0}` is ambiguous (powers of 1000 or of 1024): use {1} or {1}iB, which are powers of 1024")]
     Decimal(String, char),
-    /// A unit that no memory is measured in.
+    /// An unknown unit of memory.
     #[error("unknown unit of memory `{0}`: use B, K, M, G, T, or KiB, MiB, GiB, TiB (powers of 1024)")]
     Bytes(String),
-    /// A unit that no time is measured in.
+    /// An unknown unit of time.
     #[error("unknown unit of time `{0}`: use ms, s, m, h or d")]
     Time(String),
-    /// Units of time in another order than from long to short, or twice.
+    /// Units of time that are repeated or not in order from long to short.
     #[error("units of time go from long to short, each once, as in 1h30m")]
     Order,
-    /// A number without a unit behind one with it.
+    /// A number without a unit that follows one with a unit.
     #[error("a number without a unit follows one with a unit: write 1m30s, not 1m30")]
     MissingUnit,
 }
 
-/// A number as it is written, exactly.
+/// Decimal number, stored exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
-    /// All of its digits.
+    /// All digits as one integer.
     digits: u64,
-    /// Ten to the power of how many of them are behind the point.
+    /// Power of ten that moves the decimal point to its place.
     divisor: u64,
 }
 
 impl Number {
-    /// Reads digits, with a point among or before them.
+    /// Parses digits with at most one decimal point, which can come first.
     ///
     /// # Errors
     ///
-    /// It is no number, or a larger one than there can be.
+    /// The text is not a number, or the number is too large.
     pub fn parse(text: &str) -> Result<Self, UnitError> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -136,11 +137,11 @@ impl Number {
         })
     }
 
-    /// The number times `unit`, rounded down; parts of a unit of 1 are an error.
+    /// Multiplies by `unit`, rounding down.
     ///
     /// # Errors
     ///
-    /// It has parts of one, or is beyond 2^64.
+    /// The result is 2^64 or more, or `unit` is 1 and the number has a fraction.
     pub fn times(self, unit: u64) -> Result<u64, UnitError> {
         if unit == 1 && !self.digits.is_multiple_of(self.divisor) {
             return Err(UnitError::Fraction);
@@ -153,11 +154,11 @@ impl Number {
     }
 }
 
-/// Bytes of a unit of memory; without one, 1.
+/// Bytes in a unit of memory; 1 for an empty word.
 ///
 /// # Errors
 ///
-/// It is no such unit, or one with two meanings.
+/// The unit is unknown or has two meanings.
 pub fn byte_unit(word: &str) -> Result<u64, UnitError> {
     let upper = word.to_ascii_uppercase();
     if upper.is_empty() || upper == "B" {
@@ -173,21 +174,21 @@ pub fn byte_unit(word: &str) -> Result<u64, UnitError> {
     }
 }
 
-/// Reads an amount of memory in bytes.
+/// Parses an amount of memory in bytes.
 ///
 /// # Errors
 ///
-/// It is none.
+/// The text is not an amount.
 pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     let (number, unit) = split_number(text.trim());
     Number::parse(number)?.times(byte_unit(unit.trim())?)
 }
 
-/// Reads a duration; a number alone is in `bare`.
+/// Parses a duration; `bare` is the unit of a number without one.
 ///
 /// # Errors
 ///
-/// It is none.
+/// The text is not a duration.
 pub fn parse_duration(text: &str, bare: TimeUnit) -> Result<Duration, UnitError> {
     let mut rest = text.trim();
     let mut last: Option<TimeUnit> = None;
@@ -234,7 +235,7 @@ pub fn parse_percentage(text: &str, range: RangeInclusive<u32>) -> Option<u32> {
     range.contains(&thousandths).then_some(thousandths)
 }
 
-/// An amount of memory for people: in the largest unit that leaves at least one, cut to one digit behind the point.
+/// Formats an amount of memory for people: in the largest unit that gives at least 1, truncated to one decimal.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
@@ -245,7 +246,7 @@ pub fn size(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// The number that a text begins with, and what is behind it.
+/// Splits off the number that a text begins with.
 fn split_number(text: &str) -> (&str, &str) {
     let end = text.find(|character: char| !(character.is_ascii_digit() || character == '.'));
     text.split_at(end.unwrap_or(text.len()))
@@ -259,7 +260,7 @@ mod tests {
 
     const SECOND: TimeUnit = TimeUnit::SECOND;
 
-    /// Amounts are bytes, or numbers with a power of 1024, in every way that people write these.
+    /// Amounts are bytes or numbers with a power of 1024, in all common spellings.
     #[test]
     fn amounts() {
         for (text, bytes) in [
@@ -283,7 +284,7 @@ mod tests {
         }
     }
 
-    /// What is no amount has its reason: above all, a unit with two meanings is not guessed at.
+    /// Invalid amounts have a specific error; in particular, ambiguous units are rejected.
     #[test]
     fn no_amounts() {
         let unit = |text: &str| UnitError::Bytes(text.to_owned());
@@ -316,7 +317,7 @@ mod tests {
         assert!(ambiguous.contains("use M or MiB"), "{ambiguous}");
     }
 
-    /// Durations are numbers in the unit that is usual at the place, or with their own units, from long to short.
+    /// Durations are numbers in the default unit, or with their own units from long to short.
     #[test]
     fn durations() {
         let milliseconds = Duration::from_millis;
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(parse_duration(&most, TimeUnit::MILLISECOND), longest);
     }
 
-    /// What is no duration has its reason.
+    /// Invalid durations have a specific error.
     #[test]
     fn no_durations() {
         let unit = |text: &str| UnitError::Time(text.to_owned());
@@ -366,7 +367,7 @@ mod tests {
         }
     }
 
-    /// Percentages are within their range, with or without the sign.
+    /// Percentages must be within their range; the sign is optional.
     #[test]
     fn percentages() {
         for (text, expected) in [
@@ -390,7 +391,7 @@ mod tests {
         }
     }
 
-    /// Sizes for people are those that can be written.
+    /// Formatted sizes are in a notation that can be parsed.
     #[test]
     fn sizes() {
         for (bytes, text) in [
@@ -407,7 +408,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any text is read or refused.
+        /// Any text is parsed or rejected without a panic.
         #[test]
         fn nothing_panics(text in "\\PC*|[0-9.]{0,25} ?[KMGTiBmshdµ]{0,4}[0-9]{0,3}[ms]{0,2}") {
             _ = parse_bytes(&text);
@@ -415,7 +416,7 @@ mod tests {
             _ = parse_percentage(&text, 0..=100_000);
         }
 
-        /// What is written with a unit is so many of it.
+        /// A number with a unit is multiplied by it.
         #[test]
         fn units_multiply(number in 0_u64..1 << 20, unit in 0_usize..4) {
             let (letter, power) = BYTES[unit];

@@ -1,4 +1,4 @@
-//! What is different between two reports, site by site.
+//! Differences between two reports, by site.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,14 +9,14 @@ use crate::model::Report;
 use crate::model::site_name::SiteNames;
 use crate::model::{Amount, Estimate, Sampling, StackRef, StandardError};
 
-/// What a site has in a report: of all its stacks, whichever processes they are of.
+/// Amounts of a site in a report: sums over its stacks in all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Allocated and not freed, without what is young: what people are shown.
+    /// Allocated and not freed, without young blocks, as shown to people.
     pub shown: Estimate,
     /// Allocated and not freed.
     pub outstanding: Estimate,
-    /// Everything that was allocated.
+    /// Allocated since the attach.
     pub allocated: Estimate,
 }
 
@@ -41,18 +41,18 @@ impl Held {
     }
 }
 
-/// What became of a site.
+/// Change of a site between two reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It held nothing before.
+    /// Nothing outstanding before.
     New,
-    /// It holds more.
+    /// More outstanding than before.
     Grown,
-    /// It holds as much.
+    /// As much outstanding as before.
     Unchanged,
-    /// It holds less.
+    /// Less outstanding than before.
     Shrunk,
-    /// It holds nothing any more.
+    /// Nothing outstanding any more.
     Gone,
 }
 
@@ -60,7 +60,7 @@ impl State {
     /// Every state.
     pub const ALL: [Self; 5] = [Self::New, Self::Grown, Self::Unchanged, Self::Shrunk, Self::Gone];
 
-    /// The word for it.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -72,34 +72,34 @@ impl State {
     }
 }
 
-/// A site in both reports.
+/// Site with its amounts in both reports.
 #[derive(Clone, Debug)]
 pub struct Difference<'a> {
-    /// One of its stacks, the largest of the later report if it is in that.
+    /// Largest of its stacks in the later report, or in the earlier one if the later has none.
     pub stack: StackRef<'a>,
-    /// What it held before.
+    /// Amounts in the earlier report.
     pub before: Held,
-    /// What it holds after.
+    /// Amounts in the later report.
     pub after: Held,
 }
 
 impl Difference<'_> {
-    /// Bytes that it holds more than before.
+    /// Net growth in bytes, without young blocks.
     pub fn bytes(&self) -> i128 {
         i128::from(self.after.shown.amount.bytes) - i128::from(self.before.shown.amount.bytes)
     }
 
-    /// Blocks that it holds more than before.
+    /// Net growth in blocks, without young blocks.
     pub fn blocks(&self) -> i128 {
         i128::from(self.after.shown.amount.blocks) - i128::from(self.before.shown.amount.blocks)
     }
 
-    /// How far these can be off at most, where amounts are estimates: what is in both reports cancels out.
+    /// Upper bound of the standard error of the net growth, if amounts are estimates: blocks in both reports cancel out.
     pub fn standard_error(&self) -> StandardError {
         (self.before.shown.spread + self.after.shown.spread).standard_error()
     }
 
-    /// What became of it.
+    /// Change of the site.
     pub fn state(&self) -> State {
         let holds = |held: &Held| held.shown.amount != Amount::default();
         match (holds(&self.before), holds(&self.after)) {
@@ -115,30 +115,30 @@ impl Difference<'_> {
     }
 }
 
-/// One of two reports.
+/// One of two compared reports.
 #[derive(Clone, Debug)]
 pub struct Side<'a> {
-    /// What the user calls it.
+    /// Name given by the user.
     pub name: String,
     /// The report.
     pub report: &'a Report,
 }
 
-/// Two reports, the earlier one first.
+/// Two reports and their differences.
 #[derive(Clone, Debug)]
 pub struct Comparison<'a> {
-    /// The earlier one.
+    /// Earlier report.
     pub before: Side<'a>,
-    /// The later one.
+    /// Later report.
     pub after: Side<'a>,
-    /// Sites that hold what can be a leak, what grew most first.
+    /// Sites that are possible leaks, largest net growth first.
     pub sites: Vec<Difference<'a>>,
-    /// Why the two may not be comparable, a sentence each.
+    /// Reasons why the reports may not be comparable, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl<'a> Comparison<'a> {
-    /// Compares two reports, of whose modules these builds are common.
+    /// Compares two reports; `builds` are those they have in common.
     pub fn of(before: Side<'a>, after: Side<'a>, builds: &Builds) -> Self {
         let mut sites: Vec<Difference<'a>> = Vec::new();
         let mut known: HashMap<MatchedSite, usize> = HashMap::new();
@@ -153,7 +153,7 @@ impl<'a> Comparison<'a> {
                 sites.len() - 1
             })
         };
-        // In the order of reports, which is that of amounts, so that a site's first stack is its largest.
+        // Reports order stacks by amount, so that a site's first stack is its largest.
         for (stack, site) in builds.sites(after.report, &mut names) {
             let at = place_of(stack, site, &mut sites);
             sites[at].after.add(Held::of(stack));
@@ -176,7 +176,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// All sites together.
+    /// Sums over all sites, before and after.
     pub fn total(&self) -> (Held, Held) {
         let (mut before, mut after) = (Held::default(), Held::default());
         for site in &self.sites {
@@ -186,12 +186,12 @@ impl<'a> Comparison<'a> {
         (before, after)
     }
 
-    /// How many sites are in this state.
+    /// Number of sites in this state.
     pub fn count(&self, state: State) -> usize {
         self.sites.iter().filter(|site| site.state() == state).count()
     }
 
-    /// Whether amounts of either are estimates.
+    /// Returns whether amounts of either report are estimates.
     pub fn is_estimate(&self) -> bool {
         [&self.before, &self.after]
             .iter()

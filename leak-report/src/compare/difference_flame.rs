@@ -1,6 +1,6 @@
-//! The difference of two reports as folded stacks and as a flame graph.
+//! Difference of two reports as folded stacks and as a flame graph.
 //!
-//! Stacks are compared by the names of their functions, whatever builds they are of, and processes are taken together.
+//! Stacks are compared by function names, whatever their builds; all processes are taken together.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -10,11 +10,11 @@ use crate::model::{Quantity, Unit};
 use crate::render::flame::{self, Caption, Folded};
 use crate::render::{counted, size};
 
-/// Writes a line for each stack, with two numbers: what it had before, and what it has after.
+/// Writes a line for each stack with two numbers: its value before, and its value after.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Writing to `out` failed.
 pub fn render_folded(comparison: &Comparison<'_>, quantity: Quantity, out: &mut dyn Write) -> io::Result<()> {
     let (before, after) = folded(comparison, quantity);
     let stacks = before.stacks().chain(after.stacks());
@@ -25,11 +25,11 @@ pub fn render_folded(comparison: &Comparison<'_>, quantity: Quantity, out: &mut 
     Ok(())
 }
 
-/// Draws what there is after: red where it is more than before, blue where it is less.
+/// Draws the values after: red where they are higher than before, blue where lower.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Writing to `out` failed.
 pub fn render_svg(comparison: &Comparison<'_>, quantity: Quantity, out: &mut dyn Write) -> io::Result<()> {
     let (before, after) = folded(comparison, quantity);
     let caption = caption(comparison, quantity, &before, &after);

@@ -1,5 +1,4 @@
-//! The difference of two reports as one JSON object on one line. The types here are the schema; fields are only ever
-//! added.
+//! Difference of two reports as one JSON object on one line. The types here are the schema; fields are only ever added.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,11 +10,11 @@ use crate::model::unix_nanoseconds;
 use crate::model::{Amount, Estimate, RegionKind, StandardError};
 use crate::render::{FrameJson, LostJson, SCHEMA_VERSION, frames_json, write_json};
 
-/// Writes `comparison`, all sites.
+/// Writes `comparison` with all sites.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Writing to `out` failed.
 pub fn render(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
     write_json(&DifferenceJson::of(comparison), out)?;
     writeln!(out)
@@ -27,26 +26,26 @@ struct DifferenceJson<'a> {
     memleak: &'static str,
     before: SideJson<'a>,
     after: SideJson<'a>,
-    /// Of all sites.
+    /// Sum over all sites.
     growth: GrowthJson,
-    /// How many sites are in each state.
+    /// Number of sites in each state.
     states: BTreeMap<&'static str, usize>,
-    /// Why the two may not be comparable.
+    /// Reasons why the reports may not be comparable.
     notes: &'a [String],
     sites: Vec<SiteJson<'a>>,
 }
 
-/// A report that is compared.
+/// One of the compared reports.
 #[derive(Serialize)]
 pub(super) struct SideJson<'a> {
     name: &'a str,
-    /// When totals were read, since 1970.
+    /// Time at which totals were read, since 1970.
     unix_ns: u64,
     time: String,
     duration_ns: u64,
     targets: Vec<TargetJson<'a>>,
     held: HeldJson,
-    /// Stacks, and allocations by them, that are complete, and all of them.
+    /// Complete stacks and allocations, and all of them.
     complete: CompleteJson,
     lost: LostJson<'a>,
 }
@@ -78,12 +77,12 @@ struct SiteJson<'a> {
     frames: Vec<FrameJson<'a>>,
 }
 
-/// What a site holds more than before, without what is young.
+/// Net growth of a site, without young blocks.
 #[derive(Serialize)]
 struct GrowthJson {
     bytes: i128,
     blocks: i128,
-    /// Only where amounts are estimates.
+    /// Present only if amounts are estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
     standard_error_at_most: Option<ErrorJson>,
 }
@@ -94,10 +93,10 @@ struct ErrorJson {
     blocks: f64,
 }
 
-/// What a site has.
+/// Amounts of a site.
 #[derive(Serialize)]
 pub(super) struct HeldJson {
-    /// Outstanding, without what is young.
+    /// Outstanding without young blocks.
     shown: AmountJson,
     outstanding: AmountJson,
     allocated: AmountJson,

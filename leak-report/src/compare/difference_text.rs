@@ -1,4 +1,4 @@
-//! The difference of two reports for people: sites that grew, the one that grew most first, then those that shrank.
+//! Difference of two reports for people: sites that grew, largest growth first, then sites that shrank.
 
 use std::io::{self, Write};
 
@@ -9,15 +9,15 @@ use crate::render::{
     FrameStyle, INDENT, Screen, counted, error, line, losses_in_short, percent, printable, size, via,
 };
 
-/// Writes `comparison`: at most `top` sites that grew, and as many that shrank.
+/// Writes `comparison`: at most `top` sites that grew, and at most `top` that shrank.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Writing to `out` failed.
 pub fn render(comparison: &Comparison<'_>, top: usize, out: &mut dyn Write) -> io::Result<()> {
     let Comparison { before, after, .. } = comparison;
     writeln!(out, "Difference from {} to {}:", side(before), side(after))?;
-    // Ranked by growth: what shrank most is last.
+    // Sites are ranked by growth: the one that shrank most is last.
     let (ranked, reversed) = (comparison.sites.iter(), comparison.sites.iter().rev());
     let grown = ranked.filter(|site| matches!(site.state(), State::New | State::Grown));
     let shrunk = reversed.filter(|site| matches!(site.state(), State::Shrunk | State::Gone));
@@ -105,7 +105,7 @@ fn amount(amount: Amount) -> String {
     format!("{} in {}", size(amount.bytes), counted(amount.blocks, "block"))
 }
 
-/// How far the stacks of a report can be trusted.
+/// Completeness of a report's stacks.
 pub(super) fn complete(report: &Report) -> String {
     let [complete, all] = report.completeness.complete_stacks();
     let [complete_walks, walks] = report.completeness.complete_allocations();
@@ -113,7 +113,7 @@ pub(super) fn complete(report: &Report) -> String {
     format!("{complete} of {all} complete ({share} of allocations)")
 }
 
-/// What is missing in a report.
+/// Losses of a report.
 pub(super) fn lost(losses: &Losses) -> String {
     let lost = losses_in_short(losses, size);
     match lost.is_empty() {

@@ -1,11 +1,12 @@
 //! Matches the sites of two reports.
 //!
-//! Processes are taken together: those of two runs have other ids. A site is known by its very code ([`SiteId`]) where all of
-//! that is in builds that the reports have in common, or where they are of one trace; else by the names of its functions
-//! ([`SiteName`]): all calls in one function are one then, and another build may inline others.
+//! All processes are taken together, since their ids differ between runs. A site is identified by its exact code
+//! ([`SiteId`]) if all of that is in builds that the reports have in common, or if the reports are of one trace; otherwise
+//! by the names of its functions ([`SiteName`]), which merges all calls in one function, because another build may inline
+//! others.
 //!
-//! Builds are the same if their build-ids are; without build-ids, if path and unwind table are; and of the kernel, if its
-//! version is.
+//! Two builds are equal if their build-ids are; without build-ids, if path and unwind table are equal; for the kernel, if
+//! the release is.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::model::site_name::{SiteName, SiteNamer, SiteNames};
 use crate::model::{Dictionary, FrameRef, ModuleRef, RegionKind, Report, SiteId, StackRef};
 
-/// A site in all reports that are compared.
+/// Key of a site in all compared reports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MatchedSite {
     kind: Option<RegionKind>,
@@ -26,27 +27,27 @@ enum Code {
     Named(SiteName),
 }
 
-/// What tells builds of modules apart: a hash of what is known of one.
+/// Identity of a module's build: a hash of what is known about it.
 type Build = u64;
 
-/// What is known of a trace's modules.
+/// Modules of a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace<'a> {
-    /// What has the modules.
+    /// Dictionary that contains the modules.
     pub dictionary: &'a Dictionary,
-    /// The kernel's version, if it was traced.
+    /// Kernel release, if the kernel was traced.
     pub kernel: Option<&'a str>,
 }
 
-/// The builds that all reports to be compared have in common.
+/// Builds that all compared reports have in common.
 #[derive(Clone, Debug, Default)]
 pub struct Builds {
     common: HashSet<Build>,
-    /// Paths and addresses mean the same in all reports.
+    /// True if paths and addresses mean the same in all reports.
     same_trace: bool,
 }
 
-/// `None` if nothing tells it from others of its path.
+/// Returns `None` if nothing distinguishes the module from other builds at its path.
 fn build(module: ModuleRef<'_>, kernel: Option<&str>) -> Option<Build> {
     let mut hasher = DefaultHasher::new();
     match (module.build_id(), kernel, module.table) {
@@ -59,7 +60,7 @@ fn build(module: ModuleRef<'_>, kernel: Option<&str>) -> Option<Build> {
 }
 
 impl Builds {
-    /// Those of reports of one trace.
+    /// Makes the builds for reports of one trace, which have all builds in common.
     pub fn of_one_trace() -> Self {
         Self {
             common: HashSet::new(),
@@ -67,7 +68,7 @@ impl Builds {
         }
     }
 
-    /// Those that all of these have.
+    /// Intersects the builds of several traces.
     pub fn of_traces<'a>(traces: impl IntoIterator<Item = Trace<'a>>) -> Self {
         let of_trace = |trace: Trace<'_>| -> HashSet<Build> {
             let builds = trace.dictionary.modules();
@@ -81,15 +82,15 @@ impl Builds {
         }
     }
 
-    /// Whether the reports are of one trace.
+    /// Returns whether the reports are of one trace.
     pub(super) fn same_trace(&self) -> bool {
         self.same_trace
     }
 
-    /// The build of a module that all have, if it is one.
+    /// Returns the build of a module if all reports have it.
     fn common(&self, module: ModuleRef<'_>, kernel: Option<&str>) -> Option<Build> {
         if self.same_trace {
-            // A path is one build.
+            // Within one trace, path and build-id identify a build.
             let mut hasher = DefaultHasher::new();
             (module.path(), module.build_id()).hash(&mut hasher);
             return Some(hasher.finish());
@@ -97,7 +98,7 @@ impl Builds {
         build(module, kernel).filter(|build| self.common.contains(build))
     }
 
-    /// Paths of modules of which these traces have different builds.
+    /// Paths of modules that are in all of these traces, but not in the same build.
     pub fn rebuilt<'a>(&self, traces: &[Trace<'a>]) -> Vec<&'a str> {
         let Some((first, others)) = traces.split_first() else {
             return Vec::new();
@@ -117,7 +118,7 @@ impl Builds {
         rebuilt
     }
 
-    /// The sites of a report's stacks, by names that `names` knows.
+    /// Suspects of a report with their keys; adds function names to `names`.
     pub(super) fn sites<'a, 'n>(
         &'n self,
         report: &'a Report,

@@ -1,4 +1,4 @@
-//! Of what reports are and how they were made: what must be the same for them to be compared.
+//! Subjects and settings of reports, which must agree for reports to be comparable.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use crate::model::{Amount, Sampling};
 use crate::model::{Report, TargetFacts};
 use crate::render::printable;
 
-/// Programs that are named.
+/// Maximum number of programs listed in a note.
 const MAX: usize = 3;
 
-/// Of what a report is, and how it was made.
+/// Subject of a report, and the settings it was made with.
 #[derive(Clone, Debug)]
 pub(super) struct Manner {
     subject: BTreeSet<String>,
     sampling: Sampling,
-    /// Mappings, or blocks; `None` if there is neither.
+    /// True for mappings, false for blocks; `None` if there is neither.
     is_of_mappings: Option<bool>,
     unwind: Unwind,
     older: Option<Duration>,
@@ -36,7 +36,7 @@ impl Manner {
         }
     }
 
-    /// Why this and a later one may not be comparable.
+    /// Reasons why this report and a later one may not be comparable.
     pub(super) fn notes(&self, later: &Self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.subject != later.subject {
@@ -72,7 +72,7 @@ impl Manner {
     }
 }
 
-/// Executables; the kernel; names, where executables are not known.
+/// File names of executables, or process names if these are not known; "the kernel" if it was traced.
 fn subject(report: &Report) -> BTreeSet<String> {
     if report.kernel.is_some() {
         return BTreeSet::from(["the kernel".to_owned()]);
@@ -96,7 +96,7 @@ fn listed(names: &BTreeSet<String>) -> String {
     }
 }
 
-/// With a governor, the distance is what it comes to.
+/// Governed sampling counts as equal: its interval depends on the load.
 fn is_same_sampling(before: Sampling, after: Sampling) -> bool {
     matches!((before, after), (Sampling::Governed(_), Sampling::Governed(_))) || before == after
 }

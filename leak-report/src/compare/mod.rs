@@ -1,7 +1,6 @@
-//! What is different between reports: of two, what grew ([`difference`]), of many, how fast ([`trend`]).
+//! Differences between reports: growth between two ([`difference`]), rate of growth over many ([`trend`]).
 //!
-//! Pure: reports in, plain data out; a format is one file with one function. Where reports come from is `replay`'s
-//! business.
+//! Pure: reports in, plain data out; each format is one file with one function. Reading reports is the task of `replay`.
 
 pub mod difference;
 mod difference_flame;

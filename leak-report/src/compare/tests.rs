@@ -17,7 +17,7 @@ fn module(path: &str, build_id: Option<&str>) -> ModuleId {
     samples::module_of(&samples::plain_module(path, build_id))
 }
 
-/// A frame at an address of a module, in a function, with what was inlined there, innermost first.
+/// Frame at an address of a module, in a function, with functions inlined there, innermost first.
 fn frame(module: &ModuleId, svma: u64, function: Option<&str>, inlined: &[&str]) -> FrameId {
     let names = Symbolized {
         symbol: function.map(|name| Symbol {
@@ -85,7 +85,7 @@ fn first_function(stack: StackRef<'_>) -> String {
     stack.frames().next().unwrap().function().unwrap().to_owned()
 }
 
-/// Bytes before and after of each site, with the first function's name.
+/// First function, bytes before, bytes after, and state of each site.
 fn found(comparison: &Comparison<'_>) -> Vec<(String, u64, u64, &'static str)> {
     let name = |site: &Difference<'_>| first_function(site.stack);
     let sites = comparison.sites.iter();
@@ -130,7 +130,8 @@ fn before_and_after() -> (Report, Report) {
     (before, after)
 }
 
-/// What grew most is first, with both amounts; a site that held nothing is new, and one that holds nothing is gone.
+/// Sites are ranked by growth, with both amounts; a site without outstanding blocks before is new, without any after is
+/// gone.
 #[test]
 fn ranked_by_growth() {
     let (before, after) = before_and_after();
@@ -151,7 +152,7 @@ fn ranked_by_growth() {
     assert!(comparison.notes.is_empty());
 }
 
-/// The whole text: what shrank first, what grew most last.
+/// The text lists sites that grew, largest growth first, then sites that shrank, at most `top` of each.
 #[test]
 fn text_of_a_difference() {
     let (before, after) = before_and_after();
@@ -193,7 +194,7 @@ Difference from a (09:05:07, after 5.0 s) to b (09:05:07, after 65.0 s):
     assert!(!one.contains("comes") && !one.contains("shrinks"), "{one}");
 }
 
-/// The JSON of it: all sites, with both amounts.
+/// The JSON lists all sites, with both amounts.
 #[test]
 fn json_of_a_difference() {
     let (before, after) = before_and_after();
@@ -224,7 +225,7 @@ fn json_of_a_difference() {
     assert_eq!(value["sites"].as_array().unwrap().len(), 6);
 }
 
-/// A trace with these of the modules that were made.
+/// Dictionary with these of the modules that were made.
 fn dictionary(modules: &[ModuleId]) -> Dictionary {
     let (made, mut dictionary) = (samples::dictionary(), Dictionary::default());
     for &module in modules {
@@ -245,8 +246,7 @@ fn trace(dictionary: &Dictionary) -> Trace<'_> {
     }
 }
 
-/// In the same build, an address is a site; in another, a function is, and what is inlined in one and not in the other
-/// is the same.
+/// Sites of a common build are compared by address; sites of different builds by function, whether inlined or not.
 #[test]
 fn other_builds_are_compared_by_function() {
     let (libc, old, new) = (
@@ -285,7 +285,7 @@ fn other_builds_are_compared_by_function() {
     let modules = [[libc, old], [libc, new]];
     let builds = of_modules([&modules[0], &modules[1]]);
     let comparison = compare(&before, &after, &builds);
-    // That `h` was called from another place in a function of libc does not make it another site.
+    // `h` is one site, although another place in a libc function calls it.
     assert_eq!(
         found(&comparison),
         expected(&[("h", 40, 200, "grown"), ("g", 30, 100, "grown")])
@@ -295,7 +295,7 @@ fn other_builds_are_compared_by_function() {
     assert_eq!(builds.rebuilt(&traces), ["/opt/leaker"]);
 }
 
-/// Modules without a build-id are the same if their tables are; the kernel's, if it is the same version.
+/// Builds without a build-id are equal if their tables are, and for the kernel if the release is.
 #[test]
 fn builds_without_an_id() {
     let plain = module("/opt/leaker", None);
@@ -317,7 +317,7 @@ fn builds_without_an_id() {
     assert!(!is_common(&plain, [Some("6.1"), Some("6.2")]));
 }
 
-/// Reports that were made otherwise, or are of something else, are compared with a note; those of one trace without.
+/// Reports with different subjects or settings are compared with a note; reports of one trace get none.
 #[test]
 fn what_is_not_comparable_is_said() {
     let (before, mut after) = before_and_after();
@@ -345,7 +345,7 @@ fn what_is_not_comparable_is_said() {
     assert!(text.contains("\n   ± "), "{text}");
 }
 
-/// What grows steadily is first, whatever is larger; each point has its amount, also where a site was not there yet.
+/// Sites are ranked by rate of growth, not by size; each site has an amount at each point, 0 before it appeared.
 #[test]
 fn trends() {
     let leaker = module("/opt/leaker", Some("aa"));

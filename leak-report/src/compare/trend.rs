@@ -1,7 +1,7 @@
-//! How fast sites grow, by what they held at several points in time.
+//! Rates of growth of sites, from their amounts at several points in time.
 //!
-//! The slope is the median of the slopes between each two points (Theil and Sen): a single step, as of a cache that is
-//! filled once, or a single peak does not make one.
+//! The rate is the median of the slopes between all pairs of points (Theil and Sen), which ignores a single step, such as a
+//! cache that is filled once, and a single peak.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,65 +17,65 @@ use crate::model::{Amount, StackRef};
 use crate::model::{Report, Stack};
 use crate::render::{FrameStyle, Screen};
 
-/// A point in time.
+/// Point in time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// What the user calls it.
+    /// Name given by the user.
     pub name: String,
-    /// When.
+    /// Time at which the totals were read.
     pub read_at: SystemTime,
-    /// Since its trace began.
+    /// Time since the attach.
     pub elapsed: Duration,
-    /// Minutes since the first one.
+    /// Minutes since the first point.
     pub minutes: f64,
-    /// Of all sites that can be leaks.
+    /// Sum over all sites that are possible leaks.
     pub held: Held,
 }
 
-/// What a site held at each point.
+/// Amounts of a site at each point.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// One of its stacks, of the last point that has it.
+    /// One of its stacks, from the last point that has it.
     stack: Stack,
-    /// Without what is young, by point.
+    /// Outstanding without young blocks, by point.
     pub amounts: Vec<Amount>,
-    /// Bytes that it grows by in a minute.
+    /// Rate of growth in bytes per minute.
     pub bytes_per_minute: f64,
-    /// Blocks.
+    /// Rate of growth in blocks per minute.
     pub blocks_per_minute: f64,
 }
 
 impl Course {
-    /// How often it had more than at the point before.
+    /// Number of points with more bytes than the point before.
     pub fn rises(&self) -> usize {
         let pairs = self.amounts.windows(2);
         pairs.filter(|pair| pair[0].bytes < pair[1].bytes).count()
     }
 }
 
-/// Sites at several points.
+/// Sites at several points in time.
 #[derive(Debug)]
 pub struct Trend {
     builds: Builds,
-    /// In their order.
+    /// Points in chronological order.
     pub points: Vec<Point>,
-    /// Sites, those that grow fastest first. Empty until [`Trend::finish`].
+    /// Sites, fastest growth first; unsorted and without rates until [`Trend::finish`].
     pub sites: Vec<Course>,
-    /// Why points may not be comparable.
+    /// Reasons why points may not be comparable.
     pub notes: Vec<String>,
-    /// Of the first point.
+    /// Subject and settings of the first point.
     manner: Option<Manner>,
-    /// The last report without its stacks, and with everything that `sites` refer to.
+    /// Last report without its stacks; its dictionary has everything that `sites` refer to.
     legend: Option<Report>,
     known: HashMap<MatchedSite, usize>,
     names: SiteNames,
 }
 
 impl Trend {
-    /// The most points: the work for a site grows with their square.
+    /// Maximum number of points: the work per site grows with their square.
     pub const MAX_POINTS: usize = 64;
 
-    /// Without points yet; of the modules of all reports, these builds are common.
+    /// Creates a trend without points; `builds` are those that all reports have in common.
     pub fn new(builds: Builds) -> Self {
         Self {
             builds,
@@ -89,7 +89,7 @@ impl Trend {
         }
     }
 
-    /// Adds a point, which is later than those before.
+    /// Adds a point, which must be later than the earlier ones.
     pub fn add(&mut self, name: String, report: Report) {
         self.note_manner(&report);
         let mut dictionary = self
@@ -102,7 +102,7 @@ impl Trend {
             .points
             .first()
             .map_or(Duration::ZERO, |first| match self.builds.same_trace() {
-                // Clocks of days are set; this one is not.
+                // A clock of the day can be set back; the time since the attach cannot.
                 true => report.elapsed.saturating_sub(first.elapsed),
                 false => report.read_at.duration_since(first.read_at).unwrap_or_default(),
             });
@@ -123,9 +123,10 @@ impl Trend {
                 });
             }
             let (site, has_stack) = (&mut self.sites[at], &mut has_stack[at]);
+            // Points without the site count as zero.
             site.amounts.resize(number + 1, Amount::default());
             site.amounts[number] = site.amounts[number] + held.shown.amount;
-            // The first of a report is its largest.
+            // The first stack of a site in a report is its largest.
             if !std::mem::replace(has_stack, true) {
                 site.stack = stack.renumbered(&mut import);
             }
@@ -158,18 +159,18 @@ impl Trend {
         self.manner.get_or_insert(manner);
     }
 
-    /// A site's stack, by the last report's settings.
+    /// Stack of a site, with the last report's settings.
     pub(super) fn stack<'a>(&'a self, site: &'a Course) -> Option<StackRef<'a>> {
         Some(self.legend.as_ref()?.stack(&site.stack))
     }
 
-    /// How frames are written.
+    /// Style of frames, from the last report's settings.
     pub(super) fn style(&self) -> Option<FrameStyle> {
         let legend = self.legend.as_ref()?;
         Some(FrameStyle::new(legend, Screen::default()))
     }
 
-    /// Reckons slopes, now that all points are there.
+    /// Computes the rates and sorts the sites, after the last point.
     pub fn finish(&mut self) {
         let minutes: Vec<_> = self.points.iter().map(|point| point.minutes).collect();
         for site in &mut self.sites {
@@ -187,7 +188,7 @@ impl Trend {
         });
     }
 
-    /// The slope of all sites together, in bytes and blocks per minute.
+    /// Rate of growth of all sites together, in bytes and blocks per minute.
     pub fn total(&self) -> (f64, f64) {
         let of = |amount: fn(&Amount) -> u64| {
             let points = self.points.iter();
@@ -202,7 +203,7 @@ fn last(course: &Course) -> u64 {
     course.amounts.last().map_or(0, |amount| amount.bytes)
 }
 
-/// Exact to 15 digits.
+/// Converts to a float with about 15 exact digits.
 fn real(number: u64) -> f64 {
     number as f64
 }

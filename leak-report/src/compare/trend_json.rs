@@ -1,4 +1,4 @@
-//! A trend as one JSON object on one line. The types here are the schema; fields are only ever added.
+//! Trend as one JSON object on one line. The types here are the schema; fields are only ever added.
 
 use std::io::{self, Write};
 
@@ -10,11 +10,11 @@ use crate::model::unix_nanoseconds;
 use crate::model::{RegionKind, StackRef};
 use crate::render::{FrameJson, SCHEMA_VERSION, frames_json, write_json};
 
-/// Writes `trend`, all sites.
+/// Writes `trend` with all sites.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Writing to `out` failed.
 pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     let (bytes_per_minute, blocks_per_minute) = trend.total();
     let sites = trend.sites.iter();
@@ -40,9 +40,9 @@ struct TrendJson<'a> {
     schema_version: u32,
     memleak: &'static str,
     points: Vec<PointJson<'a>>,
-    /// Of all sites together.
+    /// Rate of all sites together.
     slope: SlopeJson,
-    /// Why points may not be comparable.
+    /// Reasons why points may not be comparable.
     notes: &'a [String],
     sites: Vec<CourseJson<'a>>,
 }
@@ -50,7 +50,7 @@ struct TrendJson<'a> {
 #[derive(Serialize)]
 struct PointJson<'a> {
     name: &'a str,
-    /// Since 1970.
+    /// Nanoseconds since 1970.
     unix_ns: u64,
     minutes: f64,
     held: HeldJson,
@@ -67,9 +67,9 @@ struct CourseJson<'a> {
     allocator: &'a str,
     kind: Option<&'static str>,
     slope: SlopeJson,
-    /// Points at which there was more than at the one before.
+    /// Number of points with more bytes than the point before.
     rises: usize,
-    /// What was shown at each point.
+    /// Outstanding without young blocks, at each point.
     shown: Vec<AmountJson>,
     end: &'static str,
     frames: Vec<FrameJson<'a>>,

@@ -1,4 +1,4 @@
-//! A trend for people: what grows fastest is last.
+//! Trend for people, fastest growth first.
 
 use std::io::{self, Write};
 
@@ -6,16 +6,16 @@ use super::trend::{Course, Trend};
 use crate::model::{Amount, StackRef};
 use crate::render::{FrameStyle, INDENT, counted, line, printable, signed, size, via};
 
-/// Points that are written out for a site.
+/// Maximum number of points written for a site.
 const WRITTEN: usize = 8;
-/// From nothing to the most.
+/// Bars from nothing to the maximum.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Writes `trend`: at most `top` sites that grow.
+/// Writes `trend` with at most `top` growing sites.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Writing to `out` failed.
 pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> {
     let ends = trend.points.first().zip(trend.points.last());
     let Some(((first, last), style)) = ends.zip(trend.style()) else {
@@ -82,12 +82,12 @@ fn render_site(
     style.write_frames(stack, INDENT, out)
 }
 
-/// `+1.5 KiB/min, +12.0 blocks/min`.
+/// Formats `+1.5 KiB/min, +12.0 blocks/min`.
 fn per_minute(bytes: f64, blocks: f64) -> String {
     format!("{}/min, {blocks:+.1} blocks/min", signed(bytes))
 }
 
-/// The first and the last, and some between them.
+/// Formats all amounts, or the first and last if there are more than [`WRITTEN`].
 fn written(amounts: &[Amount]) -> String {
     let numbers: Vec<_> = amounts.iter().map(|amount| amount.bytes.to_string()).collect();
     match numbers.len() <= WRITTEN {
@@ -113,7 +113,7 @@ fn bars(amounts: &[Amount]) -> String {
 mod tests {
     use super::*;
 
-    /// Each point is a bar, the most the highest.
+    /// Each amount is one bar, and the maximum is the highest.
     #[test]
     fn heights() {
         let amounts = |bytes: &[u64]| {

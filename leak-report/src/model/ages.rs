@@ -1,4 +1,4 @@
-//! How old blocks are: a histogram of few, wide classes. Pure.
+//! Histogram of block ages in seven wide classes. Pure.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Estimate, WeightedAmount};
 use serde::{Deserialize, Serialize};
 
-/// The classes' upper bounds, each of which belongs to the next class; the last class has none.
+/// Upper bounds of the age classes, exclusive; the last class has none.
 pub const AGE_BOUNDS: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
@@ -34,7 +34,7 @@ impl<A: Copy + Add<Output = A>> Ages<A> {
         Self(classes)
     }
 
-    /// The same with other amounts.
+    /// Converts the amount of each class.
     pub fn map<B>(self, other: impl FnMut(A) -> B) -> Ages<B> {
         Ages(self.0.map(other))
     }
@@ -57,14 +57,14 @@ impl<A: Copy + Add<Output = A>> Add for Ages<A> {
     }
 }
 
-/// The live blocks of a stack.
+/// Outstanding blocks of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackBlocks<A = Estimate> {
-    /// Those that are younger than what was asked for.
+    /// Blocks younger than `--older`.
     pub young: A,
-    /// The others.
+    /// Blocks at least as old as `--older`.
     pub old: A,
-    /// All of them by age.
+    /// Young and old blocks by age.
     pub ages: Ages<A>,
 }
 
@@ -81,7 +81,7 @@ impl Add for StackBlocks {
 }
 
 impl StackBlocks<WeightedAmount> {
-    /// Counts a block of this age; it is young if it is not `older`.
+    /// Counts a block; it is young if its age is below `older`.
     pub fn count(&mut self, age: Duration, older: Duration, amount: WeightedAmount) {
         if age < older {
             self.young = self.young + amount;
@@ -91,7 +91,7 @@ impl StackBlocks<WeightedAmount> {
         self.ages.count(age, amount);
     }
 
-    /// With whole numbers of blocks.
+    /// Rounds amounts to whole numbers of blocks.
     pub fn rounded(&self) -> StackBlocks {
         StackBlocks {
             young: self.young.rounded(),
@@ -108,7 +108,7 @@ mod tests {
 
     const ONE: Amount = Amount { bytes: 8, blocks: 1 };
 
-    /// A block is in the first class whose bound is above its age; sums of histograms are sums of classes.
+    /// A block is in the first class whose bound is above its age; adding histograms adds their classes.
     #[test]
     fn classes_are_half_open() {
         let class_of = |age| {

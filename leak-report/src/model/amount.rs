@@ -1,20 +1,20 @@
-//! Amounts of memory, and how far an estimated one can be off.
+//! Amounts of memory, and the variance of estimated ones.
 
 use std::iter::Sum;
 use std::ops::Add;
 
 use serde::{Deserialize, Serialize};
-/// A number of blocks and the bytes that were asked for them.
+/// Number of blocks, and the bytes requested for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Amount {
-    /// Bytes.
+    /// Requested bytes.
     pub bytes: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
 impl Amount {
-    /// `self - other`, not below zero.
+    /// Returns `self - other`, not below zero.
     #[must_use]
     pub fn less(self, other: Self) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Amount {
 impl Add for Amount {
     type Output = Self;
 
-    /// Saturates.
+    /// Adds; saturates.
     fn add(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
@@ -42,28 +42,28 @@ impl Sum for Amount {
     }
 }
 
-/// What an estimated [`Amount`] rests on. All zero for one that is exact.
+/// Variance of an estimated [`Amount`], and its sample size. All zero if the amount is exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spread {
-    /// Blocks that were recorded and stand for all.
+    /// Recorded blocks, which stand for all.
     pub recorded: u64,
-    /// The variance of the bytes, in bytes squared.
+    /// Variance of the bytes, in bytes squared.
     pub bytes: u128,
-    /// The variance of the number of blocks, in units of 2⁻³².
+    /// Variance of the number of blocks, in units of 2⁻³².
     pub blocks: u128,
 }
 
-/// How far an estimate is off, typically: in two of three cases it is less, in 19 of 20 less than 1.96 times as much.
+/// Standard error of an estimate: the error is below it in two of three cases, below 1.96 times it in 19 of 20.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StandardError {
-    /// Bytes.
+    /// Standard error of the bytes.
     pub bytes: f64,
-    /// Blocks.
+    /// Standard error of the number of blocks.
     pub blocks: f64,
 }
 
 impl Spread {
-    /// The standard error.
+    /// Returns the square root of the variance, in bytes and blocks.
     #[allow(
         clippy::cast_precision_loss,
         reason = "an error needs no more than a few digits"
@@ -76,8 +76,8 @@ impl Spread {
         }
     }
 
-    /// That of a difference whose second part is wholly in the first: of what is outstanding, from that of what was
-    /// allocated and of what was freed of it.
+    /// Variance of `self - other`, where the blocks of `other` are all among those of `self`: with `self` of all allocated
+    /// blocks and `other` of the freed ones, the variance of what is outstanding.
     #[must_use]
     pub fn less(self, other: Self) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Spread {
 impl Add for Spread {
     type Output = Self;
 
-    /// That of a sum of estimates that are independent of one another. Saturates.
+    /// Variance of a sum of independent estimates; saturates.
     fn add(self, other: Self) -> Self {
         Self {
             recorded: self.recorded.saturating_add(other.recorded),
@@ -107,23 +107,23 @@ impl Sum for Spread {
     }
 }
 
-/// An amount and, if it is estimated, how far it can be off.
+/// Amount with its variance if it is estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The amount.
+    /// Exact or estimated amount.
     pub amount: Amount,
-    /// How far it can be off.
+    /// Variance of the amount.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spread: Spread,
 }
 
-/// True for what a recording leaves out: exact amounts have no spread.
+/// True for the default value, which a recording omits: exact amounts have no spread.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
 impl Estimate {
-    /// `self - other`, not below zero, where `other` is wholly in `self`.
+    /// Returns `self - other`, not below zero; the blocks of `other` must all be among those of `self`.
     #[must_use]
     pub fn less(self, other: Self) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl Estimate {
 }
 
 impl From<Amount> for Estimate {
-    /// One that is exact.
+    /// Makes an exact estimate, with zero variance.
     fn from(amount: Amount) -> Self {
         Self {
             amount,
@@ -146,7 +146,7 @@ impl From<Amount> for Estimate {
 impl Add for Estimate {
     type Output = Self;
 
-    /// Of estimates that are independent of one another. Saturates.
+    /// Adds independent estimates; saturates.
     fn add(self, other: Self) -> Self {
         Self {
             amount: self.amount + other.amount,
@@ -165,8 +165,8 @@ impl Sum for Estimate {
 mod tests {
     use super::*;
 
-    /// The standard error is the root of the variance, in whole bytes and blocks; what was freed has no part in what
-    /// is outstanding.
+    /// The standard error is the root of the variance, in whole bytes and blocks; freed blocks do not contribute to that of
+    /// outstanding ones.
     #[test]
     fn standard_errors() {
         let allocated = Spread {

@@ -1,4 +1,4 @@
-//! Blocks one by one, as `-a` lists them.
+//! Lists of single blocks (`-a`).
 
 use std::time::Duration;
 
@@ -7,39 +7,39 @@ use unwind_tables::addr::Avma;
 
 use super::Weight;
 
-/// How many blocks are listed.
+/// Maximum number of listed blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListLimits {
-    /// Blocks of one stack: its largest are listed.
+    /// Limit for one stack; its largest blocks are listed.
     pub of_a_stack: usize,
-    /// Blocks of all stacks together, whichever are found first. Each takes 40 bytes while a report is made.
+    /// Limit for all stacks together, first found first. Each block takes 40 bytes while a report is made.
     pub in_all: usize,
 }
 
-/// A block in a list.
+/// Block in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ListedBlock {
-    /// Where it begins.
+    /// Address of its first byte.
     pub address: Avma,
-    /// The bytes that were asked for.
+    /// Requested bytes.
     pub size: u64,
-    /// How old it was.
+    /// Age when the report was made.
     pub age: Duration,
-    /// How many blocks it stands for.
+    /// Number of blocks that it stands for.
     pub weight: Weight,
 }
 
-/// The blocks of a stack, the largest first, those of one size by their addresses.
+/// Blocks of a stack, largest first, then by address.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockList {
-    /// Those that there was room for.
+    /// Blocks within the [`ListLimits`].
     pub listed: Vec<ListedBlock>,
-    /// How many more were found.
+    /// Number of further blocks found, which the limits left out.
     pub left_out: u64,
 }
 
 impl BlockList {
-    /// Adds the blocks of a list that follows.
+    /// Appends a list whose blocks sort behind these.
     pub fn append(&mut self, other: Self) {
         self.listed.extend(other.listed);
         self.left_out = self.left_out.saturating_add(other.left_out);

@@ -3,7 +3,7 @@
 /// Which allocator calls are reported one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CallTrace {
-    /// None: the probes do nothing for it.
+    /// None; the probes do no work for it.
     #[default]
     Off,
     /// The outcome of each call.
@@ -12,22 +12,22 @@ pub enum CallTrace {
     All,
 }
 
-/// An event in the life of a block.
+/// Event in the life of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
-    /// A call of an allocation function begins.
+    /// An allocation function was called.
     Begins,
-    /// It returned a block.
+    /// An allocation function returned a block.
     Allocated,
-    /// It returned null.
+    /// An allocation function returned null.
     Failed,
     /// A block was freed or resized.
     Freed,
-    /// A block that was allocated before the trace began was freed or resized.
+    /// A block allocated before the attach was freed or resized.
     UnknownFreed,
 }
 
-/// A system call that changes mappings.
+/// System call that changes mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RegionCall {
     /// `mmap`
@@ -44,7 +44,7 @@ impl RegionCall {
     /// Every call.
     pub const ALL: [Self; 4] = [Self::Mmap, Self::Mremap, Self::Brk, Self::Munmap];
 
-    /// Its name in reports, in the place of an allocator function's.
+    /// Name in reports, used in place of an allocator function.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mmap => "mmap",

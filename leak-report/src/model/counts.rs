@@ -1,4 +1,4 @@
-//! Counts of a trace, and what it has lost.
+//! Counts of a trace, and its losses.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,80 +7,79 @@ use serde::{Deserialize, Serialize};
 
 use super::Amount;
 
-/// Counts of calls since tracing began.
+/// Counts of calls since the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Blocks allocated, those that were lost included.
+    /// Allocated blocks, including lost ones.
     pub allocations: u64,
-    /// Blocks freed that were known.
+    /// Freed blocks that were known.
     pub frees: u64,
-    /// Blocks freed that were not known: allocated before tracing began, or lost.
+    /// Freed blocks that were not known: allocated before the attach, or lost.
     pub unknown_frees: u64,
-    /// Those of them that the allocator's own module called for: the C library freed what is its own, or once more what
-    /// it kept for a thread that ended.
+    /// Part of `unknown_frees` whose free was called from the allocator's own module: the C library freed its own data, or
+    /// freed a second time what it had cached for a thread that ended.
     pub own_unknown_frees: u64,
-    /// Calls that the allocator refused.
+    /// Calls that the allocator failed.
     pub failed: u64,
-    /// Blocks whose free was not seen before their address was allocated again.
+    /// Blocks whose address was allocated again without a recorded free.
     pub missed_frees: u64,
     /// Allocator calls that never returned.
     pub abandoned_calls: u64,
-    /// Probe hits of allocation functions, nested calls included.
+    /// Probe hits of allocation functions, including nested calls.
     pub probe_hits: u64,
-    /// Calls that asked for sizes that are not recorded, and what they asked for.
+    /// Calls with sizes that are not recorded, and the bytes they requested.
     pub filtered: Amount,
 }
 
-/// What was not recorded.
+/// Events that were not recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// Blocks that are in no stack's totals.
+    /// Blocks missing from the totals of all stacks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes of the blocks missing from all totals.
     pub bytes: u64,
-    /// Frees that were not seen: what they freed is outstanding until its address is allocated again.
+    /// Unrecorded frees: their blocks count as outstanding until the address is allocated again.
     pub frees: u64,
-    /// Processes that were not traced though they should have been.
+    /// Processes that should have been traced and were not.
     pub processes: u64,
-    /// Calls that were not told one by one, where that was asked for: they came faster than they could be written.
+    /// Calls missing from the call trace (`-t`): they arrived faster than they could be written.
     pub calls: u64,
-    /// Times that user space was not told what it should act on: until the next report, mappings may have been older
-    /// than they had to be.
+    /// Events that did not reach user space: mappings may have been out of date until the next report.
     pub events: u64,
-    /// Blocks by cause; causes that did not occur are left out.
+    /// Lost blocks by cause; causes that did not occur are absent.
     pub causes: BTreeMap<Cow<'static, str>, u64>,
 }
 
-/// A count of `T` as formats show it: a row here is a line for people, a field in JSON and a metric.
+/// Count of `T` as formats show it. One row here defines its text line, its JSON field and its metric.
 #[derive(Debug)]
 pub struct Count<T: 'static> {
-    /// Its field in JSON.
+    /// Field in JSON.
     pub field: &'static str,
-    /// The count.
+    /// Getter of the count.
     pub of: fn(&T) -> u64,
-    /// Its metric, if it is one.
+    /// Metric, if the count has one.
     pub metric: Option<Metric>,
-    /// Its line for people, if it has one.
+    /// Line in text reports, if the count has one.
     pub line: Option<Line<T>>,
 }
 
-/// A metric of its own.
+/// Name and description of a metric.
 #[derive(Debug)]
 pub struct Metric {
-    /// Its name.
+    /// Full name, with its `memleak_` prefix.
     pub name: &'static str,
-    /// Its description.
+    /// Text of the metric's `HELP`.
     pub help: &'static str,
 }
 
-/// A line for people, which is there if its count is not 0: `3 frees of unknown blocks`.
+/// Line in text reports, omitted if its count is 0: `3 frees of unknown blocks`.
 #[derive(Debug)]
 pub struct Line<T: 'static> {
-    /// The count that it shows.
+    /// Getter of the number to print.
     pub of: fn(&T) -> u64,
-    /// The thing that is counted.
+    /// Noun for one counted thing, such as `free`.
     pub noun: &'static str,
-    /// What to say of so many.
+    /// Text behind the number and noun.
     pub text: &'static str,
 }
 
@@ -92,7 +91,7 @@ const fn line<T>(of: fn(&T) -> u64, noun: &'static str, text: &'static str) -> O
     Some(Line { of, noun, text })
 }
 
-/// Calls that were seen. The first two are in a line for people with others.
+/// Counts of calls. The first two share a text line with others and have none here.
 pub const CALLS: [Count<Events>; 9] = [
     Count {
         field: "allocations",
@@ -177,7 +176,7 @@ pub const CALLS: [Count<Events>; 9] = [
     },
 ];
 
-/// Losses besides blocks and their bytes, whose causes are known one by one.
+/// Losses other than blocks and their bytes, which are broken down by cause.
 pub const LOSSES: [Count<Losses>; 4] = [
     Count {
         field: "frees",

@@ -1,19 +1,19 @@
 //! Instances: what runs in a process between two execs.
 
 use serde::{Deserialize, Serialize};
-/// How an instance ended.
+/// Event that ended an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InstanceEnd {
-    /// The process exited, or was killed.
+    /// The process exited or was killed.
     Exited,
-    /// The process executed another program, which is another instance.
+    /// The process executed another program, which is a new instance.
     #[serde(rename = "exec")]
     Execed,
 }
 
 impl InstanceEnd {
-    /// The word for it in reports.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Exited => "exited",

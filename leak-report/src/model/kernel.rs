@@ -1,32 +1,32 @@
-//! What is known of the kernel, where its own allocations were traced.
+//! Facts about the kernel, present if its own allocations were traced.
 
 use super::{Amount, Name};
 use serde::{Deserialize, Serialize};
 
-/// The kernel that was traced.
+/// Version and totals of the traced kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFacts {
-    /// Its version.
+    /// Kernel release (`uname -r`).
     pub release: String,
-    /// What there is by allocator; of those that allocated nothing, nothing.
+    /// Totals by allocator, without those that allocated nothing.
     pub kinds: Vec<KindTotals>,
 }
 
-/// The totals of one of the kernel's allocators.
+/// Totals of one kernel allocator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindTotals {
-    /// Its name, as stacks have it.
+    /// Name, equal to the allocator name of its stacks.
     pub allocator: Name,
     /// Allocated and not freed.
     pub outstanding: Amount,
-    /// Everything allocated.
+    /// Allocated since the attach.
     pub allocated: Amount,
-    /// Whether its blocks hold those of another, which are counted by themselves.
+    /// True if its blocks contain blocks of another allocator, which are counted separately.
     pub holds_others: bool,
 }
 
 impl KernelFacts {
-    /// Whether blocks of this allocator hold those of another.
+    /// Returns whether blocks of `allocator` contain blocks of another.
     pub fn holds_others(&self, allocator: &str) -> bool {
         let mut kinds = self.kinds.iter();
         kinds.any(|kind| kind.holds_others && kind.allocator == allocator)

@@ -1,4 +1,4 @@
-//! Code addresses and the modules that they lie in. `T` is a text, `M` a module: themselves, or their numbers in a
+//! Code addresses and the modules that contain them. Type parameters: `T` is a text and `M` a module, or their ids in a
 //! [`Dictionary`](super::Dictionary).
 
 use std::ops::Range;
@@ -11,26 +11,26 @@ use unwind_tables::coverage::RuleKind;
 
 use super::TextKind;
 
-/// A byte of a module, in the module's own space.
+/// Address in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Place<M> {
     /// The module.
     pub module: M,
-    /// The address in it.
+    /// Address in the module's own space.
     pub svma: Svma,
 }
 
-/// A code address in a process and, if it lies in a module, there.
+/// Code address in a process, and in its module if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Location<M> {
-    /// In the process.
+    /// Address in the process.
     pub pc: Avma,
     /// The same address in its module; `None` outside all modules (JIT code).
     pub place: Option<Place<M>>,
 }
 
 impl<M> Location<M> {
-    /// The same address, with what `other` makes of the module.
+    /// Converts the module.
     pub fn map<N>(self, other: impl FnOnce(M) -> N) -> Location<N> {
         let place = |Place { module, svma }| Place {
             module: other(module),
@@ -43,21 +43,21 @@ impl<M> Location<M> {
     }
 }
 
-/// A module as reports know it.
+/// Module of a report.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Module<T = Arc<str>> {
-    /// Its path as the process sees it, or a name in brackets for the vDSO.
+    /// Path as the process sees it, or a name in brackets for the vDSO.
     pub path: T,
-    /// Its build-id in hexadecimal digits.
+    /// Build ID in hexadecimal digits.
     pub build_id: Option<T>,
-    /// Where its code is; empty where that is not known.
+    /// Code segments; empty if not known.
     pub code: Vec<CodeSegment>,
-    /// Its unwind table, if one was built.
+    /// Size and coverage of its unwind table, if one was built.
     pub table: Option<TableFacts>,
 }
 
 impl<T> Module<T> {
-    /// The same module with other texts.
+    /// Converts the texts.
     pub fn map<'a, U>(&'a self, mut other: impl FnMut(TextKind, &'a T) -> U) -> Module<U> {
         Module {
             path: other(TextKind::File, &self.path),
@@ -68,32 +68,32 @@ impl<T> Module<T> {
     }
 }
 
-/// A segment of a module that has code.
+/// Segment of a module that contains code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CodeSegment {
-    /// Its addresses, in the module's own space.
+    /// Address range in the module's own space.
     pub svma: Range<Svma>,
-    /// Where the first of them is in the file.
+    /// File offset of its first byte.
     pub offset: FileOffset,
 }
 
-/// The numbers of a module's unwind table.
+/// Size and coverage of a module's unwind table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TableFacts {
     /// Bytes of the module's code.
     pub code_bytes: u64,
-    /// Those of them that CFI covers.
+    /// Bytes of code that CFI covers.
     pub covered_bytes: u64,
     /// Rows of the table.
     pub rows: u64,
-    /// Rows that the table cannot express.
+    /// Rows whose CFI the table cannot express.
     pub unsupported_rows: u64,
-    /// Bytes that the table takes.
+    /// Size of the table in bytes.
     pub table_bytes: u64,
 }
 
 impl TableFacts {
-    /// The facts of a table of `table_bytes`.
+    /// Takes the facts from a table's coverage and its size in bytes.
     pub fn of(coverage: &Coverage, table_bytes: u64) -> Self {
         Self {
             code_bytes: coverage.code_bytes,

@@ -1,25 +1,25 @@
 //! A process's resident memory.
 
 use serde::{Deserialize, Serialize};
-/// The parts of a process's resident memory, in bytes. All but `not_resident` add up to `rss`.
+/// Parts of a process's resident memory, in bytes. All but `not_resident` add up to `rss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
-    /// All of it.
+    /// Resident set size.
     pub rss: u64,
-    /// What the trace says is live, as far as that can be resident.
+    /// Outstanding memory of the trace, as far as it can be resident.
     pub tracked: u64,
-    /// In the allocator's mappings: from before the attach, at most.
+    /// Upper bound of the memory in the allocator's mappings that is from before the attach.
     pub before_attach_at_most: u64,
-    /// In the allocator's mappings: free, or the allocator's own, at least.
+    /// Lower bound of the memory in the allocator's mappings that is free or the allocator's own.
     pub slack_at_least: u64,
     /// Stacks of threads.
     pub thread_stacks: u64,
-    /// Files, what was written to private copies of them included.
+    /// Mapped files, including private copies that were written to.
     pub files: u64,
-    /// Memory of no file that other processes can share.
+    /// Memory without a file that other processes can share.
     pub shared: u64,
-    /// Everything else: what the program mapped by itself, above all.
+    /// Remainder: mostly memory that the program mapped itself.
     pub unexplained: u64,
-    /// What the trace says is live and can not be resident: it was never touched, or is swapped out.
+    /// Outstanding memory of the trace that cannot be resident: never touched, or swapped out.
     pub not_resident: u64,
 }

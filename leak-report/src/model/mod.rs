@@ -1,4 +1,4 @@
-//! What a trace found out, as plain values. Pure: no clock, no I/O, nothing of the kernel's or of libbpf's.
+//! Results of a trace as plain values. Pure: no clock, no I/O, no kernel or libbpf types.
 
 mod ages;
 mod amount;
@@ -55,5 +55,5 @@ pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
 pub use vitals::{OwnMemory, Vitals};
 pub use weight::{Weight, WeightedAmount};
 
-/// A symbol's name, without a version.
+/// Symbol name without a version.
 pub type Name = Cow<'static, str>;

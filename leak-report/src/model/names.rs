@@ -1,14 +1,14 @@
-//! Demangled names as people say them: the standard libraries' defaults are left out. Pure.
+//! Shortens demangled names for people by removing the standard libraries' default arguments. Pure.
 //!
-//! `std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_replace(…)` is
-//! `std::string::_M_replace(…)`. Nothing is guessed: an argument is left out only where it is written as its default is,
-//! and what is not known stays as it is. Names are those of C++, with either spelling of `> >`, and of Rust.
+//! `std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_replace(…)` becomes
+//! `std::string::_M_replace(…)`. Nothing is guessed: an argument is removed only if it is spelled exactly like its default,
+//! and unknown names are unchanged. Supports C++, with either spelling of `> >`, and Rust.
 //!
-//! A constructor keeps the form by which it is told: `std::string::string(…)`, which is also how C++ would have it named.
+//! A constructor keeps the form that identifies it: `std::string::string(…)`, which is also its name in C++.
 //!
-//! Names come from untrusted files. One pass writes the result and keeps the open brackets beside it; all that is
-//! decided is decided by what was written, so that a second pass changes nothing. A closing bracket compares arguments
-//! with each other: time is at most length times depth, and no name beyond [`MAX_NAME`] is looked at.
+//! Names come from untrusted files. One pass writes the result and keeps a stack of the open brackets; decisions
+//! depend on the output, so that a second pass changes nothing. A closing bracket compares arguments with each
+//! other: time is at most length times depth, and names longer than [`MAX_NAME`] are not processed.
 
 mod defaults;
 #[cfg(test)]
@@ -16,21 +16,22 @@ mod tests;
 
 use std::borrow::Cow;
 
-/// Bytes beyond which a name stays as it is. Demangled ones are far below; those of generated code have no limit.
+/// Maximum length in bytes of a name that is shortened. Demangled names are far shorter; those of generated code have no
+/// limit.
 const MAX_NAME: usize = 16 << 10;
 
-/// How formats for people write names.
+/// Style of names in formats for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameStyle {
-    /// Without the standard libraries' defaults.
+    /// Without the standard libraries' default arguments.
     #[default]
     Abbreviated,
-    /// As they were demangled.
+    /// As demangled.
     Verbatim,
 }
 
 impl NameStyle {
-    /// The name in this style.
+    /// Returns the name in this style.
     pub fn show(self, name: &str) -> Cow<'_, str> {
         match self {
             Self::Abbreviated => abbreviated(name),
@@ -39,7 +40,7 @@ impl NameStyle {
     }
 }
 
-/// The name without the standard libraries' defaults; borrowed where there are none.
+/// Removes the standard libraries' default arguments; returns the name borrowed if there are none.
 pub fn abbreviated(name: &str) -> Cow<'_, str> {
     let marks = ["std::", "alloc::", "core::", "> >", "[abi:", "::h"];
     if name.len() > MAX_NAME || !marks.iter().any(|mark| name.contains(mark)) {
@@ -54,7 +55,7 @@ pub fn abbreviated(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The name without the hash that ends a Rust name of the older mangling: `::h` and 16 hexadecimal digits.
+/// Removes the hash at the end of a Rust name in legacy mangling: `::h` and 16 hexadecimal digits.
 fn without_hash(name: &str) -> &str {
     let mut name = name;
     while let Some((rest, hash)) = name.rsplit_once("::h") {
@@ -67,7 +68,8 @@ fn without_hash(name: &str) -> &str {
     name
 }
 
-/// What encloses: template arguments, parameters, sizes and tags, what has no name.
+/// Kind of bracket. Angle brackets enclose template arguments, round ones parameters, square ones sizes and ABI tags, curly
+/// ones what has no name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bracket {
     Angle,
@@ -76,22 +78,22 @@ enum Bracket {
     Curly,
 }
 
-/// A bracket that was opened. Positions are those in what was written.
+/// Opened bracket. Positions are offsets in the output.
 struct Open {
     bracket: Bracket,
-    /// Where the path begins that it belongs to: the bracket itself, if to none.
+    /// Start of the path that the bracket belongs to, or of the bracket itself.
     path: usize,
-    /// Behind the bracket.
+    /// Position behind the bracket.
     begin: usize,
-    /// Which commas are not its own.
+    /// Length of [`Pass::commas`] when the bracket was opened: later commas are inside it.
     commas: usize,
 }
 
-/// The path that is being written: `std::vector<int>::push_back`.
+/// Path that is being written: `std::vector<int>::push_back`.
 #[derive(Clone, Copy)]
 struct Path {
     begin: usize,
-    /// Where its last identifier begins, if it ends with one.
+    /// Start of its last identifier, if it ends with one.
     identifier: Option<usize>,
 }
 
@@ -101,13 +103,13 @@ struct Pass<'a> {
     out: String,
     path: Option<Path>,
     open: Vec<Open>,
-    /// How many of each bracket are open.
+    /// Number of open brackets of each kind.
     counts: [usize; 4],
-    /// Commas between arguments of templates that are open.
+    /// Positions of commas between the arguments of open templates.
     commas: Vec<usize>,
-    /// Behind the last angle bracket that was closed.
+    /// Position behind the last closed angle bracket.
     closed: usize,
-    /// Behind the last `operator` with its sign.
+    /// Position behind the last `operator` and its sign.
     operator: usize,
 }
 
@@ -125,7 +127,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Goes over one token, if one is left.
+    /// Processes one token; returns `None` at the end.
     fn step(&mut self) -> Option<()> {
         let next = self.rest.chars().next()?;
         match next {
@@ -139,7 +141,7 @@ impl<'a> Pass<'a> {
             ')' => self.close(Bracket::Round),
             ']' => self.close(Bracket::Square),
             '}' => self.close(Bracket::Curly),
-            // `operator<< <char>` is one path.
+            // Keeps the path open: `operator<< <char>` is one path.
             ' ' if self.operator == self.out.len() && self.rest.starts_with(" <") => {
                 self.copy(1);
                 self.operator = self.out.len();
@@ -161,7 +163,7 @@ impl<'a> Pass<'a> {
         self.rest = rest;
     }
 
-    /// What no path goes beyond.
+    /// Copies a token that ends the path.
     fn separator(&mut self, bytes: usize) {
         self.copy(bytes);
         self.path = None;
@@ -171,7 +173,7 @@ impl<'a> Pass<'a> {
         self.open.last().is_some_and(|open| open.bracket == bracket)
     }
 
-    /// Whether what was written last cannot be longer.
+    /// Returns whether the last identifier of the output is complete.
     fn is_ended(&self) -> bool {
         !self.rest.starts_with(is_identifier)
     }
@@ -207,7 +209,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// `::`, and with it the name of an inline namespace, which nobody writes.
+    /// Handles `::`; removes the inline namespace before it, which people do not write.
     fn scope(&mut self) {
         let path = self.path.unwrap_or(Path {
             begin: self.out.len(),
@@ -229,7 +231,8 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Template arguments begin, or what stands for "less" in an expression, whose sides are in parentheses.
+    /// Handles `<`: opens template arguments, or copies a less-than sign of an expression, whose operands are in
+    /// parentheses.
     fn angle(&mut self) {
         if self.out.ends_with(')') && self.operator != self.out.len() {
             let sign = ["<<", "<=", "<"];
@@ -251,7 +254,7 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// The end of template arguments, unless it is one of `->` or stands for "greater".
+    /// Handles `>`: closes template arguments, unless it is part of `->` or a greater-than sign.
     fn end_angle(&mut self) {
         if !self.is_in(Bracket::Angle) || self.out.ends_with('-') {
             return self.separator(1);
@@ -259,7 +262,8 @@ impl<'a> Pass<'a> {
         self.close(Bracket::Angle);
     }
 
-    /// Closes the innermost of these brackets; those that were opened in it have no end. Without one, nothing ends.
+    /// Closes the innermost bracket of this kind and drops the unclosed ones inside it. If none is open, the bracket is
+    /// copied.
     fn close(&mut self, bracket: Bracket) {
         if self.counts[bracket as usize] == 0 {
             return self.separator(1);
@@ -289,8 +293,8 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Whether the brackets hold a mark of the ABI that means nothing to a reader: libstdc++'s of its new strings, on
-    /// whatever has one in its type, and all of the standard libraries' own.
+    /// Returns whether the brackets hold an ABI tag that readers do not need: libstdc++'s `cxx11`, on any function with
+    /// such a string in its type, or any tag of the standard libraries' own functions.
     fn is_tag(&self, open: &Open) -> bool {
         let name = &self.out[open.path..open.begin - 1];
         let tag = self.out[open.begin..].strip_prefix("abi:");
@@ -302,8 +306,7 @@ impl<'a> Pass<'a> {
             && !after.is_some_and(is_identifier)
     }
 
-    /// Ends template arguments: without those that are written as their defaults are, or as the name that the template
-    /// has with them.
+    /// Closes template arguments: removes those spelled like their defaults, or replaces the template by its alias.
     fn end_arguments(&mut self, open: &Open) {
         if self.out.ends_with(' ') && self.closed + 1 == self.out.len() {
             self.out.pop();
@@ -335,15 +338,15 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Signs that follow `operator`, the longer before those that they begin with.
+/// Signs that can follow `operator`; a sign precedes its own prefixes.
 const OPERATORS: [&str; 38] = [
     "<=>", "->*", "<<=", ">>=", "()", "[]", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "++", "--", "->",
     "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<", ">", "=", "+", "-", "*", "/", "%", "&", "|", "^",
     "!", ",",
 ];
 
-/// Whether a character is of an identifier; compilers make names with `$`, `'` and any letters, and `~` is of a
-/// destructor's.
+/// Returns whether a character can be part of an identifier. Compilers use `$`, `'` and any letters in names; `~` is part
+/// of a destructor's name.
 fn is_identifier(character: char) -> bool {
     character.is_alphanumeric() || matches!(character, '_' | '$' | '\'' | '~')
 }

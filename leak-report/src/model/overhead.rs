@@ -1,27 +1,27 @@
-//! What tracing costs the target, in CPU time.
+//! Cost of tracing for the target, in CPU time.
 
 use serde::{Deserialize, Serialize};
-/// A program of probes.
+/// BPF program of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeProgram {
-    /// Entry and return of functions that allocate, in one.
+    /// Entry and return of allocation functions, in one program.
     Session,
-    /// Entry of functions that allocate: of all, or with session probes of those that can throw.
+    /// Entry of allocation functions: of all, or with session probes only of those that can throw.
     Entry,
-    /// Return of functions that allocate.
+    /// Return of allocation functions.
     Return,
-    /// The `ret` instructions of functions that can throw.
+    /// `ret` instructions of functions that can throw.
     Ret,
     /// Entry of functions that free.
     Free,
 }
 
 impl ProbeProgram {
-    /// All of them, in the order of their numbers.
+    /// All programs in numeric order.
     pub const ALL: [Self; 5] = [Self::Session, Self::Entry, Self::Return, Self::Ret, Self::Free];
 
-    /// The program's name.
+    /// Name of the BPF program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Session => "allocation_session",
@@ -33,50 +33,50 @@ impl ProbeProgram {
     }
 }
 
-/// Nanoseconds that a probe takes besides its program.
+/// Cost of a trap in nanoseconds, without the BPF program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traps {
-    /// At an instruction that the kernel emulates.
+    /// Trap at an instruction that the kernel emulates.
     pub emulated: f64,
-    /// At one that it single-steps; `None` if that was not asked for.
+    /// Trap at an instruction that the kernel single-steps; `None` if that was not measured.
     pub stepped: Option<f64>,
-    /// For the return to be seen too.
+    /// Additional cost of a return probe.
     pub returning: f64,
-    /// What the kernel's statistics say of a program that does nothing.
+    /// Run time of an empty program according to the kernel's statistics.
     pub empty_program: f64,
 }
 
-/// What a program took.
+/// Runs and run time of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgramTime {
-    /// Runs, as far as they are known.
+    /// Number of runs, as far as known.
     pub runs: f64,
-    /// In nanoseconds, all together.
+    /// Total run time in nanoseconds.
     pub nanoseconds: f64,
 }
 
 impl ProgramTime {
-    /// Nanoseconds of one run.
+    /// Mean nanoseconds per run; 0 without runs.
     pub fn per_run(self) -> f64 {
         ratio(self.nanoseconds, self.runs)
     }
 }
 
-/// What tracing took, in some time.
+/// Cost of tracing in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
-    /// The time.
+    /// Length of the period in seconds.
     pub seconds: f64,
-    /// Entries of functions that allocate, nested ones included.
+    /// Entries of allocation functions, including nested calls.
     pub entries: f64,
-    /// By [`ProbeProgram`].
+    /// Run time of each program, indexed by [`ProbeProgram`].
     pub programs: [ProgramTime; ProbeProgram::ALL.len()],
-    /// Times that the target ran into a probe, or out of one.
+    /// Entries into the kernel at a probe, on entry or return of a function.
     pub traps: f64,
-    /// Nanoseconds that these took besides the programs.
+    /// Nanoseconds spent on traps, without the programs.
     pub trap_nanoseconds: f64,
-    /// Entries of which it is not known what followed: they came before the first window that saw any. They are in
-    /// `entries` and nowhere else.
+    /// Entries before the first window that measured any, whose further course is not known. They count in `entries` and
+    /// nowhere else.
     pub unmeasured: f64,
 }
 
@@ -86,7 +86,7 @@ impl Spent {
         self.programs.iter().map(|program| program.nanoseconds).sum()
     }
 
-    /// The share of one CPU.
+    /// Cost as a share of one CPU.
     pub fn share(&self) -> f64 {
         ratio(
             self.program_nanoseconds() + self.trap_nanoseconds,
@@ -94,12 +94,12 @@ impl Spent {
         )
     }
 
-    /// Entries in a second.
+    /// Entries per second.
     pub fn rate(&self) -> f64 {
         ratio(self.entries, self.seconds)
     }
 
-    /// What came since `before`.
+    /// Cost since `before`.
     pub fn since(&self, before: &Self) -> Self {
         let mut since = *self;
         since.seconds -= before.seconds;
@@ -115,39 +115,39 @@ impl Spent {
     }
 }
 
-/// What a report says of the cost.
+/// Overhead of tracing in a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overhead {
-    /// Since the attach.
+    /// Cost since the attach.
     pub spent: Spent,
-    /// The share of one CPU in about the last second.
+    /// Share of one CPU over about the last second.
     pub lately: f64,
-    /// Nanoseconds of each trap.
+    /// Cost of one trap.
     pub traps: Traps,
-    /// The kernel's statistics could be read; else programs are taken to run as long as they do on other machines.
+    /// True if the kernel's statistics could be read; otherwise programs are assumed to take as long as on other machines.
     pub measured: bool,
-    /// With `--max-overhead`.
+    /// State of the governor (`--max-overhead`).
     pub governed: Option<Governed>,
 }
 
-/// How the distance between chosen bytes went.
+/// Course of the governed sampling interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Governed {
-    /// What was allowed, as a share of one CPU.
+    /// Permitted overhead as a share of one CPU.
     pub limit: f64,
-    /// Now; 1 is all allocations.
+    /// Current sampling interval in bytes; 1 records all allocations.
     pub now: u64,
-    /// The least that it was.
+    /// Smallest interval so far.
     pub least: u64,
-    /// The most.
+    /// Largest interval so far.
     pub most: u64,
-    /// How often it changed.
+    /// Number of changes.
     pub changes: u64,
-    /// What probes alone cost, where that is more than the limit.
+    /// Cost of the probes alone, as a share of one CPU, if that exceeds the limit.
     pub floor: Option<f64>,
 }
 
-/// The quotient; 0 of nothing.
+/// Returns `part / whole`; 0 if `whole` is 0.
 pub fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

@@ -1,14 +1,14 @@
-//! The responsible frame of a stack: the innermost that is not an allocator's, the language runtime's or the standard
-//! library's. It is the title of a site in every format.
+//! Responsible frame of a stack: the innermost that does not belong to the allocator, the language runtime or the standard
+//! library. It is the title of a site in every format.
 //!
-//! Almost every stack of C++ begins with `operator new`, many go on in containers, and programs in C have a `malloc` of their
-//! own that checks for failure. None of that says whose memory it is.
+//! Almost every C++ stack begins with `operator new`, many continue in containers, and C programs often wrap `malloc` to
+//! check for failure. None of these frames identifies the code that wanted the memory.
 
 use std::borrow::Cow;
 
 use super::{FrameRef, InlinedFrame, Place, StackRef};
 
-/// What file names of libraries begin with that allocate for others.
+/// File name prefixes of libraries that allocate for others.
 const LIBRARIES: [&str; 15] = [
     "libstdc++.so",
     "libc++.so",
@@ -27,10 +27,9 @@ const LIBRARIES: [&str; 15] = [
     "libasan",
 ];
 
-/// What paths of functions begin with that allocate for others, inlined or instantiated wherever they are used, or bound to
-/// a program of its own.
+/// Prefixes of functions that allocate for others: inlined or instantiated where they are used, or statically linked.
 const NAMESPACES: [&str; 13] = [
-    // Mangled, where demangling fails.
+    // Mangled names, if demangling fails.
     "_ZSt",
     "_ZNSt",
     "_ZNKSt",
@@ -63,7 +62,7 @@ const ALLOCATOR_ENDINGS: [&str; 13] = [
     "ngx_alloc",
 ];
 
-/// Suffixes that can follow such an ending.
+/// Suffixes that can follow one of [`ALLOCATOR_ENDINGS`].
 const ENDING_SUFFIXES: [&str; 12] = [
     "_internal",
     "_usable",
@@ -79,19 +78,19 @@ const ENDING_SUFFIXES: [&str; 12] = [
     "64",
 ];
 
-/// Who wanted the memory, as far as a stack says.
+/// Responsible function of a stack.
 #[derive(Debug)]
 pub struct Owner<'a> {
-    /// The function, or its place where that has no name; not printable yet.
+    /// Name of the function, or its address if it has none; not escaped for printing.
     pub function: Cow<'a, str>,
-    /// The frame that it is in.
+    /// Frame of the function.
     pub frame: FrameRef<'a>,
-    /// The number of the frame, and that of the function among those inlined there; their number for the frame's own.
+    /// Index of the frame, and of the function among those inlined there; for the frame's own function, their number.
     pub at: (usize, usize),
 }
 
-/// The responsible frame; the innermost of all where each belongs to an allocator, a runtime or a standard library. `None`
-/// without a frame.
+/// Finds the responsible function. If every frame belongs to an allocator, a runtime or a standard library, returns the
+/// innermost; `None` for a stack without frames.
 pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
     let own = |(number, frame)| {
         let (function, inlined) = own_function(frame)?;
@@ -112,7 +111,7 @@ pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
     stack.frames().enumerate().find_map(own).or_else(innermost)
 }
 
-/// The functions of a stack from the responsible one outwards, inlined ones too; not printable yet.
+/// Functions of a stack from the responsible one outwards, including inlined ones; not escaped for printing.
 pub fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>> {
     let (first, inlined) = owner(stack).map_or((0, 0), |owner| owner.at);
     let functions = stack.frames().skip(first).flat_map(|frame| {
@@ -124,7 +123,7 @@ pub fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>> {
     functions.skip(inlined)
 }
 
-/// True for a frame without a name in a runtime's or an allocator's library.
+/// True for a frame without a name in the library of a runtime or an allocator.
 pub fn is_nameless_runtime(frame: FrameRef<'_>) -> bool {
     frame.symbol().is_none() && frame.inlined().len() == 0 && is_in_library(frame)
 }
@@ -136,7 +135,7 @@ fn is_in_library(frame: FrameRef<'_>) -> bool {
     })
 }
 
-/// The function of a frame, or its place where that has no name.
+/// Name of a frame's function, or its address (`module+svma`) if it has none.
 pub fn function(frame: FrameRef<'_>) -> Cow<'_, str> {
     match (frame.function(), frame.place()) {
         (Some(name), _) => name.into(),
@@ -145,7 +144,8 @@ pub fn function(frame: FrameRef<'_>) -> Cow<'_, str> {
     }
 }
 
-/// Which functions of a frame belong to an allocator, a runtime or a standard library: the inlined ones, and the frame's own.
+/// True for each function of a frame that belongs to an allocator, a runtime or a standard library: the inlined ones, then
+/// the frame's own.
 pub fn plumbing(frame: FrameRef<'_>) -> Vec<bool> {
     let is_library = is_in_library(frame);
     let inlined = frame.inlined().map(is_inlined_plumbing);
@@ -174,13 +174,13 @@ fn own_function(frame: FrameRef<'_>) -> Option<(Cow<'_, str>, usize)> {
     }
 }
 
-/// True for an inlined function that passes an allocation on. Debug information can name such functions without their namespace,
-/// and then says in which file they are.
+/// True for an inlined function that allocates for others. Debug information can omit the namespace of such a function; its
+/// source file then identifies it.
 pub fn is_inlined_plumbing(function: InlinedFrame<&str>) -> bool {
     function.symbol.is_some_and(is_plumbing) || is_standard_source(function.file)
 }
 
-/// True for a source file of a standard library: of GNU or LLVM for C++, or of Rust.
+/// True for a source file of a standard library: GNU's or LLVM's for C++, or Rust's.
 fn is_standard_source(file: Option<&str>) -> bool {
     let is_standard = |file: &str| {
         file.contains("/include/c++/") || file.starts_with("/rustc/") && file.contains("/library/")
@@ -188,11 +188,11 @@ fn is_standard_source(file: Option<&str>) -> bool {
     file.is_some_and(is_standard)
 }
 
-/// Whether a function passes an allocation on, and says nothing of who wanted it.
+/// True for the name of a function that allocates for others, and so does not identify who wanted the memory.
 pub fn is_plumbing(name: &str) -> bool {
     let begins = |path: &str| NAMESPACES.iter().any(|space| path.starts_with(space));
     match name.strip_prefix('<') {
-        // Of Rust's `<alloc::vec::Vec<T> as Trait>::method`, the type says whose method it is.
+        // In Rust's `<alloc::vec::Vec<T> as Trait>::method`, the type comes first and owns the method.
         Some(type_first) => begins(type_first),
         None => begins(name) || begins(&path_of(name)) || is_allocator(name),
     }
@@ -204,7 +204,7 @@ fn is_allocator(name: &str) -> bool {
     if name.len() > 64 || !name.chars().all(is_identifier) {
         return false;
     }
-    // Without what the compiler appended (`.part.0`).
+    // Without the compiler's suffix (`.part.0`).
     let base = name.split('.').next().unwrap_or(name).to_ascii_lowercase();
     let mut base = base.as_str();
     loop {
@@ -221,8 +221,8 @@ fn is_allocator(name: &str) -> bool {
     }
 }
 
-/// The path of a demangled function, without template arguments, parameters, and the type that stands before the names
-/// of template functions.
+/// Path of a demangled function, without template arguments, parameters, and the return type that precedes the names of
+/// template functions.
 fn path_of(name: &str) -> String {
     let mut path = String::new();
     let mut depth = 0_usize;
@@ -243,7 +243,7 @@ fn path_of(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Functions of the languages themselves are told from those that use their types.
+    /// Functions of the language itself are plumbing; functions that only use its types are not.
     #[test]
     fn plumbing() {
         for name in [

@@ -1,15 +1,15 @@
-//! Text that acts on nobody who reads it.
+//! Escaping of untrusted text, so that it cannot act on a terminal or mislead a reader.
 
 use std::fmt;
 
-/// `text` in one line, with control characters escaped and those that cannot be seen: to be used for all that comes from a
-/// process or its files.
+/// Returns `text` on one line, with control characters and invisible characters escaped. Use it for all text that comes
+/// from a process or its files.
 pub fn printable(text: &str) -> String {
     Printable(text).to_string()
 }
 
-/// Text from the process or its files, with control characters escaped, and those that cannot be seen: it must not move the
-/// terminal's cursor or end a line, nor look like another.
+/// Text from a process or its files, displayed with control characters and invisible characters escaped: it must not move
+/// the terminal's cursor, end a line, or look like other text.
 pub struct Printable<'a>(pub &'a str);
 
 impl fmt::Display for Printable<'_> {
@@ -24,8 +24,8 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Of Unicode's category Cf, and separators of lines: <https://www.unicode.org/reports/tr9/> and
-/// <https://www.unicode.org/reports/tr36/> say what can be done with them.
+/// Returns whether a character is a line separator, a format character (Unicode category Cf), or otherwise invisible. For
+/// the attacks they permit see <https://www.unicode.org/reports/tr9/> and <https://www.unicode.org/reports/tr36/>.
 pub fn is_format(character: char) -> bool {
     matches!(
         character,

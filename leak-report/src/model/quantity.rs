@@ -1,4 +1,4 @@
-//! The one number that a flame graph has for each stack.
+//! Single number of each stack in flame graphs and similar formats.
 
 use super::{Amount, Change, Spread, StackRef};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The word for it.
+    /// Name of the unit in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
@@ -38,7 +38,7 @@ impl Unit {
         }
     }
 
-    /// What an amount has of it.
+    /// Returns the bytes or the blocks of an amount.
     pub const fn of(self, amount: Amount) -> u64 {
         match self {
             Self::Bytes => amount.bytes,
@@ -47,17 +47,17 @@ impl Unit {
     }
 }
 
-/// A measure in a unit.
+/// Measure with its unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quantity {
-    /// What is measured.
+    /// Measured property of a stack.
     pub measure: Measure,
-    /// What in.
+    /// Unit of the number.
     pub unit: Unit,
 }
 
 impl Quantity {
-    /// How much of it a stack has.
+    /// Value for a stack; not below zero.
     pub fn of(self, stack: StackRef<'_>) -> u64 {
         let Self { measure, unit } = self;
         match (measure, unit) {
@@ -68,7 +68,7 @@ impl Quantity {
         }
     }
 
-    /// How far that can be off, when it is estimated.
+    /// Variance of the value for a stack; zero if it is exact.
     pub fn spread_of(self, stack: StackRef<'_>) -> Spread {
         match self.measure {
             Measure::Outstanding => stack.shown_estimate().spread,
@@ -83,7 +83,7 @@ fn positive(net: i64) -> u64 {
 }
 
 impl StackRef<'_> {
-    /// Net growth of a stack since the mark, or without one since the last report.
+    /// Net growth (allocated - freed) since the mark, or without one since the last report.
     fn growth(&self) -> &Change {
         match self.report().compared.marked {
             Some(_) => &self.recent.since_baseline,

@@ -1,21 +1,21 @@
-//! Mappings.
+//! Kinds of mappings.
 
 use serde::{Deserialize, Serialize};
-/// What a mapping is for.
+/// Use of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionKind {
-    /// Private memory of no file.
+    /// Private anonymous memory.
     Anonymous,
-    /// A file's contents.
+    /// Contents of a file.
     File,
-    /// Memory of no file that is shared with children.
+    /// Anonymous memory that is shared with children.
     Shared,
-    /// Address space that cannot be accessed.
+    /// Inaccessible address space.
     Reservation,
-    /// A thread's stack.
+    /// Stack of a thread.
     ThreadStack,
-    /// What an allocator takes from the kernel for its blocks: those are accounted without `--mmap`.
+    /// Memory that an allocator takes from the kernel for its blocks, which are accounted without `--mmap`.
     Allocator,
 }
 
@@ -30,7 +30,7 @@ impl RegionKind {
         Self::Allocator,
     ];
 
-    /// The word for it in reports.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Anonymous => "anonymous",
@@ -42,7 +42,7 @@ impl RegionKind {
         }
     }
 
-    /// Whether one that is never unmapped is a leak, as far as can be told.
+    /// Returns whether a mapping of this kind that is never unmapped is presumably a leak.
     pub const fn is_suspect(self) -> bool {
         matches!(self, Self::Anonymous | Self::File)
     }

@@ -1,4 +1,4 @@
-//! One report: plain data that holds everything any format needs.
+//! One report: plain data with everything any format needs.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -18,80 +18,81 @@ use super::{
     Parts, PathId, Quantity, RegionKind, Sampling, Suspicion, TextId,
 };
 
-/// Everything one report says.
+/// Contents of one report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Local time at which the totals were read.
     pub time: TimeOfDay,
-    /// The same moment in the time of the world.
+    /// The same moment as `time`, as an absolute time.
     pub read_at: SystemTime,
     /// Time since the attach.
     pub elapsed: Duration,
-    /// How stacks were walked.
+    /// Method of walking stacks.
     pub unwind: Unwind,
-    /// How many stacks formats for people show.
+    /// Number of stacks that formats for people show.
     pub top: usize,
-    /// How formats for people write names; not recorded.
+    /// Style of names in formats for people; not recorded.
     #[serde(skip)]
     pub names: NameStyle,
-    /// What formats that have one number for each stack show.
+    /// Quantity shown by formats that have one number per stack.
     pub quantity: Quantity,
-    /// The most frames that stacks have, if the user set a limit; what is alike in these is one stack.
+    /// Maximum number of frames per stack, if the user set one; stacks that agree in these frames are merged.
     pub depth: Option<usize>,
-    /// The processes.
+    /// Instances that were traced.
     pub targets: Vec<TargetFacts>,
-    /// What ages and changes are measured by.
+    /// Periods and thresholds of ages and changes.
     pub compared: Compared,
-    /// The order of stacks, if the user chose one.
+    /// Order of stacks, if the user chose one.
     pub order: Option<Order>,
-    /// The texts, modules and frames of its stacks.
+    /// Texts, modules and frames that the report refers to.
     #[serde(skip)]
     pub dictionary: Arc<Dictionary>,
-    /// Every stack that allocated, in that order, else those that hold most first; those of ended instances last.
+    /// Every stack that allocated, in `order`, by default the largest outstanding amount first; those of ended instances
+    /// last.
     #[serde(skip)]
     pub stacks: Vec<Stack>,
-    /// Which allocations were recorded; if not all, then amounts are estimates.
+    /// Selection of the recorded allocations; unless all were recorded, amounts are estimates.
     pub sampling: Sampling,
-    /// Calls seen.
+    /// Counts of allocator calls.
     pub events: Events,
-    /// What could not be accounted.
+    /// Events that could not be accounted for.
     pub losses: Losses,
-    /// How far the stacks can be trusted.
+    /// Completeness of the stacks.
     pub completeness: Completeness,
-    /// Where incomplete stacks ended, most allocations first.
+    /// Ends of incomplete stacks, most allocations first.
     pub ends: Vec<EndGroup<ModuleId>>,
-    /// How walks went on from the modules that they came through, most steps first.
+    /// Methods by which walks left each module, most steps first.
     pub steps: Vec<ModuleSteps<ModuleId>>,
-    /// What tracing costs, if that was looked at.
+    /// Cost of tracing, if it was measured.
     pub overhead: Option<Overhead>,
-    /// The kernel, where its own allocations were traced.
+    /// Facts about the kernel, if its own allocations were traced.
     pub kernel: Option<KernelFacts>,
-    /// What memleak itself takes.
+    /// Memory of memleak itself.
     pub own: OwnMemory,
 }
 
 impl Report {
-    /// Every stack, in the report's order.
+    /// Stacks in the report's order.
     pub fn stacks(&self) -> impl ExactSizeIterator<Item = StackRef<'_>> + Clone {
         self.stacks.iter().map(|stack| self.stack(stack))
     }
 
-    /// One of the report's stacks.
+    /// Pairs one of the report's stacks with the report.
     pub fn stack<'a>(&'a self, stack: &'a Stack) -> StackRef<'a> {
         StackRef { report: self, stack }
     }
 
-    /// Stacks that people are shown: what can be a leak as far as can be told and is not suppressed, and no block twice.
+    /// Stacks shown to people: possible leaks that are not suppressed, without blocks that another stack counts.
     pub fn suspects(&self) -> impl Iterator<Item = StackRef<'_>> {
         self.stacks().filter(|stack| stack.is_suspect())
     }
 
-    /// Suspects that hold anything that is not young, in the order asked for.
+    /// Suspects with outstanding blocks that are not young, in the report's order.
     pub fn holders(&self) -> impl Iterator<Item = StackRef<'_>> {
         self.suspects().filter(|stack| stack.shown().blocks > 0)
     }
 
-    /// The report without its stacks, by the numbers of another dictionary.
+    /// Copies the report without its stacks, with the ids of another dictionary.
     #[must_use]
     pub fn heading(&self, import: &mut Import<'_>) -> Self {
         let ends = self.ends.iter().map(|group| EndGroup {
@@ -129,25 +130,25 @@ impl Report {
         }
     }
 
-    /// A module that the report refers to.
+    /// Looks up a module.
     pub fn module(&self, module: ModuleId) -> ModuleRef<'_> {
         self.dictionary.module(module)
     }
 
-    /// The kernel's version, if the kernel was traced.
+    /// Kernel release, if the kernel was traced.
     pub fn kernel_release(&self) -> Option<&str> {
         Some(self.kernel.as_ref()?.release.as_str())
     }
 }
 
-/// A time of day.
+/// Local time of day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeOfDay {
-    /// 0 to 23.
+    /// Hour, 0 to 23.
     pub hour: u8,
-    /// 0 to 59.
+    /// Minute, 0 to 59.
     pub minute: u8,
-    /// 0 to 60.
+    /// Second, 0 to 60.
     pub second: u8,
 }
 
@@ -157,62 +158,62 @@ impl fmt::Display for TimeOfDay {
     }
 }
 
-/// A moment in nanoseconds since 1970, as far as there are numbers for it.
+/// Nanoseconds since 1970; saturates at 0 and `u64::MAX`.
 pub fn unix_nanoseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What ran in a traced process between two execs: an instance.
+/// Instance: what runs in a traced process between two execs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetFacts {
     /// Process id.
     pub pid: u32,
-    /// Its number, which no other instance of the trace has.
+    /// Number of the instance, unique within the trace.
     pub instance: u32,
-    /// The instance that it was forked from, or that it replaced in its process.
+    /// Instance that it was forked from, or that it replaced in its process.
     pub parent: Option<u32>,
-    /// Its name.
+    /// Command name of the process (`comm`).
     pub comm: String,
-    /// Its executable.
+    /// Path of the executable.
     pub exe: Option<String>,
-    /// How it ended, if it has.
+    /// Event that ended it; `None` while it runs.
     pub ended: Option<InstanceEnd>,
-    /// Where its resident memory is; `None` once it has ended, or where that could not be read.
+    /// Breakdown of its resident memory; `None` if it has ended or the memory could not be read.
     pub memory: Option<Parts>,
 }
 
-/// What a report's ages and changes are measured by.
+/// Periods and thresholds of a report's ages and changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Blocks younger than this are hidden from people; `None` if ages were not looked at.
+    /// Age below which blocks are hidden from people; `None` if ages were not read.
     pub older: Option<Duration>,
-    /// There was no report before: then "the last report" is the attach.
+    /// True for the first report: the attach then counts as the last report.
     pub first: bool,
     /// Time since the last report.
     pub since_last: Duration,
     /// Time since the baseline.
     pub since_baseline: Duration,
-    /// When the user marked the baseline; `None` if it is the attach.
+    /// Time at which the user marked the baseline; `None` if it is the attach.
     pub marked: Option<TimeOfDay>,
 }
 
-/// What a report says of a stack beyond its totals.
+/// Ages and changes of a stack in a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StackRecent {
-    /// What of the outstanding is young, or was freed while the report was made; `None` if not known.
+    /// Outstanding blocks that are young or were freed while the report was made; `None` if not known.
     #[serde(default, skip_serializing_if = "is_default")]
     pub young: Option<Estimate>,
-    /// Live blocks by age; `None` if not known.
+    /// Outstanding blocks by age; `None` if not known.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ages: Option<Ages>,
-    /// What came and went since the last report.
+    /// Change since the last report.
     #[serde(default, skip_serializing_if = "is_default")]
     pub since_last: Change,
-    /// What came and went since the baseline.
+    /// Change since the baseline.
     #[serde(default, skip_serializing_if = "is_default")]
     pub since_baseline: Change,
-    /// How much it behaves like a leak; `None` if the report was recorded before that was judged.
+    /// Degree to which it behaves like a leak; `None` if the report was recorded by a version without suspicion.
     #[serde(default, skip_serializing_if = "is_default")]
     pub suspicion: Option<Suspicion>,
 }
@@ -220,53 +221,53 @@ pub struct StackRecent {
 /// One allocator function called by one stack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stack {
-    /// Process id; 0 where the stack is not known and stands for those of several processes.
+    /// Process id; 0 if the stack is not known and stands for several processes.
     pub pid: u32,
-    /// The instance, or 0 likewise.
+    /// Instance number; 0 if the stack is not known and stands for several instances.
     pub instance: u32,
-    /// How the instance ended, if it has: then what is outstanding is what it held at its end.
+    /// Event that ended the instance; the outstanding amount is then what it held at its end.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ended: Option<InstanceEnd>,
-    /// The allocator function; it is not one of the frames.
+    /// Allocator function, which is not one of the frames.
     pub allocator: TextId,
-    /// The use of the mappings; `None` for blocks of an allocator.
+    /// Use of the mappings; `None` for blocks of an allocator.
     #[serde(default, skip_serializing_if = "is_default")]
     pub kind: Option<RegionKind>,
     /// Allocated and not freed.
     pub outstanding: Estimate,
-    /// Everything allocated since the attach.
+    /// Allocated since the attach.
     pub allocated: Estimate,
     /// Ages and changes.
     pub recent: StackRecent,
-    /// Allocated besides, and not recorded.
+    /// Allocated but not recorded; not included in `allocated`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lost: Amount,
-    /// Why the walk ended.
+    /// Reason why the walk ended.
     pub end: End,
-    /// Where it ended; `None` for complete stacks.
+    /// Location where the walk ended; `None` for complete stacks.
     #[serde(default, skip_serializing_if = "is_default")]
     pub end_at: Option<Location<ModuleId>>,
-    /// Frames, innermost first; `None` without frames.
+    /// Frames, innermost first; `None` if there are none.
     pub path: Option<PathId>,
-    /// Its blocks one by one, those that are not young; `None` if they were not asked for.
+    /// Single blocks that are not young; `None` unless they were requested.
     #[serde(skip)]
     pub blocks: Option<BlockList>,
-    /// The rule that leaves it out of reports for people, if one does; never recorded.
+    /// Rule that suppresses the stack in reports for people; never recorded.
     #[serde(skip)]
     pub suppressed_by: Option<Arc<Suppression>>,
 }
 
-/// A rule of the user's about stacks that are known and not to be shown.
+/// Rule of the user that suppresses known stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suppression {
-    /// As it was written.
+    /// The rule as written.
     pub rule: String,
-    /// In which file and line.
+    /// File and line of the rule.
     pub place: String,
 }
 
 impl Stack {
-    /// The same stack with the numbers of another dictionary.
+    /// Copies the stack with the ids of another dictionary.
     #[must_use]
     pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
         Self {
@@ -277,20 +278,20 @@ impl Stack {
         }
     }
 
-    /// Outstanding and not young: what people are shown.
+    /// Outstanding amount without young blocks, as shown to people.
     pub fn shown(&self) -> Amount {
         self.shown_estimate().amount
     }
 
-    /// [`Stack::shown`] with how far it can be off.
+    /// [`Stack::shown`] with its variance.
     pub fn shown_estimate(&self) -> Estimate {
         self.outstanding.less(self.recent.young.unwrap_or_default())
     }
 }
 
-/// The identity of a site: a hash of the allocator function and of the very code that called it. The same in every report, and
-/// in other runs of the same builds: its algorithm and keys never change. That two of a thousand sites share one is less
-/// probable than 10⁻¹³.
+/// Identity of a site: a hash of the allocator function and of the calling code. It is equal in every report and in other
+/// runs of the same builds: its algorithm and keys never change. The probability that two of a thousand sites share an id
+/// is below 10⁻¹³.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteId(u64);
 
@@ -301,24 +302,24 @@ impl fmt::Display for SiteId {
 }
 
 impl SiteId {
-    /// The first five of its sixteen hexadecimal digits, which tell apart what fits a screen.
+    /// First five of the sixteen hexadecimal digits, enough to distinguish the sites on a screen.
     pub fn short(self) -> String {
         format!("{:05x}", self.0 >> 44)
     }
 }
 
-/// A site of one instance: tells the stacks of a trace apart, in every report of it.
+/// Site of one instance: identifies a stack in every report of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteKey {
-    /// The instance.
+    /// Number of the instance.
     pub instance: u32,
-    /// The use of the mappings.
+    /// Use of the mappings; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
-    /// The code.
+    /// Hash of the code.
     pub site: SiteId,
 }
 
-/// A stack of a report with what it refers to.
+/// Stack of a report, with access to what it refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct StackRef<'a> {
     report: &'a Report,
@@ -334,17 +335,17 @@ impl Deref for StackRef<'_> {
 }
 
 impl<'a> StackRef<'a> {
-    /// The report that it is of.
+    /// Report that contains the stack.
     pub fn report(self) -> &'a Report {
         self.report
     }
 
-    /// The stack, for as long as the report lives.
+    /// Stack with the lifetime of the report.
     pub fn get(self) -> &'a Stack {
         self.stack
     }
 
-    /// The allocator function.
+    /// Name of the allocator function.
     pub fn allocator(self) -> &'a str {
         self.report.dictionary.text(self.stack.allocator)
     }
@@ -354,30 +355,30 @@ impl<'a> StackRef<'a> {
         self.report.dictionary.frames(self.stack.path)
     }
 
-    /// Where the walk ended; `None` for complete stacks.
+    /// Location where the walk ended; `None` for complete stacks.
     pub fn end_at(self) -> Option<Location<ModuleRef<'a>>> {
         let end_at = self.stack.end_at?;
         Some(self.report.dictionary.location(end_at))
     }
 
-    /// True for a stack that people are shown.
+    /// Returns whether the stack is shown to people.
     pub fn is_suspect(self) -> bool {
         let is_suspect = self.kind.is_none_or(RegionKind::is_suspect) && self.suppressed_by.is_none();
         is_suspect && !self.holds_others()
     }
 
-    /// True for pages of the kernel's that hold what another allocator's stacks count.
+    /// Returns whether these are kernel pages whose contents another allocator's stacks count.
     pub fn holds_others(self) -> bool {
         let kernel = self.report.kernel.as_ref();
         kernel.is_some_and(|kernel| kernel.holds_others(self.allocator()))
     }
 
-    /// True if it ends where it does because the user wanted no more frames.
+    /// Returns whether the stack ends because of the user's limit on frames.
     pub fn is_cut(self) -> bool {
         self.end == End::DepthLimit && self.report.depth == Some(self.frames().len())
     }
 
-    /// The site.
+    /// Computes the id of the site.
     pub fn site(self) -> SiteId {
         let mut hasher = SipHasher24::new_with_keys(0, 0);
         self.allocator().as_bytes().hash(&mut hasher);
@@ -386,7 +387,7 @@ impl<'a> StackRef<'a> {
             match frame.place() {
                 Some(place) => {
                     let module = place.module;
-                    // As `String` hashes.
+                    // `str` hashes like `String`.
                     module.build_id().unwrap_or(module.path()).hash(&mut hasher);
                     place.svma.get().hash(&mut hasher);
                 }
@@ -396,7 +397,7 @@ impl<'a> StackRef<'a> {
         SiteId(hasher.finish())
     }
 
-    /// The site in its instance.
+    /// Key of the site in its instance.
     pub fn key(self) -> SiteKey {
         SiteKey {
             instance: self.instance,

@@ -1,25 +1,26 @@
-//! Which allocations are recorded.
+//! Selection of the allocations that are recorded.
 
 use serde::{Deserialize, Serialize};
-/// Which allocations are recorded.
+/// Selection of the allocations that are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampling {
-    /// All.
+    /// Every allocation.
     #[default]
     All,
-    /// One of each so many calls, at a random place among them; at most [`Sampling::MAX_CALLS`].
+    /// One random call of each group of this many; at most [`Sampling::MAX_CALLS`].
     Calls(u64),
-    /// Those with a byte that was chosen, one of so many on average; at most [`Sampling::MAX_BYTES`].
+    /// Allocations that contain a chosen byte; the value is the sampling interval, the mean number of bytes between chosen
+    /// ones; at most [`Sampling::MAX_BYTES`].
     Bytes(u64),
-    /// As [`Sampling::Bytes`], by a distance that changes while the trace goes on (`bpf::Distance`): of a
-    /// trace to be begun, the first; of one that goes on, that of now. 1 is all.
+    /// Like [`Sampling::Bytes`], with a sampling interval that changes during the trace (`bpf::Distance`): the initial one
+    /// before the trace starts, then the current one. 1 records every allocation.
     Governed(u64),
 }
 
 impl Sampling {
-    /// The most calls of which one is recorded.
+    /// Maximum number of calls of which one is recorded.
     pub const MAX_CALLS: u64 = 1 << 24;
-    /// The most bytes of which one is chosen.
+    /// Maximum sampling interval in bytes.
     pub const MAX_BYTES: u64 = 1 << 40;
 }

@@ -1,9 +1,9 @@
-//! The identity of a site by the names of its functions: what two runs have in common, whatever addresses, builds and
+//! Identity of a site by its function names, which two runs can share in spite of different addresses, builds and
 //! processes.
 //!
-//! Unlike a [`SiteId`](super::SiteId), a name stands for all of a function, inlined or not; a function that calls itself
-//! stands once; what the compiler appended to a name (`.part.0`) is left out, and so are the outermost frames, of the C
-//! library and of `_start`, which differ with its version.
+//! Unlike a [`SiteId`](super::SiteId), a name stands for the whole function, inlined or not; direct recursion counts as one
+//! call; suffixes that the compiler appended (`.part.0`) are removed, and so are the outermost frames, of the C library and
+//! `_start`, which differ with its version.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use super::owner::{is_plumbing, plumbing};
 use super::printable::printable;
 use super::{FrameId, FrameRef, StackRef};
 
-/// What compilers append to the names of a function's parts and copies.
+/// Suffixes that compilers append to the names of a function's parts and copies.
 const SUFFIXES: [&str; 7] = [
     " [clone ",
     ".part.",
@@ -23,9 +23,9 @@ const SUFFIXES: [&str; 7] = [
     ".lto_priv.",
     ".llvm.",
 ];
-/// Modules whose outermost frames are the same for every program.
+/// Prefixes of modules whose outermost frames are the same for every program.
 const START_MODULES: [&str; 5] = ["libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl"];
-/// The functions of static programs that do what these modules do for others.
+/// Functions of static programs that correspond to the outermost frames in [`START_MODULES`].
 const START_FUNCTIONS: [&str; 11] = [
     "_start",
     "_start_c",
@@ -40,38 +40,38 @@ const START_FUNCTIONS: [&str; 11] = [
     "__clone3",
 ];
 
-/// A site: the allocator function, then functions from its caller outwards, each by its number in [`SiteNames`].
+/// Ids in [`SiteNames`] of the allocator function, then of the functions from its caller outwards.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SiteName(Box<[u32]>);
 
-/// The names of functions that sites have.
+/// Function names of sites, each stored once.
 #[derive(Debug, Default)]
 pub struct SiteNames {
     texts: IndexSet<String>,
-    /// Those that were seen only as functions of an allocator, a runtime or a standard library.
+    /// Functions seen only as part of an allocator, a runtime or a standard library.
     plumbing: HashSet<u32>,
 }
 
 impl SiteNames {
-    /// The site with these functions, the allocator function first.
+    /// Adds a site with these functions, the allocator function first.
     pub fn site<'a>(&mut self, functions: impl Iterator<Item = &'a str>) -> SiteName {
         SiteName(functions.map(|name| self.number(name)).collect())
     }
 
-    /// The functions of a site, the allocator function first.
+    /// Functions of a site, the allocator function first.
     pub fn functions<'a>(&'a self, site: &'a SiteName) -> impl Iterator<Item = &'a str> {
         let text = |&number: &u32| self.texts.get_index(number as usize).map_or("?", String::as_str);
         site.0.iter().map(text)
     }
 
-    /// The callers of the allocator function, each with whether it is the user's own code.
+    /// Callers of the allocator function; the flag is true for the user's own code.
     pub fn callers<'a>(&'a self, site: &'a SiteName) -> impl Iterator<Item = (&'a str, bool)> {
         let numbers = site.0.iter().skip(1);
         let callers = self.functions(site).skip(1).zip(numbers);
         callers.map(|(name, number)| (name, !self.plumbing.contains(number) && !is_plumbing(name)))
     }
 
-    /// The number of a frame's function, which is plumbing as long as no user's function has its name.
+    /// Id of a frame's function. It is plumbing as long as no function of the user has its name.
     fn number_of(&mut self, name: &str, is_plumbing: bool) -> u32 {
         let known = self.texts.len();
         let number = self.number(name);
@@ -86,12 +86,12 @@ impl SiteNames {
     fn number(&mut self, name: &str) -> u32 {
         let known = self.texts.get_index_of(name);
         let number = known.unwrap_or_else(|| self.texts.insert_full(name.to_owned()).0);
-        // There are fewer than 2³²: all are in memory.
+        // All names are in memory, so that there are fewer than 2³².
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 }
 
-/// Names the sites of one report. The names of a frame are worked out once.
+/// Names the sites of one report; computes the names of each frame once.
 #[derive(Debug)]
 pub struct SiteNamer<'n> {
     names: &'n mut SiteNames,
@@ -99,7 +99,7 @@ pub struct SiteNamer<'n> {
 }
 
 impl<'n> SiteNamer<'n> {
-    /// For a report of which no site was named before.
+    /// Creates a namer for a report; frame ids of different reports must not be mixed.
     pub fn new(names: &'n mut SiteNames) -> Self {
         Self {
             names,
@@ -107,7 +107,7 @@ impl<'n> SiteNamer<'n> {
         }
     }
 
-    /// The site of a stack.
+    /// Names the site of a stack.
     pub fn site(&mut self, stack: StackRef<'_>) -> SiteName {
         let mut numbers = vec![self.names.number(&printable(stack.allocator()))];
         for frame in without_start(stack) {
@@ -120,7 +120,7 @@ impl<'n> SiteNamer<'n> {
             });
             numbers.extend_from_slice(of_frame);
         }
-        // The allocator function is no caller of itself.
+        // `at` is 1 where the allocator function meets its caller, which stays even if both have the same name.
         let mut at = 0;
         numbers.dedup_by(|next, last| {
             at += 1;
@@ -130,8 +130,8 @@ impl<'n> SiteNamer<'n> {
     }
 }
 
-/// The names of a frame's functions, inlined ones first, each with whether it passes allocations on; the module in brackets
-/// where there is no name.
+/// Names of a frame's functions, inlined ones first; the flag is true for plumbing. A frame without a name gets its module
+/// in brackets.
 fn names_of(frame: FrameRef<'_>) -> Vec<(String, bool)> {
     let plumbing = plumbing(frame);
     let inlined = frame.inlined().zip(&plumbing);
@@ -150,9 +150,9 @@ fn names_of(frame: FrameRef<'_>) -> Vec<(String, bool)> {
     names
 }
 
-/// A function's name without what compilers append to it.
+/// Removes the suffixes that compilers append.
 pub fn plain(name: &str) -> String {
-    // Not where a name begins: there it is all that the function is called.
+    // A suffix at the beginning is the whole name and stays.
     let cuts = SUFFIXES.iter().filter_map(|suffix| name.find(suffix));
     let end = cuts.filter(|&at| at > 0).min().unwrap_or(name.len());
     match name[..end].trim() {
@@ -161,10 +161,10 @@ pub fn plain(name: &str) -> String {
     }
 }
 
-/// Frames without those that every program begins with; all, if there are no others.
+/// Removes the outermost frames that every program begins with; keeps all if there are no others.
 pub fn without_start(stack: StackRef<'_>) -> impl Iterator<Item = FrameRef<'_>> {
     let all = stack.frames().len();
-    // The caller of `__libc_start_main` is `_start`, with or without its name.
+    // The caller of `__libc_start_main` is `_start`, which may have no name.
     let called = all.checked_sub(2).and_then(|called| stack.frames().nth(called));
     let is_last_start =
         called.is_some_and(|frame| is_function(frame, |name| name.starts_with("__libc_start_main")));

@@ -1,4 +1,4 @@
-//! Every stack that allocated, with its totals, at one moment.
+//! Totals of every stack that allocated, at one moment.
 
 use std::time::Duration;
 
@@ -7,64 +7,64 @@ use unwind_tables::walk::{End, Frame};
 
 use super::{Amount, Estimate, Events, Losses, RegionKind, Sampling};
 
-/// One stack and what was allocated from it since tracing began.
+/// Stack, and what it has allocated since the attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackTotals {
-    /// The number of its record, which is never another stack's.
+    /// Id of its stack record; never reused.
     pub record: u32,
-    /// The instance that allocated; 0 for all together, where the stack is not known.
+    /// Instance that allocated; 0 for all together, if the stack is not known.
     pub instance: u32,
-    /// Within one epoch, an address means the same code.
+    /// Epoch: within one, an address means the same code.
     pub epoch: u32,
     /// Index into the function table.
     pub function: u8,
-    /// Frames, the caller of the allocator function first.
+    /// Frames, innermost first: the first is the caller of the allocator function.
     pub frames: Vec<Frame>,
-    /// Why the walk ended.
+    /// Reason why the walk ended.
     pub end: End,
-    /// The address that the walk could not get past.
+    /// Address that the walk could not get past.
     pub end_pc: Avma,
-    /// Everything allocated.
+    /// Allocated since the attach.
     pub allocated: Estimate,
-    /// What of it was freed.
+    /// Part of `allocated` that was freed.
     pub freed: Estimate,
-    /// What mappings of this stack are for; `None` for blocks of an allocator.
+    /// Use of the mappings; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
-    /// What was allocated besides and could not be recorded.
+    /// Allocated but not recorded; not included in `allocated`.
     pub lost: Amount,
 }
 
 impl StackTotals {
-    /// What was allocated and not freed.
+    /// Allocated and not freed.
     pub fn outstanding(&self) -> Estimate {
         self.allocated.less(self.freed)
     }
 }
 
-/// Walks that were done again without what only makes them faster; see `bpf::FastPaths::checked`.
+/// Walks that were repeated without the fast paths; see `bpf::FastPaths::checked`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckedWalks {
-    /// All of them.
+    /// Repeated walks.
     pub checked: u64,
-    /// Those that had not been done the first time, but remembered.
+    /// Repeated walks whose first result came from the walk memo.
     pub recalled: u64,
-    /// Those that found another stack the second time.
+    /// Repeated walks that found a different stack.
     pub different: u64,
 }
 
 /// Everything recorded up to one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Time since tracing began.
+    /// Time since the attach.
     pub elapsed: Duration,
-    /// Which allocations were recorded; if not all, then amounts are estimates.
+    /// Selection of the recorded allocations; unless all were recorded, amounts are estimates.
     pub sampling: Sampling,
     /// Stacks that allocated.
     pub stacks: Vec<StackTotals>,
     /// Counts of calls.
     pub events: Events,
-    /// What was not recorded.
+    /// Events that were not recorded.
     pub losses: Losses,
-    /// Walks that were checked; none but in tests.
+    /// Repeated walks; zero outside tests.
     pub walks: CheckedWalks,
 }

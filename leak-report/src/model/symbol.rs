@@ -1,6 +1,6 @@
-//! The names of one code address. Plain data.
+//! Names of one code address. Plain data.
 //!
-//! `T` is a text: itself where it is looked up, its number in a [`Dictionary`](super::Dictionary).
+//! `T` is a text, or its id in a [`Dictionary`](super::Dictionary).
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use super::TextKind;
 
-/// The function that holds an address.
+/// Function that contains an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Symbol<T = Arc<str>> {
     /// Demangled name.
     pub name: T,
-    /// Bytes from the function's first byte to the reported address, as a debugger prints it; `None` when
-    /// only debug information names the function, which does not say where its symbol starts.
+    /// Bytes from the function's first byte to the reported address, as a debugger prints it; `None` if only debug
+    /// information names the function, which does not state where its symbol starts.
     pub offset: Option<u64>,
 }
 
-/// A function whose body the compiler copied into its caller at this address.
+/// Function whose body the compiler copied into its caller at this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct InlinedFrame<T = Arc<str>> {
     /// Demangled name.
@@ -29,18 +29,18 @@ pub struct InlinedFrame<T = Arc<str>> {
     pub line: Option<u32>,
 }
 
-/// Everything known about one code address.
+/// Names and source lines of one code address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Symbolized<T = Arc<str>> {
-    /// The function in whose machine code the address lies, not one inlined into it.
+    /// Function whose machine code contains the address, not one inlined into it.
     pub symbol: Option<Symbol<T>>,
-    /// Source file of the call, in that function.
+    /// Source file of the call in `symbol`.
     pub file: Option<T>,
-    /// Line of the call, in that file.
+    /// Line of the call in `file`.
     pub line: Option<u32>,
-    /// Functions inlined there, innermost first.
+    /// Functions inlined at the address, innermost first.
     pub inlined: Vec<InlinedFrame<T>>,
-    /// Why something is missing.
+    /// Reason why a name or line is missing.
     pub gap: Option<Gap>,
 }
 
@@ -57,7 +57,7 @@ impl<T> Default for Symbolized<T> {
 }
 
 impl<T> Symbol<T> {
-    /// The same function with another text for its name.
+    /// Converts the text of the name.
     pub fn map<'a, U>(&'a self, mut other: impl FnMut(TextKind, &'a T) -> U) -> Symbol<U> {
         Symbol {
             name: other(TextKind::Function, &self.name),
@@ -67,7 +67,7 @@ impl<T> Symbol<T> {
 }
 
 impl<T> InlinedFrame<T> {
-    /// The same function with other texts.
+    /// Converts the texts of the name and file.
     pub fn map<'a, U>(&'a self, mut other: impl FnMut(TextKind, &'a T) -> U) -> InlinedFrame<U> {
         InlinedFrame {
             symbol: self.symbol.as_ref().map(|text| other(TextKind::Function, text)),
@@ -78,7 +78,7 @@ impl<T> InlinedFrame<T> {
 }
 
 impl<T> Symbolized<T> {
-    /// The same with other texts.
+    /// Converts all texts.
     pub fn map<'a, U>(&'a self, mut other: impl FnMut(TextKind, &'a T) -> U) -> Symbolized<U> {
         Symbolized {
             symbol: self.symbol.as_ref().map(|symbol| symbol.map(&mut other)),
@@ -95,7 +95,7 @@ impl<T> Symbolized<T> {
 }
 
 impl Symbolized {
-    /// Bytes of memory that this takes, with its texts.
+    /// Memory that it takes in bytes, including its texts.
     pub fn memory(&self) -> usize {
         let mut bytes = size_of::<Self>();
         self.map(|_, text| bytes += text.len() + 2 * size_of::<usize>());
@@ -103,30 +103,30 @@ impl Symbolized {
     }
 }
 
-/// Why a function or line is not known.
+/// Reason why a function or line is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gap {
-    /// The address lies in no module.
+    /// The address is in no module.
     NoModule,
-    /// The module is not an ELF file that can be read.
+    /// The module is not a readable ELF file.
     Unreadable,
-    /// The module has no symbols at all, and no debug file for it was found.
+    /// The module has no symbols, and no debug file was found for it.
     NoSymbols,
-    /// No symbol holds the address.
+    /// No symbol covers the address.
     NotInSymbol,
-    /// The debug information is larger than may be held in memory.
+    /// The debug information is larger than the memory limit.
     TooLarge,
     /// The debug information is malformed.
     Malformed,
-    /// The compiler left the debug information in files of its own (`.dwo`, `.dwp`), and they were not found.
+    /// The compiler put the debug information into separate files (`.dwo`, `.dwp`), which were not found.
     NoSplitFile,
-    /// What the debug information shares with that of other objects (dwz) was not found.
+    /// The debug information that is shared between objects (dwz) was not found.
     NoSupplementaryFile,
 }
 
 impl Gap {
-    /// The gap as a short clause.
+    /// Short clause for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoModule => "in no module",

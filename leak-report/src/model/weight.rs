@@ -1,30 +1,31 @@
-//! How many blocks a recorded one stands for, as `bpf/calls/sampling.h` computes with it.
+//! Weight of a recorded block, computed like `bpf/calls/sampling.h`.
 
 use super::{Amount, Estimate, Spread};
 use serde::{Deserialize, Serialize};
 
-/// Bits behind the point: `WEIGHT_SHIFT` of `bpf/shared.h`.
+/// Fraction bits of the fixed-point weight: `WEIGHT_SHIFT` of `bpf/shared.h`.
 pub(super) const SHIFT: u32 = 16;
-/// Bits of the fraction of an IEEE 754 single, and what its exponent is raised by.
+/// Fraction bits and exponent bias of an IEEE 754 single.
 const FRACTION_BITS: u32 = 23;
 const EXPONENT_BIAS: u32 = 127;
 
-/// A weight; at least 1.
+/// Number of blocks that a recorded block stands for, in fixed point; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Weight(u64);
 
 impl Weight {
-    /// That of a block that stands for itself alone.
+    /// Weight of a block that stands only for itself.
     pub const ONE: Self = Self(1 << SHIFT);
 
-    /// From how it is stored with a block: an IEEE 754 single, at least 1.
+    /// Decodes a stored weight, an IEEE 754 single of at least 1.
     pub fn stored(bits: u32) -> Self {
+        // 24 bits of fraction, shifted by at most 40, fit in 64.
         let fraction = u64::from(1 << FRACTION_BITS | bits & ((1 << FRACTION_BITS) - 1));
         let exponent = (bits >> FRACTION_BITS).saturating_sub(EXPONENT_BIAS).min(40);
         Self(fraction << exponent >> (FRACTION_BITS - SHIFT))
     }
 
-    /// That of a block that stands for so many; at least 1.
+    /// Converts a number of blocks, at least 1.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -34,14 +35,14 @@ impl Weight {
         Self((blocks * f64::from(1 << SHIFT)) as u64).max(Self::ONE)
     }
 
-    /// As a number of blocks.
+    /// Number of blocks.
     #[allow(clippy::cast_precision_loss, reason = "it came from 24 bits")]
     pub fn blocks(self) -> f64 {
         self.0 as f64 / f64::from(1 << SHIFT)
     }
 
-    /// What a block of `size` stands for, and how far that can be off: the same estimate as that of the totals
-    /// (`weighted_bytes` in `bpf/calls/sampling.h`, `add_variance` in `bpf/store/blocks.h`).
+    /// Estimate for a block of `size` bytes; the same as the kernel's for totals (`weighted_bytes` in
+    /// `bpf/calls/sampling.h`, `add_variance` in `bpf/store/blocks.h`).
     pub fn of(self, size: u64) -> WeightedAmount {
         let weight = u128::from(self.0);
         let bytes = ((u128::from(size) * weight) + (1 << (SHIFT - 1))) >> SHIFT;
@@ -51,6 +52,7 @@ impl Weight {
                 bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
                 blocks: self.0,
             },
+            // A block was chosen with probability 1/w, so that its variance is w(w - 1) times the square of its value.
             spread: Spread {
                 recorded: 1,
                 bytes: bytes * bytes.saturating_sub(size.into()),
@@ -60,21 +62,21 @@ impl Weight {
     }
 }
 
-/// An amount whose blocks are not rounded yet: a sum of many is rounded once, as the kernel's totals are.
+/// Estimate whose blocks are still in fixed point: a sum is rounded once, like the kernel's totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightedAmount(Estimate);
 
 impl std::ops::Add for WeightedAmount {
     type Output = Self;
 
-    /// Saturates.
+    /// Adds; saturates.
     fn add(self, other: Self) -> Self {
         Self(self.0 + other.0)
     }
 }
 
 impl WeightedAmount {
-    /// With the nearest whole number of blocks.
+    /// Rounds to the nearest whole number of blocks.
     pub fn rounded(self) -> Estimate {
         let Estimate { amount, spread } = self.0;
         let blocks = amount.blocks.saturating_add(1 << (SHIFT - 1)) >> SHIFT;
@@ -89,8 +91,7 @@ impl WeightedAmount {
 mod tests {
     use super::*;
 
-    /// What a block says of the others: w(w - 1)v^2 for its bytes, w(w - 1) for its number; nothing, if it stands for
-    /// itself alone.
+    /// The variance is w(w - 1)v^2 for bytes and w(w - 1) for blocks, and 0 for a block that stands only for itself.
     #[test]
     fn spreads() {
         let spread = |weight: u32, size| Weight::stored(weight).of(size).rounded().spread;
@@ -99,12 +100,12 @@ mod tests {
         assert_eq!(of_three.blocks, 6 << 32);
         let exact = spread(1f32.to_bits(), u64::MAX);
         assert_eq!((exact.bytes, exact.blocks), (0, 0));
-        // Saturated bytes times saturated bytes still fit.
+        // The square of saturated bytes still fits.
         let _ = spread(u32::MAX, u64::MAX);
     }
 
-    /// A block that stands for itself alone is what it is, whatever its size; one that stands for more is as many, and
-    /// parts of blocks add up.
+    /// A block of weight 1 counts as itself, whatever its size; one of greater weight counts that many times; fractions of
+    /// blocks add up.
     #[test]
     fn weights() {
         let one = Weight::stored(1f32.to_bits());

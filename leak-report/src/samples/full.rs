@@ -1,4 +1,4 @@
-//! A report that has something of everything.
+//! Report with an example of everything.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use crate::model::{
     Place, Report, Stack, StackRecent, Symbol, Symbolized, TableFacts,
 };
 
-/// Where [`location`] has modules mapped.
+/// Bias of the modules of [`location`].
 const KNOWN: u64 = 0x7f00_0000_0000;
 
-/// The number of a module without code segments.
+/// Adds a module without code segments.
 pub fn module(path: &str, build_id: Option<&str>) -> ModuleId {
     super::module_of(&super::plain_module(path, build_id))
 }
 
-/// A location of a known module.
+/// Location in a module.
 pub fn location(module: &ModuleId, svma: u64) -> Location<ModuleId> {
     Location {
         pc: Avma::new(KNOWN + svma),
@@ -31,7 +31,7 @@ pub fn location(module: &ModuleId, svma: u64) -> Location<ModuleId> {
     }
 }
 
-/// A symbol, without source or inlined calls.
+/// Symbol without source or inlined calls.
 pub fn named(name: &str, offset: u64) -> Symbolized {
     Symbolized {
         symbol: Some(Symbol {
@@ -42,7 +42,7 @@ pub fn named(name: &str, offset: u64) -> Symbolized {
     }
 }
 
-/// The number of a frame.
+/// Adds a frame.
 pub fn frame(at: Location<ModuleId>, found_by: FoundBy, names: Symbolized) -> FrameId {
     super::frame_of(Frame {
         at,
@@ -52,7 +52,7 @@ pub fn frame(at: Location<ModuleId>, found_by: FoundBy, names: Symbolized) -> Fr
     })
 }
 
-/// A stack that allocated twice what it holds.
+/// Stack that allocated twice what is outstanding.
 pub fn stack(
     outstanding: Amount,
     end: End,
@@ -82,8 +82,8 @@ pub fn stack(
     super::with_frames(stack, frames)
 }
 
-/// A complete stack through inlined code, one cut short after a frame without names, and one that freed
-/// everything; with losses.
+/// Report with a complete stack through inlined code, a truncated one with a frame without names, one that freed
+/// everything, and losses.
 pub fn full() -> Report {
     let libstdcxx = module("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30", Some("0a1b"));
     let leaker = module("/opt/leaker", None);

@@ -1,7 +1,7 @@
-//! Frames, stacks and reports for tests that care about some of what is in them only.
+//! Frames, stacks and reports for tests, which change only the fields they test.
 //!
-//! What stacks refer to is in one dictionary of each thread, a copy of which each report gets as it is then: a report whose
-//! stacks get other frames afterwards needs another copy ([`renew`]).
+//! Each thread has one dictionary, and each report gets a copy of its state at that time: after changing the frames of a
+//! report's stacks, renew its copy ([`renew`]).
 
 pub mod full;
 
@@ -29,27 +29,27 @@ fn entries<T>(use_them: impl FnOnce(&mut Dictionary) -> T) -> T {
     ENTRIES.with_borrow_mut(use_them)
 }
 
-/// Everything that this thread has made until now.
+/// Copy of the current dictionary of this thread.
 pub fn dictionary() -> Arc<Dictionary> {
     entries(|entries| Arc::new(entries.clone()))
 }
 
-/// Gives a report all that its stacks refer to by now.
+/// Replaces a report's dictionary by the current one.
 pub fn renew(report: &mut Report) {
     report.dictionary = dictionary();
 }
 
-/// The number of an allocator function.
+/// Adds the name of an allocator function.
 pub fn allocator(name: &str) -> TextId {
     entries(|entries| entries.add_text(TextKind::Allocator, name))
 }
 
-/// The number of a module.
+/// Adds a module.
 pub fn module_of(module: &Module) -> ModuleId {
     entries(|entries| entries.add_module(module))
 }
 
-/// A module as the program has it, without code segments.
+/// Module without code segments and table.
 pub fn plain_module(path: &str, build_id: Option<&str>) -> Module {
     Module {
         path: path.into(),
@@ -59,41 +59,41 @@ pub fn plain_module(path: &str, build_id: Option<&str>) -> Module {
     }
 }
 
-/// The number of names.
+/// Adds the names of a code address.
 pub fn names_of(names: &Symbolized) -> NamesId {
     entries(|entries| entries.add_names(names))
 }
 
-/// The number of a frame.
+/// Adds a frame.
 pub fn frame_of(frame: Frame) -> FrameId {
     entries(|entries| entries.add_frame(frame))
 }
 
-/// Another frame, made of this one.
+/// Adds a changed copy of a frame.
 pub fn changed(frame: FrameId, change: impl FnOnce(&mut Frame)) -> FrameId {
     let mut frame = entries(|entries| *entries.frame(frame));
     change(&mut frame);
     frame_of(frame)
 }
 
-/// The same frame by other names.
+/// Adds a copy of a frame with other names.
 pub fn renamed(frame: FrameId, names: &Symbolized) -> FrameId {
     let names = names_of(names);
     changed(frame, |frame| frame.names = names)
 }
 
-/// The frames of a stack.
+/// Frames of a stack, innermost first.
 pub fn frames(stack: &Stack) -> Vec<FrameId> {
     entries(|entries| entries.frames(stack.path).map(|frame| frame.id()).collect())
 }
 
-/// The same stack with other frames.
+/// Replaces the frames of a stack.
 pub fn with_frames(stack: Stack, frames: Vec<FrameId>) -> Stack {
     let path = entries(|entries| entries.add_stack(frames.into_iter()));
     Stack { path, ..stack }
 }
 
-/// Changes the frames of one of a report's stacks.
+/// Changes the frames of one of a report's stacks, and renews the report's dictionary.
 pub fn change_frames(report: &mut Report, stack: usize, change: impl FnOnce(&mut Vec<FrameId>)) {
     let mut frames = frames(&report.stacks[stack]);
     change(&mut frames);
@@ -101,15 +101,15 @@ pub fn change_frames(report: &mut Report, stack: usize, change: impl FnOnce(&mut
     renew(report);
 }
 
-/// A frame of a function in a module.
+/// Frame of a function in a module, without inlined functions.
 pub fn frame(module: &str, function: &str) -> FrameId {
     inlined(module, function, &[])
 }
 
-/// The same, with functions inlined in it, innermost first.
+/// Frame of a function in a module, with functions inlined in it, innermost first.
 pub fn inlined(module: &str, function: &str, inlined: &[&str]) -> FrameId {
     let module = plain_module(&format!("/usr/lib/{module}"), Some("0a1b"));
-    // Each name has its own.
+    // The address is a hash of the name, so that each name has its own.
     let svma = function
         .bytes()
         .fold(0x1000, |sum: u64, byte| (sum * 31 + u64::from(byte)) % (1 << 40));
@@ -142,12 +142,12 @@ pub fn inlined(module: &str, function: &str, inlined: &[&str]) -> FrameId {
     })
 }
 
-/// A complete stack that holds nothing.
+/// Complete stack without outstanding blocks.
 pub fn stack(frames: Vec<FrameId>) -> Stack {
     full::stack(Amount::default(), End::Complete, None, frames)
 }
 
-/// A report of twelve seconds of one process, from which nothing was lost.
+/// Report after twelve seconds of one process, without losses.
 pub fn report(stacks: Vec<Stack>) -> Report {
     Report {
         time: TimeOfDay {

@@ -1,4 +1,4 @@
-//! Entries of a dictionary in pieces, as a recording has them: each in the piece of the report that first refers to it.
+//! Entries of a dictionary in pieces, as in a recording: each entry is in the piece of the report that first refers to it.
 
 use indexmap::IndexSet;
 use serde::{Deserialize, Serialize};
@@ -7,22 +7,22 @@ use thiserror::Error;
 use super::{Dictionary, Frame, ModuleId, Path, Text, TextId};
 use crate::model::{Module, Stack, Symbolized};
 
-/// Entries that were added to a dictionary. In this order: nothing refers to what comes later.
+/// Entries added to a dictionary. Each table refers only to tables before it, and a path only to earlier paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definitions {
-    /// Texts.
+    /// Texts, referred to by modules and names.
     pub texts: Vec<Text>,
-    /// Modules.
+    /// Modules, referred to by frames.
     pub modules: Vec<Module<TextId>>,
-    /// Names of code addresses.
+    /// Names of code addresses, referred to by frames.
     pub names: Vec<Symbolized<TextId>>,
-    /// Frames.
+    /// Frames, referred to by paths.
     pub frames: Vec<Frame>,
-    /// Paths.
+    /// Paths, each after the path of its caller.
     pub paths: Vec<Path>,
 }
 
-/// Entries of each table of a dictionary at one moment.
+/// Number of entries in each table of a dictionary at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     texts: usize,
@@ -32,33 +32,33 @@ pub struct Sizes {
     paths: usize,
 }
 
-/// Bounds of a dictionary that is read from a file, which may be anybody's.
+/// Limits of a dictionary read from an untrusted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of each table.
+    /// Maximum number of entries per table.
     pub entries: usize,
-    /// Bytes of all texts together.
+    /// Maximum bytes of all texts together.
     pub text_bytes: usize,
-    /// Frames of one path.
+    /// Maximum number of frames per path.
     pub depth: u32,
 }
 
-/// The reason why definitions are no part of a dictionary.
+/// Reason why definitions are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Invalid {
-    /// A number that has no entry before it.
+    /// An id without an earlier entry.
     #[error("{0} number {1} is not defined")]
     Undefined(&'static str, usize),
-    /// An entry that is there already, and would not get the next number.
+    /// An entry that exists already, and so would not get the next id.
     #[error("a {0} is defined twice")]
     Repeated(&'static str),
-    /// More than the limits allow.
+    /// More entries, bytes or frames than the [`Limits`] allow.
     #[error("more {0} than can be recorded")]
     TooMany(&'static str),
 }
 
 impl Dictionary {
-    /// Entries of each table.
+    /// Returns the current number of entries in each table.
     pub fn sizes(&self) -> Sizes {
         Sizes {
             texts: self.texts.len(),
@@ -69,7 +69,7 @@ impl Dictionary {
         }
     }
 
-    /// True if a file with all entries can be read.
+    /// Returns whether a file with all entries could be read within `limits`.
     pub fn is_within(&self, limits: Limits) -> bool {
         let Sizes {
             texts,
@@ -87,11 +87,11 @@ impl Dictionary {
             && deepest <= limits.depth
     }
 
-    /// Checks that everything that a stack refers to is there.
+    /// Checks that everything a stack refers to is defined.
     ///
     /// # Errors
     ///
-    /// Something is not.
+    /// An id has no entry.
     pub fn check(&self, stack: &Stack) -> Result<(), Invalid> {
         within(stack.allocator.index(), self.texts.len(), "text")?;
         let module = stack.end_at.and_then(|at| Some(at.place?.module));
@@ -101,16 +101,16 @@ impl Dictionary {
             .map_or(Ok(()), |path| within(path.index(), self.paths.len(), "path"))
     }
 
-    /// Checks that a module is there.
+    /// Checks that a module is defined.
     ///
     /// # Errors
     ///
-    /// It is not.
+    /// The id has no entry.
     pub fn check_module(&self, module: ModuleId) -> Result<(), Invalid> {
         within(module.index(), self.modules.len(), "module")
     }
 
-    /// The entries that were added since there were `before`, in pieces of about `bytes` in memory.
+    /// Entries added since the tables had the sizes `before`, in pieces of about `bytes` in memory.
     pub fn added_since(&self, before: Sizes, bytes: usize) -> Vec<Definitions> {
         let mut pieces = Pieces {
             all: Vec::new(),
@@ -144,7 +144,7 @@ impl Dictionary {
     ///
     /// # Errors
     ///
-    /// They refer to what is not defined, or are more than `limits` allow.
+    /// Entries that refer to undefined ones, are repeated, or exceed `limits`.
     pub fn define(&mut self, definitions: Definitions, limits: Limits) -> Result<(), Invalid> {
         for text in definitions.texts {
             self.text_bytes += text.text.len();
@@ -173,7 +173,7 @@ impl Dictionary {
         Ok(())
     }
 
-    /// The caller was defined before, so that there are no circles.
+    /// Adds a path. Its caller must be defined already, so that paths have no cycles.
     fn define_path(&mut self, path: Path, limits: Limits) -> Result<(), Invalid> {
         within(path.frame.index(), self.frames.len(), "frame")?;
         let mut callers = 0;
@@ -189,7 +189,7 @@ impl Dictionary {
         Ok(())
     }
 
-    /// Checks the texts that `all` gives to its argument.
+    /// Checks the texts that `all` passes to its argument.
     fn check_texts(&self, all: impl FnOnce(&mut dyn FnMut(TextId))) -> Result<(), Invalid> {
         let mut checked = Ok(());
         all(&mut |text| {
@@ -225,10 +225,10 @@ fn define<T: Eq + std::hash::Hash>(
     }
 }
 
-/// Definitions in pieces of bounded size.
+/// Definitions split into pieces of bounded size.
 struct Pieces {
     all: Vec<Definitions>,
-    /// Bytes that the last piece has left.
+    /// Remaining bytes of the last piece.
     room: usize,
     bytes: usize,
 }

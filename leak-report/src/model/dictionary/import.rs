@@ -1,10 +1,10 @@
-//! Leads from the numbers of one dictionary to those of another, which gets the entries that are asked for.
+//! Translates the ids of one dictionary to those of another, which receives the requested entries.
 
 use std::sync::Arc;
 
 use super::{Dictionary, Frame, FrameId, ModuleId, NamesId, Path, PathId, Text, TextId};
 
-/// The numbers that entries of one dictionary have in another, as far as they were asked for.
+/// Ids in the target dictionary of the entries of a source dictionary that were requested so far, by source id.
 #[derive(Clone, Debug, Default)]
 pub struct Renumbering {
     texts: Vec<Option<TextId>>,
@@ -14,16 +14,16 @@ pub struct Renumbering {
     paths: Vec<Option<PathId>>,
 }
 
-/// The way of entries from one dictionary into another.
+/// Import of entries from one dictionary into another.
 pub struct Import<'a> {
     from: &'a Dictionary,
-    /// `None` where both are the same.
+    /// `None` if both dictionaries are the same.
     into: Option<&'a mut Dictionary>,
     known: Renumbering,
     rename: &'a dyn Fn(&Text) -> Option<Arc<str>>,
 }
 
-/// A place of `known` for each of so many entries.
+/// Entry of `known` for `index`; extends the vector if necessary.
 fn entry<T: Copy>(known: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
     if known.len() <= index {
         known.resize(index + 1, None);
@@ -32,8 +32,8 @@ fn entry<T: Copy>(known: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
 }
 
 impl<'a> Import<'a> {
-    /// From one dictionary into another, where `known` numbers have been asked for before. Texts that `rename` makes others
-    /// of are imported as these.
+    /// Imports from one dictionary into another. `known` are the results of earlier imports; texts for which `rename`
+    /// returns `Some` are replaced.
     pub fn new(
         from: &'a Dictionary,
         into: &'a mut Dictionary,
@@ -48,7 +48,7 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// Into a dictionary that can be the same.
+    /// Imports into a dictionary that may be the same; an empty one becomes `from`, so that ids stay.
     pub fn merge(from: &'a Arc<Dictionary>, into: &'a mut Arc<Dictionary>) -> Self {
         if into.texts.is_empty() {
             *into = Arc::clone(from);
@@ -62,12 +62,12 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// The numbers that were asked for.
+    /// Returns the ids requested so far, for [`Import::new`].
     pub fn into_known(self) -> Renumbering {
         self.known
     }
 
-    /// The number of a text.
+    /// Id of the text in the target.
     pub fn text(&mut self, text: TextId) -> TextId {
         let Some(into) = &mut self.into else {
             return text;
@@ -86,7 +86,7 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// The number of a module.
+    /// Id of the module in the target.
     pub fn module(&mut self, module: ModuleId) -> ModuleId {
         let index = module.index();
         if let Some(known) = *entry(&mut self.known.modules, index) {
@@ -136,12 +136,12 @@ impl<'a> Import<'a> {
         number
     }
 
-    /// The number of a path.
+    /// Id of the path in the target.
     pub fn path(&mut self, path: PathId) -> PathId {
         if self.into.is_none() {
             return path;
         }
-        // Without recursion: a path can be longer than a stack of ours is deep.
+        // Iterative, since a path can be longer than our stack is deep.
         let mut new = Vec::new();
         let mut caller = None;
         let mut next = Some(path);
@@ -153,6 +153,7 @@ impl<'a> Import<'a> {
             new.push(path);
             next = self.from.path(path).caller;
         }
+        // Outermost first: a path needs the id of its caller.
         for path in new.into_iter().rev() {
             let frame = self.frame(self.from.path(path).frame);
             if let Some(into) = &mut self.into {

@@ -1,7 +1,7 @@
-//! Texts, modules, names, frames and paths, each stored once and referred to by number.
+//! Texts, modules, names, frames and paths, each stored once and referred to by id.
 //!
-//! A path is a frame and the path of its caller: stacks that share their outer frames share their storage. Numbers are
-//! of one dictionary only; an [`Import`] leads from those of another to its own.
+//! A path is a frame and the path of its caller: stacks that share their outer frames share their storage. Ids belong to
+//! one dictionary; an [`Import`] translates those of another.
 
 mod definitions;
 mod import;
@@ -26,12 +26,12 @@ macro_rules! ids {
         pub struct $name(u32);
 
         impl $name {
-            /// The entry at `index`. There are fewer than 2³²: all are in memory.
+            /// Id of the entry at `index`. All entries are in memory, so that there are fewer than 2³².
             fn new(index: usize) -> Self {
                 Self(u32::try_from(index).unwrap_or(u32::MAX))
             }
 
-            /// The place of the entry in its table, from 0.
+            /// Index of the entry in its table, from 0.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -40,44 +40,44 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A text of a [`Dictionary`].
+    /// Id of a text in a [`Dictionary`].
     TextId
-    /// A module of a [`Dictionary`].
+    /// Id of a module in a [`Dictionary`].
     ModuleId
-    /// The names of a code address in a [`Dictionary`].
+    /// Id of the names of a code address in a [`Dictionary`].
     NamesId
-    /// A frame of a [`Dictionary`].
+    /// Id of a frame in a [`Dictionary`].
     FrameId
-    /// A path of a [`Dictionary`].
+    /// Id of a path in a [`Dictionary`].
     PathId
 }
 
-/// The thing that a text names. `--anonymize` replaces texts by it.
+/// Kind of thing that a text names. `--anonymize` replaces texts according to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextKind {
-    /// A function.
+    /// Function.
     Function,
-    /// A source file.
+    /// Source file.
     Source,
-    /// A module's file, or a name in brackets for what is no file.
+    /// File of a module, or a name in brackets for a module without a file.
     File,
-    /// A build, by its build-id in hexadecimal digits.
+    /// Build ID in hexadecimal digits.
     BuildId,
-    /// A function of an allocator, a mapping call, or an allocator of the kernel's.
+    /// Allocator function, mapping call, or kernel allocator.
     Allocator,
 }
 
-/// A text and what it names.
+/// Text and the kind of thing it names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Text {
-    /// The thing that it names.
+    /// Kind of thing it names.
     pub kind: TextKind,
-    /// The text.
+    /// The text itself.
     pub text: Arc<str>,
 }
 
-/// Finds a [`Text`] without making one. Hashes as that does.
+/// Lookup key for a [`Text`] that does not allocate. Must hash like it.
 #[derive(Hash)]
 struct TextKey<'a> {
     kind: TextKind,
@@ -90,29 +90,29 @@ impl Equivalent<Text> for TextKey<'_> {
     }
 }
 
-/// One frame with its names.
+/// Frame with its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
-    /// The raw return address.
+    /// Raw return address.
     pub at: Location<ModuleId>,
-    /// The address is the very instruction, not the one behind a call.
+    /// True if the address is the instruction itself, not the one behind a call.
     pub exact: bool,
-    /// How it was found.
+    /// Method that found the frame.
     pub found_by: FoundBy,
-    /// Its names.
+    /// Id of the names of its address.
     pub names: NamesId,
 }
 
-/// A frame and those that called it.
+/// Frame and its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Path {
-    /// The innermost frame.
+    /// Innermost frame.
     pub frame: FrameId,
-    /// The path of its caller; `None` for the outermost frame.
+    /// Path of its caller; `None` for the outermost frame.
     pub caller: Option<PathId>,
 }
 
-/// Everything that stacks refer to by number.
+/// Tables of everything that stacks refer to by id.
 #[derive(Clone, Debug, Default)]
 pub struct Dictionary {
     texts: IndexSet<Text>,
@@ -120,14 +120,14 @@ pub struct Dictionary {
     names: IndexSet<Symbolized<TextId>>,
     frames: IndexSet<Frame>,
     paths: IndexSet<Path>,
-    /// Frames of each path.
+    /// Number of frames of each path, by its id.
     depths: Vec<u32>,
-    /// Bytes of the texts that were read from a file.
+    /// Total bytes of the texts read from a file.
     text_bytes: usize,
 }
 
 impl Dictionary {
-    /// The number of a text.
+    /// Adds a text unless it is known, and returns its id.
     pub fn add_text(&mut self, kind: TextKind, text: &str) -> TextId {
         let known = self.texts.get_index_of(&TextKey { kind, text });
         TextId::new(known.unwrap_or_else(|| {
@@ -139,24 +139,24 @@ impl Dictionary {
         }))
     }
 
-    /// The number of a module.
+    /// Adds a module unless it is known, and returns its id.
     pub fn add_module(&mut self, module: &Module) -> ModuleId {
         let module = module.map(|kind, text| self.add_text(kind, text));
         ModuleId::new(self.modules.insert_full(module).0)
     }
 
-    /// The number of the names of a code address.
+    /// Adds the names of a code address unless they are known, and returns their id.
     pub fn add_names(&mut self, names: &Symbolized) -> NamesId {
         let names = names.map(|kind, text| self.add_text(kind, text));
         NamesId::new(self.names.insert_full(names).0)
     }
 
-    /// The number of a frame.
+    /// Adds a frame unless it is known, and returns its id.
     pub fn add_frame(&mut self, frame: Frame) -> FrameId {
         FrameId::new(self.frames.insert_full(frame).0)
     }
 
-    /// The number of a path.
+    /// Adds a path unless it is known, and returns its id.
     pub fn add_path(&mut self, path: Path) -> PathId {
         let (index, is_new) = self.paths.insert_full(path);
         if is_new {
@@ -166,14 +166,14 @@ impl Dictionary {
         PathId::new(index)
     }
 
-    /// The number of the path of these frames, innermost first; `None` without frames.
+    /// Adds the path of these frames, innermost first; returns `None` if there are none.
     pub fn add_stack(&mut self, frames: impl DoubleEndedIterator<Item = FrameId>) -> Option<PathId> {
         frames
             .rev()
             .fold(None, |caller, frame| Some(self.add_path(Path { frame, caller })))
     }
 
-    /// Frames of a path.
+    /// Number of frames of a path.
     pub fn depth(&self, path: PathId) -> u32 {
         self.depths.get(path.index()).copied().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Entries of a dictionary with what they refer to.
+//! Access to the entries of a dictionary together with what they refer to.
 
 use std::ops::Deref;
 
@@ -7,14 +7,14 @@ use unwind_tables::addr::Avma;
 use super::{Dictionary, Frame, FrameId, Module, ModuleId, NamesId, Path, PathId, TextId};
 use crate::model::{Gap, InlinedFrame, Location, Place, Symbol, Symbolized};
 
-/// A module of a dictionary.
+/// Module, with access to its texts.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleRef<'a> {
     dictionary: &'a Dictionary,
     module: &'a Module<TextId>,
 }
 
-/// A frame of a dictionary.
+/// Frame, with access to its names and module.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRef<'a> {
     dictionary: &'a Dictionary,
@@ -22,7 +22,7 @@ pub struct FrameRef<'a> {
     frame: &'a Frame,
 }
 
-/// The frames of a path, innermost first.
+/// Iterator over the frames of a path, innermost first.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     dictionary: &'a Dictionary,
@@ -30,12 +30,12 @@ pub struct Frames<'a> {
 }
 
 impl Dictionary {
-    /// A text. Numbers are this dictionary's, so that every one has its entry; another's panics or is another entry.
+    /// Looks up a text. The id must be from this dictionary; another's panics or gives another entry.
     pub fn text(&self, text: TextId) -> &str {
         &self.texts[text.index()].text
     }
 
-    /// A module.
+    /// Looks up a module.
     pub fn module(&self, module: ModuleId) -> ModuleRef<'_> {
         ModuleRef {
             dictionary: self,
@@ -43,7 +43,7 @@ impl Dictionary {
         }
     }
 
-    /// Every module, by its number.
+    /// Every module, in the order of ids.
     pub fn modules(&self) -> impl Iterator<Item = ModuleRef<'_>> {
         let modules = self.modules.iter();
         modules.map(|module| ModuleRef {
@@ -52,17 +52,17 @@ impl Dictionary {
         })
     }
 
-    /// A code address with its module.
+    /// Replaces the module's id in a location by the module.
     pub fn location(&self, location: Location<ModuleId>) -> Location<ModuleRef<'_>> {
         location.map(|module| self.module(module))
     }
 
-    /// A path.
+    /// Looks up a path.
     pub fn path(&self, path: PathId) -> Path {
         self.paths[path.index()]
     }
 
-    /// A frame.
+    /// Looks up a frame.
     pub fn frame(&self, id: FrameId) -> FrameRef<'_> {
         FrameRef {
             dictionary: self,
@@ -71,7 +71,7 @@ impl Dictionary {
         }
     }
 
-    /// The frames of a path, innermost first; none of no path.
+    /// Frames of a path, innermost first; empty for `None`.
     pub fn frames(&self, path: Option<PathId>) -> Frames<'_> {
         Frames {
             dictionary: self,
@@ -110,28 +110,28 @@ impl Deref for ModuleRef<'_> {
 }
 
 impl<'a> ModuleRef<'a> {
-    /// The module, for as long as the dictionary lives.
+    /// Module with the lifetime of the dictionary.
     pub fn get(self) -> &'a Module<TextId> {
         self.module
     }
 
-    /// Its path as the process sees it, or a name in brackets for the vDSO.
+    /// Path as the process sees it, or a name in brackets for the vDSO.
     pub fn path(self) -> &'a str {
         self.dictionary.text(self.module.path)
     }
 
-    /// Its build-id in hexadecimal digits.
+    /// Build ID in hexadecimal digits.
     pub fn build_id(self) -> Option<&'a str> {
         self.module.build_id.map(|text| self.dictionary.text(text))
     }
 
-    /// The last component of the path.
+    /// Last component of the path.
     pub fn file_name(self) -> &'a str {
         let path = self.path().trim_end_matches('/');
         path.rsplit('/').next().unwrap_or(path)
     }
 
-    /// The last component of the path, without the vDSO's brackets.
+    /// Last component of the path, without the vDSO's brackets.
     pub fn basename(self) -> &'a str {
         self.file_name().trim_matches(['[', ']'])
     }
@@ -146,58 +146,58 @@ impl Deref for FrameRef<'_> {
 }
 
 impl<'a> FrameRef<'a> {
-    /// The number of the frame in its dictionary.
+    /// Id of the frame in its dictionary.
     pub fn id(self) -> FrameId {
         self.id
     }
 
-    /// The raw return address.
+    /// Raw return address.
     pub fn pc(self) -> Avma {
         self.frame.at.pc
     }
 
-    /// The return address and its module.
+    /// Return address and its module.
     pub fn location(self) -> Location<ModuleRef<'a>> {
         self.dictionary.location(self.frame.at)
     }
 
-    /// The module, and the return address in it; `None` outside all modules.
+    /// Module, and the return address in it; `None` outside all modules.
     pub fn place(self) -> Option<Place<ModuleRef<'a>>> {
         self.location().place
     }
 
-    /// The module; `None` outside all modules.
+    /// Module; `None` outside all modules.
     pub fn module(self) -> Option<ModuleRef<'a>> {
         Some(self.place()?.module)
     }
 
-    /// The function in whose machine code the address lies, not one inlined into it.
+    /// Function whose machine code contains the address, not one inlined into it.
     pub fn symbol(self) -> Option<Symbol<&'a str>> {
         let symbol = self.names().symbol.as_ref()?;
         Some(symbol.map(|_, &text| self.dictionary.text(text)))
     }
 
-    /// The name of [`FrameRef::symbol`].
+    /// Name of [`FrameRef::symbol`].
     pub fn function(self) -> Option<&'a str> {
         Some(self.symbol()?.name)
     }
 
-    /// Source file of the call, in that function.
+    /// Source file of the call in [`FrameRef::symbol`].
     pub fn file(self) -> Option<&'a str> {
         self.names().file.map(|text| self.dictionary.text(text))
     }
 
-    /// Line of the call, in that file.
+    /// Line of the call in [`FrameRef::file`].
     pub fn line(self) -> Option<u32> {
         self.names().line
     }
 
-    /// Why something is missing.
+    /// Reason why a name or line is missing.
     pub fn gap(self) -> Option<Gap> {
         self.names().gap
     }
 
-    /// Functions inlined there, innermost first.
+    /// Functions inlined at the address, innermost first.
     pub fn inlined(
         self,
     ) -> impl ExactSizeIterator<Item = InlinedFrame<&'a str>> + DoubleEndedIterator + Clone {

@@ -1,36 +1,36 @@
-//! What of a site's outstanding memory is young. Pure.
+//! Young part of a site's outstanding memory. Pure.
 //!
-//! Two readings meet here, made one after the other while the process runs: the totals, which say what is outstanding,
-//! and the block table, which says how old blocks are. What was freed between the two was outstanding and is in no
-//! table any more.
+//! Combines two readings that are made one after the other while the process runs: the totals, which give the outstanding
+//! amount, and the block table, which gives the ages. Blocks freed between the two are outstanding in the totals and
+//! missing from the table.
 
 use super::Site;
 use crate::model::Estimate;
 
-/// Whose memory a site's is.
+/// State of the instances that hold a site's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// An instance that runs.
+    /// A running instance.
     Running,
-    /// One that has ended: its blocks are out of the table.
+    /// An ended instance, whose blocks are no longer in the table.
     Ended,
     /// Several instances, some of which may have ended.
     Several,
 }
 
 impl<M> Site<M> {
-    /// What of the outstanding is young, or cannot be shown to be old; `None` if ages were not looked at.
+    /// Outstanding memory that is young or not provably old; `None` if ages were not read.
     ///
-    /// A running instance's blocks are old if they were found to be: what was freed while the table was read is not,
-    /// or whatever comes and goes quickly would seem to leave something behind. Blocks that ended instances held are
-    /// nobody's to free, hence old, and are not found.
+    /// Only blocks found old in the table of a running instance are old. Blocks freed while the table was read are not;
+    /// otherwise short-lived blocks would look like a leak. Blocks that ended instances held can never be freed, hence are
+    /// old, although they are not in the table.
     pub fn young(&self, holder: Holder) -> Option<Estimate> {
         let blocks = self.recent.blocks?;
         let outstanding = self.outstanding();
         Some(match holder {
             Holder::Running => outstanding.less(blocks.old),
             Holder::Ended => Estimate::default(),
-            // Not more than all.
+            // The minimum of `outstanding` and `blocks.young`.
             Holder::Several => outstanding.less(outstanding.less(blocks.young)),
         })
     }

@@ -1,4 +1,4 @@
-//! Where walks ended and how they went on, by module: what a reader needs to know which module to mend.
+//! Ends and steps of walks by module, which show the module whose unwind information is at fault.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,44 +9,44 @@ use unwind_tables::walk::{End, FoundBy};
 use super::Site;
 use crate::model::Location;
 
-/// The most addresses that an [`EndGroup`] names.
+/// Maximum number of addresses in an [`EndGroup`].
 pub const MAX_ADDRESSES: usize = 8;
 
-/// The stacks that ended in one module for one reason.
+/// Stacks that ended in one module for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndGroup<M> {
-    /// The module; `None` outside all modules, and for walks that ended nowhere in particular.
+    /// Module; `None` outside all modules, and for walks without a known end address.
     pub module: Option<M>,
-    /// The reason; never [`End::Complete`].
+    /// Reason for the end; never [`End::Complete`].
     pub end: End,
-    /// Distinct sites.
+    /// Number of distinct sites.
     pub stacks: u64,
-    /// Blocks that they allocated.
+    /// Blocks that the sites of the group allocated.
     pub allocations: u64,
-    /// Where, in the module's own space (in the process, where there is no module): those with most
+    /// Addresses of the ends in the module's own space, or in the process if there is no module: those with most
     /// allocations, at most [`MAX_ADDRESSES`].
     pub addresses: Vec<u64>,
 }
 
-/// How the callers of a module's frames were found, over all walks.
+/// Methods by which the callers of a module's frames were found, over all walks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleSteps<M> {
-    /// The module; `None` outside all modules.
+    /// Module; `None` outside all modules.
     pub module: Option<M>,
-    /// By its CFI.
+    /// Steps by the module's CFI.
     pub cfi: u64,
-    /// By the frame pointer, since it has no CFI there.
+    /// Steps by the frame pointer, for lack of CFI.
     pub fp: u64,
 }
 
-/// Sites that ended in one way, and allocations by the address at which they did.
+/// Sites that ended in one module for one reason, and their allocations by end address.
 #[derive(Default)]
 struct Ended {
     stacks: u64,
     by_address: HashMap<u64, u64>,
 }
 
-/// The ends of `sites` other than [`End::Complete`], most allocations first.
+/// Groups the ends of `sites` other than [`End::Complete`], most allocations first.
 pub fn ends<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<EndGroup<M>> {
     let mut groups: HashMap<(Option<M>, End), Ended> = HashMap::new();
     for site in sites.iter().filter(|site| site.end != End::Complete) {
@@ -78,7 +78,7 @@ fn address<M>(at: &Location<M>) -> u64 {
     at.place.as_ref().map_or(at.pc.get(), |place| place.svma.get())
 }
 
-/// Address 0 stands for "nowhere in particular": no code lies there.
+/// Returns the addresses with most allocations. Address 0 marks an unknown end and is omitted: no code is at 0.
 fn most_frequent(addresses: HashMap<u64, u64>) -> Vec<u64> {
     let mut addresses: Vec<_> = addresses
         .into_iter()
@@ -92,8 +92,7 @@ fn most_frequent(addresses: HashMap<u64, u64>) -> Vec<u64> {
         .collect()
 }
 
-/// How walks of `sites` left each module that they came through, most steps first; a module that all walks ended
-/// in is there with none.
+/// Counts how walks of `sites` left each module, most steps first; a module in which all walks ended has zero steps.
 pub fn steps<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<ModuleSteps<M>> {
     let mut modules: HashMap<Option<M>, (u64, u64)> = HashMap::new();
     for site in sites {

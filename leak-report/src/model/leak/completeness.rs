@@ -1,4 +1,4 @@
-//! How far the stacks of a report can be trusted: sums over all sites, with or without outstanding blocks.
+//! Completeness of a report's stacks: sums over all sites, with or without outstanding blocks.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use unwind_tables::walk::{End, FoundBy};
 
 use super::Site;
 
-/// Sums of how walks ended and how frames were found.
+/// Sums of the ends of walks and of the methods by which frames were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completeness {
-    /// Distinct sites, by the end of their stack.
+    /// Distinct sites by the end of their stack.
     pub stacks: BTreeMap<End, u64>,
-    /// Allocated blocks, by the end of their stack. One walk is made per allocated block.
+    /// Allocated blocks by the end of their stack. Each allocated block has one walk.
     pub allocations: BTreeMap<End, u64>,
-    /// Frames, by how they were found, over all walks: each site's frames times its allocated blocks.
+    /// Frames by the method that found them, over all walks: each site's frames times its allocated blocks.
     pub frames: BTreeMap<FoundBy, u64>,
 }
 
 impl Completeness {
-    /// The sums over `sites`.
+    /// Sums over `sites`.
     pub fn of<M>(sites: &[Site<M>]) -> Self {
         let mut sums = Self::default();
         for site in sites {
@@ -33,23 +33,23 @@ impl Completeness {
         sums
     }
 
-    /// Stacks that are complete, and all.
+    /// Number of complete stacks, and of all stacks.
     pub fn complete_stacks(&self) -> [u64; 2] {
         complete_of(&self.stacks)
     }
 
-    /// Allocations whose stack is complete, and all.
+    /// Number of allocations with a complete stack, and of all allocations.
     pub fn complete_allocations(&self) -> [u64; 2] {
         complete_of(&self.allocations)
     }
 
-    /// Frames found this way.
+    /// Number of frames found by this method.
     pub fn frames_by(&self, found_by: FoundBy) -> u64 {
         self.frames.get(&found_by).copied().unwrap_or(0)
     }
 }
 
-/// Saturates: recordings can say anything.
+/// Saturates, since counts in a recording are untrusted.
 fn complete_of(counts: &BTreeMap<End, u64>) -> [u64; 2] {
     let complete = counts.get(&End::Complete).copied().unwrap_or(0);
     [complete, counts.values().copied().fold(0, u64::saturating_add)]

@@ -1,11 +1,11 @@
-//! Stacks cut to their innermost frames, as `--perf-max-stack-depth` asks. Pure.
+//! Truncates stacks to their innermost frames (`--perf-max-stack-depth`). Pure.
 
 use unwind_tables::walk::End;
 
 use crate::model::Snapshot;
 
-/// `snapshot` with at most `depth` frames of each stack, the innermost. Those that are cut end there, however they went
-/// on: what they have in common is all that is known of them.
+/// Copies `snapshot` with at most `depth` frames per stack, the innermost. Truncated stacks end there, whatever their
+/// original end, so that stacks with equal innermost frames are merged.
 pub fn innermost(snapshot: &Snapshot, depth: usize) -> Snapshot {
     let mut snapshot = snapshot.clone();
     for stack in &mut snapshot.stacks {

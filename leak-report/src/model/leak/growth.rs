@@ -1,8 +1,8 @@
-//! What came and went between two moments, by stack. Pure.
+//! Changes between two moments, by stack. Pure.
 //!
-//! Two readings are compared stack record by stack record, before stacks are merged into sites: a record is one
-//! stack for ever, while what a site is called can change between two reports, when the mappings are known better.
-//! A site's change is the sum of its records' changes, so none is lost and none is made up when sites merge.
+//! Two readings are compared by stack record, before stacks are merged into sites: a record is always the same stack, while
+//! its site can change between two reports when mappings become known. A site's change is the sum of its records' changes,
+//! which stays correct when sites merge.
 
 use std::collections::HashMap;
 use std::ops::Add;
@@ -13,28 +13,27 @@ use super::suspicion::{Course, Now, Point, Suspicion};
 use crate::model::{Ages, Amount, Estimate, RegionKind, Snapshot, Spread, StackBlocks, StackTotals};
 use serde::{Deserialize, Serialize};
 
-/// What came and went in some time.
+/// Allocations and frees in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// What was allocated in it.
+    /// Allocated in the period.
     pub allocated: Estimate,
-    /// What was freed in it, of whatever age.
+    /// Freed in the period, whenever allocated.
     pub freed: Estimate,
 }
 
 impl Change {
-    /// Bytes allocated less bytes freed.
+    /// Net growth in bytes (allocated - freed); saturates.
     pub fn net_bytes(&self) -> i64 {
         net(self.allocated.amount.bytes, self.freed.amount.bytes)
     }
 
-    /// Blocks allocated less blocks freed.
+    /// Net growth in blocks (allocated - freed); saturates.
     pub fn net_blocks(&self) -> i64 {
         net(self.allocated.amount.blocks, self.freed.amount.blocks)
     }
 
-    /// How far the two can be off at most, when they are estimated: what was both allocated and freed in the time
-    /// cancels out.
+    /// Upper bound of the variance of the net growth: blocks both allocated and freed in the period cancel out.
     pub fn net_spread(&self) -> Spread {
         self.allocated.spread + self.freed.spread
     }
@@ -51,21 +50,21 @@ impl Add for Change {
     }
 }
 
-/// The difference, or the nearest that can be said of it.
+/// Difference, clamped to the range of `i64`.
 fn net(more: u64, less: u64) -> i64 {
     let difference = i128::from(more) - i128::from(less);
     let nearest = difference.clamp(i64::MIN.into(), i64::MAX.into());
     i64::try_from(nearest).unwrap_or_default()
 }
 
-/// What a report says of a stack beyond its totals.
+/// Changes and block ages of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recent {
-    /// What came and went since the last report.
+    /// Change since the last report.
     pub since_last: Change,
-    /// What came and went since the baseline.
+    /// Change since the baseline.
     pub since_baseline: Change,
-    /// Its blocks in the block table, if that was read.
+    /// Blocks in the block table; `None` if it was not read.
     pub blocks: Option<StackBlocks>,
 }
 
@@ -84,7 +83,7 @@ impl Add for Recent {
     }
 }
 
-/// The totals of an earlier moment. Without any, that moment is the attach.
+/// Totals at an earlier moment.
 #[derive(Clone, Debug, Default)]
 struct Earlier {
     at: Duration,
@@ -118,24 +117,24 @@ fn total(stack: &StackTotals) -> Change {
     }
 }
 
-/// What each report is compared with: the report before it, and a baseline.
+/// Earlier moments that each report is compared with: the last report and the baseline.
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
-    /// `None` before the first report.
+    /// Totals of the last report; `None` before the first, when the attach takes its place.
     last: Option<Earlier>,
-    /// `None` for the attach.
+    /// Totals at the baseline; `None` if it is the attach.
     baseline: Option<Earlier>,
-    /// All reports since the baseline.
+    /// Amounts at the reports since the baseline.
     course: Course,
 }
 
-/// What has changed by the time of a snapshot.
+/// Changes up to a snapshot.
 #[derive(Debug)]
 pub struct Changes<'a> {
     growth: &'a Growth,
     /// Time since the attach.
     elapsed: Duration,
-    /// Time since the last report, or since the attach.
+    /// Time since the last report, or since the attach if there was none.
     pub since_last: Duration,
     /// Time since the baseline.
     pub since_baseline: Duration,
@@ -148,18 +147,18 @@ impl Growth {
         self.course = Course::default();
     }
 
-    /// Makes `snapshot` the last report's; `held` gives the bytes that a stack holds in blocks that are not young.
+    /// Makes `snapshot` the last report; `held` returns the outstanding bytes of a stack without young blocks.
     pub fn reported(&mut self, snapshot: &Snapshot, held: impl Fn(&StackTotals) -> u64) {
         self.last = Some(Earlier::of(snapshot));
         self.course.note(snapshot, held);
     }
 
-    /// Whether there was a report.
+    /// Returns whether a report was made.
     pub fn has_reported(&self) -> bool {
         self.last.is_some()
     }
 
-    /// What has changed by the time of `snapshot`.
+    /// Compares `snapshot` with the last report and the baseline.
     pub fn changes(&self, snapshot: &Snapshot) -> Changes<'_> {
         let since = |earlier: &Option<Earlier>| {
             let at = earlier.as_ref().map_or(Duration::ZERO, |earlier| earlier.at);
@@ -175,7 +174,7 @@ impl Growth {
 }
 
 impl Changes<'_> {
-    /// What is said of a stack of the snapshot.
+    /// Changes of a stack of the snapshot.
     pub fn of(&self, stack: &StackTotals, blocks: Option<StackBlocks>) -> Recent {
         let change = |earlier: &Option<Earlier>| match earlier {
             Some(earlier) => earlier.change(stack),
@@ -188,7 +187,8 @@ impl Changes<'_> {
         }
     }
 
-    /// How much a site behaves like a leak that holds `shown` in blocks that are not young; `ages` as far as known.
+    /// Degree to which a site behaves like a leak. `shown` is outstanding without young blocks; `ages` is `None` if not
+    /// known.
     pub fn suspicion<M>(&self, site: &Site<M>, shown: Amount, ages: Option<Ages>) -> Suspicion {
         self.growth.course.suspicion(&Now {
             elapsed: self.elapsed,
@@ -222,8 +222,8 @@ mod tests {
         }
     }
 
-    /// What came and went of each stack is the difference to the last report and to the baseline, each over its own
-    /// time; a stack that is new has had nothing before.
+    /// The change of a stack is its difference to the last report and to the baseline, each over its own period; a new
+    /// stack counts from zero.
     #[test]
     fn differences_to_the_last_report_and_to_the_baseline() {
         let mut growth = Growth::default();
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(new.since_last, change(amount(1, 1), Amount::default()));
     }
 
-    /// Totals that went back, since a block was lost after it had been counted, are no change below zero.
+    /// Totals that decreased, since a block was lost after it had been counted, give a change of zero.
     #[test]
     fn nothing_wraps() {
         let mut growth = Growth::default();
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(net(u64::MAX, u64::MAX), 0);
     }
 
-    /// Changes of the records that make one site add up; blocks that were not looked at stay unknown.
+    /// Changes of the records of one site add up; blocks that were not read stay unknown.
     #[test]
     fn changes_add_up() {
         let one = Change {

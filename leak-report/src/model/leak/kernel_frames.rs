@@ -1,25 +1,25 @@
-//! Which functions of the kernel are its allocators' own, by their names. Pure.
+//! Functions that belong to the kernel's allocators, by name. Pure.
 //!
-//! A kernel stack begins in the program that asked for it, and leads through the tracepoint and the allocator to the
-//! caller, which is where a report's stack begins. Compilers copy functions into others differently from kernel to
-//! kernel, so the names are those that any kernel since 5.15 has.
+//! A kernel stack begins in the BPF program that recorded it, and leads through the tracepoint and the allocator to the
+//! caller, where a report's stack begins. Inlining differs between kernels, so the lists hold the names of all kernels
+//! since 5.15.
 
-/// The kernel's allocators; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
+/// Allocator of the kernel; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum KernelAllocator {
-    /// `kmalloc` and its relatives.
+    /// `kmalloc` and related functions.
     Kmalloc = 0,
-    /// The slab caches.
+    /// Slab caches (`kmem_cache_alloc`).
     Cache = 1,
-    /// Pages.
+    /// Page allocator.
     Pages = 2,
-    /// The per-CPU allocator.
+    /// Per-CPU allocator.
     Percpu = 3,
 }
 
 impl KernelAllocator {
-    /// The one with this number.
+    /// Converts a number of `enum kernel_allocator`.
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Kmalloc, Self::Cache, Self::Pages, Self::Percpu]
             .get(usize::from(number))
@@ -27,25 +27,25 @@ impl KernelAllocator {
     }
 }
 
-/// What allocated a block, as reports name it.
+/// Allocator of a block, as named in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// `kmalloc` and its relatives.
+    /// `kmalloc` and related functions.
     Kmalloc,
-    /// A slab cache.
+    /// Slab cache.
     Cache,
-    /// Pages.
+    /// Page allocator.
     Pages,
-    /// The per-CPU allocator.
+    /// Per-CPU allocator.
     Percpu,
-    /// Pages in which the slab allocator keeps what is counted by itself, and large blocks of `kmalloc`.
+    /// Pages of the slab allocator, for blocks that are counted separately and for large blocks of `kmalloc`.
     SlabPages,
-    /// Pages in which the per-CPU allocator keeps its blocks.
+    /// Pages of the per-CPU allocator, whose blocks are counted separately.
     PercpuPages,
 }
 
 impl Kind {
-    /// Every kind, in the order of their numbers.
+    /// Every kind, in numeric order.
     pub const ALL: [Self; 6] = [
         Self::Kmalloc,
         Self::Cache,
@@ -55,17 +55,17 @@ impl Kind {
         Self::PercpuPages,
     ];
 
-    /// The kind's place in [`Kind::ALL`].
+    /// Index in [`Kind::ALL`].
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// The kind with this number.
+    /// Converts an index in [`Kind::ALL`].
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// The stable name used in reports.
+    /// Stable name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kmalloc => "kmalloc",
@@ -77,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// Whether blocks of this kind hold those of another, which are counted by themselves.
+    /// Returns whether blocks of this kind contain blocks of another, which are counted separately.
     pub fn holds_others(self) -> bool {
         matches!(self, Self::SlabPages | Self::PercpuPages)
     }
@@ -94,7 +94,7 @@ impl From<KernelAllocator> for Kind {
     }
 }
 
-/// How a stack came to be: the programs and the tracepoint.
+/// Prefixes of the BPF programs and the tracepoint that recorded the stack.
 const TRACING: [&str; 7] = [
     "bpf_prog_",
     "bpf_trampoline_",
@@ -105,7 +105,7 @@ const TRACING: [&str; 7] = [
     "ftrace_trampoline",
 ];
 
-/// The page allocator.
+/// Function prefixes of the page allocator.
 const PAGES: [&str; 12] = [
     "__alloc_pages",
     "alloc_pages",
@@ -121,7 +121,7 @@ const PAGES: [&str; 12] = [
     "alloc_pages_bulk",
 ];
 
-/// The slab allocator.
+/// Function prefixes of the slab allocator.
 const SLABS: [&str; 20] = [
     "__kmalloc",
     "___kmalloc",
@@ -145,17 +145,17 @@ const SLABS: [&str; 20] = [
     "kmem_cache_prefill",
 ];
 
-/// The per-CPU allocator.
+/// Function prefixes of the per-CPU allocator.
 const PERCPU: [&str; 3] = ["pcpu_", "__alloc_percpu", "alloc_percpu"];
 
 fn is_any(name: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| name.starts_with(start))
 }
 
-/// Given the names of a stack's frames, innermost first: how many are not the caller's, and what allocated.
+/// Given the names of a stack's frames, innermost first, returns the number of frames before the caller, and the allocator.
 ///
-/// Pages that the slab allocator or, where it is traced, the per-CPU allocator took are told by its functions on the
-/// way to the caller.
+/// Pages taken by the slab allocator or, if it is traced (`percpu`), the per-CPU allocator are recognized by its functions
+/// on the way to the caller.
 pub fn cut<'a>(
     allocator: KernelAllocator,
     names: impl IntoIterator<Item = Option<&'a str>>,
@@ -178,8 +178,8 @@ pub fn cut<'a>(
     (cut, kind)
 }
 
-/// Where stacks of the kernel begin: system calls, exceptions and interrupts, threads, and the start of a CPU.
-/// Of x86-64 (arch/x86/entry, kernel/head_64.S), and of arm64 (arch/arm64/kernel/entry.S, head.S).
+/// Outermost functions of kernel stacks: system calls, exceptions and interrupts, threads, and CPU startup; for x86-64
+/// (arch/x86/entry, kernel/head_64.S) and arm64 (arch/arm64/kernel/entry.S, head.S).
 const ROOTS: [&str; 12] = [
     "entry_SYSCALL",
     "entry_SYSENTER",
@@ -195,7 +195,7 @@ const ROOTS: [&str; 12] = [
     "__secondary_switched",
 ];
 
-/// Whether a stack whose outermost function is this one is all there is.
+/// Returns whether a stack with this outermost function is complete.
 pub fn is_root(name: &str) -> bool {
     is_any(name, &ROOTS)
 }
@@ -204,7 +204,7 @@ pub fn is_root(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Stacks of several kernels, cut where the caller begins, and told apart by what took the pages.
+    /// Stacks of several kernels are cut where the caller begins, and their kind depends on which allocator took the pages.
     #[test]
     fn stacks_begin_at_the_caller() {
         use KernelAllocator::{Cache, Kmalloc, Pages, Percpu};
@@ -272,14 +272,14 @@ mod tests {
         }
     }
 
-    /// What has no name is nobody's own: the caller may be behind it.
+    /// A function without a name is kept, since it may be the caller.
     #[test]
     fn unknown_functions_stay() {
         let names = [Some("bpf_prog_1"), None, Some("__kmalloc")];
         assert_eq!(cut(KernelAllocator::Kmalloc, names, false), (1, Kind::Kmalloc));
     }
 
-    /// A stack is whole where a processor entered the kernel, whichever it is, and not in between.
+    /// A stack is complete where a processor entered the kernel, on either architecture, and nowhere in between.
     #[test]
     fn stacks_end_where_the_kernel_was_entered() {
         for root in [
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// The numbers of kinds are their places.
+    /// The number of a kind is its index.
     #[test]
     fn kinds_have_their_numbers() {
         for kind in Kind::ALL {

@@ -1,8 +1,8 @@
-//! From a snapshot to ranked allocation sites. Pure: no clock, no I/O, no names.
+//! Merges the stacks of a snapshot into ranked allocation sites. Pure: no clock, no I/O, no names.
 //!
-//! A *site* is one allocator function called by one stack of code. The kernel keeps totals per stack of
-//! addresses; the same code has other addresses after the process's mappings changed, so totals are merged by
-//! where the addresses lie in their modules.
+//! A *site* is one allocator function called by one stack of code. The kernel side keeps totals per stack of addresses; the
+//! same code has other addresses after the process's mappings changed, so totals are merged by the place of the addresses
+//! in their modules.
 
 pub mod age;
 pub mod by_module;
@@ -33,55 +33,55 @@ pub use growth::{Change, Growth, Recent};
 pub use order::Order;
 pub use suspicion::Suspicion;
 
-/// One frame of a site. `at.pc` is the raw return address in the epoch in which the site was seen last.
+/// Frame of a site. `at.pc` is the raw return address in the epoch in which the site was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteFrame<M> {
-    /// The return address.
+    /// Return address.
     pub at: Location<M>,
-    /// How the frame was found.
+    /// Method that found the frame.
     pub found_by: FoundBy,
-    /// The address is the very instruction, not the one behind a call.
+    /// True if the address is the instruction itself, not the one behind a call.
     pub exact: bool,
 }
 
 /// One allocator function called by one stack of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site<M> {
-    /// The instance that allocated; 0 for all together.
+    /// Instance that allocated; 0 for all together.
     pub instance: u32,
     /// Index into the table of allocator functions.
     pub function: u8,
-    /// What mappings are for; `None` for blocks of an allocator.
+    /// Use of the mappings; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
     /// Frames, innermost first.
     pub frames: Vec<SiteFrame<M>>,
-    /// Why the walk ended.
+    /// Reason why the walk ended.
     pub end: End,
-    /// Where it ended; `None` for complete stacks.
+    /// Location where the walk ended; `None` for complete stacks.
     pub end_at: Option<Location<M>>,
-    /// Everything allocated here since the attach.
+    /// Allocated since the attach.
     pub allocated: Estimate,
-    /// Those blocks of it that were freed.
+    /// Part of `allocated` that was freed.
     pub freed: Estimate,
-    /// What changed, and how old its blocks are.
+    /// Changes and block ages.
     pub recent: Recent,
-    /// What was allocated besides and could not be recorded.
+    /// Allocated but not recorded; not included in `allocated`.
     pub lost: Amount,
-    /// The records of its stacks.
+    /// Ids of its stack records.
     pub records: Vec<u32>,
 }
 
 impl<M> Site<M> {
-    /// What was allocated and not freed: `allocated - freed`, not below zero.
+    /// Outstanding amount, `allocated - freed`, not below zero.
     ///
-    /// The two totals are read one after the other while the process runs, so a free can be in the second
-    /// whose allocation is not yet in the first.
+    /// The two totals are read one after the other while the process runs, so `freed` can include a block whose allocation
+    /// is missing from `allocated`.
     pub fn outstanding(&self) -> Estimate {
         self.allocated.less(self.freed)
     }
 }
 
-/// What two stacks of a site have in common.
+/// Key that is equal for all stacks of a site.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct SiteKey<M> {
     instance: u32,
@@ -89,34 +89,34 @@ struct SiteKey<M> {
     kind: Option<RegionKind>,
     frames: Vec<(CodeKey<M>, FoundBy)>,
     end: End,
-    /// Unlike frames, an end outside all modules has no key: it can be any garbage on the stack, and would
-    /// make a site of each value.
+    /// Unlike for frames, an end outside all modules has no key: it can be any garbage on the stack, and each value would
+    /// make a site of its own.
     end_at: Option<Place<M>>,
 }
 
-/// The identity of a frame's code.
+/// Identity of a frame's code.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum CodeKey<M> {
-    /// In a module.
+    /// Code in a module.
     Place(Place<M>),
-    /// Outside all modules, known by its address only.
+    /// Code outside all modules, identified only by its address.
     Pc(Avma),
 }
 
 /// Resolves addresses of a process to modules as they were mapped when the addresses were recorded.
 pub trait Resolver<M> {
-    /// The module and SVMA of an address in an epoch.
+    /// Returns the module and SVMA of an address in an epoch.
     fn resolve_at(&self, epoch: u32, address: Avma) -> Option<(M, Svma)>;
 
-    /// The module and SVMA of an address in later epochs, for one that was unknown in `epoch`, or whose mapping had been replaced
-    /// by then. `None` if it is still unknown; `Some(None)` if it is code of no module.
+    /// Returns the module and SVMA that an address has in later epochs, if it was unknown in `epoch` or its mapping had
+    /// been replaced by then. `None` if it is still unknown; `Some(None)` if it is code outside all modules.
     fn resolve_after(&self, epoch: u32, address: Avma) -> Option<Option<(M, Svma)>>;
 }
 
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `resolver` resolves addresses of an instance, `recent` what else is known of a stack. Sites are ranked
-/// by outstanding bytes, then outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank
+/// `resolver` returns the resolver of an instance, `recent` the changes and block ages of a stack. Sites are ranked by
+/// outstanding bytes, then outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank
 /// equally.
 pub fn group<'a, M: Copy + Ord + Hash, N: Resolver<M> + 'a>(
     snapshot: &Snapshot,
@@ -173,17 +173,17 @@ fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
     }
 }
 
-/// Why the walk ended, as far as is known by now, and where.
+/// Reason why the walk ended, as far as known by now, and its location.
 ///
-/// A walk ends without a frame in code that its mapping list does not have, or has as something else. If a later
-/// reading of the mappings found code there, what the walk missed was the table.
+/// A walk ends without a frame in code that is missing from its mapping list or is listed as something else. If a later
+/// reading of the mappings found code there, the walk lacked the table.
 fn end_of<M>(
     stack: &StackTotals,
     resolver: &impl Resolver<M>,
     place: impl Fn(Avma, bool) -> Option<Place<M>>,
 ) -> (End, Option<Location<M>>) {
     let pc = stack.end_pc;
-    // Where the last frame is what the walk could not get past, it is exact or not as that frame is.
+    // If the walk could not get past its last frame, the address is exact if that frame is.
     let last = stack.frames.last().filter(|last| last.pc == pc);
     if stack.end == End::Complete {
         return (End::Complete, None);
@@ -203,13 +203,12 @@ fn end_of<M>(
     (stack.end, Some(Location { pc, place }))
 }
 
-/// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
-/// mapping.
+/// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its mapping.
 fn lookup_address(pc: Avma, exact: bool) -> Avma {
     pc.wrapping_sub(u64::from(!exact))
 }
 
-/// Where `pc` is, given where the address is that was looked up for it.
+/// Place of `pc`, computed from the place of its lookup address.
 fn place_at<M>(pc: Avma, lookup: Avma, (module, svma): (M, Svma)) -> Place<M> {
     Place {
         module,
@@ -232,7 +231,7 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
     }
 }
 
-/// Adds `site`'s amounts to `known`'s; its addresses replace the known ones where they are `newer`.
+/// Adds `site`'s amounts to `known`'s; its addresses replace the known ones if it is `newer`.
 fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
     known.records.extend(site.records);
     known.recent = known.recent + site.recent;

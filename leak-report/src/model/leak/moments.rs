@@ -1,7 +1,6 @@
-//! The moments of a trace that are remembered: few, and evenly over all of it, however long it goes on. Pure.
+//! Bounded list of moments, spread evenly over a trace of any length. Pure.
 
-/// Moments, of which at most so many are kept: when there are more, every other one is forgotten, and from then on every
-/// other one is kept.
+/// List of at most `max` moments. When it is full, every other one is removed, and from then on half as many are kept.
 #[derive(Clone, Debug)]
 pub struct Moments {
     seconds: Vec<f64>,
@@ -10,19 +9,20 @@ pub struct Moments {
     max: usize,
 }
 
-/// The fate of a moment.
+/// Outcome of [`Moments::note`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// It is not kept.
+    /// The moment was not kept.
     Skipped,
-    /// It is the last of those kept.
+    /// The moment was appended.
     Kept,
-    /// It is, and before it every other one was forgotten: what belongs to them must go, too ([`thin`]).
+    /// Every other earlier moment was removed, then this one appended; values kept per moment must be thinned too
+    /// ([`thin`]).
     KeptAfterThinning,
 }
 
 impl Moments {
-    /// None yet; `max` is at least 2.
+    /// Creates an empty list; `max` is at least 2.
     pub fn new(max: usize) -> Self {
         Self {
             seconds: Vec::new(),
@@ -37,7 +37,7 @@ impl Moments {
         &self.seconds
     }
 
-    /// Notes the next moment.
+    /// Adds the next moment unless it is skipped.
     pub fn note(&mut self, seconds: f64) -> Noted {
         let is_kept = self.noted.is_multiple_of(self.stride);
         self.noted += 1;
@@ -58,7 +58,7 @@ impl Moments {
     }
 }
 
-/// Forgets every other value, from the second on.
+/// Removes every other value, beginning with the second.
 pub fn thin<T>(values: &mut Vec<T>) {
     let mut at = 0;
     values.retain(|_| {
@@ -71,8 +71,7 @@ pub fn thin<T>(values: &mut Vec<T>) {
 mod tests {
     use super::*;
 
-    /// However many there are, at most so many are kept, the first among them, and none is farther from the next than
-    /// twice the least distance.
+    /// At most `max` moments are kept, the first among them, and the largest gap is at most twice the smallest.
     #[test]
     fn moments_are_bounded_and_even() {
         let mut moments = Moments::new(8);

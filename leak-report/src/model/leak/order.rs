@@ -1,4 +1,4 @@
-//! What ranks first. Pure.
+//! Ranking of stacks. Pure.
 
 use super::{Change, Suspicion};
 use crate::model::Amount;
@@ -21,10 +21,10 @@ pub enum Order {
 }
 
 impl Order {
-    /// All orders.
+    /// Every order.
     pub const ALL: [Self; 4] = [Self::Size, Self::Count, Self::Growth, Self::Suspicion];
 
-    /// As `--sort` has it.
+    /// Value of `--sort`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Size => "size",
@@ -34,7 +34,7 @@ impl Order {
         }
     }
 
-    /// The key of a stack, given its amount, its change, and how suspicious that is.
+    /// Sort key of a stack, from its outstanding amount, its change and its suspicion; larger keys come first.
     pub fn key(self, held: Amount, change: &Change, suspicion: Option<Suspicion>) -> [i128; 4] {
         let (bytes, blocks) = (i128::from(held.bytes), i128::from(held.blocks));
         match self {
@@ -53,8 +53,8 @@ impl Order {
 mod tests {
     use super::*;
 
-    /// Each order has its own first: most bytes, most blocks, most bytes more than before, a stack that shrinks
-    /// being the last; and what behaves most like a leak, however little that is.
+    /// Each order ranks another stack first: most bytes, most blocks, most net growth (a shrinking stack is last), highest
+    /// suspicion however small the amount.
     #[test]
     fn each_order_has_its_own_first() {
         let amount = |bytes, blocks| Amount { bytes, blocks };
@@ -81,7 +81,7 @@ mod tests {
         let first = orders.map(|order| (0..4).max_by_key(|&at| key(order, at)));
         let last = orders.map(|order| (0..4).min_by_key(|&at| key(order, at)));
         assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
-        // Without suspicion, those that hold more are ahead.
+        // Without suspicion, the larger outstanding amount ranks first.
         assert_eq!(last, [Some(3), Some(0), Some(0), Some(1)]);
     }
 }

@@ -1,18 +1,18 @@
-//! Suspicion: how much a site behaves like a leak, judged by what reports know without looking into the process. Pure.
+//! Suspicion: degree to which a site behaves like a leak, judged only by reports, without inspecting the process. Pure.
 //!
-//! A leak grows, goes on growing, frees nothing, and has blocks of all ages. A cache that has settled has stopped growing;
-//! what a program sets up at its start never grew; churn has no old blocks. Each of that is a part between 0 and 1:
+//! A leak keeps growing, frees nothing, and has blocks of all ages. A cache that is full has stopped growing; data from the
+//! program's start never grew; churn has no old blocks. Each property is a part between 0 and 1:
 //!
 //! | part | 1 for | 0 for |
 //! |---|---|---|
-//! | certainty | outstanding bytes that rise over all reports (Mann–Kendall) | those that stay, fall or go up and down |
-//! | steadiness | growth that is as fast in the later half of the reports as in the earlier | growth that has ended |
-//! | kept | blocks that are all still there long after they were allocated | blocks that are all freed by then |
-//! | age spread | ages as of blocks that came evenly since the attach | ages that are all alike |
+//! | certainty | outstanding bytes that rise over all reports (Mann–Kendall) | bytes that stay, fall or go up and down |
+//! | steadiness | growth as fast in the later half of the reports as in the earlier | growth that has ended |
+//! | kept | blocks that are all outstanding long after their allocation | blocks that are all freed by then |
+//! | age spread | ages as of blocks allocated evenly since the attach | ages that are all alike |
 //!
-//! score = 10 × certainty × steadiness × (2 + kept + age spread) / 4, rounded. Growth that is certain and lasts is what a
-//! leak cannot do without; how its blocks live can halve the score and no more, since a site that leaks one block of a
-//! thousand frees nearly all. It is no verdict: a cache that is still being filled looks the same.
+//! score = 10 × certainty × steadiness × (2 + kept + age spread) / 4, rounded. Certain and lasting growth is necessary for
+//! a leak; the ages and lifetimes of its blocks can at most halve the score, since a site that leaks one block of a
+//! thousand frees nearly all. The score is no proof: a cache that is still being filled looks the same.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,38 +22,39 @@ use super::theil_sen::{certainty_of_rise, slope};
 use crate::model::{AGE_BOUNDS, Ages, RegionKind, Snapshot, StackTotals};
 use serde::{Deserialize, Serialize};
 
-/// Reports that are remembered. More would sharpen the certainty of what is certain already.
+/// Maximum number of remembered reports; more would only increase a certainty that is already high.
 const MAX_MOMENTS: usize = 24;
-/// Stands for a part that is not known.
+/// Value of a part that is not known.
 const UNKNOWN: f64 = 0.5;
 
-/// How much a site behaves like a leak.
+/// Degree to which a site behaves like a leak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Suspicion {
-    /// Reports that it is judged by, this one among them.
+    /// Number of reports it is based on, including this one.
     pub reports: u32,
-    /// Slope of the outstanding bytes over them (Theil–Sen), in bytes per second.
+    /// Slope of the outstanding bytes over the judged reports (Theil–Sen), in bytes per second.
     pub growth: f64,
-    /// How certain it is that the outstanding bytes rise, 0 to 1.
+    /// Certainty that the outstanding bytes rise, 0 to 1.
     pub certainty: f64,
-    /// The slope in the later half of the reports as a share of that in the earlier half, 0 to 1.
+    /// Slope in the later half of the reports as a share of that in the earlier half, 0 to 1.
     pub steadiness: f64,
-    /// The share that is still live of the blocks allocated before some time; `None` if too little time has passed.
+    /// Outstanding share of the blocks allocated before a certain time; `None` if too little time has passed.
     pub kept: Option<f64>,
-    /// How much of the live blocks' ages is as if they had come evenly since the attach; `None` if ages are not known.
+    /// Similarity of the outstanding blocks' ages to those of blocks allocated evenly since the attach, 0 to 1; `None` if
+    /// ages are not known.
     pub age_spread: Option<f64>,
 }
 
 impl Suspicion {
-    /// The highest score.
+    /// Maximum score.
     pub const MAX_SCORE: u8 = 10;
 
-    /// There were enough reports to tell; of two, nothing can be.
+    /// Returns whether there were enough reports; two prove nothing.
     pub fn is_known(&self) -> bool {
         self.reports > 2
     }
 
-    /// From 0, nothing like a leak, to [`Suspicion::MAX_SCORE`].
+    /// Score from 0 (nothing like a leak) to [`Suspicion::MAX_SCORE`].
     pub fn score(&self) -> u8 {
         let blocks = [self.kept, self.age_spread].map(|part| share(part.unwrap_or(UNKNOWN)));
         let factor = (2.0 + blocks.iter().sum::<f64>()) / 4.0;
@@ -67,7 +68,7 @@ impl Suspicion {
         score
     }
 
-    /// The key to rank by: the score, and among equal ones above 0 the growth.
+    /// Sort key: the score, then, for scores above 0, the growth.
     pub fn rank(&self) -> [i128; 2] {
         let score = self.score();
         #[allow(
@@ -83,21 +84,21 @@ impl Suspicion {
     }
 }
 
-/// Between 0 and 1, whatever a recording says.
+/// Clamps an untrusted part of a recording to 0..=1; NaN gives 0.
 fn share(part: f64) -> f64 {
     if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) }
 }
 
-/// A site at one moment.
+/// Amounts of a site at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Outstanding bytes, without those of young blocks.
+    /// Outstanding bytes without young blocks.
     pub bytes: u64,
     /// Blocks allocated since the attach.
     pub allocated: u64,
 }
 
-/// Amounts of stacks at the reports made so far, by stack record.
+/// Amounts of stacks at the reports so far, by stack record.
 #[derive(Clone, Debug)]
 pub struct Course {
     moments: Moments,
@@ -114,7 +115,7 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Notes the stacks of a report; `held` gives the outstanding bytes of one, without those of young blocks.
+    /// Adds a report; `held` returns the outstanding bytes of a stack without young blocks.
     pub fn note(&mut self, snapshot: &Snapshot, held: impl Fn(&StackTotals) -> u64) {
         match self.moments.note(snapshot.elapsed.as_secs_f64()) {
             Noted::Skipped => return,
@@ -124,7 +125,7 @@ impl Course {
         let before = self.moments.seconds().len() - 1;
         for stack in &snapshot.stacks {
             let points = self.records.entry((stack.record, stack.kind)).or_default();
-            // A record that is new held nothing before; one that was left out for a while is taken to have stayed.
+            // A new record held nothing before; one missing from some reports is assumed unchanged in them.
             let missed = points.last().copied().unwrap_or_default();
             points.resize(before, missed);
             points.push(Point {
@@ -134,7 +135,7 @@ impl Course {
         }
     }
 
-    /// Judges a site by what its records were, and by what it is `elapsed` after the attach.
+    /// Judges a site by the amounts of its records in past reports and now.
     pub fn suspicion(&self, site: &Now<'_>) -> Suspicion {
         let moments = self.moments.seconds();
         let mut points = vec![Point::default(); moments.len()];
@@ -154,24 +155,24 @@ impl Course {
     }
 }
 
-/// A site as it is now.
+/// Current state of a site.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
     /// Time since the attach.
     pub elapsed: Duration,
-    /// The records of its stacks.
+    /// Ids of its stack records.
     pub records: &'a [u32],
-    /// The kind of its mappings; `None` for blocks of an allocator.
+    /// Use of its mappings; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
-    /// Its amounts now.
+    /// Current amounts.
     pub point: Point,
-    /// Blocks that are outstanding, young or not.
+    /// Outstanding blocks, including young ones.
     pub blocks: u64,
-    /// Its live blocks by age, if they were read.
+    /// Outstanding blocks by age; `None` if they were not read.
     pub ages: Option<Ages>,
 }
 
-/// Judges by seconds since the attach and what was held then, ascending, the last of them now.
+/// Judges a series of seconds since the attach and amounts, ascending; the last entry is now.
 fn judge(course: &[(f64, Point)], outstanding: u64, ages: Option<Ages>) -> Suspicion {
     let Some(&(elapsed, now)) = course.last() else {
         return Suspicion::default();
@@ -181,7 +182,7 @@ fn judge(course: &[(f64, Point)], outstanding: u64, ages: Option<Ages>) -> Suspi
         .map(|&(at, point)| (at, point.bytes as f64))
         .collect();
     let values: Vec<_> = bytes.iter().map(|&(_, bytes)| bytes).collect();
-    // Of a process that has ended no ages are known.
+    // Ages of an ended process are not known.
     let ages = ages.filter(|ages| ages.classes().any(|(_, class)| class.amount.blocks > 0));
     Suspicion {
         reports: u32::try_from(course.len()).unwrap_or(u32::MAX),
@@ -196,7 +197,7 @@ fn judge(course: &[(f64, Point)], outstanding: u64, ages: Option<Ages>) -> Suspi
     }
 }
 
-/// The halves have a point in common, so that what happens between them counts.
+/// Computes the steadiness. The halves share a point, so that growth between them counts.
 fn steadiness(bytes: &[(f64, f64)]) -> f64 {
     let middle = bytes.len().saturating_sub(1) / 2;
     let (earlier, later) = (
@@ -210,8 +211,8 @@ fn steadiness(bytes: &[(f64, f64)]) -> f64 {
     }
 }
 
-/// Of the blocks allocated up to some time ago, the share that is still live. The time is the longest that separates two
-/// classes of ages and is no more than half of the trace.
+/// Outstanding share of the blocks allocated more than a certain time ago: the longest age bound that is at most half of
+/// the trace.
 fn kept(course: &[(f64, Point)], ages: &Ages, elapsed: f64) -> Option<f64> {
     let bounds = AGE_BOUNDS.iter().rev();
     let bound = bounds
@@ -230,7 +231,7 @@ fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole >= 1.0).then(|| share(part / whole))
 }
 
-/// Blocks allocated by a moment, taken to have come evenly between two reports.
+/// Blocks allocated by a moment, interpolated linearly between two reports.
 fn allocated_at(course: &[(f64, Point)], moment: f64) -> f64 {
     let mut before = (0.0, 0.0);
     for &(at, point) in course {
@@ -244,8 +245,8 @@ fn allocated_at(course: &[(f64, Point)], moment: f64) -> f64 {
     before.1
 }
 
-/// The overlap of two distributions over classes of ages: that of the live blocks, and that of blocks that came evenly
-/// since the attach. Classes of a second and less are left out once a trace is longer than ten: churn is in each site.
+/// Overlap of two distributions over age classes: the outstanding blocks, and blocks allocated evenly since the attach.
+/// Classes up to one second are omitted once a trace is longer than ten: every site has churn.
 fn age_spread(ages: &Ages, elapsed: f64) -> Option<f64> {
     let least = if elapsed > 10.0 { 1.0 } else { 0.0 };
     let mut classes = Vec::with_capacity(AGE_BOUNDS.len() + 1);

@@ -1,11 +1,11 @@
-//! Claims about grouping and ranking, over hand-made snapshots.
+//! Tests of grouping and ranking with hand-made snapshots.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Module 1 lies at 0x1000 × (epoch + 1) and is 0x1000 long. At 0x100000 later readings find module 2, and at
-/// 0x200000 code of no module; nothing else is mapped.
+/// Module 1 is at 0x1000 × (epoch + 1), 0x1000 bytes long. Later readings find module 2 at 0x100000 and code outside all
+/// modules at 0x200000; nothing else is mapped.
 struct Layout;
 
 impl Resolver<u32> for Layout {
@@ -48,7 +48,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
     }
 }
 
-/// A record without frames.
+/// Stack record without frames.
 pub(super) fn totals(record: u32, allocated: Amount, freed: Amount) -> StackTotals {
     StackTotals {
         record,
@@ -82,7 +82,7 @@ fn epochs_merge() {
     assert_eq!(merged[0].frames[0].at.place, Some(place));
 }
 
-/// A site has grown by what its stacks have, also where one of them has become the other's site since.
+/// The growth of a site is the sum over its stacks, even if one of them has joined the site since.
 #[test]
 fn sites_that_merge_keep_their_growth() {
     let numbered = |record, stack| StackTotals { record, ..stack };
@@ -104,8 +104,8 @@ fn sites_that_merge_keep_their_growth() {
     assert_eq!(sites[0].recent.since_baseline.allocated, amount(109, 12).into());
 }
 
-/// What was freed while the table was read is not old; what an ended instance held is, and of several what is not
-/// known to be young.
+/// Blocks freed while the table was read are not old; those that an ended instance held are; with several instances, all
+/// blocks not known to be young are old.
 #[test]
 fn what_is_young() {
     let blocks = crate::model::StackBlocks {
@@ -124,7 +124,7 @@ fn what_is_young() {
     assert_eq!(of(None, Holder::Ended), None);
 }
 
-/// Stacks that are alike in their innermost frames become one, which ends there; what is short enough stays as it is.
+/// Stacks with equal innermost frames are merged and end there; short stacks are unchanged.
 #[test]
 fn stacks_cut_to_their_innermost_frames_merge() {
     let deep = |outermost, end| StackTotals {
@@ -153,7 +153,7 @@ fn stacks_cut_to_their_innermost_frames_merge() {
     assert_eq!(end_at, Some(Avma::new(0x1020)), "the last frame that is kept");
 }
 
-/// The same address in another epoch is other code.
+/// The same address in another epoch is different code.
 #[test]
 fn equal_addresses_of_other_epochs_stay_apart() {
     let apart = sites(vec![
@@ -163,7 +163,7 @@ fn equal_addresses_of_other_epochs_stay_apart() {
     assert_eq!(apart.len(), 2);
 }
 
-/// Function, instance, end and the way a frame was found each tell sites apart.
+/// Sites differ if their functions, instances, ends, or methods of finding a frame differ.
 #[test]
 fn each_part_of_the_key_tells_sites_apart() {
     let plain = || stack(0, &[0x1010], amount(1, 1));
@@ -194,8 +194,7 @@ fn each_part_of_the_key_tells_sites_apart() {
     assert_eq!(sites(variants).len(), 5);
 }
 
-/// A walk that ended at garbage is one site, whatever the garbage; one that ended in a module is a site per
-/// place.
+/// Walks that ended at garbage are one site, whatever the garbage; walks that ended in a module are one site per place.
 #[test]
 fn ends_outside_modules_do_not_split_sites() {
     let ending = |end_pc: u64| StackTotals {
@@ -211,13 +210,13 @@ fn ends_outside_modules_do_not_split_sites() {
     assert_eq!(sites(vec![without_cfi(0x1100), without_cfi(0x1200)]).len(), 2);
 }
 
-/// A complete stack has no place where it ended.
+/// A complete stack has no end location.
 #[test]
 fn only_incomplete_stacks_have_an_end_place() {
     assert_eq!(sites(vec![stack(0, &[0x1010], amount(1, 1))])[0].end_at, None);
 }
 
-/// A return address just past its mapping belongs to the call inside it.
+/// A return address just behind its mapping belongs to the call inside it.
 #[test]
 fn a_call_at_the_end_of_a_mapping_is_in_it() {
     let site = &sites(vec![stack(0, &[0x2000], amount(1, 1))])[0];
@@ -228,7 +227,7 @@ fn a_call_at_the_end_of_a_mapping_is_in_it() {
     assert_eq!(site.frames[0].at.place, Some(place));
 }
 
-/// Outstanding is what was not freed, and never below zero.
+/// Outstanding is allocated - freed, never below zero.
 #[test]
 fn outstanding_saturates() {
     let totals = StackTotals {
@@ -238,7 +237,7 @@ fn outstanding_saturates() {
     assert_eq!(sites(vec![totals])[0].outstanding(), amount(20, 0).into());
 }
 
-/// Sites rank by outstanding bytes, then blocks, then allocated bytes, whatever order they come in.
+/// Sites rank by outstanding bytes, then blocks, then allocated bytes, whatever their input order.
 #[test]
 fn ranking_is_stable() {
     let freed = |pc, allocated, freed| StackTotals {
@@ -264,7 +263,7 @@ fn ranking_is_stable() {
     assert_eq!(order(stacks), expected);
 }
 
-/// Stacks are counted once per site; allocations and frames once per walk.
+/// Stacks are counted once per site, allocations and frames once per walk.
 #[test]
 fn completeness_counts_sites_and_walks() {
     let cut = StackTotals {
@@ -281,8 +280,8 @@ fn completeness_counts_sites_and_walks() {
     assert_eq!(sums.frames_by(FoundBy::Fp), 0);
 }
 
-/// A walk that ended where code was found later, or in a table that was out of date, says so and names that code;
-/// one that ended where nothing was found does not.
+/// A walk that ended where code was found later, or whose table was missing, has the end `TableNotLoaded` and the place of
+/// that code; where no code was found, the end is unchanged.
 #[test]
 fn ends_in_code_that_was_new() {
     let ended = |end, end_pc| StackTotals {
@@ -305,7 +304,7 @@ fn ends_in_code_that_was_new() {
             End::TableNotLoaded,
             place(0x10),
         ),
-        // Known to be somewhere else by then.
+        // No later reading found code here; the place in its own epoch does not count.
         (ended(End::TableNotLoaded, 0x1020), End::TableNotLoaded, None),
     ] {
         let [site] = &sites(vec![stack])[..] else {
@@ -316,7 +315,7 @@ fn ends_in_code_that_was_new() {
     }
 }
 
-/// Ends are grouped by module and cause, most allocations first, each with the addresses most walks ended at.
+/// Ends are grouped by module and reason, most allocations first, each with the most frequent end addresses.
 #[test]
 fn ends_are_ranked_by_module_and_cause() {
     let ending = |end, end_pc: u64, blocks| StackTotals {
@@ -345,7 +344,8 @@ fn ends_are_ranked_by_module_and_cause() {
     assert_eq!(by_module::ends(&sites(stacks)), expected);
 }
 
-/// A step counts for the module that was left, once per walk; the steps of all modules are all frames but the first.
+/// A step counts for the module that was left, once per walk; all modules together have as many steps as there are frames
+/// besides the first ones.
 #[test]
 fn steps_count_for_the_module_that_was_left() {
     let mut by_fp = stack(0, &[0x1010, 0x9000_0000, 0x1030, 0x1040], amount(5, 5));

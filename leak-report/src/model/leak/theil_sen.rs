@@ -1,14 +1,14 @@
 //! Theil and Sen's slope of a series, and Mann and Kendall's test of whether it rises. Pure.
 //!
-//! Both look at all pairs of points and at nothing but their order or their slopes, so single outliers do not count.
+//! Both depend on all pairs of points and only on their slopes or their order, so that single outliers have little effect.
 //! Theil (1950), Sen (1968, doi:10.1080/01621459.1968.10480934), Mann (1945, doi:10.2307/1907187), Kendall (1938).
 
 use std::cmp::Ordering;
 
-/// Points up to which the test's distribution is computed exactly; beyond, it is close to normal.
+/// Maximum number of points for which the test's distribution is computed exactly; for more it is close to normal.
 const MAX_EXACT: usize = 10;
 
-/// The median of the slopes between each two points; 0 where no two are apart.
+/// Median of the slopes between all pairs of points; 0 if no two points differ in time.
 pub fn slope(points: &[(f64, f64)]) -> f64 {
     let mut slopes = Vec::with_capacity(points.len() * points.len() / 2);
     for (at, (earlier, from)) in points.iter().enumerate() {
@@ -35,8 +35,8 @@ fn median(numbers: &mut [f64]) -> f64 {
     }
 }
 
-/// How certain it is that `values`, in the order of time, rise: 1 − 2p, not below 0, where p is the probability that values
-/// in random order rise in as many pairs, less those in which they fall. 0 for two values or fewer.
+/// Certainty that `values`, ordered by time, rise: 1 − 2p, not below 0. p is the probability that the balance (rising pairs
+/// minus falling ones) of randomly ordered values is at least as high. 0 for two values or fewer.
 pub fn certainty_of_rise(values: &[f64]) -> f64 {
     let mut balance = 0_i64;
     for (at, earlier) in values.iter().enumerate() {
@@ -59,10 +59,10 @@ pub fn certainty_of_rise(values: &[f64]) -> f64 {
     (1.0 - 2.0 * chance).max(0.0)
 }
 
-/// The share of all orders of `count` values whose balance of rising pairs and falling ones is at least `balance`.
+/// Share of all orders of `count` values whose balance (rising pairs minus falling ones) is at least `balance`.
 fn exact_chance(count: usize, balance: i64) -> f64 {
     let pairs = count * count.saturating_sub(1) / 2;
-    // By number of falling pairs: the k-th value falls short of 0 to k − 1 of those before it.
+    // Number of orders by falling pairs: the k-th value is below 0 to k − 1 of those before it.
     let mut orders = vec![1.0];
     for value in 2..=count {
         let mut next = vec![0.0; orders.len() + value - 1];
@@ -82,7 +82,7 @@ fn exact_chance(count: usize, balance: i64) -> f64 {
     such / all
 }
 
-/// The chance of [`exact_chance`] for many values, by Kendall's variance and a correction for continuity.
+/// Normal approximation of [`exact_chance`] for many values, with Kendall's variance and a continuity correction.
 fn normal_chance(count: usize, balance: i64) -> f64 {
     let count = count as f64;
     let variance = count * (count - 1.0) * (2.0 * count + 5.0) / 18.0;
@@ -90,7 +90,7 @@ fn normal_chance(count: usize, balance: i64) -> f64 {
     upper_tail(deviation)
 }
 
-/// The probability that a normal variable is at least so many standard deviations above its mean, for 0 and more; to 10⁻⁷
+/// Probability that a normal variable is at least `deviation` ≥ 0 standard deviations above its mean; error below 10⁻⁷
 /// (Abramowitz and Stegun, 26.2.17).
 fn upper_tail(deviation: f64) -> f64 {
     const COEFFICIENTS: [f64; 5] = [
@@ -135,7 +135,8 @@ mod tests {
         assert!(slope(&[(1.0, 0.0), (1.0, 50.0)]).abs() < 1e-9);
     }
 
-    /// Certainty by hand: of the n! orders of n values, one rises throughout; what stays or falls is no rise.
+    /// Certainties match hand computation: of the n! orders of n values, one rises throughout; constant or falling values
+    /// have certainty 0.
     #[test]
     fn certainties() {
         for (values, expected) in [
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Beyond the exact distribution its normal limit goes on, to a few thousandths.
+    /// At the end of the exact distribution, its normal limit is accurate to a few thousandths.
     #[test]
     fn exact_and_normal_agree() {
         for balance in [3, 9, 15, 21, 27] {

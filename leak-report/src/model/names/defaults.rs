@@ -1,11 +1,11 @@
-//! What the standard libraries of C++ and Rust have for defaults, and which names they have for what.
+//! Default template arguments and aliases of the C++ and Rust standard libraries.
 
-/// A template and what its last parameters are without arguments.
+/// Template and the defaults of its last parameters.
 struct Template {
     name: &'static str,
-    /// Parameters before those.
+    /// Number of parameters without a default.
     required: usize,
-    /// `$0` is the first argument, as it was given; of texts between `|`, each is the default of some.
+    /// Default of each further parameter. `$0` is the first argument, as written; `|` separates alternatives.
     defaults: &'static [&'static str],
 }
 
@@ -15,15 +15,15 @@ const LESS: &str = "std::less<$0>";
 const EQUAL: &str = "std::equal_to<$0>";
 const HASH: &str = "std::hash<$0>";
 const MAP_ALLOCATOR: &str = "std::allocator<std::pair<$0 const, $1>>";
-/// What threads that share a pointer do, which is the same in all programs for Linux.
+/// Lock policy of shared pointers, which is the same in all programs for Linux.
 const LOCK_POLICY: &str = "(__gnu_cxx::_Lock_policy)2";
 
-/// How libstdc++ reaches the key of an element, which follows from what elements are.
+/// How libstdc++ gets the key of an element, which follows from the element type.
 const KEY_OF: &str = "std::__detail::_Select1st|std::__detail::_Identity";
 const RANGE: &str = "std::__detail::_Mod_range_hashing";
 const RANGED: &str = "std::__detail::_Default_ranged_hash";
 const REHASH: &str = "std::__detail::_Prime_rehash_policy";
-/// Of containers with each key once; the rest follows from the key and its hash.
+/// Traits of containers with unique keys; the rest follows from the key and its hash.
 const UNIQUE: &str = "std::__detail::_Hashtable_traits<false, false, true>\
     |std::__detail::_Hashtable_traits<true, false, true>\
     |std::__detail::_Hashtable_traits<false, true, true>\
@@ -37,7 +37,7 @@ const fn template(name: &'static str, required: usize, defaults: &'static [&'sta
     }
 }
 
-/// Arguments are in the order of the standard, and of libstdc++ for what is its own.
+/// Known C++ templates. Arguments are in the standard's order, or in libstdc++'s for its own templates.
 const TEMPLATES: [Template; 51] = [
     template("std::vector", 1, &[ALLOCATOR]),
     template("std::deque", 1, &[ALLOCATOR]),
@@ -80,7 +80,7 @@ const TEMPLATES: [Template; 51] = [
     template("std::money_put", 1, &["std::ostreambuf_iterator<$0>"]),
     template("std::time_get", 1, &["std::istreambuf_iterator<$0>"]),
     template("std::time_put", 1, &["std::ostreambuf_iterator<$0>"]),
-    // What is between a container's function and `operator new`.
+    // Templates between a container's function and `operator new`.
     template("std::_Vector_base", 1, &[ALLOCATOR]),
     template("std::_Deque_base", 1, &[ALLOCATOR]),
     template("std::_List_base", 1, &[ALLOCATOR]),
@@ -132,7 +132,7 @@ const TEMPLATES: [Template; 51] = [
     ),
 ];
 
-/// Rust's hash tables, whose last parameter is none of the `alloc` crate's.
+/// Rust's hash tables, whose last parameter is not from the `alloc` crate.
 const RUST_TEMPLATES: [Template; 4] = [
     template("std::collections::hash::map::HashMap", 2, &[RANDOM]),
     template("std::collections::hash::set::HashSet", 1, &[RANDOM]),
@@ -142,7 +142,7 @@ const RUST_TEMPLATES: [Template; 4] = [
 const RANDOM: &str = "std::hash::random::RandomState";
 const GLOBAL: &str = "alloc::alloc::Global";
 
-/// How many of the arguments are to be written: all but the last ones that are as without them. At least one.
+/// Returns how many arguments to write, at least 1: all but the last ones that equal their defaults.
 pub(super) fn kept(template: &str, arguments: &[&str]) -> usize {
     let mut kept = arguments.len();
     let known = TEMPLATES
@@ -157,15 +157,15 @@ pub(super) fn kept(template: &str, arguments: &[&str]) -> usize {
                 kept -= 1;
             }
         }
-        // All that the crate has an allocator for has it last.
+        // In the `alloc` crate, the allocator is always the last argument.
         None if is_of_alloc(template) && kept > 1 && is_default(GLOBAL, arguments, kept) => kept -= 1,
         _ => {}
     }
     kept
 }
 
-/// Whether the last of so many arguments is the default, and can be left out: behind the one before it, a bracket must
-/// be one.
+/// Returns whether the last of `count` arguments is the default and can be removed: after the argument before it, `>` must
+/// be a closing bracket, not part of `->` or an operator's name.
 fn is_default(default: &str, arguments: &[&str], count: usize) -> bool {
     let before = arguments[count - 2];
     default
@@ -175,7 +175,7 @@ fn is_default(default: &str, arguments: &[&str], count: usize) -> bool {
         && !before.ends_with("operator")
 }
 
-/// Whether `text` is the pattern with its arguments put in.
+/// Returns whether `text` is the pattern with its arguments inserted.
 fn fits(pattern: &str, arguments: &[&str], text: &str) -> bool {
     let mut pieces = pattern.split('$');
     let first = pieces.next().and_then(|first| text.strip_prefix(first));
@@ -191,7 +191,7 @@ fn is_of_alloc(template: &str) -> bool {
     template.starts_with("alloc::") || matches!(template, "Vec" | "Box" | "hashbrown::raw::RawTable")
 }
 
-/// What has a name of its own for some characters, `std::basic_` before it aside.
+/// Templates with aliases for some character types, without their `std::basic_`.
 const ALIASED: [&str; 16] = [
     "string",
     "string_view",
@@ -211,7 +211,7 @@ const ALIASED: [&str; 16] = [
     "regex",
 ];
 
-/// The characters, and what the names begin with.
+/// Character types and the prefixes of their aliases.
 const CHARACTERS: [(&str, &str); 5] = [
     ("char", ""),
     ("wchar_t", "w"),
@@ -220,7 +220,7 @@ const CHARACTERS: [(&str, &str); 5] = [
     ("char32_t", "u32"),
 ];
 
-/// The prefixes of the names that a template has.
+/// Character types and prefixes of the aliases of a template.
 fn prefixes(base: &str) -> &'static [(&'static str, &'static str)] {
     match base {
         "string" | "string_view" => &CHARACTERS,
@@ -228,7 +228,7 @@ fn prefixes(base: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// The name of a template with this one argument: `std::string`.
+/// Returns the alias of a template with this only argument: `std::string`.
 pub(super) fn alias(template: &str, character: &str) -> Option<String> {
     let base = template.strip_prefix("std::basic_")?;
     let base = ALIASED.iter().find(|&&other| other == base)?;
@@ -237,8 +237,8 @@ pub(super) fn alias(template: &str, character: &str) -> Option<String> {
     Some(format!("std::{prefix}{base}"))
 }
 
-/// For a constructor or destructor of a class with a name of its own, such as `std::string::` and `~basic_string`: how
-/// many bytes at the end of the identifier are to be replaced, and by what.
+/// For a constructor or destructor of a class with an alias, such as `std::string::` and `~basic_string`: number of bytes
+/// to replace at the end of the identifier, and the replacement.
 pub(super) fn constructed(class: &str, identifier: &str) -> Option<(usize, String)> {
     let template = identifier.strip_prefix('~').unwrap_or(identifier);
     let base = template.strip_prefix("basic_")?;
@@ -248,11 +248,11 @@ pub(super) fn constructed(class: &str, identifier: &str) -> Option<(usize, Strin
     is_alias.then(|| (template.len(), name.to_owned()))
 }
 
-/// Whether an identifier is that of an inline namespace of the standard libraries' ABI, in the path before it.
+/// Returns whether `identifier` after `path` is an inline namespace of the standard libraries' ABI.
 pub(super) fn is_inline(path: &str, identifier: &str) -> bool {
-    // libstdc++'s of its new strings, of its new clocks and conditions; libc++'s, and Android's.
+    // libstdc++'s new strings, its new clocks and conditions, libc++, libc++ on Android.
     let is_inline = matches!(identifier, "__cxx11" | "_V2" | "__1" | "__ndk1");
-    // Classes have no namespaces.
+    // A class cannot contain a namespace.
     is_inline
         && path.starts_with("std::")
         && path.ends_with("::")
@@ -261,7 +261,7 @@ pub(super) fn is_inline(path: &str, identifier: &str) -> bool {
             .all(|character| character == ':' || super::is_identifier(character))
 }
 
-/// What a path of Rust is called where everything of it is known: the names of its prelude.
+/// Returns the prelude name of a complete path in Rust's `alloc` or `core`.
 pub(super) fn prelude(path: &str) -> Option<&'static str> {
     PRELUDE
         .iter()
@@ -272,7 +272,7 @@ pub(super) fn prelude(path: &str) -> Option<&'static str> {
         })
 }
 
-/// Where the types and traits of Rust's prelude are.
+/// Types and traits of Rust's prelude, by module.
 const PRELUDE: [(&str, &[&str]); 19] = [
     ("alloc::vec", &["Vec"]),
     ("alloc::string", &["String", "ToString"]),

@@ -1,4 +1,4 @@
-//! Names of real programs, as their symbol tables have them, and names of no program at all.
+//! Names of real programs, as in their symbol tables, and malformed names.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ fn stays(names: &[&str]) {
     }
 }
 
-/// Strings and streams have the names that everybody writes.
+/// Strings and streams get their common aliases.
 #[test]
 fn names_of_strings() {
     check(&[
@@ -62,7 +62,7 @@ fn names_of_strings() {
     ]);
 }
 
-/// A constructor is told by its class's name, the name that the class is given here.
+/// A constructor or destructor is named after its class's alias.
 #[test]
 fn constructors() {
     check(&[
@@ -88,7 +88,7 @@ fn constructors() {
     ]);
 }
 
-/// Containers are without the arguments that they have by themselves.
+/// Default arguments of containers are removed.
 #[test]
 fn default_arguments() {
     check(&[
@@ -135,7 +135,7 @@ fn default_arguments() {
     ]);
 }
 
-/// What a program chose stays, and with it what stands before it.
+/// An argument that is not the default stays, and so do those before it.
 #[test]
 fn chosen_arguments() {
     check(&[
@@ -167,18 +167,18 @@ fn chosen_arguments() {
         "std::unique_ptr<FILE, int (*)(FILE*)>::~unique_ptr()",
         "std::map<int, int, std::less<int>, std::allocator<std::pair<int, int>>>::clear()",
         "std::shared_ptr<X>::shared_ptr<std::allocator<X>>(std::allocator<X>)",
-        // A multimap: with each key once, it would be a map.
+        // A multimap, whose keys are not unique.
         "std::_Hashtable<int, int, std::allocator<int>, std::__detail::_Identity, std::equal_to<int>, std::hash<int>, \
          std::__detail::_Mod_range_hashing, std::__detail::_Default_ranged_hash, std::__detail::_Prime_rehash_policy, \
          std::__detail::_Hashtable_traits<false, true, false>>::clear()",
-        // Not the standard library's.
+        // Not in namespace `std`.
         "mine::std::vector<int, std::allocator<int>>::clear()",
         "mine::vector<int, std::allocator<int>>::clear()",
         "Outer<int>::std::vector<int, std::allocator<int>>::clear()",
     ]);
 }
 
-/// Marks of the ABI are gone: inline namespaces, and tags. Namespaces that are not inline stay.
+/// Inline namespaces and ABI tags are removed; namespaces that are not inline stay.
 #[test]
 fn marks_of_the_abi() {
     check(&[
@@ -215,7 +215,7 @@ fn marks_of_the_abi() {
     ]);
 }
 
-/// What is none of the standard libraries' stays, in a spelling that compilers agree about.
+/// Names outside the standard libraries stay, apart from the spelling of `> >`.
 #[test]
 fn names_of_programs() {
     check(&[
@@ -251,7 +251,7 @@ fn names_of_programs() {
     ]);
 }
 
-/// The signs of operators are no brackets, with arguments or without.
+/// Signs of operators are not brackets, with or without template arguments.
 #[test]
 fn operators() {
     check(&[
@@ -295,7 +295,7 @@ fn operators() {
     ]);
 }
 
-/// Rust's names are those of its prelude, without the allocator that everything has.
+/// Rust names become those of the prelude, without the global allocator.
 #[test]
 fn names_of_rust() {
     check(&[
@@ -344,7 +344,7 @@ fn names_of_rust() {
     ]);
 }
 
-/// Names that no compiler made are shortened where they can be understood, and else stay.
+/// Malformed names are shortened where they can be parsed; the rest stays.
 #[test]
 fn malformed_names() {
     check(&[
@@ -377,7 +377,7 @@ fn malformed_names() {
     );
 }
 
-/// The exact name is there for who asks for it.
+/// The verbatim style returns the exact name.
 #[test]
 fn styles() {
     let name = "std::vector<int, std::allocator<int> >::clear()";
@@ -385,20 +385,20 @@ fn styles() {
     assert_eq!(NameStyle::Verbatim.show(name), name);
 }
 
-/// What abbreviations are made of, and what could lead astray.
+/// Parts of names that can be shortened, and misleading ones.
 const PIECES: &str = "std:: __cxx11:: __1:: _V2 vector basic_string ~ char int map allocator string é $ operator operator< () \
     std::allocator< std::char_traits<char> std::less<int> std::vector< std::pair< alloc::vec::Vec alloc:: \
     alloc::alloc::Global core::option::Option [abi:cxx11] [abi: ::h0123456789abcdef < < > > >> , ( ) [ ] { } :: : - -> * \
     std::basic_string<char,std::char_traits<char>,std::allocator<char>>";
 
-/// The pieces in any order, and spaces.
+/// Pieces and spaces in any order.
 fn pieces() -> impl Strategy<Value = String> {
     let pieces: Vec<&str> = PIECES.split(' ').chain([" ", "> >", ", "]).collect();
     proptest::collection::vec(proptest::sample::select(pieces), 0..40).prop_map(|pieces| pieces.concat())
 }
 
 proptest! {
-    /// A name that was abbreviated stays, and is never longer than it was.
+    /// Shortening is idempotent and never makes a name longer.
     #[test]
     fn once_is_enough(name in pieces()) {
         let once = abbreviated(&name);
@@ -406,7 +406,7 @@ proptest! {
         prop_assert_eq!(abbreviated(&once), &*once);
     }
 
-    /// No text is refused.
+    /// Any text can be shortened without a panic, idempotently.
     #[test]
     fn any_text(name in ".*", prefix in "(std::|alloc::|core::)?") {
         let name = prefix + &name;
@@ -414,7 +414,7 @@ proptest! {
         prop_assert_eq!(abbreviated(&once), &*once);
     }
 
-    /// Names without anything of the standard libraries stay as they are.
+    /// Names without parts of the standard libraries are borrowed unchanged.
     #[test]
     fn foreign_names(name in "([a-zA-Z_]{1,6}|::|<|>|, |\\(|\\)|operator|[0-9*&\\[\\]{}#~-]){0,30}") {
         prop_assume!(!["std::", "alloc::", "core::", "::h"].iter().any(|mark| name.contains(mark)));

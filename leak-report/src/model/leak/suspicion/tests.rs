@@ -4,13 +4,13 @@ use super::super::tests::totals;
 use super::*;
 use crate::model::{Amount, Estimate};
 
-/// One block of a site: the seconds at which it is allocated and freed.
+/// Seconds at which a block is allocated and freed.
 struct Life {
     born: f64,
     dies: f64,
 }
 
-/// A site's blocks of 100 bytes over `seconds`: `per_second` come evenly between `from` and `to`, each lives `lifetime`.
+/// Blocks of 100 bytes: `per_second` are allocated evenly from `from` to `to`, and each lives `lifetime` seconds.
 fn lives(per_second: f64, from: f64, to: f64, lifetime: f64) -> Vec<Life> {
     let born = |number: u32| from + (f64::from(number) + 0.5) / per_second;
     (0..)
@@ -46,7 +46,7 @@ fn ages(lives: &[Life], now: f64) -> Ages {
     ages
 }
 
-/// The suspicion at the last of so many reports, `interval` seconds apart.
+/// Suspicion at the last of `reports` reports, `interval` seconds apart.
 fn after(reports: usize, interval: f64, lives: &[Life]) -> Suspicion {
     let course: Vec<_> = (1..=reports)
         .map(|report| point(lives, report as f64 * interval))
@@ -59,7 +59,7 @@ fn after(reports: usize, interval: f64, lives: &[Life]) -> Suspicion {
     judge(&course, live, Some(ages(lives, now)))
 }
 
-/// A leak that frees nothing has the full score by the fourth report; two reports are too few to tell.
+/// A leak that frees nothing scores at least 9 by the fourth report and 10 by the sixth; two reports score 0.
 #[test]
 fn a_leak_is_suspected() {
     let leak = lives(20.0, 0.0, 1000.0, f64::INFINITY);
@@ -78,7 +78,7 @@ fn a_leak_is_suspected() {
     );
 }
 
-/// Start-up data, settled caches and churn are below any leak within six reports.
+/// Start-up data, full caches and churn score at most 2 in six reports.
 #[test]
 fn what_does_not_leak_is_not() {
     let start = lives(500.0, 0.0, 2.0, f64::INFINITY);
@@ -96,8 +96,8 @@ fn what_does_not_leak_is_not() {
     }
 }
 
-/// A cache whose growth slows down as it fills is behind a leak of a hundredth of its speed; a site that frees nearly all
-/// and leaks a little is suspected less than one that leaks all, and more than churn.
+/// A cache whose growth slows down as it fills ranks below a leak of a hundredth of its speed; a site that frees nearly all
+/// and leaks a little scores below one that leaks all, and at least 4.
 #[test]
 fn slowing_and_partial() {
     let mut slowing = Vec::new();
@@ -120,7 +120,7 @@ fn slowing_and_partial() {
     assert!((4..leak.score()).contains(&partial.score()), "{partial:?}");
 }
 
-/// Parts that a recording made up are parts between 0 and 1.
+/// Invalid parts in a recording give a score within bounds.
 #[test]
 fn made_up_parts() {
     for part in [f64::NAN, f64::INFINITY, -1.0, 7.0] {
@@ -152,8 +152,8 @@ fn snapshot(second: u64, stacks: &[(u32, u64)]) -> Snapshot {
     }
 }
 
-/// A site is judged by the sum of its records, at each moment; one that came later was nothing before, and only so many
-/// moments are kept of a long trace.
+/// A site is judged by the sum of its records at each moment; a later record was zero before, and the number of moments of
+/// a long trace is bounded.
 #[test]
 fn records_add_up() {
     let mut course = Course::default();
@@ -201,7 +201,7 @@ fn records_add_up() {
 }
 
 proptest! {
-    /// Every course has a score, and what never rises has none.
+    /// Every course has a score within bounds; one that never rises scores 0.
     #[test]
     fn scores_are_bounded(bytes in prop::collection::vec(0_u64..1 << 50, 1..40), falling in any::<bool>()) {
         let mut bytes = bytes;
