@@ -1,8 +1,8 @@
-//! The dialect of bcc's `memleak.py`. See `dialect` for what it leaves to standard error.
+//! The output format of bcc's `memleak.py`. See `dialect` for what it cannot express, which goes to standard error.
 //!
-//! Two variants, as there: from the block table, frames with their addresses; from totals alone (`-C`), without. bcc
-//! drops stacks that could not be stored from the first and says "stack information lost" in the second; here both
-//! say it, or a report could leave out the largest of all without a word.
+//! It has two variants, as the original does: from the block table, frames have their addresses; from totals alone
+//! (`-C`), they have none. bcc drops stacks that could not be stored from the first variant and prints "stack information
+//! lost" in the second; here both print it, so that no report silently omits what may be its largest stack.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use crate::model::Report;
 use crate::model::printable::Printable;
 use crate::model::{FrameRef, ListedBlock, StackRef};
 
-/// Stands for the frames of a stack that is not known.
+/// Stands for the frames of a stack that was not stored.
 const LOST: &str = "stack information lost";
 
-/// The lines between reports.
+/// Lines printed between reports.
 pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
     match stage {
         Stage::Started { command, .. } => {
@@ -28,7 +28,7 @@ pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
     }
 }
 
-/// Writes `report`.
+/// Writes `report` as bcc does: smallest stack first.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let has_addresses = report.compared.older.is_some();
     write_header(report, out)?;
@@ -38,7 +38,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut shown: Vec<StackRef<'_>> = report.holders().take(report.top).collect();
     shown.reverse();
     if shown.is_empty() && !has_addresses {
-        // The entries are printed as one text, which is empty.
+        // bcc prints all entries as one text, so no entries give an empty line.
         return writeln!(out);
     }
     for stack in shown {
@@ -60,7 +60,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The line that begins a report; the number is what was asked for.
+/// Writes the first line of a report; its number is the requested one (`-T`), not that of the stacks shown.
 pub(super) fn write_header(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
@@ -69,7 +69,7 @@ pub(super) fn write_header(report: &Report, out: &mut dyn Write) -> io::Result<(
     )
 }
 
-/// The line that begins a stack.
+/// Writes the line that introduces a stack.
 pub(super) fn write_entry(stack: StackRef<'_>, out: &mut dyn Write) -> io::Result<()> {
     let amount = stack.shown();
     writeln!(
@@ -79,7 +79,7 @@ pub(super) fn write_entry(stack: StackRef<'_>, out: &mut dyn Write) -> io::Resul
     )
 }
 
-/// Those of all stacks together, the smallest first, whether or not their stacks are among the largest.
+/// Listed blocks of all stacks, smallest first, including those of stacks beyond the top.
 fn blocks(report: &Report) -> Vec<&ListedBlock> {
     let lists = report.holders().filter_map(|stack| stack.get().blocks.as_ref());
     let mut blocks: Vec<_> = lists.flat_map(|list| &list.listed).collect();
@@ -87,7 +87,7 @@ fn blocks(report: &Report) -> Vec<&ListedBlock> {
     blocks
 }
 
-/// `function+0xoffset [module]`, as far as known.
+/// Displays `function+0xoffset [module]`, as far as known.
 struct Name<'a> {
     frame: FrameRef<'a>,
     pid: u32,
@@ -105,7 +105,7 @@ impl fmt::Display for Name<'_> {
         }
         match (self.frame.module(), symbol) {
             (Some(module), _) => write!(f, " [{}]", Printable(module.basename())),
-            // bcc takes the file that names generated code for its module.
+            // bcc shows the perf map file as the module of generated code.
             (None, Some(_)) => write!(f, " [perf-{}.map]", self.pid),
             (None, None) => Ok(()),
         }

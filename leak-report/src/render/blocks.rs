@@ -1,4 +1,4 @@
-//! Single blocks of a stack (`-a`): how many each format lists, and how they look in those of our own.
+//! Single blocks of a stack (`-a`): how many each format lists, and how text and JSON write them.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use crate::model::ListLimits;
 use crate::model::Report;
 use crate::model::{BlockList, ListedBlock, Sampling, StackRef};
 
-/// Blocks of one stack that a format lists; formats that list none are not here.
+/// Maximum number of blocks listed for each stack, for formats that list blocks.
 const OF_A_STACK: &[(Format, usize)] = &[
     (Format::Text, 10),
     (Format::Json, 1000),
-    // As the originals do; a reader of these wants them all.
+    // The original tools list all blocks, and readers of their formats expect them.
     (Format::Bcc, usize::MAX),
     (Format::Libbpf, usize::MAX),
 ];
 
-/// Blocks of all stacks together: 170 MB while a report is made, and more lines than anybody reads.
+/// Maximum number of blocks over all stacks: 170 MB while a report is made, and more lines than anyone reads.
 const IN_ALL: usize = 1 << 22;
 
 impl Format {
-    /// How many blocks it lists; `None` if it has no place for them.
+    /// Maximum numbers of blocks that the format lists; `None` if it lists none.
     pub fn list_limits(self) -> Option<ListLimits> {
         let row = OF_A_STACK.iter().find(|(format, _)| *format == self);
         row.map(|&(_, of_a_stack)| ListLimits {
@@ -33,7 +33,7 @@ impl Format {
     }
 }
 
-/// The blocks of a stack for people, a line each, and how many there are besides.
+/// The blocks of a stack, one line each, and the number of those not listed.
 pub(super) fn lines(stack: StackRef<'_>, report: &Report) -> Vec<String> {
     let Some(BlockList { listed, left_out }) = &stack.blocks else {
         return Vec::new();
@@ -58,7 +58,7 @@ fn line(block: &ListedBlock, report: &Report) -> String {
     }
 }
 
-/// A time in the largest unit of which it is at least one, with one decimal.
+/// Formats a time with one decimal in the largest unit in which it is at least 1; in ms below one second.
 fn age(age: Duration) -> String {
     const UNITS: [(f64, &str); 4] = [(86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")];
     let seconds = age.as_secs_f64();
@@ -69,7 +69,7 @@ fn age(age: Duration) -> String {
     }
 }
 
-/// The same for programs.
+/// The listed blocks of a stack in JSON.
 #[derive(Serialize)]
 pub(super) struct BlocksJson {
     listed: Vec<BlockJson>,
@@ -81,7 +81,7 @@ struct BlockJson {
     address: String,
     bytes: u64,
     age_ns: u64,
-    /// How many it stands for; only where blocks are sampled.
+    /// Number of blocks that it stands for; only where blocks are sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
 }
@@ -106,7 +106,7 @@ impl BlocksJson {
 mod tests {
     use super::*;
 
-    /// Ages are in the unit that people would say them in.
+    /// Ages are written in the largest unit in which they are at least 1.
     #[test]
     fn ages() {
         for (milliseconds, expected) in [

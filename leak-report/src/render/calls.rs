@@ -1,9 +1,8 @@
-//! Calls told one by one (`-t`), a line each, and what becomes of reports meanwhile.
+//! The call trace (`-t`): one line for each allocator call, and whether reports are still made.
 //!
-//! bcc's memleak prints what the kernel's trace pipe gives it, as Python shows it, and nothing else; libbpf-tools'
-//! leaves its lines in that pipe, where they are read by other means, and reports as ever. Here the first dialect's
-//! lines go to standard output, the second's, as the pipe has them, to standard error. In both the pipe's flags say
-//! nothing.
+//! bcc's memleak prints the lines of the kernel's trace pipe as Python tuples, and no reports; libbpf-tools' leaves its
+//! lines in that pipe, where other tools read them, and reports as usual. Here the lines of `bcc` go to standard output,
+//! and those of `libbpf`, formatted as in the pipe, to standard error. The pipe's flags are unknown in both.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,55 +18,55 @@ use crate::model::{CallKind, CallTrace, Name};
 /// A call of an allocator function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What is told of it.
+    /// Beginning or outcome of the call.
     pub kind: CallKind,
-    /// When, since the attach.
+    /// Time since the attach.
     pub elapsed: Duration,
-    /// The same by the kernel's monotonic clock.
+    /// Time of the call by the kernel's monotonic clock.
     pub clock: Duration,
-    /// The process.
+    /// Process ID.
     pub pid: u32,
-    /// The thread, in the initial pid namespace.
+    /// Thread ID, in the initial pid namespace.
     pub thread: u32,
-    /// What it is called.
+    /// Name of the thread.
     pub comm: String,
-    /// Where it runs.
+    /// CPU that the thread ran on.
     pub cpu: u32,
-    /// The function; of a free, the one that allocated the block.
+    /// Allocator function; for a free, the one that allocated the block.
     pub allocator: Name,
-    /// The block's; 0 if there is none.
+    /// Address of the block; 0 if the call has none.
     pub address: Avma,
-    /// The bytes that were asked for; 0 of a block that is not known.
+    /// Requested bytes; 0 if the block is unknown.
     pub size: u64,
-    /// Who called the function, as far as is known.
+    /// Caller of the function; `None` if unknown.
     pub caller: Option<Arc<str>>,
 }
 
-/// What becomes of reports while calls are told.
+/// Which reports are made while calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reports {
-    /// They are made as ever.
+    /// All reports are made as without the call trace.
     Each,
-    /// There is one at the end.
+    /// One report is made at the end.
     Last,
-    /// There are none.
+    /// No report is made.
     None,
 }
 
-/// How a format tells calls.
+/// How a format writes the call trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallsTold {
-    /// Which.
+    /// Which events of a call it contains.
     pub told: CallTrace,
-    /// What becomes of reports.
+    /// Which reports are made meanwhile.
     pub reports: Reports,
-    /// Lines go to standard error, standard output being for reports alone.
+    /// True if lines go to standard error, which leaves standard output to reports.
     pub aside: bool,
 }
 
 type Line = fn(&Call) -> Option<String>;
 
-/// Formats that tell calls.
+/// Formats that support the call trace.
 const FORMATS: &[(Format, CallsTold, Line)] = &[
     (
         Format::Text,
@@ -108,13 +107,13 @@ const FORMATS: &[(Format, CallsTold, Line)] = &[
 ];
 
 impl Format {
-    /// How it tells calls; `None` if it cannot.
+    /// How the format writes the call trace; `None` if it does not support it.
     pub fn calls_told(self) -> Option<CallsTold> {
         let mut rows = FORMATS.iter();
         rows.find_map(|&(format, told, _)| (format == self).then_some(told))
     }
 
-    /// The line for a call, if there is one.
+    /// Formats a call as one line; `None` if the format has no line for it.
     pub fn call_line(self, call: &Call) -> Option<String> {
         let mut rows = FORMATS.iter();
         rows.find_map(|&(format, _, line)| (format == self).then_some(line))?(call)
@@ -190,7 +189,7 @@ fn json(call: &Call) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// What the originals write into the trace pipe.
+/// The message that the original tools write into the trace pipe; `None` for an unknown free, which they do not trace.
 fn message(call: &Call) -> Option<String> {
     let Call { address, size, .. } = call;
     match call.kind {
@@ -203,13 +202,13 @@ fn message(call: &Call) -> Option<String> {
     }
 }
 
-/// The pipe's flags (interrupts, preemption) are not known.
+/// The pipe's flags (interrupts, preemption), which are unknown here.
 const FLAGS: &str = ".....";
 
 fn bcc(call: &Call) -> Option<String> {
     let Call { thread, cpu, .. } = call;
     let (comm, message) = (python_bytes(&call.comm), message(call)?);
-    // The pipe has microseconds, and Python leaves out zeros at the end.
+    // The pipe has microseconds, and Python omits trailing zeros.
     let time = format!("{:.6}", call.clock.as_secs_f64());
     let time = time.trim_end_matches('0');
     let point = if time.ends_with('.') { "0" } else { "" };
@@ -218,7 +217,7 @@ fn bcc(call: &Call) -> Option<String> {
     ))
 }
 
-/// As Python shows bytes.
+/// Formats text as Python's `repr` does a `bytes` object.
 fn python_bytes(text: &str) -> String {
     let quote = match (text.contains('\''), text.contains('"')) {
         (true, false) => '"',
@@ -286,7 +285,7 @@ mod tests {
             .collect()
     }
 
-    /// Lines for people; none has the word that scripts search for.
+    /// Lines for people are as expected, and none contains the word that scripts search for.
     #[test]
     fn text_of_calls() {
         let lines = lines(Format::Text);
@@ -303,7 +302,7 @@ mod tests {
         assert!(!lines.concat().contains("byte"));
     }
 
-    /// As Python shows what it reads from the trace pipe; frees of unknown blocks are none there.
+    /// Lines are Python's tuples of what it reads from the trace pipe; unknown frees have none.
     #[test]
     fn bcc_of_calls() {
         assert_eq!(
@@ -325,7 +324,7 @@ mod tests {
         assert_eq!(python_bytes("'\""), r#"b'\'"'"#);
     }
 
-    /// As the kernel's trace pipe has them.
+    /// Lines are formatted as in the kernel's trace pipe.
     #[test]
     fn libbpf_of_calls() {
         assert_eq!(
@@ -334,7 +333,7 @@ mod tests {
         );
     }
 
-    /// One object per call, with null for what is not known.
+    /// Each call is one object, with null for unknown values.
     #[test]
     fn json_of_calls() {
         assert_eq!(

@@ -1,11 +1,11 @@
-//! Texts as columns of a terminal: how wide they are, and what of them fits. For texts that are printable already.
+//! Width of text in terminal columns, and cutting or wrapping it to a width. The text must be printable already.
 
 use unicode_width::UnicodeWidthChar;
 
-/// Stands for what did not fit.
+/// Marks a text that was cut.
 const ELLIPSIS: char = '…';
 
-/// Columns of a character that can be shown.
+/// Width of a character in columns; `None` if it is not shown by itself.
 pub fn columns(character: char) -> Option<usize> {
     let is_merged = matches!(character,
         '\u{ad}' | '\u{2028}' | '\u{2029}' | '\u{1f1e6}'..='\u{1f1ff}' | '\u{1f3fb}'..='\u{1f3ff}');
@@ -14,12 +14,12 @@ pub fn columns(character: char) -> Option<usize> {
         .filter(|&columns| (1..=2).contains(&columns) && !is_merged)
 }
 
-/// Columns of a printable text.
+/// Width of a printable text in columns.
 pub fn width(text: &str) -> usize {
     text.chars().filter_map(columns).sum()
 }
 
-/// The part of a printable text that fits into `width` columns; its last one says that there is more.
+/// Cuts a printable text to `width` columns, the last of which is then an ellipsis.
 pub fn fit(text: &str, width: usize) -> String {
     if self::width(text) <= width {
         return text.to_owned();
@@ -40,7 +40,7 @@ pub fn fit(text: &str, width: usize) -> String {
     fitting
 }
 
-/// A printable text as lines of at most `columns`, broken between words where that is possible.
+/// Wraps a printable text into lines of at most `columns`, between words where possible.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(' ') {

@@ -1,10 +1,10 @@
-//! What bcc's two memleaks say around their reports, and what they have no words for.
+//! Output of bcc's two memleaks besides their reports, and the facts that their formats cannot express.
 //!
-//! `bcc` is the dialect of `tools/memleak.py`, `libbpf` that of `libbpf-tools/memleak`, both of bcc 0.37. A script that
-//! reads one of them finds the same lines here, down to the byte, and nothing else on standard output. Where the
-//! originals are wrong, the words are theirs and the values are right: blocks are hidden when they are younger than
-//! half a second, not 500 ns (libbpf), and stacks that could not be stored are not dropped without a word (bcc). What
-//! a dialect cannot say goes to standard error, in one line for each report.
+//! Format `bcc` is that of `tools/memleak.py`, `libbpf` that of `libbpf-tools/memleak`, both of bcc 0.37. A script that
+//! reads one of them finds the same lines here, byte for byte, and nothing else on standard output. Where the originals
+//! are wrong, the wording is theirs and the values are right: blocks are hidden when they are younger than half a second,
+//! not 500 ns (libbpf), and stacks that could not be stored are not silently dropped (bcc). Facts that a format cannot
+//! express go to standard error, in one line for each report.
 
 use std::fmt::Write;
 
@@ -15,37 +15,37 @@ use super::{Format, bcc, libbpf};
 use crate::model::Report;
 use crate::model::{Sampling, StackRef};
 
-/// What happens in a trace besides reports.
+/// An event of a trace that is not a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage<'a> {
-    /// A program was started, and is held before any of its code runs.
+    /// A program was started, and is stopped before any of its code runs.
     Started {
-        /// As it was given.
+        /// Its command line, as the user gave it.
         command: &'a str,
-        /// Its process.
+        /// Its process ID.
         pid: u32,
     },
-    /// Everything is attached.
+    /// All probes are placed.
     Attached {
-        /// The processes; none if it is the kernel.
+        /// The traced processes; empty when tracing the kernel.
         pids: &'a [u32],
     },
-    /// The program that was started is about to be let go.
+    /// The program that was started is about to run.
     Released,
-    /// It has ended, and the trace with it.
+    /// The program that was started has ended, and with it the trace.
     Ended,
 }
 
-/// A line for standard error.
+/// A line for standard error that goes with a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// The dialect's own.
+    /// A line of the original tool, printed as it is.
     Verbatim(String),
-    /// A warning of ours.
+    /// A warning of memleak's own.
     Warning(String),
 }
 
-/// What a dialect has besides its reports.
+/// Output of a format besides its reports.
 struct Dialect {
     format: Format,
     said: fn(&Stage<'_>) -> Vec<String>,
@@ -70,13 +70,13 @@ impl Format {
         DIALECTS.iter().find(|dialect| dialect.format == self)
     }
 
-    /// The lines that stand between reports when this happens.
+    /// Lines that are printed between reports at this stage.
     pub fn said(self, stage: &Stage<'_>) -> Vec<String> {
         self.dialect()
             .map_or_else(Vec::new, |dialect| (dialect.said)(stage))
     }
 
-    /// The lines for standard error that go with a report.
+    /// Lines for standard error that go with `report`.
     pub fn beside(self, report: &Report) -> Vec<Beside> {
         let Some(dialect) = self.dialect() else {
             return Vec::new();
@@ -87,7 +87,7 @@ impl Format {
     }
 }
 
-/// What happens when everything is attached: the same words in both dialects.
+/// Lines for [`Stage::Attached`], whose wording is the same in both dialects.
 pub(super) fn attached(pids: &[u32]) -> Vec<String> {
     match pids {
         [] => vec!["Attaching to kernel allocators, Ctrl+C to quit.".to_owned()],
@@ -98,7 +98,8 @@ pub(super) fn attached(pids: &[u32]) -> Vec<String> {
     }
 }
 
-/// What a reader of the dialect would take for better than it is, in one line; nothing if there is nothing.
+/// Facts that the format cannot express and without which the report seems better than it is, as one line; `None` if
+/// there are none.
 fn unsaid(report: &Report, format: Format) -> Option<String> {
     let facts = [
         incomplete(report),
@@ -118,7 +119,7 @@ fn unsaid(report: &Report, format: Format) -> Option<String> {
     }
 }
 
-/// Of the stacks in the report, those that were not walked to their end.
+/// Number of shown stacks whose walk did not reach the end of the stack, by cause.
 fn incomplete(report: &Report) -> Option<String> {
     let shown = || report.holders().take(report.top);
     let is_incomplete = |stack: &StackRef<'_>| stack.end != End::Complete && !stack.is_cut();

@@ -1,4 +1,4 @@
-//! What each end of a stack means, and what can be done about it: one table.
+//! Meaning and remedy of each end of a stack, in one table.
 
 use std::borrow::Cow;
 
@@ -6,19 +6,19 @@ use unwind_tables::walk::End;
 
 use crate::model::TargetFacts;
 
-/// An end in words.
+/// Meaning and remedy of an end.
 pub struct Explained {
-    /// What happened, as a clause.
+    /// Cause, as a clause.
     pub meaning: &'static str,
-    /// What the user can do, as a sentence; empty where nothing can be done.
+    /// Remedy, as a sentence; empty if there is none.
     pub advice: &'static str,
 }
 
-/// A runtime that generates code.
+/// A runtime that generates code at run time.
 struct Runtime {
-    /// Names of its executable.
+    /// File names of its executable.
     programs: &'static [&'static str],
-    /// The way to stacks that go through its code, as a sentence; `PID` is the process's.
+    /// How to get stacks through its code, as a sentence; `PID` stands for the process's.
     advice: &'static str,
 }
 
@@ -33,7 +33,7 @@ const RUNTIMES: &[Runtime] = &[
     },
 ];
 
-/// The remedy for `end` in one of these processes, as a sentence; empty where there is none.
+/// Remedy for `end` in one of these processes, as a sentence; empty if there is none.
 pub fn advice<'a>(end: End, processes: impl IntoIterator<Item = &'a TargetFacts>) -> Cow<'static, str> {
     let general = || explain(end).advice.into();
     if end != End::AnonymousCode {
@@ -45,7 +45,7 @@ pub fn advice<'a>(end: End, processes: impl IntoIterator<Item = &'a TargetFacts>
         .map_or_else(general, Cow::Owned)
 }
 
-/// The way to stacks through the code that a process generates; `None` if its runtime is not known.
+/// How to get stacks through code that a process generates; `None` if its runtime is unknown.
 pub fn runtime_advice(exe: Option<&str>, comm: &str, pid: u32) -> Option<String> {
     let program = exe.and_then(|exe| exe.rsplit('/').next()).unwrap_or(comm);
     let runtime = RUNTIMES
@@ -54,7 +54,7 @@ pub fn runtime_advice(exe: Option<&str>, comm: &str, pid: u32) -> Option<String>
     Some(runtime.advice.replace("PID", &pid.to_string()))
 }
 
-/// What `end` means.
+/// Meaning and remedy of `end`.
 pub fn explain(end: End) -> Explained {
     let (meaning, advice) = match end {
         End::Complete => ("the outermost frame was reached", ""),
@@ -128,8 +128,8 @@ mod tests {
         }
     }
 
-    /// The remedy names the option of the runtime that runs, by its executable (threads have names of their own), else by
-    /// its name; other programs and other ends have the general one.
+    /// The remedy names the option of the process's runtime, found by its executable (threads have names of their own),
+    /// else by its name; other programs and other ends get the general one.
     #[test]
     fn advice_for_runtimes() {
         for (process, part) in [

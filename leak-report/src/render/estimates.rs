@@ -1,11 +1,12 @@
-//! What reports for people say of estimates and of what was not recorded on purpose.
+//! Lines of text reports about sampling: the error of estimates, and allocations that were not recorded on purpose.
 
 use crate::model::{Estimate, Sampling, Spread};
 
 use super::health::{counted, size};
 use crate::model::Report;
 
-/// What the sampling means for the report's amounts; empty when all allocations were recorded.
+/// How allocations were sampled, the error of the total, and the calls filtered out by size; empty if all allocations
+/// were recorded.
 pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     let chosen = match report.sampling {
@@ -39,7 +40,7 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
 }
 
 impl Report {
-    /// How far what an instance has live can be off, in bytes; `None` where it is exact.
+    /// Standard error of the outstanding bytes of an instance; `None` if they are exact.
     pub(super) fn tracked_error(&self, instance: u32) -> Option<f64> {
         let stacks = self.stacks.iter().filter(|stack| stack.instance == instance);
         let outstanding: Estimate = stacks.map(|stack| stack.outstanding).sum();
@@ -47,7 +48,7 @@ impl Report {
     }
 }
 
-/// How far an estimate can be off, and what it rests on.
+/// Formats the standard error of an estimate and the number of recorded blocks that it is based on.
 pub fn error(spread: Spread) -> String {
     let error = spread.standard_error();
     format!(
@@ -58,7 +59,7 @@ pub fn error(spread: Spread) -> String {
     )
 }
 
-/// The nearest whole number; an error is not below zero.
+/// Rounds a standard error, which is not negative, to the nearest integer.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -72,7 +73,7 @@ pub fn whole(error: f64) -> u64 {
 mod tests {
     use super::*;
 
-    /// An error is said in whole units, with what it rests on.
+    /// A standard error is written in whole units, with the number of blocks that it is based on.
     #[test]
     fn errors() {
         let spread = Spread {

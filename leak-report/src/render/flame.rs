@@ -1,10 +1,12 @@
-//! Flame graphs: stacks from the root on, each with one number, a [`Quantity`](crate::model::Quantity); equal ones are one.
+//! Flame graphs: call stacks from the root on, each with one number, a [`Quantity`](crate::model::Quantity); equal stacks
+//! are merged.
 //!
-//! The allocator function is no frame: what is allocated is its caller's own. So the tools that reckon a function's own
-//! share name the one that holds memory, not `malloc`; and in the picture of a difference that one has the colour, which
-//! only the innermost frame of a stack has.
+//! The allocator function is not a frame: what it allocates counts as its caller's own. So tools that compute a
+//! function's own share name the function that holds memory, not `malloc`; and in a differential flame graph, where only
+//! the innermost frame of a stack is coloured, that function has the colour.
 //!
-//! What is shown is what the text report shows, of all stacks: no young blocks, and nothing twice. Only JSON has all.
+//! The graphs show what the text report shows, for all stacks: no young blocks, and no block twice. Only JSON has
+//! everything.
 
 mod caption;
 mod folded;

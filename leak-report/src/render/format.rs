@@ -1,4 +1,4 @@
-//! The forms that a report can be written in: what there is to know of each beside how it is written.
+//! The output formats of a report, and their properties besides how they are written.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -34,26 +34,26 @@ pub enum Format {
     Html,
 }
 
-/// How much of a trace one document holds.
+/// Which reports of a trace one document contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
-    /// Each report is written behind the last one as soon as it is made.
+    /// Every report, appended as soon as it is made.
     EachReport,
-    /// A document is of one report: the last one.
+    /// The last report only.
     LastReport,
-    /// A document is of all reports: a [`Page`](super::Page).
+    /// All reports, in one [`Page`](super::Page).
     AllReports,
 }
 
-/// What there is to know of a format.
+/// Properties of a format.
 struct Facts {
     format: Format,
-    /// As `--format` has it.
+    /// Value of `--format`.
     name: &'static str,
-    /// What names of its files end with; the first is the usual one.
+    /// File name extensions; the first is the usual one.
     endings: &'static [&'static str],
     span: Span,
-    /// Whether it is for programs only: a terminal should not get it.
+    /// True if a terminal should not get it.
     is_binary: bool,
     write: fn(&Report, &mut dyn Write) -> io::Result<()>,
 }
@@ -155,7 +155,7 @@ impl Format {
         FORMATS.iter().map(|facts| facts.format)
     }
 
-    /// The format that files of this name are in: that of the longest ending that fits. `None` if none does.
+    /// The format for a file name: that of the longest extension that matches; `None` if none does.
     pub fn of_file(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let fitting = FORMATS.iter().flat_map(|facts| {
@@ -167,48 +167,48 @@ impl Format {
             .map(|(_, format)| format)
     }
 
-    /// All endings of files that [`Format::of_file`] knows.
+    /// All file name extensions that [`Format::of_file`] recognizes.
     pub fn endings() -> impl Iterator<Item = &'static str> {
         FORMATS.iter().flat_map(|facts| facts.endings.iter().copied())
     }
 
-    /// As `--format` has it.
+    /// Value of `--format` that selects it.
     pub fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// How much of a trace one document holds.
+    /// Which reports of a trace one document contains.
     pub fn span(self) -> Span {
         self.facts().span
     }
 
-    /// Whether it is for programs only.
+    /// Returns whether a terminal should not get it.
     pub fn is_binary(self) -> bool {
         self.facts().is_binary
     }
 
-    /// Whether it is for people only, so that it can have colours.
+    /// Returns whether only people read it, so that it may have colours.
     pub fn is_for_people(self) -> bool {
         matches!(self, Self::Text | Self::Summary)
     }
 
-    /// Whether it shows one number for each stack, at least at first, which is chosen: [`Report::quantity`].
+    /// Returns whether it shows one number for each stack, at least at first: the chosen [`Report::quantity`].
     pub fn has_quantity(self) -> bool {
         matches!(self, Self::Folded | Self::Svg | Self::Speedscope | Self::Html)
     }
 
     fn facts(self) -> &'static Facts {
         let facts = FORMATS.iter().find(|facts| facts.format == self);
-        // The test below sees to it.
+        // Not reached: the test below checks that each format has an entry.
         facts.unwrap_or(&FORMATS[0])
     }
 }
 
-/// Writes `report` to `out`, as a document of its own.
+/// Writes `report` to `out` as a complete document.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn render(report: &Report, format: Format, out: &mut dyn Write) -> io::Result<()> {
     (format.facts().write)(report, out)
 }
@@ -217,7 +217,7 @@ pub fn render(report: &Report, format: Format, out: &mut dyn Write) -> io::Resul
 mod tests {
     use super::*;
 
-    /// Each format is known by its files' names, in any case, and by no other.
+    /// Each format is recognized by its file name extensions in any case, and other names are not.
     #[test]
     fn files_have_a_format() {
         for facts in FORMATS {

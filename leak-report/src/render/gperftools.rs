@@ -1,7 +1,9 @@
-//! gperftools' heap profile in text, with names: what google-pprof and jeprof read, which know nothing of pprof's own format.
+//! gperftools' heap profile in text, with symbols: the only format that google-pprof and jeprof read; they do not read
+//! pprof's own.
 //!
-//! Innermost frames first. Addresses stand for functions here, not for places in a process: those of several processes
-//! can be in one report, and readers take a name for each address. As in all flame graphs, what can be a leak.
+//! Frames are innermost first. Addresses stand for functions, not for places in a process: one report can have several
+//! processes, and readers take one name for each address. As in all flame graphs, only stacks that can be leaks are
+//! included.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,7 +13,7 @@ use indexmap::IndexSet;
 use super::flame::Naming;
 use crate::model::{Measure, Quantity, Report, Unit};
 
-/// In the order of a line.
+/// Amounts in the order in which a line has them.
 const QUANTITIES: [Quantity; 4] = [
     quantity(Measure::Outstanding, Unit::Blocks),
     quantity(Measure::Outstanding, Unit::Bytes),
@@ -25,7 +27,7 @@ const fn quantity(measure: Measure, unit: Unit) -> Quantity {
 
 type Amounts = [u64; QUANTITIES.len()];
 
-/// Writes `report`.
+/// Writes `report` as one profile.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let (names, stacks) = numbered(report);
     writeln!(out, "--- symbol")?;
@@ -38,7 +40,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "---")?;
     let mut totals = Amounts::default();
     stacks.values().for_each(|amounts| add(&mut totals, amounts));
-    // By this type readers know that nothing is left to be scaled: amounts are estimates of all already.
+    // With this profile type readers do not scale the amounts, which are already estimates of the total.
     writeln!(out, "heap profile: {} @ heapprofile", line(&totals))?;
     for (frames, amounts) in &stacks {
         let numbers: Vec<_> = frames.iter().map(|number| format!("{number:#x}")).collect();
@@ -47,7 +49,8 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// All names, numbered from 1, and equal stacks as one by the numbers of their frames: those that have something.
+/// Names, numbered from 1, and the amounts of each distinct stack by the numbers of its frames; stacks without amounts
+/// are omitted.
 fn numbered(report: &Report) -> (Vec<String>, BTreeMap<Vec<usize>, Amounts>) {
     let naming = Naming::exact(report);
     let mut names = IndexSet::new();
@@ -74,7 +77,7 @@ fn line([blocks, bytes, all_blocks, all_bytes]: &Amounts) -> String {
     format!("{blocks}: {bytes} [{all_blocks}: {all_bytes}]")
 }
 
-/// Two hyphens would end the name, and begin that of a function inlined into it.
+/// Breaks up double hyphens, which would end the name and begin that of an inlined function.
 fn one_name(name: &str) -> String {
     name.replace("--", "- -")
 }

@@ -1,4 +1,4 @@
-//! The closing block of reports for people in full (`-v`): how complete is this? A handful of aligned lines.
+//! The closing block of verbose text reports (`-v`): how complete the report is, in a few aligned lines.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -12,13 +12,13 @@ use super::{estimates, memory, overhead, recent, regions, suppressed};
 use crate::model::Report;
 use crate::model::printable::Printable;
 use crate::model::{Amount, CALLS, Count, Events, InstanceEnd, LOSSES, Losses, OwnMemory};
-/// The same as [`size`] without the exact number.
+/// A size like [`size`], without the exact number.
 pub use crate::units::size as short_size;
 
-/// Lines for processes.
+/// Maximum number of lines about processes.
 const MAX_PROCESSES: usize = 10;
 
-/// Writes the block. `paths`: what was left out of the paths above.
+/// Writes the block. `paths` explains the abbreviation of the paths above, if there is one.
 pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
     match &report.kernel {
@@ -52,11 +52,11 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
     render_losses(report, out)
 }
 
-/// A line of the block, under a label if it is the first of several.
+/// Writes a line of the block; an empty `label` continues the line above.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<()> {
     let label = match label {
         "" => String::new(),
@@ -65,7 +65,7 @@ pub fn line(out: &mut dyn Write, label: &str, text: impl Display) -> io::Result<
     writeln!(out, "  {label:<10} {text}")
 }
 
-/// The first line has the label.
+/// Writes several lines, the first with the label.
 fn lines(out: &mut dyn Write, label: &str, texts: Vec<String>) -> io::Result<()> {
     let labels = std::iter::once(label).chain(std::iter::repeat(""));
     labels
@@ -74,7 +74,7 @@ fn lines(out: &mut dyn Write, label: &str, texts: Vec<String>) -> io::Result<()>
 }
 
 fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    // Those that run first: many may have come and gone.
+    // Running processes first: there may be many that have ended.
     let (running, ended): (Vec<_>, Vec<_>) = report.targets.iter().partition(|target| target.ended.is_none());
     let shown = running.iter().chain(&ended).take(MAX_PROCESSES);
     for (index, target) in shown.enumerate() {
@@ -108,13 +108,13 @@ fn render_memory(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     })
 }
 
-/// The calls that were seen, and those that were not as usual.
+/// Counts of the calls, and of those that were exceptional.
 pub(super) fn call_lines(report: &Report) -> Vec<String> {
     let exceptions = exception_lines(&report.events);
     std::iter::once(call_line(report)).chain(exceptions).collect()
 }
 
-/// How many calls were seen.
+/// Counts of allocations and frees.
 pub(super) fn call_line(report: &Report) -> String {
     let events = &report.events;
     let seconds = report.elapsed.as_secs_f64();
@@ -132,7 +132,7 @@ fn is_idle(events: &Events) -> bool {
     [events.probe_hits, events.frees, events.unknown_frees] == [0; 3]
 }
 
-/// The calls that were not as usual, a kind each.
+/// Counts of exceptional calls, one line for each kind.
 pub(super) fn exception_lines(events: &Events) -> Vec<String> {
     if is_idle(events) {
         return Vec::new();
@@ -140,7 +140,7 @@ pub(super) fn exception_lines(events: &Events) -> Vec<String> {
     count_lines(&CALLS, events)
 }
 
-/// The lines of those counts that are not 0.
+/// Formats the counts that are not 0.
 fn count_lines<T>(counts: &[Count<T>], of: &T) -> Vec<String> {
     let lines = counts.iter().filter_map(|count| count.line.as_ref());
     let shown = lines
@@ -151,7 +151,7 @@ fn count_lines<T>(counts: &[Count<T>], of: &T) -> Vec<String> {
         .collect()
 }
 
-/// What the shares of stacks are of, and of how many stacks those above are the largest.
+/// Writes the total that the shares of stacks refer to, and how many stacks are not shown.
 fn render_total(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let stacks = report.holders().count();
     if stacks == 0 {
@@ -172,7 +172,7 @@ fn render_total(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     lines(out, "Depth", depth_line(report).into_iter().collect())
 }
 
-/// How many frames of each stack are kept, if there is a limit.
+/// The limit on the number of frames kept of each stack, if there is one.
 pub(super) fn depth_line(report: &Report) -> Option<String> {
     let depth = u64::try_from(report.depth?).unwrap_or(u64::MAX);
     Some(format!(
@@ -190,7 +190,7 @@ fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     lines(out, "", incomplete_lines(report))
 }
 
-/// A line for each reason for which stacks are not complete, and below it what can be done.
+/// A line for each reason for which stacks are incomplete, followed by its remedy.
 pub(super) fn incomplete_lines(report: &Report) -> Vec<String> {
     let sums = &report.completeness;
     let [_, walks] = sums.complete_allocations();
@@ -240,16 +240,16 @@ fn render_losses(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     lines(out, "Lost", lost_lines(losses))
 }
 
-/// What was not seen at all, a finding each.
+/// Counts of events that were not observed at all, one line each.
 pub(super) fn unseen_lines(losses: &Losses) -> Vec<String> {
     count_lines(&LOSSES, losses)
 }
 
-/// Everything that is missing in the amounts, in a few words each.
+/// Short texts on everything that is missing in the amounts.
 pub fn losses_in_short(losses: &Losses, size: fn(u64) -> String) -> Vec<String> {
     let blocks =
         has_lost(losses).then(|| format!("{}, {}", counted(losses.blocks, "block"), size(losses.bytes)));
-    // Calls that were not told are in the amounts.
+    // Calls that are missing in the call trace are included in the amounts.
     let others = LOSSES.iter().filter(|count| count.field != "calls");
     let others = others.filter_map(|count| {
         let (lost, line) = ((count.of)(losses), count.line.as_ref()?);
@@ -258,12 +258,12 @@ pub fn losses_in_short(losses: &Losses, size: fn(u64) -> String) -> Vec<String> 
     blocks.into_iter().chain(others).collect()
 }
 
-/// True if anything was seen and could not be recorded.
+/// True if anything was observed and could not be recorded.
 pub(super) fn has_lost(losses: &Losses) -> bool {
     losses.blocks > 0 || losses.bytes > 0 || losses.causes.values().any(|&blocks| blocks > 0)
 }
 
-/// What was seen and could not be recorded, with its causes.
+/// Amounts that were observed and could not be recorded, by cause; a single line "nothing" if there are none.
 pub(super) fn lost_lines(losses: &Losses) -> Vec<String> {
     if !has_lost(losses) {
         return vec!["nothing".to_owned()];
@@ -278,7 +278,7 @@ pub(super) fn lost_lines(losses: &Losses) -> Vec<String> {
     lines
 }
 
-/// `count` and the noun, in its plural unless it is one.
+/// Formats `count` with the noun, in the plural unless `count` is 1.
 pub fn counted(count: u64, noun: &str) -> String {
     let plural = match (count, noun.ends_with('s')) {
         (1, _) => "",
@@ -288,7 +288,7 @@ pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-/// `part` of `whole` as a percentage that is 100 or 0 only if it is exactly that.
+/// Formats `part` of `whole` as a percentage that is 100% or 0% only if exact.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "0%".to_owned();
@@ -302,7 +302,7 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// A size in the largest binary unit that leaves at least one, with the exact number beside it.
+/// Formats a size in the largest binary unit in which it is at least 1, with the exact number.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => short_size(bytes),
@@ -310,7 +310,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A count in at most six columns.
+/// Formats a count in at most six columns.
 pub(super) fn short_count(count: u64) -> String {
     match count {
         0..1_000_000 => count.to_string(),

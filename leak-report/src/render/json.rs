@@ -33,7 +33,8 @@ use crate::model::{Location, Report, TargetFacts};
 
 use recent::{RecentJson, StackRecentJson};
 
-/// The version of the JSON document, its field `schema`; a reader of one version reads what later ones add as unknown fields.
+/// Version of the JSON document, its field `schema_version`; later versions only add fields, which a reader of an earlier
+/// one ignores.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Writes `report` as one line.
@@ -42,17 +43,19 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Writes a value so that a terminal shows all of it: in strings, everything is escaped that has no shape of its own.
+/// Writes a value as JSON that a terminal shows completely: characters without a shape of their own are escaped in
+/// strings.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn write(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Visible))?;
     Ok(())
 }
 
-/// JSON by itself leaves control characters from DEL on as they are. Terminals do not.
+/// Escapes what serde_json leaves as it is and terminals interpret: control characters from DEL on, and invisible
+/// characters.
 struct Visible;
 
 impl Formatter for Visible {
@@ -77,12 +80,12 @@ struct ReportJson<'a> {
     unwind: &'static str,
     duration_ns: u64,
     sampling: Option<SamplingJson>,
-    /// With `--perf-max-stack-depth`.
+    /// Only with `--perf-max-stack-depth`.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_stack_depth: Option<usize>,
     targets: Vec<TargetJson<'a>>,
     events: EventsJson<'a>,
-    /// Over all stacks.
+    /// Sum over all stacks, as is `allocated`.
     outstanding: AmountJson,
     allocated: AmountJson,
     lost: LostByCauseJson<'a>,
@@ -90,10 +93,10 @@ struct ReportJson<'a> {
     #[serde(flatten)]
     recent: RecentJson,
     overhead: Option<OverheadJson>,
-    /// Where the kernel's own allocations were traced.
+    /// Only if the kernel's own allocations were traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
-    /// What memleak itself takes.
+    /// memleak's own memory.
     #[serde(rename = "self")]
     own: OwnJson,
     stacks: Vec<StackJson<'a>>,
@@ -110,7 +113,7 @@ struct TargetJson<'a> {
     memory: Option<MemoryJson>,
 }
 
-/// Counts of calls, a field each.
+/// Counts of calls, one field each.
 struct EventsJson<'a>(&'a Events);
 
 impl Serialize for EventsJson<'_> {
@@ -119,7 +122,7 @@ impl Serialize for EventsJson<'_> {
     }
 }
 
-/// Losses, a field each; calls that were not told only if there are any.
+/// Losses, one field each; calls missing in the call trace only if there are any.
 pub struct LostJson<'a>(pub &'a Losses);
 
 impl Serialize for LostJson<'_> {
@@ -131,7 +134,7 @@ impl Serialize for LostJson<'_> {
     }
 }
 
-/// Losses with the causes of blocks that were lost.
+/// Losses, with lost blocks by cause.
 #[derive(Serialize)]
 struct LostByCauseJson<'a> {
     #[serde(flatten)]
@@ -148,7 +151,7 @@ struct UnwindingJson<'a> {
     modules: Vec<ModuleJson<'a>>,
 }
 
-/// Stacks that ended in one module for one cause, most allocations first.
+/// Stacks that ended in one module for one cause.
 #[derive(Serialize)]
 struct EndGroupJson<'a> {
     module: Option<&'a str>,
@@ -156,16 +159,16 @@ struct EndGroupJson<'a> {
     cause: &'static str,
     stacks: u64,
     allocations: u64,
-    /// In the module's own space; in the process where there is no module.
+    /// SVMAs in the module; AVMAs if there is none.
     addresses: Vec<String>,
 }
 
-/// A module that walks came through. What comes from its unwind table is null where there is none.
+/// A module that walks passed through. Values from its unwind table are null if there is none.
 #[derive(Serialize)]
 struct ModuleJson<'a> {
     module: Option<&'a str>,
     build_id: Option<&'a str>,
-    /// How the callers of its frames were found.
+    /// Frames of the module by how their callers were found.
     frames: FramesJson,
     code_bytes: Option<u64>,
     covered_bytes: Option<u64>,
@@ -186,9 +189,9 @@ struct StackJson<'a> {
     instance: u32,
     ended: Option<&'static str>,
     allocator: &'a str,
-    /// With `--mmap`: what the mappings are for.
+    /// Purpose of the mappings, with `--mmap`.
     kind: Option<&'static str>,
-    /// A number that is the same in other runs of the same builds, and in metrics.
+    /// Number of the site, which is the same in other runs of the same builds, and in metrics.
     site: String,
     responsible: Option<ResponsibleJson<'a>>,
     outstanding: AmountJson,
@@ -199,10 +202,10 @@ struct StackJson<'a> {
     end: &'static str,
     end_at: Option<EndAtJson<'a>>,
     frames: Vec<FrameJson<'a>>,
-    /// With `-a`.
+    /// Only with `-a`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<BlocksJson>,
-    /// The rule of the user's that leaves it out of reports for people.
+    /// The user's rule that leaves the stack out of reports for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     suppressed_by: Option<&'a str>,
 }
@@ -210,11 +213,11 @@ struct StackJson<'a> {
 /// The innermost function that is not an allocator's, the language runtime's or the standard library's.
 #[derive(Serialize)]
 struct ResponsibleJson<'a> {
-    /// Its place in `frames`.
+    /// Index in `frames`.
     frame: usize,
-    /// Its place in that frame's `inlined`; null for the function that holds the code.
+    /// Index in that frame's `inlined`; null for the frame's own function.
     inlined: Option<usize>,
-    /// Its name, or its place in its module.
+    /// Name of the function, or its address in its module.
     symbol: Cow<'a, str>,
 }
 
@@ -232,11 +235,11 @@ impl<'a> ResponsibleJson<'a> {
 #[derive(Serialize)]
 struct EndAtJson<'a> {
     module: Option<&'a str>,
-    /// In the module's own space; in the process where there is no module.
+    /// SVMA in the module; AVMA if there is none.
     address: String,
 }
 
-/// A frame with its names.
+/// A frame with its symbols.
 #[derive(Serialize)]
 pub struct FrameJson<'a> {
     pc: String,
@@ -245,7 +248,7 @@ pub struct FrameJson<'a> {
     address: Option<String>,
     found_by: &'static str,
     symbol: Option<&'a str>,
-    /// As formats for people have it, if that is another.
+    /// Name as in formats for people, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     symbol_short: Option<String>,
     offset: Option<u64>,
@@ -319,7 +322,7 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
     }
 }
 
-/// Counts by the ends' names. `complete` is always there: a missing key must not read as "no such check".
+/// Counts by name of the end. `complete` is always present: a missing key must not read as "no such check".
 fn by_end(counts: &BTreeMap<End, u64>) -> BTreeMap<&'static str, u64> {
     let mut named: BTreeMap<_, _> = counts.iter().map(|(end, &count)| (end.name(), count)).collect();
     named.entry(End::Complete.name()).or_insert(0);
@@ -440,7 +443,7 @@ impl<'a> From<InlinedFrame<&'a str>> for InlinedJson<'a> {
     }
 }
 
-/// The abbreviated name, if the name is longer.
+/// The abbreviated name; `None` if it is the same.
 fn short(name: &str) -> Option<String> {
     match abbreviated(name) {
         Cow::Borrowed(_) => None,
@@ -448,7 +451,7 @@ fn short(name: &str) -> Option<String> {
     }
 }
 
-/// The frames of a stack as reports have them.
+/// The frames of a stack, innermost first, as in a report's JSON.
 pub fn frames(stack: StackRef<'_>) -> Vec<FrameJson<'_>> {
     stack.frames().map(FrameJson::from).collect()
 }

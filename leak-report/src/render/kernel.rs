@@ -1,4 +1,4 @@
-//! What reports say of the kernel's own allocations beside their stacks.
+//! Totals of the kernel's own allocators in reports.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::model::Name;
 use crate::model::Report;
 use crate::model::{Amount, KernelFacts};
 
-/// A line for each allocator.
+/// Lines of text with the totals, one for each allocator.
 pub(super) fn kind_lines(report: &Report) -> Vec<String> {
     let kinds = report.kernel.iter().flat_map(|kernel| &kernel.kinds);
     kinds
@@ -28,7 +28,7 @@ pub(super) fn kind_lines(report: &Report) -> Vec<String> {
         .collect()
 }
 
-/// The same in JSON.
+/// The kernel and its allocators in JSON.
 #[derive(Serialize)]
 pub(super) struct KernelJson {
     release: String,
@@ -40,7 +40,7 @@ struct KindJson {
     allocator: Name,
     outstanding: TotalJson,
     allocated: TotalJson,
-    /// Its blocks hold those of another allocator, which are counted by themselves.
+    /// True if its blocks contain those of another allocator, which are counted by themselves.
     holds_others: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The dialect of libbpf-tools' `memleak`, as it is without blazesym. See `dialect` for what it leaves to standard
-//! error.
+//! The output format of libbpf-tools' `memleak` built without blazesym. See `dialect` for what it cannot express, which
+//! goes to standard error.
 //!
-//! Differs from bcc's in everything but words: no tab before entries, the largest first, frames with numbers and whole
-//! paths, a header that counts what is shown and pads no digits. Names are demangled, as the same tool does with
+//! It differs from bcc's in everything but wording: no tab before entries, largest first, frames with numbers and full
+//! paths, a header that counts the stacks shown and pads no digits. Names are demangled, as the same tool does with
 //! blazesym.
 
 use std::fmt;
@@ -12,8 +12,8 @@ use super::dialect::{Stage, attached};
 use crate::model::printable::Printable;
 use crate::model::{FrameRef, Report, StackRef, TimeOfDay};
 
-/// The lines between reports. (The original ends a program that it has started. This one does not, so it does not say
-/// so.)
+/// Lines printed between reports. (The original terminates a program that it has started, and prints that. This one does
+/// not terminate it, so the line is missing.)
 pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
     match stage {
         Stage::Started { pid, .. } => vec![format!("child created with pid: {pid}")],
@@ -23,7 +23,7 @@ pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
     }
 }
 
-/// Writes `report`.
+/// Writes `report` as libbpf-tools' memleak does: largest stack first.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let known = report.holders().filter(|stack| stack.path.is_some());
     let shown: Vec<StackRef<'_>> = known.take(report.top).collect();
@@ -54,13 +54,13 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The original's warning about blocks whose stack is not known, which are not in its reports.
+/// The original's warning about blocks whose stack is unknown; these are not in its reports.
 pub(super) fn missing_stacks(report: &Report) -> Option<String> {
     let unknown = report.holders().filter(|stack| stack.path.is_none());
     let blocks = unknown
         .map(|stack| stack.shown().blocks)
         .fold(0, u64::saturating_add);
-    // Stacks have no hash collisions here.
+    // Stacks here have no hash collisions.
     (blocks > 0).then(|| {
         format!(
             "WARNING: {blocks} stack traces could not be displayed due to memory shortage, including 0 caused by hash \
@@ -69,7 +69,7 @@ pub(super) fn missing_stacks(report: &Report) -> Option<String> {
     })
 }
 
-/// ` function+0xoffset [/path/of/module]`, as far as known; the kernel's functions without module.
+/// Displays ` function+0xoffset [/path/of/module]`, as far as known; functions of the kernel without module.
 struct Name<'a> {
     frame: FrameRef<'a>,
     is_kernel: bool,

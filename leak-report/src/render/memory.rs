@@ -1,11 +1,12 @@
-//! The lines of a report for people that say where a process's resident memory is.
+//! Lines of text reports about the resident memory of a process.
 
 use super::estimates::whole;
 use super::size;
 use crate::model::Parts;
 use crate::model::TargetFacts;
 
-/// The lines of one process; `several` if it must be named. `tracked_error` is how far an estimated part can be off.
+/// Lines for one process, named if there are `several`. `tracked_error` is the standard error of the tracked part if that
+/// is an estimate.
 pub(super) fn lines(target: &TargetFacts, several: bool, tracked_error: Option<f64>) -> Vec<String> {
     let Some(parts) = &target.memory else {
         return Vec::new();
@@ -57,7 +58,7 @@ fn named(parts: &Parts) -> [(u64, &'static str); 7] {
 mod tests {
     use super::*;
 
-    /// Parts of nothing are left out; what is not resident is not among the parts.
+    /// Parts of 0 bytes are omitted; memory that is not resident is not among the parts.
     #[test]
     fn lines_of_a_process() {
         let target = TargetFacts {

@@ -1,7 +1,7 @@
-//! One report, and the formats it can be written in.
+//! The formats that a report can be written in.
 //!
-//! [`Report`] is plain data that holds everything any format needs; a format is one file with one function.
-//! Nothing here looks anything up, reads a clock, or knows where the output goes.
+//! [`Report`] is plain data that contains everything any format needs; a format is one file with one function. Nothing
+//! here resolves symbols, reads a clock, or knows where the output goes.
 
 mod bcc;
 mod blocks;
@@ -60,46 +60,46 @@ pub fn frame_name(frame: FrameRef<'_>) -> String {
     text::named(frame)
 }
 
-/// Where reports of a trace go, one after another, and what else happens meanwhile.
+/// Destination of a trace's reports, one after another, and of other events of the trace.
 pub trait ReportSink {
-    /// Takes a report, which others may be given too.
+    /// Handles a report, which other sinks may receive too.
     ///
     /// # Errors
     ///
-    /// It cannot go where it should; the trace ends.
+    /// Fails if the report cannot be delivered; the trace ends.
     fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()>;
 
-    /// Takes notice of a stage of the trace.
+    /// Handles a stage of the trace.
     ///
     /// # Errors
     ///
-    /// As [`ReportSink::report`].
+    /// Fails as [`ReportSink::report`] does.
     fn stage(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
         _ = stage;
         Ok(())
     }
 
-    /// Takes allocator calls, where they are traced one by one.
+    /// Handles allocator calls, if they are traced one by one.
     ///
     /// # Errors
     ///
-    /// As [`ReportSink::report`].
+    /// Fails as [`ReportSink::report`] does.
     fn calls(&mut self, calls: &[Call]) -> anyhow::Result<()> {
         _ = calls;
         Ok(())
     }
 
-    /// Called several times a second between reports; `look` reads the trace's numbers at some cost.
+    /// Called several times a second between reports; `look` reads the trace's counters at some cost.
     ///
     /// # Errors
     ///
-    /// Those of `look`.
+    /// Returns the error of `look`.
     fn poll(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
         _ = look;
         Ok(())
     }
 
-    /// Called before a report is made, which can take a while.
+    /// Called before a report is made, which can take a while; `is_last` if it is the last of the trace.
     fn report_pending(&mut self, is_last: bool) {
         _ = is_last;
     }

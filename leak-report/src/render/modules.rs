@@ -1,4 +1,4 @@
-//! The lines of the closing block that name modules: where stacks ended, and where the frame pointer stood in for CFI.
+//! Lines of the closing block by module: where stacks ended, and where frame pointers replaced CFI.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::printable::Printable;
 use crate::model::{ModuleRef, Report};
 
-/// The most lines of one kind.
+/// Maximum number of lines of one kind.
 const MAX_LINES: usize = 10;
 
-/// One line for each end by module and cause, most allocations first; the last line says how many were left out.
+/// One line for each group of ends by module and cause, most allocations first; the last line counts those omitted.
 pub(super) fn end_lines(report: &Report) -> Vec<String> {
     let describe = |group: &EndGroup<_>| {
         let EndGroup {
@@ -33,7 +33,7 @@ pub(super) fn end_lines(report: &Report) -> Vec<String> {
     bounded(report.ends.iter().map(describe).collect())
 }
 
-/// One line for each module that walks left by the frame pointer.
+/// One line for each module with frames unwound by frame pointer, most frames first.
 pub(super) fn fp_lines(report: &Report) -> Vec<String> {
     let describe = |steps: &ModuleSteps<_>| {
         let module = steps.module.map(|module| report.module(module));
@@ -50,7 +50,7 @@ pub(super) fn fp_lines(report: &Report) -> Vec<String> {
         )
     };
     let mut by_fp: Vec<_> = report.steps.iter().filter(|steps| steps.fp > 0).collect();
-    // Most first; those with equally many stay in the order of all steps.
+    // The sort is stable: equal counts stay in the order of all steps.
     by_fp.sort_by_key(|steps| std::cmp::Reverse(steps.fp));
     bounded(by_fp.into_iter().map(describe).collect())
 }
@@ -75,7 +75,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// ` (at 0x1234, 0x1240, …)`.
+/// Displays ` (at 0x1234, 0x1240, …)`.
 struct At<'a>(&'a [u64]);
 
 impl fmt::Display for At<'_> {

@@ -6,10 +6,10 @@ use crate::model::leak::Order;
 use crate::model::{Report, StackRef};
 
 impl Report {
-    /// Puts the stacks that are first by `order` first; without one, those that hold most.
+    /// Sorts the stacks by `order`, by default with the largest outstanding amounts first.
     ///
-    /// What ended programs held is no longer anybody's to free, and pages that hold what is counted by itself are no leak
-    /// of their own: both come last. Stacks that `order` does not tell apart stay as they are.
+    /// Blocks of ended programs can no longer be freed, and pages that contain separately counted blocks are not leaks of
+    /// their own: both come last. The sort is stable.
     pub fn sort(&mut self, order: Option<Order>) {
         let ranks = self.stacks().map(|stack| rank(stack, order.unwrap_or_default()));
         let mut ranked: Vec<_> = ranks.zip(0..).collect();
@@ -22,7 +22,7 @@ impl Report {
         self.order = order;
     }
 
-    /// Stacks for people: those that hold anything that is not young, in the order asked for, or else the most suspicious
+    /// Stacks for people: those that hold blocks that are not young, in the requested order, or the most suspicious
     /// first.
     pub fn ranked(&self) -> Vec<StackRef<'_>> {
         let mut ranked: Vec<_> = self.holders().collect();

@@ -1,22 +1,22 @@
-//! What tracing costs, for people.
+//! Cost of tracing, as text.
 
 use super::health::{counted, size};
 use crate::model::Report;
 use crate::model::{Governed, Overhead, ProbeProgram, Spent};
 
-/// Lines of the closing block; none where nothing was spent.
+/// Lines of the closing block; none if nothing was spent.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     spent(report).map_or_else(Vec::new, lines_of)
 }
 
-/// The share of one CPU; `None` where nothing was spent.
+/// Share of one CPU; `None` if nothing was spent.
 pub(super) fn brief(report: &Report) -> Option<String> {
     let overhead = spent(report)?;
     let about = if overhead.measured { "" } else { "about " };
     Some(format!("{about}{} of one CPU", share(overhead.spent.share())))
 }
 
-/// Notes on the cost beside its amount.
+/// State of the governor, for reports that show only the share; empty without `--max-overhead`.
 pub(super) fn warnings(report: &Report) -> Vec<String> {
     let governed = spent(report).and_then(|overhead| overhead.governed.as_ref());
     governed.map_or_else(Vec::new, governed_lines)
@@ -81,7 +81,7 @@ fn governed_lines(governed: &Governed) -> Vec<String> {
     lines
 }
 
-/// What is recorded at a distance; 1 is all allocations.
+/// The allocations recorded at a sampling interval in bytes; 1 stands for all.
 fn recorded(bytes: u64) -> String {
     match bytes {
         0 | 1 => "every allocation".to_owned(),
@@ -89,7 +89,7 @@ fn recorded(bytes: u64) -> String {
     }
 }
 
-/// What is to be expected, of what was spent in about a second: one line.
+/// Expected rate and cost, extrapolated from about one second; one line.
 pub fn forecast(spent: &Spent) -> String {
     let (rate, share) = (rate(spent.rate()), share(spent.share()));
     let about = if share.starts_with(|first: char| first.is_ascii_digit()) {
@@ -100,7 +100,7 @@ pub fn forecast(spent: &Spent) -> String {
     format!("{rate} allocations/s: {about}{share} of one CPU")
 }
 
-/// What each program took, of those that ran.
+/// Time per run of each program that ran.
 fn per_run(spent: &Spent) -> String {
     let name = |program| match program {
         ProbeProgram::Session => "allocate and return",
@@ -127,7 +127,7 @@ fn seconds(nanoseconds: f64) -> String {
     }
 }
 
-/// A number of two or three digits, with its unit.
+/// Formats a number with two or three significant digits and a unit prefix.
 pub fn rate(number: f64) -> String {
     let (number, unit) = match number {
         small if small < 999.5 => return format!("{small:.0}"),
@@ -141,7 +141,7 @@ pub fn rate(number: f64) -> String {
     }
 }
 
-/// A share of one CPU in per cent.
+/// Formats a share of one CPU as a percentage.
 pub fn share(share: f64) -> String {
     match share * 100.0 {
         percent if percent >= 9.95 => format!("{percent:.0}%"),
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// The line at the start has a rate and a share, both for people.
+    /// The forecast has a rate and a share, both readable.
     #[test]
     fn forecasts() {
         assert_eq!(forecast(&spent()), "214 k allocations/s: about 41% of one CPU");
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Where the time went, and what a run took; with a governor, the distances.
+    /// The closing lines show traps, programs and time per run, and with a governor the sampling intervals.
     #[test]
     fn closing_lines() {
         let mut overhead = Overhead {

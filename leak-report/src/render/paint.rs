@@ -1,7 +1,7 @@
-//! Colours for reports on a terminal. They are put on lines that are written already, by what the lines begin with: so
-//! that whoever writes a report need not know of them, and without them it is the same to the byte.
+//! Colours for reports on a terminal. They are applied to finished lines by how these begin, so that the code that writes
+//! reports need not know of them, and without colours the output is the same to the byte.
 //!
-//! Few, and none that says what words do not.
+//! Colours are few, and none carries information that the text does not.
 
 use std::io::{self, Write};
 
@@ -15,15 +15,15 @@ const GOOD: Style = AnsiColor::Green.on_default();
 const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// Paints what is written to it, line by line.
+/// Writer that paints its output line by line.
 pub struct Painted<W: Write> {
     inner: W,
-    /// A line that has not ended yet.
+    /// The current line, until it ends.
     line: Vec<u8>,
 }
 
 impl<W: Write> Painted<W> {
-    /// A writer to `inner`.
+    /// A painting writer to `inner`.
     pub fn new(inner: W) -> Self {
         Self {
             inner,
@@ -63,8 +63,9 @@ impl<W: Write> Write for Painted<W> {
     }
 }
 
-/// The parts of a line, which together are the line.
+/// Splits a line into styled parts, which together are the line.
 fn parts(line: &str) -> Vec<(Style, &str)> {
+    // Indentation tells lines apart: four blanks for a stack's, three for facts on a site, two for the closing block.
     if let Some(frame) = line.strip_prefix("    ") {
         return frame_parts(line, frame);
     }
@@ -74,7 +75,7 @@ fn parts(line: &str) -> Vec<(Style, &str)> {
     if let Some(rest) = line.strip_prefix("  ") {
         return labelled(line, rest);
     }
-    // In differences and trends, what grew and what shrank.
+    // In differences and trends, growth and shrinkage.
     let style = match line.bytes().next() {
         Some(b'+') => BAD,
         Some(b'-') => GOOD,
@@ -84,7 +85,7 @@ fn parts(line: &str) -> Vec<(Style, &str)> {
     vec![(style, line)]
 }
 
-/// Lines of a stack: the mark of the responsible frame, `-v`'s addresses, and how the stack ended.
+/// Splits a line of a stack: the mark of the responsible frame, the addresses of `-v`, and the end of the stack.
 fn frame_parts<'a>(line: &'a str, frame: &'a str) -> Vec<(Style, &'a str)> {
     if let Some(end) = frame.strip_prefix("  end: ") {
         let style = if end == "complete" { GOOD } else { DOUBTFUL };
@@ -105,7 +106,7 @@ fn frame_parts<'a>(line: &'a str, frame: &'a str) -> Vec<(Style, &'a str)> {
     }
 }
 
-/// `  Label:   text` of the closing block, and `  level    text` of the diagnosis.
+/// Splits `  Label:   text` of the closing block, and `  level    text` of the diagnosis.
 fn labelled<'a>(line: &'a str, rest: &'a str) -> Vec<(Style, &'a str)> {
     let word = rest.split(' ').next().unwrap_or_default();
     let end = line.len() - rest.len() + word.len();
@@ -142,7 +143,7 @@ mod tests {
         String::from_utf8(bytes).expect("text")
     }
 
-    /// What is good, doubtful and bad is green, yellow and red; addresses are faint, a name is not painted.
+    /// Good, doubtful and bad are green, yellow and red; addresses are dimmed, names are not painted.
     #[test]
     fn lines() {
         for (line, expected) in [
@@ -185,7 +186,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is added but colours, and nothing is left out, however a text comes in pieces.
+        /// Only colours are added, and nothing is removed, wherever a text is split between writes.
         #[test]
         fn the_text_stays(text in "([\t ]{0,7}(end: |0x|> |ID |Lost:|ok|[+-]|[a-zé:]{0,5})[^\x1b]{0,9}\n?){0,9}", at in 0_usize..40) {
             let at = text.char_indices().map(|(at, _)| at).take(at).last().unwrap_or(0);

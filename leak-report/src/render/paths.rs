@@ -1,26 +1,26 @@
-//! Source paths made short: of the directory that a report's paths have in common, it is enough to say it once.
+//! Abbreviation of source paths: the common directory of a report's paths is written once.
 //!
-//! Paths with something in common are those of one program; standard headers lie elsewhere, the C library's paths are
-//! relative. Where not all begin alike, the directory is left out that makes the most paths the shortest.
+//! Paths with a common directory are those of one program; standard headers are elsewhere, and the C library's paths are
+//! relative. Where not all have one, the directory is abbreviated that saves the most characters.
 
 use std::collections::BTreeMap;
 
 use crate::model::StackRef;
 use crate::model::printable::Printable;
 
-/// Directories of one path that are looked at, the outermost first: a path comes from a file that anybody can write.
+/// Maximum number of directories considered in one path, outermost first: paths come from files that anyone can write.
 const MAX_DIRECTORIES: usize = 32;
 
-/// Stands for the directory that is left out; its width in characters.
+/// Replaces the abbreviated directory; its width is in characters.
 const MARK: &str = "…/";
 const MARK_WIDTH: usize = 2;
 
-/// The directory that is left out of a report's paths, with the slash at its end; none if nothing is gained by it.
+/// The directory to abbreviate in a report's paths, with its trailing slash; `None` if that would save nothing.
 #[derive(Debug, Default)]
 pub(super) struct Paths(Option<String>);
 
 impl Paths {
-    /// That of all source paths of `stacks`.
+    /// The directory to abbreviate in all source paths of `stacks`.
     pub(super) fn of(stacks: &[StackRef<'_>]) -> Self {
         let frames = stacks.iter().flat_map(|stack| stack.frames());
         let files = frames.flat_map(|frame| {
@@ -40,17 +40,17 @@ impl Paths {
                 *directories.entry(&file[..=slash]).or_default() += 1;
             }
         }
-        // It is written out once.
+        // The directory is still written once, and each use of it costs the mark.
         let saved = |directory: &str, count: usize| directory.len().saturating_sub(MARK_WIDTH) * (count - 1);
         let useful = directories
             .into_iter()
             .filter(|&(directory, count)| saved(directory, count) > 0);
-        // What all have in common comes before all else; the longest of these saves most.
+        // A directory that all paths share wins over any other; the longest of these saves most.
         let best = useful.max_by_key(|&(directory, count)| (count == all, saved(directory, count)));
         Self(best.map(|(directory, _)| directory.to_owned()))
     }
 
-    /// What is to be shown of a path: a mark where something is left out, and the rest.
+    /// Splits a path into the mark, if it is abbreviated, and the rest.
     pub(super) fn shorten<'a>(&self, path: &'a str) -> (&'static str, &'a str) {
         let directory = self.0.as_deref();
         match directory.and_then(|directory| path.strip_prefix(directory)) {
@@ -59,7 +59,7 @@ impl Paths {
         }
     }
 
-    /// What the mark stands for, if it is used.
+    /// Explanation of the mark; `None` if it is not used.
     pub(super) fn line(&self) -> Option<String> {
         let directory = self.0.as_deref()?;
         Some(format!("{MARK} is {}", Printable(directory)))
@@ -74,8 +74,8 @@ mod tests {
         Paths::common(files.iter().copied()).0
     }
 
-    /// What all have in common is left out, down to the last directory; a file alone, or nothing in common, has nothing
-    /// to leave out.
+    /// A directory that all paths share is abbreviated, down to the last; for one path, or nothing in common, there is
+    /// none.
     #[test]
     fn what_all_have_in_common() {
         for (files, expected) in [
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Where not all begin alike, what saves most is left out.
+    /// If not all paths share a directory, the one that saves most is abbreviated.
     #[test]
     fn what_most_have_in_common() {
         let files = [
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(common(&files).as_deref(), Some("/home/me/app/src/"));
     }
 
-    /// The rest of a path is shown behind the mark; other paths are shown whole.
+    /// The rest of a path follows the mark; other paths are shown in full.
     #[test]
     fn shortened_paths() {
         let paths = Paths(Some("/src/app/".to_owned()));
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(Paths::default().line(), None);
     }
 
-    /// A path of nothing but slashes takes no more than any other.
+    /// A path of only slashes takes no more memory than any other.
     #[test]
     fn paths_are_not_trusted() {
         let evil = "/".repeat(1 << 20);

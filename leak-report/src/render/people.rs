@@ -1,9 +1,9 @@
-//! Text for people: which site is the leak, then the stacks. One writer for all reports of a trace, as it leaves out what it
-//! has written before.
+//! Text reports for people: the most suspicious sites, then their stacks. One writer serves all reports of a trace, as it
+//! omits what it has written before.
 //!
-//! Each report is a header, a table of the first sites, the stacks of those that are new, and a closing block. Sites have an
-//! id, so that a row of the table leads to a stack further up. The first and the last report have all stacks, as
-//! have all with `-v`, whose closing block is `health`'s. Scripts written for bcc's output read `--format bcc`.
+//! Each report is a header, a table of the first sites, the stacks of new sites, and a closing block. Sites have an ID
+//! that leads from a row of the table to a stack further up. The first and the last report have all stacks, as do all
+//! with `-v`, whose closing block is that of `health`. Scripts written for bcc's output read `--format bcc`.
 
 mod closing;
 mod table;
@@ -20,15 +20,15 @@ use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef};
 use crate::model::{Report, Stack};
 
-/// Lines of a site's stack begin here.
+/// Indentation of the lines of a site's stack.
 pub const INDENT: &str = "    ";
 
-/// The place that reports are written for, and how much is written.
+/// Width of the output, and whether it is verbose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Screen {
-    /// Columns of a terminal; `None` where lines can have any length.
+    /// Columns of the terminal; `None` if lines can have any length.
     pub width: Option<usize>,
-    /// Everything is written, in each report.
+    /// True if each report contains everything.
     pub is_verbose: bool,
 }
 
@@ -38,12 +38,12 @@ pub struct People {
     screen: Screen,
     /// Sites whose stack was written.
     written: HashSet<SiteKey>,
-    /// The closing block of the last report.
+    /// Closing block of the last report.
     closing: Vec<String>,
 }
 
 impl People {
-    /// A writer that has written nothing yet.
+    /// A writer for the first report of a trace.
     pub fn new(screen: Screen) -> Self {
         Self {
             screen,
@@ -51,11 +51,11 @@ impl People {
         }
     }
 
-    /// Writes the next report, whole if it `is_last`.
+    /// Writes the next report, with all stacks if it `is_last`.
     ///
     /// # Errors
     ///
-    /// `out` cannot be written.
+    /// Fails if `out` cannot be written.
     pub fn write(&mut self, report: &Report, is_last: bool, out: &mut dyn Write) -> io::Result<()> {
         let ranked = report.ranked();
         let total: Estimate = ranked.iter().map(|stack| stack.shown_estimate()).sum();
@@ -83,7 +83,7 @@ impl People {
         }
     }
 
-    /// Lines that the last report ended with are not repeated.
+    /// Writes the closing block without the lines that the last report ended with, except in the last report.
     fn close(&mut self, lines: Vec<String>, is_last: bool, out: &mut dyn Write) -> io::Result<()> {
         let hint = self.closing.is_empty();
         writeln!(out)?;
@@ -108,12 +108,12 @@ impl People {
     }
 }
 
-/// Writes `report` alone, with nothing left out.
+/// Writes a single report in full.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     People::default().write(report, true, out)
 }
 
-/// Writes a text in lines that fit the screen, those behind the first further in.
+/// Writes a text in lines that fit the screen, with a hanging indent.
 pub(super) fn write_wrapped(text: &str, indent: &str, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
     let Some(width) = screen.width else {
         return writeln!(out, "{indent}{text}");
@@ -127,7 +127,7 @@ pub(super) fn write_wrapped(text: &str, indent: &str, screen: Screen, out: &mut 
     Ok(())
 }
 
-/// When, whose memory, and how much.
+/// Time, target, and outstanding amount.
 fn header(report: &Report, total: Estimate, sites: usize) -> String {
     let Amount { bytes, blocks } = total.amount;
     let about = if report.sampling == Sampling::All {
@@ -146,7 +146,7 @@ fn header(report: &Report, total: Estimate, sites: usize) -> String {
     )
 }
 
-/// Time since the attach, and since the mark if the user made one.
+/// Time since the attach, and the time of the mark if the user set one.
 fn duration(report: &Report) -> String {
     let since_attach = format!("{:.1} s", report.elapsed.as_secs_f64());
     match report.compared.marked {
@@ -155,7 +155,7 @@ fn duration(report: &Report) -> String {
     }
 }
 
-/// Whose memory it is.
+/// Name of the target: kernel, process, or number of processes.
 pub(super) fn subject(report: &Report) -> String {
     let ended = report
         .targets
@@ -187,10 +187,10 @@ fn left_out_line(left_out: &[StackRef<'_>], all: usize) -> String {
     )
 }
 
-/// Facts that the stacks of a report have in common.
+/// Context in which the stacks of a report are written.
 struct Page<'a> {
     report: &'a Report,
-    /// All that is outstanding.
+    /// Outstanding amount of all ranked stacks, shown or not.
     total: Amount,
     style: FrameStyle,
     screen: Screen,
@@ -228,7 +228,7 @@ impl Page<'_> {
         self.style.write_frames(stack, INDENT, out)
     }
 
-    /// How much that is, and whose.
+    /// Amount of a stack, its allocator function, and its process if there are several.
     fn amount(&self, stack: StackRef<'_>) -> String {
         let Amount { bytes, blocks } = stack.shown();
         let share = percent(bytes, self.total.bytes);
@@ -245,12 +245,12 @@ impl Page<'_> {
     }
 }
 
-/// The first digits of a site's id, as metrics and JSON have it whole.
+/// The first digits of the site's ID, which metrics and JSON have in full.
 fn short_id(stack: StackRef<'_>) -> String {
     stack.site().short()
 }
 
-/// The process that a stack belongs to, among several.
+/// Describes the process of a stack, where there are several.
 fn process(stack: StackRef<'_>) -> String {
     let Stack { pid, ended, .. } = *stack;
     if pid == 0 {

@@ -1,9 +1,9 @@
-//! pprof's profile format: what pprof, Parca, Pyroscope, Grafana and others read. Compressed; equal reports give equal
+//! pprof's profile format, as read by pprof, Parca, Pyroscope, Grafana and others; compressed. Equal reports give equal
 //! files.
 //!
-//! Allocated and outstanding, in blocks and bytes, by the names that heap profiles conventionally have, with outstanding
-//! bytes shown first. As in flame graphs, of what can be a leak, without young blocks. The allocator function is a label,
-//! not a frame, so that the function that called it has the bytes as its own; how a stack ended is one, too.
+//! Values are allocated and outstanding blocks and bytes, under the conventional names of heap profiles, with outstanding
+//! bytes shown by default. As in flame graphs, only stacks that can be leaks are included, without young blocks. The
+//! allocator function is a label, not a frame, so that the bytes count as its caller's own; so is the end of the stack.
 
 mod mappings;
 mod part;
@@ -33,14 +33,14 @@ const SAMPLE_TYPES: [(&str, &str); 4] = [
     ("inuse_objects", "count"),
     ("inuse_space", "bytes"),
 ];
-/// All of them. Where there are fewer, the last of them is shown unless another is asked for.
+/// All sample types. A profile shows its last type unless the reader chooses another.
 const ALL_TYPES: Range<usize> = 0..SAMPLE_TYPES.len();
 
-/// Frames that are there but are not shown, as in all heap profiles: what they allocate is their callers' own. (Readers
-/// match the whole name, some of them without its parameters.)
+/// Functions that readers hide, as in all heap profiles, so that what they allocate counts as their callers' own.
+/// (Readers match the whole name, some of them without its parameters.)
 const DROPPED: &str = r"operator new(\[\])?(\(.*\))?";
 
-/// Writes `report`.
+/// Writes `report` as a compressed profile.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     compress(&profile(report), out)
 }
@@ -73,7 +73,7 @@ fn values(allocated: Amount, outstanding: Amount) -> Values {
     ]
 }
 
-/// The profile of what `table` holds of `report`: of it these `types`, for so much time before the report.
+/// Builds the profile of the samples in `table`, with the sample types in `types`, for the `duration` before the report.
 fn finish(
     report: &Report,
     mut table: Table<'_>,
@@ -111,7 +111,7 @@ fn value_type(table: &mut Table, kind: &str, unit: &str) -> ValueType {
     }
 }
 
-/// What pprof writes above everything that it makes of a profile: few lines.
+/// Comments, which pprof prints above everything that it makes of a profile: a few lines.
 fn comments(report: &Report) -> Vec<String> {
     let mut comments = vec![concat!("memleak ", env!("CARGO_PKG_VERSION")).to_owned()];
     comments.extend(flame::remarks(report, Quantity::default()));
@@ -121,7 +121,7 @@ fn comments(report: &Report) -> Vec<String> {
     comments
 }
 
-/// The nearest number that the format can hold.
+/// Converts to the format's integers; saturates.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

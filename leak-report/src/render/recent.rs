@@ -1,4 +1,4 @@
-//! Ages and changes for people: what came and went of a stack and how suspicious that is, and ages in the closing block.
+//! Ages and changes as text: allocations and frees of a stack, its suspicion, and the ages in the closing block.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::model::leak::{Change, Suspicion};
 use crate::model::{AGE_BOUNDS, Ages, Amount, Estimate, Sampling, StackRef};
 
 impl Report {
-    /// Live blocks of all stacks by age; `None` if ages were not looked at.
+    /// Outstanding blocks of all stacks by age; `None` if ages were not recorded.
     pub(super) fn ages(&self) -> Option<Ages> {
         self.compared.older?;
         let ages = self.stacks.iter().filter_map(|stack| stack.recent.ages);
@@ -17,8 +17,7 @@ impl Report {
     }
 }
 
-/// What came and went from a stack: since the last report, and since the baseline if the user marked one. Nothing, if
-/// nothing changed.
+/// Changes of a stack since the last report, and since the baseline if the user marked one; empty if nothing changed.
 pub(super) fn growth_lines(stack: StackRef<'_>, report: &Report) -> Vec<String> {
     let compared = &report.compared;
     let since_last = match compared.first {
@@ -57,7 +56,7 @@ fn growth_line(change: &Change, time: Duration, since: &str) -> String {
     )
 }
 
-/// How a site's growth over all reports is judged, with the parts of the score; `None` if there were too few.
+/// Suspicion of a site by its growth over all reports, with the parts of the score; `None` if there were too few reports.
 pub(super) fn suspicion_line(suspicion: &Suspicion) -> Option<String> {
     if !suspicion.is_known() {
         return None;
@@ -77,7 +76,7 @@ pub(super) fn suspicion_line(suspicion: &Suspicion) -> Option<String> {
     ))
 }
 
-/// How fast a site grows: over all reports, or of the first one since the attach.
+/// Growth rate of a site over all reports, or since the attach in the first report.
 pub(super) fn growth_per_second(stack: StackRef<'_>, report: &Report) -> String {
     let recent = &stack.recent;
     per_second(match recent.suspicion {
@@ -93,7 +92,7 @@ fn per_second(bytes: f64) -> String {
     format!("{}/s", signed(bytes))
 }
 
-/// The age that half of the live blocks have at least, as the bound of its class.
+/// Median age of the outstanding blocks, as the bound of its class; `?` if unknown.
 pub(super) fn typical_age(stack: StackRef<'_>) -> String {
     let Some(ages) = stack.recent.ages else {
         return "?".to_owned();
@@ -115,12 +114,12 @@ pub(super) fn typical_age(stack: StackRef<'_>) -> String {
     "?".to_owned()
 }
 
-/// Signed amount per second, in the largest binary unit that leaves at least one.
+/// Formats a signed amount per second in the largest binary unit in which it is at least 1.
 pub fn rate(net: i64, time: Duration) -> String {
     format!("{}/s", signed(slope(net, time)))
 }
 
-/// Bytes per second; 0 without time.
+/// Bytes per second; 0 if `time` is 0.
 fn slope(net: i64, time: Duration) -> f64 {
     match time.as_secs_f64() {
         0.0 => 0.0,
@@ -129,7 +128,7 @@ fn slope(net: i64, time: Duration) -> f64 {
     }
 }
 
-/// So many bytes with their sign, in the largest binary unit that leaves at least one.
+/// Formats bytes with their sign in the largest binary unit in which they are at least 1.
 pub fn signed(bytes: f64) -> String {
     const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
     let (mut amount, mut unit) = (bytes, 0);
@@ -140,7 +139,7 @@ pub fn signed(bytes: f64) -> String {
     format!("{amount:+.1} {}", UNITS[unit])
 }
 
-/// Blocks that are hidden since they are young, in one line; `None` if there are none.
+/// Amount hidden as young, in one line; `None` if there is none.
 pub(super) fn young_line(report: &Report) -> Option<String> {
     let older = report.compared.older?;
     let young = young(report);
@@ -159,7 +158,7 @@ fn young(report: &Report) -> Amount {
     young.sum::<Estimate>().amount
 }
 
-/// Lines of the closing block: what is hidden since it is young, and how old blocks are.
+/// Lines of the closing block: the amount hidden as young, and the ages of blocks.
 pub(super) fn age_lines(report: &Report) -> Vec<(&'static str, String)> {
     let Some(older) = report.compared.older else {
         return Vec::new();
@@ -196,7 +195,7 @@ fn age_class(bound: Option<Duration>, amount: Amount) -> String {
     format!("{class} {} ({size})", counted(amount.blocks, "block"))
 }
 
-/// A time in the largest unit in which it is a whole number.
+/// Formats a time in the largest unit in which it is an integer.
 pub(super) fn spoken(time: Duration) -> String {
     let milliseconds = time.as_millis();
     [(3_600_000, "h"), (60_000, "min"), (1000, "s")]
@@ -212,7 +211,7 @@ pub(super) fn spoken(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// Rates have a sign, a unit and one decimal; without time there is no rate.
+    /// Rates have a sign, a unit and one decimal; without time the rate is 0.
     #[test]
     fn rates() {
         for (net, milliseconds, expected) in [
@@ -227,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Times are whole numbers of their unit.
+    /// Times are integers in their unit.
     #[test]
     fn times() {
         for (milliseconds, expected) in [

@@ -1,10 +1,10 @@
-//! Mappings by what they are for, a line each: which of them can be leaks, and which are somebody's ordinary needs.
+//! Mappings by purpose, one line each: which kinds can be leaks, and which are ordinary use.
 
 use super::{counted, size};
 use crate::model::Report;
 use crate::model::{Amount, RegionKind};
 
-/// The lines; none without `--mmap`.
+/// Lines by kind of mapping; none without `--mmap`.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let of = |kind| -> Amount {
         let stacks = report.stacks().filter(|stack| stack.kind == Some(kind));
@@ -28,7 +28,7 @@ fn explain(kind: RegionKind) -> String {
     format!("{}{whether}", meaning(kind))
 }
 
-/// What such a mapping is.
+/// Purpose of mappings of this kind.
 pub(super) const fn meaning(kind: RegionKind) -> &'static str {
     match kind {
         RegionKind::Anonymous => "private memory",

@@ -1,5 +1,5 @@
-//! Speedscope's file format (<https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>): a weighted
-//! profile for each of some quantities, all over the same stacks and frames.
+//! Speedscope's file format (<https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>): one weighted
+//! profile for each quantity, all over the same stacks and frames.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::flame::{self, Caption, FlameFrame, Naming};
 use crate::model::{Measure, Quantity, Report, Unit};
 
-/// What is always there; the report's own quantity comes last, if it is none of these.
+/// Quantities that are always included; the report's own is added last if it is another.
 const QUANTITIES: [Quantity; 3] = [
     Quantity {
         measure: Measure::Outstanding,
@@ -50,7 +50,7 @@ struct FrameJson<'a> {
     file: Option<&'a str>,
 }
 
-/// `samples[i]` has `weights[i]`.
+/// `weights[i]` is the weight of `samples[i]`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ProfileJson<'a> {
@@ -60,12 +60,12 @@ struct ProfileJson<'a> {
     unit: &'static str,
     start_value: u64,
     end_value: u64,
-    /// Indices of frames, from the root on.
+    /// Frame indices, from the root on.
     samples: Vec<&'a [usize]>,
     weights: Vec<u64>,
 }
 
-/// Writes `report`.
+/// Writes `report` as one file.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut quantities = QUANTITIES.to_vec();
     let shown = report.quantity;
@@ -92,10 +92,10 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Equal stacks are one. They are in the order of their frames, so that neighbours have their first ones in common.
+/// Distinct stacks, in the order of their frames, so that neighbours share their outer frames.
 struct Stacks {
     frames: Vec<FlameFrame>,
-    /// By the indices of their frames, what each has of each quantity.
+    /// Amount of each quantity, by the stack's frame indices.
     amounts: BTreeMap<Vec<usize>, Vec<u64>>,
 }
 
@@ -120,7 +120,7 @@ impl Stacks {
         }
     }
 
-    /// The profile of one of the quantities.
+    /// The profile of the quantity with this index.
     fn profile(&self, name: String, unit: Unit, quantity: usize) -> ProfileJson<'_> {
         let weighted = self
             .amounts

@@ -1,4 +1,4 @@
-//! A report in a few lines: what is outstanding in all, and the sites that come first.
+//! A report in a few lines: the outstanding total, and the first sites.
 
 use std::io::{self, Write};
 
@@ -12,9 +12,9 @@ use crate::model::owner::callers;
 use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, Sampling, StackRef};
 
-/// Sites that are shown.
+/// Maximum number of sites shown.
 const MAX_SITES: usize = 5;
-/// Callers of the responsible function that are shown.
+/// Maximum number of callers of the responsible function shown.
 const MAX_CALLERS: usize = 2;
 
 /// Writes the summary of `report`.
@@ -49,7 +49,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// What makes the numbers less than certain.
+/// Reasons why the numbers are inexact or incomplete.
 fn doubts(report: &Report, all: Estimate) -> Vec<(&'static str, String)> {
     let mut doubts = Vec::new();
     if report.sampling != Sampling::All {
@@ -105,7 +105,7 @@ fn average(amount: Amount) -> u64 {
 mod tests {
     use super::*;
 
-    /// Averages are rounded to the nearest.
+    /// Averages are rounded to the nearest integer.
     #[test]
     fn averages() {
         assert_eq!(average(Amount { bytes: 7, blocks: 2 }), 4);

@@ -1,4 +1,4 @@
-//! What is left out of reports for people because the user said so: how much, and by which rule.
+//! Amounts that the user's suppressions leave out of reports for people, by rule.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::model::Amount;
 use crate::model::Report;
 use crate::model::printable::Printable;
 
-/// Lines for rules.
+/// Maximum number of lines for rules.
 const MAX_LINES: usize = 10;
 
-/// A line for each rule that suppresses something outstanding, in the order of their places.
+/// A line for each rule that suppresses outstanding blocks, ordered by place.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let mut rules: BTreeMap<(&str, &str), (Amount, u64)> = BTreeMap::new();
     for stack in report.stacks() {

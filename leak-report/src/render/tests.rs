@@ -23,7 +23,7 @@ use crate::model::{Estimate, Events, InlinedFrame, ModuleId, Place, Sampling, Sy
 pub(super) use crate::samples::full::{frame, full, location, module, named, stack};
 pub(super) use crate::samples::report;
 
-/// Text with nothing left out.
+/// The verbose text report.
 fn verbose(report: &Report) -> String {
     let mut out = Vec::new();
     let screen = Screen {
@@ -40,7 +40,7 @@ fn rendered(report: &Report, format: Format) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Entries in bcc's grammar, biggest last, and everything else around them.
+/// The table, the stacks and the closing block are as expected, largest site first.
 #[test]
 fn text_of_a_full_report() {
     insta::assert_snapshot!(rendered(&full(), Format::Text), @r"
@@ -71,7 +71,7 @@ b60ee libplugin.so+0x1234: 40 B in 1 block, 7.6% of all, via malloc
 ");
 }
 
-/// A report without any allocation says so.
+/// A report without allocations has a line that states this.
 #[test]
 fn text_of_an_empty_report() {
     insta::assert_snapshot!(rendered(&report(Vec::new()), Format::Text), @r"
@@ -82,7 +82,7 @@ fn text_of_an_empty_report() {
 ");
 }
 
-/// However many modules there are, the block stays short, and says what it left out.
+/// However many modules there are, the block stays short, and counts the lines omitted.
 #[test]
 fn text_of_many_ends_is_bounded() {
     let mut report = full();
@@ -93,7 +93,7 @@ fn text_of_many_ends_is_bounded() {
     assert!(text.contains("             … and 3 more\n"), "{text}");
 }
 
-/// Losses are shown even where nothing else is.
+/// Losses are shown even if there are no stacks.
 #[test]
 fn losses_show_without_stacks() {
     let losses = full().losses;
@@ -107,7 +107,7 @@ fn losses_show_without_stacks() {
     assert!(verbose(&report).contains("  Lost:      9 blocks, "));
 }
 
-/// A tracer that saw nothing at all says so, rather than that nothing leaks.
+/// A trace without any probe hit reports that, rather than that nothing leaks.
 #[test]
 fn no_probe_hit_is_a_finding() {
     let mut silent = report(Vec::new());
@@ -127,7 +127,7 @@ fn text_escapes_control_characters() {
     );
 }
 
-/// Text shows the requested number of sites, the first of the order, and what the others hold.
+/// Text shows the requested number of sites, the first of the order, and the total of the others.
 #[test]
 fn text_shows_the_top() {
     let report = Report { top: 1, ..full() };
@@ -140,7 +140,7 @@ fn text_shows_the_top() {
     assert_eq!(text.matches("end: ").count(), 1, "{text}");
 }
 
-/// Frames are marked as found by frame pointer only where that is an exception.
+/// Frames found by frame pointer are marked only if that is an exception.
 #[test]
 fn text_of_frame_pointer_walks_is_not_marked() {
     let report = Report {
@@ -150,7 +150,7 @@ fn text_of_frame_pointer_walks_is_not_marked() {
     assert!(!rendered(&report, Format::Text).contains("(by frame pointer)"));
 }
 
-/// With several processes each entry names its own.
+/// With several processes each site names its own.
 #[test]
 fn text_names_the_process_among_several() {
     let mut report = full();
@@ -158,7 +158,7 @@ fn text_names_the_process_among_several() {
     assert!(rendered(&report, Format::Text).contains(", via malloc in process 4242\n"));
 }
 
-/// The whole document, field by field, on one line.
+/// The whole document is as expected, field by field, on one line.
 #[test]
 fn json_of_a_full_report() {
     let line = rendered(&full(), Format::Json);
@@ -237,7 +237,7 @@ fn cut_stack_json() -> Value {
     })
 }
 
-/// Field names and order of an empty report, exactly.
+/// Field names of an empty report and their order are as expected.
 #[test]
 fn json_of_an_empty_report() {
     let expected = concat!(
@@ -259,7 +259,7 @@ fn json_of_an_empty_report() {
     assert_eq!(rendered(&report(Vec::new()), Format::Json), expected);
 }
 
-/// Estimated amounts say so, with their error, in both formats.
+/// Estimates are marked as such, with their standard error, in both formats.
 #[test]
 fn estimates_carry_their_error() {
     let mut report = full();
@@ -299,7 +299,7 @@ fn estimates_carry_their_error() {
     );
 }
 
-/// Numbers beyond what a double holds are written out exactly.
+/// Integers that a double cannot represent are written exactly.
 #[test]
 fn json_numbers_are_exact() {
     let mut report = full();
@@ -311,7 +311,7 @@ fn json_numbers_are_exact() {
     );
 }
 
-/// Every end is explained, in one line each, without the word that scripts search for.
+/// Every end has an explanation of one line, without the word that scripts search for.
 #[test]
 fn every_end_is_explained() {
     for end in End::ALL {
@@ -323,7 +323,7 @@ fn every_end_is_explained() {
     }
 }
 
-/// A share is 100% or 0% only if it is exactly that.
+/// A share is 100% or 0% only if exact.
 #[test]
 fn percentages_do_not_round_to_the_ends() {
     let cases = [
@@ -340,7 +340,7 @@ fn percentages_do_not_round_to_the_ends() {
     }
 }
 
-/// Sizes keep the exact number.
+/// Sizes are readable and include the exact number.
 #[test]
 fn sizes_are_exact_and_readable() {
     let cases = [

@@ -14,15 +14,15 @@ use crate::model::owner::{is_inlined_plumbing, is_nameless_runtime, owner};
 use crate::model::printable::Printable;
 use crate::model::{FrameRef, InlinedFrame, Location, ModuleRef, NameStyle, Place, Report, StackRef};
 
-/// Marks the frame that is responsible for a stack.
+/// Marks the responsible frame of a stack.
 const MARK: &str = "> ";
 const NO_MARK: &str = "  ";
-/// Inlined functions that are worth folding.
+/// Minimum number of inlined functions that are folded into one line.
 const MIN_FOLDED: usize = 2;
-/// The columns that a function's name has at least, however long its file's is.
+/// Minimum columns for a function's name, however long its file's name is.
 const MIN_NAME: usize = 16;
 
-/// How frames are written, and ends of stacks.
+/// How frames and ends of stacks are written.
 #[derive(Debug)]
 pub struct FrameStyle {
     unwind: Unwind,
@@ -32,7 +32,7 @@ pub struct FrameStyle {
 }
 
 impl FrameStyle {
-    /// That of `report`'s frames, with whole paths.
+    /// The style for `report`'s frames, with full paths.
     pub fn new(report: &Report, screen: Screen) -> Self {
         Self {
             unwind: report.unwind,
@@ -42,21 +42,21 @@ impl FrameStyle {
         }
     }
 
-    /// This style with shorter paths.
+    /// This style with abbreviated paths.
     pub(super) fn shortening(self, paths: Paths) -> Self {
         Self { paths, ..self }
     }
 
-    /// A stack's title.
+    /// Title of a stack, with names in this style.
     pub fn title(&self, stack: StackRef<'_>) -> String {
         title(stack, self.names)
     }
 
-    /// The frames of a stack, the responsible one marked, and how the stack ended.
+    /// Writes the frames of a stack, with the responsible one marked, and its end.
     ///
     /// # Errors
     ///
-    /// `out` cannot be written.
+    /// Fails if `out` cannot be written.
     pub fn write_frames(&self, stack: StackRef<'_>, indent: &str, out: &mut dyn Write) -> io::Result<()> {
         let responsible = owner(stack).map(|owner| owner.at);
         let mut frames = stack.frames().enumerate().peekable();
@@ -83,7 +83,8 @@ impl FrameStyle {
         write_wrapped(&end, &[indent, NO_MARK].concat(), self.screen, out)
     }
 
-    /// `responsible` is the number of the inlined function that is responsible, or that of all for the frame itself.
+    /// Writes a frame and its inlined functions. `responsible.1` is the index of the responsible inlined function, or
+    /// their number for the frame's own.
     fn write_frame(
         &self,
         frame: FrameRef<'_>,
@@ -111,7 +112,7 @@ impl FrameStyle {
             self.write_line(&[indent, mark(number)].concat(), &name, &place.to_string(), out)?;
             number += 1;
         }
-        // Where the user asked for frame pointers, the mark would be on each frame.
+        // If the user chose frame pointers, each frame would be marked.
         let found_by = match (frame.found_by, self.unwind) {
             (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
             (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
@@ -130,8 +131,8 @@ impl FrameStyle {
         self.write_line(&before, &name.to_string(), &place, out)
     }
 
-    /// How many of the first of these functions are one line: the standard library's, but for the outermost, which is the
-    /// one that the user's code calls.
+    /// Number of leading functions to fold into one line: those of the standard library except the outermost, which the
+    /// user's code calls.
     fn foldable(&self, inlined: &[InlinedFrame<&str>]) -> usize {
         let plumbing = inlined
             .iter()
@@ -145,7 +146,7 @@ impl FrameStyle {
         }
     }
 
-    /// A line that fits the screen: the name is cut first.
+    /// Writes a line that fits the screen; the name is cut first.
     fn write_line(&self, before: &str, name: &str, place: &str, out: &mut dyn Write) -> io::Result<()> {
         let line = match self.screen.width {
             None => format!("{before}{name}{place}"),
@@ -165,7 +166,7 @@ fn is_same_module(one: FrameRef<'_>, other: FrameRef<'_>) -> bool {
     one == other
 }
 
-/// The allocator function of a stack, with the kind of its mappings where it is of these.
+/// The allocator function of a stack, with the kind if it allocates mappings.
 pub fn via(stack: StackRef<'_>) -> String {
     let kind = stack
         .kind
@@ -183,7 +184,7 @@ pub(super) fn named(frame: FrameRef<'_>) -> String {
     format!("{name}{}", InModule::of(frame, &Paths::default()))
 }
 
-/// `function+0xoffset`, or the place where there is no name.
+/// Displays `function+0xoffset`, or the module and address if there is no symbol.
 struct FrameName<'a> {
     frame: FrameRef<'a>,
     names: NameStyle,
@@ -203,7 +204,7 @@ impl fmt::Display for FrameName<'_> {
     }
 }
 
-/// `module+0xaddress`, in the module's own space.
+/// Displays `module+0xaddress`, where the address is an SVMA.
 struct InPlace<'a>(Location<ModuleRef<'a>>);
 
 impl fmt::Display for InPlace<'_> {
@@ -215,7 +216,7 @@ impl fmt::Display for InPlace<'_> {
     }
 }
 
-/// `function (inlined)`.
+/// Displays `function (inlined)`.
 struct Inlined<'a>(InlinedFrame<&'a str>, NameStyle);
 
 impl fmt::Display for Inlined<'_> {
@@ -225,7 +226,7 @@ impl fmt::Display for Inlined<'_> {
     }
 }
 
-/// ` [module] file:line`, as far as known.
+/// Displays ` [module] file:line`, as far as known.
 #[derive(Clone, Copy)]
 struct InModule<'a> {
     module: Option<ModuleRef<'a>>,
@@ -263,12 +264,12 @@ impl fmt::Display for InModule<'_> {
     }
 }
 
-/// How a stack ended.
+/// Describes the end of a stack.
 pub fn end_of(stack: StackRef<'_>) -> String {
     EndLine(stack).to_string()
 }
 
-/// How a stack ended, and for incomplete ones where and why.
+/// Displays the end of a stack, with place and cause if the stack is incomplete.
 struct EndLine<'a>(StackRef<'a>);
 
 impl fmt::Display for EndLine<'_> {

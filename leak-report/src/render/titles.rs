@@ -1,4 +1,4 @@
-//! Titles of sites: the responsible function, as long as there is room for it.
+//! Titles of sites: the responsible function, up to a maximum length.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use crate::model::owner::{Owner, owner};
 use crate::model::printable::Printable;
 use crate::model::{NameStyle, Report, StackRef};
 
-/// A site's title: the responsible function with its parameters; printable.
+/// A site's title, printable: the responsible function with its parameters.
 pub fn title(stack: StackRef<'_>, names: NameStyle) -> String {
     match owner(stack) {
         Some(owner) => Printable(&shortened(&names.show(&owner.function), MAX_TITLE)).to_string(),
@@ -15,7 +15,7 @@ pub fn title(stack: StackRef<'_>, names: NameStyle) -> String {
     }
 }
 
-/// ` [pid]` behind a title, among several processes.
+/// ` [pid]` to follow a title if there are several processes.
 pub(super) fn process_mark(stack: StackRef<'_>, report: &Report) -> String {
     match report.targets.len() {
         0 | 1 => String::new(),
@@ -23,8 +23,8 @@ pub(super) fn process_mark(stack: StackRef<'_>, report: &Report) -> String {
     }
 }
 
-/// A title for tables: the function without its parameters, its source line if that is known, and, among several
-/// processes, the process.
+/// A title for tables: the function without its parameters, its source line if known, and the process if there are
+/// several.
 pub fn short_title(stack: StackRef<'_>, report: &Report) -> String {
     let process = process_mark(stack, report);
     let Some(owner) = owner(stack) else {
@@ -35,10 +35,10 @@ pub fn short_title(stack: StackRef<'_>, report: &Report) -> String {
     format!("{}{process}{}", Printable(&name), Source(&owner))
 }
 
-/// Characters of a title: names of templates have no end.
+/// Maximum number of characters of a title: names of template instances have no bound.
 const MAX_TITLE: usize = 300;
 
-/// ` file:line` of the responsible function, without the file's directory.
+/// Displays ` file:line` of the responsible function, without the file's directory.
 struct Source<'a>(&'a Owner<'a>);
 
 impl fmt::Display for Source<'_> {
@@ -56,7 +56,7 @@ impl fmt::Display for Source<'_> {
     }
 }
 
-/// A demangled function without the list of its parameters and what follows that.
+/// A demangled name without its parameters and what follows them.
 fn without_parameters(name: &str) -> &str {
     let Some(end) = name.rfind(')') else {
         return name;
@@ -71,14 +71,14 @@ fn without_parameters(name: &str) -> &str {
         depth == 0
     });
     let function = opening.map_or("", |(at, _)| &name[..at]);
-    // `(anonymous namespace)` has nothing before it or a path, `operator()` is no function without its parentheses.
+    // `(anonymous namespace)` follows a path or nothing, and `operator()` needs its parentheses.
     match function.ends_with("operator") || function.is_empty() || function.ends_with("::") {
         true => name,
         false => function,
     }
 }
 
-/// The name, without what is beyond `most` characters of it: those of templates have no end.
+/// Cuts a name after `most` characters: names of template instances have no bound.
 pub fn shortened(name: &str, most: usize) -> Cow<'_, str> {
     match name.char_indices().nth(most) {
         None => name.into(),
@@ -91,7 +91,8 @@ mod tests {
     use super::*;
     use crate::samples::{frame, inlined, report, stack};
 
-    /// The first own function, inlined ones first; without one the innermost frame's; nobody without a frame.
+    /// The owner is the first function of the program's own, inlined ones first; without one, the innermost frame's;
+    /// without frames, there is none.
     #[test]
     fn owners() {
         let new = || frame("libstdc++.so.6.0.30", "operator new(unsigned long)");
@@ -124,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Parameters are left out of tables; parentheses that are part of a name are not.
+    /// Titles in tables have no parameters; parentheses that belong to a name are kept.
     #[test]
     fn short_names() {
         for (name, expected) in [
@@ -150,7 +151,7 @@ mod tests {
         }
     }
 
-    /// Names of templates have no end.
+    /// A long name is cut at a character boundary, with an ellipsis.
     #[test]
     fn long_names() {
         assert_eq!(shortened("Cache", 5), "Cache");

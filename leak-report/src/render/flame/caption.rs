@@ -1,4 +1,4 @@
-//! What is written above a picture: of what it is, and how far it can be trusted.
+//! Caption of a flame graph: title, and notes on how complete and how exact it is.
 
 use super::super::estimates::whole;
 use super::super::health::{counted, losses_in_short, percent, size};
@@ -6,19 +6,19 @@ use super::super::recent::spoken;
 use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
 use crate::model::{Measure, Quantity, Report, Unit};
 
-/// What is written above a picture.
+/// Caption of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caption {
-    /// Of what it is.
+    /// Quantity, target, time and share of complete stacks.
     pub title: String,
-    /// What to know of it.
+    /// Notes on what is included, estimated or missing.
     pub subtitle: Option<String>,
-    /// What it counts.
+    /// Unit of the widths.
     pub unit: Unit,
 }
 
 impl Caption {
-    /// Of a picture of what the stacks of `report` have of `quantity`.
+    /// The caption of a graph of `quantity` over the stacks of `report`.
     pub fn of(report: &Report, quantity: Quantity) -> Self {
         let notes = notes(report, quantity);
         Self {
@@ -29,7 +29,7 @@ impl Caption {
     }
 }
 
-/// What the quantity is called, on its own.
+/// Name of a quantity where it stands alone, with what growth is relative to.
 pub(crate) fn name(report: &Report, quantity: Quantity) -> String {
     match quantity.measure {
         Measure::Outstanding | Measure::Allocated => short_name(quantity),
@@ -46,7 +46,7 @@ fn short_name(quantity: Quantity) -> String {
     }
 }
 
-/// How far stacks and amounts can be trusted.
+/// Remarks on the completeness of stacks and the accuracy of amounts.
 pub(crate) fn remarks(report: &Report, quantity: Quantity) -> Vec<String> {
     completeness(report)
         .into_iter()
@@ -54,7 +54,7 @@ pub(crate) fn remarks(report: &Report, quantity: Quantity) -> Vec<String> {
         .collect()
 }
 
-/// Quantity, target, time, completeness.
+/// Quantity, target, time and share of complete stacks.
 fn title(report: &Report, quantity: Quantity) -> String {
     let seconds = report.elapsed.as_secs_f64();
     let mut title = format!("{}: {}, {seconds:.1} s", short_name(quantity), target(report));
@@ -64,7 +64,7 @@ fn title(report: &Report, quantity: Quantity) -> String {
     title
 }
 
-/// What growth is reckoned from.
+/// The time that growth is counted from.
 fn since(report: &Report) -> String {
     let compared = &report.compared;
     match (compared.marked, compared.first) {
@@ -86,7 +86,7 @@ fn target(report: &Report) -> String {
     }
 }
 
-/// `None` without stacks.
+/// Share of allocations with complete stacks; `None` if there are no stacks.
 fn completeness(report: &Report) -> Option<String> {
     let [complete, all] = report.completeness.complete_allocations();
     (all > 0).then(|| format!("complete stacks: {} of allocations", percent(complete, all)))
@@ -113,7 +113,7 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
     notes
 }
 
-/// What is left out since it is young.
+/// Young blocks, which are not shown.
 fn young(report: &Report) -> Option<String> {
     let older = report.compared.older?;
     let young = report.suspects().filter_map(|stack| stack.recent.young);
@@ -128,13 +128,13 @@ fn young(report: &Report) -> Option<String> {
     })
 }
 
-/// What is missing in the picture.
+/// Losses, which are missing in the graph.
 fn lost(losses: &Losses) -> Option<String> {
     let lost = losses_in_short(losses, rounded);
     (!lost.is_empty()).then(|| format!("lost: {}", lost.join(", ")))
 }
 
-/// A size without the exact number.
+/// Size without the exact number in parentheses.
 fn rounded(bytes: u64) -> String {
     let size = size(bytes);
     size.split(" (").next().unwrap_or_default().to_owned()

@@ -6,17 +6,17 @@ use std::io::{self, Write};
 use super::names::{FlameFrame, Naming};
 use crate::model::{Quantity, Report};
 
-/// Stacks, each once, from the root on with `;` between frames, and what each has, which is never nothing.
+/// Distinct stacks, root first with `;` between frames, each with its amount, which is never 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folded(BTreeMap<String, u64>);
 
 impl Folded {
-    /// What the stacks of `report` have of `quantity`, several processes apart.
+    /// Amounts of `quantity` of the stacks of `report`; several processes have separate roots.
     pub fn of(report: &Report, quantity: Quantity) -> Self {
         Self::with(&Naming::of(report), report, quantity)
     }
 
-    /// The same with all processes together, as for reports of other processes to be compared with.
+    /// Amounts of `quantity` with the stacks of all processes merged, for comparison with reports of other processes.
     pub fn of_all_processes(report: &Report, quantity: Quantity) -> Self {
         Self::with(&Naming::of_one_process(report), report, quantity)
     }
@@ -33,7 +33,7 @@ impl Folded {
         Self(stacks)
     }
 
-    /// Of all stacks together.
+    /// Sum over all stacks; saturates.
     pub fn total(&self) -> u64 {
         self.0.values().copied().fold(0, u64::saturating_add)
     }
@@ -47,7 +47,7 @@ impl Folded {
         self.0.into_iter()
     }
 
-    /// What one of them has.
+    /// Amount of `stack`; 0 if it is not present.
     pub fn get(&self, stack: &str) -> u64 {
         self.0.get(stack).copied().unwrap_or(0)
     }
@@ -58,7 +58,7 @@ fn joined(frames: &[FlameFrame]) -> String {
     names.join(";")
 }
 
-/// Writes the stacks of `report`.
+/// Writes the folded stacks of `report`.
 pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let folded = Folded::of(report, report.quantity);
     folded

@@ -1,7 +1,7 @@
-//! What frames are called in flame graphs: functions by their names alone, so that all places of one are one frame.
+//! Names of frames in flame graphs: the function alone, without offset, so that all addresses in a function are one
+//! frame.
 //!
-//! Names come from a process and its files, and end up between the separators of folded lines, in XML and on
-//! terminals.
+//! Names come from a process and its files, and end up between the separators of folded lines, in XML and on terminals.
 
 use std::collections::HashMap;
 
@@ -13,14 +13,14 @@ use crate::model::{FrameRef, NameStyle, Report, StackRef, TargetFacts};
 /// A frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FlameFrame {
-    /// Never empty; fit for folded lines.
+    /// Name of the function or marker; not empty, and safe in folded lines.
     pub(crate) name: String,
-    /// The source file, if known.
+    /// Source file; `None` if unknown.
     pub(crate) file: Option<String>,
 }
 
 impl FlameFrame {
-    /// A frame that is no code.
+    /// A frame that stands for something other than code.
     fn marker(name: &str) -> Self {
         Self {
             name: readable(name),
@@ -29,15 +29,15 @@ impl FlameFrame {
     }
 }
 
-/// Knows what distinguishes the stacks of one report.
+/// How the frames of one report are named.
 pub(crate) struct Naming {
-    /// Root frames of instances; `None` where there is but one, and nothing to tell apart.
+    /// Root frames by instance; `None` if there is only one process.
     processes: Option<HashMap<u32, String>>,
     names: NameStyle,
 }
 
 impl Naming {
-    /// As people read them.
+    /// Names in the report's style, with a root for each process if there are several.
     pub(crate) fn of(report: &Report) -> Self {
         let root = |target: &TargetFacts| (target.instance, format!("{}-{}", target.comm, target.pid));
         let are_several = report.targets.len() > 1;
@@ -47,7 +47,7 @@ impl Naming {
         }
     }
 
-    /// The same with names as they are, for other programs.
+    /// Names in full, for other programs, with a root for each process if there are several.
     pub(crate) fn exact(report: &Report) -> Self {
         Self {
             names: NameStyle::Verbatim,
@@ -55,7 +55,7 @@ impl Naming {
         }
     }
 
-    /// Where there is nothing to tell apart.
+    /// Names in the report's style, without roots for processes.
     pub(crate) fn of_one_process(report: &Report) -> Self {
         Self {
             processes: None,
@@ -63,7 +63,7 @@ impl Naming {
         }
     }
 
-    /// The frames of a stack from the root on; at least one.
+    /// Frames of a stack from the root on; at least one.
     pub(crate) fn frames(&self, stack: StackRef<'_>) -> Vec<FlameFrame> {
         let mut frames = Vec::with_capacity(stack.frames().len() + 2);
         if let Some(processes) = &self.processes {
@@ -71,7 +71,7 @@ impl Naming {
             let process = process.map_or("[several processes]", String::as_str);
             frames.push(FlameFrame::marker(process));
         }
-        // Else the first frame that was found would pass for the program's first.
+        // Without a marker, the outermost frame found would look like the program's first.
         if stack.end != End::Complete {
             frames.push(FlameFrame::marker(&end_marker(stack)));
         }
@@ -87,10 +87,10 @@ impl Naming {
     }
 }
 
-/// Code of which nothing is known.
+/// Code of which neither name nor module is known.
 const NAMELESS: &str = "[unknown]";
 
-/// The functions at an address, innermost first.
+/// Appends the functions at an address, innermost first.
 fn push_functions(frame: FrameRef<'_>, style: NameStyle, frames: &mut Vec<FlameFrame>) {
     let inlined = frame.inlined().map(|inlined| (inlined.symbol, inlined.file));
     let functions = inlined.chain([(frame.function(), frame.file())]);
@@ -103,7 +103,7 @@ fn push_functions(frame: FrameRef<'_>, style: NameStyle, frames: &mut Vec<FlameF
     }));
 }
 
-/// Code without a name, by its module.
+/// Name for code without a symbol: its module.
 fn module_name(frame: FrameRef<'_>) -> String {
     match frame.module() {
         None => NAMELESS.to_owned(),
@@ -111,7 +111,8 @@ fn module_name(frame: FrameRef<'_>) -> String {
     }
 }
 
-/// Why an incomplete stack has no root, and where its walk ended: no address, which would make a root of each.
+/// Marker for the missing root of an incomplete stack: the cause, and the module where the walk ended. It has no address,
+/// which would make a separate root for each.
 fn end_marker(stack: StackRef<'_>) -> String {
     let cause = stack.end.name();
     match stack.end_at().and_then(|at| at.place) {
@@ -120,8 +121,8 @@ fn end_marker(stack: StackRef<'_>) -> String {
     }
 }
 
-/// A name that can stand in a folded line: without what separates frames, and without a number of its own at its end,
-/// which readers would take for the first of two.
+/// Makes a name safe in a folded line: replaces the separator of frames, and joins a trailing number, which readers would
+/// take for the first of two amounts.
 fn readable(name: &str) -> String {
     let mut readable = one_line(name.trim()).replace(';', ":");
     let last_space = readable
@@ -140,8 +141,8 @@ fn readable(name: &str) -> String {
     }
 }
 
-/// Text without control characters, without what cannot be seen or what some readers end lines at, and without what XML
-/// cannot hold.
+/// Escapes control characters, invisible characters, those at which some readers end lines, and those that XML cannot
+/// contain.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
@@ -158,7 +159,7 @@ pub(super) fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Names stay as they are, as far as a line can hold them.
+    /// Names are unchanged, except for what a folded line cannot contain.
     #[test]
     fn names_are_readable() {
         for (name, expected) in [

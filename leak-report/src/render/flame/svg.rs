@@ -12,14 +12,14 @@ use super::folded::Folded;
 use super::names::one_line;
 use crate::model::Report;
 
-/// What a picture can show in all, since scripts in it reckon with doubles: 8 PiB, or as many blocks.
+/// Maximum total of a graph, since its scripts compute with doubles: 8 PiB, or as many blocks.
 const MAX: u64 = 1 << 53;
 
-/// Draws what the stacks of `report` have.
+/// Draws the flame graph of `report`.
 pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let folded = Folded::of(report, report.quantity);
     let mut left = MAX;
-    // In place: of many stacks there can be hundreds of megabytes.
+    // Appended in place: many stacks can take hundreds of megabytes.
     let lines: Vec<_> = folded
         .into_stacks()
         .map(|(stack, amount)| stack + &format!(" {}", taken(&mut left, amount)))
@@ -27,12 +27,12 @@ pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     draw(&lines, &Caption::of(report, report.quantity), out)
 }
 
-/// Draws what became of `before`: widths are those of `after`; of a stack that grew, the innermost frame is red, of one
-/// that shrank blue, the more the deeper. What is not in `after` has no width.
+/// Draws the difference between `before` and `after`. Widths are those of `after`; the innermost frame of a stack is red
+/// if it grew and blue if it shrank, deeper for larger changes. Stacks that are not in `after` have no width.
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn difference(before: &Folded, after: &Folded, caption: &Caption, out: &mut dyn Write) -> io::Result<()> {
     let mut left = MAX;
     let lines: Vec<_> = after
@@ -45,7 +45,7 @@ pub fn difference(before: &Folded, after: &Folded, caption: &Caption, out: &mut 
     draw(&lines, caption, out)
 }
 
-/// As much of `amount` as there is left.
+/// Takes as much of `amount` as there is left, so that the total stays within [`MAX`].
 fn taken(left: &mut u64, amount: u64) -> u64 {
     let amount = amount.min(*left);
     *left -= amount;
@@ -61,7 +61,8 @@ fn draw(lines: &[String], caption: &Caption, out: &mut dyn Write) -> io::Result<
     let mut options = Options::default();
     options.colors = Palette::Basic(BasicPalette::Mem);
     options.deterministic = true;
-    // Of monospace fonts, with their margin: where no script runs, names are cut by it, and go beyond their frames else.
+    // Width of monospace fonts with a margin: where no script runs, names are cut by this width, and would overflow their
+    // frames if it were less.
     options.font_width = 0.63;
     options.title = title;
     options.subtitle = subtitle;
@@ -69,7 +70,7 @@ fn draw(lines: &[String], caption: &Caption, out: &mut dyn Write) -> io::Result<
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
 }
 
-/// A picture of no stacks, which flame graph tools refuse.
+/// Draws a graph without stacks, which inferno refuses.
 fn draw_nothing(title: &str, subtitle: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
@@ -86,7 +87,7 @@ fn draw_nothing(title: &str, subtitle: &str, out: &mut dyn Write) -> io::Result<
     )
 }
 
-/// Text of an XML element.
+/// Escapes text of an XML element.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

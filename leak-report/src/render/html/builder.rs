@@ -1,6 +1,6 @@
-//! The page's data: the largest sites, and the sums of all others.
+//! Builds the page's data: the largest sites, and the sums of all others.
 //!
-//! A picture is of one measure at one moment; a site is as large as its largest share of any.
+//! A flame graph shows one measure at one moment; a site is ranked by its largest share of any such graph.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,26 +18,26 @@ use crate::render::ends::{advice, explain};
 use crate::render::estimates::whole as rounded;
 use crate::render::regions::meaning;
 
-/// Processes that the page lists, beside those that have sites on it.
+/// Maximum number of processes that the page lists besides those of its sites.
 const MAX_PROCESSES: usize = 256;
-/// Numbers of a row, at most.
+/// Maximum number of columns of a row.
 const COLUMNS: usize = 10;
-/// What pictures are drawn of.
+/// Number of measures that flame graphs can show.
 const MEASURES: usize = 4;
 
-/// The page's data in the making.
+/// The page's data while they are built.
 struct Builder<'a> {
     model: &'a Model,
     tables: Tables<'a>,
-    /// Numbers on the page by instance.
+    /// Process numbers on the page, by instance.
     processes: HashMap<u32, usize>,
-    /// Numbers on the page by those of the model.
+    /// Site numbers on the page, by site number in the model.
     sites: BTreeMap<u32, usize>,
     process_rows: Vec<Process>,
     site_rows: Vec<SiteRow>,
 }
 
-/// The data of a page that shows at most so many sites.
+/// Builds the data of a page that shows at most `sites` sites.
 pub(super) fn data(model: &Model, sites: usize) -> Data {
     let shares = largest_shares(model);
     let mut order: Vec<u32> = (0..number(shares.len())).collect();
@@ -50,7 +50,7 @@ pub(super) fn data(model: &Model, sites: usize) -> Data {
     builder.finish(sites)
 }
 
-/// The largest share of any picture that each site has, from 0 to 1.
+/// The largest share of each site in any flame graph, from 0 to 1.
 fn largest_shares(model: &Model) -> Vec<f64> {
     let mut largest = vec![0.0; model.sites.len()];
     for snapshot in &model.snapshots.kept {
@@ -83,13 +83,13 @@ fn measures(row: &Row) -> [f64; MEASURES] {
     .map(|number| number as f64)
 }
 
-/// Numbers of [`columns`] that the page gets of each row.
+/// Number of [`columns`] of each row that are in the page.
 const fn width(are_estimates: bool) -> usize {
     if are_estimates { COLUMNS } else { 6 }
 }
 
-/// A row as the page has it: bytes and blocks of what is outstanding, was allocated, and is young; then the standard errors
-/// of the first two pairs, blocks in tenths.
+/// The columns of a row: bytes and blocks outstanding, allocated and young; then the standard errors of the first two
+/// pairs, blocks in tenths.
 fn columns(row: &Row) -> [u64; COLUMNS] {
     let [outstanding, allocated] =
         [row.outstanding, row.allocated].map(|estimate| estimate.spread.standard_error());
@@ -108,7 +108,7 @@ fn columns(row: &Row) -> [u64; COLUMNS] {
 }
 
 impl<'a> Builder<'a> {
-    /// Without sites.
+    /// A builder without sites.
     fn new(model: &'a Model) -> Self {
         let mut builder = Self {
             model,
@@ -118,7 +118,7 @@ impl<'a> Builder<'a> {
             process_rows: Vec::new(),
             site_rows: Vec::new(),
         };
-        // Those that run first: many may have come and gone.
+        // Running processes first: there may be many that have ended.
         let all = model.processes.values();
         let (running, ended): (Vec<_>, Vec<_>) = all.partition(|target| target.ended.is_none());
         for target in running.into_iter().chain(ended).take(MAX_PROCESSES) {
@@ -175,7 +175,7 @@ impl<'a> Builder<'a> {
         numbers.iter().any(|&number| number > 0).then_some(numbers)
     }
 
-    /// Its score, growth and parts, if it has any suspicion.
+    /// Score, growth and parts of a site's suspicion; `None` if the score is 0 or unknown.
     fn suspicion(&self, site: u32) -> Option<[i64; 6]> {
         let suspicion = self.site(site)?.suspicion?;
         #[allow(
@@ -197,7 +197,7 @@ impl<'a> Builder<'a> {
         .filter(|parts| parts[0] > 0)
     }
 
-    /// The number of an instance. One that no report has among its targets stands for several.
+    /// Number of an instance on the page. An instance that is not a target of any report stands for several processes.
     fn process(&mut self, instance: u32) -> usize {
         if let Some(&known) = self.processes.get(&instance) {
             return known;
@@ -217,7 +217,7 @@ impl<'a> Builder<'a> {
         next
     }
 
-    /// The data, with the sums of all sites that were not taken.
+    /// The complete data, with the sums of the sites that were not added.
     fn finish(mut self, limit: usize) -> Data {
         let model = self.model;
         let others = self.add_others();
@@ -270,8 +270,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Makes a row for the sum of those sites that had no room and can be leaks, and for the sum of those that cannot;
-    /// returns the numbers of these rows by whether they can.
+    /// Adds a row for the sum of the remaining sites that can be leaks, and one for those that cannot; returns the
+    /// numbers of these rows, indexed by whether they can.
     fn add_others(&mut self) -> [Option<usize>; 2] {
         let sites = 0..number(self.model.sites.len());
         let merged = sites.filter(|site| !self.sites.contains_key(site));
@@ -292,7 +292,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// A moment; `last` is what each site had at the one before it.
+    /// A snapshot as the changes since the one before it; `last` has the rows of that one and is updated.
     fn snapshot_row(
         &self,
         snapshot: &Snapshot,

@@ -1,5 +1,5 @@
-//! The page's data: the largest sites, and what they had at each moment, as tables that refer to one another by
-//! numbers. `page/model.js` reads them; the two change together.
+//! The page's data: the largest sites and their amounts at each moment, as tables that refer to one another by number.
+//! `page/model.js` reads them; the two change together.
 
 use serde::Serialize;
 use unwind_tables::walk::Unwind;
@@ -9,55 +9,55 @@ use super::model::AGES;
 use super::visible::visible;
 use crate::model::{Measure, Report};
 
-/// Everything that the page is given.
+/// The whole input of the page's scripts.
 #[derive(Serialize)]
 pub(super) struct Data {
     pub(super) memleak: &'static str,
     #[serde(flatten)]
     pub(super) trace: Trace,
-    /// Rows have standard errors.
+    /// True if rows have standard errors.
     pub(super) are_estimates: bool,
-    /// Moments that were left out.
+    /// Number of snapshots that were dropped.
     pub(super) thinned: u64,
-    /// Sites that there could be.
+    /// Maximum number of sites.
     pub(super) limit: usize,
     pub(super) processes: Vec<Process>,
     pub(super) more_processes: usize,
-    /// The first is no text.
+    /// Text table; the first entry stands for no text.
     pub(super) strings: Vec<String>,
-    /// Of names that are abbreviated, and what they are exactly; several can be one in short.
+    /// Pairs of an abbreviated name and its exact name; several names can share an abbreviation.
     pub(super) exact: Vec<(u32, u32)>,
-    /// Path, build-id. The first is no module.
+    /// Path, build-id. The first entry stands for no module.
     pub(super) modules: Vec<(u32, String)>,
     pub(super) frames: Vec<FrameRow>,
-    /// By node: the caller's node and the frame. The first node is above all roots.
+    /// Node of the caller, and in `node_frames` the frame, by node; the first node is above all roots.
     pub(super) callers: Vec<u32>,
     pub(super) node_frames: Vec<u32>,
     pub(super) ends: Vec<EndRow>,
     pub(super) kinds: Vec<KindRow>,
-    /// Largest first; behind them the sums of all others.
+    /// Largest first, followed by the sums of all others.
     pub(super) sites: Vec<SiteRow>,
-    /// Site, then bytes and blocks of each class of ages.
+    /// Site, then bytes and blocks of each age class.
     pub(super) ages: Vec<(usize, [u64; 2 * AGES])>,
-    /// Site, then the score, the growth in bytes per second, and certainty, steadiness, kept and age spread in per cent, -1
-    /// where one is not known. Sites without suspicion are left out.
+    /// Site, then the score, the growth in bytes per second, and certainty, steadiness, kept and age spread in per cent;
+    /// -1 where unknown. Sites without suspicion are omitted.
     pub(super) suspicions: Vec<(usize, [i64; 6])>,
     pub(super) snapshots: Vec<SnapshotRow>,
     pub(super) health: Option<Health>,
 }
 
-/// What was traced, and how.
+/// Subject and settings of the trace.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Trace {
-    /// By which stacks were walked: `dwarf`, `fp`, `kernel`.
+    /// Unwinder of the stacks: `dwarf`, `fp`, `kernel`.
     pub(super) unwind: &'static str,
-    /// The kernel's version, where its own allocations were traced.
+    /// Kernel version, if its own allocations were traced.
     pub(super) kernel: Option<String>,
-    /// Blocks younger than this are young; null if ages were not looked at.
+    /// Minimum age in nanoseconds; younger blocks are young. Null if ages were not recorded.
     pub(super) older_ns: Option<u64>,
-    /// The most frames of a stack, if the user set a limit.
+    /// Maximum number of frames of a stack, if the user set one.
     depth: Option<usize>,
-    /// What the page opens with.
+    /// Measure that the page shows at first.
     measure: &'static str,
     unit: &'static str,
 }
@@ -86,17 +86,17 @@ impl From<&Report> for Trace {
 
 #[derive(Serialize)]
 pub(super) struct Process {
-    /// Null for those of several.
+    /// Process ID; null where the entry stands for several processes.
     pub(super) pid: Option<u32>,
     pub(super) instance: u32,
     pub(super) parent: Option<u32>,
     pub(super) comm: String,
     pub(super) exe: Option<String>,
-    /// `exited` or `exec`.
+    /// `exited` or `exec`; null while it runs.
     pub(super) ended: Option<&'static str>,
 }
 
-/// Module, address (in the module, or in the process), how it was found, function, offset in it, file, line, and the
+/// Module, address (SVMA, or AVMA without a module), how it was found, function, offset in it, file, line, and the
 /// functions inlined there, innermost first: function, file, line.
 #[derive(Serialize)]
 pub(super) struct FrameRow(
@@ -123,11 +123,11 @@ pub(super) struct KindRow {
     pub(super) meaning: &'static str,
 }
 
-/// A site, or several as one: process (-1 for those), allocator function, what mappings are for (or -1), how the walk ended,
-/// in which module and at what address; the innermost frame's node, whether it can be a leak, how many sites it stands for
-/// (0 for one that stands for itself), what was lost besides, in bytes and blocks, the rule that suppresses it, and the
-/// responsible function: its frame from the innermost on, and which of the functions there it is: 0 for the frame's own, 1
-/// for the innermost inlined one, and so on.
+/// A site, or several merged: process (-1 if merged), allocator function, purpose of the mappings (or -1), how the walk
+/// ended, in which module and at what address; the innermost frame's node, whether it can be a leak, the number of sites
+/// merged (0 for a single site), lost bytes and blocks, the rule that suppresses it, and the responsible function: the
+/// number of its frame from the innermost on, and its level there: 0 for the frame's own function, 1 for the innermost
+/// inlined one, and so on.
 #[derive(Serialize)]
 pub(super) struct SiteRow(
     pub(super) i64,
@@ -149,14 +149,14 @@ pub(super) struct SiteRow(
 #[derive(Serialize)]
 pub(super) struct SnapshotRow {
     pub(super) time: String,
-    /// The same in the time of the world: milliseconds since 1970; of a baseline, 0.
+    /// Wall-clock time in milliseconds since 1970; 0 for a baseline.
     pub(super) read_at_ms: u64,
     pub(super) elapsed_ns: u64,
     pub(super) marked: bool,
-    /// Sums over all sites, as the report has them: bytes and blocks of what is outstanding, was allocated, is young.
+    /// Sums over all sites, as the report has them: bytes and blocks outstanding, allocated and young.
     pub(super) all: Vec<u64>,
-    /// Of sites that have changed: distance to the last site's number, then what it has.
+    /// Rows that have changed: distance from the last such site's number, then its columns.
     pub(super) rows: Vec<u64>,
-    /// Process, the parts of its resident memory as `memory.js` names them, and the error of the first.
+    /// Process, the parts of its resident memory in the order of `memory.js`, and the standard error of the tracked part.
     pub(super) memory: Vec<(usize, [u64; 9], u64)>,
 }

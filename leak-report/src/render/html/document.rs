@@ -1,9 +1,10 @@
-//! The file: markup, style, data and scripts in one, and a policy that lets the browser run and load nothing else.
+//! The page as a file: markup, style, data and scripts in one, with a policy that lets the browser run and load nothing
+//! else.
 //!
-//! Data are JSON in an element that is no script. Its text ends at the first `</`, so `<` is written as its escape; nothing
-//! else in it means anything to a browser. The policy names the script and the style by their hashes
-//! (<https://www.w3.org/TR/CSP3/>): even if some text became markup by a mistake of ours, nothing of it would run, and
-//! nothing could be sent anywhere.
+//! The data are JSON in an element that is not a script. Its text ends at the first `</`, so `<` is escaped; no other
+//! character in it has a meaning to a browser. The policy names the script and the style by their hashes
+//! (<https://www.w3.org/TR/CSP3/>): even if some text became markup through a bug, none of it would run, and nothing
+//! could be sent anywhere.
 
 use std::io::{self, Write};
 
@@ -16,7 +17,7 @@ use super::data::Data;
 const MARKUP: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 
-/// The scripts: what others use first, and last what uses them all.
+/// The scripts in the order of their dependencies.
 const SCRIPTS: [&str; 14] = [
     include_str!("page/format.js"),
     include_str!("page/model.js"),
@@ -34,7 +35,7 @@ const SCRIPTS: [&str; 14] = [
     include_str!("page/main.js"),
 ];
 
-/// Where the markup is cut: what comes there is not part of it.
+/// Marks in the markup that are replaced by the generated parts.
 const POLICY: &str = "@POLICY@";
 const STYLE_AT: &str = "@STYLE@";
 const DATA_AT: &str = "@DATA@";
@@ -44,6 +45,7 @@ const SCRIPT_AT: &str = "@SCRIPT@";
 pub(super) fn write(data: &Data, out: &mut dyn Write) -> io::Result<()> {
     let script = format!("\"use strict\";\n{{\n{}}}\n", SCRIPTS.concat());
     let mut rest = MARKUP;
+    // Writes the markup up to the next mark: calls must be in the order of the marks in `page.html`.
     let mut before = |mark: &str, out: &mut dyn Write| {
         let (text, after) = rest.split_once(mark).unwrap_or((rest, ""));
         rest = after;
@@ -60,7 +62,7 @@ pub(super) fn write(data: &Data, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(rest.as_bytes())
 }
 
-/// What the browser may do: run this script, use this style, and show an icon that is in the page.
+/// Content security policy: run this script, use this style, and show the icon that is embedded in the page.
 fn policy(script: &str) -> String {
     let hash = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
     format!(
@@ -71,7 +73,7 @@ fn policy(script: &str) -> String {
     )
 }
 
-/// Escapes what could be taken for markup, as JSON may: `<` is in no JSON but in its strings.
+/// Writer that escapes `<` as `\u003c`; JSON has `<` only in strings, where this escape is valid.
 struct WithoutMarkup<W>(W);
 
 impl<W: Write> Write for WithoutMarkup<W> {

@@ -1,5 +1,5 @@
-//! How far the last report can be trusted, as the page shows it: what text reports say below the stacks, with numbers where
-//! the page draws something.
+//! Accuracy of the last report, as the page shows it: the closing block of text reports, with numbers where the page
+//! draws something.
 
 use serde::Serialize;
 use unwind_tables::walk::{End, FoundBy};
@@ -11,45 +11,44 @@ use crate::model::{ModuleId, OwnMemory};
 use crate::render::health::{call_lines, lost_lines, unseen_lines};
 use crate::render::{estimates, kernel, overhead, regions, suppressed};
 
-/// Rows of each table that a page has; there are seldom more than twenty.
+/// Maximum number of rows of each table; seldom are there more than twenty.
 const MAX_ROWS: usize = 300;
 
-/// What the page says of the trace as a whole.
+/// Facts on the trace as a whole.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Health {
-    /// For people, a line each.
+    /// Text, one line each.
     calls: Vec<String>,
     sampling: Vec<String>,
     overhead: Vec<String>,
-    /// Of the kernel's allocators.
+    /// Totals of the kernel's allocators.
     kinds: Vec<String>,
-    /// With `--mmap`.
+    /// Mappings by kind, with `--mmap`.
     mapped: Vec<String>,
-    /// What the user suppresses, by rule.
+    /// Suppressed amounts, by rule.
     left_out: Vec<String>,
-    /// What was not seen.
+    /// Events that were not observed.
     unseen: Vec<String>,
-    /// What was lost besides; one line that says so if nothing was.
+    /// Losses by cause; a single line "nothing" if there are none.
     lost: Vec<String>,
-    /// Blocks that were lost.
     lost_blocks: u64,
     lost_bytes: u64,
-    /// How stacks ended: number in the table of ends, stacks, allocations.
+    /// Number in the table of ends, stacks, allocations.
     ends: Vec<(usize, u64, u64)>,
-    /// How frames were found, over all walks.
+    /// Number of frames by how they were found, over all walks.
     frames: FramesFound,
-    /// Where incomplete stacks ended, most allocations first.
+    /// Modules and causes where incomplete stacks ended, most allocations first.
     places: Vec<EndPlace>,
     more_places: usize,
-    /// The modules that walks came through, most steps first.
+    /// Modules that walks passed through, most steps first.
     modules: Vec<ModuleRow>,
     more_modules: usize,
-    /// Live blocks by age: upper bound in nanoseconds (null for the oldest), bytes, blocks.
+    /// Outstanding blocks by age: upper bound in nanoseconds (null for the oldest), bytes, blocks.
     ages: Option<Vec<(Option<u64>, u64, u64)>>,
     own: Own,
 }
 
-/// memleak's own memory, in bytes.
+/// memleak's own memory in bytes.
 #[derive(Clone, Debug, Serialize)]
 struct Own {
     resident: u64,
@@ -68,36 +67,36 @@ struct FramesFound {
 /// Stacks that ended in one module for one cause.
 #[derive(Clone, Debug, Serialize)]
 struct EndPlace {
-    /// Null outside all modules.
+    /// Path; null outside all modules.
     module: Option<String>,
     /// Number in the table of ends.
     end: usize,
     stacks: u64,
     allocations: u64,
-    /// In the module; in the process where there is none.
+    /// SVMAs in the module; AVMAs if there is none.
     addresses: Vec<String>,
 }
 
-/// How walks left a module, and what its CFI covers.
+/// How walks left the frames of a module, and the coverage of its CFI.
 #[derive(Clone, Debug, Serialize)]
 struct ModuleRow {
     module: Option<String>,
     cfi: u64,
     fp: u64,
-    /// Bytes of code, and those of them that CFI covers; null without a table.
+    /// Bytes of code; like the bytes covered by CFI and those of the table, null without an unwind table.
     code: Option<u64>,
     covered: Option<u64>,
     table: Option<u64>,
 }
 
-/// A walk's end by its number in [`End::ALL`], which is the order of the page's table.
+/// Number of an end in [`End::ALL`], which is the order of the page's table.
 pub(super) fn end_number(end: End) -> usize {
     let number = End::ALL.iter().position(|&other| other == end);
     number.unwrap_or_default()
 }
 
 impl Health {
-    /// That of a report.
+    /// The facts of a report.
     pub(super) fn of(report: &Report) -> Self {
         let sums = &report.completeness;
         let allocations = |end| sums.allocations.get(end).copied().unwrap_or(0);
@@ -153,7 +152,7 @@ impl Health {
     }
 }
 
-/// Recordings can have any text in them.
+/// Makes lines safe to show: recordings can contain any text.
 fn shown(lines: Vec<String>) -> Vec<String> {
     lines.iter().map(|line| visible(line)).collect()
 }

@@ -1,11 +1,12 @@
-//! A page for a browser: one file with all reports of a trace, that needs no network and asks for none.
+//! A self-contained HTML page with all reports of a trace, which makes no network requests.
 //!
-//! The page is `page/`, whose scripts are as much the program as this is; here is what it is given: [`model`] keeps of
-//! each report what the page shows, compactly, since a trace can be long; [`builder`] chooses the largest sites, sums up all
-//! others, and makes [`data`] of them, which is what the page reads, and [`document`] puts it all together so that nothing that came from a process can be anything but text.
+//! The scripts in `page/` are as much the program as this is; the modules here make their input: [`model`] keeps of each
+//! report what the page shows, compactly, since a trace can be long; [`builder`] chooses the largest sites, sums up all
+//! others, and makes [`data`] of them, which the page reads; and [`document`] assembles the file so that nothing from a
+//! process can be anything but text.
 //!
-//! Nothing is left out in silence: reports that were thinned out, sites that were summed up and lists that were cut say
-//! so, with numbers, and the sums over all sites are those of the reports to the byte.
+//! Nothing is omitted silently: dropped reports, merged sites and truncated lists are shown with their numbers, and the
+//! sums over all sites equal those of the reports to the byte.
 
 mod builder;
 mod data;
@@ -24,12 +25,12 @@ use std::io::{self, Write};
 use crate::model::Report;
 use model::Model;
 
-/// How much a page may show.
+/// Limits on the content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Moments that it can show; of more, those are left out whose neighbours are nearest. At least 2.
+    /// Maximum number of snapshots, at least 2; of more, those with the nearest neighbours are dropped.
     pub snapshots: usize,
-    /// Sites that it shows one by one; the others are summed up.
+    /// Maximum number of sites shown one by one; the others are summed up.
     pub sites: usize,
 }
 
@@ -42,7 +43,7 @@ impl Default for Limits {
     }
 }
 
-/// A page in the making: reports go in one by one, in their order.
+/// A page to which reports are added one by one, in their order.
 #[derive(Default)]
 pub struct Page {
     limits: Limits,
@@ -67,13 +68,13 @@ impl Page {
     ///
     /// # Errors
     ///
-    /// `out` takes no more.
+    /// Fails if `out` cannot be written.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         document::write(&builder::data(&self.model, self.limits.sites), out)
     }
 }
 
-/// Writes the page of one report.
+/// Writes a page of one report.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Page::default();
     page.add(report);

@@ -1,6 +1,6 @@
-//! The reports that a page is made of: sites, each with its stack, and what they had at each moment.
+//! The reports that a page is made of: sites with their stacks, and their amounts at each moment.
 //!
-//! Names and mappings can change when more is known; the last word counts.
+//! Names and mappings can change when more is known; those of the last report are used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::model::{
 };
 use crate::render::estimates::whole;
 
-/// Classes of ages.
+/// Number of age classes.
 pub(super) const AGES: usize = AGE_BOUNDS.len() + 1;
 
-/// Where in a stack the responsible function is.
+/// Position of the responsible function in a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnerAt {
-    /// Its frame, from the innermost on.
+    /// Number of its frame, from the innermost on.
     pub(super) frame: usize,
-    /// 0 for the frame's own function, 1 for the innermost that is inlined there, and so on.
+    /// 0 for the frame's own function, 1 for the innermost inlined one, and so on.
     pub(super) level: usize,
 }
 
 impl OwnerAt {
-    /// That of a stack; the innermost frame where there is none.
+    /// Position in `stack`; the innermost frame if there is no responsible function.
     fn of(stack: StackRef<'_>) -> Self {
         let Some(Owner { frame, at, .. }) = owner(stack) else {
             return Self::default();
@@ -47,17 +47,17 @@ impl OwnerAt {
     }
 }
 
-/// A site by the last report that has it.
+/// A site as in the last report that has it.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    /// One of its stacks, by the numbers of the page's dictionary.
+    /// One of its stacks, with numbers of the page's dictionary.
     pub(super) stack: Stack,
-    /// It can be a leak, is not suppressed, and no block of it is counted elsewhere.
+    /// True if it can be a leak, is not suppressed, and none of its blocks is counted elsewhere.
     pub(super) is_suspect: bool,
-    /// Whose memory it is.
+    /// The responsible function.
     pub(super) owner: OwnerAt,
     pub(super) lost: Amount,
-    /// Live blocks by age, if that was looked at.
+    /// Outstanding blocks by age, if ages were recorded.
     pub(super) ages: Option<[Amount; AGES]>,
     /// How much it behaves like a leak.
     pub(super) suspicion: Option<Suspicion>,
@@ -75,10 +75,10 @@ impl Site {
         }
     }
 
-    /// Adds what the last report says of one of its stacks.
+    /// Adds the losses, suspicion and ages of one of its stacks in the last report.
     fn add(&mut self, stack: StackRef<'_>) {
         self.lost = self.lost + stack.lost;
-        // Of stacks that are one site here, the most suspicious counts.
+        // Of the stacks that are merged into this site, the most suspicious counts.
         let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
         let rank = |suspicion: Option<Suspicion>| suspicion.unwrap_or_default().rank();
         if rank(suspicion) > rank(self.suspicion) {
@@ -93,29 +93,29 @@ impl Site {
     }
 }
 
-/// What a page is made of.
+/// The content of a page.
 #[derive(Default)]
 pub(super) struct Model {
-    /// Everything that sites refer to.
+    /// Texts, modules, frames and paths of the sites.
     pub(super) dictionary: Arc<Dictionary>,
     pub(super) sites: IndexMap<SiteKey, Site>,
-    /// Instances by their numbers, as the last report that had them says.
+    /// Processes by instance, as in the last report that had them.
     pub(super) processes: BTreeMap<u32, TargetFacts>,
     pub(super) snapshots: Snapshots,
-    /// Whether any amount is an estimate.
+    /// True if any amount is an estimate.
     pub(super) are_estimates: bool,
-    /// When the baseline was marked, as time since the attach.
+    /// Time of the baseline mark, since the attach.
     marked_at: Option<Duration>,
     /// How names are written, by the last report.
     pub(super) style: NameStyle,
-    /// What was traced, by the last report.
+    /// Subject and settings of the trace, by the last report.
     pub(super) trace: Trace,
-    /// How far stacks and amounts can be trusted, by the last report.
+    /// Accuracy of stacks and amounts, by the last report.
     pub(super) health: Option<Health>,
 }
 
 impl Model {
-    /// Adds the next report; `most` moments are kept.
+    /// Adds the next report; keeps at most `most` snapshots.
     pub(super) fn add(&mut self, report: &Report, most: usize) {
         let are_estimates = report.sampling != Sampling::All;
         self.are_estimates |= are_estimates;
@@ -156,7 +156,7 @@ impl Model {
         self.health = Some(Health::of(report));
     }
 
-    /// Time and place of a baseline that no report has said of yet, and of whose moment there is none.
+    /// Time of day and time since the attach of a baseline that is new in this report and has no snapshot yet.
     fn new_mark(&mut self, report: &Report) -> Option<(crate::model::TimeOfDay, Duration)> {
         let time = report.compared.marked?;
         let elapsed = report.elapsed.saturating_sub(report.compared.since_baseline);
@@ -164,7 +164,7 @@ impl Model {
         (is_new && !self.snapshots.mark(elapsed)).then_some((time, elapsed))
     }
 
-    /// The numbers of the sites of the report's stacks.
+    /// Adds the report's stacks; returns the number of the site of each.
     fn add_sites(&mut self, report: &Report) -> Vec<u32> {
         for site in self.sites.values_mut() {
             (site.ages, site.lost, site.suspicion) = (None, Amount::default(), None);
@@ -190,7 +190,7 @@ impl Model {
                     vacant.insert_entry(site).index()
                 }
             };
-            // Numbers are of what is in memory: there are fewer than 2³².
+            // Sites are in memory, so there are fewer than 2³².
             u32::try_from(number).unwrap_or(u32::MAX)
         });
         sites.collect()
@@ -210,7 +210,7 @@ fn row_of(stack: &Stack) -> Row {
     }
 }
 
-/// What the stack had at the baseline: what it has, less what has changed since.
+/// Amounts of the stack at the baseline: its current amounts less the changes since.
 fn row_at_baseline(stack: &Stack) -> Row {
     let change = &stack.recent.since_baseline;
     let freed = stack.allocated.less(stack.outstanding).less(change.freed);

@@ -1,25 +1,25 @@
-//! What each site had at one moment: rows of numbers, as few bytes as they need.
+//! Amounts of each site at one moment, packed into few bytes.
 //!
-//! A trace of hours has dozens of moments and some hundred thousand sites, of which most stand still or are empty; a row
-//! takes some ten bytes here, and 100 as numbers in memory.
+//! A trace of hours has dozens of moments and some hundred thousand sites, most of which do not change or are empty; a
+//! row takes about ten bytes here, and 100 as numbers in memory.
 
 use std::iter;
 
 use crate::model::{Amount, Estimate, Spread};
 
-/// What a site had at one moment.
+/// Amounts of a site at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Row {
-    /// Allocated and not freed.
+    /// Outstanding, including young blocks.
     pub(super) outstanding: Estimate,
-    /// All that it allocated.
+    /// Everything allocated since the attach.
     pub(super) allocated: Estimate,
-    /// What of the outstanding is young; nothing where that is not known.
+    /// The young part of the outstanding amount; 0 where ages are unknown.
     pub(super) young: Amount,
 }
 
 impl Row {
-    /// The sum of both. Saturates.
+    /// The sum of both rows; saturates.
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
             outstanding: self.outstanding + other.outstanding,
@@ -52,7 +52,7 @@ impl Row {
 const NUMBERS: usize = 6;
 const VARIANCES: usize = 4;
 
-/// Rows by site, ascending; those that are empty are left out.
+/// Packed rows by site, ascending; empty rows are omitted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Packs `rows`, of which several can be of one site; these are added up.
+    /// Packs `rows`; several rows of one site are added up.
     pub(super) fn pack(mut rows: Vec<(u32, Row)>, are_estimates: bool) -> Self {
         rows.sort_by_key(|&(site, _)| site);
         rows.dedup_by(|next, kept| {
@@ -91,7 +91,7 @@ impl Rows {
         packed
     }
 
-    /// Seven bits in each byte, the lowest first; the top bit says that more follow.
+    /// Appends a number as LEB128: seven bits in each byte, lowest first; the top bit is set if more follow.
     fn put(&mut self, mut number: u128) {
         while number >= 0x80 {
             self.bytes.push(0x80 | low_bits(number));
@@ -100,7 +100,7 @@ impl Rows {
         self.bytes.push(low_bits(number));
     }
 
-    /// The rows, by site.
+    /// Unpacks the rows, with their sites.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Row)> + '_ {
         let mut rest = self.bytes.as_slice();
         let mut site = 0;

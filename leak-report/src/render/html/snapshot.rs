@@ -1,4 +1,4 @@
-//! The moments that a page can show, and which of them stay when there are too many.
+//! The snapshots of a page, and which of them are dropped when there are too many.
 
 use std::time::Duration;
 
@@ -6,42 +6,43 @@ use super::rows::Rows;
 use crate::model::Parts;
 use crate::model::TimeOfDay;
 
-/// One moment of a trace.
+/// The state of a trace at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    /// Local time.
+    /// Local time of day.
     pub(super) time: TimeOfDay,
-    /// Since 1970; 0 if that is not known.
+    /// Milliseconds since 1970; 0 if unknown.
     pub(super) read_at_ms: u64,
-    /// Since the attach.
+    /// Time since the attach.
     pub(super) elapsed: Duration,
-    /// The user marked it as the baseline.
+    /// True if the user marked it as the baseline.
     pub(super) marked: bool,
-    /// What every site had.
+    /// Amounts of every site.
     pub(super) rows: Rows,
-    /// Resident memory of the instances that ran.
+    /// Resident memory of the running instances.
     pub(super) memory: Vec<Resident>,
 }
 
-/// Where the resident memory of an instance was.
+/// Resident memory of an instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resident {
     pub(super) instance: u32,
     pub(super) parts: Parts,
-    /// How far what is live can be off, in bytes; 0 where it is exact.
+    /// Standard error of the tracked part in bytes; 0 where it is exact.
     pub(super) error: u64,
 }
 
-/// Moments in the order of time.
+/// Snapshots in the order of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshots {
     pub(super) kept: Vec<Snapshot>,
-    /// How many were left out.
+    /// Number of snapshots dropped.
     pub(super) thinned: u64,
 }
 
 impl Snapshots {
-    /// Adds a moment, which is later than all others if it is a report's.
+    /// Adds a snapshot, and drops others until at most `most` are left. A report's is later than all others; a baseline's
+    /// may not be.
     pub(super) fn add(&mut self, snapshot: Snapshot, most: usize) {
         let at = self
             .kept
@@ -52,15 +53,15 @@ impl Snapshots {
         }
     }
 
-    /// Notes that the user marked a moment. Returns whether there is one; there is none if reports were made before and
-    /// after it.
+    /// Marks the snapshot at `elapsed` as the baseline. Returns false if there is none, as when the mark was set between
+    /// two reports.
     pub(super) fn mark(&mut self, elapsed: Duration) -> bool {
         let found = self.kept.iter_mut().find(|snapshot| snapshot.elapsed == elapsed);
         found.map(|snapshot| snapshot.marked = true).is_some()
     }
 
-    /// Drops the moment whose neighbours are nearest to one another, so that those that stay are spread over the whole
-    /// time; never the first or the last, and one that was marked only if there is no other.
+    /// Drops the snapshot whose neighbours are nearest to one another, so that the rest is spread over the whole time;
+    /// never the first or the last, and a marked one only if there is no other.
     fn leave_one_out(&mut self) {
         let gap = |at: usize| {
             self.kept[at + 1]
@@ -96,8 +97,8 @@ mod tests {
             .collect()
     }
 
-    /// However many moments come, those that stay are spread over the whole time: the first and the last are among them,
-    /// and no gap is more than twice another, but for the last ones.
+    /// However many snapshots are added, those kept are spread over the whole time: the first and the last are among
+    /// them, and no gap is more than twice another, except for the last ones.
     #[test]
     fn thinning_is_even() {
         let mut snapshots = Snapshots::default();
@@ -117,7 +118,7 @@ mod tests {
         assert!(inner.iter().all(|&gap| 2 * gap >= widest), "{gaps:?}");
     }
 
-    /// A moment that was marked stays; one between two reports finds its place.
+    /// A marked snapshot is kept; one between two reports is inserted in order.
     #[test]
     fn marks_stay() {
         let mut snapshots = Snapshots::default();

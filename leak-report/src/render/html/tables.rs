@@ -1,4 +1,4 @@
-//! The page's tables of texts, modules, frames and stacks: of a dictionary's entries those that a site needs, each once.
+//! The page's tables of texts, modules, frames and stacks: the dictionary entries that a site needs, each once.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -9,27 +9,27 @@ use super::data::FrameRow;
 use super::visible::visible;
 use crate::model::{Dictionary, FrameRef, ModuleRef, NameStyle, PathId};
 
-/// The tables in the making.
+/// The tables while they are built.
 pub(super) struct Tables<'a> {
     dictionary: &'a Dictionary,
     style: NameStyle,
     exact_pairs: HashSet<(u32, u32)>,
     frame_numbers: HashMap<crate::model::FrameId, u32>,
     node_numbers: HashMap<PathId, u32>,
-    /// The first is no text.
+    /// The first entry stands for no text.
     pub(super) texts: IndexSet<String>,
-    /// Numbers of abbreviated names, and of what these are exactly.
+    /// Numbers of an abbreviated name and of its exact name.
     pub(super) exact: Vec<(u32, u32)>,
-    /// Path and build-id; the first is no module.
+    /// Path and build-id; the first entry stands for no module.
     pub(super) modules: IndexSet<(u32, String)>,
     pub(super) frames: Vec<FrameRow>,
-    /// By node, the first of which is above all roots: its caller's node, and its frame.
+    /// Node of the caller, and in `node_frames` the frame, by node; the first node is above all roots.
     pub(super) callers: Vec<u32>,
     pub(super) node_frames: Vec<u32>,
 }
 
 impl<'a> Tables<'a> {
-    /// With nothing in them.
+    /// Empty tables.
     pub(super) fn new(dictionary: &'a Dictionary, style: NameStyle) -> Self {
         Self {
             dictionary,
@@ -46,17 +46,17 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The number of a text as the page shows it.
+    /// Number of a text in its visible form; adds it if it is new.
     pub(super) fn text(&mut self, text: &str) -> u32 {
         number(self.texts.insert_full(visible(text)).0)
     }
 
-    /// The number of a text, or of none.
+    /// Number of a text; 0 for none.
     fn text_if(&mut self, text: Option<&str>) -> u32 {
         text.map_or(0, |text| self.text(text))
     }
 
-    /// The number of a module, or of none.
+    /// Number of a module; 0 for none.
     pub(super) fn module(&mut self, module: Option<ModuleRef<'_>>) -> u32 {
         let Some(module) = module else {
             return 0;
@@ -66,7 +66,7 @@ impl<'a> Tables<'a> {
         number(self.modules.insert_full((path, build_id)).0)
     }
 
-    /// The number of a stack's innermost node; that of the node above all roots without frames.
+    /// Number of a stack's innermost node; that of the node above all roots if it has no frames.
     pub(super) fn stack(&mut self, path: Option<PathId>) -> u32 {
         let mut new = Vec::new();
         let mut next = path;
@@ -116,7 +116,7 @@ impl<'a> Tables<'a> {
         next
     }
 
-    /// A function's name as it is shown; if it is abbreviated, the exact one is in the tables too.
+    /// Number of a function's name as shown; if it is abbreviated, the exact name is added too.
     fn function(&mut self, name: Option<&str>) -> u32 {
         let Some(name) = name else {
             return 0;
@@ -132,7 +132,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// The number of the next of so many things, all of which are in memory.
+/// Converts an index; all indexed items are in memory, so it fits.
 pub(super) fn number(things: usize) -> u32 {
     u32::try_from(things).unwrap_or(u32::MAX)
 }

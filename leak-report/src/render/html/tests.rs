@@ -1,4 +1,4 @@
-//! The page's data, as a reader of the file finds them: sums, bounds, and that nothing in them is more than text.
+//! The page's data as its scripts read them: sums, bounds, and that all of it is text.
 
 use crate::samples;
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn written(page: &Page) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The data in a page, as they stand there.
+/// The JSON text of the data in a page.
 fn data_text(page: &str) -> &str {
     let (_, after) = page
         .split_once(r#"<script type="application/json" id="data">"#)
@@ -37,7 +37,7 @@ fn data_of(page: &Page) -> Value {
     serde_json::from_str(data_text(&written(page))).unwrap()
 }
 
-/// What each site has at each moment: outstanding and allocated, bytes and blocks, then what is young. As `model.js` reads it.
+/// Columns of each site at each moment, as `model.js` computes them: bytes and blocks outstanding, allocated and young.
 fn replayed(data: &Value) -> Vec<Vec<Vec<u64>>> {
     let width = if data["are_estimates"] == true { 10 } else { 6 };
     let mut now = vec![vec![0; width]; data["sites"].as_array().unwrap().len()];
@@ -55,7 +55,7 @@ fn replayed(data: &Value) -> Vec<Vec<Vec<u64>>> {
         .collect()
 }
 
-/// That of each moment the sites' sums are what all is said to be.
+/// Asserts that the sums over the sites equal the totals at each moment.
 fn check_sums(data: &Value) {
     for (moment, sites) in data["snapshots"].as_array().unwrap().iter().zip(replayed(data)) {
         for column in 0..6 {
@@ -65,14 +65,14 @@ fn check_sums(data: &Value) {
     }
 }
 
-/// A report of `sites` sites of several modules, at a time; each holds more with time.
+/// A report of `sites` sites in several modules, `second` seconds after the attach; each site grows with time.
 fn many(sites: u64, second: u64) -> Report {
     let modules: Vec<_> = (0..7)
         .map(|at| module(&format!("/opt/lib{at}.so"), Some("ab12")))
         .collect();
     let stacks = (0..sites).map(|site| {
         let frames = (0..12).map(|depth| {
-            // Deep ones are shared, as callers are.
+            // Outer frames are shared, as callers are.
             let place = if depth < 4 {
                 site * 16 + depth
             } else {
@@ -105,7 +105,8 @@ fn totals(report: &Report) -> [u64; 4] {
     ]
 }
 
-/// Sites are the same from report to report, whatever objects describe them, and their sums are the reports'.
+/// Sites are identified across reports although each report has a dictionary of its own, and their sums equal the
+/// reports' totals.
 #[test]
 fn sums_are_the_reports() {
     let mut page = Page::default();
@@ -121,8 +122,8 @@ fn sums_are_the_reports() {
     }
 }
 
-/// However many sites there are, the page has the largest, with their whole stacks; the others are one site, and the sums over
-/// all are still the reports'.
+/// However many sites there are, the page has the largest, with full stacks; the others are merged, and the sums over all
+/// still equal the reports' totals.
 #[test]
 fn the_largest_sites() {
     let reports = [many(3000, 1), many(3000, 3)];
@@ -154,7 +155,7 @@ fn the_largest_sites() {
     }
 }
 
-/// A page without sites has nothing but sums.
+/// A page limited to no sites has only sums.
 #[test]
 fn nothing_but_sums() {
     let mut page = Page::new(Limits {
@@ -165,11 +166,11 @@ fn nothing_but_sums() {
     let data = data_of(&page);
     check_sums(&data);
     assert_eq!(data["sites"].as_array().unwrap().len(), 1);
-    // Two of its three stacks are the same code.
+    // Two of its three stacks are one site, as they are the same code.
     assert_eq!(data["sites"][0][8], 2);
 }
 
-/// A name of megabytes is cut, and does not keep others out.
+/// A name of megabytes is cut, and does not push others out.
 #[test]
 fn long_names_are_cut() {
     let long = named(&"x".repeat(9 << 20), 1);
@@ -196,7 +197,7 @@ fn long_names_are_cut() {
     assert!(text.contains("… (and ") && text.contains(r#""short""#));
 }
 
-/// Text that would be markup stays within the data, where no `<` is; the page has no other scripts than its own.
+/// Text that looks like markup stays within the data, which contain no `<`; the page has no scripts but its own.
 #[test]
 fn names_are_no_markup() {
     let hostile = "</script><img src=x onerror=alert(1)><!--<script>&amp;\u{202e}\0";
@@ -228,7 +229,7 @@ fn names_are_no_markup() {
     assert_eq!(parsed["processes"][0]["comm"], shown);
 }
 
-/// Of more moments than there may be, the first and the last stay, and it is said how many are missing.
+/// If there are more snapshots than allowed, the first and the last are kept, and the number dropped is given.
 #[test]
 fn moments_are_bounded() {
     let mut page = Page::new(Limits {
@@ -244,8 +245,8 @@ fn moments_are_bounded() {
     check_sums(&data);
 }
 
-/// A baseline that was marked between two reports is a moment of its own, at which each site had what it has less what
-/// changed since; a baseline that is a report's moment marks that one. Later reports do not make it anew.
+/// A baseline marked between two reports is a snapshot of its own, with current amounts less the changes since; a
+/// baseline at the time of a report marks that snapshot. Later reports do not add it again.
 #[test]
 fn baselines_are_moments() {
     let marked_at = TimeOfDay {
@@ -293,7 +294,7 @@ fn baselines_are_moments() {
     assert_eq!(data["snapshots"][0]["marked"], true);
 }
 
-/// What cannot be a leak is marked so, and summed up by itself.
+/// Sites that cannot be leaks are flagged, and summed up separately.
 #[test]
 fn what_is_no_suspect_is_told_apart() {
     let mut mapped = many(4, 1);
@@ -321,7 +322,7 @@ fn what_is_no_suspect_is_told_apart() {
     check_sums(&data);
 }
 
-/// What the user suppresses is left out like that, with the rule; how much each rule leaves out is said.
+/// Suppressed sites are flagged, with their rule; the amount of each rule is given.
 #[test]
 fn what_is_suppressed_is_told_apart() {
     let mut known = many(3, 1);
@@ -350,7 +351,7 @@ fn what_is_suppressed_is_told_apart() {
     );
 }
 
-/// Estimates have their errors, and rows of exact ones are shorter.
+/// Estimates have standard errors, and rows of exact amounts are shorter.
 #[test]
 fn estimates_have_errors() {
     let mut sampled = full();
@@ -371,7 +372,7 @@ fn estimates_have_errors() {
     );
 }
 
-/// A page of one report, as any format writes one; and one of a trace without reports, which is not nothing.
+/// A page can be made of one report, and of none.
 #[test]
 fn pages_of_little() {
     let mut out = Vec::new();
@@ -382,7 +383,7 @@ fn pages_of_little() {
     assert_eq!(data["snapshots"].as_array().unwrap().len(), 0);
 }
 
-/// The exact names of what is abbreviated are there, each once; without abbreviations, there are none.
+/// Exact names of abbreviated ones are included once each; without abbreviations there are none.
 #[test]
 fn exact_names() {
     let module = module("/bin/p", None);
@@ -418,8 +419,8 @@ fn exact_names() {
     assert!(exact(&one).is_empty());
 }
 
-/// Each site says where in its stack the responsible function is: behind the allocator's and the library's frames, also where
-/// it was inlined; the innermost frame where there is no other.
+/// Each site has the position of its responsible function: outside the frames of the allocator and the library, also if
+/// it is inlined; the innermost frame if there is no other.
 #[test]
 fn sites_have_owners() {
     let new = || samples::frame("libstdc++.so.6.0.30", "operator new(unsigned long)");

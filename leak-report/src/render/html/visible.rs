@@ -1,15 +1,15 @@
-//! Text from processes and their files, made so that what one sees is what is there.
+//! Makes text from processes and their files safe to read on a page.
 //!
-//! A page shows text as text whatever it says (no markup is ever made of it); what is left to hide behind are characters
-//! without a shape of their own: control characters, those that turn the direction of others, and those of no width. Each
-//! is shown as its escape. A name of many kilobytes is cut, and says so.
+//! The page never interprets text as markup; what could still mislead are characters without a shape of their own:
+//! control characters, those that change the direction of text, and those of zero width. Each is shown as its escape. A
+//! name of many kilobytes is cut, with the number of characters removed.
 
 use crate::model::printable::is_format;
 
-/// Characters that are kept of one text.
+/// Maximum number of characters kept of one text.
 const MAX_CHARACTERS: usize = 4096;
 
-/// `text` with everything in it visible, and of bounded length.
+/// `text` with every character visible, and of bounded length.
 pub(super) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MAX_CHARACTERS));
     let mut characters = text.chars();
@@ -30,7 +30,8 @@ pub(super) fn visible(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Letters of any script stay; what has no shape is escaped; what is long is cut, and says how much is missing.
+    /// Letters of any script are kept; characters without a shape are escaped; long text is cut, with the number of
+    /// characters removed.
     #[test]
     fn texts() {
         for (text, expected) in [

@@ -1,11 +1,11 @@
-//! Amounts in JSON, and how far estimated ones can be off.
+//! Amounts in JSON, with the standard error of estimates.
 
 use serde::Serialize;
 
 use crate::model::Report;
 use crate::model::{Amount, Estimate, Sampling, StackRef, StandardError};
 
-/// An amount; of an estimate also what it rests on.
+/// An amount, with its standard error and basis if it is an estimate.
 #[derive(Serialize)]
 pub(super) struct AmountJson {
     bytes: u64,
@@ -14,11 +14,11 @@ pub(super) struct AmountJson {
     estimate: Option<EstimateJson>,
 }
 
-/// Only where amounts are estimates.
+/// Accuracy of an estimate; omitted for exact amounts.
 #[derive(Serialize)]
 struct EstimateJson {
     standard_error: ErrorJson,
-    /// Blocks that were recorded and stand for all.
+    /// Number of recorded blocks that stand for all.
     recorded_blocks: u64,
 }
 
@@ -51,13 +51,13 @@ impl AmountJson {
         }
     }
 
-    /// Over all stacks.
+    /// Sum over all stacks.
     pub(super) fn total(report: &Report, of: impl Fn(StackRef<'_>) -> Estimate) -> Self {
         Self::of(report, report.stacks().map(of).sum())
     }
 }
 
-/// Which allocations were recorded; null when all were.
+/// How allocations were sampled; null if all were recorded.
 #[derive(Serialize)]
 pub(super) struct SamplingJson {
     method: &'static str,

@@ -1,15 +1,16 @@
-//! Where a process's resident memory is, and what memleak itself takes, as JSON. The parts but `not_resident` add up to `rss`.
+//! A process's resident memory by part, and memleak's own memory, in JSON. The parts except `not_resident` add up to
+//! `rss`.
 
 use serde::Serialize;
 
 use crate::model::{OwnMemory, Parts};
 
-/// All in bytes.
+/// Resident memory of a process, in bytes.
 #[derive(Serialize)]
 pub(super) struct MemoryJson {
     rss: u64,
     tracked: u64,
-    /// Only where it is an estimate.
+    /// Only if `tracked` is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     tracked_standard_error: Option<f64>,
     before_attach_at_most: u64,
@@ -22,7 +23,7 @@ pub(super) struct MemoryJson {
 }
 
 impl MemoryJson {
-    /// `tracked_error`: how far `tracked` can be off, where it is an estimate.
+    /// `tracked_error` is the standard error of `tracked` if that is an estimate.
     pub(super) fn of(parts: Parts, tracked_error: Option<f64>) -> Self {
         let Parts {
             rss,

@@ -1,4 +1,4 @@
-//! What tracing costs, in JSON. Shares are in per cent of one CPU.
+//! Cost of tracing in JSON. Shares are per cent of one CPU.
 
 use serde::Serialize;
 
@@ -7,17 +7,17 @@ use crate::model::{Governed, Overhead, ProbeProgram};
 #[derive(Serialize)]
 pub(super) struct OverheadJson {
     percent: f64,
-    /// In about the last second.
+    /// Share over about the last second.
     lately_percent: f64,
     seconds: f64,
-    /// Entries of functions that allocate, nested ones included.
+    /// Rate of entries into functions that allocate, including nested ones.
     allocations_per_second: f64,
     traps: TrapsJson,
-    /// Those that ran.
+    /// Programs that ran at least once.
     programs: Vec<ProgramJson>,
-    /// The kernel's statistics could be read.
+    /// True if the kernel's statistics could be read; otherwise times in programs are assumed.
     measured: bool,
-    /// Allocations that only `allocations_per_second` has: they came before anything was measured.
+    /// Allocations made before anything was measured; only `allocations_per_second` includes them.
     unmeasured_allocations: f64,
     governor: Option<GovernorJson>,
 }
@@ -27,7 +27,7 @@ struct TrapsJson {
     count: f64,
     seconds: f64,
     emulated_ns: f64,
-    /// Null where nothing is.
+    /// Null if no instruction is single-stepped.
     single_stepped_ns: Option<f64>,
     return_ns: f64,
 }
@@ -45,11 +45,11 @@ struct GovernorJson {
     limit_percent: f64,
     interval: IntervalJson,
     changes: u64,
-    /// What probes alone cost, where that is more than the limit.
+    /// Cost of the probes alone, if that exceeds the limit.
     floor_percent: Option<f64>,
 }
 
-/// Distances between chosen bytes; 1 is all allocations.
+/// Sampling interval in bytes: now, minimum and maximum; 1 stands for all allocations.
 #[derive(Serialize)]
 struct IntervalJson {
     now: u64,

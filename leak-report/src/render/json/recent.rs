@@ -1,4 +1,4 @@
-//! Ages and changes in JSON. What was not looked at is null.
+//! Ages and changes in JSON; null if they were not recorded.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::model::leak::{Change, Suspicion};
 use crate::model::{Ages, Amount, Sampling, StandardError};
 use crate::model::{Report, StackRecent};
 
-/// What a report says of ages and changes.
+/// Ages and changes of a report.
 #[derive(Serialize)]
 pub(super) struct RecentJson {
     older_than_ns: Option<u64>,
     since_last: SpanJson,
     since_baseline: BaselineJson,
-    /// Of all stacks together, every class.
+    /// Sum over all stacks; all age classes are present.
     ages: Option<Vec<AgeJson>>,
 }
 
@@ -28,22 +28,22 @@ struct SpanJson {
 #[derive(Serialize)]
 struct BaselineJson {
     duration_ns: u64,
-    /// The local time at which the user marked it; null if it is the attach.
+    /// Local time at which the user marked the baseline; null if the baseline is the attach.
     marked: Option<String>,
 }
 
-/// What a report says of a stack's ages and changes.
+/// Ages and changes of a stack.
 #[derive(Serialize)]
 pub(super) struct StackRecentJson {
     young: Option<AmountJson>,
-    /// Classes without blocks are left out.
+    /// Age classes without blocks are omitted.
     ages: Option<Vec<AgeJson>>,
     since_last: ChangeJson,
     since_baseline: ChangeJson,
     suspicion: Option<SuspicionJson>,
 }
 
-/// How much a stack behaves like a leak, and the parts of the score.
+/// Suspicion of a stack, with the parts of the score.
 #[derive(Serialize)]
 struct SuspicionJson {
     score: u8,
@@ -78,10 +78,10 @@ impl From<Suspicion> for SuspicionJson {
     }
 }
 
-/// Blocks of one class.
+/// Blocks of one age class.
 #[derive(Serialize)]
 struct AgeJson {
-    /// Younger than this, and not in the class before; null for the oldest.
+    /// Upper bound, exclusive; the lower one is that of the class before. Null for the oldest class.
     up_to_ns: Option<u64>,
     #[serde(flatten)]
     amount: AmountJson,
@@ -93,7 +93,7 @@ struct ChangeJson {
     freed: AmountJson,
     net_bytes: i64,
     net_blocks: i64,
-    /// Only where amounts are estimates: what was both allocated and freed in the time counts twice here.
+    /// Only for estimates: an upper bound, since blocks both allocated and freed in the time count twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     net_standard_error_at_most: Option<ErrorJson>,
 }
@@ -102,7 +102,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The classes of an amount that `wanted` wants.
+/// The age classes whose amount satisfies `wanted`.
 fn classes(report: &Report, ages: Ages, wanted: impl Fn(Amount) -> bool) -> Vec<AgeJson> {
     let classes = ages.classes().filter(|(_, class)| wanted(class.amount));
     classes

@@ -1,4 +1,4 @@
-//! The closing block in short: one line if all is well, and what is not. `health` says everything.
+//! The short closing block: one line if all is well, and lines for problems. `health` writes the full one.
 
 use crate::model::Report;
 use crate::model::Sampling;
@@ -6,7 +6,7 @@ use crate::render::health::{self, counted, percent};
 use crate::render::kernel::kind_lines;
 use crate::render::{estimates, overhead, recent, regions, suppressed};
 
-/// The lines. `paths`: what was left out of the paths above.
+/// Lines of the block. `paths` explains the abbreviation of the paths above, if there is one.
 pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
     let (losses, events) = (&report.losses, &report.events);
     let under = |label: &'static str| move |line: String| format!("{label}: {line}");
@@ -35,7 +35,7 @@ pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
     lines
 }
 
-/// How complete the stacks are, that nothing was lost, and the cost of tracing.
+/// Share of complete stacks, whether nothing was lost, and the cost of tracing.
 fn verdict(report: &Report) -> String {
     let [complete, all] = report.completeness.complete_stacks();
     let [complete_walks, walks] = report.completeness.complete_allocations();

@@ -1,5 +1,5 @@
-//! The table of sites: a line for each, in the order of the report. Columns are dropped from narrow terminals, and sites
-//! have what is left of the line.
+//! The table of sites: one line for each, in the order of the report. Columns are dropped on narrow terminals, and site
+//! titles take the rest of the line.
 
 use std::io::{self, Write};
 
@@ -13,15 +13,15 @@ use crate::render::health::{percent, short_count, short_size};
 use crate::render::recent::{growth_per_second, typical_age};
 use crate::render::titles::short_title;
 
-/// Widths of terminals from which on there is room for how blocks live, and for the score.
+/// Minimum terminal widths for the columns FREED and AGE, and for SUSP.
 const MEDIUM: usize = 66;
 const NARROW: usize = 50;
 
-/// A column: its heading, its width, and what it says of a site.
+/// A column: its heading, its width, and its text for a site.
 struct Column {
     heading: &'static str,
     width: usize,
-    /// The least width of a terminal that has it.
+    /// Minimum width of a terminal that has the column.
     from: usize,
     text: fn(StackRef<'_>, &Report) -> String,
 }
@@ -74,7 +74,7 @@ const COLUMNS: [Column; 7] = [
     },
 ];
 
-/// Writes the table; nothing without sites.
+/// Writes the table, unless there are no sites.
 pub(super) fn write(
     stacks: &[StackRef<'_>],
     report: &Report,
@@ -102,7 +102,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// A mark for stacks that are not complete.
+/// Mark of incomplete stacks: `…` if the user limited their depth, else `!`.
 fn mark(stack: StackRef<'_>, _report: &Report) -> char {
     match (stack.end, stack.is_cut()) {
         (End::Complete, _) => ' ',
@@ -111,18 +111,18 @@ fn mark(stack: StackRef<'_>, _report: &Report) -> char {
     }
 }
 
-/// The share of the blocks allocated that were freed.
+/// Share of allocated blocks that were freed.
 fn freed(stack: StackRef<'_>) -> String {
     let freed = stack.allocated.less(stack.outstanding);
     percent(freed.amount.blocks, stack.allocated.amount.blocks)
 }
 
-/// One blank, and `text` at the right of so many columns.
+/// A blank, and `text` right-aligned in `columns`.
 fn right(text: &str, columns: usize) -> String {
     format!(" {}{text}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// `text` cut to the width of the screen.
+/// Cuts `text` to the width of the screen.
 fn clipped(text: &str, screen: Screen) -> String {
     match screen.width {
         Some(width) => fit(text, width),

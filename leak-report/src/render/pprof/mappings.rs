@@ -1,4 +1,4 @@
-//! Where in a process modules are: pprof finds their functions by it, and tells code of one module from another's.
+//! Mappings of modules in a process: pprof finds functions by them, and distinguishes code of different modules.
 
 use std::cmp::Reverse;
 
@@ -8,7 +8,7 @@ use unwind_tables::addr::{Avma, Bias, Svma};
 use super::proto::{Mapping, id};
 use crate::model::{CodeSegment, FrameRef, Place};
 
-/// Mappings begin and end with pages of this size, or of a multiple of it.
+/// Alignment of mappings, or a divisor of it.
 const PAGE: u64 = 4096;
 
 /// A segment of a module in a process.
@@ -17,19 +17,19 @@ struct Key<'a> {
     path: &'a str,
     build_id: Option<&'a str>,
     bias: Bias,
-    /// `None` where nothing says where the module's code is.
+    /// `None` if the segments of the module's code are not known.
     segment: Option<&'a CodeSegment>,
 }
 
-/// Mappings that code of samples is in.
+/// Mappings that contain code of samples.
 pub(super) struct Mappings<'a> {
     keys: IndexSet<Key<'a>>,
-    /// The lowest and the highest address that was seen of each.
+    /// Lowest and highest address seen in each mapping.
     seen: Vec<(Avma, Avma)>,
 }
 
-/// What is known of any location in a mapping. (pprof says so of what it resolves itself, and tries only mappings of which
-/// nothing is known.)
+/// Which facts are known of any location in a mapping. (pprof sets them for what it symbolizes itself, and tries only
+/// mappings of which nothing is known.)
 #[derive(Clone, Copy, Default)]
 pub(super) struct Resolved {
     pub(super) functions: bool,
@@ -50,7 +50,7 @@ impl<'a> Mappings<'a> {
         self.seen.len()
     }
 
-    /// The mapping that `address`, which is of `frame`'s code, is in; `None` for code of no module.
+    /// Number of the mapping that contains `address`, which is code of `frame`; `None` for code outside modules.
     pub(super) fn number(&mut self, frame: FrameRef<'a>, address: Avma) -> Option<usize> {
         let Place { module, svma } = frame.place()?;
         let bias = Bias::between(frame.pc(), svma);
@@ -72,7 +72,7 @@ impl<'a> Mappings<'a> {
         Some(number)
     }
 
-    /// The messages, those of `program` first, and the ids that the mappings have, by their numbers.
+    /// The mapping messages, those of `program` first, and their IDs by mapping number.
     pub(super) fn messages(
         self,
         program: Option<&str>,
@@ -105,8 +105,8 @@ impl<'a> Mappings<'a> {
     }
 }
 
-/// Start and end in the process, and where in the file the start is: as the kernel maps the segment; where that is not
-/// known, around what was seen.
+/// Start and end in the process, and the start's file offset: as the kernel maps the segment, or, if that is unknown, the
+/// pages around the addresses seen.
 fn bounds(key: &Key<'_>, (lowest, highest): (Avma, Avma)) -> (Avma, Avma, u64) {
     let down = |address: u64| address & !(PAGE - 1);
     let up = |address: u64| address.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);

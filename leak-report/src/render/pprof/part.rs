@@ -1,10 +1,9 @@
-//! A profile of one process at one of many moments, for a store that adds up what happened in each and shows what is held
-//! at each.
+//! Profile of one process at one of many moments, for a store that adds up allocations over time and shows what is
+//! outstanding at each moment.
 //!
-//! What was allocated is that since the last report, not since the attach: a store's sum over an hour is what was allocated
-//! in that hour. What is outstanding is the whole, as it is in every profile of that kind. There are as many stacks as
-//! stores take; what the others hold is in one sample of them all, so that totals are right. Stacks that have nothing to
-//! say are left out.
+//! Allocated is counted from the last report, not from the attach: a store's sum over an hour is what was allocated in
+//! that hour. Outstanding is the total, as in every profile of that kind. The number of stacks is limited to what stores
+//! accept; the amounts of the others are in one sample, so that totals are right. Stacks with all values 0 are omitted.
 
 use std::cmp::Reverse;
 use std::io;
@@ -18,34 +17,34 @@ use super::table::{Table, Values};
 use super::{ALL_TYPES, compress, finish, values};
 use crate::model::{Report, StackRef, TargetFacts};
 
-/// The most stacks of a profile. (Pyroscope refuses profiles of more than 16,000 samples, if nothing else is set:
+/// Maximum number of stacks in a profile. (Pyroscope refuses profiles of more than 16,000 samples by default:
 /// `-validation.max-profile-stacktrace-samples`.)
 const MAX_STACKS: usize = 8000;
-/// The most bytes, before compression. (The same: `-validation.max-profile-size-bytes`.)
+/// Maximum size in bytes before compression. (Pyroscope's limit: `-validation.max-profile-size-bytes`.)
 const MAX_BYTES: usize = 4 << 20;
-/// The name of the sample of those that are more.
+/// Name of the sample that sums up the other stacks.
 const OTHERS: &str = "[other stacks]";
 
-/// What goes into a profile.
+/// The content of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The process, if it is one's.
+    /// The process; `None` if the profile is not of one process.
     pub target: Option<&'a TargetFacts>,
-    /// Which of its amounts.
+    /// Which amounts are included.
     pub amounts: Amounts,
-    /// Whether code without a name is called by its module, for stores that leave out what has none. Others may find its
-    /// name by its address.
+    /// True if code without a symbol is named by its module, for stores that drop nameless frames. Others may symbolize
+    /// it by its address.
     pub names_all: bool,
 }
 
-/// Which amounts go into a profile.
+/// The amounts in a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amounts {
-    /// What was allocated since the last report, and what is outstanding.
+    /// Allocated since the last report, and outstanding.
     Both,
-    /// What was allocated since the last report. The profile has a duration.
+    /// Allocated since the last report. The profile has a duration.
     Came,
-    /// What is outstanding. The profile is of a moment.
+    /// Outstanding. The profile is of a moment.
     Held,
 }
 
@@ -60,11 +59,11 @@ impl Amounts {
 }
 
 impl Part<'_> {
-    /// The compressed profile of this part of `stacks`, which are of `report`; `None` if there is nothing in it.
+    /// Renders the compressed profile of this part of `stacks`, which belong to `report`; `None` if all values are 0.
     ///
     /// # Errors
     ///
-    /// It cannot be compressed.
+    /// Fails if the profile cannot be compressed.
     pub fn render(&self, report: &Report, stacks: &[StackRef<'_>]) -> io::Result<Option<Vec<u8>>> {
         let mut samples: Vec<(StackRef<'_>, Values)> = stacks
             .iter()
@@ -83,6 +82,7 @@ impl Part<'_> {
         samples.sort_by_key(|(_, values)| Reverse(values[bytes]));
         let mut most = MAX_STACKS;
         let mut profile = self.profile(report, &samples, most);
+        // Sizes of stacks differ, so the number that fits is found by halving.
         while profile.encoded_len() > MAX_BYTES && most > 1 {
             most = most.min(samples.len()) / 2;
             profile = self.profile(report, &samples, most);
@@ -92,7 +92,7 @@ impl Part<'_> {
         Ok(Some(bytes))
     }
 
-    /// The profile with the first `most` of the samples, and the rest together.
+    /// The profile with the first `most` samples, and one sample for the rest.
     fn profile(&self, report: &Report, samples: &[(StackRef<'_>, Values)], most: usize) -> Profile {
         let (first, others) = samples.split_at(most.min(samples.len()));
         let mut table = Table::of_part(report, self);
@@ -106,8 +106,9 @@ impl Part<'_> {
             Amounts::Held => Duration::ZERO,
             Amounts::Both | Amounts::Came => report.compared.since_last,
         };
-        // Of this type whatever is sampled: stores take profiles with another for profiles of another kind. Estimates are
-        // of all, not to be multiplied by anything, as Parca does with the rates of differences.
+        // The period has this type whatever is sampled: stores treat profiles with another type as profiles of another
+        // kind. It is 1 since estimates are of the total and must not be multiplied by it, as Parca does for the rates
+        // of differences.
         let period = Some(("space", "bytes", 1));
         finish(report, table, self.amounts.types(), period, duration)
     }

@@ -1,6 +1,6 @@
-//! The messages of pprof's `profile.proto`, by the numbers of their fields
-//! (<https://github.com/google/pprof/blob/main/proto/profile.proto>). Texts are indices into the table of strings, whose
-//! first is empty; ids begin at 1.
+//! Messages of pprof's `profile.proto`, by their field numbers
+//! (<https://github.com/google/pprof/blob/main/proto/profile.proto>). Texts are indices into the string table, whose
+//! first entry is empty; IDs start at 1.
 
 use prost::Message;
 
@@ -10,7 +10,7 @@ pub(super) struct Profile {
     pub(super) sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
     pub(super) sample: Vec<Sample>,
-    /// The first is the program's.
+    /// The program's mapping is first.
     #[prost(message, repeated, tag = "3")]
     pub(super) mapping: Vec<Mapping>,
     #[prost(message, repeated, tag = "4")]
@@ -19,7 +19,7 @@ pub(super) struct Profile {
     pub(super) function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
     pub(super) string_table: Vec<String>,
-    /// A regular expression of functions that are not shown, nor what they call.
+    /// Index of a regular expression for functions that are hidden together with their callees.
     #[prost(int64, tag = "7")]
     pub(super) drop_frames: i64,
     #[prost(int64, tag = "9")]
@@ -49,14 +49,14 @@ pub(super) struct Sample {
     /// Innermost first.
     #[prost(uint64, repeated, tag = "1")]
     pub(super) location_id: Vec<u64>,
-    /// One for each of the sample types.
+    /// One value for each sample type.
     #[prost(int64, repeated, tag = "2")]
     pub(super) value: Vec<i64>,
     #[prost(message, repeated, tag = "3")]
     pub(super) label: Vec<Label>,
 }
 
-/// Either a text or a number.
+/// A text label or a number label.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub(super) struct Label {
     #[prost(int64, tag = "1")]
@@ -95,12 +95,12 @@ pub(super) struct Mapping {
 pub(super) struct Location {
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
-    /// 0 for code of no module.
+    /// 0 for code outside modules.
     #[prost(uint64, tag = "2")]
     pub(super) mapping_id: u64,
     #[prost(uint64, tag = "3")]
     pub(super) address: u64,
-    /// The functions inlined there, innermost first, and then the one that they are in; none if that has no name.
+    /// Functions inlined there, innermost first, then the containing function; empty if no name is known.
     #[prost(message, repeated, tag = "4")]
     pub(super) line: Vec<Line>,
 }
@@ -109,7 +109,7 @@ pub(super) struct Location {
 pub(super) struct Line {
     #[prost(uint64, tag = "1")]
     pub(super) function_id: u64,
-    /// 0 where it is not known.
+    /// 0 if unknown.
     #[prost(int64, tag = "2")]
     pub(super) line: i64,
 }
@@ -126,7 +126,7 @@ pub(super) struct Function {
     pub(super) filename: i64,
 }
 
-/// The id of what has a number: ids begin at 1.
+/// ID of an item by its index: IDs start at 1.
 pub(super) fn id(number: usize) -> u64 {
     number as u64 + 1
 }

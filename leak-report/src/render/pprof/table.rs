@@ -1,4 +1,4 @@
-//! What samples refer to, each once: strings, functions, mappings, locations; numbered in the order in which they come.
+//! Tables that samples refer to: strings, functions, mappings and locations, each entry once, in order of first use.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,30 +12,30 @@ use super::proto::{self, Function, Label, Line, Profile, Sample, id};
 use super::{Part, SAMPLE_TYPES, signed};
 use crate::model::{FrameId, FrameRef, InstanceEnd, RegionKind, Report, StackRef, TargetFacts};
 
-/// A function without a name at an address where others have one.
+/// Name of a function without a symbol at an address where other functions have one.
 const NAMELESS: &str = "[unknown]";
 
-/// A value for each of all sample types.
+/// One value for each sample type.
 pub(super) type Values = [u64; SAMPLE_TYPES.len()];
 
-/// A profile that grows.
+/// A profile to which stacks are added.
 pub(super) struct Table<'a> {
-    /// By instance.
+    /// Targets by instance.
     targets: HashMap<u32, &'a TargetFacts>,
-    /// Whether samples say whose they are.
+    /// True if samples have labels of their process.
     names_processes: bool,
-    /// Whether code without a name is called by its module.
+    /// True if code without a symbol is named by its module.
     names_all: bool,
-    /// The program that is traced.
+    /// Executable of the traced program.
     program: Option<&'a str>,
     strings: IndexSet<String>,
     functions: IndexSet<FunctionKey>,
     mappings: Mappings<'a>,
     locations: IndexSet<LocationKey>,
-    /// The ids of locations by the frames that they were made of.
+    /// Location IDs by frame.
     known: HashMap<FrameId, u64>,
     samples: IndexSet<SampleKey>,
-    /// By the samples' numbers.
+    /// Values by sample number.
     values: Vec<Values>,
 }
 
@@ -47,7 +47,7 @@ struct FunctionKey {
 
 #[derive(PartialEq, Eq, Hash)]
 struct LocationKey {
-    /// The mapping's number.
+    /// Number of the mapping; `None` outside modules.
     mapping: Option<usize>,
     address: Avma,
     lines: Vec<Line>,
@@ -60,7 +60,7 @@ struct SampleKey {
 }
 
 impl<'a> Table<'a> {
-    /// Without any stack.
+    /// An empty table for all processes of `report`.
     pub(super) fn of(report: &'a Report) -> Self {
         let targets = &report.targets;
         let mut table = Self {
@@ -80,7 +80,7 @@ impl<'a> Table<'a> {
         table
     }
 
-    /// The same for samples of one process, which what they are sent with names.
+    /// An empty table for one process, which the sender names, so that samples do not.
     pub(super) fn of_part(report: &'a Report, part: &Part<'a>) -> Self {
         let target = part.target;
         Self {
@@ -91,23 +91,23 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The index of a text.
+    /// Index of a text; adds it if it is new.
     pub(super) fn string(&mut self, text: &str) -> i64 {
         index(&mut self.strings, text)
     }
 
-    /// Adds a stack with its values. Stacks with equal frames and labels are one sample.
+    /// Adds a stack with its values. Stacks with equal locations and labels are one sample.
     pub(super) fn add(&mut self, stack: StackRef<'a>, values: Values) {
         let mut locations: Vec<_> = stack.frames().map(|frame| self.location(frame)).collect();
         if locations.is_empty() {
-            // A sample without any would be in no view.
+            // Views omit a sample without locations.
             locations.push(self.marker(&format!("[{}]", stack.end.name())));
         }
         let labels = self.labels(stack);
         self.add_sample(SampleKey { locations, labels }, values);
     }
 
-    /// Adds what has no frames, but a name.
+    /// Adds values under a name, without frames.
     pub(super) fn add_marker(&mut self, name: &str, values: Values) {
         let locations = vec![self.marker(name)];
         let labels = Vec::new();
@@ -147,7 +147,7 @@ impl<'a> Table<'a> {
                 });
             }
         }
-        // Of the kernel and of several processes together it is 0, which stands for no label.
+        // The pid of the kernel and of several processes together is 0, which the format reads as no label.
         if stack.pid != 0 && self.names_processes {
             labels.push(Label {
                 key: self.string("pid"),
@@ -162,7 +162,7 @@ impl<'a> Table<'a> {
         if let Some(&id) = self.known.get(&frame.id()) {
             return id;
         }
-        // Within the call, as addresses of callers are conventionally.
+        // Conventionally, callers have an address within the call.
         let address = frame.pc().wrapping_sub(u64::from(!frame.exact));
         let key = LocationKey {
             mapping: self.mappings.number(frame, address),
@@ -174,7 +174,7 @@ impl<'a> Table<'a> {
         id
     }
 
-    /// A location that is no code.
+    /// A location that stands for something other than code.
     fn marker(&mut self, name: &str) -> u64 {
         let key = LocationKey {
             mapping: None,
@@ -184,7 +184,7 @@ impl<'a> Table<'a> {
         id(self.locations.insert_full(key).0)
     }
 
-    /// The functions at an address, innermost first; none if no name is known.
+    /// Functions at an address, innermost first; empty if no name is known.
     fn lines(&mut self, frame: FrameRef<'_>) -> Vec<Line> {
         let own = frame.function();
         if own.is_none() && frame.inlined().len() == 0 {
@@ -216,7 +216,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The samples, with the values of these of the sample types, and everything that they refer to.
+    /// The profile of all samples, with the values of the sample types in `types`, and the tables.
     pub(super) fn into_profile(self, types: Range<usize>) -> Profile {
         let mut strings = self.strings;
         let functions: Vec<_> = self.functions.into_iter().collect();
@@ -258,7 +258,7 @@ fn index(strings: &mut IndexSet<String>, text: &str) -> i64 {
     signed(known.unwrap_or_else(|| strings.insert_full(text.to_owned()).0) as u64)
 }
 
-/// What is known of the locations of each of so many mappings.
+/// Facts known of the locations in each mapping.
 fn resolved(locations: &[LocationKey], functions: &[FunctionKey], mappings: usize) -> Vec<Resolved> {
     let mut all = vec![Resolved::default(); mappings];
     let has_file = |line: &Line| {

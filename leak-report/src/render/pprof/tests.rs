@@ -1,4 +1,4 @@
-//! Golden outputs of profiles, and what Go's `pprof` reads of them.
+//! Golden outputs of profiles, and how Go's `pprof` reads them.
 
 use crate::samples;
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ fn decoded(file: &[u8]) -> Profile {
     Profile::decode(&bytes[..]).unwrap()
 }
 
-/// All of a profile as text, with strings in the place of their indices.
+/// The whole profile as text, with strings in place of their indices.
 fn text(profile: &Profile) -> String {
     let string = |index: i64| profile.string_table[usize::try_from(index).unwrap()].as_str();
     let mut text = String::new();
@@ -99,7 +99,7 @@ fn text(profile: &Profile) -> String {
     text
 }
 
-/// Everything, in its order; the program's mapping comes first.
+/// The profile is complete and in order; the program's mapping is first.
 #[test]
 fn pprof_of_a_full_report() {
     let version = env!("CARGO_PKG_VERSION");
@@ -129,7 +129,7 @@ drop operator new(\[\])?(\(.*\))?
 "#);
 }
 
-/// Equal reports give equal files, which do not say when they were compressed.
+/// Equal reports give equal files, without the time of compression.
 #[test]
 fn pprof_is_deterministic() {
     let file = file(&full());
@@ -138,7 +138,7 @@ fn pprof_is_deterministic() {
     assert_eq!(file[..8], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0]);
 }
 
-/// Estimates say what they rest on; amounts beyond the format's numbers are the largest of these.
+/// Estimates have a period and their error; amounts beyond the format's integers saturate.
 #[test]
 fn pprof_of_estimates() {
     let mut report = full();
@@ -163,7 +163,7 @@ fn pprof_of_estimates() {
     }
 }
 
-/// Stacks that are alike in all that a sample says are one sample; those without frames have one that says why.
+/// Stacks with equal locations and labels are one sample; those without frames have a frame with the cause.
 #[test]
 fn pprof_merges_and_shows_everything() {
     let mut report = full();
@@ -182,7 +182,7 @@ fn pprof_merges_and_shows_everything() {
     );
 }
 
-/// Go's pprof takes it, whatever functions are called, and has the same totals.
+/// Go's pprof reads the profile, whatever the functions are named, and gives the same totals.
 #[test]
 fn pprof_reads_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ fn pprof_reads_it() {
     };
     let top = pprof(&["-top", "-unit=B"]);
     assert!(top.contains("520B, 100% of 520B total"), "{top}");
-    // What operator new asked for is its caller's own.
+    // Bytes requested by operator new count as its caller's own.
     let flat = top.lines().find(|line| line.contains("480B")).unwrap();
     assert!(
         flat.trim_start().starts_with("480B") && flat.contains("LeakLib::slowMemoryLeak"),
@@ -216,8 +216,8 @@ fn pprof_reads_it() {
     assert!(comments.contains("lost: 9 blocks"), "{comments}");
 }
 
-/// A part for a store has no more stacks and bytes than stores take, and the same totals; what has nothing to say is not in
-/// it.
+/// A part for a store stays within the limits on stacks and bytes, with the same totals; stacks with all values 0 are
+/// omitted.
 #[test]
 fn part_of_many_stacks() {
     let mut report = full();
@@ -261,7 +261,7 @@ fn part_of_many_stacks() {
     };
     assert_eq!(totals(&profile), (8100, 8099 * 8100 / 2));
     let others = profile.sample.iter().find(|sample| sample.label.is_empty());
-    // The smallest hundred.
+    // The hundred smallest stacks.
     assert_eq!(others.unwrap().value, [100, 99 * 100 / 2]);
     assert!(text(&profile).contains("\"[other stacks]\""));
     assert!(render(&report, Amounts::Came).is_none());

@@ -36,7 +36,7 @@ fn amount(bytes: u64, blocks: u64) -> Amount {
     Amount { bytes, blocks }
 }
 
-/// Ages were looked at, as they are without `-C`.
+/// The report with ages, as without `-C`.
 fn detailed(report: Report) -> Report {
     let compared = Compared {
         older: Some(Duration::from_millis(500)),
@@ -45,8 +45,8 @@ fn detailed(report: Report) -> Report {
     Report { compared, ..report }
 }
 
-/// A named stack, one through a module without symbols and through code of no module, with a name and without, and one
-/// that was not stored.
+/// A report of a stack with symbols, one through a module without symbols and through code outside modules, with and
+/// without a name, and one that was not stored.
 fn user() -> Report {
     let mut report = full();
     let jitted = frame(
@@ -64,7 +64,7 @@ fn user() -> Report {
     report
 }
 
-/// Stacks of the kernel: of the kernel itself, of a module, and of code without a name.
+/// Stacks of the kernel: in the kernel itself, in a module, and in code without a name.
 fn kernel() -> Report {
     let kernel = module("[kernel]", None);
     let nf_tables = module("[nf_tables]", None);
@@ -118,8 +118,8 @@ fn kernel() -> Report {
     }
 }
 
-/// Entries are indented, the biggest last; each frame has its address, its function and its module's name; what is not
-/// known has bcc's words. The inlined function and the source lines are left out.
+/// Entries are indented, largest last; each frame has its address, function and module name; unknowns have bcc's wording.
+/// Inlined functions and source lines are omitted.
 #[test]
 fn bcc_of_the_block_table() {
     let expected = concat!(
@@ -155,7 +155,7 @@ fn bcc_of_totals() {
     assert_eq!(rendered(&Report { top: 2, ..user() }, Format::Bcc), expected);
 }
 
-/// Blocks of all stacks come before the first entry, the smallest first.
+/// Blocks of all stacks precede the first entry, smallest first.
 #[test]
 fn bcc_of_blocks() {
     let mut report = detailed(Report { top: 1, ..full() });
@@ -173,7 +173,7 @@ fn bcc_of_blocks() {
     assert_eq!(rendered(&report, Format::Bcc), expected);
 }
 
-/// Without stacks there is a header; from totals, with an empty line.
+/// Without stacks there is only a header, followed by an empty line if it is from totals.
 #[test]
 fn bcc_of_nothing() {
     let header = "[09:05:07] Top 10 stacks with outstanding allocations:\n";
@@ -181,7 +181,7 @@ fn bcc_of_nothing() {
     assert_eq!(rendered(&report(Vec::new()), Format::Bcc), format!("{header}\n"));
 }
 
-/// The kernel's functions are of the module "kernel"; pages that hold other blocks are left out.
+/// Functions of the kernel are in module "kernel"; pages that contain other blocks are omitted.
 #[test]
 fn bcc_of_the_kernel() {
     let expected = concat!(
@@ -194,8 +194,8 @@ fn bcc_of_the_kernel() {
     assert_eq!(rendered(&detailed(kernel()), Format::Bcc), expected);
 }
 
-/// The header counts what is shown and pads nothing; entries are not indented, the biggest first; frames have numbers
-/// and whole paths.
+/// The header counts the stacks shown and pads no digits; entries are not indented, largest first; frames have numbers
+/// and full paths.
 #[test]
 fn libbpf_of_the_block_table() {
     let expected = concat!(
@@ -209,12 +209,12 @@ fn libbpf_of_the_block_table() {
         "\t2 [<00007f0000001200>] evil\\u{1b}[2J\\n+0x10 [/opt/leaker]\n",
         "\t3 [<00007e0000002000>] LazyCompile:~leak app.js:3+0x20\n",
     );
-    // Its two variants look the same.
+    // The output is the same from the block table and from totals.
     assert_eq!(rendered(&detailed(user()), Format::Libbpf), expected);
     assert_eq!(rendered(&user(), Format::Libbpf), expected);
 }
 
-/// Blocks stand below their entry.
+/// Blocks follow their entry.
 #[test]
 fn libbpf_of_blocks() {
     let mut report = detailed(Report { top: 1, ..full() });
@@ -231,7 +231,7 @@ fn libbpf_of_blocks() {
     assert_eq!(rendered(&report, Format::Libbpf), expected);
 }
 
-/// Without stacks there is a header that says so.
+/// Without stacks there is only a header with the number 0.
 #[test]
 fn libbpf_of_nothing() {
     let header = "[9:5:7] Top 0 stacks with outstanding allocations:\n";
@@ -239,7 +239,7 @@ fn libbpf_of_nothing() {
     assert_eq!(rendered(&detailed(report(Vec::new())), Format::Libbpf), header);
 }
 
-/// The kernel's functions have no module.
+/// Functions of the kernel have no module.
 #[test]
 fn libbpf_of_the_kernel() {
     let expected = concat!(
@@ -252,7 +252,8 @@ fn libbpf_of_the_kernel() {
     assert_eq!(rendered(&detailed(kernel()), Format::Libbpf), expected);
 }
 
-/// What a dialect cannot say is said beside it: libbpf's own warning, and one line of ours. Other formats say all.
+/// Facts that a dialect cannot express go to standard error: libbpf's own warning, and one line of memleak's. Other
+/// formats express all.
 #[test]
 fn what_dialects_do_not_say() {
     let mut report = user();
@@ -278,7 +279,7 @@ fn what_dialects_do_not_say() {
     }
 }
 
-/// Nothing is said beside a report that says all there is.
+/// A report whose facts the dialect can all express has no additional lines.
 #[test]
 fn nothing_to_say_beside() {
     let mut report = full();
@@ -289,7 +290,7 @@ fn nothing_to_say_beside() {
     }
 }
 
-/// A stack that was cut because that was asked for is no less complete for it.
+/// A stack that was cut by the user's depth limit does not count as incomplete.
 #[test]
 fn cut_stacks_are_as_asked_for() {
     let mut report = Report {
@@ -307,7 +308,7 @@ fn cut_stacks_are_as_asked_for() {
     );
 }
 
-/// The lines between reports.
+/// Lines between reports are those of the original tools.
 #[test]
 fn what_dialects_say_between_reports() {
     let started = Stage::Started {

@@ -21,7 +21,7 @@ fn folded(report: &Report) -> String {
     rendered(report, Format::Folded)
 }
 
-/// The stack and the number of a line, as FlameGraph's script splits it: `^(.*)\s+(\d+(?:\.\d*)?)$`, greedily.
+/// Splits a line into stack and number as FlameGraph's script does: `^(.*)\s+(\d+(?:\.\d*)?)$`, greedily.
 fn split(line: &str) -> (Vec<&str>, &str) {
     let (stack, number) = line.rsplit_once(char::is_whitespace).unwrap();
     assert!(
@@ -31,7 +31,7 @@ fn split(line: &str) -> (Vec<&str>, &str) {
     (stack.trim_end().split(';').collect(), number)
 }
 
-/// What is in a picture: each text, that of frames' tool tips included.
+/// All texts of a graph, including the tool tips of frames.
 fn texts(svg: &str) -> Vec<&str> {
     let text_of = |element: &'static str| {
         svg.split(element).skip(1).filter_map(|rest| {
@@ -45,8 +45,8 @@ fn texts(svg: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Root first, functions by name, inlined ones as frames; stacks that are not complete have a root that says so; what is
-/// not outstanding has no line.
+/// Stacks are root first, functions without offsets, inlined ones as frames; incomplete stacks have a root with the
+/// cause; stacks without outstanding blocks have no line.
 #[test]
 fn folded_of_a_full_report() {
     insta::assert_snapshot!(folded(&full()), @r"
@@ -55,7 +55,7 @@ main;LeakLib::slowMemoryLeak();operator new(unsigned long) 480
 ");
 }
 
-/// What is allocated, in bytes and in blocks; two stacks of equal names are one line.
+/// Allocated amounts are in bytes or blocks; two stacks with equal names are one line.
 #[test]
 fn folded_quantities() {
     let mut report = full();
@@ -72,7 +72,7 @@ main;LeakLib::slowMemoryLeak();operator new(unsigned long) 25
 ");
 }
 
-/// Growth is of stacks that grew, since the last report, or since the mark if there is one.
+/// Growth covers stacks that grew, since the last report, or since the mark if there is one.
 #[test]
 fn folded_growth() {
     let mut report = full();
@@ -130,7 +130,7 @@ sh:\n-4243;[no_cfi in libplugin.so];evil\u{1b}[2J;[unknown];[libplugin.so] 40
 ");
 }
 
-/// Young blocks, and what is counted by itself, are in no picture, as in text.
+/// Young blocks, mappings that cannot be leaks, and pages whose blocks are counted separately are in no graph.
 #[test]
 fn folded_shows_what_text_shows() {
     let mut report = full();
@@ -153,7 +153,7 @@ fn folded_shows_what_text_shows() {
     assert_eq!(folded(&report), "");
 }
 
-/// Names that try to be something else.
+/// Names with separators, numbers, markup and control characters.
 const HOSTILE: [&str; 12] = [
     "a;b;c",
     "\n480 9\n",
@@ -169,7 +169,7 @@ const HOSTILE: [&str; 12] = [
     "# comment",
 ];
 
-/// A report whose stacks are of two functions each, with a name of [`HOSTILE`] at both ends.
+/// A report whose stacks have two functions each, with a name of [`HOSTILE`] at both ends.
 fn hostile() -> Report {
     let stacks = HOSTILE.iter().zip(1..).map(|(name, bytes)| {
         let at = |svma| location(&module(&format!("/lib/{name}"), None), svma);
@@ -190,7 +190,7 @@ fn hostile() -> Report {
     report
 }
 
-/// However functions are called, a line stays a line, of as many frames, with one number.
+/// Whatever the functions are named, a line stays one line, with the same number of frames and one number.
 #[test]
 fn folded_lines_cannot_be_broken() {
     let lines = folded(&hostile());
@@ -198,7 +198,7 @@ fn folded_lines_cannot_be_broken() {
         .lines()
         .map(|line| {
             let (frames, number) = split(line);
-            // Process, end, two functions and nameless code between them.
+            // Process, end, two functions and the nameless code between them.
             assert_eq!(frames.len(), 5, "{line}");
             assert!(frames.iter().all(|frame| !frame.trim().is_empty()), "{line}");
             let before = line.trim_end_matches(number).trim_end();
@@ -215,7 +215,7 @@ fn folded_lines_cannot_be_broken() {
     );
 }
 
-/// Title and the share of each frame; one file that needs nothing else, the same every time.
+/// The graph has a title and the share of each frame; it is one self-contained file, the same every time.
 #[test]
 fn svg_of_a_full_report() {
     let svg = rendered(&full(), Format::Svg);
@@ -246,7 +246,7 @@ operator new(unsigned long) (480 bytes, 92.31%)
     }
 }
 
-/// What is to be known of a picture is above it.
+/// The caption has the notes on the graph.
 #[test]
 fn svg_captions() {
     let mut report = full();
@@ -274,7 +274,7 @@ of stacks that grew since the last report; estimated from samples, in all ± 0 b
 ");
 }
 
-/// Without anything to show there is a picture that says so.
+/// An empty report gives a graph that states this.
 #[test]
 fn svg_of_an_empty_report() {
     let svg = rendered(&report(Vec::new()), Format::Svg);
@@ -284,7 +284,7 @@ There is nothing to show.
 ");
 }
 
-/// Amounts that no sum can hold are drawn as what the picture can hold.
+/// Amounts whose sum overflows are drawn as the maximum of a graph.
 #[test]
 fn svg_of_endless_amounts() {
     let mut report = full();
@@ -294,8 +294,8 @@ fn svg_of_endless_amounts() {
     assert_eq!(Folded::of(&report, report.quantity).total(), u64::MAX);
 }
 
-/// No name of the target's becomes part of the document: Python's parser finds it well-formed, and no element that a
-/// picture of harmless names does not have.
+/// No name from the target becomes markup: Python's parser finds the document well-formed, with no elements that a graph
+/// of harmless names does not have.
 #[test]
 fn svg_of_hostile_names_is_well_formed() {
     let elements = |report: &Report| {
@@ -322,7 +322,7 @@ fn svg_of_hostile_names_is_well_formed() {
     assert_eq!(elements(&nothing), "['g', 'rect', 'svg', 'text']\n");
 }
 
-/// In a difference the innermost frame is red where a stack grew and blue where it shrank; what is gone has no width.
+/// In a difference the innermost frame is red where a stack grew and blue where it shrank; vanished stacks have no width.
 #[test]
 fn differences_have_colours() {
     let of = |amounts: [u64; 4]| {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::samples;
 
-/// The whole file: all four amounts, innermost frames first, names once and without what ends them.
+/// The file has all four amounts, innermost frames first, each name once, and no double hyphens in names.
 #[test]
 fn gperftools_of_a_full_report() {
     let mut report = full();

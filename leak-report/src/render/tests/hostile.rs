@@ -1,4 +1,4 @@
-//! What a process and its files are called, in every format: nothing of it acts on who reads it.
+//! Hostile names from a process and its files, in every format: none of them acts on the reader's terminal.
 
 use super::*;
 use crate::model::printable::is_format;
@@ -7,8 +7,8 @@ use crate::samples;
 use unwind_tables::walk::End;
 use unwind_tables::walk::FoundBy;
 
-/// Everything that moves a cursor, ends a line, is not seen or turns the direction of a line, on terminals of all kinds: the
-/// second kind of control characters (C1) acts as escape sequences do.
+/// A name of all characters that move a cursor, end a line, are invisible or change the direction of text, on any
+/// terminal: the second set of control characters (C1) acts as escape sequences do.
 fn name() -> String {
     let controls = (0..=u32::from('\u{9f}'))
         .filter_map(char::from_u32)
@@ -18,7 +18,7 @@ fn name() -> String {
     format!("n{}{others}{sequences}", controls.collect::<String>())
 }
 
-/// A report in which everything is called so.
+/// A report in which everything has the hostile name.
 fn hostile() -> Report {
     let name = name();
     let evil = module(&format!("/opt/{name}"), None);
@@ -63,7 +63,7 @@ fn hostile() -> Report {
     report
 }
 
-/// No format but the one that nobody reads as it is lets anything through, and what is one line stays one.
+/// No text format lets a control character through, and no name begins a line.
 #[test]
 fn nothing_acts_on_who_reads_it() {
     let (hostile, plain) = (hostile(), full());
@@ -85,7 +85,7 @@ fn nothing_acts_on_who_reads_it() {
     }
     let binary: Vec<_> = Format::all().filter(|format| format.is_binary()).collect();
     assert_eq!(binary, [Format::Pprof]);
-    // What is escaped in JSON is there for programs all the same.
+    // Programs that parse the JSON get the original names.
     let json: Value = serde_json::from_str(&rendered(&hostile, Format::Json)).unwrap();
     assert_eq!(json["stacks"][0]["frames"][0]["symbol"], json!(name()));
     assert_eq!(json["targets"][0]["comm"], json!(name()));

@@ -1,4 +1,4 @@
-//! Names of functions: abbreviated for people, unless they ask for all of them, and exact for programs.
+//! Names of functions: abbreviated for people unless they request full ones, and exact for programs.
 
 use super::*;
 use crate::model::{Amount, NameStyle};
@@ -28,7 +28,7 @@ fn of_style(names: NameStyle) -> Report {
     }
 }
 
-/// Whether a format has the names as they are, and whether abbreviated.
+/// Returns whether the format contains the exact names, and whether it contains abbreviated ones.
 fn has(names: NameStyle, format: Format) -> (bool, bool) {
     let mut out = Vec::new();
     render(&of_style(names), format, &mut out).unwrap();
@@ -49,7 +49,7 @@ fn has(names: NameStyle, format: Format) -> (bool, bool) {
     (both(PUSH, NEW), both(PUSH_SHORT, NEW_SHORT))
 }
 
-/// Pictures have short names, or whole ones if those are asked for; what other programs read has whole ones in any case.
+/// Graphs have abbreviated names, or full ones on request; formats for other programs always have full ones.
 #[test]
 fn styles() {
     let (exact, short, both) = ((true, false), (false, true), (true, true));
@@ -67,7 +67,7 @@ fn styles() {
     }
 }
 
-/// JSON has the exact name where it always was, and the short one beside it only where that is another.
+/// JSON has the exact name in `symbol`, and the abbreviated one beside it only if it differs.
 #[test]
 fn json_has_both() {
     let value: Value =
@@ -83,7 +83,7 @@ fn json_has_both() {
     assert!(frames[1].get("symbol_short").is_none());
 }
 
-/// Frames that differ in what is left out are one frame of a flame graph, unless all is to be seen.
+/// Frames that differ only in what is abbreviated are one frame of a flame graph, unless full names are requested.
 #[test]
 fn equal_in_short() {
     let mut both = of_style(NameStyle::Abbreviated);

@@ -1,4 +1,4 @@
-//! Golden outputs of what only readers need: single blocks, shares, cut stacks.
+//! Golden outputs of details for people: single blocks, shares, cut stacks.
 
 use super::*;
 use crate::model::{Amount, BlockList, ListedBlock, Sampling, Stack, Symbolized, Weight};
@@ -29,7 +29,7 @@ fn with_blocks() -> Report {
     report
 }
 
-/// Blocks stand below what is said of their stack, and what is left out is counted.
+/// Blocks are listed below the facts on their stack, and those omitted are counted.
 #[test]
 fn text_of_blocks() {
     let text = rendered(&with_blocks(), Format::Text);
@@ -47,7 +47,7 @@ fn text_of_blocks() {
     );
 }
 
-/// The same in JSON, with the weight where blocks stand for others.
+/// JSON lists the blocks, with a weight if they are sampled.
 #[test]
 fn json_of_blocks() {
     let mut report = with_blocks();
@@ -69,7 +69,7 @@ fn json_of_blocks() {
     assert_eq!(stacks(&report)[0]["blocks"]["listed"][0]["weight"], 1.0);
 }
 
-/// What is not shown is counted in full text, too, with the flag that shows it.
+/// The verbose report, too, counts the stacks not shown, with the flag that shows them.
 #[test]
 fn text_of_what_is_not_shown() {
     let text = verbose(&Report { top: 1, ..full() });
@@ -81,8 +81,8 @@ fn text_of_what_is_not_shown() {
     );
 }
 
-/// A report of people: what the writer has written once is not written again, until the last report has all of it; a site
-/// that is new has its stack at once.
+/// Text that was written once is not repeated until the last report, which has all of it; a new site has its stack at
+/// once.
 #[test]
 fn text_of_several_reports() {
     let mut people = People::default();
@@ -117,7 +117,7 @@ fn text_of_several_reports() {
     assert!(text.contains("lost: 9 blocks"), "{text}");
 }
 
-/// On a terminal no line is wider than it, whatever names there are, and its title stays to be seen.
+/// No line is wider than the terminal, whatever the names, and titles remain visible.
 #[test]
 fn text_fits_its_terminal() {
     let mut report = full();
@@ -140,8 +140,8 @@ fn text_fits_its_terminal() {
     }
 }
 
-/// Nameless frames of a runtime, and the standard library's inlined functions but the outermost, are one line; in full text
-/// each has its own.
+/// Nameless frames of a runtime are one line, and so are the standard library's inlined functions except the outermost;
+/// the verbose report has a line for each.
 #[test]
 fn text_of_folded_frames() {
     let mut frames = vec![
@@ -177,7 +177,7 @@ fn text_of_folded_frames() {
     );
 }
 
-/// A stack that was cut on demand says so, as does the closing block; other stacks are as they are.
+/// A stack cut on request has a note, as has the closing block; other stacks are unchanged.
 #[test]
 fn text_of_cut_stacks() {
     let mut report = Report {
@@ -197,7 +197,7 @@ fn text_of_cut_stacks() {
     assert_eq!(value["max_stack_depth"], 3);
 }
 
-/// Where nothing of the paths is left out, nothing is said of it.
+/// If no directory is abbreviated, there is no explanation of the mark.
 #[test]
 fn text_of_paths_without_anything_in_common() {
     let mut report = full();

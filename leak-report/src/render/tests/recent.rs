@@ -11,7 +11,7 @@ fn amount(bytes: u64, blocks: u64) -> Estimate {
     Amount { bytes, blocks }.into()
 }
 
-/// Bytes and blocks allocated, bytes and blocks freed.
+/// The JSON of a change: bytes and blocks allocated, bytes and blocks freed.
 pub(super) fn change_json([bytes, blocks, freed_bytes, freed_blocks]: [u64; 4]) -> Value {
     let net = |more: u64, less: u64| i128::from(more) - i128::from(less);
     json!({
@@ -21,8 +21,8 @@ pub(super) fn change_json([bytes, blocks, freed_bytes, freed_blocks]: [u64; 4]) 
     })
 }
 
-/// The second report after a mark: a stack that grows and is partly young, one that shrinks and is all young, one that
-/// does nothing.
+/// The second report after a mark: a stack that grows and is partly young, one that shrinks and is all young, and one
+/// without changes.
 fn second() -> Report {
     let mut report = full();
     report.compared = Compared {
@@ -75,8 +75,8 @@ fn second() -> Report {
     report
 }
 
-/// Amounts are those of old blocks, stacks without any are left out, and each stack says what changed, on lines of
-/// its own; the closing block says what is hidden.
+/// Amounts are those of old blocks, stacks without any are omitted, and each stack has its changes on lines of its own;
+/// the closing block has the amount hidden.
 #[test]
 fn text_of_ages_and_changes() {
     let text = rendered(&second(), Format::Text);
@@ -103,7 +103,7 @@ fn text_of_ages_and_changes() {
     );
 }
 
-/// The first report's changes are since the attach.
+/// Changes in the first report are since the attach.
 #[test]
 fn text_of_the_first_changes() {
     let mut report = second();
@@ -119,7 +119,7 @@ fn text_of_the_first_changes() {
     }
 }
 
-/// Everything of it in JSON: a stack's own classes without the empty ones, all together with them.
+/// JSON has ages and changes: a stack's classes without the empty ones, those of the whole report with them.
 #[test]
 fn json_of_ages_and_changes() {
     let value: Value = serde_json::from_str(&rendered(&second(), Format::Json)).unwrap();

@@ -1,15 +1,15 @@
-//! JSON of hand-made reports against `docs/report.schema.json`, by a validator that knows nothing of memleak. Real ones:
+//! JSON of hand-made reports against `docs/report.schema.json`, by an independent validator. For real reports see
 //! `tests/formats/json_schema.rs`.
 
 use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Reports with everything, of samples, and with nothing.
+/// Reports with all fields, of samples, and without stacks match the schema.
 #[test]
 fn made_reports_match_the_schema() {
     let mut everything = full();
-    // Of the causes of losses, the schema has those that there are.
+    // The schema has only causes of losses that exist.
     everything.losses.causes = [("block_table_full".into(), 9)].into();
     let sampled = Report {
         sampling: Sampling::Bytes(4096),

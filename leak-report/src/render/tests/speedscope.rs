@@ -7,7 +7,7 @@ fn parsed(report: &Report) -> Value {
     serde_json::from_str(&rendered(report, Format::Speedscope)).unwrap()
 }
 
-/// The whole file; stacks that have nothing of a quantity are not in its profile.
+/// The file is as expected; stacks without an amount of a quantity are not in its profile.
 #[test]
 fn speedscope_of_a_full_report() {
     let profile = |name: &str, unit: &str, weights: [u64; 2]| {
@@ -39,7 +39,7 @@ fn speedscope_of_a_full_report() {
     assert_eq!(parsed(&full()), expected);
 }
 
-/// What is asked for is shown first, and added if it is not there anyway.
+/// The requested quantity is shown first, and added if it is not included anyway.
 #[test]
 fn speedscope_shows_what_is_asked_for() {
     let shown = |measure, unit| {
@@ -81,7 +81,7 @@ fn speedscope_shows_what_is_asked_for() {
     }
 }
 
-/// A report without stacks is a file without samples.
+/// A report without stacks gives a file without samples.
 #[test]
 fn speedscope_of_an_empty_report() {
     let file = parsed(&report(Vec::new()));

@@ -1,9 +1,8 @@
-//! Summaries.
+//! Golden outputs of summaries.
 
 use super::{Format, full, rendered, report};
 
-/// Totals with commas and in megabytes, and each source with its innermost functions; what is wrong with the numbers is
-/// said.
+/// The summary has totals, reasons for doubt, and each site with its innermost callers.
 #[test]
 fn of_a_full_report() {
     insta::assert_snapshot!(rendered(&full(), Format::Summary), @r"
@@ -26,7 +25,7 @@ Top 2 sites:
 ");
 }
 
-/// Nothing outstanding is no source.
+/// A report without outstanding blocks has no sites.
 #[test]
 fn of_an_empty_report() {
     insta::assert_snapshot!(rendered(&report(Vec::new()), Format::Summary), @r"

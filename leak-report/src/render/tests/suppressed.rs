@@ -1,9 +1,9 @@
-//! What the user suppresses, in each format.
+//! Suppressed stacks in each format.
 
 use super::*;
 use crate::model::Suppression;
 
-/// What is suppressed is not among the stacks shown, and how much it is is said, by which rule; JSON has it, marked.
+/// Suppressed stacks are not among those shown, and their amount is given by rule; JSON contains them, marked.
 #[test]
 fn suppressed_stacks_are_left_out() {
     let mut report = full();
