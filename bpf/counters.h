@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Counting. Programs are preemptible, so even a per-CPU count is added to atomically. */
+/* Event counters. Programs are preemptible, so even a per-CPU counter needs an atomic add. */
 #ifndef COUNTERS_H
 #define COUNTERS_H
 

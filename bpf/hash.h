@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The hash that names stacks and chooses places. */
+/* Hash for stack ids, memos and places of young blocks. */
 #pragma once
 
 #include "shared.h"

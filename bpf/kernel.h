@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the BPF side needs of the kernel's own declarations: fixed-width types and the helpers.
+ * The kernel's declarations that the BPF side needs: fixed-width types and helpers.
  *
- * There is no vmlinux.h: the few fields of kernel structures that are read are declared where they are, and
- * relocated to the running kernel's. `struct pt_regs` is a machine's (walk/arch.h).
+ * Used instead of vmlinux.h: the few fields of kernel structures that are read are declared where they are used, and
+ * relocated (CO-RE) to those of the running kernel. `struct pt_regs` depends on the machine (walk/arch.h).
  */
 #ifndef KERNEL_H
 #define KERNEL_H

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Kernel mode: what the kernel's own allocators give out and take back, from their tracepoints. One event says
- * everything, so there is no state of a call; stacks are the kernel's own word.
+ * Kernel mode: allocations and frees by the kernel's own allocators, from their tracepoints. One event has all data of a
+ * call, so no per-call state is kept; stacks come from the kernel's own unwinder (bpf_get_stack).
  *
- * The kernel does not run a program on an event that comes while the same program runs on the same CPU: an interrupt
- * that frees memory while an allocation is recorded would go unseen. Hence there are two programs for each event.
- * The first marks the CPU while it runs; the second does nothing but where it finds that mark, which is where the
- * first was left out. What is left out of both the kernel counts, and user space reports it.
+ * The kernel does not run a program for an event that occurs while the same program runs on the same CPU: a free in an
+ * interrupt that arrives while an allocation is recorded would be missed. Hence each event has two programs. The first
+ * marks the CPU while it runs; the second does its work only if it finds that mark, which means that the kernel skipped
+ * the first. The kernel counts events that both miss, and user space reports that count.
  *
- * Nothing here takes memory: all tables are made with all their elements.
+ * Nothing here allocates memory: all maps are preallocated.
  */
 #pragma once
 
@@ -24,23 +24,23 @@
 #include "store/blocks.h"
 #include "store/stacks.h"
 
-/* What stacks hold of the frames of one walk; the kernel gives no more (kernel.perf_event_max_stack). */
+/* MAX frames of one stack: the kernel returns no more (kernel.perf_event_max_stack). */
 const volatile u32 kernel_stack_limit = 127;
-/* Where in the events' arguments the requested size is; 0: it is the object size of the cache in argument 2. */
+/* Number of the event's argument that is the requested size; 0: use the object size of the cache in argument 2. */
 const volatile u32 kmalloc_size_at = 2;
 const volatile u32 kmalloc_node_size_at = 2;
 const volatile u32 cache_size_at = 0;
 const volatile u32 cache_node_size_at = 0;
-/* Whether the per-CPU allocator's event begins with the caller's address. */
+/* True if the per-CPU allocator's event has the caller's address as its first argument. */
 const volatile bool percpu_has_caller = true;
-/* Bytes of the kernel's descriptor of a page, if they are a power of two; else 0, and blocks of several pages can
- * be freed in one piece only. */
+/* Size of the kernel's page descriptor (struct page), if a power of two; else 0, and a block of pages can only be freed
+ * as a whole. */
 const volatile u32 page_descriptor_bytes = 0;
-/* The code where interrupts begin: what lies above it on the stack has nothing to do with the allocation. */
+/* Address range of the interrupt entry code: frames outward of it belong to the interrupted code, not to the allocation. */
 const volatile u64 interrupt_entries_start = 0;
 const volatile u64 interrupt_entries_end = 0;
 
-/* Whether the first program for an event runs on this CPU, by enum kernel_event. */
+/* Not 0 while the first program for an event runs on this CPU, by enum kernel_event. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, u32);
@@ -48,7 +48,7 @@ struct {
 	__uint(max_entries, KERNEL_EVENTS);
 } running SEC(".maps");
 
-/* What chooses the allocations that are recorded, for each CPU by itself. Written and read by probes. */
+/* Sampler of each CPU, which chooses the allocations to record. Written and read by probes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, u32);
@@ -56,7 +56,7 @@ struct {
 	__uint(max_entries, 1);
 } kernel_samplers SEC(".maps");
 
-/* Bit n is set once a block of 2^n pages was seen. Written and read by probes. */
+/* Orders of page blocks seen: bit n is set once a block of 2^n pages was. Written and read by probes. */
 SEC(".bss.orders") struct page_orders {
 	u64 seen;
 } page_orders;
@@ -85,7 +85,7 @@ static __always_inline bool is_running(u32 event)
 	return mark && *(volatile u32 *)mark;
 }
 
-/* An argument of a raw tracepoint. The verifier wants the offset in the instruction. */
+/* An argument of a raw tracepoint. The verifier requires a constant offset in the load instruction. */
 #define RAW_ARGUMENT(ctx, number)                                                                                      \
 	({                                                                                                             \
 		u64 value_;                                                                                            \
@@ -93,7 +93,7 @@ static __always_inline bool is_running(u32 event)
 		value_;                                                                                                \
 	})
 
-/* Tags a frame and adds it to the stack's hash, up to the entry of an interrupt. */
+/* Tags a frame and adds it to the stack's hash; returns 1, which ends the loop, at the entry of an interrupt. */
 static long add_kernel_frame(u64 number, struct walk **at)
 {
 	struct walk *walk = *at;
@@ -114,7 +114,7 @@ static long add_kernel_frame(u64 number, struct walk **at)
 	return 1;
 }
 
-/* The index of the record of the stack that walk->frames holds `bytes` of. */
+/* Returns the index of the record of the stack in walk->frames, which is `bytes` long; stores the stack if it is new. */
 static __always_inline u32 kernel_record(struct walk *walk, u32 bytes, u32 allocator)
 {
 	walk->frame_count = bytes / 8;
@@ -129,7 +129,7 @@ static __always_inline u32 kernel_record(struct walk *walk, u32 bytes, u32 alloc
 	return stored ? *stored : store_stack(walk, id, 0, 0, allocator);
 }
 
-/* The index of the record of the kernel stack at an event. */
+/* Returns the index of the record of the kernel stack at an event, or that of "not walked" if no stack can be read. */
 static __always_inline u32 kernel_stack(void *ctx, u32 allocator)
 {
 	u32 index = MAX_FUNCTIONS + allocator;
@@ -147,7 +147,7 @@ static __always_inline u32 kernel_stack(void *ctx, u32 allocator)
 	return index;
 }
 
-/* The weight of an allocation, or 0 if it is not to be recorded. */
+/* Returns the stored weight of an allocation, or 0 if it is not to be recorded. */
 static __always_inline u32 kernel_weight(u64 size)
 {
 	u32 key = 0;
@@ -172,7 +172,8 @@ static __always_inline void record_kernel_block(u32 space, u64 address, u64 size
 	record_block(space, address, &block, NULL);
 }
 
-/* A block at an address of one of the spaces of enum kernel_space. The lowest addresses stand for "nothing". */
+/* Records a block at an address of `space` (enum kernel_space). Address 0 is a failed allocation; the others up to
+ * ZERO_SIZE_BLOCK hold no memory. */
 static __always_inline void kernel_allocated(void *ctx, u32 space, u64 address, u64 size, u32 allocator)
 {
 	count(COUNTER_PROBE_HITS);
@@ -195,7 +196,7 @@ static __always_inline void kernel_freed(u32 space, u64 address)
 		count_unknown_free();
 }
 
-/* What was asked for, or what a cache's objects have. */
+/* Returns the requested size, or the object size of the cache. */
 static __always_inline u64 slab_size(void *ctx, u32 size_at)
 {
 	struct kmem_cache___read *cache;
@@ -229,7 +230,7 @@ static __always_inline void pages_allocated(void *ctx)
 	kernel_allocated(ctx, SPACE_PAGE, RAW_ARGUMENT(ctx, 0), (u64)PAGE_BYTES << order, KERNEL_PAGES);
 }
 
-/* Pages that are freed, and the block that they are looked for in. */
+/* Pages that are freed, and the recorded block that holds them. */
 struct page_search {
 	u64 page;
 	u64 order;
@@ -237,13 +238,16 @@ struct page_search {
 	struct block block;
 };
 
-/* Descriptors of pages lie in a row, at a multiple of every block's size: this is the first of the block's. */
+/*
+ * Returns the descriptor of the first page of the block of 2^order pages that holds `page`. Descriptors are one
+ * array, in which those of every block start at a multiple of their total size.
+ */
 static __always_inline u64 first_page(u64 page, u64 order)
 {
 	return page & -((u64)page_descriptor_bytes << order);
 }
 
-/* Whether the block of 2^order pages that holds the page was recorded; takes it if so. */
+/* Takes the recorded block of a larger order that holds the page; returns 1 to end the search. */
 static long take_larger(u64 number, struct page_search *search)
 {
 	u64 order = search->order + 1 + number;
@@ -263,7 +267,7 @@ static long take_larger(u64 number, struct page_search *search)
 	return 1;
 }
 
-/* Makes a block of the half that is not freed of what is left of a block. */
+/* Records, as a block of its own, the half of one order that does not hold the freed pages. */
 static long keep_half(u64 number, struct page_search *search)
 {
 	u64 order = search->order + number;
@@ -271,6 +275,11 @@ static long keep_half(u64 number, struct page_search *search)
 	if (order >= search->block_order || order > MAX_PAGE_ORDER)
 		return 1;
 
+	/*
+	 * Splitting a block of order n + 1 that holds the freed pages gives two halves of order n: one holds them too and is
+	 * split further, its buddy (the address with the bit of that order flipped) stays allocated. From `order` up to
+	 * `block_order` - 1, these buddies and the freed pages are all of the block, each page once.
+	 */
 	struct block half = search->block;
 
 	half.size = (u64)PAGE_BYTES << order;
@@ -280,15 +289,19 @@ static long keep_half(u64 number, struct page_search *search)
 }
 
 /*
- * Frees a part of a block of 2^block_order pages. From then on, it counts as the parts that it fell into, as if they
- * had been allocated one by one. While this goes on, the other parts are not in the table: one that is freed by
- * another CPU in that moment stays, until its first page is allocated again.
+ * Frees a part of a block of 2^block_order pages. From then on, it is counted as the parts it was split into, as if they
+ * had been allocated one by one. Until this returns, the other parts are not in the table: one that another CPU frees
+ * meanwhile stays recorded as outstanding, until its first page is allocated again.
  */
 static __always_inline void free_part(struct page_search *search)
 {
 	struct block part = search->block;
 
 	part.size = (u64)PAGE_BYTES << search->order;
+	/*
+	 * The parts are added before the whole is taken back, so that a reader never sees less allocated than freed. Their
+	 * orders are marked first: take_larger skips orders that are not.
+	 */
 	see_orders((1ULL << (search->block_order & 63)) - 1);
 	add_allocated(&part);
 	bpf_loop(MAX_PAGE_ORDER, keep_half, search, 0);
@@ -308,7 +321,7 @@ static __always_inline u64 order_of(u64 bytes)
 	return order - PAGE_SHIFT;
 }
 
-/* Pages are freed as they were allocated, or, after a block was split, in smaller pieces. */
+/* Records a free of 2^order pages: a whole block, or a part of a block that the kernel has split. */
 static __always_inline void pages_freed(u64 page, u64 order)
 {
 	struct page_search search = { .page = page, .order = order };
@@ -339,7 +352,7 @@ static __always_inline void percpu_allocated(void *ctx)
 		kernel_allocated(ctx, SPACE_PERCPU, RAW_ARGUMENT(ctx, 6), RAW_ARGUMENT(ctx, 2), KERNEL_PERCPU);
 }
 
-/* An argument of a traced function; not all kernels let a pointer to pointers be read from the context itself. */
+/* Returns an argument of a traced function; not all kernels allow loading a pointer to pointers from the context itself. */
 static __always_inline u64 function_argument(void *ctx, u32 number)
 {
 	u64 value = 0;
@@ -356,7 +369,7 @@ static __always_inline u64 function_result(void *ctx)
 	return value;
 }
 
-/* Objects that are allocated or freed together: no event, but an array of addresses. */
+/* Objects that are allocated or freed in one call: an array of addresses, without an event for each. */
 struct bulk {
 	u64 *objects;
 	u64 size;

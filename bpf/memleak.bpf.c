@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What attaches where. One program per role; the attach cookie says what a function's arguments mean.
- * User space loads either the session program or the entry and return programs, as the kernel allows.
+ * The BPF programs and their attach points. One program per role; the attach cookie describes a function's arguments.
+ * User space loads the session program where the kernel supports it, else the entry and return programs.
  */
 #include "calls/calls.h"
 #include "kernel_memory.h"
@@ -10,7 +10,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Keeps in the type information the enums that no map holds, for src/bpf/layout.rs to compare. */
+/* Keeps types that no map refers to in BTF, where src/bpf/layout.rs compares them. */
 struct compared {
 	enum limits limits;
 	enum machine machine;
@@ -57,7 +57,7 @@ const volatile struct compared compared = {};
 
 extern bool bpf_session_is_return(void) __ksym __weak;
 
-/* Entry and return in one; refuses the return of calls that are of no interest. */
+/* Entry and return in one; returns 1 at the entry to skip the return of calls that need none. */
 SEC("uprobe.session")
 int allocation_session(struct pt_regs *ctx)
 {
@@ -82,7 +82,7 @@ int allocation_return(struct pt_regs *ctx)
 	return 0;
 }
 
-/* On each `ret` of a function that can throw, where a return probe would end the program that does. */
+/* Attached to each `ret` of a function that can throw: unwinding past a return probe would terminate the target. */
 SEC("uprobe")
 int allocation_ret(struct pt_regs *ctx)
 {
@@ -98,8 +98,8 @@ int free_entry(struct pt_regs *ctx)
 }
 
 /*
- * Where this program itself calls a function to learn how long a trap takes. They do nothing; for a session, the cookie
- * says whether the return is refused.
+ * Empty programs, attached to a function that memleak calls itself to measure the time of a trap. For a session, a cookie
+ * other than 0 skips the return.
  */
 SEC("uprobe.session")
 int calibration_session(struct pt_regs *ctx)
@@ -121,7 +121,7 @@ int calibration_return(struct pt_regs *ctx)
 	return 0;
 }
 
-/* The loader's own hook for debuggers: called before and after it maps or unmaps objects. */
+/* Attached to the loader hook, which is called before and after the loader maps or unmaps objects. */
 SEC("uprobe")
 int loader_hook(struct pt_regs *ctx)
 {
@@ -132,7 +132,7 @@ int loader_hook(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Runs, among others, in a process that executes, when its old memory is gone and nothing of the new is mapped. */
+/* Runs, among other times, during exec: the old memory is gone and nothing of the new program is mapped. */
 SEC("tp_btf/task_rename")
 int process_rename(u64 *ctx)
 {
@@ -140,7 +140,7 @@ int process_rename(u64 *ctx)
 	return 0;
 }
 
-/* Runs in the process, with its new program in place and no thread but the caller. */
+/* Runs in the process, with its new program mapped and the caller as its only thread. */
 SEC("tp_btf/sched_process_exec")
 int process_exec(u64 *ctx)
 {
@@ -158,7 +158,7 @@ int process_exit(u64 *ctx)
 	return 0;
 }
 
-/* Runs in the parent, before the child does. */
+/* Runs in the parent, before the child runs. */
 SEC("tp_btf/sched_process_fork")
 int process_fork(u64 *ctx)
 {
@@ -166,7 +166,7 @@ int process_fork(u64 *ctx)
 	return 0;
 }
 
-/* Takes out the blocks of ended instances. Run by user space. */
+/* Removes the blocks of ended instances. Run by user space. */
 SEC("syscall")
 int forget_blocks(void *ctx)
 {
@@ -176,7 +176,7 @@ int forget_blocks(void *ctx)
 	return 0;
 }
 
-/* Entry and end of the mapping calls. Their tracepoints run with preemption disabled. */
+/* Entry and exit of the mapping calls. Their tracepoints run with preemption disabled. */
 #define MAPPING_CALL(name, call)                        \
 	SEC("tp/syscalls/sys_enter_" #name)             \
 	int name##_begins(void *ctx)                    \
@@ -196,7 +196,7 @@ MAPPING_CALL(munmap, CALL_MUNMAP)
 MAPPING_CALL(mremap, CALL_MREMAP)
 MAPPING_CALL(brk, CALL_BRK)
 
-/* Bytes of the queue of mapping calls that wait to be read. Run by user space. */
+/* Returns the unread bytes in the queue of mapping calls. Run by user space. */
 SEC("syscall")
 int waiting_regions(void *ctx)
 {
@@ -204,8 +204,8 @@ int waiting_regions(void *ctx)
 }
 
 /*
- * Kernel mode, loaded only then. The two programs of an event; see kernel_memory.h. `seen` counts what the
- * second one took.
+ * Kernel mode only: the two programs of an event, see kernel_memory.h. `seen` counts events that the second
+ * one recorded.
  */
 #define KERNEL_EVENT(name, event, tracepoint, seen, record)                                                            \
 	SEC("?raw_tp/" tracepoint) int name(u64 *ctx)                                                                  \
@@ -243,7 +243,7 @@ KERNEL_EVENT(kernel_percpu_alloc, EVENT_PERCPU_ALLOC, "percpu_alloc_percpu", COU
 KERNEL_EVENT(kernel_percpu_free, EVENT_PERCPU_FREE, "percpu_free_percpu", COUNTER_NESTED_FREE,
 	     kernel_freed(SPACE_PERCPU, RAW_ARGUMENT(ctx, 2)))
 
-/* Objects allocated together have no event, nor have those freed together, which are what waited for RCU. */
+/* Bulk allocations have no event, and neither have bulk frees, which are of objects that waited for RCU. */
 SEC("?fexit/kmem_cache_alloc_bulk")
 int kernel_bulk_alloc(u64 *ctx)
 {
@@ -261,7 +261,8 @@ int kernel_bulk_free(u64 *ctx)
 	return 0;
 }
 
-/* Takes an object that waits for RCU into a sheaf, which is freed as a whole; says whether it did. */
+/* Records the free of an object that the traced function put into a sheaf, which is freed as a whole after RCU; the
+ * function returns true if it did. */
 SEC("?fexit/__kfree_rcu_sheaf")
 int kernel_sheaf_free(u64 *ctx)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What lets headers compile for BPF and for the host alike (tests/host_bpf). Those that need the kernel itself have a guard
- * with a name instead of `#pragma once`: a test that defines it gives its own in place of theirs.
+ * Definitions that let headers compile for BPF and for the host (tests/host_bpf). Headers that need the kernel have a named
+ * include guard instead of `#pragma once`: a test defines it to provide its own version of the header.
  */
 #pragma once
 
 #include "shared.h"
 
-/* Hides a value's origin from the compiler, which would otherwise undo what the verifier needs to see. */
+/* Hides a value's origin from the compiler, which would otherwise optimize away checks that the verifier needs to see. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
-/* Eight bytes of a byte buffer. */
+/* An 8-byte slot of a byte buffer; may alias other types. */
 typedef u64 __attribute__((may_alias)) stack_slot;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What both sides see: the only hand-written declaration of it. User space gets these types through BTF;
- * src/bpf/layout.rs states that they equal what the unwind-tables crate says, or the build fails.
+ * Types shared by the kernel side and user space: the only hand-written declaration of them. User space gets them through
+ * BTF; src/bpf/layout.rs fails the build if they differ from those of the unwind-tables crate.
  *
- * Units are bytes and nanoseconds. Addresses are in the process (AVMA) unless they say SVMA.
+ * Units are bytes and nanoseconds. Addresses are AVMAs unless the comment says SVMA.
  */
 #pragma once
 
@@ -16,37 +16,37 @@ typedef __u64 u64;
 typedef __s32 s32;
 typedef __s64 s64;
 
-/* Bounds. Beyond each, something is counted or said; none is silent. */
+/* Bounds. Whatever exceeds one is counted or reported. */
 enum limits {
-	/* Frames of one walk; a deeper stack ends there. */
+	/* Frames of one walk; the walk of a deeper stack ends there (END_DEPTH_LIMIT). */
 	MAX_FRAMES = 512,
-	/* The largest distance from a stack pointer to a frame pointer that a frame-pointer step believes. */
+	/* MAX distance from the stack pointer to a frame pointer that a frame-pointer step accepts. */
 	MAX_FP_DISTANCE = 1 << 20,
-	/* Frames of one walk, in all, in which registers are looked for. */
+	/* Frames that one walk inspects, in total, to find saved registers (END_LOOK_LIMIT). */
 	MAX_LOOKS = 4096,
-	/* Process slots, the first of which is no process's, see struct process. */
+	/* Process slots; slot 0 belongs to none, see struct process. */
 	MAX_PROCESSES = 64,
-	/* Instances that can be told apart in one trace; processes beyond are not traced and counted as lost. */
+	/* Instance numbers in one trace; processes beyond are not traced and counted as lost. */
 	MAX_INSTANCES = 1 << 16,
-	/* Processes that can share another's memory (vfork) besides those that have a slot. */
+	/* Processes without a slot that share a traced one's memory (vfork). */
 	MAX_SHARERS = 960,
 	/* Entries of the user side's function table. */
 	MAX_FUNCTIONS = 256,
-	/* The stack records before this one have fixed meanings, see struct stack_record. */
+	/* First stack record of a walked stack; those before it have fixed meanings, see struct stack_record. */
 	FIRST_STACK = 2 * MAX_FUNCTIONS,
 	/* Nested pid namespaces, the initial one included (MAX_PID_NS_LEVEL). */
 	MAX_PID_LEVELS = 33,
-	/* Return probes of one thread at once; the kernel makes no more (MAX_URETPROBE_DEPTH). */
+	/* Return probes of one thread at once: the kernel's limit (MAX_URETPROBE_DEPTH). */
 	MAX_RETURN_PROBES = 64,
-	/* Words that tell one object from every other. */
+	/* Words of a mapping that a walk compares to recognize its object. */
 	MAPPING_CHECKS = 2,
-	/* Walks that can preempt one another on one CPU before one is not done. */
+	/* Walks that can preempt one another on one CPU; a further one is not done. */
 	SCRATCH_PER_CPU = 4,
-	/* Frames of a stack that the kernel walks, in benchmarks. */
+	/* Frames of a stack that the kernel walks (benchmarks). */
 	KERNEL_STACK_FRAMES = 127,
-	/* Counts of blocks whose addresses are alike; a power of two. */
+	/* Counts of blocks in the block table, by hash of their keys; a power of two. */
 	ALIKE_COUNTS = 1 << 16,
-	/* Arguments of a mapping call that user space is told. */
+	/* Arguments of a mapping call in a region event. */
 	REGION_ARGUMENTS = 5,
 };
 
@@ -68,7 +68,7 @@ enum end_cause {
 	END_KERNEL_UNWINDER = 13,
 	END_LOOK_LIMIT = 14,
 	END_CAUSES,
-	/* Not a cause: the walk goes on. */
+	/* Not a cause: the walk continues. */
 	END_NONE = 255,
 };
 
@@ -81,15 +81,15 @@ enum found_by {
 };
 
 /*
- * A stored frame: the raw return address, above it how the frame was found, and in the highest bit whether
- * the address is the very instruction, not one behind a call.
+ * A stored frame: the return address in the low bits, above it enum found_by, and the highest bit set if the address is
+ * exact: that of the interrupted instruction, not of the one after a call.
  */
 enum frame_layout {
 	FRAME_FOUND_BY_SHIFT = 56,
 	FRAME_EXACT_SHIFT = 63,
 };
 
-/* What an executable mapping holds, as far as unwinding goes. */
+/* Kinds of executable mappings, by how a walk gets rules for their code. */
 enum mapping_kind {
 	MAPPING_TABLE = 0,
 	MAPPING_PENDING = 1,
@@ -98,34 +98,33 @@ enum mapping_kind {
 	MAPPING_TRAMPOLINE = 4,
 };
 
-/* What it takes for an entry of the mapping list to be true: bits, none for as long as the program runs. */
+/* Bits: checks that a walk must pass before it uses an entry of the mapping list. */
 enum mapping_trust {
-	/* Nothing unloads it. */
+	/* No check: it cannot be unloaded while its program runs. */
 	TRUST_SETTLED = 0,
-	/* The process's memory holds the words of its checks. */
+	/* The process's memory must hold the words of its checks. */
 	TRUST_CHECKED = 1,
-	/* No change of the mappings is announced. */
+	/* No change of the mappings may be announced. */
 	TRUST_UNCHANGED = 2,
-	/* Both: its checks say too little alone. */
+	/* Both, for an object whose checks alone do not identify it. */
 	TRUST_CHECKED_UNCHANGED = 3,
 };
 
-/* A word that stands in the process's memory while the mapping is what the list says. */
+/* A word that the process's memory holds at `at` while the list's entry is valid. */
 struct mapping_check {
 	u64 at;
 	u64 word;
 };
 
 /*
- * One executable mapping, below 2^ADDRESS_BITS. User space writes a whole list, in ascending order, then
- * makes it the active one.
+ * One executable mapping, below 2^ADDRESS_BITS. User space writes a whole list, in ascending order, then makes it active.
  */
 struct mapping {
 	u64 start;
 	u64 end;
-	/* Address in the process minus SVMA. */
+	/* AVMA minus SVMA. */
 	u64 bias;
-	/* Word of the table image, for MAPPING_TABLE. */
+	/* Index in `tables` of the table image's first word, for MAPPING_TABLE. */
 	u32 image_at;
 	/* enum mapping_kind. */
 	u8 kind;
@@ -136,18 +135,18 @@ struct mapping {
 };
 
 /*
- * An instance is what runs in a process between two execs. Its number is never used again; 0 is none. A slot
- * is what the kernel side keeps for one instance at a time: two mapping lists and two rule caches.
+ * An instance is what runs in a process between two execs. Its number is never reused; 0 means none. A slot is the kernel
+ * side's storage for one instance at a time: two mapping lists and two rule caches.
  *
- * A slot's state is one word, so that a walk never takes the lists of one instance for another's:
+ * A slot's state is one word, so that a walk never uses the lists of one instance for another:
  *
  *    bit 32..63   the instance; 0 while the slot has none
- *    bit 0..31    the generation: how often its mappings were published. 0: not yet. GENERATION_ENDING: it
- *                 executes another program, whose mappings are not its own. Bit 0 is the active one of the two
- *                 lists. Without an instance: enum slot_state.
+ *    bit 0..31    the generation: number of times that its mappings were published. 0: not yet. GENERATION_ENDING: it
+ *                 is in exec, and its mappings are no longer those of its program. Bit 0 selects the active one of
+ *                 the two lists. Without an instance: enum slot_state.
  *
- * Only the kernel side ends an instance that runs, and only user space frees its slot, after every walk in it
- * has ended. Both change the state by an exchange that fails if the other was first.
+ * Only the kernel side ends a running instance, and only user space frees its slot, after all walks in it have ended.
+ * Both change the state by an exchange that fails if the other was first.
  */
 enum generation {
 	GENERATION_NONE = 0,
@@ -156,37 +155,37 @@ enum generation {
 
 enum slot_state {
 	SLOT_FREE = 0,
-	/* Its instance has ended; user space must free it. */
+	/* The slot's instance has ended; user space must free the slot. */
 	SLOT_CLOSED = 1,
-	/* About to get an instance. */
+	/* A probe has reserved the slot and is about to begin an instance in it. */
 	SLOT_TAKEN = 2,
 };
 
-/* Slot 0 is no process's. Its first list is one mapping of everything whose table is not loaded. */
+/* A process slot. Slot 0 belongs to none: its first list is one mapping of all addresses, whose table is not loaded. */
 struct process {
 	u64 state;
 	/*
-	 * The state of the slot whose active list is right for this one until it has its own: a child of fork has
-	 * its parent's mappings as they were then. It is so while that slot has the same instance: user space takes
-	 * back what is borrowed before it rewrites a list. 0: none.
+	 * State of the slot whose active list this process uses until it has its own: a child of fork starts with its
+	 * parent's mappings. Valid while that slot has the same instance: user space clears this before it rewrites a
+	 * list that is borrowed. 0: none.
 	 */
 	u64 borrowed;
 	/*
-	 * The epoch of each list. It rises when an address starts to mean other code; stacks of two epochs are
-	 * not the same stack. 0 while lists are borrowed or there are none.
+	 * Epoch of each list. It increases when an address starts to mean other code; stacks of different epochs are
+	 * different stacks. 0 while lists are borrowed or none exist.
 	 */
 	u32 epochs[2];
-	/* The slot that `borrowed` is of. */
+	/* Slot whose state `borrowed` is. */
 	u32 lender;
-	/* The process id (tgid). */
+	/* Process id (tgid). */
 	u32 tgid;
 	/* Set by the first walk that meets an unknown mapping; cleared by user space. */
 	u64 reload_requested;
-	/* How often the loader announced a change of the mappings. Counted by a probe. */
+	/* Number of changes of the mappings that the loader announced. Counted by a probe. */
 	u64 changes_announced;
-	/* That count when user space began to read what it published last. */
+	/* Value of `changes_announced` when user space began to read the mappings that it published last. */
 	u64 changes_published;
-	/* When the last change was announced, in microseconds of CLOCK_MONOTONIC, modulo 2^32. By a probe. */
+	/* Time of the last announced change: microseconds of CLOCK_MONOTONIC, modulo 2^32. Written by a probe. */
 	u64 changed_at;
 };
 
@@ -204,41 +203,40 @@ enum instance_end {
 	INSTANCE_EXECED = 2,
 };
 
-/* What is known of an instance, by its number. Written when it begins, but for its end. */
+/* An instance, by its number. All fields but `end` are written when it begins. */
 struct instance {
-	/* The process id (tgid). Written last: 0 until the rest is there. */
+	/* Process id (tgid). Written last: 0 until the other fields are valid. */
 	u32 tgid;
 	u32 slot;
-	/* The instance that it was forked from, or that it replaced in its process; 0 for none. */
+	/* Instance that it was forked from, or that it replaced in its process; 0 for none. */
 	u32 parent;
-	/* For a forked one: its parent's epoch at that time. */
+	/* Epoch of the parent at the fork, if it has one; else 0. */
 	u32 parent_epoch;
 	/* enum instance_origin. */
 	u8 origin;
 	/* enum instance_end. */
 	u8 end;
-	/* Another thread than the first called exec: probes for the process alone do not follow it. */
+	/* Set if a thread other than the first called exec: probes attached to this process only do not follow it. */
 	u8 by_other_thread;
 	u8 unused;
 	u32 unused_too;
-	/* The name that its first thread had then. */
+	/* Thread name (comm) when it began. */
 	char comm[16];
 };
 
-/* What a probed function does with blocks. */
+/* Effects of a probed function on blocks. */
 enum role {
 	ROLE_ALLOCATE = 0,
 	ROLE_RESIZE = 1,
 	ROLE_FREE = 2,
-	/* Resizes, or frees the block if that fails. */
+	/* Resizes; frees the block if that fails. */
 	ROLE_RESIZE_OR_FREE = 3,
-	/* Resizes where the block is and returns the size that it then has: too small if that fails. */
+	/* Resizes without moving the block; returns its size, which is smaller than requested if that fails. */
 	ROLE_RESIZE_IN_PLACE = 4,
 };
 
 /*
- * The attach cookie of a probe says what the function's arguments mean. Argument fields are 1-based,
- * 0 for none.
+ * The attach cookie of a probe describes its function's arguments. Argument numbers are 1-based, 0 for none.
  *
  *    bit 0..7       8..11   12..15      16..19        20..23         24..27        28                       29
  *    function       role    size arg    count arg     pointer arg    result arg    returns seen by `ret`    leaf
@@ -246,9 +244,9 @@ enum role {
  *    bit 32..63
  *    module
  *
- * The size is the product of size and count; the pointer is the block to free or resize; the result
- * argument points to where the block's address is stored on success (status 0), if it is not returned. A leaf calls no
- * other probed function of its module: its return need not be seen for what it calls to be told from what follows.
+ * The size is the product of size and count; the pointer is the block to free or resize; the result argument points to
+ * where the block's address is stored on success (status 0), if it is not returned. A leaf calls no other probed function
+ * of its module: calls within it can be distinguished from later ones without a probe at its return.
  */
 enum cookie_shift {
 	COOKIE_FUNCTION = 0,
@@ -262,7 +260,7 @@ enum cookie_shift {
 	COOKIE_MODULE = 32,
 };
 
-/* Kernel mode: what a block is from; the user side's table has the same order. */
+/* Kernel mode: allocators, in the order of the user side's table. */
 enum kernel_allocator {
 	KERNEL_KMALLOC = 0,
 	KERNEL_CACHE = 1,
@@ -285,21 +283,21 @@ enum kernel_event {
 	KERNEL_EVENTS,
 };
 
-/* Kernel mode: what the address in a block's key is of. The same number can be an address in each. */
+/* Kernel mode: spaces of the addresses in keys of blocks. Each can contain the same number. */
 enum kernel_space {
-	/* What kmalloc and the caches return. */
+	/* Addresses that kmalloc and the caches return. */
 	SPACE_SLAB = 1,
-	/* The descriptor of a block's first page. */
+	/* Address of the descriptor of a block's first page. */
 	SPACE_PAGE = 2,
-	/* What the per-CPU allocator returns. */
+	/* Addresses that the per-CPU allocator returns. */
 	SPACE_PERCPU = 3,
 };
 
-/* Kernel mode. */
+/* Kernel mode: constants of the kernel. */
 enum kernel_limits {
-	/* What kmalloc returns for 0 bytes (ZERO_SIZE_PTR). */
+	/* Address that kmalloc returns for 0 bytes (ZERO_SIZE_PTR). */
 	ZERO_SIZE_BLOCK = 16,
-	/* The largest block of pages is 2^10 of them. */
+	/* MAX order: the largest block has 2^10 pages. */
 	MAX_PAGE_ORDER = 10,
 	PAGE_SHIFT = 12,
 };
@@ -317,29 +315,29 @@ struct block {
 	u64 size;
 	/* CLOCK_MONOTONIC. */
 	u64 allocated_at;
-	/* Index of its stack's record. */
+	/* Index of the stack record. */
 	u32 stack;
-	/* How many blocks it stands for: an IEEE 754 single, at least 1. */
+	/* Number of blocks it stands for: an IEEE 754 single, at least 1. */
 	u32 weight;
 };
 
-/* What is in a place for a young block. */
+/* Low bits of the word of a young place. */
 enum young_state {
 	YOUNG_EMPTY = 0,
-	/* A probe writes to it. */
+	/* A probe is writing to it. */
 	YOUNG_BUSY = 1,
 	YOUNG_FULL = 2,
-	/* The bits of the above in a place's word. */
+	/* Mask of the values above. */
 	YOUNG_STATE = 3,
-	/* Set while the block that is or was there is being moved to the block table. */
+	/* Set while the block that is or was in the place is being moved to the block table. */
 	YOUNG_MOVING = 4,
-	/* What is added for each block that is put there. */
+	/* Lowest bit of the count of blocks put there. */
 	YOUNG_PUT = 8,
 };
 
-/* A place for a young block, see store/young.h. */
+/* A young place, see store/young.h. */
 struct young_block {
-	/* What `enum young_state` says; different for each block that was ever there. */
+	/* Bits of enum young_state below the count of blocks put there: never the same for two blocks. */
 	u64 word;
 	struct block_key key;
 	struct block block;
@@ -347,17 +345,16 @@ struct young_block {
 };
 
 /*
- * A stack. Frames and all fields but the losses are written once, before the record's index is known to anybody
- * else.
+ * A stack record. Frames and all fields but the losses are written once, before the record's index is published.
  *
- * The first MAX_FUNCTIONS records stand for "walked but not stored", the next as many for "not walked",
- * one per function, of all instances together.
+ * The first MAX_FUNCTIONS records stand for "walked but not stored", the next MAX_FUNCTIONS for "not walked": one per
+ * function, for all instances together.
  */
 struct stack_record {
 	u64 id;
-	/* The address that the walk could not get past. */
+	/* AVMA where the walk ended. */
 	u64 end_pc;
-	/* First of its frames in the frame store. */
+	/* Index of its first frame in `frames`. */
 	u32 frames_at;
 	u16 frame_count;
 	/* enum end_cause. */
@@ -366,15 +363,15 @@ struct stack_record {
 	u8 function;
 	u32 epoch;
 	u32 instance;
-	/* Blocks that were allocated from it and are in no totals and not in the block table. */
+	/* Blocks allocated from it that were lost: they are neither in totals nor stored. */
 	u64 lost_bytes;
 	u64 lost_blocks;
 	u64 unused[2];
 };
 
 /*
- * An amount of memory. Of a block that stands for several, bytes count as often as its weight says; blocks count
- * once, and their weights are summed up beside them, in units of 2^-WEIGHT_SHIFT (not when all blocks are recorded).
+ * An amount. A sampled block adds its size times its weight to `bytes`, 1 to `blocks`, and its weight to `weight`, in units
+ * of 2^-WEIGHT_SHIFT (`weight` stays 0 if all blocks are recorded).
  */
 struct sums {
 	u64 bytes;
@@ -383,7 +380,7 @@ struct sums {
 	u64 unused;
 };
 
-/* What was allocated from a stack and what of it was freed, by the stack's index. */
+/* Totals of the blocks allocated from a stack and of those of them that were freed, by index of the stack record. */
 struct stack_totals {
 	struct sums allocated;
 	struct sums freed;
@@ -395,49 +392,49 @@ struct wide {
 	u64 high;
 };
 
-/* The variance of an estimated amount: of bytes in bytes squared, of blocks in units of 2^-(2 * WEIGHT_SHIFT). */
+/* Variance of an estimated amount: of bytes in bytes squared, of blocks in units of 2^-(2 * WEIGHT_SHIFT). */
 struct variance {
 	struct wide bytes;
 	struct wide blocks;
 };
 
-/* As `struct stack_totals`. The variance of what is outstanding is the difference of the two. */
+/* Variances of `struct stack_totals`. The variance of the outstanding amount is allocated - freed. */
 struct stack_variance {
 	struct variance allocated;
 	struct variance freed;
 };
 
-/* Which calls are recorded. */
+/* Choice of the calls to record. */
 enum sampling {
 	SAMPLE_ALL = 0,
-	/* One of each `sampling_interval` calls of a thread, at a random place among them. */
+	/* One of every `sampling_interval` calls of a thread, at a random position among them. */
 	SAMPLE_CALLS = 1,
-	/* Those in which a byte was chosen; each byte is with a probability of 1 to `sampling_interval`. */
+	/* Calls in which a byte was chosen; each byte is, with probability 1 / `sampling_interval`. */
 	SAMPLE_BYTES = 2,
 };
 
-/* With --max-overhead: which calls are recorded from now on. */
+/* The current sampling interval, with --max-overhead. */
 struct distance {
-	/* The mean number of bytes from one that is chosen to the next. 0 and 1: all calls are recorded. */
+	/* Mean number of bytes from one chosen byte to the next. 0 and 1: all calls are recorded. */
 	u64 mean;
-	/* Set before the mean first rises above 1: some call may not have been recorded. */
+	/* Set before the mean first rises above 1: from then on, not all calls may have been recorded. */
 	u64 has_risen;
 };
 
 enum weight_shape {
-	/* Bits behind the point of a weight that is computed with. */
+	/* Fraction bits of a weight in computations. */
 	WEIGHT_SHIFT = 16,
-	/* A weight of 1 as it is stored. */
+	/* Stored form of a weight of 1. */
 	WEIGHT_ONE = 0x3f800000,
 };
 
-/* Per-CPU event counts. All but those of bytes count events. */
+/* Per-CPU counters. Those named ..._BYTES count bytes, all others events. */
 enum counter {
-	/* A call that the allocator refused. */
+	/* A call that failed to allocate. */
 	COUNTER_FAILED = 0,
-	/* A block freed that was not known: allocated before tracing began, or lost. */
+	/* A free of an unknown block: allocated before the attach, or lost. */
 	COUNTER_UNKNOWN_FREE = 1,
-	/* An address allocated again without a free seen in between. */
+	/* An address allocated again without a free recorded in between. */
 	COUNTER_MISSED_FREE = 2,
 	/* An allocator call that never returned (longjmp, thread exit). */
 	COUNTER_ABANDONED_CALL = 3,
@@ -450,34 +447,33 @@ enum counter {
 	/* A block not recorded: its address could not be read. */
 	COUNTER_LOST_RESULT_FAULT = 8,
 	COUNTER_LOST_RESULT_FAULT_BYTES = 9,
-	/* An event that user space was not told of. */
+	/* An event not sent to user space: the queue was full. */
 	COUNTER_LOST_EVENT = 10,
 	/* Probe hits of allocation functions, nested calls included. */
 	COUNTER_PROBE_HITS = 11,
-	/* A process not traced though it should be: no slot, or no instance number, was left for it. */
+	/* A process not traced that should be: no slot or instance number was left. */
 	COUNTER_LOST_PROCESS = 12,
-	/* A call not recorded: a block of that size was not asked for by -z and -Z. */
+	/* A call not recorded: its size is outside of -z and -Z. */
 	COUNTER_FILTERED = 13,
 	COUNTER_FILTERED_BYTES = 14,
-	/* A block not recorded: its function's return is not seen, since the thread has all return probes it can have. */
+	/* A block not recorded: its function's return is not probed, as the thread is at MAX_RETURN_PROBES. */
 	COUNTER_LOST_RETURN_PROBE = 15,
 	COUNTER_LOST_RETURN_PROBE_BYTES = 16,
-	/* A mapping call that user space was not told of: the queue was full. */
+	/* A mapping call not sent to user space: the queue was full. */
 	COUNTER_LOST_REGION_EVENT = 17,
-	/* Those of them that made a mapping. */
+	/* A mapping call not sent to user space that made a mapping. */
 	COUNTER_LOST_REGION = 18,
 	COUNTER_LOST_REGION_BYTES = 19,
-	/* Kernel mode: an event taken by its second program, since the first was running on that CPU. */
+	/* Kernel mode: an event recorded by its second program, since the first was running on that CPU. */
 	COUNTER_NESTED_ALLOCATION = 20,
 	COUNTER_NESTED_FREE = 21,
-	/* An unknown free that the allocator's own module called for. */
+	/* An unknown free called by the allocator's own module. */
 	COUNTER_OWN_UNKNOWN_FREE = 22,
-	/* Tests: walks that were done again without fast paths, those of them that a memo had saved, and those of both that
-	 * found another stack then. */
+	/* Tests: walks repeated without fast paths, walks that a memo saved, repeated walks that found another stack. */
 	COUNTER_CHECKED_WALK = 23,
 	COUNTER_RECALLED_WALK = 24,
 	COUNTER_DIFFERENT_WALK = 25,
-	/* A call that user space was not told of (-t): the queue was full. */
+	/* A call not sent to user space (-t): the queue was full. */
 	COUNTER_LOST_CALL_EVENT = 26,
 	COUNTERS,
 };
@@ -487,9 +483,9 @@ enum event_kind {
 	EVENT_UNKNOWN_MAPPING = 0,
 	/* The loader announced a change of the mappings. */
 	EVENT_MAPPINGS_CHANGED = 1,
-	/* An instance began or ended: `instances` says which. */
+	/* An instance began or ended, see `instances`. */
 	EVENT_LIFECYCLE = 2,
-	/* A walk must know where the object at an address saves registers, and its table does not say it. */
+	/* A walk needs the saves of the object at an address, which are not loaded. */
 	EVENT_SAVES_WANTED = 3,
 };
 
@@ -499,7 +495,7 @@ struct event {
 	u64 address;
 };
 
-/* A system call that changes a process's mappings. Its function number is behind those of all functions. */
+/* System calls that change a process's mappings. Their function numbers are the last ones below MAX_FUNCTIONS. */
 enum region_call {
 	CALL_MMAP = 0,
 	CALL_MREMAP = 1,
@@ -508,52 +504,52 @@ enum region_call {
 	REGION_CALLS,
 };
 
-/* A mapping call that is about to take mappings away, or that has ended. */
+/* A mapping call that is about to remove mappings, or that has ended. */
 struct region_event {
 	u32 instance;
-	/* The thread's id, in the initial pid namespace. */
+	/* Thread id, in the initial pid namespace. */
 	u32 thread;
 	/* enum region_call. */
 	u8 call;
 	u8 ended;
 	u16 unused;
-	/* Index of its stack's record, if it made a mapping. */
+	/* Index of the stack record, if it made a mapping. */
 	u32 stack;
 	u64 arguments[REGION_ARGUMENTS];
-	/* Of an ended call. Of a brk that begins: the break. */
+	/* Return value of an ended call; the current break for a brk that begins; else 0. */
 	u64 result;
 	/* CLOCK_MONOTONIC. */
 	u64 time;
 };
 
-/* What is traced of each call (-t). */
+/* Extent of the call trace (-t). */
 enum call_trace {
 	CALL_TRACE_OFF = 0,
-	/* What became of them. */
+	/* Results of calls: blocks allocated and freed, and failures. */
 	CALL_TRACE_ENDS = 1,
-	/* That they begin, too. */
+	/* Results and beginnings. */
 	CALL_TRACE_ALL = 2,
 };
 
 enum call_event_kind {
-	/* A function that allocates was called, and what it gives is to be recorded. */
+	/* Call of a function that allocates, whose block is to be recorded. */
 	CALL_BEGINS = 0,
-	/* It has given a block. */
+	/* Return of a call with a block. */
 	BLOCK_ALLOCATED = 1,
-	/* It has failed. */
+	/* Return of a call that failed. */
 	CALL_FAILED = 2,
-	/* A block was freed, or resized. */
+	/* Free or resize of a known block. */
 	BLOCK_FREED = 3,
-	/* The same of one that is not known. */
+	/* Free or resize of an unknown block. */
 	UNKNOWN_FREED = 4,
 };
 
 struct call_event {
 	/* CLOCK_MONOTONIC. */
 	u64 time;
-	/* The block's; 0 if there is none. */
+	/* Address of the block; 0 if there is none. */
 	u64 address;
-	/* 0 for a block that is not known. */
+	/* Size of the block; 0 if unknown. */
 	u64 size;
 	/* enum call_event_kind. */
 	u32 kind;
@@ -561,7 +557,7 @@ struct call_event {
 	/* Ids in the initial pid namespace. */
 	u32 process;
 	u32 thread;
-	/* Index of the stack record: of what was allocated, or of what allocated what is freed. */
+	/* Index of the stack record that allocated the block, also for a free. */
 	u32 stack;
 	u32 cpu;
 	char comm[16];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The call trace: calls, one by one (-t). Where nobody asks for that, nothing of it is left in the programs:
- * `call_trace` is a constant to the verifier.
+ * The call trace: calls, one by one (-t). Without -t the verifier removes its code from the programs, as `call_trace` is a
+ * constant.
  *
- * User space looks for events by itself: to be woken for each would take longer than all else that a probe does.
+ * User space polls for events: a wakeup for each would take longer than the rest of a probe.
  */
 #ifndef CALL_EVENTS_H
 #define CALL_EVENTS_H
@@ -13,7 +13,7 @@
 #include "kernel.h"
 #include "maps.h"
 
-/* A function of its own, for the programs to stay as small as they are. */
+/* Sends one event. Not inlined, to keep the programs small. */
 static __noinline int send_call_event(u32 kind, u32 instance, u64 address, u64 size, u32 stack)
 {
 	u64 thread = bpf_get_current_pid_tgid();
@@ -40,7 +40,7 @@ static __noinline int send_call_event(u32 kind, u32 instance, u64 address, u64 s
 	return 0;
 }
 
-/* `stack`: the index of a stack record; of a call that has none, that of its function's "not walked". */
+/* Sends an event if -t asks for its kind. `stack`: index of the stack record, or of its function's "not walked" record. */
 static __always_inline void trace_call(enum call_event_kind kind, u32 instance, u64 address, u64 size, u32 stack)
 {
 	if (call_trace == CALL_TRACE_OFF || (kind == CALL_BEGINS && call_trace != CALL_TRACE_ALL))

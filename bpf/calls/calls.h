@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Allocator calls: what a function was asked for at its entry, and what became of it at its return.
+ * Allocator calls: arguments at a function's entry, results at its return.
  *
- * Only the outermost call of a thread counts: what an allocator does within a call (realloc calling malloc,
- * memalign calling free) is its own affair. A call is named by its return slot (calls/return_address.h).
+ * Only the outermost call of a thread is recorded: calls within it (realloc calling malloc, memalign calling free) are
+ * internal to the allocator. A call is identified by its return slot (calls/return_address.h).
  */
 #pragma once
 
@@ -28,13 +28,13 @@ static __always_inline u32 cookie_field(u64 cookie, enum cookie_shift shift)
 	return cookie >> shift & 15;
 }
 
-/* The current thread's state, or NULL when it has none yet. */
+/* Returns the current thread's state, or NULL if it has none yet. */
 static __always_inline struct thread *known_thread(void)
 {
 	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 }
 
-/* The owner of what the current thread allocates, or 0 when it is not traced: probes can fire elsewhere too. */
+/* Returns the owner of the current thread's allocations, or 0 if it is not traced: probes can also fire in other processes. */
 static __always_inline u64 current_owner(struct thread *thread)
 {
 	if (thread && owner_is_current(thread->owner))
@@ -42,7 +42,7 @@ static __always_inline u64 current_owner(struct thread *thread)
 	return owner_of_process(current_tgid());
 }
 
-/* Forgets the call that the thread is in: it was not seen to end, and is not seen any more. */
+/* Forgets the thread's current call, whose return was not and will not be seen. */
 static __always_inline void forget_call(struct thread *thread)
 {
 	struct call *call = &thread->call;
@@ -57,7 +57,7 @@ static __always_inline void forget_call(struct thread *thread)
 	call->return_slot = 0;
 }
 
-/* Whether a function that begins is called within the call that the thread is in. If that is over, it is forgotten. */
+/* Returns whether a function that begins is called within the thread's current call; forgets that call if it is over. */
 static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx, u64 cookie)
 {
 	struct call *call = &thread->call;
@@ -70,7 +70,7 @@ static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx
 	return false;
 }
 
-/* Saturates: a product that overflows is a size that no allocator can give. */
+/* Returns the requested size; saturates on overflow, as no allocator can provide that size. */
 static __always_inline u64 requested_size(struct pt_regs *ctx, u64 cookie)
 {
 	u64 size = argument(ctx, cookie_field(cookie, COOKIE_SIZE));
@@ -82,7 +82,7 @@ static __always_inline u64 requested_size(struct pt_regs *ctx, u64 cookie)
 	u64 most = ~0ULL / size;
 	u64 number = argument(ctx, count_argument);
 
-	/* Or the compiler makes this a 128-bit multiplication, which BPF has not. */
+	/* Keeps the compiler from using a 128-bit multiplication, which BPF lacks. */
 	OPAQUE(most);
 	return number > most ? ~0ULL : size * number;
 }
@@ -92,19 +92,19 @@ static __always_inline bool resizes(enum role role)
 	return role == ROLE_RESIZE || role == ROLE_RESIZE_OR_FREE || role == ROLE_RESIZE_IN_PLACE;
 }
 
-/* Whether no other module has functions that are probed. */
+/* Returns whether `module` is the only one with probed functions. */
 static __always_inline bool is_probed_alone(u32 module)
 {
 	return *(volatile u64 *)&probed.module == (u64)module + 1;
 }
 
-/* Whether it can be told by itself when a call is over, its return not being seen. */
+/* Returns whether the end of a call can be detected without a probe at its return. */
 static __always_inline bool can_go_unseen(u64 cookie, enum call_end end)
 {
 	return end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1;
 }
 
-/* The weight of what a call will allocate; 0 if it is not to be recorded. */
+/* Returns the stored weight of the block that a call will allocate; 0 if it is not to be recorded. */
 static __always_inline u32 weight_of(struct thread *thread, u64 size)
 {
 	if (is_filtered(size)) {
@@ -115,7 +115,7 @@ static __always_inline u32 weight_of(struct thread *thread, u64 size)
 	return chosen_weight(&thread->sampler, size);
 }
 
-/* Nothing will be seen of the call but that it began: whatever it does with blocks is not known. */
+/* Counts a call as lost whose return will not be seen, so that its effect on blocks is unknown. */
 static __always_inline void lose_unseen_call(u32 instance, struct call *call)
 {
 	if (call->weight)
@@ -127,8 +127,8 @@ static __always_inline void lose_unseen_call(u32 instance, struct call *call)
 }
 
 /*
- * Whether the return of a nested call is of interest: where a function that is seen by its `ret` instructions jumps to
- * one that has a return probe, that one's return is its own.
+ * Returns whether the return of a nested call is needed: if a function whose `ret` instructions are probed jumps to one
+ * with a return probe, the return of the latter ends the call.
  */
 static __always_inline bool continues_by_jump(struct thread *thread, struct pt_regs *ctx, enum call_end end)
 {
@@ -144,7 +144,7 @@ static __always_inline bool continues_by_jump(struct thread *thread, struct pt_r
 	return true;
 }
 
-/* Entry of a function that allocates or resizes. Returns whether its return is of interest. */
+/* Handles the entry of a function that allocates or resizes. Returns whether its return must be probed. */
 static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 {
 	u64 size = requested_size(ctx, cookie);
@@ -165,6 +165,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	}
 	thread->owner = owner;
 	count(COUNTER_PROBE_HITS);
+	/* From here on, an earlier call of the thread is over: is_nested has forgotten it. */
 	if (is_nested(thread, ctx, cookie))
 		return continues_by_jump(thread, ctx, end);
 
@@ -172,7 +173,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	enum role role = cookie_field(cookie, COOKIE_ROLE);
 	u32 weight = weight_of(thread, size);
 
-	/* Nothing is to be seen of it, and nothing that is probed can be called within it. */
+	/* An unrecorded call need not even be remembered if no probed function can be called within it. */
 	if (!weight && !resizes(role) && can_go_unseen(cookie, end) && is_probed_alone(cookie >> COOKIE_MODULE))
 		return false;
 	if (call_trace && weight)
@@ -184,7 +185,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->old_known = false;
 	call->function = function;
 	call->role = role;
-	/* The old block leaves now: once it is freed inside, its address may be another thread's new block. */
+	/* Taken at the entry: as soon as the call has freed it, another thread can allocate the same address. */
 	if (resizes(role) && call->old_address)
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old,
 					     &thread->lifetimes);
@@ -193,22 +194,25 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 		lose_unseen_call(instance_of(owner), call);
 	call->probed_at = program_counter(ctx);
 	call->module = cookie >> COOKIE_MODULE;
-	/* What became of an old block is to be seen, whether or not the new one is recorded. */
+	/*
+	 * An unrecorded call without a known old block needs no return. It is remembered all the same, so that calls within it
+	 * are recognized as nested; is_nested detects its end by itself. The fate of a known old block needs the return.
+	 */
 	if (!weight && !call->old_known && can_go_unseen(cookie, end))
 		call->end = CALL_UNTRACKED;
 	call->return_slot = return_slot(ctx);
-	/* A return probe is known by its trampoline. */
+	/* A call with a return probe is recognized by the trampoline instead. */
 	if (call->end != SEEN_BY_RETURN_PROBE && !read_return_address(way_back(ctx), &call->return_address))
 		call->return_address = 0;
 	return call->end != CALL_UNTRACKED && call->end != CALL_LOST;
 }
 
-/* What a resize did to the old block: gone, or, if the call failed, back in the table. */
+/* Records the fate of a resize's old block: freed, or, if the call failed, recorded again. */
 static __always_inline void finish_resize(u32 instance, struct call *call, u64 address)
 {
 	if (!call->old_address)
 		return;
-	/* Size 0 is a request to free: null is then no failure. */
+	/* Size 0 requests a free: NULL is then not a failure. */
 	if (!address && call->size && call->role != ROLE_RESIZE_OR_FREE) {
 		if (call->old_known)
 			return_block(instance, call->old_address, &call->old);
@@ -222,7 +226,7 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 	trace_call(BLOCK_FREED, instance, call->old_address, call->old.size, call->old.stack);
 }
 
-/* The address of the new block, 0 if the call failed. Returns whether it could be read. */
+/* Reads the address of the new block, 0 if the call failed. Returns false if it cannot be read. */
 static __always_inline bool read_result(struct pt_regs *ctx, struct call *call, u64 *address)
 {
 	*address = 0;
@@ -234,13 +238,13 @@ static __always_inline bool read_result(struct pt_regs *ctx, struct call *call, 
 		*address = result(ctx);
 		return true;
 	}
-	/* The address is stored on success only: what is there after a failure is some other block's. */
+	/* The address is stored on success only: after a failure, the location can hold that of another block. */
 	if ((u32)result(ctx) != 0)
 		return true;
 	return bpf_probe_read_user(address, 8, (void *)call->result_at) == 0;
 }
 
-/* What became of the call that the thread is in. It has returned, or is about to, to `caller`. */
+/* Records the result of the thread's current call, which has returned, or is about to return, to `caller`. */
 static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thread, struct caller caller)
 {
 	struct call *call = &thread->call;
@@ -269,7 +273,7 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	}
 }
 
-/* Return of a function that allocates or resizes. */
+/* Handles the return of a function that allocates or resizes. */
 static __always_inline void finish_returned_call(struct pt_regs *ctx)
 {
 	struct thread *thread = known_thread();
@@ -278,7 +282,7 @@ static __always_inline void finish_returned_call(struct pt_regs *ctx)
 		finish_call(ctx, thread, (struct caller){ .pc = program_counter(ctx), .sp = ctx->sp });
 }
 
-/* A `ret` instruction of a function that allocates or resizes: the stack pointer is what it was at the entry. */
+/* Handles a `ret` of a function that allocates or resizes, where the stack pointer equals that at the entry. */
 static __always_inline void finish_returning_call(struct pt_regs *ctx)
 {
 	struct thread *thread = known_thread();
@@ -298,8 +302,8 @@ static __always_inline void finish_returning_call(struct pt_regs *ctx)
 }
 
 /*
- * Whether a function that frees is called by its own module: by the C library for blocks of its own, or, when a
- * thread ends, for those that glibc kept for it, which the program had freed before.
+ * Returns whether a function that frees is called by its own module: the C library frees its own blocks and, when a thread
+ * ends, those in glibc's thread cache, which the program had freed before.
  */
 static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 owner)
 {
@@ -312,9 +316,8 @@ static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 own
 }
 
 /*
- * Whether a function that frees `address` is called by another that freed it, as sized forms of free call the plain one.
- *
- * Of no consequence but for what is counted: the block is not in the table.
+ * Returns whether a free of `address` is called by another function that frees it, as sized forms of free call the plain
+ * one. Only affects counters: the block has already left the table.
  */
 static __always_inline bool is_freed_within(struct thread *thread, struct pt_regs *ctx, u64 address)
 {
@@ -328,7 +331,7 @@ static __always_inline bool is_freed_within(struct thread *thread, struct pt_reg
 	return read_return_address(way_back(ctx), &caller) && are_in_one_mapping(thread->owner, caller, thread->freed_at);
 }
 
-/* Entry of a function that frees. */
+/* Handles the entry of a function that frees. */
 static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 {
 	u64 address = argument(ctx, cookie_field(cookie, COOKIE_POINTER));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a probe to the record of its stack: takes a scratch, recalls the walk or does it, finds or makes the record.
+ * From a probe to its stack record: takes a scratch, recalls or does the walk, finds or stores the record.
  *
- * Four functions that the verifier checks one by one. They have the scratch's number only, and tell each other by
- * `scratch->wanted` what is asked for.
+ * Consists of four functions that the verifier checks separately: recall_record, walk_to_record, remember_record and
+ * check_record. Their only reference is the key of the scratch; everything else is passed in `scratch->wanted`.
  */
 #pragma once
 
@@ -20,7 +20,7 @@
 #include "store/scratch.h"
 #include "store/stacks.h"
 
-/* Asks user space, once per mapping list, for what the walk did not have. */
+/* Requests from user space, once per mapping list, the mapping or saves that the walk lacked. */
 static __always_inline void request_reload(u64 owner, struct walk *walk)
 {
 	struct process *process = process_at(slot_of(owner));
@@ -33,7 +33,7 @@ static __always_inline void request_reload(u64 owner, struct walk *walk)
 		send_event(EVENT_UNKNOWN_MAPPING, instance_of(owner), walk->pc);
 }
 
-/* What names the stack that a finished walk found. */
+/* Returns the stack id of a finished walk. */
 static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *wanted)
 {
 	u64 id = mix(walk->hash, (u64)epoch_of(wanted->view) << 32 | instance_of(wanted->owner));
@@ -42,8 +42,8 @@ static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *want
 }
 
 /*
- * The record of the stack that a finished walk found: stored, if it is new. Not inlined, so that the variables of this are
- * not on the stack while a walk is: all of a chain of calls have 512 bytes together (src/bpf/stack_depth.rs).
+ * Returns the index of the record of a finished walk's stack; stores it if it is new. Not inlined, to keep its variables off
+ * the BPF stack during the walk: a chain of calls has 512 bytes in total (src/bpf/stack_depth.rs).
  */
 static __noinline u32 record_of_walk(struct walk *walk, struct wanted_stack *wanted)
 {
@@ -61,8 +61,8 @@ static __always_inline void begin_wanted_walk(struct fast_walk *fast, struct wan
 }
 
 /*
- * Walks, and finds or makes the record of the stack that scratch `key` wants. Not static: verified once, by itself, and
- * not for each state that its caller can be in.
+ * Walks the stack that scratch `key` wants, and returns the index of its record, which is stored if it is new. Not static:
+ * verified once, by itself, not for each state of its caller.
  */
 __noinline u32 walk_to_record(u32 key)
 {
@@ -86,8 +86,8 @@ __noinline u32 walk_to_record(u32 key)
 }
 
 /*
- * The record of the stack that scratch `key` wants, if a memo has it; else NO_STACK. Of the registers, needs the stack and
- * frame pointers only. Not static for the same reason.
+ * Returns the index of the record of the stack that scratch `key` wants, if a memo has it; else NO_STACK. Needs only the
+ * stack and frame pointer of the registers. Not static: verified once, by itself.
  */
 __noinline u32 recall_record(u32 key)
 {
@@ -102,8 +102,9 @@ __noinline u32 recall_record(u32 key)
 	struct wanted_stack *wanted = &scratch->wanted;
 	u64 owner = wanted->owner;
 
+	/* State, `changing`, view and tries_memo are set here only: the functions that run after this one read them. */
 	wanted->state = state_of(slot_of(owner));
-	/* Asked before the list is chosen: a list with a change is published before the change is. */
+	/* Read before the view: user space publishes a list before it publishes the count of changes in it. */
 	wanted->changing = is_changing(slot_of(owner));
 	wanted->view = view_of(owner);
 	forget_window(fast);
@@ -121,7 +122,7 @@ __noinline u32 recall_record(u32 key)
 	return stack;
 }
 
-/* Remembers the walk that scratch `key` has just done, if it was looked for, by the record that it found. */
+/* Stores the walk that scratch `key` has just done, and the record that it found, in the memo, if that was tried. */
 __noinline u32 remember_record(u32 key, u32 stack)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
@@ -142,8 +143,8 @@ __noinline u32 remember_record(u32 key, u32 stack)
 }
 
 /*
- * For tests: walks again to the stack that scratch `key` wanted, of which record `stack` was found, without all that makes
- * it fast.
+ * For tests: repeats the walk of scratch `key`, for which record `stack` was found, without fast paths, and counts a
+ * difference.
  */
 __noinline u32 check_record(u32 key, u32 stack)
 {
@@ -166,14 +167,14 @@ __noinline u32 check_record(u32 key, u32 stack)
 	return 0;
 }
 
-/* Where a walk starts: the function that called the allocator. */
+/* Start of a walk: the function that called the allocator. */
 struct caller {
 	u64 pc;
 	u64 sp;
 	struct link link;
 };
 
-/* The index of the record of the stack from `caller` on, which called `function`. `habits`: of the thread, or NULL. */
+/* Returns the index of the stack record from `caller` on, which called `function`. `habits`: those of the thread, or NULL. */
 static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *habits, struct caller caller, u64 owner,
 					 u32 function)
 {
@@ -195,11 +196,12 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	scratch->wanted.owner = owner;
 	scratch->wanted.function = function;
 	scratch->wanted.habits = habits ? *habits : (struct habits){};
+	/* Always first: it completes `wanted` for the others. The scratch is this probe's alone until it is released. */
 	index = recall_record(key);
 	if (index == NO_STACK || check_walks)
 		save_other_registers(ctx, scratch->fast.walk.at_probe);
 	if (index == NO_STACK) {
-		/* One after the other: older kernels let calls within calls have 512 bytes of stack in all. */
+		/* Called in sequence, not nested: older kernels limit a chain of calls to 512 bytes of stack in total. */
 		index = walk_to_record(key);
 		if (walk_memo)
 			remember_record(key, index);

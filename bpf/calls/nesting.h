@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Whether the call that a thread is known to be in still goes on when another begins.
+ * Checks whether a thread's current call is still active when another begins.
  *
- * A call can end unseen: by an exception, by longjmp, with its thread. If that were not noticed, all that the thread
- * does from then on would be taken for the affair of an allocator that is gone, and no block of it would be
- * recorded, no free. So that it goes on is proved by what is in memory, not taken from what is remembered.
+ * A call can end without its return being seen: by an exception or longjmp. If that went unnoticed, all later calls of
+ * the thread would be treated as nested in it, and none of their allocations and frees recorded. So memory must prove
+ * that the call is active; the remembered state alone does not count.
  */
 #pragma once
 
@@ -14,7 +14,8 @@
 #include "walk/mappings.h"
 #include "walk/return_probes.h"
 
-/* Whether `address`, found as a return address, is what a return probe makes of one. True while no mappings are known. */
+/* Returns whether `address`, found as a return address, is in the trampoline of return probes. True while no mappings are
+ * known. */
 static __always_inline bool is_return_probe(u64 owner, u64 address)
 {
 	u32 list = list_of(view_of(owner));
@@ -23,7 +24,7 @@ static __always_inline bool is_return_probe(u64 owner, u64 address)
 	return list == NO_LIST || !mapping || mapping->kind == MAPPING_TRAMPOLINE;
 }
 
-/* Whether two addresses of code are in one mapping, which is to say in one module. True while no mappings are known. */
+/* Returns whether two code addresses are in one mapping, and so in one module. True while no mappings are known. */
 static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
 {
 	u32 list = list_of(view_of(owner));
@@ -35,25 +36,27 @@ static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
 }
 
 /*
- * Whether `call` goes on while a function of `module` begins that is probed at `probed_at`, with its own way back.
+ * Returns whether `call` is active while a function of `module` begins that is probed at `probed_at` and returns by `back`.
  *
- * Its return slot is then at or above the new one, and its return address is where it was, or in its frame: a return
- * probe's trampoline, or, without one, the same return address. As memory below the stack pointer keeps what it held,
- * and a frame can cover it without writing to it, the latter says little by itself. So
+ * If it is, its return slot is at or above the new one, and its return address is still in its slot or frame: the
+ * trampoline, if it has a return probe, else the original address. A matching original address is weak evidence, as
+ * memory below the stack pointer keeps its contents and a new frame can cover it without overwriting it. So it must also
+ * hold that
  *
- *  - at the same slot the new function is another one, to which the outer jumped: the same at the same slot
- *    is called once more from the same frame;
- *  - at a lower slot, the new function is called by the module of the outer, as allocators call themselves.
+ *  - at the same slot, the new function is another one, to which the outer jumped (the same function at the same slot is
+ *    a second call from the same frame);
+ *  - at a lower slot, the new function is called by the outer's module, as allocators call their own functions.
  *
- * A call whose end is not seen is of a function that calls no other of its own allocator. What it does call is
- * another module's, as when a program's own malloc calls libc's.
+ * A call with CALL_UNTRACKED is of a leaf, which calls no probed function of its own module; it can call those of another,
+ * as when a program's own malloc calls libc's.
  */
 static __always_inline bool goes_on(struct call *call, u64 owner, struct way_back back, u64 probed_at, u32 module)
 {
-	/* A return probe is known by its trampoline. */
+	/* 0 finds only the trampoline: the proof of a call with a return probe. */
 	u64 address = call->end == SEEN_BY_RETURN_PROBE ? 0 : call->return_address;
 	u64 kept, caller;
 
+	/* Remembered state can only refute; what follows it proves by memory. A call within another has no higher slot. */
 	if (!call->return_slot || back.slot > call->return_slot)
 		return false;
 	if (call->end == CALL_UNTRACKED && module == call->module)
@@ -62,7 +65,7 @@ static __always_inline bool goes_on(struct call *call, u64 owner, struct way_bac
 		return false;
 	if (call->end == SEEN_BY_RETURN_PROBE)
 		return is_return_probe(owner, kept);
-	/* Probes at entry and return that are not one put the trampoline there, whatever the entry wants. */
+	/* Separate entry and return probes put the trampoline there even if the entry did not need the return. */
 	if (kept != call->return_address && !is_trampoline(kept))
 		return false;
 	if (back.slot == call->return_slot)

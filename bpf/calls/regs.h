@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a function was called with and what it returned, by the registers at a probe. */
+/* Arguments and results of functions, from the registers at a probe. */
 #pragma once
 
 #include "seam.h"
 #include "walk/arch.h"
 
-/* Argument `number`, 1-based, at a function's entry; 0 for argument 0. */
+/* Returns argument `number`, 1-based, at a function's entry; 0 for number 0. */
 static __always_inline u64 argument(struct pt_regs *ctx, u32 number)
 {
 	u64 first = ctx->ARGUMENT_1, second = ctx->ARGUMENT_2, third = ctx->ARGUMENT_3;
 	u64 fourth = ctx->ARGUMENT_4, fifth = ctx->ARGUMENT_5, sixth = ctx->ARGUMENT_6;
 
-	/* Or the compiler loads from a chosen address in ctx, which the verifier forbids. */
+	/* Keeps the compiler from loading at a variable offset in ctx, which the verifier forbids. */
 	OPAQUE(first);
 	OPAQUE(second);
 	OPAQUE(third);
@@ -36,7 +36,7 @@ static __always_inline u64 argument(struct pt_regs *ctx, u32 number)
 	}
 }
 
-/* Argument `number` of a system call, 0-based, at its entry and at its end. */
+/* Returns argument `number`, 0-based, of a system call, at its entry or exit. */
 static __always_inline u64 syscall_argument(struct pt_regs *regs, u32 number)
 {
 	switch (number) {

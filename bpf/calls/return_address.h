@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where the return address of a call is, from the function's entry to its return. A call is named by its return slot: the
- * stack pointer at the function's entry, which is lower for calls within the call, and the same for a function that it
+ * Location of a call's return address, from the function's entry to its return. A call is identified by its return slot:
+ * the stack pointer at the function's entry, which is lower for calls within the call and the same for a function that it
  * jumps to.
  *
- * On x86-64 that is also where the return address is, throughout. On AArch64 it is in the link register at the entry and
- * at the `ret`; in between, it is wherever the function saved it in its frame, which begins at the return slot.
+ * On x86-64 the slot holds the return address throughout. On AArch64 the link register holds it at the entry and at the
+ * `ret`; in between, the function has saved it somewhere in its frame, which begins at the return slot.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "walk/arch.h"
 #include "walk/return_probes.h"
 
-/* What says where a function returns to, at its entry and at its `ret`. */
+/* Location of a function's return address at its entry and at its `ret`. */
 struct way_back {
 	u64 slot;
 	struct link link;
@@ -30,31 +30,31 @@ static __always_inline struct way_back way_back(struct pt_regs *ctx)
 	return (struct way_back){ .slot = return_slot(ctx), .link = link_of(ctx) };
 }
 
-/* Returns whether it could be read. */
+/* Returns false if the return address cannot be read. */
 static __always_inline bool read_return_address(struct way_back back, u64 *address)
 {
 	return read_returns_to(back.slot, back.link, address);
 }
 
 /*
- * Bytes of a frame in which its saved return address is looked for; and how many words at once. Of the allocators of Debian
- * 12, jemalloc's xallocx has the largest frame on AArch64, 544 bytes. In a larger one nothing may be found: what is called
- * within that function counts by itself then, and the function's own call as one whose end was not seen.
+ * Bytes of a frame that are searched for its saved return address, and words read at once. Of the allocators of Debian 12,
+ * jemalloc's xallocx has the largest frame on AArch64, 544 bytes. If the address is further down in a larger frame, calls
+ * within that function are recorded by themselves, and the function's own call as abandoned.
  */
 #define SEARCHED_BYTES 1024
 #define SEARCHED_WORDS 16
 
-/* A return address, as it may have been saved. */
+/* A saved return address to search for. */
 struct saved_address {
-	/* As it was; and as a return probe made it, or 0. */
+	/* The original address, and the trampoline; 0 if unknown or none. */
 	u64 address;
 	u64 trampoline;
-	/* Where it can be, down from where. */
+	/* Range of the stack to search, from `high` down. */
 	u64 low;
 	u64 high;
 };
 
-/* The one of both that is in memory, or 0. Not inlined for its stack: few calls come here. */
+/* Returns the one of the two addresses that memory holds, or 0. Not inlined, to save BPF stack; rarely called. */
 static __noinline u64 find_saved(struct saved_address *saved)
 {
 	u64 words[SEARCHED_WORDS];
@@ -75,7 +75,7 @@ static __noinline u64 find_saved(struct saved_address *saved)
 
 			if (8 * number + 8 > bytes)
 				break;
-			/* What is not known is 0, and so is much of a stack. */
+			/* 0 never matches: it stands for an unknown address and is frequent on a stack. */
 			if (word && (word == saved->address || word == saved->trampoline))
 				found = word;
 		}
@@ -85,8 +85,8 @@ static __noinline u64 find_saved(struct saved_address *saved)
 }
 
 /*
- * What the return address has become of a call that began at `slot` with `address`, while a function that may be called
- * within it begins, with its own way back. Returns whether anything is known of it.
+ * Finds the return address, or the trampoline that replaced it, of a call that began at `slot` with `address`, at the entry
+ * of a function that returns by `back` and may be called within it. Returns false if neither is found.
  */
 static __always_inline bool read_kept_address(u64 slot, u64 address, struct way_back back, u64 *kept)
 {

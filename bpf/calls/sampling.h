@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which calls are recorded, and how many blocks each recorded block stands for.
+ * Sampling: the choice of calls to record, and the weight of each recorded block.
  *
- * A block's weight is the inverse of the probability with which its call was chosen, so that sums of weights
- * estimate what there was without bias. A call is chosen at its entry and independently of its stack. Each thread
- * chooses for itself: it is never preempted by itself, and the choices of one say nothing about those of another.
+ * A block's weight is the inverse of the probability with which its call was chosen, so that sums of weights are unbiased
+ * estimates. A call is chosen at its entry and independently of its stack. Each thread has its own sampler: a thread cannot
+ * preempt itself, and choices of different threads are independent.
  *
- * Numbers are fixed-point: there is no floating point here. A weight is stored in 32 bits as an IEEE 754 single,
- * and everything that is added or subtracted is computed from that, so that a free takes away exactly what its
- * allocation added. Compiles for the host too.
+ * Numbers are fixed-point, as BPF has no floating point. A weight is stored in 32 bits as an IEEE 754 single, and every sum
+ * is computed from the stored form, so that a free subtracts exactly what its allocation added. Also compiles for the
+ * host.
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 #include "seam.h"
 #include "shared.h"
 
-/* Bits behind the point of a logarithm, and of an exponential. */
+/* Fraction bits of a logarithm and of an exponential. */
 #define LOG_BITS 26
 #define EXP_BITS 31
 
@@ -35,7 +35,7 @@ static __always_inline struct wide multiply(u64 a, u64 b)
 	};
 }
 
-/* a * b / 2^shift; saturates. `shift` is a constant from 1 to 63. */
+/* Returns a * b / 2^shift; saturates. `shift` is a constant from 1 to 63. */
 static __always_inline u64 multiply_shifted(u64 a, u64 b, u32 shift)
 {
 	struct wide product = multiply(a, b);
@@ -43,7 +43,7 @@ static __always_inline u64 multiply_shifted(u64 a, u64 b, u32 shift)
 	return product.high >> shift ? ~0ULL : product.high << (64 - shift) | product.low >> shift;
 }
 
-/* The place of the highest bit of `number`, which is not 0. */
+/* Returns the position of the highest bit of `number`, which is not 0. */
 static __always_inline u64 highest_bit(u64 number)
 {
 	u64 place = 0;
@@ -59,13 +59,13 @@ static __always_inline u64 highest_bit(u64 number)
 	return place;
 }
 
-/* The logarithm to base 2 of `number`, which is from 1 to 2^32, with LOG_BITS bits behind the point. */
+/* Returns the logarithm to base 2 of `number`, from 1 to 2^32, with LOG_BITS fraction bits. */
 static __always_inline u64 binary_logarithm(u64 number)
 {
 	u64 log = highest_bit(number);
 	u64 square = number << (63 - log) >> 32;
 
-	/* With 31 bits behind the point: each time it reaches 2, the logarithm's next bit is set. */
+	/* `square` has 31 fraction bits. Whenever squaring reaches 2, the logarithm's next bit is 1. */
 #pragma unroll
 	for (u32 bit = 0; bit < LOG_BITS; bit++) {
 		square = square * square >> 31;
@@ -79,10 +79,10 @@ static __always_inline u64 binary_logarithm(u64 number)
 	return log;
 }
 
-/* e^-x for x below 32, both with EXP_BITS bits behind the point. */
+/* Returns e^-x for x below 32, both with EXP_BITS fraction bits. */
 static __always_inline u64 falling_exponential(u64 x)
 {
-	/* e^-(2^4) to e^-(2^-16), with EXP_BITS bits behind the point. */
+	/* e^-(2^4) to e^-(2^-16), with EXP_BITS fraction bits. */
 	static const u64 powers[] = {
 		242, 720401, 39332535, 290630308, 790015084, 1302514674, 1672461947, 1895147668, 2017374191,
 		2081412522, 2114190000, 2130771798, 2139111403, 2143293437, 2145387520, 2146435328, 2146959424, 2147221520,
@@ -101,12 +101,12 @@ static __always_inline u64 falling_exponential(u64 x)
 }
 
 /*
- * Bytes from one chosen byte to the next, the mean being `mean`, at most 2^40: an exponential distribution, `random`
- * being evenly distributed over 32 bits. Not static: verified once, by itself.
+ * Returns a number of bytes from one chosen byte to the next: exponentially distributed with `mean`, at most 2^40, if
+ * `random` is uniform over 32 bits. Not static: verified once, by itself.
  */
 __noinline u64 exponential_gap(u64 mean, u32 random)
 {
-	/* ln 2, with LOG_BITS bits behind the point. */
+	/* ln 2, with LOG_BITS fraction bits. */
 	const u64 ln2 = 46516320;
 	u64 below = (32ULL << LOG_BITS) - binary_logarithm((u64)random + 1);
 
@@ -114,8 +114,8 @@ __noinline u64 exponential_gap(u64 mean, u32 random)
 }
 
 /*
- * The inverse of the probability that one of `size` bytes, at least 1, is chosen when each is with a probability of
- * 1 to `mean`, at most 2^40: 1 / (1 - e^-x), x being size / mean. With WEIGHT_SHIFT bits behind the point.
+ * Returns 1 / (1 - e^-x) with x = size / mean, the inverse of the probability that at least one of `size` bytes, at least 1,
+ * is chosen if each is with probability 1 / `mean`, at most 2^40. With WEIGHT_SHIFT fraction bits.
  */
 __noinline u64 inverse_probability(u64 size, u64 mean)
 {
@@ -123,7 +123,7 @@ __noinline u64 inverse_probability(u64 size, u64 mean)
 
 	if (size >> 5 >= mean)
 		return one;
-	/* The same quotient of smaller numbers, when these are too large to be shifted. */
+	/* Scales both down if they are too large for the shift below; the quotient stays the same. */
 	if (size >> EXP_BITS) {
 		u64 shift = (highest_bit(size) - (EXP_BITS - 1)) & 63;
 
@@ -138,14 +138,14 @@ __noinline u64 inverse_probability(u64 size, u64 mean)
 	if (x >> EXP_BITS)
 		return (1ULL << (EXP_BITS + WEIGHT_SHIFT)) / ((1ULL << EXP_BITS) - falling_exponential(x));
 
-	/* A power series: the next term is below 10^-6 of the sum. */
+	/* Power series 1/x + 1/2 + x/12 - ...: the next term is below 10^-6 of the sum. */
 	u64 cube = ((x * x >> EXP_BITS) * x) >> EXP_BITS;
 	u64 terms = x / 12 - cube / 720 + (cube * (x * x >> EXP_BITS) >> EXP_BITS) / 30240;
 
 	return (mean << WEIGHT_SHIFT) / size + one / 2 + (terms >> (EXP_BITS - WEIGHT_SHIFT));
 }
 
-/* A weight of at least 1, with WEIGHT_SHIFT bits behind the point, as it is stored: rounded to 24 bits. */
+/* Converts a weight of at least 1, with WEIGHT_SHIFT fraction bits, to its stored form; truncates it to 24 bits. */
 static __always_inline u32 store_weight(u64 weight)
 {
 	u64 exponent = highest_bit(weight);
@@ -154,7 +154,7 @@ static __always_inline u32 store_weight(u64 weight)
 	return (127 + exponent - WEIGHT_SHIFT) << 23 | fraction;
 }
 
-/* A stored weight with WEIGHT_SHIFT bits behind the point. */
+/* Converts a stored weight to one with WEIGHT_SHIFT fraction bits. */
 static __always_inline u64 load_weight(u32 stored)
 {
 	u64 fraction = 1 << 23 | (stored & 0x7fffff);
@@ -163,7 +163,7 @@ static __always_inline u64 load_weight(u32 stored)
 	return fraction << (exponent & 63) >> (23 - WEIGHT_SHIFT);
 }
 
-/* Bytes that a block of `size` stands for, rounded: half a byte less for each of many small blocks would be seen. */
+/* Returns size * weight, rounded: truncation would bias sums over many small blocks by half a byte for each. */
 static __always_inline u64 weighted_bytes(u64 size, u64 weight)
 {
 	u64 halves = multiply_shifted(size, weight, WEIGHT_SHIFT - 1);
@@ -171,13 +171,13 @@ static __always_inline u64 weighted_bytes(u64 size, u64 weight)
 	return (halves >> 1) + (halves & 1);
 }
 
-/* A place among `sampling_interval` calls. */
+/* Returns a random position among `sampling_interval` calls. */
 static __always_inline u64 random_place(void)
 {
 	return (u64)bpf_get_prandom_u32() * sampling_interval >> 32;
 }
 
-/* Goes on to the next `sampling_interval` calls, `before` calls from here. */
+/* Begins a round of `sampling_interval` calls, which starts after `before` further calls, and chooses one of them. */
 static __always_inline void begin_round(struct sampler *sampler, u64 before)
 {
 	u64 place = random_place();
@@ -186,7 +186,7 @@ static __always_inline void begin_round(struct sampler *sampler, u64 before)
 	sampler->behind_next = sampling_interval - 1 - place;
 }
 
-/* Whether this call is chosen, when one of each `sampling_interval` is. */
+/* Returns whether this call is chosen, with one of every `sampling_interval` calls chosen. */
 static __always_inline bool choose_by_calls(struct sampler *sampler)
 {
 	if (!sampler->begun) {
@@ -201,10 +201,10 @@ static __always_inline bool choose_by_calls(struct sampler *sampler)
 	return true;
 }
 
-/* Whether one of this call's bytes is chosen, each being with a probability of 1 to `mean`. */
+/* Returns whether one of this call's bytes is chosen, each being chosen with probability 1 / `mean`. */
 static __always_inline bool choose_by_bytes(struct sampler *sampler, u64 size, u64 mean)
 {
-	/* What is left of an exponential gap is one: to draw it anew, by another mean, biases nothing. */
+	/* The rest of an exponential gap has the same distribution: drawing it again, with another mean, adds no bias. */
 	if (sampler->mean != mean) {
 		sampler->mean = mean;
 		sampler->until_next = exponential_gap(mean, bpf_get_prandom_u32());
@@ -217,7 +217,7 @@ static __always_inline bool choose_by_bytes(struct sampler *sampler, u64 size, u
 	return true;
 }
 
-/* The weight by bytes. The mean is read once: a block's weight is by the distance that it was chosen by. */
+/* Returns the weight with SAMPLE_BYTES. Reads the mean once: choice and weight must use the same one. */
 static __always_inline u32 weight_by_bytes(struct sampler *sampler, u64 size)
 {
 	u64 mean = governed ? *(volatile u64 *)&distance.mean : sampling_interval;
@@ -227,20 +227,20 @@ static __always_inline u32 weight_by_bytes(struct sampler *sampler, u64 size)
 	return choose_by_bytes(sampler, size, mean) ? store_weight(inverse_probability(size, mean)) : 0;
 }
 
-/* Whether blocks of a size are not asked for. */
+/* Returns whether -z and -Z exclude blocks of `size`. */
 static __always_inline bool is_filtered(u64 size)
 {
 	return filter_sizes && (size < min_size || size > max_size);
 }
 
-/* The weight, as it is stored, of the block that a call asks for, or 0 when it is not chosen. */
+/* Returns the stored weight of the block that a call requests, or 0 if the call is not chosen. */
 static __always_inline u32 chosen_weight(struct sampler *sampler, u64 size)
 {
 	switch (sampling) {
 	case SAMPLE_CALLS:
 		return choose_by_calls(sampler) ? store_weight(sampling_interval << WEIGHT_SHIFT) : 0;
 	case SAMPLE_BYTES:
-		/* A block of no bytes has the chances of one of one byte, or it could never be seen. */
+		/* A block of 0 bytes is sampled as one of 1 byte: it would otherwise never be chosen. */
 		return weight_by_bytes(sampler, size + !size);
 	default:
 		return WEIGHT_ONE;

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What is kept of a thread. */
+/* State of a thread: its allocator call, sampler and habits. */
 #pragma once
 
 #include "shared.h"
 
-/* How it is known that a call has ended. */
+/* Detection of a call's end. */
 enum call_end {
-	/* By a return probe, which makes the trampoline's address the return address until then. */
+	/* By a return probe, which replaces the return address by the trampoline until then. */
 	SEEN_BY_RETURN_PROBE = 0,
 	/* By a probe on each `ret` instruction. */
 	SEEN_BY_RET = 1,
-	/* Not at all: its block is not to be recorded, and neither is what is called within it. */
+	/* Not detected: neither its block nor calls within it are to be recorded. */
 	CALL_UNTRACKED = 2,
-	/* Not at all, though it should be: the thread has all return probes that it can have. */
+	/* Not detected, though needed: the thread is at MAX_RETURN_PROBES. */
 	CALL_LOST = 3,
 };
 
-/* The allocator call that a thread is in, if `return_slot` is not 0. */
+/* The current allocator call of a thread; none if `return_slot` is 0. */
 struct call {
-	/* Names the call: see calls/return_address.h. */
+	/* Identifies the call, see calls/return_address.h. */
 	u64 return_slot;
-	/* What it was when the call began. */
+	/* Return address at the entry, 0 if unknown; unused with a return probe. */
 	u64 return_address;
-	/* Where the call was probed: names the function, and its module. */
+	/* Address of the probe at the entry: identifies the function and its mapping. */
 	u64 probed_at;
 	u32 module;
 	u64 size;
-	/* How many blocks its block stands for, as `struct block` has it; 0 if it is not to be recorded. */
+	/* Weight of its block, as in `struct block`; 0 if it is not to be recorded. */
 	u32 weight;
-	/* Where the result is stored, for functions that do not return it. */
+	/* Address where the function stores the block's address; 0 if it returns it. */
 	u64 result_at;
-	/* The block to resize: its address, and its record if it was known. */
+	/* Block to resize: its address, and its record if `old_known`. */
 	u64 old_address;
 	struct block old;
 	bool old_known;
@@ -40,35 +40,35 @@ struct call {
 	u8 role;
 };
 
-/* What lies between a thread and the next call that it records. */
+/* State of the choice of calls to record. */
 struct sampler {
-	/* Calls or bytes, see enum sampling. */
+	/* Calls or bytes before the next chosen one, see enum sampling. */
 	u64 until_next;
 	union {
-		/* Calls behind the next one until another is chosen from as many. */
+		/* SAMPLE_CALLS: calls of the current round after the chosen one. */
 		u64 behind_next;
-		/* The mean number of bytes by which `until_next` was drawn; 0: it has not been. */
+		/* SAMPLE_BYTES: the sampling interval that `until_next` was drawn for; 0: not drawn yet. */
 		u64 mean;
 	};
-	/* A round of calls has begun. */
+	/* SAMPLE_CALLS: set once the first round has begun. */
 	bool begun;
 };
 
-/* What a thread's last walks say about its next ones. */
+/* Statistics of a thread's last walks, used to predict the next ones. */
 struct habits {
-	/* Where its stack ended; 0 if that is not known. */
+	/* AVMA of the end of its stack; 0 if unknown. */
 	u64 stack_end;
-	/* How much the memo has been worth lately. */
+	/* Saturating score of recent hits of the memo: +MEMO_FIND_WORTH for each, -1 for each miss. */
 	u32 memo_worth;
-	/* Walks without it. */
+	/* Walks at a `memo_worth` of 0; one of MEMO_TRIAL tries the memo. */
 	u32 walks;
 };
 
-/* What the blocks that a thread took back lately say about how long its next ones will live. */
+/* Lifetimes of the blocks that a thread freed recently, used to predict those of the next ones. */
 struct lifetimes {
-	/* A score: one more for each that had left its young place, less for each that had not. At least 0. */
+	/* Saturating score: +1 for each freed block that had left its young place, less for each that had not. */
 	u32 long_lives;
-	/* Blocks since then that were taken to live long. */
+	/* Blocks that were predicted to live long; one of YOUNG_TRIAL is put into its young place. */
 	u32 untried;
 };
 
@@ -77,10 +77,10 @@ struct thread {
 	struct sampler sampler;
 	struct habits habits;
 	struct lifetimes lifetimes;
-	/* The known block that the thread freed last, the function's return slot then, and where it was probed. */
+	/* Last free of a known block: the block's address, the function's return slot, and the address of the probe. */
 	u64 freed;
 	u64 freed_slot;
 	u64 freed_at;
-	/* What the thread runs in, see process/processes.h; 0 when it is not known yet. */
+	/* Owner of the thread's allocations, see process/processes.h; 0 if unknown. */
 	u64 owner;
 };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Walks that need not be done again: by the registers that they began with, the record of the stack that they found.
+ * The walk memo: from the registers at the start of a walk to the record of the stack that it found.
  *
- * It is the same stack if the slot of the process has the same instance and mappings, no change of them is announced,
- * the registers are the same, and memory holds what the walk's trail says (see fast/trail.h for why). All of it is
- * compared at each use; nothing is taken for likely.
+ * A walk finds the same stack if the process slot has the same instance and mappings, no change of them is announced, the
+ * registers are the same, and memory holds the words of the trail (see fast/trail.h for the proof). All of these are
+ * compared at each use; none is assumed.
  *
- * A memo is one probe's at a time: it is taken by an exchange, and a probe that does not get it walks without.
+ * A memo is used by one probe at a time: it is taken by an exchange, and a probe that fails to take it walks without it.
  */
 #pragma once
 
@@ -18,10 +18,10 @@
 #include "kernel.h"
 #include "maps.h"
 
-/* The most that a thread's memo can be worth before it is given up, and what a find adds to it. */
+/* MAX of a thread's memo score, and the increment for a hit. */
 #define MEMO_MOST_WORTH 64
 #define MEMO_FIND_WORTH 1
-/* A thread that has given up tries one of so many walks; a power of two. */
+/* Interval of the walks that try the memo in a thread whose score is 0; a power of two. */
 #define MEMO_TRIAL 16
 #define NO_STACK (~0U)
 
@@ -34,8 +34,8 @@ static __always_inline struct memo *memo_at(u64 number)
 }
 
 /*
- * Whether a thread's walk is worth a try. Where no stack is seen again soon, a memo that is looked for, not found, and
- * made costs more than it can save.
+ * Returns whether a thread's walk should try the memo. If stacks are rarely repeated, lookups that miss and the storing that
+ * follows cost more than hits save.
  */
 static __always_inline bool tries_memo(struct habits *habits)
 {
@@ -52,10 +52,10 @@ static __always_inline void judge_memo(struct habits *habits, bool found)
 		habits->memo_worth = worth + MEMO_FIND_WORTH;
 }
 
-/* The memo for a walk from `pc` and the registers in `at_probe`, taken; NULL if another has it. */
+/* Takes the memo for a walk from `pc` and the registers in `at_probe`; returns NULL if another probe has it. */
 static __always_inline struct memo *take_memo(struct fast_walk *fast, u64 pc)
 {
-	/* Not by the frame pointer, which few walks depend on. */
+	/* The frame pointer is not hashed: few walks depend on it. */
 	u64 hash = mix(mix(0, pc), fast->walk.at_probe[REGISTER_SP]);
 	struct memo *memo = memo_at(hash >> 32);
 
@@ -68,7 +68,7 @@ static __always_inline void release_memo(struct memo *memo)
 	*(volatile u64 *)&memo->taken = 0;
 }
 
-/* Whether memory outside the stack holds what it should. */
+/* Returns whether all checks of the trail, words outside the stack, match. */
 static __always_inline bool checks_hold(struct memo *memo)
 {
 	u64 different = 0;
@@ -85,7 +85,7 @@ static __always_inline bool checks_hold(struct memo *memo)
 	return !different;
 }
 
-/* Whether the stack holds what it did. What is read of it stays in the walk's window. */
+/* Returns whether all slots of the trail match. The stack bytes read remain in the walk's window. */
 static __always_inline bool slots_hold(struct fast_walk *fast, struct memo *memo)
 {
 	u64 different = 0;
@@ -107,7 +107,7 @@ static __always_inline bool slots_hold(struct fast_walk *fast, struct memo *memo
 	return true;
 }
 
-/* The record of the stack that a walk would find, if it is known; else NO_STACK. `state` is that of the process slot. */
+/* Returns the index of the record that a walk would find, if the memo has it; else NO_STACK. `state`: of the process slot. */
 static __always_inline u32 recall_stack(struct fast_walk *fast, struct memo *memo, u64 pc, u64 state, u32 function)
 {
 	u64 different = memo->state ^ state;
@@ -121,7 +121,8 @@ static __always_inline u32 recall_stack(struct fast_walk *fast, struct memo *mem
 	return memo->stack;
 }
 
-/* Repeats the last slot of a trail, so that slots can be compared four at a time. Returns how many there are then. */
+/* Repeats the last slot of a trail up to a multiple of four, so that slots can be compared four at a time. Returns their
+ * number. */
 static __always_inline u32 fill_up(struct trail *trail)
 {
 	u32 count = trail->slot_count;
@@ -140,7 +141,7 @@ static __always_inline u32 fill_up(struct trail *trail)
 	return (count + 3) & ~3U;
 }
 
-/* Makes `memo` say that the walk, which began at `pc`, found record `stack`; or nothing, if that cannot be said. */
+/* Stores in `memo` that the walk from `pc` found record `stack`; clears the memo if the walk is not repeatable. */
 static __always_inline void remember_stack(struct fast_walk *fast, struct memo *memo, u64 pc, u64 state, u32 function,
 					   u32 stack)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The rule cache: from an address to its rule, one for each mapping list. */
+/* The rule cache: from an address to its rule, one cache for each mapping list. */
 #pragma once
 
 #include "config.h"
@@ -7,17 +7,17 @@
 #include "maps.h"
 #include "walk/unwind.h"
 
-/* Slots of one cache, as a power of two: with a 32-bit tag this covers all ADDRESS_BITS. */
+/* Binary logarithm of the number of slots of one cache: slot and 32-bit tag cover all ADDRESS_BITS. */
 enum cache_shape {
 	CACHE_BITS = ADDRESS_BITS - 32,
 };
 
 /*
- * Where the cache has the rule for an address, and the tag that it must have.
+ * Returns the cache slot for an address, and in `tag` the tag that its entry must have.
  *
- * A multiplication by an odd number permutes the addresses of ADDRESS_BITS. The product's high bits choose the slot
- * and the 32 below are the tag, so slot and tag name one address and no other. The bit between tag and rule
- * says that the rule holds only while its mapping does, which must be verified again.
+ * Multiplication by an odd number permutes the addresses of ADDRESS_BITS. The product's high bits select the slot, and the
+ * 32 bits below are the tag, so slot and tag identify exactly one address. The bit between tag and rule is set if the rule
+ * is valid only while its mapping is, which must be verified again.
  */
 static __always_inline volatile u64 *cache_slot(u32 list, u64 address, u64 *tag)
 {
@@ -30,16 +30,16 @@ static __always_inline volatile u64 *cache_slot(u32 list, u64 address, u64 *tag)
 	return (volatile u64 *)&cache[slot];
 }
 
-/* Whether the rule for the frame at `pc` is the same for whoever comes there, as long as its mapping holds. */
+/* Returns whether the rule for the frame at `pc` is the same for every walk, as long as its mapping is valid. */
 static __always_inline bool is_cacheable(struct walk *walk, u32 rule)
 {
-	/* Where a walk began is believed; whoever comes there by a frame pointer must be behind a call. */
+	/* The start of a walk is trusted; a pc found by a frame pointer must follow a call. */
 	if (rule_kind(rule) == RULE_CHAIN && walk->found_by == FOUND_BY_PROBE)
 		return is_after_call(walk->pc);
 	return rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING;
 }
 
-/* The rule for the frame at `pc`, from the cache if it is there. */
+/* Returns the rule for the frame at `pc`, from the cache if possible. */
 static __always_inline u32 cached_rule(struct walk *walk)
 {
 	struct fast_walk *fast = fast_of(walk);
@@ -63,7 +63,7 @@ static __always_inline u32 cached_rule(struct walk *walk)
 	return rule;
 }
 
-/* The cached rule for the code before a return address, if it says where the caller is without more ado; else 0. */
+/* Returns the cached rule for the code before a return address, if its mapping needs no verification; else RULE_NONE. */
 static __always_inline u32 plain_rule(u32 list, u64 pc)
 {
 	u64 tag;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The loop of a walk. It goes over several frames at once as long as their rules are cached and plain, and their slots in
- * the window; every other frame is one step.
+ * The loop of a walk. Handles several frames per iteration as long as their rules are cached and plain and their slots in
+ * the window; every other frame takes one step.
  */
 #pragma once
 
@@ -11,10 +11,10 @@
 #include "kernel.h"
 #include "walk/unwind.h"
 
-/* Frames that are gone over at once. */
+/* Frames per iteration. */
 #define RUN_FRAMES 4
 
-/* Where the caller of a frame is. Whether `rule` is plain. */
+/* Evaluates `rule` for a frame. Returns false if it is not plain. */
 static __always_inline bool find_caller(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
 {
 	if (!unwind_by_fp)
@@ -27,12 +27,16 @@ static __always_inline bool find_caller(u32 rule, u64 sp, u64 fp, struct caller_
 }
 
 /*
- * Goes over frames as long as their rules are cached and plain, and the window holds what they need. What
- * a frame needs beyond that is left to `step`, from the same frame on. Returns whether there were as many as it takes.
- * `leaves_trail`: a constant.
+ * Records up to RUN_FRAMES frames whose rules are cached and plain and whose slots are in the window. The first other frame
+ * is left to `step`. Returns whether it recorded RUN_FRAMES. `leaves_trail`: a constant.
  */
 static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leaves_trail)
 {
+	/*
+	 * A second copy of push_frame, the plain rules and go_to, on local copies of the walk's registers. Values that depend
+	 * on the rule are chosen by masks, so the verifier follows one path with one exit per frame. That exit is before a
+	 * frame's first store: `step` finds the frame untouched, and the locals describe it.
+	 */
 	struct walk *walk = &fast->walk;
 	u64 pc = walk->pc, sp = walk->sp, fp = walk->fp, hash = walk->hash;
 	u64 found_by = walk->found_by;
@@ -46,13 +50,14 @@ static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leave
 		return false;
 #pragma unroll
 	for (done = 0; done < RUN_FRAMES; done++) {
-		/* No address in it is to be reckoned before its frame: they would take more stack than kernels give. */
+		/* Keeps the compiler from computing addresses of later frames early: they would exceed the BPF stack. */
 		OPAQUE(fast);
 		walk = &fast->walk;
 
 		u32 rule = plain_rule(list, pc);
 		struct caller_slots slots;
 
+		/* Offsets are unsigned: a slot below the window is as far out of it as one above. */
 		if (!find_caller(rule, sp, fp, &slots) || slots.ra - start > last || slots.fp - start > last)
 			break;
 
@@ -103,7 +108,7 @@ static long step_until_end(u64 number, struct walk **context)
 	return 1;
 }
 
-/* As begin_walk. What the window holds must be of now, or nothing. */
+/* Initializes a walk as begin_walk does, and its trail. The window must be empty or just read. */
 static __always_inline void begin_fast_walk(struct fast_walk *fast, u32 list, u64 changing, u64 pc)
 {
 	begin_walk(&fast->walk, list, changing, pc);
@@ -111,8 +116,8 @@ static __always_inline void begin_fast_walk(struct fast_walk *fast, u32 list, u6
 }
 
 /*
- * Walks the stack. Afterwards frames, frame_count, hash, end, pc (where it ended), saves_wanted, stack_end and, if one was
- * to be left, trail are set.
+ * Walks the stack. Sets frames, frame_count, hash, end, pc (where it ended), saves_wanted, stack_end and, if leaves_trail,
+ * trail.
  */
 static __always_inline void walk_stack(struct fast_walk *fast)
 {
@@ -121,13 +126,13 @@ static __always_inline void walk_stack(struct fast_walk *fast)
 	if (takes(walk_window, fast) && !fast->window_bytes &&
 	    !read_window(fast, walk->sp, window_to_end(fast, walk->sp)))
 		fast->stack_end = 0;
-	/* A step more for each frame to put its return address back, and one that finds the stack to be deeper. */
+	/* Two steps for each frame, as its return address may have to be restored, and one that detects a deeper stack. */
 	bpf_loop(2 * MAX_FRAMES + 2, step_until_end, &walk, 0);
 	if (walk->end == END_COMPLETE)
 		fast->stack_end = walk->sp;
 }
 
-/* Whether all that a finished walk depended on is in its trail. Of other ends, the reason is elsewhere. */
+/* Returns whether a finished walk depended on nothing but its trail. Ends other than these depend on state outside of it. */
 static __always_inline bool is_repeatable(struct fast_walk *fast)
 {
 	u32 end = fast->walk.end;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The trail of a walk: all that it depends on beside the registers that it began with, the mapping list and the tables.
+ * The trail of a walk: all memory that it depends on, apart from its initial registers, the mapping list and the tables.
  *
- * A walk that begins with the same registers and finds the same in each of these places takes the same way, by
- * induction: up to any of them it has done the same, so that it reads the next from the same place. What cannot
- * be said in this way makes it unrepeatable.
+ * A walk with the same initial registers that finds the same value in each of these places takes the same steps, by
+ * induction: up to any read it has done the same, so it reads the next value from the same place. A dependency that cannot
+ * be expressed in this way makes the walk unrepeatable.
  */
 #pragma once
 
@@ -12,62 +12,62 @@
 #include "seam.h"
 #include "shared.h"
 
-/* Stack bytes that a walk's window holds at most, and that all slots of a trail must be in. */
+/* MAX bytes of a stack window, and of the stack range that holds all slots of a trail. */
 #define WINDOW_BITS 14
 #define WINDOW_BYTES (1 << WINDOW_BITS)
-/* Slots of the longest trail, some 100 frames. */
+/* MAX slots of a trail: about 100 frames. */
 #define TRAIL_SLOT_BITS 7
 #define TRAIL_SLOTS (1 << TRAIL_SLOT_BITS)
-/* Words that tell the objects apart that can be unloaded, see struct mapping. */
+/* MAX checks of a trail: words that identify objects which can be unloaded, see struct mapping. */
 #define TRAIL_CHECKS 8
 
-/* What has become of the frame pointer that a frame has. */
+/* Dependency of a walk on the current frame's frame pointer. */
 enum fp_use {
-	/* It is the register's at the start, and nothing has depended on it. */
+	/* Unused so far; from the register at the start. */
 	FP_OF_START = 0,
-	/* It is from a slot, and nothing has depended on it. */
+	/* Unused so far; from a slot. */
 	FP_OF_SLOT = 1,
-	/* The trail has it. */
+	/* Used, and in the trail. */
 	FP_IN_TRAIL = 2,
 };
 
 struct trail {
-	/* The stack pointer at the walk's start: what slots are counted from. */
+	/* Stack pointer at the walk's start, to which `slot_at` is relative. */
 	u64 base;
-	/* Bytes of the stack that hold all slots. */
+	/* Bytes of the stack from `base` to the end of the highest slot. */
 	u64 stack_bytes;
 	u64 slot_count;
 	u32 check_count;
-	/* Not 0 if it does not say all. */
+	/* Not 0 if the trail is incomplete. */
 	u64 unrepeatable;
-	/* The walk depends on the frame pointer that it began with. */
+	/* Set if the walk depends on the initial frame pointer. */
 	bool needs_fp;
-	/* enum fp_use. Code without frame pointers keeps anything in their register: its slots matter to few walks. */
+	/* enum fp_use. Code without frame pointers uses their register for any value, on which few walks depend. */
 	u8 fp_use;
 	u64 fp_slot;
 	u64 fp_value;
 	struct mapping_check checks[TRAIL_CHECKS];
-	/* Bytes from `base` to each slot that was read, and what it held. */
+	/* Offset from `base` of each slot that was read, in bytes, and its value. */
 	u16 slot_at[TRAIL_SLOTS];
 	u64 slot_value[TRAIL_SLOTS];
 };
 
-/* What a walk found: see fast/memo.h. */
+/* Result of a walk, see fast/memo.h. */
 struct memo {
 	/* Not 0 while a probe uses it. */
 	u64 taken;
-	/* Of the process slot, see enum generation; 0 when there is nothing in the memo. */
+	/* State of the process slot, see enum generation; 0 if the memo is empty. */
 	u64 state;
-	/* Where the walk began. */
+	/* Registers at the start of the walk. */
 	u64 pc;
 	u64 sp;
 	u64 fp;
-	/* What the frame pointer may differ in: nothing, or all. */
+	/* Mask of bits in which the frame pointer may differ: 0, or all if the walk does not depend on it. */
 	u64 fp_unneeded;
-	/* Index of the record of the stack that it found, and the function that was called from there. */
+	/* Index of the stack record that the walk found, and the allocator function that was called from there. */
 	u32 stack;
 	u32 function;
-	/* Its trail. The last slot is repeated up to a multiple of four. */
+	/* The walk's trail. The last slot is repeated up to a multiple of four. */
 	u32 stack_bytes;
 	u16 slot_count;
 	u16 check_count;
@@ -88,8 +88,8 @@ static __always_inline void begin_trail(struct trail *trail, u64 base)
 }
 
 /*
- * A slot that the walk depends on. Without branches, of which the verifier would follow each at each of the places that
- * this is used at: where there is no room, an earlier slot is overwritten, and the trail is of no use any more.
+ * Adds a slot that the walk depends on. Branch-free, as the verifier would follow each branch at each use of this: if the
+ * trail is full, an earlier slot is overwritten and the trail marked as unrepeatable.
  */
 static __always_inline void leave_trail(struct trail *trail, u64 slot, u64 value)
 {
@@ -106,7 +106,7 @@ static __always_inline void leave_trail(struct trail *trail, u64 slot, u64 value
 	trail->stack_bytes += more & ~(more >> 63);
 }
 
-/* A slot that the frame pointer was read from, below that of the return address. What it held is needed if it is used. */
+/* Notes a slot that the frame pointer was read from, below that of the return address. It enters the trail only if used. */
 static __always_inline void leave_fp(struct trail *trail, u64 slot, u64 value)
 {
 	if (!walk_memo)
@@ -117,7 +117,7 @@ static __always_inline void leave_fp(struct trail *trail, u64 slot, u64 value)
 	trail->fp_value = value;
 }
 
-/* The walk goes on by what the frame pointer holds. */
+/* Notes that the walk uses the value of the frame pointer. */
 static __always_inline void use_fp(struct trail *trail)
 {
 	if (!walk_memo || trail->fp_use == FP_IN_TRAIL)
@@ -129,7 +129,7 @@ static __always_inline void use_fp(struct trail *trail)
 	trail->fp_use = FP_IN_TRAIL;
 }
 
-/* A word outside the stack that was read, and held what it should. */
+/* Adds a check, a word outside the stack that was read and matched, unless the trail has it already. */
 static __always_inline void leave_check(struct trail *trail, struct mapping_check *check)
 {
 	u32 number = trail->check_count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* How a walk reads the stack: through a window, and leaving a trail. */
+/* Stack reads of a walk: through the stack window, and recorded in the trail. */
 #pragma once
 
 #include "config.h"
@@ -7,25 +7,25 @@
 #include "kernel.h"
 #include "walk/state.h"
 
-/* Bytes read at once while it is not known where the stack ends. */
+/* Bytes read at once while the end of the stack is unknown. */
 #define WINDOW_GUESS 2048
-/* Bytes read before the slot that missed: where the same frame keeps its other saved registers. */
+/* Bytes read below a slot outside of the window: the same frame's other saved registers. */
 #define WINDOW_LEAD 48
 #define PAGE_BYTES 4096
 
-/* A walk, and what makes it faster. */
+/* A walk and the state of its fast paths. */
 struct fast_walk {
 	struct walk walk;
-	/* Not last: to the verifier, window_word can read some bytes behind it. */
+	/* Not the last field: the verifier assumes that window_word can read a few bytes past it. */
 	u64 window[WINDOW_BYTES / 8];
 	u64 window_start;
 	u64 window_bytes;
-	/* Where the thread's stack ended when it was last walked to its end; 0 if that is not known. */
+	/* AVMA of the end of the thread's stack when it was last walked to the end; 0 if unknown. */
 	u64 stack_end;
-	/* What the walk depends on, and whether that is of interest: it takes a tenth of the time. */
 	struct trail trail;
+	/* Set if the trail is needed: recording it takes a tenth of a walk's time. */
 	bool leaves_trail;
-	/* The walk does without all of this. */
+	/* Set to walk without fast paths. */
 	bool plain;
 };
 
@@ -36,20 +36,20 @@ static __always_inline struct fast_walk *fast_of(struct walk *walk)
 	return (struct fast_walk *)walk;
 }
 
-/* Whether a walk takes a fast path that `allowed` says is there: not when it is the one that others are checked by. */
+/* Returns whether a walk uses a fast path that is enabled by `allowed`: not if other walks are checked against it. */
 static __always_inline bool takes(bool allowed, struct fast_walk *fast)
 {
 	return allowed && !(check_walks && fast->plain);
 }
 
-/* The window must not answer from an earlier walk. */
+/* Empties the window, so that no data of an earlier walk is used. */
 static __always_inline void forget_window(struct fast_walk *fast)
 {
 	fast->window_start = 0;
 	fast->window_bytes = 0;
 }
 
-/* Reads `bytes` of the stack from `start` on; they are all that the window holds then. */
+/* Fills the window with `bytes` of the stack from `start` on. Returns false, with an empty window, if they cannot be read. */
 static __always_inline bool read_window(struct fast_walk *fast, u64 start, u64 bytes)
 {
 	fast->window_start = start;
@@ -61,7 +61,7 @@ static __always_inline bool read_window(struct fast_walk *fast, u64 start, u64 b
 	return true;
 }
 
-/* Bytes from `start` to where the stack probably ends, as far as a window holds them. */
+/* Returns the bytes from `start` to the probable end of the stack, at most WINDOW_BYTES. */
 static __always_inline u64 window_to_end(struct fast_walk *fast, u64 start)
 {
 	u64 bytes = fast->stack_end - start;
@@ -71,14 +71,14 @@ static __always_inline u64 window_to_end(struct fast_walk *fast, u64 start)
 	return bytes < WINDOW_BYTES ? bytes : WINDOW_BYTES;
 }
 
-/* The 8 bytes at `offset`, which is at most WINDOW_BYTES - 8: a mask tells the verifier so without a branch. */
+/* Returns the 8 bytes at `offset`, at most WINDOW_BYTES - 8; the mask bounds it for the verifier without a branch. */
 static __always_inline u64 window_word(struct fast_walk *fast, u64 offset)
 {
 	OPAQUE(offset);
 	return *(stack_slot *)((u8 *)fast->window + (offset & (WINDOW_BYTES - 1)));
 }
 
-/* Reads one slot by itself or, first, with all that follows it up to the end of the window or page. */
+/* Fills the window with a slot and what follows it to the end of the stack, or else of the page, or else with the slot only. */
 static __always_inline bool refill_window(struct fast_walk *fast, u64 slot)
 {
 	u64 lead = slot - WINDOW_LEAD;
@@ -93,7 +93,7 @@ static __always_inline bool refill_window(struct fast_walk *fast, u64 slot)
 	return read_window(fast, slot, 8);
 }
 
-/* The 8 bytes of stack memory at `slot`; what depends on them is the caller's affair. */
+/* Reads the 8 bytes of stack memory at `slot`, without an entry in the trail. Returns false if they cannot be read. */
 static __always_inline bool look_at_slot(struct fast_walk *fast, u64 slot, u64 *value)
 {
 	u64 offset = slot - fast->window_start;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What user space is told: that a mapping list is out of date, by a walk that met what it does not hold, or by the
- * target's loader, which says when it is about to map or unmap objects and when it has done so.
+ * Notification of user space that a mapping list is out of date: by a walk that met an address outside of it, or by the
+ * loader hook, which runs before and after the loader maps or unmaps objects.
  *
- * A change is announced by counting it. User space publishes with each mapping list the count at which it began
- * to read; while the two differ, walks do not trust what they cannot verify.
+ * A change is announced by incrementing a count. User space publishes with each mapping list the count at which it began
+ * to read the mappings; while the two differ, walks do not trust mappings that they cannot verify.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "maps.h"
 #include "process/processes.h"
 
-/* Tells user space what it must act on. */
+/* Sends user space an event. */
 static __always_inline void send_event(enum event_kind kind, u32 instance, u64 address)
 {
 	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
@@ -28,7 +28,7 @@ static __always_inline void send_event(enum event_kind kind, u32 instance, u64 a
 	bpf_ringbuf_submit(event, 0);
 }
 
-/* Whether a change is announced that the mapping list does not have yet. To be asked before the list is chosen. */
+/* Returns whether a change was announced that the mapping list does not contain yet. Call it before view_of. */
 static __always_inline bool is_changing(u32 slot)
 {
 	struct process *process = process_at(slot);
@@ -37,7 +37,7 @@ static __always_inline bool is_changing(u32 slot)
 	return *(volatile u64 *)&process->changes_announced != published;
 }
 
-/* Counts a change. User space is woken by the first after what it knows of; it looks for others by itself. */
+/* Counts a change. Only the first since the published count wakes user space, which polls for later ones. */
 static __always_inline void announce_change(u64 owner)
 {
 	struct process *process = process_at(slot_of(owner));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Instances begin and end: what fork, exec and exit do to slots. Each runs in the process that it is about, at a
- * time when no probe of the old instance can: at exec all other threads are gone, at exit the last one is.
+ * Begin and end of instances: the effects of fork, exec and exit on slots. Exec and exit are handled in their process, when
+ * no probe of the old instance can run: at exec all other threads are gone, at exit the last one is.
  *
- * A process that shares another's memory (vfork, posix_spawn) is owned by that one's instance until it execs:
- * their blocks are the same blocks.
+ * A process that shares another's memory (vfork, posix_spawn) has the owner of that process until it execs: their blocks
+ * are the same.
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 #include "store/block_table.h"
 #include "store/young.h"
 
-/* What is read of the kernel's own structures; offsets are those of the running kernel. */
+/* Fields read of the kernel's structures; relocated to those of the running kernel. */
 struct mm_struct___read {
 	int map_count;
 } __attribute__((preserve_access_index));
@@ -37,7 +37,7 @@ struct task_struct___read {
 	struct signal_struct___read *signal;
 } __attribute__((preserve_access_index));
 
-/* How an instance is to begin. */
+/* Properties of an instance that begins. */
 struct beginning {
 	u32 tgid;
 	enum instance_origin origin;
@@ -46,7 +46,7 @@ struct beginning {
 	/* See struct process. */
 	u64 borrowed;
 	u32 lender;
-	/* A change of what is borrowed was announced that it does not have. */
+	/* Set if a change was announced that the borrowed list does not contain. */
 	bool changing;
 	bool by_other_thread;
 };
@@ -56,7 +56,7 @@ static __always_inline struct instance *record_of(u32 instance)
 	return &instances[instance & (MAX_INSTANCES - 1)];
 }
 
-/* A number that was never used, or 0 when there is none left. */
+/* Returns an unused instance number, or 0 if none is left. */
 static __always_inline u32 new_instance(void)
 {
 	if (numbers.next_instance >= MAX_INSTANCES)
@@ -82,11 +82,11 @@ static __always_inline void record_instance(u32 instance, u32 slot, struct begin
 	record->origin = beginning->origin;
 	record->by_other_thread = beginning->by_other_thread;
 	bpf_get_current_comm(record->comm, sizeof(record->comm));
-	/* Full exchange: whoever sees the process id sees the rest. */
+	/* A full barrier: a reader that sees the process id sees the other fields. */
 	__sync_lock_test_and_set(&record->tgid, beginning->tgid);
 }
 
-/* Begins an instance in a slot that is this caller's alone. False when no number is left. */
+/* Begins an instance in a slot that only the caller uses. Returns false if no instance number or entry in `owners` is left. */
 static __always_inline bool begin_in_slot(u32 slot, struct beginning *beginning)
 {
 	struct process *process = process_at(slot);
@@ -138,7 +138,7 @@ static __always_inline void begin_in_free_slot(struct beginning *beginning)
 	count(COUNTER_LOST_PROCESS);
 }
 
-/* The current thread's call, if it is in one, has no return: the thread ends, or its program does. */
+/* Abandons the current thread's call, if any: the thread or its program ends. */
 static __always_inline void abandon_call(void)
 {
 	struct thread *thread = known_thread();
@@ -150,9 +150,8 @@ static __always_inline void abandon_call(void)
 }
 
 /*
- * A task has a new name. If it has one because it executes, its memory is new and holds nothing but a stack: from now
- * on what can be read of its mappings is not of the old program, though that one's instance goes on until the new
- * one has begun.
+ * Handles a new name of a task. During exec, its memory is new and has only one mapping, the stack: from then on the process's
+ * mappings are not those of the old program, although the old instance lasts until the new one has begun.
  */
 static __always_inline void task_renamed(struct task_struct___read *task)
 {
@@ -168,7 +167,7 @@ static __always_inline void task_renamed(struct task_struct___read *task)
 				 (u64)instance_of(owner) << 32 | GENERATION_ENDING);
 }
 
-/* The current process runs another program from now on. */
+/* Handles exec: the current process runs another program from now on. */
 static __always_inline void process_executes(bool by_other_thread)
 {
 	u32 tgid = current_tgid();
@@ -187,7 +186,7 @@ static __always_inline void process_executes(bool by_other_thread)
 		return;
 	}
 	if (process_at(slot)->tgid != tgid) {
-		/* It shared its parent's memory; now it has its own. */
+		/* The process shared its parent's memory and has its own now. */
 		bpf_map_delete_elem(&owners, &tgid);
 		if (follow_fork)
 			begin_in_free_slot(&beginning);
@@ -198,11 +197,11 @@ static __always_inline void process_executes(bool by_other_thread)
 		bpf_map_delete_elem(&owners, &tgid);
 		close_slot(slot);
 	}
-	/* Last: who sees this end sees what came after it. */
+	/* Last: a reader that sees this end also sees the instance that followed. */
 	end_instance(instance_of(owner), INSTANCE_EXECED);
 }
 
-/* The current thread ends; with the last one, its process. */
+/* Handles the end of the current thread, and that of its process if it is the last one. */
 static __always_inline void thread_exits(void)
 {
 	struct task_struct___read *task = (void *)bpf_get_current_task_btf();
@@ -220,7 +219,7 @@ static __always_inline void thread_exits(void)
 	close_slot(slot);
 }
 
-/* What a child of fork may use until its own mappings are published: what its parent uses now. */
+/* Lets a child of fork use the list that its parent uses now, until the child's own mappings are published. */
 static __always_inline void borrow_lists(struct beginning *beginning, u64 owner)
 {
 	struct process *parent = process_at(slot_of(owner));
@@ -240,7 +239,7 @@ static __always_inline void borrow_lists(struct beginning *beginning, u64 owner)
 	beginning->parent_epoch = parent->epochs[generation & 1];
 }
 
-/* The current process has made another one, or a thread. */
+/* Handles fork and clone: the current process has created a process or a thread. */
 static __always_inline void process_forks(struct task_struct___read *parent, struct task_struct___read *child)
 {
 	u64 owner;
@@ -273,7 +272,7 @@ static __always_inline bool has_ended(u32 instance)
 	return *(volatile u8 *)&record_of(instance)->end != INSTANCE_RUNS;
 }
 
-/* Takes a block out of the table if its instance has ended. Its stack's totals keep it. */
+/* Removes a block from the table if its instance has ended. It remains in the totals of its stack. */
 static long forget_ended(void *map, struct block_key *key, struct block *block, void *context)
 {
 	struct block_key copy = *key;
@@ -283,7 +282,7 @@ static long forget_ended(void *map, struct block_key *key, struct block *block, 
 	return 0;
 }
 
-/* The same for the block in a place for a young one. */
+/* Empties a young place if the instance of its block has ended. */
 static long forget_young(u64 number, void *context)
 {
 	struct young_block *place = place_at(number);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Process ids as user space sees them: in its own pid namespace, which need not be the initial one that the kernel's
- * helpers count in. A process has an id in each namespace from the initial one to its own.
+ * Process ids in the pid namespace of user space, which can differ from the initial one, whose ids the kernel's helpers
+ * return. A process has an id in each namespace from the initial one to its own.
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 
 #include <bpf/bpf_core_read.h>
 
-/* As the kernel's include/linux/pid.h and pid_namespace.h, but for what is not needed here. */
+/* From the kernel's include/linux/pid.h and pid_namespace.h: the fields needed here. */
 struct pid_namespace___read {
 	struct {
 		unsigned int inum;
@@ -28,7 +28,7 @@ struct pid___read {
 	struct upid___read numbers[1];
 } __attribute__((preserve_access_index));
 
-/* As its include/linux/sched/signal.h: by type of id, of which the second is the thread group's. */
+/* From the kernel's include/linux/sched/signal.h: by type of id; index 1 is the thread group's (PIDTYPE_TGID). */
 struct signal_struct___pids {
 	struct pid___read *pids[4];
 } __attribute__((preserve_access_index));
@@ -37,7 +37,7 @@ struct task_struct___pids {
 	struct signal_struct___pids *signal;
 } __attribute__((preserve_access_index));
 
-/* The id of a task's process in user space's namespace; `global` is the one in the initial namespace. 0: none. */
+/* Returns the id of a task's process in user space's namespace, or 0 if it has none. `global`: in the initial namespace. */
 static __always_inline u32 visible_tgid(void *task, u32 global)
 {
 	if (!pid_namespace)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a thread to the instance and slot that own what it allocates, and to the mapping list of its walks.
+ * From a thread to its owner (instance and slot), and to the view of its walks (mapping list and epoch).
  *
- * An owner is the instance's number above its slot's. It holds only while the slot has that instance, which is
- * asked at each use: a thread's state, or a process that shares another's memory, can outlive it.
+ * An owner is the instance's number in the high 32 bits and its slot's in the low ones. It is valid only while the slot has
+ * that instance, which is checked at each use: a thread's state, or a process that shares another's memory, can outlive it.
  */
 #ifndef PROCESSES_H
 #define PROCESSES_H
@@ -13,7 +13,7 @@
 #include "shared.h"
 #include "walk/mappings.h"
 
-/* The list that knows nothing: in it, every walk ends with "table not loaded". */
+/* A list without tables: every walk that uses it ends with END_TABLE_NOT_LOADED. */
 #define NO_LIST 0
 
 static __always_inline u64 make_owner(u32 instance, u32 slot)
@@ -41,13 +41,13 @@ static __always_inline u64 state_of(u32 slot)
 	return *(volatile u64 *)&process_at(slot)->state;
 }
 
-/* Whether an owner's instance goes on. */
+/* Returns whether an owner's instance still runs. */
 static __always_inline bool owner_is_current(u64 owner)
 {
 	return owner && instance_of(state_of(slot_of(owner))) == instance_of(owner);
 }
 
-/* The owner of what process `tgid` allocates; 0 when it is not traced. */
+/* Returns the owner of process `tgid`; 0 if it is not traced. */
 static __always_inline u64 owner_of_process(u32 tgid)
 {
 	u64 *owner = bpf_map_lookup_elem(&owners, &tgid);
@@ -55,7 +55,7 @@ static __always_inline u64 owner_of_process(u32 tgid)
 	return owner && owner_is_current(*owner) ? *owner : 0;
 }
 
-/* What a walk uses throughout: a mapping list with its rule cache, and the epoch in which they are right. */
+/* Returns a view, which a walk uses throughout: a mapping list with its rule cache (low 32 bits), and their epoch. */
 static __always_inline u64 make_view(u32 list, u32 epoch)
 {
 	return (u64)epoch << 32 | list;
@@ -71,9 +71,14 @@ static __always_inline u32 epoch_of(u64 view)
 	return view >> 32;
 }
 
-/* Not static: the verifier then checks it by itself, and what follows it once, not once for each way out. */
+/* Returns the view of an owner. Not static: the verifier then checks it separately, and its caller once, not once per exit. */
 __noinline u64 view_of(u64 owner)
 {
+	/*
+	 * One read of the state decides: it is valid only for the owner's instance, and its generation selects the list of the
+	 * slot itself. `borrowed` is the state of another slot, `lender`, valid while that has the same instance; its low half
+	 * is a generation too.
+	 */
 	u32 slot = slot_of(owner);
 	struct process *process = process_at(slot);
 	u64 state = state_of(slot);
@@ -90,8 +95,8 @@ __noinline u64 view_of(u64 owner)
 }
 
 /*
- * Whether `view` is that of an owner whose slot has `state`, and of lists of its own: what is remembered by the state
- * holds then for as long as the slot has it.
+ * Returns whether `view` is that of an owner whose slot has `state`, and not borrowed: data stored under the state is then
+ * valid for as long as the slot has it.
  */
 static __always_inline bool describes(u64 state, u64 view, u64 owner)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Mapping calls: mmap, munmap, mremap and brk, told to user space in the order in which they act. What they mean is
- * user space's affair (src/process/regions); here a call is its arguments, its result and its stack.
+ * Mapping calls: mmap, munmap, mremap and brk, sent to user space in the order in which they take effect. User space
+ * interprets them (src/process/regions); here a call is its arguments, its result and its stack.
  *
- * A call that takes mappings away is told when it begins: when it ends, another thread can already have new ones at
- * those addresses. Every call is told when it has ended, with all of its arguments: a beginning that was not seen is
- * made up for then.
+ * A call that removes mappings is sent when it begins: when it ends, another thread can already have new mappings at
+ * those addresses. Every call is sent when it has ended, with all of its arguments, which makes up for a missed
+ * beginning.
  */
 #pragma once
 
@@ -20,7 +20,7 @@
 
 #include <bpf/bpf_core_read.h>
 
-/* As the kernel's include/linux/mm_types.h, but for what is not needed here. */
+/* From the kernel's include/linux/mm_types.h: the fields needed here. */
 struct mm_struct___break {
 	unsigned long brk;
 } __attribute__((preserve_access_index));
@@ -30,11 +30,11 @@ struct task_struct___mapping {
 	struct mm_struct___break *mm;
 } __attribute__((preserve_access_index));
 
-/* As its include/uapi/linux/mman.h. */
+/* From the kernel's include/uapi/linux/mman.h. */
 #define MAP_FIXED 0x10
 #define MAP_FIXED_NOREPLACE 0x100000
 
-/* Wakes user space by a queue that fills; otherwise it looks by itself. */
+/* Wakes user space if more than a quarter of the queue is unread; it also polls the queue. */
 static __always_inline u64 region_wakeup(void)
 {
 	u64 waiting = bpf_ringbuf_query(&region_events, BPF_RB_AVAIL_DATA);
@@ -73,7 +73,7 @@ static __always_inline u64 current_break(void)
 	return BPF_CORE_READ(task, mm, brk);
 }
 
-/* Whether the call can take mappings away: those that cannot are told at their end only. */
+/* Returns whether the call can remove mappings; others are sent at their end only. */
 static __always_inline bool takes_away(struct pt_regs *regs, enum region_call call)
 {
 	u64 flags = syscall_argument(regs, 3);
@@ -82,15 +82,15 @@ static __always_inline bool takes_away(struct pt_regs *regs, enum region_call ca
 }
 
 /*
- * Those at the system call: the first frame is what made it, its address the one behind the instruction. Where the kernel
- * keeps them, and not a copy: AArch64's would take half of the stack.
+ * Returns the registers at the system call: pc is the address after its instruction. A pointer to the kernel's own, as a
+ * copy on AArch64 would take half of the BPF stack.
  */
 static __always_inline struct pt_regs *user_registers(void)
 {
 	return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 }
 
-/* Where a walk from a system call starts. What made it need not have saved its return address. */
+/* Returns the start of a walk from a system call, with the link register: the caller need not have saved its return address. */
 static __always_inline struct caller caller_of_kernel(struct pt_regs *regs)
 {
 	return (struct caller){ .pc = program_counter(regs), .sp = regs->sp, .link = link_of(regs) };
@@ -122,7 +122,7 @@ static __always_inline bool is_error(u64 result)
 	return result > -4096ULL;
 }
 
-/* Bytes that a call that could not be told has mapped, as far as they are known here. */
+/* Returns the bytes mapped by a call that could not be sent; 0 for brk, whose earlier break is unknown here. */
 static __always_inline u64 mapped_bytes(struct pt_regs *regs, enum region_call call)
 {
 	switch (call) {
@@ -149,7 +149,7 @@ static __always_inline void region_call_ends(enum region_call call)
 	u64 value = result(regs);
 	bool maps = call != CALL_MUNMAP && !is_error(value);
 
-	/* A brk that asks for no more than there is maps nothing: most ask where the break is. */
+	/* A brk whose result is not its argument failed, or only queried the break: it maps nothing. */
 	if (call == CALL_BRK && syscall_argument(regs, 0) != value)
 		maps = false;
 	if (maps)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The block table: blocks by instance and address. Kernel memory is taken for each as it comes.
+ * The block table: blocks by instance and address. Not preallocated: kernel memory is allocated for each element.
  *
- * A value is copied before its element is deleted, never read afterwards.
+ * A value is copied before its element is deleted, and never read afterwards.
  */
 #pragma once
 
@@ -23,9 +23,9 @@ static __always_inline bool keeps_young(void)
 }
 
 /*
- * How many of the table's blocks have addresses that are alike: where it is none, the table need not be asked. Kept where
- * it is mostly asked for blocks that it does not have: not all are recorded, or most are young. Never less than there
- * are: counted up before a block enters, down after it has left.
+ * Returns the count of blocks in the table whose keys have the same hash: if it is 0, no lookup is needed. Only kept if
+ * most lookups are of absent blocks: not all are recorded, or most are young. Never too low: incremented before a block
+ * enters and decremented after it has left.
  */
 static __always_inline u32 *alike_blocks(struct block_key *key)
 {
@@ -46,7 +46,7 @@ static __always_inline bool is_surely_absent(struct block_key *key)
 	return counts_alike() && !*(volatile u32 *)alike_blocks(key);
 }
 
-/* Enters a block, unless there is one under its key. Returns 0 or an error. */
+/* Inserts a block, unless its key is present (-EEXIST). Returns 0 or an error. */
 static __always_inline long enter_block(struct block_key *key, struct block *block)
 {
 	long error;
@@ -59,7 +59,7 @@ static __always_inline long enter_block(struct block_key *key, struct block *blo
 	return error;
 }
 
-/* Exactly one of several that try at once succeeds. */
+/* Removes a block; returns whether it was present. Of several concurrent calls, exactly one succeeds. */
 static __always_inline bool remove_block(struct block_key *key)
 {
 	if (bpf_map_delete_elem(&blocks, key))
@@ -69,7 +69,7 @@ static __always_inline bool remove_block(struct block_key *key)
 	return true;
 }
 
-/* Copies a block and takes it out. */
+/* Copies a block and removes it; returns whether it was present and removed by this call. */
 static __always_inline bool take_from_table(struct block_key *key, struct block *taken)
 {
 	struct block *block;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What becomes of blocks, and the totals per stack.
+ * Recording and freeing of blocks, and the totals per stack.
  *
- * Invariant: for each stack, allocated minus freed is what is recorded of it, among the young blocks or in the block
- * table, but for blocks that probes are at work on. A block is added to what was allocated before the target knows its
- * address, so a reader never sees more freed than allocated.
+ * Invariant: for each stack, allocated - freed equals the sum of its blocks in young places and the block table, except
+ * for blocks that a probe is processing. A block is added to the allocated total before the target knows its address, so
+ * a reader never sees more freed than allocated.
  */
 #pragma once
 
@@ -22,7 +22,7 @@ static __always_inline void add(u64 *sum, u64 amount)
 	__sync_fetch_and_add(sum, amount);
 }
 
-/* A reader may see the sum without the carry, for a moment. */
+/* Adds to a 128-bit sum. Not atomic as a whole: a reader can briefly see the sum without the carry. */
 static __always_inline void add_wide(struct wide *sum, struct wide amount)
 {
 	u64 before = __sync_fetch_and_add(&sum->low, amount.low);
@@ -31,8 +31,8 @@ static __always_inline void add_wide(struct wide *sum, struct wide amount)
 }
 
 /*
- * What one block says of those that were not chosen: with v its value (bytes, or 1) and w its weight, it adds
- * w(w - 1)v^2 to the variance of the sum of wv (Horvitz and Thompson's estimate for independent choices).
+ * Adds one block's share of the sampling variance: with value v (bytes, or 1) and weight w, it is w(w - 1)v^2 of the
+ * variance of the sum of wv (the Horvitz-Thompson estimator for independent choices).
  */
 static __always_inline void add_variance(struct variance *variance, u64 size, u64 weight)
 {
@@ -45,7 +45,7 @@ static __always_inline void add_variance(struct variance *variance, u64 size, u6
 	add_wide(&variance->blocks, multiply(weight, weight - (1ULL << WEIGHT_SHIFT)));
 }
 
-/* Adds a block to sums, or takes it out again: `sign` is 1 or -1. */
+/* Adds a block to sums, or subtracts it: `sign` is 1 or -1. */
 static __always_inline void add_sums(struct sums *sums, struct block *block, s64 sign)
 {
 	add(&sums->blocks, sign);
@@ -67,7 +67,8 @@ static __always_inline void add_allocated(struct block *block)
 	add_sums(&totals_at(block->stack)->allocated, block, 1);
 }
 
-/* Its variance goes with what was freed, for what is outstanding is without it then. */
+/* Subtracts a block from the allocated total. Its variance is added to the freed one: the outstanding variance is the
+ * difference. */
 static __always_inline void take_back_allocated(struct block *block)
 {
 	if (sampling != SAMPLE_ALL)
@@ -82,7 +83,7 @@ static __always_inline void add_freed(struct block *block)
 	add_sums(&totals_at(block->stack)->freed, block, 1);
 }
 
-/* A block that is not recorded, at the stack that it was allocated from. */
+/* Counts a lost block, at the stack record that allocated it. */
 static __always_inline void lose_block(enum counter cause, u64 size, u32 weight, u32 stack)
 {
 	struct stack_record *record = record_at(stack);
@@ -98,13 +99,13 @@ static __always_inline void lose_block(enum counter cause, u64 size, u32 weight,
 	count_by(cause + 1, bytes);
 }
 
-/* The same for a block whose stack is not known, having been asked of `function`. */
+/* Counts a lost block whose stack is unknown, at the "not walked" record of `function`. */
 static __always_inline void lose_call(enum counter cause, u64 size, u32 weight, u32 function)
 {
 	lose_block(cause, size, weight, MAX_FUNCTIONS + function);
 }
 
-/* Copies a block and takes it out, wherever it is. `lifetimes`: of the thread, or NULL. */
+/* Copies a block and removes it from its young place or the table. `lifetimes`: those of the thread, or NULL. */
 static __always_inline bool take_by_key(struct block_key *key, struct block *taken, struct lifetimes *lifetimes)
 {
 	enum young_search found = keeps_young() ? take_young(key, taken) : YOUNG_ELSEWHERE;
@@ -129,7 +130,7 @@ static __always_inline bool every_block_is_recorded(void)
 }
 
 /*
- * A free of a block that is not known. Where not all are recorded, that says nothing: most frees are of such blocks.
+ * Counts a free of an unknown block, if all blocks are recorded; otherwise most frees are of blocks that were not.
  */
 static __always_inline void count_unknown_free(void)
 {
@@ -137,7 +138,7 @@ static __always_inline void count_unknown_free(void)
 		count(COUNTER_UNKNOWN_FREE);
 }
 
-/* The same, told. */
+/* Counts and traces a free of an unknown block, if all blocks are recorded. */
 static __always_inline void note_unknown_free(u32 instance, u64 address)
 {
 	if (!every_block_is_recorded())
@@ -146,7 +147,7 @@ static __always_inline void note_unknown_free(u32 instance, u64 address)
 	trace_call(UNKNOWN_FREED, instance, address, 0, 0);
 }
 
-/* Returns whether the block was known. */
+/* Records the free of a block; returns whether it was known. */
 static __always_inline bool free_block(u32 instance, u64 address, struct lifetimes *lifetimes)
 {
 	struct block block;
@@ -158,7 +159,7 @@ static __always_inline bool free_block(u32 instance, u64 address, struct lifetim
 	return true;
 }
 
-/* What is recorded under the key of a block that is new was freed unseen. */
+/* Records a missed free, if a block is recorded under the key of a new one. */
 static __always_inline void end_missed_block(struct block_key *key)
 {
 	struct block missed;
@@ -169,7 +170,7 @@ static __always_inline void end_missed_block(struct block_key *key)
 	add_freed(&missed);
 }
 
-/* Enters a block. `lifetimes`: of the thread, or NULL. Returns whether there was room. */
+/* Inserts a block. `lifetimes`: those of the thread, or NULL. Returns false if the block table is full. */
 static __always_inline bool insert_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
 	struct block_key key = block_key(instance, address);
@@ -188,7 +189,7 @@ static __always_inline bool insert_block(u32 instance, u64 address, struct block
 	return !error;
 }
 
-/* Enters a block again that was taken out too early. */
+/* Inserts a block again that a failed resize had removed, or that was split. */
 static __always_inline void return_block(u32 instance, u64 address, struct block *block)
 {
 	if (insert_block(instance, address, block, NULL))
@@ -198,8 +199,8 @@ static __always_inline void return_block(u32 instance, u64 address, struct block
 }
 
 /*
- * The same for a block of which it is not known whether it still lives. If it does not, its address may be another
- * block's by now, which stays; or it will be, and the free that was not seen is noticed then.
+ * Inserts a block again of which it is unknown whether it is still allocated. If not, its address can already be that of
+ * another block, which is kept; or it will be allocated later, and the missed free is detected then.
  */
 static __always_inline void return_doubtful_block(u32 instance, u64 address, struct block *block)
 {
@@ -209,7 +210,7 @@ static __always_inline void return_doubtful_block(u32 instance, u64 address, str
 		add_freed(block);
 }
 
-/* Nobody but this thread knows the block's address yet: it cannot be freed before it is in the totals. */
+/* Records a new block. Runs before the target gets the address, so the block cannot be freed before it is in the totals. */
 static __always_inline void record_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
 	block->allocated_at = bpf_ktime_get_ns();

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Room for a walk. */
+/* Scratch: the memory for one walk. */
 #pragma once
 
 #include "calls/thread.h"
 #include "fast/window.h"
 #include "shared.h"
 
-/* The stack that is asked for: of which owner, by which function called from where. */
+/* Arguments of a walk and of the lookup of its record, see calls/current_stack.h. */
 struct wanted_stack {
 	u64 pc;
 	struct link link;
 	u64 owner;
 	u32 function;
-	/* Of the owner's slot; what the walk uses of it; whether a change is announced that this does not have. */
+	/* State of the owner's slot. */
 	u64 state;
 	u64 view;
+	/* Set if a change of the mappings was announced that the view does not contain. */
 	bool changing;
-	/* A memo was looked at: what is found is to be in it. */
+	/* Set if the memo was tried: the walk's result is to be stored in it. */
 	bool tries_memo;
-	/* A copy; nothing but zeros when the thread has none. */
+	/* Copy of the thread's; all zeros if it has none. */
 	struct habits habits;
 };
 
 struct scratch {
-	/* Not 0 while a walk uses this. */
+	/* Not 0 while a walk uses the scratch. */
 	u64 taken;
 	struct wanted_stack wanted;
 	struct fast_walk fast;

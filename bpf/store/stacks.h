@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Records of stacks, and the scratches that walks are done in.
+ * Stack records, and the pool of scratches.
  *
- * A record is made once per distinct stack and never changes but for its losses, so user space may read it
- * at any time.
+ * A record is written once per distinct stack and then never changes except for its losses, so user space may read it at
+ * any time.
  */
 #ifndef STACKS_H
 #define STACKS_H
@@ -39,7 +39,7 @@ static __always_inline struct stack_variance *variance_at(u32 index)
 	return &all[index & variance_mask];
 }
 
-/* A free scratch of this CPU, marked as taken, and its key; or NULL. */
+/* Takes a free scratch of this CPU and sets `key`; returns NULL if all are taken. */
 static __always_inline struct scratch *take_scratch(u32 *key)
 {
 	u32 first = bpf_get_smp_processor_id() * SCRATCH_PER_CPU;
@@ -61,7 +61,7 @@ static __always_inline void release_scratch(struct scratch *scratch)
 	*(volatile u64 *)&scratch->taken = 0;
 }
 
-/* Where the frames of a new stack go, or the capacity when there is no room. */
+/* Reserves space in `frames`; returns the index of the first one, or frame_capacity if the space is exhausted. */
 static __always_inline u64 reserve_frames(u64 frame_count)
 {
 	if (usage.frames + frame_count > frame_capacity)
@@ -79,7 +79,7 @@ static __always_inline u64 reserve_record(void)
 	return __sync_fetch_and_add(&usage.stacks, 1);
 }
 
-/* Stores the stack of a finished walk; returns its index, or the function's "not stored" record. */
+/* Stores the stack of a finished walk; returns its index, or that of the function's "not stored" record. */
 static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, u32 epoch, u32 function)
 {
 	u64 frame_count = walk->frame_count;
@@ -112,7 +112,7 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 	if (bpf_map_update_elem(&stack_ids, &id, &index, BPF_NOEXIST) == 0)
 		return index;
 
-	/* Another CPU stored the same stack in the meantime: this record stays without totals. */
+	/* Another CPU has stored the same stack meanwhile: this record remains without totals. */
 	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
 
 	return stored ? *stored : function;

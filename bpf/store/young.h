@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Blocks that were allocated lately. Most blocks are freed soon, and a hash table that takes memory for each costs more
- * than all else that a probe does for them; here they cost a few words.
+ * Young blocks: those allocated recently. Most blocks are freed soon, and inserting each into a hash table that allocates
+ * memory costs more than the rest of a probe; a young place costs a few words.
  *
- * A block has one place, by its key. Who needs a place that another block is in moves that one to the block table, and
- * then takes it: the newest stay. A place's word says in one what is there:
+ * A block's key selects its one place. A probe that needs an occupied place first moves the block in it to the block
+ * table: the newest blocks stay. The word of a place is its state:
  *
  *    bit 0..1     enum young_state
- *    bit 2        it is being moved
- *    bit 3..63    how many blocks were put here: no two states of a place have the same word
+ *    bit 2        set while the block is being moved
+ *    bit 3..63    number of blocks put here, so that no two blocks of a place have the same word
  *
- * A place changes hands by exchanges of its word that fail if anything has happened there since it was read, so
- * that what was read before a successful exchange is of the block that the word was of. Whoever made a place busy is the
- * only one to write to it; whoever moves a block is the only one to say that it is not moved any more.
+ * All transitions are exchanges of the word that fail if it has changed since it was read, so data read before a successful
+ * exchange belongs to the block of that word. Only the probe that made a place busy writes to it; only the mover of a block
+ * clears the moving bit.
  *
- * A block that is moved is in the table before it leaves its place. In between it can be freed, and its address be
- * allocated again, by threads that cannot wait: both happen in the place, as ever, and the mover, who notices, takes its
- * copy out of the table again. So, while a place says that its block is moved, the place is right about that block's key,
- * and the table is not; nothing but a block of the same key is put there.
+ * A moved block is in the table before it leaves its place. In between, other threads, which cannot wait, can free it and
+ * allocate its address again: both happen in the place as usual, and the mover detects it and removes its copy from the
+ * table. So while the moving bit is set, the place is authoritative for that block's key and the table is not; only a block
+ * of the same key can be put there.
  */
 #pragma once
 
@@ -27,18 +27,18 @@
 #include "maps.h"
 #include "store/block_table.h"
 
-/* Evidence from which on a thread's blocks are taken to live long, and the most that is kept of it. */
+/* Score from which a thread's blocks are predicted to live long, and its MAX. */
 #define LIVES_LONG 32
 #define MOST_LONG_LIVES 64
-/* Of a thread whose blocks live long, one block of so many is put among the young ones all the same, to see. */
+/* Interval of blocks that are made young on trial, in a thread whose blocks are predicted to live long; a power of two. */
 #define YOUNG_TRIAL 16
 
-/* What became of a search for a block. */
+/* Result of a search for a block in its young place. */
 enum young_search {
-	/* If it is anywhere, it is in the block table. */
+	/* Not in its place: if recorded, it is in the block table. */
 	YOUNG_ELSEWHERE,
 	YOUNG_FOUND,
-	/* It is nowhere, whatever the block table says. */
+	/* Not recorded, even if the block table has a copy of it. */
 	YOUNG_NOWHERE,
 };
 
@@ -73,7 +73,7 @@ static __always_inline bool is_of(struct young_block *place, struct block_key *k
 	return place->key.address == key->address && place->key.instance == key->instance;
 }
 
-/* Whether the place changed from what `word` says to what `next` says. */
+/* Changes the place's word from `word` to `next`; returns false if it was no longer `word`. */
 static __always_inline bool exchange_word(struct young_block *place, u64 word, u64 next)
 {
 	return __sync_val_compare_and_swap(&place->word, word, next) == word;
@@ -84,12 +84,12 @@ static __always_inline bool empty_place(struct young_block *place, u64 word)
 	return exchange_word(place, word, word & ~(u64)YOUNG_STATE);
 }
 
-/* Copies a block out of its place, which becomes empty. */
+/* Copies a block out of its place and empties the place. */
 static __always_inline enum young_search take_young(struct block_key *key, struct block *taken)
 {
 	struct young_block *place = place_of(key);
 
-	/* A mover can come between, and another; then the block is in the table. */
+	/* Movers can change the word between read and exchange, one after the other; then the block is in the table. */
 #pragma unroll
 	for (u32 attempt = 0; attempt < 3; attempt++) {
 		u64 word = young_word(place);
@@ -98,6 +98,7 @@ static __always_inline enum young_search take_young(struct block_key *key, struc
 			return YOUNG_ELSEWHERE;
 		if (!is_full(word))
 			return word & YOUNG_MOVING ? YOUNG_NOWHERE : YOUNG_ELSEWHERE;
+		/* Valid only if the exchange succeeds: the word is then still that of this block. */
 		*taken = place->block;
 		if (empty_place(place, word))
 			return YOUNG_FOUND;
@@ -105,7 +106,7 @@ static __always_inline enum young_search take_young(struct block_key *key, struc
 	return YOUNG_ELSEWHERE;
 }
 
-/* Whether the place of a key has the last word on it. */
+/* Returns whether the place of a key, and not the block table, is authoritative for the key. */
 static __always_inline bool is_young(struct block_key *key)
 {
 	struct young_block *place = place_of(key);
@@ -114,7 +115,7 @@ static __always_inline bool is_young(struct block_key *key)
 	return is_of(place, key) && (is_full(word) || word & YOUNG_MOVING);
 }
 
-/* Moves the block that is in a place, whose word is `word`, to the table. Returns whether the place is the caller's. */
+/* Moves the block in a place with `word` to the block table. Returns true if the place is then busy, owned by the caller. */
 static __always_inline bool move_out(struct young_block *place, u64 word)
 {
 	struct block_key key = place->key;
@@ -122,19 +123,24 @@ static __always_inline bool move_out(struct young_block *place, u64 word)
 	u64 moving = word | YOUNG_MOVING;
 	bool entered;
 
+	/* Success proves that the copies above are of one block, still in its place; no other probe can move it now. */
 	if (!exchange_word(place, word, moving))
 		return false;
+	/* From insertion to the second exchange, the block is in both: the moving bit makes the place authoritative. */
 	entered = !enter_block(&key, &block);
 	if (entered && exchange_word(place, moving, (word & ~(u64)YOUNG_STATE) | YOUNG_BUSY))
 		return true;
-	/* It was freed in between, or there is no room for it. */
+	/*
+	 * The block was freed meanwhile, or the table is full. The copy is removed before the bit is cleared, as the table
+	 * is authoritative afterwards. Cleared by addition: others change the rest of the word at the same time.
+	 */
 	if (entered)
 		remove_block(&key);
 	__sync_fetch_and_add(&place->word, -(u64)YOUNG_MOVING);
 	return false;
 }
 
-/* Puts a block in its place, if that can be had. The key is nowhere. */
+/* Puts a block into its place; returns false if the place is not available. The key is not recorded anywhere. */
 static __always_inline bool put_young(struct block_key *key, struct block *block)
 {
 	struct young_block *place = place_of(key);
@@ -143,33 +149,35 @@ static __always_inline bool put_young(struct block_key *key, struct block *block
 	if (is_full(word) && !(word & YOUNG_MOVING)) {
 		if (!move_out(place, word))
 			return false;
+		/* Here the place is busy, and this probe's. */
 	} else if (word & YOUNG_STATE || (word & YOUNG_MOVING && !is_of(place, key)) ||
 		   !exchange_word(place, word, word | YOUNG_BUSY)) {
 		return false;
 	}
 	place->key = *key;
 	place->block = *block;
+	/* From busy to full, with the next count. By addition, as a mover can clear its bit; publishes key and block. */
 	__sync_fetch_and_add(&place->word, YOUNG_PUT - YOUNG_BUSY + YOUNG_FULL);
 	return true;
 }
 
 /*
- * Whether a thread's next block is worth a place. Where blocks live long, each that is put here has another moved out, and
- * both cost more than to enter the table at once, where the last block of the same address has just been.
+ * Returns whether a thread's next block should be made young. If blocks live long, each one put into a place moves another
+ * out, and both together cost more than inserting into the table, which has just freed the element of the same address.
  */
 static __always_inline bool may_die_young(struct lifetimes *lifetimes)
 {
 	return !lifetimes || lifetimes->long_lives < LIVES_LONG || (++lifetimes->untried & (YOUNG_TRIAL - 1)) == 0;
 }
 
-/* A block was taken back, out of its place or out of the table. */
+/* Updates the score after a free: `was_young` if the block was in its place, else it was in the table. */
 static __always_inline void judge_lifetime(struct lifetimes *lifetimes, bool was_young)
 {
 	if (!lifetimes)
 		return;
 
 	u32 lives = lifetimes->long_lives;
-	/* Where few are tried, one stands for those that were not. */
+	/* If only one of YOUNG_TRIAL blocks is young, it counts for the others too. */
 	u32 evidence = lives < LIVES_LONG ? 1 : YOUNG_TRIAL;
 
 	if (was_young)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What is AArch64's; x86_64.h has the same functions. See arch.h. Its rules mirror unwind-tables/src/walk/aarch64.rs. */
+/* The AArch64 part of the walk; x86_64.h has the same functions. See arch.h. Mirrors unwind-tables/src/walk/aarch64.rs. */
 #pragma once
 
 #include "config.h"
@@ -7,13 +7,13 @@
 #include "walk/state.h"
 
 enum machine {
-	/* User addresses are below 2^ADDRESS_BITS; nothing above is looked up. */
+	/* User addresses are below 2^ADDRESS_BITS; higher ones are not looked up. */
 	ADDRESS_BITS = 48,
-	/* Nothing is pushed by a call: the stack pointer at the function's entry is where its frame begins. */
+	/* A call pushes nothing: the stack pointer at the function's entry is where its frame begins. */
 	RETURN_SLOT_BYTES = 0,
 };
 
-/* As the kernel's arch/arm64/include/asm/ptrace.h, as far as it is needed; what is before `orig_x0` is ABI. */
+/* From the kernel's arch/arm64/include/asm/ptrace.h: the fields needed here; those before `orig_x0` are ABI. */
 struct pt_regs {
 	unsigned long regs[31], sp, pc, pstate;
 	unsigned long orig_x0;
@@ -29,25 +29,25 @@ struct pt_regs {
 #define RESULT regs[0]
 #define FRAME_POINTER regs[29]
 #define PROGRAM_COUNTER pc
-/* A system call's result overwrites its first argument: the kernel keeps that. */
+/* A system call's result overwrites its first argument, of which the kernel keeps a copy. */
 #define SYSCALL_ARGUMENT_0 orig_x0
 #define SYSCALL_ARGUMENT_1 regs[1]
 #define SYSCALL_ARGUMENT_2 regs[2]
 #define SYSCALL_ARGUMENT_3 regs[3]
 #define SYSCALL_ARGUMENT_4 regs[4]
 
-/* None but stack pointer, frame pointer and link register is ever asked for: see register_value. */
+/* Saves nothing: programs use only the stack pointer, frame pointer and link register, see register_value. */
 static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *general)
 {
 }
 
-/* The link register in what was running when it came to the probe or made a system call. */
+/* Returns the link register at a probe or system call. */
 static __always_inline struct link link_of(struct pt_regs *ctx)
 {
 	return (struct link){ .lr = ctx->regs[30], .known = true };
 }
 
-/* A call has overwritten the link register: only what was running has something in it. */
+/* A frame in a call has overwritten its link register: only a running frame's is known. */
 static __always_inline void forget_link(struct link *link)
 {
 	link->known = false;
@@ -58,7 +58,7 @@ static __always_inline void know_link(struct link *to, struct link link)
 	*to = link;
 }
 
-/* Whether an op of a program sets the link register. */
+/* Sets the link register if op `code` does; returns whether it does. */
 static __always_inline bool set_link(struct link *link, u32 code, u64 value)
 {
 	if (code != OP_SET_LR)
@@ -67,58 +67,59 @@ static __always_inline bool set_link(struct link *link, u32 code, u64 value)
 	return true;
 }
 
-/* A frame record can be anywhere in its frame: behind a step by the frame pointer, `sp` is only a lower bound. */
+/* Returns whether the frame's `sp` is exact. After a frame-pointer step it is only a lower bound: a frame record can be
+ * anywhere in its frame. */
 static __always_inline bool sp_is_known(struct walk *walk)
 {
 	return walk->found_by != FOUND_BY_FP;
 }
 
-/* Whether the equations of plain rules hold for the frame, which may need its stack pointer. */
+/* Returns whether plain rules can be used for the frame: their equations may need its stack pointer. */
 static __always_inline bool plain_rules_apply(struct walk *walk)
 {
 	return unwind_by_fp || sp_is_known(walk);
 }
 
-/* An address that may have an authentication code, without it. */
+/* Strips the pointer authentication code (PAC), if any, from an address. */
 static __always_inline u64 without_code(u64 address)
 {
 	return address & ((1ULL << ADDRESS_BITS) - 1);
 }
 
-/* The return address that a rule finds as `ra`. */
+/* Returns the return address that the rule's slot holds as `ra`. */
 static __always_inline u64 return_address(u32 rule, u64 ra)
 {
 	return unwind_by_fp || rule_b(rule) & RECORD_SIGNED ? without_code(ra) : ra;
 }
 
-/* The slot that names a function's call, when the function has just returned. */
+/* Returns the return slot, which names the call, at a probe of the function's return. */
 static __always_inline u64 returned_slot(struct pt_regs *ctx)
 {
 	return ctx->sp;
 }
 
-/* The stack pointer that a function's caller has after its return, at its entry and at its `ret`. */
+/* Returns the caller's stack pointer after the return, at a probe of the function's entry or `ret`. */
 static __always_inline u64 callers_sp(struct pt_regs *ctx)
 {
 	return ctx->sp;
 }
 
-/* Where a function returns to, at its entry and at its `ret`. Returns whether it could be read. */
+/* Reads a function's return address, at its entry or `ret`. Returns false if it cannot be read. */
 static __always_inline bool read_returns_to(u64 slot, struct link link, u64 *address)
 {
 	*address = without_code(link.lr);
 	return true;
 }
 
-/* Whether instructions can be at `address`. */
+/* Returns whether `address` is aligned for an instruction. */
 static __always_inline bool is_aligned(u64 address)
 {
 	return address % 4 == 0;
 }
 
 /*
- * Whether the last of the 8 code bytes before a return address are `bl`, or `blr` with or without authentication. Mirrors
- * unwind-tables/src/walk/call.rs.
+ * Returns whether the 8 code bytes before a return address end in `bl`, or in `blr` with or without authentication.
+ * Mirrors unwind-tables/src/walk/call.rs.
  */
 static __always_inline bool ends_in_call(u64 code)
 {
@@ -128,7 +129,8 @@ static __always_inline bool ends_in_call(u64 code)
 	       (instruction & 0xfefff800) == 0xd63f0800;
 }
 
-/* The frame's own value of a register; `program.end` says whether it is known. No others are followed. */
+/* Returns the value of a register in the current frame; sets `program.end` for all but stack pointer, frame pointer and link
+ * register, and for these if they are unknown. */
 static __always_inline u64 register_value(struct walk *walk, u32 number)
 {
 	if (number == REGISTER_SP && sp_is_known(walk))
@@ -144,13 +146,13 @@ static __always_inline u64 register_value(struct walk *walk, u32 number)
 	return 0;
 }
 
-/* The slot of a rule, counted from 1; 0 for none. */
+/* Returns the number of the rule's slot, 1-based; 0 for none. */
 static __always_inline u64 record_slot(u32 rule)
 {
 	return rule_b(rule) & (RECORD_SIGNED - 1);
 }
 
-/* Nothing is on the stack: only a frame that was running can have its return address in the link register. */
+/* Goes to the caller by the link register, which holds the return address of a running frame that has not saved it. */
 static __always_inline enum end_cause return_by_link(struct walk *walk, u32 rule, u64 cfa)
 {
 	depend_on_more(walk);
@@ -162,7 +164,7 @@ static __always_inline enum end_cause return_by_link(struct walk *walk, u32 rule
 	return END_NONE;
 }
 
-/* A function that has a frame record keeps its address in the frame pointer; others do not say where they are. */
+/* Goes to the caller without an exact sp: by the frame pointer, if the function has a frame record, else not at all. */
 static __always_inline enum end_cause apply_record_without_sp(struct walk *walk, u32 rule)
 {
 	if (rule_kind(rule) == RULE_SP && record_slot(rule))
@@ -170,7 +172,7 @@ static __always_inline enum end_cause apply_record_without_sp(struct walk *walk,
 	return END_UNSUPPORTED_RULE;
 }
 
-/* Goes to the caller by a frame record, or by a return address alone. */
+/* Goes to the caller by a frame record, or by a saved return address alone (RULE_LONE). */
 static __always_inline enum end_cause apply_record(struct walk *walk, u32 rule)
 {
 	bool from_fp = rule_kind(rule) == RULE_FP;
@@ -200,7 +202,7 @@ static __always_inline enum end_cause apply_record(struct walk *walk, u32 rule)
 	return END_NONE;
 }
 
-/* Goes to the caller by a rule that is an equation. */
+/* Goes to the caller by a plain rule. */
 static __always_inline enum end_cause apply_equation(struct walk *walk, u32 rule)
 {
 	switch (rule_kind(rule)) {
@@ -213,7 +215,7 @@ static __always_inline enum end_cause apply_equation(struct walk *walk, u32 rule
 	}
 }
 
-/* The equations of apply_record without a branch; whether `rule` is one of them. */
+/* Evaluates the equations of apply_record without branches. Returns false if `rule` has no slot or makes no progress. */
 static __always_inline bool find_slots(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
 {
 	u64 kind = (u64)rule_kind(rule) - RULE_SP;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* From an address in the process to the mapping that holds it, if it still does. */
+/* Lookup of the mapping that holds an AVMA, and the checks that it still does. */
 #pragma once
 
 #include "config.h"
@@ -7,7 +7,7 @@
 #include "maps.h"
 #include "walk/arch.h"
 
-/* Which of the lists in `mappings`, and of the caches in `rule_cache`, a walk uses throughout. */
+/* Returns the number of the list in `mappings` and of the cache in `rule_cache` that a walk uses throughout. */
 static __always_inline u32 list_number(u32 slot, u32 generation)
 {
 	return 2 * slot + (generation & 1);
@@ -21,7 +21,8 @@ static __always_inline struct mapping *mapping_of(u32 list, u32 number)
 	return &all[(list << mapping_bits | number) & mapping_mask];
 }
 
-/* The mapping that holds `address`, or NULL. Branch-free: unused entries start beyond every address. */
+/* Returns the mapping that holds `address`, or NULL. A binary search without branches: unused entries start above every
+ * address. */
 static __always_inline struct mapping *find_mapping(u32 list, u64 address)
 {
 	u64 found = 0;
@@ -50,7 +51,7 @@ static __always_inline bool is_verified(struct list_state *state, u64 address)
 	return address >= state->verified_start && address < state->verified_end;
 }
 
-/* Whether the mapping still holds what the list says, by the process's own memory. */
+/* Returns whether the mapping is as in the list, by the checks that it requires (enum mapping_trust). */
 static __always_inline bool is_current(struct list_state *state, struct mapping *mapping)
 {
 	struct mapping_check *checks = mapping->checks;
@@ -60,7 +61,7 @@ static __always_inline bool is_current(struct list_state *state, struct mapping 
 		return true;
 	if (mapping->trust & TRUST_UNCHANGED)
 		different = state->changing;
-	/* One result and not one exit for each, or the verifier follows all of them. */
+	/* One combined result: the verifier would follow an exit for each. */
 	if (mapping->trust & TRUST_CHECKED) {
 		u64 first, second;
 

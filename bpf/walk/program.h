@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Runs a program for one frame: what rules do that do not pack. Mirrors unwind-tables/src/walk/program.rs; what the
- * ops mean is in unwind-tables/src/program.rs, whose checks keep programs short and their operands in bounds.
+ * Interpreter of rule programs, for rules that do not fit in 31 bits. Mirrors unwind-tables/src/walk/program.rs. Ops are
+ * defined in unwind-tables/src/program.rs, whose checks bound a program's length and stack of operands.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ static __always_inline u64 deref(struct walk *walk, u64 address, u32 bytes)
 	return value << unread >> unread;
 }
 
-/* y OP x, for operations with two operands. */
+/* Returns y OP x, for ops with two operands. */
 static __always_inline u64 binary(u32 code, u64 y, u64 x)
 {
 	switch (code) {
@@ -63,7 +63,7 @@ static __always_inline u64 binary(u32 code, u64 y, u64 x)
 	}
 }
 
-/* Runs one op; returns 1 at the program's end or when it cannot go on. */
+/* Runs one op; returns 1 at the program's end or if it cannot continue. */
 static long run_op(u64 step, struct walk **context)
 {
 	struct walk *walk = *context;
@@ -77,6 +77,10 @@ static long run_op(u64 step, struct walk **context)
 	u64 x = *operand_at(program, depth - 1);
 	u64 y = *operand_at(program, depth - 2);
 	u64 top = y;
+	/*
+	 * Each case sets the new top of the stack and the change of its depth. The defaults, y and -1, are right for ops that
+	 * consume x and push nothing, the preset -1 for ops that replace x and y by one result.
+	 */
 	s32 change = -1;
 
 	program->at = at + OP_WORDS;
@@ -182,8 +186,8 @@ static __always_inline enum end_cause apply_program(struct walk *walk, u32 at)
 	u64 sp = program->sp_is_set ? program->sp : program->cfa;
 
 	/*
-	 * A return address in a register can leave the stack pointer as it is. An interrupted frame may be on another
-	 * stack, so its stack pointer may be anywhere.
+	 * Equal stack pointers are progress: a callee whose return address is in a register need not use the stack. The
+	 * frame that a signal interrupted can be on another stack, so its stack pointer can have any value.
 	 */
 	if (sp < walk->sp && !program->is_signal_frame)
 		return END_NO_PROGRESS;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Finds what a register other than rsp and rbp holds in the frame that a walk has come to. Mirrors
+ * Finds the value of a register other than rsp and rbp in the current frame of a walk. Mirrors
  * unwind-tables/src/walk/registers.rs.
  *
- * Going back from the frame to where the walk began, the nearest frame that saved the register has it; if none has,
- * it still is what it was at the probe. In how many frames a walk looks is limited: beyond that, it is not known.
+ * From the current frame back towards the probe, the nearest frame that saved the register has its value; if none did, it
+ * is unchanged since the probe. A walk inspects at most MAX_LOOKS frames in total; beyond that, it ends.
  */
 #pragma once
 
@@ -12,12 +12,12 @@
 #include "walk/mappings.h"
 #include "walk/tables.h"
 
-/* A field of a short rule of saves, as a long entry's word. */
+/* Returns a field of a short rule of saves in the form of a long entry's word. */
 static __always_inline u32 short_saved(u32 rule, u32 number)
 {
 	u32 place = number == REGISTER_RBX ? 0 : number - REGISTER_R11;
 
-	/* Before it is looked at: others than the five have no field. */
+	/* Checked before `place` is used: only rbx and r12 to r15 have a field. */
 	if (number != REGISTER_RBX && number < REGISTER_R12)
 		return SAVED_UNKNOWN;
 
@@ -28,7 +28,7 @@ static __always_inline u32 short_saved(u32 rule, u32 number)
 	return field ? SAVED_AT_CFA | (u32)(-8 * (s32)field) << SAVED_KIND_BITS : SAVED_SAME;
 }
 
-/* The wanted register's rule in the object at `address`, as a long entry's word. */
+/* Returns how the function at `address` saves the wanted register, as a long entry's word. */
 static __always_inline u32 saved_word(struct walk *walk, u64 address)
 {
 	struct mapping *mapping = find_mapping(walk->list, address);
@@ -42,7 +42,7 @@ static __always_inline u32 saved_word(struct walk *walk, u64 address)
 
 	u32 rule = rule_in_image(section(mapping->image_at, IMAGE_SAVES_AT), address - mapping->bias);
 
-	/* Read again, since what is kept over a search takes stack; from where, the compiler cannot know. */
+	/* Makes the compiler reload `found` below: a value kept across the search in the image would take BPF stack. */
 	OPAQUE(walk);
 
 	u32 number = walk->found;
@@ -57,12 +57,13 @@ static __always_inline u32 saved_word(struct walk *walk, u64 address)
 	}
 }
 
-/* Looks in one frame; returns 1 when the search is over. The wanted register's number is in `found` until then. */
+/* Inspects one frame; returns 1 when the search is over. */
 static long look_in_frame(u64 step, struct walk **context)
 {
 	struct walk *walk = *context;
+	/* `found` is the register's number until a value replaces it, in the step that returns 1 with END_NONE. */
 	u32 number = walk->found;
-	/* The frame that was called from the one where the register was looked for last. */
+	/* The current frame is frame_count - 1: step 0 inspects its callee, each further step the next inner frame. */
 	u32 callee = walk->frame_count - 2 - step;
 
 	walk->program.end = END_NONE;
@@ -89,7 +90,7 @@ static long look_in_frame(u64 step, struct walk **context)
 		return 1;
 
 	u32 saved = saved_word(walk, (frame << 8 >> 8) - !(frame >> FRAME_EXACT_SHIFT));
-	/* What is at it is found by its number, not by a pointer for each array that would be kept over the search. */
+	/* Hidden so that frames are indexed by number: pointers into each array would be kept on the stack across the search. */
 	OPAQUE(callee);
 
 	s64 offset = (s32)saved >> SAVED_KIND_BITS;
@@ -119,6 +120,7 @@ static long look_in_frame(u64 step, struct walk **context)
 
 static __always_inline u64 find_register(struct walk *walk, u32 number)
 {
+	/* One field for number and value: the callback gets one pointer only. It is a value only if program.end is END_NONE. */
 	walk->found = number;
 	bpf_loop(MAX_FRAMES, look_in_frame, &walk, 0);
 	return walk->found;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What return addresses were before the kernel replaced them: a return probe, ours or another tool's, makes a
- * function return to a trampoline, and the kernel keeps the address in a list of the thread, newest first.
+ * Return addresses that the kernel replaced: a return probe, memleak's or another tool's, makes a function return to a
+ * trampoline, and the kernel keeps the original address in a list of the thread, newest first.
  *
- * The only place that reads these structures. Where the kernel has others, nothing is found, and a walk ends at the
+ * The only place that reads these structures. If the kernel's differ, no address is found, and a walk ends at the
  * trampoline.
  */
 #ifndef RETURN_PROBES_H
@@ -14,33 +14,33 @@
 
 #include <bpf/bpf_core_read.h>
 
-/* As the kernel's include/linux/uprobes.h, but for what is not needed here. */
+/* From the kernel's include/linux/uprobes.h: the fields needed here. */
 struct return_instance___read {
-	/* The stack pointer at the function's entry: on x86-64, where its return address was. */
+	/* Stack pointer at the function's entry: on x86-64, the address of the slot of its return address. */
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;
 	struct return_instance___read *next;
 } __attribute__((preserve_access_index));
 
 struct uprobe_task___read {
-	/* How many of them there are. */
+	/* Length of the list. */
 	unsigned int depth;
 	struct return_instance___read *return_instances;
 } __attribute__((preserve_access_index));
 
-/* As its kernel/events/uprobes.c: the page that holds the trampoline, at its start. */
+/* From the kernel's kernel/events/uprobes.c: the page that holds the trampoline, at its start. */
 struct xol_area___read {
 	unsigned long vaddr;
 } __attribute__((preserve_access_index));
 
-/* As its include/linux/mm_types.h. */
+/* From the kernel's include/linux/mm_types.h. */
 struct mm_struct___probed {
 	struct {
 		struct xol_area___read *xol_area;
 	} uprobes_state;
 } __attribute__((preserve_access_index));
 
-/* As its include/linux/sched.h. */
+/* From the kernel's include/linux/sched.h. */
 struct task_struct___probed {
 	struct mm_struct___probed *mm;
 	struct uprobe_task___read *utask;
@@ -66,7 +66,7 @@ static long look_at_instance(u64 number, struct return_search *search)
 	return 0;
 }
 
-/* Whether it can be said what functions with return probes return to. */
+/* Returns whether the kernel's structures have the trampoline's address where it is expected. */
 static __always_inline bool trampoline_is_known(void)
 {
 	struct mm_struct___probed *mm = NULL;
@@ -76,9 +76,9 @@ static __always_inline bool trampoline_is_known(void)
 }
 
 /*
- * What functions with return probes return to; 0 if there is nothing, or it is not known. As a walk sees it: on AArch64
- * with 52-bit addresses it is the program's last page, the only one above those that walks know, and a return address
- * that was signed there loses the difference with its code.
+ * Returns the address of the return probes' trampoline in the current process; 0 if it has none or it is unknown. In the
+ * form that a walk sees: on AArch64 with 52-bit addresses the trampoline is in the address space's last page, the only one
+ * above 2^ADDRESS_BITS, and the high bits of such an address are lost when a return address is stripped of its code (PAC).
  */
 static __always_inline u64 trampoline_address(void)
 {
@@ -87,13 +87,13 @@ static __always_inline u64 trampoline_address(void)
 	return trampoline_is_known() ? without_code(BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr)) : 0;
 }
 
-/* Whether functions with return probes return to `address`. The trampoline may be newer than the mapping list. */
+/* Returns whether `address` is the return probes' trampoline, which can be newer than the mapping list. */
 static __always_inline bool is_trampoline(u64 address)
 {
 	return address && trampoline_address() == without_code(address);
 }
 
-/* The return address that was in `slot` before it was replaced; 0 if it is not known. */
+/* Returns the return address that was in `slot` before a return probe replaced it; 0 if unknown. */
 static __always_inline u64 replaced_return_address(u64 slot)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
@@ -108,7 +108,7 @@ static __always_inline u64 replaced_return_address(u64 slot)
 	return search.address;
 }
 
-/* Whether the kernel would leave a return address as it is, the thread having as many return probes as it may. */
+/* Returns whether the thread is at MAX_RETURN_PROBES: the kernel then places no further return probe. */
 static __always_inline bool return_probes_are_exhausted(void)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The table image and packed rules, as unwind-tables/src/image.rs and packed.rs define and explain them.
- * src/bpf/layout.rs states that each number here equals the one there, or the build fails.
+ * Numbers of the table image and of packed rules, which unwind-tables/src/image.rs and packed.rs define and explain.
+ * src/bpf/layout.rs fails the build if a number differs.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ enum image_header {
 enum image_shape {
 	BLOCK_SHIFT = 8,
 	RULE_NUMBER_ESCAPE = 255,
-	/* An object has at most 2^24 rows. */
+	/* MAX rows of an object: 2^24. */
 	ROW_BITS = 24,
 };
 
@@ -33,7 +33,7 @@ enum rule_kind {
 	RULE_SP = 1,
 	RULE_FP = 2,
 	RULE_PLT = 3,
-	/* AArch64's; it has neither of the two around it. */
+	/* AArch64 only, which has neither RULE_PLT nor RULE_DRAP. */
 	RULE_LONE = 3,
 	RULE_DRAP = 4,
 	RULE_WIDE = 5,
@@ -45,11 +45,11 @@ enum rule_shape {
 	RULE_KIND_BITS = 3,
 	RULE_A_BITS = 17,
 	RULE_B_BITS = 11,
-	/* Of AArch64, in the second operand: the return address has an authentication code. */
+	/* AArch64, in the second operand: the return address has a pointer authentication code (PAC). */
 	RECORD_SIGNED = 1 << 10,
 };
 
-/* First operand of a stop rule. Those from STOP_ANONYMOUS on come from the mapping, not from a table. */
+/* First operand of a stop rule. Values from STOP_ANONYMOUS on come from the mapping, not from a table. */
 enum stop_operand {
 	STOP_END = 0,
 	STOP_GAP = 1,
@@ -62,7 +62,7 @@ enum stop_operand {
 	STOP_STALE = 37,
 };
 
-/* What an op of a program does; its operand is in the bits above, its immediate in the next word. */
+/* Ops of a rule program; the operand is in the bits above the opcode, the immediate in the next word. */
 enum opcode {
 	OP_END = 0,
 	OP_SIGNAL = 1,
@@ -104,18 +104,18 @@ enum opcode {
 enum program_shape {
 	OP_WORDS = 2,
 	OPCODE_BITS = 8,
-	/* Ops of the longest program. */
+	/* MAX ops of a program. */
 	MAX_OPS = 64,
-	/* Operands that a program has at most; a power of two. */
+	/* MAX operands on a program's stack; a power of two. */
 	MAX_OPERANDS = 8,
 };
 
-/* Registers by x86-64's DWARF numbers; AArch64's have those of their counterparts. */
+/* Registers by their x86-64 DWARF numbers; those of AArch64 have the numbers of their counterparts. */
 enum register_number {
 	REGISTER_RBX = 3,
 	REGISTER_FP = 6,
 	REGISTER_SP = 7,
-	/* AArch64's. */
+	/* AArch64 only. */
 	REGISTER_LR = 8,
 	REGISTER_R11 = 11,
 	REGISTER_R12 = 12,
@@ -123,7 +123,7 @@ enum register_number {
 	REGISTER_PC = 16,
 };
 
-/* Where a frame's caller has a register, as a long entry of an image of saves says it. */
+/* Location of a register of a frame's caller, in a long entry of an image of saves. */
 enum saved_kind {
 	SAVED_SAME = 0,
 	SAVED_UNKNOWN = 1,
@@ -156,7 +156,7 @@ static __always_inline u32 rule_b(u32 rule)
 	return rule >> (RULE_KIND_BITS + RULE_A_BITS) & ((1 << RULE_B_BITS) - 1);
 }
 
-/* An operand with its sign, times the size of a stack slot. */
+/* Returns a sign-extended operand times the size of a stack slot (8). */
 static __always_inline s64 signed_slots(u32 operand, u32 bits)
 {
 	return (s64)((u64)operand << (64 - bits)) >> (64 - bits - 3);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The state of a walk, and what its parts ask of each other.
+ * The state of a walk, and the functions that its parts require of each other.
  *
- * The walk does not know how it reads the stack, nor that anybody remembers what it depended on: that is below, and
- * fast/window.h does it.
+ * The walk reads the stack and reports its dependencies through functions that are declared here and defined in
+ * fast/window.h, so it is independent of the stack window and the trail.
  */
 #pragma once
 
@@ -11,24 +11,24 @@
 #include "shared.h"
 #include "walk/rules.h"
 
-/* The link register of AArch64, if it is known; nothing on x86-64. */
+/* The link register of AArch64, if known; unused on x86-64. */
 struct link {
 	u64 lr;
 	u64 known;
 };
 
-/* What a walk knows about the mapping list it uses. */
+/* State of the mapping list that a walk uses. */
 struct list_state {
-	/* A change of the mappings is announced that the list does not have yet. */
+	/* Not 0 if a change of the mappings was announced that the list does not contain yet. */
 	u64 changing;
-	/* The mapping that was verified last: frames come in runs of the same object. */
+	/* Range of the mapping that was verified last: adjacent frames are often in the same object. */
 	u64 verified_start;
 	u64 verified_end;
 };
 
-/* A program that runs: see unwind-tables/src/program.rs. */
+/* State of a running rule program, see unwind-tables/src/program.rs. */
 struct program {
-	/* Word of the next op. */
+	/* Index in `tables` of the next op. */
 	u32 at;
 	u32 depth;
 	enum end_cause end;
@@ -42,71 +42,72 @@ struct program {
 	u64 operands[MAX_OPERANDS];
 };
 
-/* A walk in progress. Not on the BPF stack: the verifier would tell every frame's state apart. */
+/* A walk in progress. Not on the BPF stack, where the verifier would track its values and treat each frame as a new state. */
 struct walk {
 	u64 pc;
 	u64 sp;
 	u64 fp;
-	/* 1 when `pc` is a return address: the call before it is what the frame is doing. */
+	/* 1 if `pc` is a return address, which is looked up one byte lower, in the call before it; 0 if it is exact. */
 	u64 pc_adjust;
-	/* Of the frame, if it was running. */
+	/* Link register of the frame; known only if the frame was running, that is, not in a call. */
 	struct link link;
-	/* Mapping list and rule cache in use. */
+	/* Number of the mapping list and rule cache in use. */
 	u32 list;
 	struct list_state list_state;
 	enum found_by found_by;
 	enum end_cause end;
 	u32 frame_count;
 	u64 hash;
-	/* An address in an object that the walk needs an image of saves of, and that has none; or 0. */
+	/* AVMA in an object whose saves the walk needs and which has none loaded; 0 if none is needed. */
 	u64 saves_wanted;
-	/* The register that is looked for, then its value; frames in which registers may still be looked for. */
+	/* During a search (registers.h): the number of the wanted register, then its value. */
 	u64 found;
+	/* Frames that may still be inspected for saved registers. */
 	u32 looks_left;
 	struct program program;
-	/* The general registers where the walk began, by their DWARF numbers. */
+	/* General registers at the start of the walk, by DWARF number. */
 	u64 at_probe[REGISTERS];
 	u64 frames[MAX_FRAMES];
-	/* Stack and frame pointer of each of `frames`. */
+	/* Stack pointer and frame pointer of each frame. */
 	u64 sps[MAX_FRAMES];
 	u64 fps[MAX_FRAMES];
 };
 
 /*
- * From who includes the walk. What a step depends on beside `pc` and `sp`, the mapping list and the tables goes through
- * these, so that all of it can be remembered.
+ * Defined in fast/window.h. All that a step depends on, other than `pc`, `sp`, the mapping list and the tables, goes through
+ * these, so that it can be recorded in the trail.
  */
 
-/* The 8 bytes of stack memory at `slot`. Returns whether they can be read. */
+/* Reads the 8 bytes of stack memory at `slot`. Returns false if they cannot be read. */
 static __always_inline bool read_slot(struct walk *walk, u64 slot, u64 *value);
-/* The same for the caller's frame pointer, on which nothing need ever depend. */
+/* Reads the slot of the caller's frame pointer, which becomes a dependency only if the walk uses the value. */
 static __always_inline bool read_fp_slot(struct walk *walk, u64 slot, u64 *value);
-/* The walk goes on by what the frame pointer holds. */
+/* Notes that the walk uses the value of the frame pointer. */
 static __always_inline void depend_on_fp(struct walk *walk);
-/* The words outside the stack that tell the mapping's object from others were read, and held what they should. */
+/* Notes that the mapping's checks, words outside the stack, were read and matched. */
 static __always_inline void depend_on_checks(struct walk *walk, struct mapping *mapping);
-/* The walk depends on something else. */
+/* Notes a dependency that the trail cannot express: the walk is not repeatable. */
 static __always_inline void depend_on_more(struct walk *walk);
 
-/* From unwind.h and registers.h, for the rules of a machine (arch.h). */
+/* Defined in unwind.h and registers.h, for the machine's rules (arch.h). */
 
-/* Goes to the caller, whose registers are known. */
+/* Goes to the caller with the given registers. */
 static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp);
-/* The caller's registers: its stack pointer is the CFA, the others are in slots (0: fp is the same). */
+/* Goes to the caller whose stack pointer is the CFA, reading its return address and frame pointer (slot 0: unchanged). */
 static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot);
-/* Follows the frame pointer, or ends with `implausible` when it cannot be one. */
+/* Goes to the caller by the frame pointer, or ends with `implausible` if its value cannot be a frame pointer. */
 static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause implausible);
-/* A rule that says why it is none. */
+/* Returns the end that a stop rule stands for, or tries the frame pointer for code without CFI. */
 static __always_inline enum end_cause apply_stop(struct walk *walk, u32 rule);
-/* A register that another frame may have saved; `program.end` says whether it could be found. */
+/* Returns a register that another frame may have saved; sets `program.end` if it cannot be found. */
 static __always_inline u64 find_register(struct walk *walk, u32 number);
 
-/* Where the plain rule of a frame says that its caller is: the equations of `apply_equation`, for many frames at once. */
+/* Result of a plain rule: the equations of `apply_equation`, for use by the loop over several frames. */
 struct caller_slots {
 	u64 cfa;
 	u64 ra;
 	/* Not above `ra`. */
 	u64 fp;
-	/* All bits, or none if the frame pointer is the same. */
+	/* All bits set; 0 if the frame pointer is unchanged. */
 	u64 has_fp;
 };

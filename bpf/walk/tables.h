@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* From an SVMA to its packed rule, by one object's table image. Mirrors unwind-tables/src/image.rs. */
+/* Lookup of the packed rule for an SVMA in one object's table image. Mirrors unwind-tables/src/image.rs. */
 #pragma once
 
 #include "config.h"
@@ -25,7 +25,7 @@ static __always_inline u32 row_at(u32 rows, u32 row)
 	return word(rows + row / 2) >> (16 * (row % 2)) & 0xffff;
 }
 
-/* 1 if `a` is less than `b`, by arithmetic: a branch would double the verifier's states at each step. */
+/* Returns 1 if a < b, else 0, by arithmetic: a branch would double the verifier's states at each step. */
 static __always_inline u64 less(u64 a, u64 b)
 {
 	u64 sign = (a - b) >> 63;
@@ -34,7 +34,7 @@ static __always_inline u64 less(u64 a, u64 b)
 	return sign;
 }
 
-/* The last row of `block` whose address is at or below `pc_low`, or the row before the block. */
+/* Returns the last row of `block` whose address is at or below `pc_low`, or else the row before the block. */
 static __always_inline u32 find_row(u32 image, u32 block, u32 pc_low)
 {
 	u32 index = section(image, IMAGE_INDEX_AT);
@@ -51,7 +51,7 @@ static __always_inline u32 find_row(u32 image, u32 block, u32 pc_low)
 	return found;
 }
 
-/* The rule of the last escape at or below `row`. */
+/* Returns the rule of the last escape at or below `row`. */
 static __always_inline u32 escaped_rule(u32 image, u32 row)
 {
 	u32 escapes = section(image, IMAGE_ESCAPES_AT);
@@ -76,7 +76,7 @@ static __always_inline u32 rule_of_row(u32 image, u32 row)
 	return word(section(image, IMAGE_RULES_AT) + number);
 }
 
-/* The packed rule for one address. A wide rule's number is turned into that of the word it refers to. */
+/* Returns the packed rule for one address. The number of a wide rule is replaced by the index in `tables` of its program. */
 static __always_inline u32 rule_in_image(u32 image, u64 svma)
 {
 	u64 block = (svma >> BLOCK_SHIFT) - word(image + IMAGE_FIRST_BLOCK);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The walk: from the registers at a probe to the frames of the stack and the one cause that ended it. One step of it is here,
- * and what it begins with; the loop around it is fast/run.h.
+ * The walk: from the registers at a probe to the frames of the stack and the one cause that ended it. This file has its start
+ * and one step; the loop is in fast/run.h.
  *
- * Mirrors unwind-tables/src/walk.rs function by function. What makes it faster is in fast/, and changes nothing. Compiles for
- * the host too (tests/host_bpf).
+ * Mirrors unwind-tables/src/walk.rs function by function. The fast paths in fast/ do not change its result. Also compiles for
+ * the host (tests/host_bpf).
  */
 #pragma once
 
@@ -26,8 +26,8 @@ static __always_inline bool is_after_call(u64 ra)
 }
 
 /*
- * Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline.
- * Whether the mapping is there, or still there, is asked when its rule is looked up.
+ * Returns whether `ra` can be a return address: in executable memory, and after a call or in a trampoline. The mapping need
+ * not be current: lookup_rule checks that.
  */
 static __always_inline bool is_return_address(struct walk *walk, u64 ra)
 {
@@ -39,7 +39,7 @@ static __always_inline bool is_return_address(struct walk *walk, u64 ra)
 	return (mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra) || is_trampoline(ra);
 }
 
-/* The rule for `address`, from its mapping. */
+/* Returns the rule for `address`, from its mapping. */
 static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *mapping, u64 address)
 {
 	if (mapping->kind == MAPPING_TRAMPOLINE)
@@ -47,7 +47,7 @@ static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *ma
 	if (unwind_by_fp) {
 		if (walk->found_by == FOUND_BY_PROBE || is_after_call(walk->pc))
 			return RULE(RULE_CHAIN, 0);
-		/* It may not be readable now, but later. */
+		/* The code before pc may only be temporarily unreadable: the result is not repeatable. */
 		depend_on_more(walk);
 		return RULE(RULE_STOP, STOP_NOT_CALLED);
 	}
@@ -63,13 +63,13 @@ static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *ma
 	}
 }
 
-/* That no mapping holds an address says something only while the list is up to date. */
+/* Returns the rule for an address outside of all mappings, which is conclusive only while the list is up to date. */
 static __always_inline u32 rule_without_mapping(struct walk *walk)
 {
 	return RULE(RULE_STOP, walk->list_state.changing ? STOP_STALE : STOP_NO_MAPPING);
 }
 
-/* The rule for the frame at `pc`, and the mapping that it is from; NULL if it is from none, or from one that is stale. */
+/* Returns the rule for the frame at `pc`, and in `from` its mapping; NULL if it has none, or a stale one. */
 static __always_inline u32 lookup_rule(struct walk *walk, struct mapping **from)
 {
 	u64 address = walk->pc - walk->pc_adjust;
@@ -86,7 +86,7 @@ static __always_inline u32 lookup_rule(struct walk *walk, struct mapping **from)
 	return rule_in_mapping(walk, mapping, address);
 }
 
-/* Stops that are not frames: the address is not one the stack is known to have. */
+/* Returns the end for stops that push no frame, as `pc` is not known to be on the stack; else END_NONE. */
 static __always_inline enum end_cause end_without_frame(u32 rule)
 {
 	if (rule_kind(rule) != RULE_STOP)
@@ -105,7 +105,7 @@ static __always_inline enum end_cause end_without_frame(u32 rule)
 	}
 }
 
-/* Whether the frame is what the kernel makes a signal handler return to. */
+/* Returns whether the frame is the kernel's signal trampoline, to which signal handlers return. */
 static __always_inline bool is_signal_frame(u32 rule)
 {
 	return rule_kind(rule) == RULE_WIDE && word(rule >> RULE_KIND_BITS) == OP_SIGNAL;
@@ -146,7 +146,7 @@ static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u
 		return END_NO_PROGRESS;
 	if (fp_slot && !read_fp_slot(walk, fp_slot, &fp))
 		return END_READ_FAULT;
-	/* That one above can be read does not follow from the other. */
+	/* A trail entry for the return address proves only the words below it readable, not an fp slot above it. */
 	if (fp_slot > ra_slot)
 		depend_on_fp(walk);
 	if (!read_slot(walk, ra_slot, &ra))
@@ -197,7 +197,7 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 {
 	switch (rule_kind(rule)) {
 	case RULE_WIDE:
-		/* Without tables there are no programs: the verifier need not look at them. */
+		/* Without tables there are no programs: a constant here lets the verifier skip them. */
 		return unwind_by_fp ? END_UNSUPPORTED_RULE : apply_program(walk, rule >> RULE_KIND_BITS);
 	case RULE_CHAIN:
 		return apply_fp(walk, END_FP_CHAIN_END);
@@ -207,8 +207,8 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 }
 
 /*
- * Puts back a return address that was replaced by a return probe's trampoline. The stack pointer that the function
- * began with is what the kernel knows it by.
+ * Restores a return address that a return probe replaced by its trampoline. The kernel identifies it by the stack pointer
+ * at the function's entry.
  */
 static __always_inline enum end_cause put_back_return_address(struct walk *walk)
 {
@@ -221,7 +221,7 @@ static __always_inline enum end_cause put_back_return_address(struct walk *walk)
 	return END_NONE;
 }
 
-/* One frame, whose rule is `rule`: record it, go to its caller. */
+/* Records the current frame, whose rule is `rule`, and goes to its caller. */
 static __always_inline enum end_cause step(struct walk *walk, u32 rule)
 {
 	enum end_cause end = end_without_frame(rule);
@@ -236,8 +236,8 @@ static __always_inline enum end_cause step(struct walk *walk, u32 rule)
 }
 
 /*
- * Makes ready for a walk from `pc` and the registers in `at_probe`. `changing`: a change of the mappings is announced
- * that the list does not have yet.
+ * Initializes a walk from `pc` and the registers in `at_probe`. `changing`: a change of the mappings was announced that the
+ * list does not contain yet.
  */
 static __always_inline void begin_walk(struct walk *walk, u32 list, u64 changing, u64 pc)
 {

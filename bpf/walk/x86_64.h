@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What is x86-64's; aarch64.h has the same functions. See arch.h. */
+/* The x86-64 part of the walk; aarch64.h has the same functions. See arch.h. */
 #pragma once
 
 #include "config.h"
@@ -7,13 +7,13 @@
 #include "walk/state.h"
 
 enum machine {
-	/* User addresses are below 2^ADDRESS_BITS; nothing above is looked up. */
+	/* User addresses are below 2^ADDRESS_BITS; higher ones are not looked up. */
 	ADDRESS_BITS = 47,
 	/* A call pushes the return address: the stack pointer at the function's entry is the address of its slot. */
 	RETURN_SLOT_BYTES = 8,
 };
 
-/* As the kernel's arch/x86/include/asm/ptrace.h; its order is ABI. */
+/* From the kernel's arch/x86/include/asm/ptrace.h; the order is ABI. */
 struct pt_regs {
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8;
 	unsigned long ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
@@ -35,7 +35,7 @@ struct pt_regs {
 #define SYSCALL_ARGUMENT_3 r10
 #define SYSCALL_ARGUMENT_4 r8
 
-/* The general registers but stack and frame pointer, by their DWARF numbers (x86-64 psABI, figure 3.36). */
+/* Saves the general registers except stack and frame pointer, by DWARF number (x86-64 psABI, figure 3.36). */
 static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *general)
 {
 	general[0] = ctx->ax;
@@ -54,7 +54,7 @@ static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *gener
 	general[15] = ctx->r15;
 }
 
-/* The link register in what was running when it came to the probe or made a system call. */
+/* Returns the link register at a probe or system call. */
 static __always_inline struct link link_of(struct pt_regs *ctx)
 {
 	return (struct link){};
@@ -68,61 +68,61 @@ static __always_inline void know_link(struct link *to, struct link link)
 {
 }
 
-/* Whether an op of a program sets the link register. */
+/* Sets the link register if op `code` does; returns whether it does. */
 static __always_inline bool set_link(struct link *link, u32 code, u64 value)
 {
 	return false;
 }
 
-/* Whether the frame's `sp` is its stack pointer. */
+/* Returns whether the frame's `sp` is exact: always, on x86-64. */
 static __always_inline bool sp_is_known(struct walk *walk)
 {
 	return true;
 }
 
-/* Whether the equations of plain rules hold for the frame, which may need its stack pointer. */
+/* Returns whether plain rules can be used for the frame: their equations may need its stack pointer. */
 static __always_inline bool plain_rules_apply(struct walk *walk)
 {
 	return true;
 }
 
-/* An address that may have an authentication code, without it. */
+/* Strips the pointer authentication code (PAC), if any, from an address. */
 static __always_inline u64 without_code(u64 address)
 {
 	return address;
 }
 
-/* The return address that a rule finds as `ra`. */
+/* Returns the return address that the rule's slot holds as `ra`. */
 static __always_inline u64 return_address(u32 rule, u64 ra)
 {
 	return ra;
 }
 
-/* The slot that names a function's call, when the function has just returned. */
+/* Returns the return slot, which names the call, at a probe of the function's return. */
 static __always_inline u64 returned_slot(struct pt_regs *ctx)
 {
 	return ctx->sp - RETURN_SLOT_BYTES;
 }
 
-/* The stack pointer that a function's caller has after its return, at its entry and at its `ret`. */
+/* Returns the caller's stack pointer after the return, at a probe of the function's entry or `ret`. */
 static __always_inline u64 callers_sp(struct pt_regs *ctx)
 {
 	return ctx->sp + RETURN_SLOT_BYTES;
 }
 
-/* Where a function returns to, at its entry and at its `ret`. Returns whether it could be read. */
+/* Reads a function's return address, at its entry or `ret`. Returns false if it cannot be read. */
 static __always_inline bool read_returns_to(u64 slot, struct link link, u64 *address)
 {
 	return bpf_probe_read_user(address, 8, (void *)slot) == 0;
 }
 
-/* Whether instructions can be at `address`. */
+/* Returns whether `address` is aligned for an instruction. */
 static __always_inline bool is_aligned(u64 address)
 {
 	return true;
 }
 
-/* Whether an indirect call of just `length` bytes stands at the end of `code`. */
+/* Returns whether `code` ends in an indirect call of exactly `length` bytes. */
 static __always_inline bool is_call(u64 code, u32 length)
 {
 	u64 bytes = code >> (64 - 8 * length);
@@ -144,9 +144,9 @@ static __always_inline bool is_call(u64 code, u32 length)
 }
 
 /*
- * Whether the 8 code bytes before a return address end in a `call`. Mirrors unwind-tables/src/walk/call.rs.
+ * Returns whether the 8 code bytes before a return address end in a `call`. Mirrors unwind-tables/src/walk/call.rs.
  *
- * Direct: e8 and four bytes. Indirect: ff /2 with each length that its ModRM and SIB bytes can ask for.
+ * Direct: e8 and four bytes. Indirect: ff /2, with each length that its ModRM and SIB bytes can require.
  */
 static __always_inline bool ends_in_call(u64 code)
 {
@@ -156,7 +156,7 @@ static __always_inline bool ends_in_call(u64 code)
 	       is_call(code, 6) || is_call(code, 7);
 }
 
-/* The frame's own value of a register; `program.end` says whether it could be found. */
+/* Returns the value of a register in the current frame; sets `program.end` if it cannot be found. */
 static __always_inline u64 register_value(struct walk *walk, u32 number)
 {
 	if (number == REGISTER_SP)
@@ -199,7 +199,7 @@ static __always_inline enum end_cause apply_drap(struct walk *walk, u32 rule)
 	return go_to_caller(walk, cfa, cfa - 8, walk->fp + signed_slots(rule_b(rule), RULE_B_BITS));
 }
 
-/* Goes to the caller by a rule that is an equation. */
+/* Goes to the caller by a plain rule. */
 static __always_inline enum end_cause apply_equation(struct walk *walk, u32 rule)
 {
 	switch (rule_kind(rule)) {
@@ -215,9 +215,10 @@ static __always_inline enum end_cause apply_equation(struct walk *walk, u32 rule
 	}
 }
 
-/* The equations of apply_offset without a branch; whether `rule` is one of them. */
+/* Evaluates the equations of apply_offset without branches. Returns false if `rule` is of another kind or makes no progress. */
 static __always_inline bool find_slots(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
 {
+	/* 0 for RULE_SP, 1 for RULE_FP, so that -kind is a mask; other kinds give values that are not used. */
 	u64 kind = (u64)rule_kind(rule) - RULE_SP;
 	u64 from_fp = -kind;
 	u64 saved = rule_b(rule);
