@@ -1,5 +1,5 @@
-//! Probes onto their sites. Frees are attached before allocations and detached after them, so that no block
-//! is recorded whose free is not.
+//! Attaching probes. Frees are attached before allocations and detached after them, so that every recorded block has its
+//! free recorded.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -14,74 +14,73 @@ use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::skeleton::types::{cookie_shift, role};
 
-/// Where a probe goes and what it means there.
+/// Position and meaning of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The file, as the kernel can open it.
+    /// File to probe, as the kernel can open it.
     pub path: PathBuf,
-    /// The file, as messages name it.
+    /// File name for messages.
     pub file: String,
-    /// The instruction.
+    /// Position of the instruction.
     pub offset: FileOffset,
-    /// What the function is and what its arguments mean.
+    /// Function and meaning of its arguments.
     pub cookie: Cookie,
-    /// How the end of a call is seen.
+    /// How the end of a call is noticed.
     pub end: CallEnd,
-    /// What to call it in messages.
+    /// Function name for messages.
     pub name: String,
 }
 
-/// How the end of a call is seen.
+/// How the end of a call is noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallEnd {
-    /// Not at all: of a function that frees, the beginning says everything.
+    /// Not at all: a function that frees has done so when it is entered.
     Unseen,
     /// By a return probe.
     ReturnProbe,
-    /// By a probe on each of these instructions, all `ret`: the function can throw, and an exception that meets a
-    /// return probe ends the program.
+    /// By a probe on each of these instructions, all `ret`, for a function that can throw: an exception that meets a return
+    /// probe ends the program.
     Rets(Vec<FileOffset>),
 }
 
-/// What a probed function does with blocks.
+/// Effect of a probed function on blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ProbeRole {
-    /// Makes one.
+    /// Allocates a block.
     Allocate = role::ROLE_ALLOCATE.0,
-    /// Makes one of another, which lives on if that fails.
+    /// Reallocates a block, which stays if that fails.
     Resize = role::ROLE_RESIZE.0,
-    /// Makes one of another, which ends even if that fails.
+    /// Reallocates a block, which is freed even if that fails.
     ResizeOrFree = role::ROLE_RESIZE_OR_FREE.0,
-    /// Changes the size of one where it is; returns what it then has.
+    /// Changes the size of a block in place; returns the new size.
     ResizeInPlace = role::ROLE_RESIZE_IN_PLACE.0,
-    /// Ends one.
+    /// Frees a block.
     Free = role::ROLE_FREE.0,
 }
 
-/// What a probe tells its program: the function, and which arguments are what, counted from 0.
+/// Function and argument positions, counted from 0, that a probe passes to its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     /// Index into the caller's function table.
     pub function: u8,
-    /// Tells the function's module from all others.
+    /// Number of the function's module.
     pub module: u32,
-    /// What the function does.
     pub role: ProbeRole,
-    /// The size asked for, or one factor of it.
+    /// Argument with the requested size, or one factor of it.
     pub size: Option<u8>,
-    /// The other factor.
+    /// Argument with the other factor.
     pub count: Option<u8>,
-    /// The block to resize or free.
+    /// Argument with the block to resize or free.
     pub block: Option<u8>,
-    /// The pointer through which the new block's address is stored, if it is not returned.
+    /// Argument with the address to store the new block's address at, if it is not returned.
     pub result: Option<u8>,
-    /// Whether the function calls no other probed function of its module.
+    /// True if the function calls no other probed function of its module.
     pub leaf: bool,
 }
 
 impl Cookie {
-    /// As `enum cookie_shift` of `bpf/shared.h` lays it out; arguments are counted from 1 there.
+    /// Packs the fields as `enum cookie_shift` of `bpf/shared.h` defines; arguments are counted from 1 there.
     fn bits(self) -> u64 {
         let argument = |index: Option<u8>| index.map_or(0, |index| u64::from(index) + 1);
         [
@@ -99,17 +98,13 @@ impl Cookie {
     }
 }
 
-/// A probe could not be attached.
 #[derive(Debug, Error)]
 #[error("cannot probe {names} in {file}{hint}")]
 pub struct AttachError {
-    /// The functions.
     pub names: String,
-    /// The file.
     pub file: String,
-    /// What may be missing.
+    /// Missing privilege and remedy, if known.
     pub hint: &'static str,
-    /// What the kernel says.
     pub source: Refusal,
 }
 
@@ -124,7 +119,7 @@ impl AttachError {
     }
 }
 
-/// What who may not attach by `path` may lack.
+/// Missing privilege and remedy if `path` needs one that was denied, else empty.
 fn hint(path: AttachPath, refusal: &Refusal) -> &'static str {
     // `perf_uprobe_event_init` of the kernel's kernel/events/core.c asks for it.
     if path == AttachPath::Perf && refusal.denied {
@@ -137,18 +132,17 @@ fn hint(path: AttachPath, refusal: &Refusal) -> &'static str {
 /// Attached probes; dropping them detaches.
 #[derive(Debug, Default)]
 pub struct Attached {
-    // Dropped in this order.
+    // Fields drop in this order.
     pub(super) allocations: Vec<OwnedFd>,
     pub(super) frees: Vec<OwnedFd>,
 }
 
 impl Attached {
-    /// Links held: one per object, or one per probe and direction.
+    /// Number of links held: one per object, or one per probe and direction.
     pub fn link_count(&self) -> usize {
         self.allocations.len() + self.frees.len()
     }
 
-    /// Adds those of `more`.
     pub fn add(&mut self, more: Self) {
         let Self { allocations, frees } = more;
         self.allocations.extend(allocations);
@@ -188,7 +182,7 @@ fn free_requests<'a>(
     )
 }
 
-/// In the order in which they are to be made.
+/// Links for allocations, in the order in which they are to be made.
 fn allocation_requests<'a>(
     programs: &'a MemleakProgs<'_>,
     path: AttachPath,
@@ -197,7 +191,7 @@ fn allocation_requests<'a>(
     let is_rets = |end: &CallEnd| matches!(end, CallEnd::Rets(_));
     let returning = || entries(probes, |end| *end == CallEnd::ReturnProbe);
     let entry = |places| requests(path, &programs.allocation_entry, Moment::Entry, places);
-    // Ends before beginnings: a call that is seen to begin must be seen to end.
+    // Returns before entries: a call whose entry is recorded must have its return recorded.
     let by_ret = requests(path, &programs.allocation_ret, Moment::Entry, rets(probes));
     let (returns, beginnings) = match path {
         AttachPath::Session => {
@@ -219,7 +213,7 @@ fn allocation_requests<'a>(
 struct Request<'a> {
     program: &'a ProgramMut<'a>,
     moment: Moment,
-    /// At least one, in one file; one alone by perf events.
+    /// At least one, all in one file; exactly one for perf events.
     places: Vec<Place<'a>>,
 }
 
@@ -272,7 +266,7 @@ impl Request<'_> {
     }
 }
 
-/// One instruction of a probe.
+/// An instruction to probe, with its cookie.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     probe: &'a Probe,
@@ -291,13 +285,13 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The entries of functions whose ends are seen as `wanted`.
+/// Entries of the functions whose end is noticed in a `wanted` way.
 fn entries(probes: &[Probe], wanted: impl Fn(&CallEnd) -> bool) -> Vec<Place<'_>> {
     let probes = probes.iter().filter(|probe| wanted(&probe.end));
     probes.map(Place::entry).collect()
 }
 
-/// The `ret` instructions of all probes, each once: functions share code that they jump to.
+/// The `ret` instructions of all probes, without duplicates: functions can share code that they jump to.
 fn rets(probes: &[Probe]) -> Vec<Place<'_>> {
     let mut seen = HashSet::new();
     let mut places = Vec::new();
@@ -317,14 +311,14 @@ fn rets(probes: &[Probe]) -> Vec<Place<'_>> {
     places
 }
 
-/// An instruction that the target's loader runs whenever it maps or unmaps objects.
+/// An instruction that the target's loader executes whenever it maps or unmaps objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// The loader, as the kernel can open it.
+    /// File of the loader, as the kernel can open it.
     pub path: PathBuf,
-    /// The loader, as messages name it.
+    /// File name for messages.
     pub file: String,
-    /// The instruction.
+    /// Position of the instruction.
     pub offset: FileOffset,
 }
 
@@ -362,7 +356,7 @@ pub(super) fn attach_hook(
     Ok(AttachedHook { link })
 }
 
-/// To the kernel, -1 is all processes. No process id is above `i32::MAX`.
+/// Process id as the kernel expects it: -1 for all processes. No process id exceeds `i32::MAX`.
 fn kernel_pid(pid: Option<u32>) -> i32 {
     pid.map_or(-1, |pid| i32::try_from(pid).unwrap_or(i32::MAX))
 }
@@ -374,7 +368,7 @@ enum Moment {
     Both,
 }
 
-/// Groups of at least one place, each of one file.
+/// Groups places by file; no group is empty.
 fn by_file(places: Vec<Place<'_>>) -> Vec<Vec<Place<'_>>> {
     let mut files: Vec<Vec<Place<'_>>> = Vec::new();
     for place in places {
@@ -390,6 +384,6 @@ fn by_file(places: Vec<Place<'_>>) -> Vec<Vec<Place<'_>>> {
 }
 
 fn position(offset: FileOffset) -> usize {
-    // File offsets fit: only 64-bit hosts are supported.
+    // It fits: only 64-bit hosts are supported.
     usize::try_from(offset.get()).unwrap_or(usize::MAX)
 }

@@ -1,10 +1,9 @@
-//! Work on probes in processes of their own, which go on when memleak is killed.
+//! Attaching and detaching probes in helper processes, which finish even if memleak is killed.
 //!
-//! A thread that is being killed can put probes into a process and take them out of it only in part: the kernel's
-//! `install_breakpoint` and `remove_breakpoint` (`kernel/events/uprobes.c`), which read and write that process's memory,
-//! then fail with EINTR, and what is not taken out stays in the process for good (dmesg: "failed to unregister, leaking
-//! uprobe"). That nobody knows these processes is their protection: they have a process group of their own, too, for those
-//! who kill a group.
+//! A thread that is being killed may attach or detach only a part of a link's probes: the kernel's `install_breakpoint` and
+//! `remove_breakpoint` (`kernel/events/uprobes.c`), which read and write the target's memory, then fail with EINTR, and a
+//! probe that is not removed stays in the target for good (dmesg: "failed to unregister, leaking uprobe"). Helpers are safe
+//! because nothing else knows them; they have their own process group so that killing memleak's group spares them.
 #![allow(
     unsafe_code,
     reason = "processes that attach and close descriptors, and do nothing else"
@@ -24,7 +23,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, setpgid};
 use thiserror::Error;
 
-/// Why there is no link.
+/// Reason why a link could not be made.
 #[derive(Debug, Error)]
 #[error("{text}")]
 pub struct Refusal {
@@ -41,17 +40,17 @@ impl Refusal {
     }
 }
 
-/// The longest that is said of a refusal.
+/// Maximum bytes of a refusal's text.
 const MAX_TEXT: usize = 1024;
 
-/// What is told of each link: that it comes along, or that there is none, and why.
+/// First byte of a message: the link is attached to it, or was refused, for lack of privileges or otherwise.
 const MADE: u8 = 0;
 const REFUSED: u8 = 1;
 const DENIED: u8 = 2;
 
-/// Makes `count` links, numbered from 0, until one is refused, whose number is then told.
+/// Makes `count` links, numbered from 0; fails with the number of the first that is refused.
 ///
-/// In this process if there can be no other.
+/// Makes them in this process if it cannot start a helper.
 pub(super) fn make_links(
     count: usize,
     make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>,
@@ -71,7 +70,7 @@ pub(super) fn make_links(
     drop(theirs);
     let links = (0..count).map(|number| recv_link(&ours).map_err(|refusal| (number, refusal)));
     let links = links.collect();
-    // It cannot be anybody else's.
+    // The pid cannot have been reused before this call.
     _ = waitpid(maker, None);
     links
 }
@@ -93,9 +92,9 @@ fn make_here(
     (0..count).map(link).collect()
 }
 
-/// The maker's side. Nobody to hear it means that memleak has ended: then the links end with this process.
+/// Runs in the helper. If a message cannot be sent, memleak has ended, and the links end with this process.
 fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>) {
-    // SAFETY: takes the place of what writes messages, which could wait for a thread that is not in this process.
+    // SAFETY: replaces the print callback, whose lock may be held by a thread that does not exist in this process.
     unsafe { libbpf_sys::libbpf_set_print(None) };
     let mut links = Vec::with_capacity(count);
     for number in 0..count {
@@ -115,7 +114,8 @@ fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, l
             break;
         }
     }
-    // What is dropped is closed by a process that can still be killed; what is left open at its end is not.
+    // Drop would close them while this process can still be killed; the kernel closes what is left open at its end after
+    // that.
     std::mem::forget(links);
 }
 
@@ -149,7 +149,7 @@ fn recv_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
         };
         descriptors
     });
-    // SAFETY: it was made for this process by the message, and nobody else has it.
+    // SAFETY: the message created it for this process; nothing else owns it.
     let link = links.next().map(|link| unsafe { OwnedFd::from_raw_fd(link) });
     match (bytes.get(..length).unwrap_or_default(), link) {
         ([MADE], Some(link)) => Ok(link),
@@ -165,25 +165,25 @@ fn recv_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
     }
 }
 
-/// Starts a process that does `work` and ends; `None` if there can be none.
+/// Starts a process that runs `work` and exits; `None` if it cannot be started.
 ///
-/// It has this thread alone. What it needs that locks is locked by none of the others: the C library sees to its own
-/// locks when a process forks.
+/// Only the calling thread exists in it, so `work` must not take a lock that another thread may hold; the C library takes
+/// care of its own locks at a fork.
 pub(super) fn start(work: impl FnOnce()) -> Option<Pid> {
-    /// However `work` ends, nothing of memleak's is run after it.
+    /// Exits the process however `work` ends, also by a panic, so that none of memleak's other code runs in it.
     struct Last;
 
     impl Drop for Last {
         fn drop(&mut self) {
-            // SAFETY: ends the process.
+            // SAFETY: exits the process.
             unsafe { libc::_exit(0) }
         }
     }
 
     let mut before = SigSet::empty();
-    // Signals are for memleak: its handlers would tell of them through descriptors that both have.
+    // Signals are for memleak: in the helper, its handlers would report them through shared descriptors.
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut before)).ok()?;
-    // SAFETY: see above.
+    // SAFETY: the child runs `work` alone, with the restriction on locks above.
     let forked = unsafe { fork() };
     if let Ok(ForkResult::Child) = forked {
         let _last = Last;
@@ -207,7 +207,7 @@ mod tests {
         Err(libbpf_rs::Error::from_raw_os_error(libc::EACCES))
     }
 
-    /// Which was refused, whether for want of privileges, and in which words.
+    /// A refusal carries the number of the link, whether privileges are missing, and the kernel's text.
     #[test]
     fn refusals_are_told() {
         for refused in [make_links(2, refuse), make_here(2, refuse)] {
@@ -218,7 +218,7 @@ mod tests {
         assert!(make_links(0, refuse).is_ok());
     }
 
-    /// A maker that panics or ends is no link, and does not go on as a second memleak.
+    /// A maker that panics or exits makes no link, and does not continue as a second memleak.
     #[test]
     fn makers_that_fail() {
         let memleak = id();

@@ -1,9 +1,9 @@
-//! Reading a hash table of the kernel, many elements at a time, while programs change it.
+//! Reads a hash table of the kernel in batches while programs change it.
 //!
-//! One batch continues where the last ended, which the kernel remembers by bucket and not by element: each bucket
-//! is read once, under its lock. So no key is seen twice, no element that stays throughout is skipped, and the
-//! number of calls has a bound, however busy the programs are. (A walk from key to key has none of these: when a
-//! key is deleted under it, it starts again.) What the elements mean is `collect`'s affair.
+//! A batch continues where the last one ended. The kernel keeps that position as a bucket, not an element, and reads each
+//! bucket once, under its lock. So no key is seen twice, no element that stays throughout is skipped, and the number of
+//! calls is bounded, however busy the programs are. (A walk from key to key guarantees none of these: when the current key
+//! is deleted, it starts again.) The meaning of the elements belongs to `collect`.
 
 #![allow(
     unsafe_code,
@@ -14,27 +14,27 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapHandle};
 
-/// Elements per call. What the kernel takes of memory for a call does not depend on it.
+/// Initial number of elements per call. The kernel's memory for a call does not depend on it.
 const ROOM: u32 = 1 << 14;
-/// How often a bucket whose lock could not be had is tried again before that is an error.
+/// Maximum number of consecutive retries for a bucket whose lock is taken.
 const MAX_RETRIES: u32 = 1 << 10;
 
-/// A hash table of the kernel, to be read in batches.
+/// A hash table of the kernel, read in batches.
 pub(crate) struct HashTable(MapHandle);
 
-/// A batch of elements: keys and values, as many of each, one after the other.
+/// Keys and values of a batch, equally many, each packed without gaps.
 #[derive(Clone, Copy)]
 pub(crate) struct Batch<'a> {
     pub(crate) keys: &'a [u8],
     pub(crate) values: &'a [u8],
 }
 
-/// A walk under way.
+/// State of one walk over the table.
 struct Walk<'a> {
     map: &'a MapHandle,
-    /// What the kernel wants back to go on; `None` before the first batch.
+    /// Position that the kernel returned, to continue from; `None` before the first batch.
     position: Option<u32>,
-    /// Elements that there is room for.
+    /// Number of elements that the buffers hold.
     room: u32,
     keys: Vec<u8>,
     values: Vec<u8>,
@@ -46,16 +46,16 @@ impl HashTable {
         Self(map)
     }
 
-    /// The same table, for another thread.
+    /// Duplicates the handle, for another thread.
     pub(crate) fn again(&self) -> Result<Self, libbpf_rs::Error> {
         MapHandle::try_from(&self.0).map(Self)
     }
 
-    /// Shows `visit` all elements.
+    /// Calls `visit` with all elements, batch by batch.
     ///
     /// # Errors
     ///
-    /// What the kernel says; what was shown by then is a part of the table.
+    /// If a batch cannot be read; the batches visited before are only a part of the table.
     pub(crate) fn walk(&self, visit: impl FnMut(Batch<'_>)) -> Result<(), libbpf_rs::Error> {
         self.walk_by(ROOM, visit)
     }
@@ -88,19 +88,19 @@ impl<'a> Walk<'a> {
         self.values.resize(values, 0);
     }
 
-    /// Shows the next batch; returns whether there may be more.
+    /// Visits the next batch; returns whether there may be more.
     fn step(&mut self, visit: &mut impl FnMut(Batch<'_>)) -> Result<bool, libbpf_rs::Error> {
         let (status, count, position) = self.call();
         let ended = match -status {
             0 => false,
             libc::ENOENT => true,
-            // The next bucket alone holds more. Its elements are bounded by the table's.
+            // The next bucket alone has more elements than the buffers hold, but no more than the table.
             libc::ENOSPC if self.room <= self.map.max_entries() => {
                 self.room = self.room.saturating_mul(2);
                 self.make_room();
                 return Ok(true);
             }
-            // Some other use of the bucket was in the way. What comes before it has been copied.
+            // The bucket's lock was taken. The elements of the buckets before it have been copied.
             libc::EBUSY | libc::EAGAIN | libc::EINTR if self.retries < MAX_RETRIES => {
                 self.retries += 1;
                 false
@@ -119,7 +119,7 @@ impl<'a> Walk<'a> {
         Ok(!ended)
     }
 
-    /// One call of the kernel: its status, how many elements it copied, and where it is now.
+    /// Reads one batch: status, number of elements copied, and new position.
     fn call(&mut self) -> (i32, u32, u32) {
         let mut count = self.room;
         let mut before = self.position.unwrap_or_default();
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// A table of `elements` keys, each being its own value, in a table that has room for `room`.
+    /// A table with room for `room` keys that holds the keys below `elements`, each with itself as value.
     fn table(room: u32, elements: u32) -> MapHandle {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -172,7 +172,7 @@ mod tests {
             .expect("room for an element");
     }
 
-    /// How often each key is seen, and how many batches there were.
+    /// Times each key is seen, and number of batches.
     fn seen(map: &MapHandle, room: u32, mut meanwhile: impl FnMut()) -> (BTreeMap<u32, u32>, u32) {
         let (mut seen, mut batches) = (BTreeMap::new(), 0);
         let table = HashTable::new(MapHandle::try_from(map).expect("a handle"));
@@ -190,7 +190,7 @@ mod tests {
         (seen, batches)
     }
 
-    /// A walk sees each element once: of an empty table none, of a full one all, over several batches.
+    /// A walk sees each element once: none of an empty table, all of a full one, over several batches.
     #[test]
     fn each_element_once_as_root() {
         assert_eq!(seen(&table(16, 0), ROOM, || {}).0, BTreeMap::new());
@@ -201,7 +201,7 @@ mod tests {
         assert!(seen.into_keys().eq(0..elements));
     }
 
-    /// Where there is room for fewer elements than one bucket holds, room is made.
+    /// Buffers that are smaller than a bucket grow.
     #[test]
     fn a_bucket_larger_than_the_room_as_root() {
         let (seen, batches) = seen(&table(2000, 2000), 1, || {});
@@ -210,8 +210,8 @@ mod tests {
         assert!(seen.into_keys().eq(0..2000));
     }
 
-    /// While keys come and go between batches, the ones seen already and the next ones among them, those that stay
-    /// are all seen, none twice, and the walk ends.
+    /// While keys are added and deleted between batches, seen or not, every key that stays is seen, none twice, and the
+    /// walk ends.
     #[test]
     fn elements_come_and_go_as_root() {
         let (stay, churn) = (2 * ROOM, 4 * ROOM);

@@ -1,8 +1,8 @@
-//! What the verifier goes through to accept each program, and the stack that programs take, held to budgets. Tests only; they
-//! need root.
+//! Budgets for the instructions that the verifier processes per program, and for the programs' stack. Tests only; they need
+//! root.
 //!
-//! The verifier gives up at a million instructions, and load time grows with them. A change that makes a program
-//! grow beyond its budget is to be a decision: write down what it takes then.
+//! The verifier gives up at a million instructions, and load time grows with them. Growing a program beyond its budget is
+//! to be a decision: update the figure then.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -12,14 +12,14 @@ use super::stack_depth::{self, MAX};
 use super::{AttachPath, Capacity, FastPaths, Kernel, Settings, Storage, Walk};
 use leak_report::model::{CallTrace, Sampling};
 
-/// A program, how it is attached, how it walks, what it records, and how many instructions the verifier of Linux 6.18
-/// processed for it when this was written: by clang 14 or by clang 19, whichever took more.
+/// Program, attach path, walk, sampling, and instructions that the verifier of Linux 6.18 processed when this was written:
+/// with clang 14 or clang 19, whichever was more.
 type Row = (&'static str, AttachPath, Walk, Sampling, u64);
 
 const SAMPLED: Sampling = Sampling::Bytes(1 << 19);
 const GOVERNED: Sampling = Sampling::Governed(1 << 19);
 
-/// How much more it may be, in per cent.
+/// Tolerance above the measured figure, in percent.
 const MORE: u64 = 15;
 
 const MEASURED: &[Row] = &[
@@ -146,7 +146,6 @@ const MEASURED: &[Row] = &[
     ),
 ];
 
-/// What a loaded program takes.
 struct Taken {
     /// Instructions processed by the verifier.
     instructions: u64,
@@ -154,7 +153,7 @@ struct Taken {
     stack: u32,
 }
 
-/// What each program takes.
+/// Instructions and stack of each program that is loaded with these settings.
 fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -> BTreeMap<String, Taken> {
     let settings = Settings {
         walk,
@@ -211,14 +210,14 @@ fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -
         .collect()
 }
 
-/// What the kernel says of the program that a descriptor stands for.
+/// Instructions that the verifier processed for a loaded program.
 fn verified_instructions(program: impl AsFd) -> u64 {
     let fields = fdinfo::read(program).expect("the program is loaded");
     let count = fields.number("verified_insns");
     count.unwrap_or_else(|| panic!("no count of verified instructions: {fields:?}"))
 }
 
-/// Every program stays within its budget of instructions, and within the stack that the oldest kernels have.
+/// Every program stays within its budget of instructions, and within the stack of the oldest supported kernels.
 #[test]
 #[allow(clippy::print_stdout, reason = "what the test found")]
 fn programs_stay_within_their_budgets_as_root() {

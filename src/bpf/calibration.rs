@@ -1,5 +1,5 @@
-//! How long the traps of probes take on this machine, which no statistics of programs contain: functions of this
-//! program are probed as the target's are, by programs that do nothing, and called.
+//! Cost of a probe's trap on this machine, which program statistics do not include: empty programs probe functions of this
+//! process as the target's are probed, and the functions are called.
 
 #![allow(unsafe_code, reason = "the functions that are probed are assembly")]
 
@@ -21,8 +21,8 @@ use super::statistics::{Statistics, runs_of};
 use crate::process::maps;
 use leak_report::model::Traps;
 
-// Each function's first instruction is the one that is probed: of the first two, the kernel emulates it, and single-steps
-// the last one's. Global to the linker, since what calls them may be compiled apart; not to other objects.
+// The first instruction of each function is probed. The kernel emulates that of the first two functions and single-steps
+// that of the last. Global because callers may be in another codegen unit; hidden from other objects.
 macro_rules! calibration_functions {
     ([$($emulated:literal),*], [$($stepped:literal),*]) => {
         global_asm!(
@@ -61,19 +61,19 @@ unsafe extern "C" {
 /// A function that does nothing.
 type Function = extern "C" fn();
 
-/// The path of this program's own file, for the kernel.
+/// This program's own file, as the kernel can open it.
 const OWN_FILE: &str = "/proc/self/exe";
 
-/// Calls of which the mean is taken, and how many such means the median is of.
+/// Calls per mean, and number of means that the median is taken of.
 const CALLS: u32 = 50;
 const STEPPED_CALLS: u32 = 8;
 const MEANS: usize = 9;
 
-/// Functions of this program that are probed. Dropping it detaches.
+/// Probed functions of this process. Dropping it detaches.
 #[derive(Debug)]
 pub struct Calibration {
     links: Vec<Link>,
-    /// The program at [`memleak_calibration_emulated`].
+    /// Program attached to [`memleak_calibration_emulated`].
     program: OwnedFd,
 }
 
@@ -126,7 +126,7 @@ impl Calibration {
         Ok(Self { links, program })
     }
 
-    /// Measures, in a millisecond. `stepped`: also single-stepping, in two more.
+    /// Measures the traps, in a millisecond. `stepped`: also measures single-stepping, in two more.
     pub fn measure(&self, stepped: bool) -> Traps {
         debug_assert!(!self.links.is_empty(), "the functions are probed");
         let emulated = time(memleak_calibration_emulated, CALLS);
@@ -150,9 +150,9 @@ impl Calibration {
     }
 }
 
-/// The median of what a call takes, in nanoseconds.
+/// Median of the mean time of a call, in nanoseconds.
 fn time(function: Function, calls: u32) -> f64 {
-    // Not the mean: some take an interrupt.
+    // Not the mean: some calls are interrupted.
     let mut means: [f64; MEANS] = std::array::from_fn(|_| {
         let before = thread_nanoseconds();
         for _ in 0..calls {
@@ -169,7 +169,7 @@ fn mean(nanoseconds: u64, count: u64) -> f64 {
     nanoseconds as f64 / count.max(1) as f64
 }
 
-/// How a program is attached.
+/// Attachment of a calibration program.
 #[derive(Clone, Copy)]
 enum Way {
     Session { refuse: bool },
@@ -206,7 +206,7 @@ impl Drop for Calibration {
     }
 }
 
-/// Where code of this program is in its file.
+/// File offset of code of this program.
 fn file_offset(address: usize) -> anyhow::Result<usize> {
     let maps = fs::read("/proc/self/maps").context("cannot read our own mappings")?;
     let address = Avma::new(u64::try_from(address)?);

@@ -1,4 +1,4 @@
-//! Clocks that the standard library does not tell the time of: the one that probes use, and CPU time.
+//! Clocks that the standard library does not offer: the one that probes use, and CPU time.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ pub(crate) fn monotonic_nanoseconds() -> u64 {
     nanoseconds(ClockId::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds of CPU time that this thread has taken.
+/// CPU time of this thread, in nanoseconds.
 pub(super) fn thread_nanoseconds() -> u64 {
     nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {
-    // It cannot fail: these clocks always exist. If it did, the time would be 0.
+    // Cannot fail: these clocks always exist.
     let time = clock_gettime(clock).map_or(Duration::ZERO, Duration::from);
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

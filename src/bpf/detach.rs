@@ -1,9 +1,8 @@
-//! Probes out of their sites, all at once, and out for good even if memleak is killed meanwhile.
+//! Detaching probes, all links in parallel, and completely even if memleak is killed meanwhile.
 //!
-//! The kernel takes a probe out of a process when the last descriptor of its link is closed, which a thread that is being
-//! killed does in part (see [`attach_helper`]). What a process leaves open at its end is closed after that, when it cannot be
-//! killed any more. So links are left to processes of their own to be closed at their end. Of memleak they have nothing
-//! but these.
+//! The kernel removes a link's probes from the target when the link's last descriptor is closed; a thread that is being
+//! killed does that only in part (see [`attach_helper`]). The descriptors that a process leaves open are closed when it can
+//! no longer be killed. So helper processes hold the links, and close them by ending. They hold nothing else of memleak's.
 #![allow(unsafe_code, reason = "processes that only close descriptors")]
 
 use std::ffi::c_uint;
@@ -16,13 +15,13 @@ use nix::unistd::{Pid, pipe2};
 use super::attach::{Attached, AttachedHook};
 use super::attach_helper;
 
-/// Processes that detach at once.
+/// Maximum number of helpers that detach in parallel.
 const DETACHING_PROCESSES: usize = 16;
 
-/// Detaches all of these at once, in no order: for when nothing is recorded any more.
+/// Detaches all of these in parallel, in no particular order. Only for when nothing is recorded any more.
 ///
-/// The kernel takes the probes of a link out of the process, and then waits until no thread is in their programs, which
-/// on a busy machine takes a tenth of a second. One after the other, the last link's probes would wait for all others.
+/// The kernel removes a link's probes and then waits until no thread is in their programs, which takes 0.1 s on a busy
+/// machine. Closed one after the other, the last link would wait for all others.
 pub fn detach_at_once(
     probes: impl IntoIterator<Item = Attached>,
     hooks: impl IntoIterator<Item = AttachedHook>,
@@ -33,25 +32,25 @@ pub fn detach_at_once(
     close(links.collect::<Vec<_>>(), DETACHING_PROCESSES);
 }
 
-/// Closes links by so many processes at most, and waits until that is done.
+/// Closes links by means of at most `processes` helpers, and waits until that is done.
 pub(super) fn close<L: AsFd>(links: Vec<L>, processes: usize) {
     let Some(closers) = Closers::start(&links, processes) else {
-        // What cannot be left to others is closed here.
+        // Without helpers, the links are closed here.
         return drop(links);
     };
     drop(links);
     closers.finish();
 }
 
-/// Processes that hold links, and end when they are told to.
+/// Helper processes that hold links and end when `told` is closed.
 struct Closers {
     processes: Vec<Pid>,
-    /// They end when nobody has this any more.
+    /// Write end of the pipe that the helpers wait on; they end when its last descriptor is closed.
     told: OwnedFd,
 }
 
 impl Closers {
-    /// `None` if there cannot be such processes.
+    /// Starts helpers that hold `links`; `None` if they cannot be started.
     fn start<L: AsFd>(links: &[L], processes: usize) -> Option<Self> {
         let (awaited, told) = pipe2(OFlag::O_CLOEXEC).ok()?;
         let share = links.len().div_ceil(processes).max(1);
@@ -71,17 +70,17 @@ impl Closers {
         Some(closers)
     }
 
-    /// Waits until they have ended, and all probes are gone.
+    /// Waits until all helpers have ended, which removes their probes.
     fn finish(self) {
         drop(self.told);
         for process in self.processes {
-            // It cannot be anybody else's.
+            // The pid cannot have been reused before this call.
             _ = waitpid(process, None);
         }
     }
 }
 
-/// The descriptors that are not `kept`, as ranges, both ends included.
+/// Ranges of descriptors that are not `kept`, both ends included.
 fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
     kept.sort_unstable();
     let mut gaps = Vec::new();
@@ -96,15 +95,15 @@ fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
     gaps
 }
 
-/// A process that closes `gaps`, waits until nobody can write to `awaited`, and ends.
+/// Starts a process that closes `gaps`, waits until `awaited` has no writer left, and ends.
 fn start_closer(gaps: &[(c_uint, c_uint)], awaited: RawFd) -> Option<Pid> {
     attach_helper::start(|| {
         for &(first, last) in gaps {
-            // SAFETY: nothing of this process is used any more that needs them.
+            // SAFETY: this process uses none of these descriptors any more.
             unsafe { libc::close_range(first, last, 0) };
         }
         let mut byte = 0_u8;
-        // SAFETY: a byte of ours. Nobody writes one; no signal that is handled comes in between.
+        // SAFETY: the buffer is one byte. The read returns at end of file: no byte is written, and signals are blocked.
         unsafe { libc::read(awaited, (&raw mut byte).cast(), 1) };
     })
 }
@@ -113,7 +112,7 @@ fn start_closer(gaps: &[(c_uint, c_uint)], awaited: RawFd) -> Option<Pid> {
 mod tests {
     use super::*;
 
-    /// Just the kept ones are in none of them.
+    /// The gaps contain every descriptor except the kept ones.
     #[test]
     fn gaps() {
         let most = c_uint::MAX;
@@ -122,7 +121,7 @@ mod tests {
         assert_eq!(gaps_between(vec![0]), [(1, most)]);
     }
 
-    /// What such a process holds is closed when it has ended, and not before it is told to.
+    /// A helper's descriptors are closed when it ends, and it does not end before `told` is closed.
     #[test]
     fn closed_at_the_end() {
         let (read, write) = pipe2(OFlag::O_CLOEXEC).expect("a pipe");

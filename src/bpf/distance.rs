@@ -1,11 +1,11 @@
-//! How far apart chosen bytes are, where that changes while the trace goes on. Probes read it at each allocation.
+//! Sampling interval that changes during the trace. Probes read it at each allocation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::SharedWords;
 use leak_report::model::Sampling;
 
-/// `struct distance`, in place.
+/// `struct distance` in shared memory.
 #[derive(Debug)]
 pub struct Distance(SharedWords<AtomicU64>);
 
@@ -14,12 +14,12 @@ impl Distance {
         Self(words)
     }
 
-    /// From now on, one byte of so many is chosen on average; 1 is for all allocations to be recorded. What is live
-    /// keeps the weight that it was recorded with.
+    /// Sets the mean number of bytes between chosen ones; 1 records every allocation. Blocks recorded before keep their
+    /// weight.
     pub fn set(&self, mean: u64) {
         let mean = mean.clamp(1, Sampling::MAX_BYTES);
         if let [mean_word, has_risen, ..] = self.0.words() {
-            // In this order: a free of a block that was not recorded is not to be taken for one of an unknown block.
+            // In this order: once blocks go unrecorded, their frees must not count as unknown frees.
             if mean > 1 {
                 has_risen.store(1, Ordering::SeqCst);
             }
@@ -27,7 +27,7 @@ impl Distance {
         }
     }
 
-    /// What amounts are by now: exact for as long as the distance has never risen.
+    /// Current sampling: exact as long as the interval has never exceeded 1.
     pub fn sampling(&self) -> Sampling {
         match self.0.words() {
             [mean, has_risen, ..] if has_risen.load(Ordering::SeqCst) != 0 => {

@@ -1,5 +1,5 @@
-//! Kernel mode's programs: loading, attaching and what they missed. It knows nothing of processes, and the programs for
-//! processes are not loaded with it.
+//! Programs of kernel mode: loading, attaching, and counting missed events. Does not know processes, and does not load the
+//! programs for them.
 
 #[cfg(test)]
 mod tests;
@@ -21,43 +21,42 @@ use leak_report::model::{CallTrace, Sampling};
 /// Everything that is fixed when kernel mode is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSettings {
-    /// What the kernel has.
+    /// Layouts of the kernel's allocation events.
     pub events: KernelEvents,
-    /// Whether the per-CPU allocator is traced too.
+    /// Traces the per-CPU allocator, too.
     pub percpu: bool,
-    /// Whether objects that are allocated or freed together are to be seen, which the kernel may refuse.
+    /// Traces objects that are allocated or freed in bulk, which the kernel may refuse.
     pub bulk: bool,
-    /// Distinct stacks.
+    /// Maximum number of distinct stacks.
     pub stacks: u32,
-    /// Blocks live at once; their memory is taken at once.
+    /// Maximum number of outstanding blocks; their memory is allocated at load time.
     pub blocks: u32,
-    /// Frames of a stack that the kernel gives.
+    /// Maximum number of frames per stack, as the kernel walks it.
     pub stack_limit: u32,
-    /// Sizes that are recorded, if not all are.
+    /// Sizes that are recorded; `None` for all.
     pub sizes: Option<SizeFilter>,
-    /// Which allocations of these sizes are recorded.
+    /// Sampling among allocations of these sizes.
     pub sampling: Sampling,
-    /// Which of them, and which frees, are told one by one. This program's own are not.
+    /// Allocations and frees that are reported one by one, except those of this process.
     pub calls: CallTrace,
-    /// Where the code is that interrupts begin with; both 0 where it is not known.
+    /// Start and end of the code that interrupts enter; both 0 if unknown.
     pub interrupt_entries: (u64, u64),
 }
 
 /// The loaded programs of kernel mode.
 pub struct KernelTrace<'obj> {
     skeleton: MemleakSkel<'obj>,
-    /// What they recorded, in place.
+    /// Arrays and tables that the programs write.
     pub(crate) recorded: Recorded,
 }
 
-/// The attached programs; dropping it detaches.
+/// Links of the attached programs; dropping it detaches them.
 pub struct Tracing {
     /// In the order in which they are to be detached.
     links: Vec<Link>,
 }
 
 impl Tracing {
-    /// How many programs are attached.
     pub fn program_count(&self) -> usize {
         self.links.len()
     }
@@ -65,21 +64,19 @@ impl Tracing {
 
 impl Drop for Tracing {
     fn drop(&mut self) {
-        // Allocations first: what is freed while it goes on is then still seen.
+        // Allocations first: frees are then still seen while the rest is detached.
         self.links.drain(..).for_each(drop);
     }
 }
 
-/// Events that came while the same program ran on the same CPU.
+/// Events that occurred while the same program was running on the same CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelMisses {
-    /// Of allocations.
     pub allocations: u64,
-    /// Of frees.
     pub frees: u64,
 }
 
-/// What a program is about.
+/// Kind of events of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum About {
     Allocations,
@@ -90,12 +87,12 @@ enum About {
 struct Row<'a, 'obj> {
     program: &'a ProgramMut<'obj>,
     about: About,
-    /// It makes up for what the first program for its event misses.
+    /// True if it handles the events that the first program for the same event misses.
     second: bool,
 }
 
 impl<'obj> KernelTrace<'obj> {
-    /// Loads kernel mode. Nothing is attached yet.
+    /// Loads kernel mode; attaches nothing.
     ///
     /// # Errors
     ///
@@ -114,7 +111,7 @@ impl<'obj> KernelTrace<'obj> {
         let mut object = MemleakSkelBuilder::default().open(storage)?;
         choose_programs(&mut object, settings)?;
         set_knobs(&mut object, settings, &sizes)?;
-        // In another namespace it is not known by which number the kernel knows this process.
+        // In another pid namespace, the kernel's number for this process is unknown.
         let own = (pid_namespace() == 0).then(std::process::id);
         call_trace::set(settings.calls, &mut object, own)?;
         set_sizes(&mut object, settings, &sizes)?;
@@ -127,10 +124,10 @@ impl<'obj> KernelTrace<'obj> {
     ///
     /// # Errors
     ///
-    /// What the kernel says; nothing stays attached.
+    /// If a program cannot be attached; none stays attached.
     pub fn attach(&self) -> Result<Tracing, libbpf_rs::Error> {
         let mut rows = self.rows();
-        // Frees first; of two programs for one event, first the one that makes up for the other.
+        // Frees first; of two programs for one event, first the one that covers for the other.
         rows.sort_by_key(|row| (row.about == About::Allocations, !row.second));
         let mut tracing = Tracing { links: Vec::new() };
         for row in rows {
@@ -139,8 +136,8 @@ impl<'obj> KernelTrace<'obj> {
         Ok(tracing)
     }
 
-    /// What the kernel counted of events at which a program was left out. Of those with two programs, those count at
-    /// which the first was.
+    /// Events that the kernel skipped a program for, by its own count. For an event with two programs, only those that the
+    /// first one missed.
     pub fn left_out(&self) -> KernelMisses {
         let of = |about| {
             let rows = self.rows().into_iter();
@@ -155,7 +152,7 @@ impl<'obj> KernelTrace<'obj> {
         }
     }
 
-    /// The loaded programs.
+    /// Programs that are loaded.
     fn rows(&self) -> Vec<Row<'_, 'obj>> {
         let programs = &self.skeleton.progs;
         let allocations = [
@@ -200,7 +197,7 @@ impl<'obj> KernelTrace<'obj> {
     }
 }
 
-/// Only those of kernel mode, for what the kernel has.
+/// Selects the programs of kernel mode for which the kernel has the events.
 fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &KernelSettings) -> Result<(), LoadError> {
     for mut program in object.open_object_mut().progs_mut() {
         program.set_autoload(false);
@@ -283,7 +280,7 @@ fn set_knobs(
     Ok(())
 }
 
-/// The arrays for processes and their tables stay as small as they can be.
+/// Sets the sizes of maps; the arrays for processes and their tables stay minimal.
 fn set_sizes(
     object: &mut OpenMemleakSkel<'_>,
     settings: &KernelSettings,
@@ -298,7 +295,7 @@ fn set_sizes(
         .set_max_entries(cpus.saturating_mul(limits::SCRATCH_PER_CPU.0))?;
     maps.stack_ids.set_max_entries(settings.stacks.max(1))?;
     maps.blocks.set_max_entries(settings.blocks.max(1))?;
-    // Taking memory for a block would be an allocation to be recorded.
+    // Preallocated: allocating memory for an element would itself be an allocation to record.
     maps.blocks.set_map_flags(0)?;
     maps.kernel_stacks.set_autocreate(false)?;
     Ok(())

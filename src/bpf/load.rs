@@ -1,4 +1,4 @@
-//! Opening, sizing and loading the BPF object. It knows capacities and knobs, nothing about processes.
+//! Opening, sizing and loading the BPF object. Deals with capacities and knobs, not with processes.
 
 use leak_report::model::{CallTrace, Sampling};
 use std::ffi::OsStr;
@@ -30,16 +30,16 @@ pub enum Walk {
     Kernel,
 }
 
-/// What only makes walks faster. All of it, but in benchmarks and tests.
+/// Optimisations that do not change the result of a walk. All are on except in benchmarks and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastPaths {
-    /// Rules are remembered by address.
+    /// Caches rules by address.
     pub cache: bool,
-    /// The stack is read in large pieces.
+    /// Reads the stack in large pieces.
     pub window: bool,
-    /// Walks are remembered by the registers that they began with.
+    /// Reuses a walk that started with the same registers.
     pub memo: bool,
-    /// Each walk is done again without these, and what differs is counted.
+    /// Repeats each walk without the fast paths and counts differences.
     pub checked: bool,
 }
 
@@ -70,7 +70,7 @@ impl AttachPath {
     pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
 }
 
-/// How much the kernel side can hold. Beyond each, loss is counted.
+/// Capacities of the kernel side. What exceeds one is counted as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Words of unwind tables; rounded up to a power of two.
@@ -86,94 +86,85 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// The most processes that can be traced at once.
+    /// Maximum number of processes traced at once.
     pub const MAX_PROCESSES: u32 = limits::MAX_PROCESSES.0 - 1;
-    /// Records beside those of stacks that can be stored: room for a power of two less these wastes none.
+    /// Stack records with fixed meanings. A capacity of a power of two minus these wastes no memory.
     pub const FIXED_STACKS: u32 = limits::FIRST_STACK.0;
 }
 
-/// Sizes of allocations that are recorded, both included.
+/// Sizes of allocations that are recorded, both bounds included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeFilter {
-    /// The least.
     pub min: u64,
-    /// The most.
     pub max: u64,
 }
 
 /// Everything that is fixed when the object is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How stacks are walked.
     pub walk: Walk,
     /// What makes walks faster.
     pub fast_paths: FastPaths,
     /// How probes are attached.
     pub attach: AttachPath,
-    /// Whether the children of traced processes are traced too.
+    /// Traces the children of traced processes, too.
     pub follow_fork: bool,
-    /// Whether mapping calls are followed.
+    /// Traces mapping calls.
     pub regions: bool,
-    /// Sizes that are recorded, if not all are.
+    /// Sizes that are recorded; `None` for all.
     pub sizes: Option<SizeFilter>,
-    /// Which allocations of these sizes are recorded.
+    /// Sampling among allocations of these sizes.
     pub sampling: Sampling,
-    /// Which calls are told one by one.
+    /// Calls that are reported one by one.
     pub calls: CallTrace,
-    /// How much the kernel side can hold.
     pub capacity: Capacity,
 }
 
-/// The object could not be loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// A capacity is beyond what the kernel side can address.
     #[error("{what} of {value} is too large; the most is {most}")]
     Capacity {
-        /// Which one.
         what: &'static str,
-        /// What was asked for.
         value: u64,
-        /// What there can be.
         most: u64,
     },
-    /// The kernel refused.
     #[error("the kernel refused the BPF programs")]
     Refused(#[from] libbpf_rs::Error),
 }
 
-/// Frames that the frame store holds for each stack there is room for.
+/// Capacity of the frame store, per stack.
 const FRAMES_PER_STACK: u32 = 64;
 // The verifier follows offsets of up to 512 MiB into an array; all of these stay below.
-/// The most words of unwind tables: 256 MiB.
+/// Maximum number of words of unwind tables: 256 MiB.
 const MAX_TABLE_WORDS: u32 = 1 << 26;
-/// The most mappings of one process: 128 MiB for all processes.
+/// Maximum number of mappings of one process: 128 MiB for all processes.
 const MAX_MAPPINGS: u32 = 1 << 14;
-/// The most stack records: 256 MiB.
+/// Maximum number of stack records: 256 MiB.
 const MAX_STACKS: u32 = 1 << 22;
-/// The most stored frames: 256 MiB.
+/// Maximum number of stored frames: 256 MiB.
 const MAX_FRAME_ENTRIES: u32 = 1 << 25;
 
-/// Walks that are remembered at once, by all threads: some 3 MiB.
+/// Walk memos, shared by all threads: about 3 MiB.
 const MEMOS: u32 = 1 << 11;
-/// The most places for young blocks, 64 bytes each, and the least: fewer hold nothing for long.
+/// Maximum and minimum number of places for young blocks, 64 bytes each. With fewer than the minimum, blocks leave their
+/// place too soon.
 const MAX_YOUNG: u32 = 1 << 15;
 const MIN_YOUNG: u32 = 1 << 6;
-/// Of as many blocks one can be in a place for young ones. Enough that a place is hardly ever empty when all are in use.
+/// One young place per this many blocks of capacity: enough that hardly any place is empty when the capacity is used up.
 const YOUNG_SHARE: u32 = 32;
-/// Stacks that the kernel's own walk can tell apart, in benchmarks.
+/// Distinct stacks of the kernel's own walk, in benchmarks.
 const KERNEL_STACKS: u32 = 1 << 16;
 
-/// The queue of mapping calls: some 100,000 of them.
+/// Size of the queue of mapping calls: about 100,000 of them.
 const REGION_QUEUE_BYTES: u32 = 8 << 20;
 
-/// A loaded object and the sizes that its arrays got.
+/// A loaded object and the sizes of its arrays.
 pub(super) struct Loaded<'obj> {
     pub(super) skeleton: MemleakSkel<'obj>,
     pub(super) sizes: Sizes,
 }
 
-/// Entries of the arrays, all powers of two but for those that say otherwise.
+/// Entries of the arrays; powers of two unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub(super) table_words: u32,
@@ -184,12 +175,12 @@ pub(super) struct Sizes {
     /// Mapping lists, two per slot.
     pub(super) lists: u32,
     pub(super) memos: u32,
-    /// Places for young blocks; 1 where none are kept apart.
+    /// Places for young blocks; 1 if young blocks are not kept apart.
     pub(super) young: u32,
     pub(super) stacks: u32,
-    /// Stacks that may be used, the fixed ones included; not a power of two.
+    /// Stack records that may be used, the fixed ones included; not a power of two.
     pub(super) stack_capacity: u32,
-    /// As `stacks`, or 1 when nothing is estimated.
+    /// Equal to `stacks`, or 1 when every allocation is recorded.
     pub(super) variances: u32,
     pub(super) frames: u32,
     /// Frames that may be used; not a power of two.
@@ -220,7 +211,7 @@ impl Sizes {
         })
     }
 
-    /// Sizes of the arrays that hold stacks.
+    /// Sets the sizes of the arrays that hold stacks.
     pub(super) fn set_stack_arrays(&self, object: &mut OpenMemleakSkel<'_>) -> Result<(), LoadError> {
         let maps = &mut object.maps;
         let (record, totals) = (size_of::<types::stack_record>(), size_of::<types::stack_totals>());
@@ -233,8 +224,8 @@ impl Sizes {
         set_array_size(&mut maps.bss_frames, frames, size_of::<u64>())
     }
 
-    /// Keeps young blocks apart where most blocks are recorded. They are a small share of `blocks`: when all are in use, so
-    /// are their places.
+    /// Keeps young blocks apart. Their places count towards `blocks`, and are so few of them that all are in use when the
+    /// capacity is used up.
     fn keep_young(&mut self, blocks: u32) {
         let most = (blocks / YOUNG_SHARE).checked_ilog2();
         self.young = most.map_or(1, |bits| (1 << bits).min(MAX_YOUNG));
@@ -243,7 +234,7 @@ impl Sizes {
         }
     }
 
-    /// What the block table holds, of `blocks` in all.
+    /// Capacity of the block table, out of `blocks` in total.
     fn table_blocks(&self, blocks: u32) -> u32 {
         match self.young {
             1 => blocks.max(1),
@@ -313,7 +304,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
     }
 }
 
-/// The kernel need not have the functions that they are for.
+/// Does not load the programs for mapping calls: a kernel may lack the functions that they attach to.
 fn leave_out_region_programs(object: &mut OpenMemleakSkel<'_>) {
     let programs = &mut object.progs;
     for program in [
@@ -331,7 +322,7 @@ fn leave_out_region_programs(object: &mut OpenMemleakSkel<'_>) {
     }
 }
 
-/// The pid namespace that our process ids are of; 0 for the initial one, in which the kernel counts by itself.
+/// Inode of this process's pid namespace; 0 for the initial one, in which the kernel needs no translation.
 pub(super) fn pid_namespace() -> u32 {
     /// `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
     const INITIAL: u64 = 0xEFFF_FFFC;
@@ -370,7 +361,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     Ok(())
 }
 
-/// Which allocations are recorded.
+/// Sets the knobs that select the allocations to record.
 pub(super) fn choose_allocations(knobs: &mut types::rodata, sizes: Option<SizeFilter>, sampling: Sampling) {
     if let Some(SizeFilter { min, max }) = sizes {
         knobs.filter_sizes = true;
@@ -386,13 +377,13 @@ pub(super) fn choose_allocations(knobs: &mut types::rodata, sizes: Option<SizeFi
             types::sampling::SAMPLE_BYTES.0,
             bytes.clamp(1, Sampling::MAX_BYTES),
         ),
-        // The distance itself is set when the map is there.
+        // The interval itself is set once the map exists.
         Sampling::Governed(_) => (types::sampling::SAMPLE_BYTES.0, 1),
     };
     knobs.governed = matches!(sampling, Sampling::Governed(_));
 }
 
-/// Sizes, in bytes, of the arrays that are reached through masks.
+/// Sets the sizes, in bytes, of the arrays that are indexed through masks.
 fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<(), LoadError> {
     let maps = &mut object.maps;
     let arrays = [
@@ -424,10 +415,10 @@ fn set_array_size(map: &mut OpenMapMut<'_>, entries: u32, entry_bytes: usize) ->
     Ok(())
 }
 
-/// An array of one value, which can be mapped. libbpf would make the same and then write as many zeros into it as it
-/// has: for a hundred megabytes, a quarter of the time that loading takes.
+/// Creates a mappable array of one value. libbpf would create the same array and then fill it with zeros: for 100 MB, a
+/// quarter of the loading time.
 fn zeroed_array(name: &OsStr, value_bytes: u32) -> Result<MapHandle, libbpf_rs::Error> {
-    /// `BPF_OBJ_NAME_LEN` of the kernel's `include/uapi/linux/bpf.h`, with the end.
+    /// `BPF_OBJ_NAME_LEN` of the kernel's `include/uapi/linux/bpf.h`, with the terminating null byte.
     const NAME_BYTES: usize = 16;
     let name = name.to_str().unwrap_or_default();
     let name = name.get(..NAME_BYTES - 1).unwrap_or(name);
@@ -439,7 +430,7 @@ fn zeroed_array(name: &OsStr, value_bytes: u32) -> Result<MapHandle, libbpf_rs::
     MapHandle::create(MapType::Array, Some(name), 4, value_bytes, 1, &options)
 }
 
-/// Numbers of elements of the hash tables and of the scratch array.
+/// Sets the capacities of the hash tables and of the scratch array.
 fn set_table_sizes(
     object: &mut OpenMemleakSkel<'_>,
     capacity: &Capacity,

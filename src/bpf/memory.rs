@@ -1,7 +1,7 @@
-//! BPF arrays in this process's memory, shared with the kernel.
+//! BPF arrays mapped into this process, shared with the kernel.
 //!
-//! The one place where such memory is mapped. Everything is read and written through atomics, since programs
-//! run while we look; ordering between writes is the caller's affair (`publish` waits for a grace period).
+//! The only place where such memory is mapped. All access is atomic, since programs run at the same time; ordering between
+//! writes is up to the caller (`publish` waits for a grace period).
 
 #![allow(unsafe_code, reason = "memory that the kernel writes, too")]
 
@@ -17,7 +17,7 @@ pub(super) trait Word {}
 impl Word for AtomicU32 {}
 impl Word for AtomicU64 {}
 
-/// A mapped BPF array, seen as a run of atomic words.
+/// A mapped BPF array as a slice of atomic words.
 #[derive(Debug)]
 pub struct SharedWords<W> {
     map: MmapRaw,
@@ -26,11 +26,11 @@ pub struct SharedWords<W> {
 
 #[allow(private_bounds, reason = "what a word is, is decided here")]
 impl<W: Word> SharedWords<W> {
-    /// Maps the first `length` words of the BPF array behind `map`.
+    /// Maps the first `length` words of the BPF array `map`.
     ///
     /// # Errors
     ///
-    /// What the kernel says: the array is not mappable, or is smaller.
+    /// If the array is not mappable or is smaller.
     pub(super) fn map(map: impl AsFd, length: usize) -> io::Result<Self> {
         let bytes = length
             .checked_mul(size_of::<W>())
@@ -42,7 +42,6 @@ impl<W: Word> SharedWords<W> {
         })
     }
 
-    /// The words.
     pub fn words(&self) -> &[W] {
         // SAFETY: the mapping is page-aligned, readable, writable, as long as `self`, and holds
         // `len / size_of::<W>()` words; the array's memory cannot shrink while it is mapped. `W` is an atomic

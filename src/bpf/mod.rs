@@ -1,6 +1,6 @@
-//! The kernel side, as user space sees it: load, publish tables and mappings, attach, read.
+//! The kernel side, seen from user space: load it, publish tables and mappings, attach, read.
 //!
-//! Skeleton types are named only here and in `collect`. Nothing here knows what a leak is.
+//! Skeleton types are named only here and in `collect`. This module does not know leaks.
 
 mod attach;
 mod attach_helper;
@@ -77,54 +77,51 @@ pub use tables::{Stored, TableStore};
 pub use tracepoints::{KernelEvents, TracepointError};
 pub(crate) use young::YoungBlocks;
 
-/// Where libbpf keeps its object: made by the caller, outlives the [`Kernel`].
+/// Storage for libbpf's object, owned by the caller; it outlives the [`Kernel`].
 pub type Storage = MaybeUninit<OpenObject>;
 
 /// The loaded kernel side.
 pub struct Kernel<'obj> {
     skeleton: skeleton::MemleakSkel<'obj>,
     attach: AttachPath,
-    /// Of `types::probed`.
+    /// Array of `types::probed`.
     probed: SharedWords<AtomicU64>,
-    /// Unwind tables.
     pub tables: TableStore,
-    /// Mapping lists.
     pub publisher: Publisher,
-    /// Process slots and instances.
     pub processes: Processes,
-    /// What probes recorded, in place.
+    /// Arrays and tables that probes write, for `collect`.
     pub(crate) recorded: Arc<Recorded>,
 }
 
 /// Arrays that probes write and `collect` reads.
 pub(crate) struct Recorded {
-    /// Of `types::stack_record`.
+    /// Array of `types::stack_record`.
     pub(crate) stacks: SharedWords<AtomicU64>,
-    /// Of `types::stack_totals`, by the same index.
+    /// Array of `types::stack_totals`, with the indices of `stacks`.
     pub(crate) totals: SharedWords<AtomicU64>,
-    /// Of `types::stack_variance`, by the same index; one of no meaning when nothing is estimated.
+    /// Array of `types::stack_variance`, with the indices of `stacks`; meaningless when every allocation is recorded.
     pub(crate) variances: SharedWords<AtomicU64>,
-    /// As the object was loaded; what amounts are by now is [`Recorded::sampling_now`].
+    /// Sampling at load time; [`Recorded::sampling_now`] follows the governor.
     pub(crate) sampling: Sampling,
     pub(crate) distance: Distance,
     pub(crate) frames: SharedWords<AtomicU64>,
-    /// Of `types::usage`.
+    /// Array of `types::usage`.
     pub(crate) usage: SharedWords<AtomicU64>,
     pub(crate) stack_capacity: u32,
     pub(crate) counters: MapHandle,
     pub(crate) events: MapHandle,
-    /// Of `types::region_event`; `None` where mapping calls are not followed.
+    /// Queue of `types::region_event`; `None` where mapping calls are not followed.
     pub(crate) region_events: Option<MapHandle>,
-    /// Of `types::call_event`; `None` where calls are not told.
+    /// Queue of `types::call_event`; `None` where calls are not traced.
     pub(crate) call_events: Option<MapHandle>,
-    /// From `types::block_key` to `types::block`.
+    /// Table from `types::block_key` to `types::block`.
     pub(crate) blocks: HashTable,
-    /// Blocks that are not in it.
+    /// Blocks that are not yet in `blocks`.
     pub(crate) young: YoungBlocks,
 }
 
 impl Recorded {
-    /// That of a loaded object. `regions`: whether it follows mapping calls; `calls`: what it tells of calls.
+    /// Maps the arrays of a loaded object. `regions`: mapping calls are followed.
     fn of(
         maps: &skeleton::MemleakMaps<'_>,
         sizes: &load::Sizes,
@@ -157,7 +154,7 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// Which allocations were recorded by now.
+    /// Sampling that amounts recorded so far are subject to.
     pub(crate) fn sampling_now(&self) -> Sampling {
         match self.sampling {
             Sampling::Governed(_) => self.distance.sampling(),
@@ -165,7 +162,7 @@ impl Recorded {
         }
     }
 
-    /// The stack records with fixed meanings are in use from the start.
+    /// Marks the stack records with fixed meanings as used.
     fn reserve_fixed_stacks(&self) {
         if let Some(usage) = self.usage.words().first() {
             usage.store(types::limits::FIRST_STACK.0.into(), Ordering::SeqCst);
@@ -174,7 +171,7 @@ impl Recorded {
 }
 
 impl<'obj> Kernel<'obj> {
-    /// Loads the kernel side. Nothing is attached yet.
+    /// Loads the kernel side; attaches nothing.
     ///
     /// # Errors
     ///
@@ -218,7 +215,7 @@ impl<'obj> Kernel<'obj> {
         })
     }
 
-    /// Marks all room for walks as taken, or as free.
+    /// Marks all scratches as taken, or as free.
     #[cfg(test)]
     pub(crate) fn mark_scratches(&self, taken: bool) {
         use libbpf_rs::MapFlags;
@@ -232,11 +229,7 @@ impl<'obj> Kernel<'obj> {
         }
     }
 
-    /// Begins to follow what fork, exec and exit do to the processes that are traced.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Starts to follow fork, exec and exit of the traced processes.
     pub fn watch(&self) -> Result<Watch, libbpf_rs::Error> {
         let programs = &self.skeleton.progs;
         let links = [
@@ -248,17 +241,13 @@ impl<'obj> Kernel<'obj> {
         Ok(Watch(links))
     }
 
-    /// Takes out the blocks of ended instances. The totals of their stacks keep them.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Removes the blocks of ended instances from the block table; the totals of their stacks still count them.
     pub fn forget_ended(&self) -> Result<(), libbpf_rs::Error> {
         let program = &self.skeleton.progs.forget_blocks;
         program.test_run(ProgramInput::default()).map(drop)
     }
 
-    /// Attaches all `probes` to process `pid`, or to all processes: all probes or none.
+    /// Attaches all `probes` to process `pid`, or to all processes; attaches all or none.
     ///
     /// # Errors
     ///
@@ -268,9 +257,10 @@ impl<'obj> Kernel<'obj> {
         attach::attach(&self.skeleton.progs, self.attach, pid, probes)
     }
 
-    /// Says whether the functions that are probed are all of one module, before any of `probes` is hit.
+    /// Records whether all probed functions are in one module. Runs before any of `probes` can be hit.
     fn note_modules(&self, probes: &[Probe]) {
         const SEVERAL: u64 = u64::MAX;
+        // Holds 0 before the first probe, then the number of the only module plus 1, then `SEVERAL` for good.
         let Some(word) = self.probed.words().first() else {
             return;
         };
@@ -283,35 +273,27 @@ impl<'obj> Kernel<'obj> {
         }
     }
 
-    /// The programs of probes, to ask what they take.
+    /// Descriptors of the probe programs, for their run statistics.
     ///
     /// # Errors
     ///
-    /// No file descriptor is left.
+    /// The process is out of file descriptors.
     pub fn probe_programs(&self) -> io::Result<ProbePrograms> {
         ProbePrograms::of(&self.skeleton.progs)
     }
 
-    /// Probes functions of this process as the target's are, to learn what traps take.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Probes functions of this process the way the target's are probed, to measure the cost of a trap.
     pub fn calibration(&self) -> anyhow::Result<Calibration> {
         Calibration::attach(&self.skeleton.progs, self.attach)
     }
 
-    /// Attaches to the hook that the loader of process `pid`, or of all processes, calls when mappings change.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Attaches to the hook that the loader of process `pid`, or of every process, calls when mappings change.
     pub fn attach_hook(&self, pid: Option<u32>, hook: &Hook) -> Result<AttachedHook, AttachError> {
         attach::attach_hook(&self.skeleton.progs, self.attach, pid, hook)
     }
 }
 
-/// The programs that follow processes; dropping it ends that.
+/// Links of the programs that follow processes; dropping it detaches them.
 pub struct Watch(#[allow(dead_code, reason = "held for its drop")] [Link; 4]);
 
 fn map_words<W: memory::Word>(map: &libbpf_rs::MapMut<'_>) -> Result<SharedWords<W>, LoadError> {

@@ -1,20 +1,19 @@
-//! Which image lies where in the table store, and which makes room for another. Pure.
+//! Positions of images in the table store, and eviction. Pure.
 //!
-//! What a live mapping list refers to stays. Of the rest, what has been out of use for longest goes first, and only
-//! if that makes enough room.
+//! An image that an active mapping list refers to stays. Of the others, the one unused for longest is evicted first, and
+//! only if eviction makes enough room.
 
 use std::collections::BTreeMap;
 
-/// An image in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held<K> {
     key: K,
     words: usize,
-    /// When it was last in use, by the count of such moments.
+    /// Value of `now` when it was last in use.
     used: u64,
 }
 
-/// The images in a store of so many words, by where they start.
+/// Images in a store of `room` words, by start.
 #[derive(Debug)]
 pub(super) struct Placement<K> {
     room: usize,
@@ -23,7 +22,7 @@ pub(super) struct Placement<K> {
     now: u64,
 }
 
-/// Where an image goes, and what goes for it.
+/// Start of an image and the images evicted for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Placed<K> {
     pub(super) start: usize,
@@ -31,7 +30,7 @@ pub(super) struct Placed<K> {
 }
 
 impl<K: Copy + PartialEq> Placement<K> {
-    /// An empty store; images start at multiples of `alignment`.
+    /// Creates an empty store; images start at multiples of `alignment`.
     pub(super) fn new(room: usize, alignment: usize) -> Self {
         Self {
             room,
@@ -41,18 +40,18 @@ impl<K: Copy + PartialEq> Placement<K> {
         }
     }
 
-    /// Words in use.
+    /// Words in use, without the gaps of alignment.
     pub(super) fn used(&self) -> usize {
         self.held.values().map(|held| held.words).sum()
     }
 
-    /// Where an image starts.
+    /// Start of an image.
     pub(super) fn start_of(&self, key: K) -> Option<usize> {
         let held = self.held.iter().find(|(_, held)| held.key == key);
         held.map(|(&start, _)| start)
     }
 
-    /// Notes that these are in use now.
+    /// Marks the images that are in use now.
     pub(super) fn touch(&mut self, is_used: impl Fn(K) -> bool) {
         self.now += 1;
         for held in self.held.values_mut().filter(|held| is_used(held.key)) {
@@ -60,14 +59,14 @@ impl<K: Copy + PartialEq> Placement<K> {
         }
     }
 
-    /// Whether an image of so many words finds room if all that is not in use goes.
+    /// Returns whether `words` words fit if all images not in use are evicted.
     pub(super) fn could_place(&self, words: usize, is_used: impl Fn(K) -> bool) -> bool {
         let staying = self.held.iter().filter(|(_, held)| is_used(held.key));
         self.gap(words, staying.map(|(&start, held)| (start, held.words)))
             .is_some()
     }
 
-    /// Finds room for the image of this key, which has none yet; `None`, and nothing is evicted, if there cannot be enough.
+    /// Places an image that is not in the store. If it cannot fit, returns `None` and evicts nothing.
     pub(super) fn place(&mut self, key: K, words: usize, is_used: impl Fn(K) -> bool) -> Option<Placed<K>> {
         let mut evicted = Vec::new();
         if !self.could_place(words, &is_used) {
@@ -85,14 +84,14 @@ impl<K: Copy + PartialEq> Placement<K> {
         }
     }
 
-    /// Takes out what has been out of use for longest.
+    /// Evicts the image that has been unused for longest.
     fn evict_one(&mut self, is_used: impl Fn(K) -> bool) -> Option<K> {
         let unused = self.held.iter().filter(|(_, held)| !is_used(held.key));
         let (&start, _) = unused.min_by_key(|(_, held)| held.used)?;
         self.held.remove(&start).map(|held| held.key)
     }
 
-    /// The first gap of so many words between images that are given in ascending order.
+    /// Start of the first gap of `words` words between images, given in ascending order.
     fn gap(&self, words: usize, images: impl Iterator<Item = (usize, usize)>) -> Option<usize> {
         let mut free = 0_usize;
         for (start, length) in images {
@@ -135,7 +134,7 @@ mod tests {
         assert_eq!(store.used(), 49);
     }
 
-    /// What was out of use for longest goes first, and what is in use never, however long ago it came.
+    /// The image unused for longest is evicted first; one in use never is, however old.
     #[test]
     fn the_longest_unused_goes_first() {
         let mut store = Placement::new(48, 16);
@@ -149,7 +148,7 @@ mod tests {
         assert_eq!(store.place(B, 16, unused), placed(32, &[C]));
     }
 
-    /// Nothing is evicted in vain: not for an image that would not fit all the same.
+    /// Nothing is evicted for an image that would not fit anyway.
     #[test]
     fn nothing_goes_in_vain() {
         let mut store = Placement::new(48, 16);
@@ -164,7 +163,7 @@ mod tests {
         assert_eq!(store.place(D, 48, unused), placed(0, &[A, B, C]));
     }
 
-    /// A gap that an image left is used again.
+    /// A gap that an evicted image left is reused.
     #[test]
     fn gaps_are_used_again() {
         let mut store = Placement::new(64, 16);

@@ -1,4 +1,4 @@
-//! What this process and kernel must have before anything is loaded. Findings are values; nothing is printed.
+//! Checks of this process and kernel before anything is loaded. Findings are values; nothing is printed.
 
 use std::fmt;
 use std::fs;
@@ -14,48 +14,45 @@ use crate::base::proc_fields::ProcFields;
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PreflightError {
-    /// Capabilities.
+    /// Capabilities are missing.
     #[error("tracing needs {missing}: run as root (sudo memleak …) or grant what it needs with {GRANT}")]
     Capabilities {
-        /// Their names.
+        /// Names of the missing capabilities.
         missing: String,
     },
-    /// The kernel has no uprobes.
     #[error("this kernel has no uprobes ({path} is missing): it must be built with CONFIG_UPROBE_EVENTS")]
     NoUprobes {
-        /// What was looked for.
+        /// Path that is missing.
         path: &'static str,
     },
-    /// `bpf()` itself is refused, whatever it is asked for.
+    /// `bpf()` is refused for every command.
     #[error("bpf() is refused ({error}): {why}")]
     BpfRefused {
-        /// What the kernel says.
         error: String,
-        /// What refuses it, and what to do about it.
+        /// Likely cause, and remedy.
         why: &'static str,
     },
 }
 
-/// What gives a program all that tracing needs. As one command: each one replaces what was granted before.
+/// Command that grants a program all that tracing needs. One command, since each `setcap` replaces what was granted before.
 pub const GRANT: &str = "setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep";
 
-/// A capability that makes a difference.
+/// A capability that tracing uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// Its name.
     pub name: &'static str,
-    /// Its number in `include/uapi/linux/capability.h`.
+    /// Number in `include/uapi/linux/capability.h`.
     pub number: u32,
-    /// What it is used to do, as a verb phrase.
+    /// What it permits memleak to do, as a verb phrase.
     pub purpose: &'static str,
-    /// Whether nothing can be traced without it.
+    /// True if nothing can be traced without it.
     pub needed: bool,
-    /// The number of another one that gives the same.
+    /// Number of a capability that includes it.
     implied_by: Option<u32>,
 }
 
 const CAP_DAC_OVERRIDE: u32 = 1;
-/// Implies those that Linux 5.8 and 5.9 split off it.
+/// Includes CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE, which Linux 5.8 and 5.9 split off it.
 const CAP_SYS_ADMIN: u32 = 21;
 const CAPABILITIES: [Capability; 6] = [
     needed("CAP_BPF", 39, "load programs").implied_by(CAP_SYS_ADMIN),
@@ -110,45 +107,42 @@ const UPROBES: &str = "/sys/bus/event_source/devices/uprobe";
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
-/// The lockdown mode that keeps the kernel's memory from programs.
+/// The lockdown mode in which programs cannot read the kernel's memory.
 pub const CONFIDENTIALITY: &str = "confidentiality";
-/// What that means.
+/// Message for a kernel in [`CONFIDENTIALITY`] mode.
 pub const LOCKED_DOWN: &str =
     "the kernel is locked down (confidentiality) and refuses programs that read its memory";
-/// What to do about it.
+/// Remedy for [`LOCKED_DOWN`].
 pub const LOCKDOWN_REMEDY: &str = "boot with lockdown=integrity or lockdown=none";
-/// What the programs that follow processes cannot do without.
+/// Message for a kernel without BTF, which the programs that follow processes need.
 pub const NO_BTF: &str = "the kernel shows no type information (/sys/kernel/btf/vmlinux is missing)";
-/// What to do about it.
+/// Remedy for [`NO_BTF`].
 pub const BTF_REMEDY: &str =
     "use a kernel built with CONFIG_DEBUG_INFO_BTF, as Debian's are, and mount /sys in a container";
 
-/// Checks this process and kernel.
+/// Checks this process and kernel for tracing processes.
 ///
 /// # Errors
 ///
-/// The first thing that is missing, with the remedy.
+/// The first requirement that is not met, with the remedy.
 pub fn check() -> Result<(), PreflightError> {
     check_capabilities(effective())?;
     check_uprobes()?;
     check_bpf()
 }
 
-/// Checks this process for tracing the kernel's own allocations; what that needs of the kernel is found out elsewhere.
+/// Checks this process for tracing the kernel's own allocations. What the kernel must have for that is checked in
+/// `tracepoints`.
 ///
 /// # Errors
 ///
-/// The capabilities that are missing, with the remedy.
+/// Missing capabilities, with the remedy.
 pub fn check_kernel_mode() -> Result<(), PreflightError> {
     check_capabilities_but(effective(), &["CAP_SYS_PTRACE"])?;
     check_bpf()
 }
 
 /// Checks that the kernel has uprobes.
-///
-/// # Errors
-///
-/// [`PreflightError::NoUprobes`].
 pub fn check_uprobes() -> Result<(), PreflightError> {
     if !fs::exists(UPROBES).unwrap_or(false) {
         return Err(PreflightError::NoUprobes { path: UPROBES });
@@ -156,11 +150,7 @@ pub fn check_uprobes() -> Result<(), PreflightError> {
     Ok(())
 }
 
-/// Checks that `bpf()` does anything for us, by having the smallest of maps made.
-///
-/// # Errors
-///
-/// [`PreflightError::BpfRefused`].
+/// Checks that `bpf()` is permitted, by creating the smallest possible map.
 pub fn check_bpf() -> Result<(), PreflightError> {
     let options = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as u64,
@@ -182,18 +172,17 @@ pub fn check_bpf() -> Result<(), PreflightError> {
     })
 }
 
-/// Whether a seccomp filter holds for this process.
+/// Returns whether a seccomp filter is in force for this process.
 fn is_filtered() -> bool {
     const FILTER: u64 = 2;
     ProcFields::own_status().number("Seccomp") == Some(FILTER)
 }
 
-/// Something that has the kernel refuse programs and probes although the rights are there.
+/// A reason why the kernel refuses programs and probes although the capabilities are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// What it is.
+    /// Description for messages.
     pub what: String,
-    /// What to do about it.
     pub remedy: &'static str,
 }
 
@@ -203,10 +192,10 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// The obstacles that there are, for who was refused something.
+/// Obstacles that this system has, to explain a refusal.
 pub fn obstacles() -> Vec<Obstacle> {
     let bpf = match check_bpf() {
-        // Who lacks a capability is told of that instead.
+        // A missing capability is reported instead.
         Err(PreflightError::BpfRefused { error, why }) if check_capabilities(effective()).is_ok() => {
             Some((format!("bpf() is refused ({error})"), why))
         }
@@ -221,31 +210,30 @@ pub fn obstacles() -> Vec<Obstacle> {
         .collect()
 }
 
-/// Whether the kernel shows its type information.
 pub fn has_btf() -> bool {
     Path::new(BTF).exists()
 }
 
-/// The kernel's lockdown mode; `None` where there is none, or it is not to be seen.
+/// The kernel's lockdown mode; `None` if it has none or the file cannot be read.
 pub fn lockdown() -> Option<String> {
     mode_in_force(&fs::read_to_string(LOCKDOWN).unwrap_or_default()).map(str::to_owned)
 }
 
-/// The file lists all modes, the one in force in brackets.
+/// The mode in brackets, from a list of all modes.
 fn mode_in_force(text: &str) -> Option<&str> {
     let in_brackets = |mode: &'_ str| mode.starts_with('[') && mode.ends_with(']');
     let mode = text.split_whitespace().find(|mode| in_brackets(mode))?;
     Some(mode.trim_matches(['[', ']']))
 }
 
-/// Every capability that makes a difference, and whether this process has it.
+/// All capabilities that tracing uses, and whether this process has each.
 pub fn capabilities() -> Vec<(Capability, bool)> {
     let effective = effective();
     let with_presence = |capability: Capability| (capability, has(effective, &capability));
     CAPABILITIES.into_iter().map(with_presence).collect()
 }
 
-/// The effective set; empty when it cannot be read.
+/// Effective capability set; empty if it cannot be read.
 fn effective() -> u64 {
     ProcFields::own_status().bits("CapEff").unwrap_or(0)
 }
@@ -292,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Missing capabilities are named; `CAP_SYS_ADMIN` stands for those that were split off it.
+    /// Missing capabilities are named; `CAP_SYS_ADMIN` includes those that were split off it.
     #[test]
     fn missing_capabilities_are_named() {
         let bits = |numbers: &[u32]| numbers.iter().fold(0, |bits, number| bits | 1 << number);

@@ -1,8 +1,8 @@
-//! Process slots and instances, as the kernel side keeps them (`struct process`, `struct instance`).
+//! Process slots and instances in the kernel side's arrays (`struct process`, `struct instance`).
 //!
-//! An instance is what runs in a process between two execs; its number is never used again. Instances of traced
-//! processes begin and end in the kernel, at fork, exec and exit; here the first ones begin, ended ones are read,
-//! and slots are freed for others. What an instance's mappings are is published by `publish`.
+//! An instance is what runs in a process between two execs; its number is never reused. The kernel side begins and ends
+//! instances of traced processes at fork, exec and exit. This module begins the first ones, reads ended ones, and frees
+//! their slots. `publish` publishes the mappings of an instance.
 
 use leak_report::model::InstanceEnd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub(super) const PROCESS_WORDS: usize = size_of::<process>() / size_of::<u64>();
 /// Words of one instance record.
 const INSTANCE_WORDS: usize = size_of::<instance>() / size_of::<u64>();
 
-/// What a slot holds at one moment.
+/// State word of a slot: instance in the upper half, generation or a `slot_state` in the lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotState(pub(super) u64);
 
@@ -33,17 +33,17 @@ impl SlotState {
     const FREE: Self = Self::without_instance(slot_state::SLOT_FREE);
     const CLOSED: Self = Self::without_instance(slot_state::SLOT_CLOSED);
 
-    /// A slot whose instance has just begun: nothing of it is published.
+    /// State of a slot whose instance has just begun, with nothing published.
     pub(super) fn begun(instance: u32) -> Self {
         Self(u64::from(instance) << 32)
     }
 
-    /// Whether there is an instance whose process has mapped what is its own.
+    /// Returns whether the slot has an instance whose mappings are its own: it has not begun to end.
     pub(super) fn has_mappings(self) -> bool {
         self.instance() != 0 && self.0 & 0xffff_ffff != u64::from(generation::GENERATION_ENDING.0)
     }
 
-    /// The instance in it; 0 for none.
+    /// Instance in the slot; 0 for none.
     pub fn instance(self) -> u32 {
         u32::try_from(self.0 >> 32).unwrap_or_default()
     }
@@ -52,59 +52,58 @@ impl SlotState {
 /// How an instance began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It ran when tracing began.
+    /// Running when tracing began.
     Attached,
-    /// A traced process made it by fork.
+    /// Forked by a traced process.
     Forked,
-    /// A traced process executed another program.
+    /// Started by `exec` in a traced process.
     Execed,
 }
 
-/// An instance, as it began.
+/// An instance, with the facts of its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// Its number, from 1.
+    /// Number, from 1.
     pub number: u32,
-    /// Its process id, in the initial pid namespace.
+    /// Process id in the initial pid namespace.
     pub pid: u32,
-    /// Its slot, while it runs.
+    /// Slot, while it runs.
     pub slot: u32,
-    /// The instance that it was forked from, or that it replaced in its process.
+    /// Instance that it was forked from, or that it replaced by `exec`.
     pub parent: Option<u32>,
-    /// For a forked one: its parent's epoch at that time.
+    /// Epoch of the parent at a fork.
     pub parent_epoch: u32,
-    /// How it began.
     pub origin: Origin,
-    /// Another thread than the first called `exec`; probes of the one process did not follow it.
+    /// True if a thread other than the first called `exec`: probes attached to this process did not follow it.
     pub by_other_thread: bool,
-    /// The name that its first thread had then.
+    /// Name of its first thread when it began.
     pub comm: String,
 }
 
-/// All slots and instances.
+/// All slots and instances, in memory shared with the kernel side.
 #[derive(Debug)]
 pub struct Processes {
     pub(super) processes: SharedWords<AtomicU64>,
     pub(super) instances: SharedWords<AtomicU64>,
     pub(super) numbers: SharedWords<AtomicU64>,
     pub(super) owners: MapHandle,
-    /// Slots in use, slot 0 included.
+    /// Number of slots, slot 0 included.
     pub(super) slot_count: u32,
 }
 
 impl Processes {
-    /// Makes 1 the first instance's number.
+    /// Sets the first instance's number to 1.
     pub(super) fn reset(&self) {
         if let Some(next) = self.numbers.words().first() {
             next.store(1, Ordering::SeqCst);
         }
     }
 
-    /// Begins the instance that runs in process `pid` now. `None` when all slots are taken.
+    /// Begins the instance that runs in process `pid` now. `None` if all slots or instance numbers are taken.
     ///
     /// # Errors
     ///
-    /// What the kernel says to its name; nothing has begun then.
+    /// If the process cannot be entered into `owners`; the instance must not be used then.
     pub fn begin(&self, pid: u32) -> Result<Option<Instance>, libbpf_rs::Error> {
         let taken = SlotState::without_instance(slot_state::SLOT_TAKEN);
         let free = (1..self.slot_count).find(|&slot| self.exchange(slot, SlotState::FREE, taken));
@@ -147,7 +146,8 @@ impl Processes {
         }))
     }
 
-    /// Ends an instance whose process has exited, if the kernel side has not: it exited before it was known there.
+    /// Ends an instance whose process has exited before the kernel side knew of it; does nothing if the kernel side has
+    /// ended it.
     pub fn end(&self, instance: &Instance) {
         let state = self.state(instance.slot);
         if state.instance() != instance.number || !self.exchange(instance.slot, state, SlotState::CLOSED) {
@@ -156,11 +156,11 @@ impl Processes {
         if let [_, _, origin_and_end, ..] = self.record(instance.number) {
             origin_and_end.fetch_or(u64::from(instance_end::INSTANCE_EXITED.0) << 8, Ordering::SeqCst);
         }
-        // Gone already if the kernel side was faster after all.
+        // The kernel side may have deleted it in the meantime.
         _ = self.owners.delete(&instance.pid.to_ne_bytes());
     }
 
-    /// Slots whose instance has ended, which can be freed once no walk is in them.
+    /// Slots whose instance has ended, which can be freed once no walk uses them.
     pub fn closed(&self) -> Vec<u32> {
         let slots = 1..self.slot_count;
         slots
@@ -168,20 +168,19 @@ impl Processes {
             .collect()
     }
 
-    /// Frees closed slots.
+    /// Frees slots that are closed.
     pub fn free(&self, slots: &[u32]) {
         for &slot in slots {
             self.exchange(slot, SlotState::CLOSED, SlotState::FREE);
         }
     }
 
-    /// What `slot` holds now.
     pub fn state(&self, slot: u32) -> SlotState {
         let word = self.process(slot).first();
         word.map_or(SlotState::FREE, |word| SlotState(word.load(Ordering::SeqCst)))
     }
 
-    /// The number that the next instance will get.
+    /// Number of the next instance.
     pub fn next(&self) -> u32 {
         let next = self
             .numbers
@@ -193,7 +192,7 @@ impl Processes {
             .min(limits::MAX_INSTANCES.0)
     }
 
-    /// Instance `number`, once it has begun.
+    /// Instance `number`; `None` before it has begun.
     pub fn instance(&self, number: u32) -> Option<Instance> {
         let words: [u64; INSTANCE_WORDS] = self.load(number)?;
         let halves =
@@ -213,7 +212,7 @@ impl Processes {
         })
     }
 
-    /// How instance `number` ended, if it has.
+    /// How instance `number` ended; `None` while it runs.
     pub fn ended(&self, number: u32) -> Option<InstanceEnd> {
         let words: [u64; INSTANCE_WORDS] = self.load(number)?;
         let end = u32::from(words[2].to_le_bytes()[1]);
@@ -227,7 +226,7 @@ impl Processes {
 
     fn load(&self, number: u32) -> Option<[u64; INSTANCE_WORDS]> {
         let record: &[AtomicU64; INSTANCE_WORDS] = self.record(number).try_into().ok()?;
-        // The process id first: whoever sees it sees the rest.
+        // The process id is loaded first, since it is written last: if it is set, so are the other words.
         Some(record.each_ref().map(|word| word.load(Ordering::SeqCst)))
     }
 
@@ -256,7 +255,7 @@ impl Processes {
     }
 }
 
-/// Record `number` of an array of records of so many words; nothing when there is none.
+/// Record `number` of an array of records of `words` words; empty if out of range.
 pub(super) fn nth_record(array: &SharedWords<AtomicU64>, words: usize, number: u32) -> &[AtomicU64] {
     array
         .words()
@@ -275,7 +274,7 @@ fn origin_of(number: u32) -> Origin {
     }
 }
 
-/// The text before the first null byte.
+/// Text before the first null byte.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

@@ -1,8 +1,8 @@
-//! Publishing mapping lists: a walk sees the old list or the new one, whole, and never a rule of the one in
-//! the other.
+//! Publishing mapping lists: a walk uses the old list or the new one, entirely, and never a cached rule of one with the
+//! other.
 //!
-//! Each process has two lists and two rule caches. The inactive pair is rewritten, then made active, then a
-//! grace period is awaited, after which no walk uses the pair that was active before.
+//! Each process has two lists and two rule caches. The inactive pair is rewritten and made active; after a grace period, no
+//! walk uses the pair that was active before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::skeleton::types::{cache_shape, generation as fixed, machine};
 
 /// Words of one mapping in the kernel's list.
 const MAPPING_WORDS: usize = size_of::<types::mapping>() / size_of::<u64>();
-/// Starts beyond every address, so that a search never takes it.
+/// Filler entry: starts beyond every address, so that a search never finds it.
 const UNUSED: Mapping = Mapping {
     start: Avma::new(u64::MAX >> 1),
     end: Avma::new(0),
@@ -29,14 +29,14 @@ const UNUSED: Mapping = Mapping {
     kind: MappingKind::Pending,
     identity: Identity::SETTLED,
 };
-/// Every address, of which nothing is known yet: the list of processes that have none.
+/// Covers every address with a pending mapping: the list of processes that have none of their own.
 const NOTHING_KNOWN: Mapping = Mapping {
     start: Avma::new(0),
     end: Avma::new(1 << machine::ADDRESS_BITS.0),
     ..UNUSED
 };
 
-/// The mapping lists, rule caches and process records in the kernel.
+/// Mapping lists, rule caches and process records in the kernel.
 #[derive(Debug)]
 pub struct Publisher {
     pub(super) mappings: SharedWords<AtomicU64>,
@@ -46,18 +46,18 @@ pub struct Publisher {
     pub(super) sizes: Sizes,
 }
 
-/// What is known before mappings are read: then what is read is not published for another instance, nor as if it
-/// had later changes.
+/// State before mappings are read. It keeps the result from being published for another instance, or as if it contained
+/// later changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     state: SlotState,
-    /// How many changes of the mappings the loader had announced. What is read has them all, but for the last if
-    /// that is still under way; its end is announced too.
+    /// Number of changes that the loader had announced. What is read contains them all, except the last if that is still in
+    /// progress; its end is announced, too.
     changes: u64,
 }
 
 impl Reading {
-    /// The instance whose mappings are read; 0 for none: there is none, or what is mapped is not its own any more.
+    /// Instance whose mappings are read; 0 if there is none, or if its mappings are no longer its own.
     pub fn instance(self) -> u32 {
         if self.state.has_mappings() {
             self.state.instance()
@@ -67,31 +67,31 @@ impl Reading {
     }
 }
 
-/// What publishing did.
+/// Result of publishing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// The list is in use.
+    /// The list is active.
     Active {
-        /// Mappings that did not fit it; code in them is in no mapping as far as walks go.
+        /// Mappings beyond the capacity of a list; walks find no mapping for code in them.
         left_out: usize,
-        /// For how long the list before was out of date: since the loader announced the last change, up to an
-        /// hour.
+        /// Time that the previous list was out of date: since the loader announced the last change. Wraps after about 71
+        /// minutes.
         since_change: Option<Duration>,
     },
-    /// The instance whose mappings they were has ended: nothing uses the list.
+    /// The instance whose mappings were read has ended, or has been published since: the list is not used.
     Superseded,
 }
 
 impl Publisher {
-    /// Fills the list of those who have none.
+    /// Writes the list of processes that have none of their own, list 0.
     pub(super) fn reset(&self) {
         self.write_list(0, &[NOTHING_KNOWN]);
     }
 
-    /// To be called before the mappings of the process in `slot` are read.
+    /// State of `slot`, to be taken before the mappings of its process are read.
     pub fn begin_reading(&self, slot: u32) -> Reading {
         match self.process(slot) {
-            // In this order: an instance that began in between has another state by then.
+            // In this order: an instance that begins between the two loads has another state by the time of `publish`.
             [state, _, _, _, _, announced, ..] => Reading {
                 state: SlotState(state.load(Ordering::SeqCst)),
                 changes: announced.load(Ordering::SeqCst),
@@ -103,13 +103,13 @@ impl Publisher {
         }
     }
 
-    /// Makes `mappings`, in ascending order, the list of the instance that `slot` held when reading them began.
+    /// Makes `mappings`, in ascending order, the list of the instance that `slot` held at `reading`.
     ///
-    /// Stacks walked by the list are of `epoch`.
+    /// Stacks walked with the list get `epoch`.
     ///
     /// # Errors
     ///
-    /// The grace period could not be awaited; the list is active, but must not be replaced again.
+    /// If the grace period could not be awaited; the list may be active, and must not be replaced again.
     pub fn publish(
         &self,
         slot: u32,
@@ -129,10 +129,10 @@ impl Publisher {
         let list = 2 * slot as usize + active_list;
         let is_first = seen == SlotState::begun(seen.instance());
         if is_first {
-            // Whoever shared the memory of the instance before may still walk by one of its lists.
+            // A process that shared the memory of the previous instance may still walk with one of its lists.
             self.await_walks()?;
         }
-        // A child can have borrowed from a child in the meantime, hence again.
+        // Repeats since a child can meanwhile have borrowed from another child.
         let rewritten = |lender, list| lender == u64::from(slot) && list & 1 == generation & 1;
         while self.take_back(rewritten) {
             self.await_walks()?;
@@ -145,7 +145,7 @@ impl Publisher {
         if exchanged.is_err() {
             return Ok(Published::Superseded);
         }
-        // After the list: a walk that finds no change pending must find the list that has them all.
+        // After the list is active: a walk that finds no change pending must find a list with all changes.
         published.store(reading.changes, Ordering::SeqCst);
         let changed_at = u32::try_from(changed_at.load(Ordering::SeqCst)).unwrap_or_default();
         let since = monotonic_microseconds().wrapping_sub(changed_at);
@@ -159,15 +159,15 @@ impl Publisher {
         })
     }
 
-    /// Lets walks ask for a reload again, when the last one found nothing new.
+    /// Lets walks request a reload again, after one that found nothing new.
     pub fn accept_requests(&self, slot: u32) {
         if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
             reload_requested.store(0, Ordering::SeqCst);
         }
     }
 
-    /// Says that the active list is what was just read, whether or not it was published for that. Returns whether
-    /// it still is: no more changes have been announced.
+    /// Records that the active list equals `reading`, whether or not it was published for it. Returns whether it is still
+    /// current: no change has been announced since.
     pub fn confirm(&self, slot: u32, reading: Reading) -> bool {
         let [state, _, _, _, _, announced, published, _] = self.process(slot) else {
             return true;
@@ -179,13 +179,9 @@ impl Publisher {
         announced.load(Ordering::SeqCst) == reading.changes
     }
 
-    /// Waits until no walk uses a list that is not active: none that was replaced, and none that is borrowed.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Waits until no walk uses an inactive list, neither a replaced nor a borrowed one.
     pub(super) fn await_inactive_lists(&self) -> Result<(), libbpf_rs::Error> {
-        // Once at least, and until none was borrowed in the meantime.
+        // At least once, and until no list was borrowed in the meantime.
         let is_inactive = |lender: u64, list| {
             let slot = u32::try_from(lender).unwrap_or_default();
             let state = self.process(slot).first();
@@ -200,8 +196,8 @@ impl Publisher {
         }
     }
 
-    /// Takes back the lists that are `wanted`, given their lender and the state it had, from those who have borrowed
-    /// them. Returns whether any had.
+    /// Revokes borrowed lists for which `wanted` returns true, given the lender's slot and its state at the time. Returns
+    /// whether there were any.
     fn take_back(&self, wanted: impl Fn(u64, u64) -> bool) -> bool {
         let mut any = false;
         for process in self.processes.words().chunks_exact(PROCESS_WORDS) {
@@ -246,13 +242,9 @@ impl Publisher {
         }
     }
 
-    /// Waits until every walk that may have begun before has ended.
+    /// Waits until every walk that may have begun before the call has ended.
     ///
     /// An update of a map of maps returns only then (Linux commit 1ae80cf31938, `maybe_wait_bpf_programs`).
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
     pub fn await_walks(&self) -> Result<(), libbpf_rs::Error> {
         let inner = MapHandle::create(
             MapType::Array,
@@ -271,7 +263,7 @@ impl Publisher {
     }
 }
 
-/// Writes one of two epochs that are in one word.
+/// Writes one of the two epochs in a word.
 fn write_epoch(epochs: &AtomicU64, list: usize, epoch: u32) {
     let (kept, shift) = if list == 0 {
         (0xffff_ffff << 32, 0)
@@ -282,7 +274,7 @@ fn write_epoch(epochs: &AtomicU64, list: usize, epoch: u32) {
     epochs.store(other | u64::from(epoch) << shift, Ordering::SeqCst);
 }
 
-/// The generation after a state's: never one that has another meaning, and always of the other list.
+/// Generation after that of `state`. Skips those with a fixed meaning, and always switches to the other list.
 fn next_generation(state: u64) -> u64 {
     let next = (state & 0xffff_ffff) + 1;
     if next == u64::from(fixed::GENERATION_ENDING.0) {
@@ -292,7 +284,7 @@ fn next_generation(state: u64) -> u64 {
     }
 }
 
-/// As `struct mapping` of `bpf/shared.h`.
+/// Words of `struct mapping` of `bpf/shared.h`.
 fn mapping_words(mapping: &Mapping) -> [u64; MAPPING_WORDS] {
     let Identity {
         trust,
@@ -315,7 +307,7 @@ fn mapping_words(mapping: &Mapping) -> [u64; MAPPING_WORDS] {
 mod tests {
     use super::*;
 
-    /// Lists alternate, and no generation is one of those with another meaning.
+    /// Lists alternate, and no generation has a fixed meaning.
     #[test]
     fn generations_alternate() {
         for (generation, next) in [

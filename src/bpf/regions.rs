@@ -1,4 +1,4 @@
-//! Following mapping calls: attaches their programs, and counts the calls that they missed.
+//! Attaches the programs for mapping calls, and counts the calls that they missed.
 
 use std::os::fd::AsFd;
 
@@ -8,43 +8,35 @@ use super::Kernel;
 use super::fdinfo::recursion_misses;
 use super::types::region_event;
 
-/// Bytes of a call in the queue: behind the kernel's header of eight.
+/// Bytes of one call in the queue, with the kernel's header of 8 bytes.
 const QUEUED_BYTES: usize = size_of::<region_event>() + 8;
 
-/// The programs that follow mapping calls; dropping it ends that.
+/// Links of the programs for mapping calls; dropping it detaches them.
 pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
 
 impl<'obj> Kernel<'obj> {
-    /// Begins to follow the mapping calls of processes that are traced. Needs [`super::Settings::regions`].
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Starts to trace the mapping calls of traced processes. Requires [`super::Settings::regions`].
     pub fn watch_regions(&self) -> Result<RegionWatch, libbpf_rs::Error> {
         let programs = self.region_programs();
         let links = programs.into_iter().map(|program| program.attach());
         links.collect::<Result<_, _>>().map(RegionWatch)
     }
 
-    /// Calls, of traced processes or others, that came while another program held their CPU, preempted: the kernel
-    /// leaves a tracepoint's programs out then, and counts that since Linux 6.7.
+    /// Number of calls, also of other processes, that were missed since the tracepoint preempted another program on the
+    /// same CPU: the kernel skips a tracepoint's programs then, and counts that since Linux 6.7.
     pub fn missed_region_calls(&self) -> u64 {
         let missed = |program: &ProgramMut<'obj>| recursion_misses(program.as_fd());
         self.region_programs().into_iter().map(missed).sum()
     }
 
-    /// Events in the queue of mapping calls that wait to be read, those among them that are still being written.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Events in the queue of mapping calls that wait to be read, including those still being written.
     pub fn waiting_region_events(&self) -> Result<usize, libbpf_rs::Error> {
         let program = &self.skeleton.progs.waiting_regions;
         let bytes = program.test_run(ProgramInput::default())?.return_value;
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX) / QUEUED_BYTES)
     }
 
-    /// The ends first: an end tells all, a beginning alone does not.
+    /// Ends first: an end alone describes a call, a beginning alone does not.
     fn region_programs(&self) -> [&ProgramMut<'obj>; 8] {
         let programs = &self.skeleton.progs;
         [

@@ -1,15 +1,12 @@
-//! The source of the kernel side, as it was compiled: for who wants to read what is loaded (`--ebpf`).
+//! Source of the kernel side, as compiled, for `--ebpf`.
 
 use std::io::{self, Write};
 
-/// The name and text of every file, by the build script: the translation unit first, the others as they are included.
+/// Name and text of every file, from the build script: the translation unit first, then the headers in the order of
+/// inclusion.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/bpf_files.rs"));
 
-/// Writes all of it, each file below a line with its name.
-///
-/// # Errors
-///
-/// `out` takes no more.
+/// Writes all files, each below a line with its name.
 pub fn write_source(out: &mut dyn Write) -> io::Result<()> {
     FILES
         .iter()
@@ -24,7 +21,7 @@ mod tests {
 
     use super::*;
 
-    /// Sources below `bpf/`, and below the directories in it.
+    /// Sources in `bpf/` and its direct subdirectories.
     fn files() -> BTreeSet<String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let list = |directory: &Path| fs::read_dir(directory).expect("readable").flatten();
@@ -42,7 +39,7 @@ mod tests {
         names.collect()
     }
 
-    /// No file is left out, and none is there twice.
+    /// Every file is included once.
     #[test]
     fn every_file_is_there() {
         let known: Vec<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();

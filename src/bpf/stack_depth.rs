@@ -1,5 +1,5 @@
-//! How much stack a program takes as kernels reckon that give each chain of calls one stack of 512 bytes (before 6.13, where
-//! functions got stacks of their own). A newer kernel accepts more, and does not say so. Tests only.
+//! Stack size of a program by the rules of kernels before 6.13, where each chain of calls shares one stack of 512 bytes.
+//! Newer kernels give functions stacks of their own and accept more without notice. Tests only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,20 +8,20 @@ use libbpf_rs::libbpf_sys::bpf_insn;
 /// `MAX_BPF_STACK` of the kernel's `include/linux/filter.h`.
 pub(super) const MAX: u32 = 512;
 
-/// To multiples of so many bytes `check_max_stack_depth` of the kernel's verifier rounds each function's part.
+/// The verifier's `check_max_stack_depth` rounds each function's frame up to a multiple of this many bytes.
 const UNIT: u32 = 32;
 
-/// The register that points to the end of a function's part.
+/// The register that points to the end of a function's frame (r10).
 const FRAME: usize = 10;
 
-/// What the deepest chain of calls takes. `program`: all its functions, as they were loaded.
+/// Bytes of stack of the deepest chain of calls. `program`: all its functions, as loaded.
 pub(super) fn deepest(program: &[bpf_insn]) -> u32 {
     let callees = |range: std::ops::Range<usize>| range.filter_map(|at| callee(program, at));
     let starts: BTreeSet<usize> = std::iter::once(0).chain(callees(0..program.len())).collect();
     deepest_from(program, &starts, 0)
 }
 
-/// The same of the function at `start`, where functions begin at `starts`.
+/// Bytes of stack of the deepest chain of calls from the function at `start`. Functions begin at `starts`.
 fn deepest_from(program: &[bpf_insn], starts: &BTreeSet<usize>, start: usize) -> u32 {
     let callees = |range: std::ops::Range<usize>| range.filter_map(|at| callee(program, at));
     let mut functions = BTreeMap::new();
@@ -35,14 +35,14 @@ fn deepest_from(program: &[bpf_insn], starts: &BTreeSet<usize>, start: usize) ->
 
 type Functions = BTreeMap<usize, (u32, BTreeSet<usize>)>;
 
-/// There is no recursion: the verifier refuses it.
+/// Bytes of stack of the deepest chain from `start`. Terminates: the verifier rejects recursion.
 fn chain(functions: &Functions, start: usize) -> u32 {
     let (part, callees) = &functions[&start];
     let below = callees.iter().map(|&callee| chain(functions, callee));
     part + below.max().unwrap_or(0)
 }
 
-/// Where the function begins that is called at `at`, or is given to a helper that calls it.
+/// Start of the function that the instruction at `at` calls, or passes to a helper as a callback.
 fn callee(program: &[bpf_insn], at: usize) -> Option<usize> {
     const CALL: (u8, u8) = (0x85, 1);
     const ADDRESS: (u8, u8) = (0x18, 4);
@@ -54,9 +54,9 @@ fn callee(program: &[bpf_insn], at: usize) -> Option<usize> {
     })
 }
 
-/// How far one function reaches below the end of its part: by accesses, and by addresses that it computes.
+/// Bytes of a function's frame: the lowest offset from its end that it accesses or computes an address of.
 fn part(function: &[bpf_insn]) -> u32 {
-    // What each register is from the end, as far as that is known.
+    // Offset of each register from the end of the frame, where known.
     let mut offsets = [None; 11];
     offsets[FRAME] = Some(0_i32);
     let mut lowest = 0;
@@ -71,7 +71,7 @@ fn part(function: &[bpf_insn]) -> u32 {
         };
         lowest = accessed.map_or(lowest, |offset: i32| lowest.min(offset + i32::from(insn.off)));
         match (class, operation, is_register) {
-            // Stores and jumps change no register, calls only those that hold no address of ours any more.
+            // Stores and jumps change no register; calls change only registers that hold no frame address by then.
             (2 | 3 | 5 | 6, ..) => {}
             (7, 0xB0, true) => offsets[to] = offsets[from],
             (7, 0x00, false) => offsets[to] = offsets[to].map(|offset| offset + insn.imm),

@@ -1,6 +1,6 @@
-//! How often the programs of probes ran, and for how long, by the kernel's own statistics.
+//! Run counts and run times of the probe programs, from the kernel's statistics.
 //!
-//! They are kept only while somebody asks for it, since each run takes some 40 ns longer then.
+//! The kernel keeps them only on request, since each run then takes about 40 ns longer.
 
 #![allow(unsafe_code, reason = "a function of libbpf that libbpf-rs does not have")]
 
@@ -14,17 +14,16 @@ use super::fdinfo;
 use super::skeleton::MemleakProgs;
 use crate::base::proc_fields::ProcFields;
 
-/// How often a program ran while statistics were kept.
+/// Runs of a program while statistics were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
-    /// Times.
     pub count: u64,
-    /// In nanoseconds, all together.
+    /// Total time of the runs.
     pub nanoseconds: u64,
 }
 
 impl Runs {
-    /// What came since `before`.
+    /// Runs since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             count: self.count.saturating_sub(before.count),
@@ -33,10 +32,10 @@ impl Runs {
     }
 }
 
-/// By [`ProbeProgram`], in the order of [`ProbeProgram::ALL`].
+/// Runs by [`ProbeProgram`], in the order of [`ProbeProgram::ALL`].
 pub type AllRuns = [Runs; ProbeProgram::ALL.len()];
 
-/// The programs, for any thread to ask about.
+/// Descriptors of the probe programs, usable on any thread.
 #[derive(Debug)]
 pub struct ProbePrograms([Option<OwnedFd>; ProbeProgram::ALL.len()]);
 
@@ -57,11 +56,7 @@ impl ProbePrograms {
         ]))
     }
 
-    /// How often each ran while statistics were kept; never, if it is not loaded.
-    ///
-    /// # Errors
-    ///
-    /// The kernel does not say it.
+    /// Runs of each program while statistics were kept; 0 for one that is not loaded.
     pub fn read(&self) -> io::Result<AllRuns> {
         let mut all = AllRuns::default();
         for (runs, descriptor) in all.iter_mut().zip(&self.0) {
@@ -73,7 +68,7 @@ impl ProbePrograms {
     }
 }
 
-/// What the kernel says of one program.
+/// Runs of one program.
 pub(super) fn runs_of(program: impl AsFd) -> io::Result<Runs> {
     parse(&fdinfo::read(program)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
@@ -85,23 +80,23 @@ fn parse(fields: &ProcFields) -> Option<Runs> {
     })
 }
 
-/// The kernel keeps statistics for as long as one of these is there.
+/// Request for statistics: the kernel keeps them while at least one exists.
 #[derive(Debug)]
 pub struct Statistics(#[allow(dead_code, reason = "held for its drop")] OwnedFd);
 
 impl Statistics {
-    /// From now on.
+    /// Starts statistics.
     ///
     /// # Errors
     ///
-    /// The kernel lets only those with `CAP_SYS_ADMIN` do it.
+    /// Without `CAP_SYS_ADMIN`, the kernel refuses.
     pub fn keep() -> io::Result<Self> {
         // SAFETY: a system call that takes a number and no memory of ours.
         let descriptor = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
         if descriptor < 0 {
             return Err(io::Error::from_raw_os_error(-descriptor));
         }
-        // SAFETY: the kernel has just given this descriptor to us, and nobody else knows it.
+        // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 }
@@ -110,7 +105,7 @@ impl Statistics {
 mod tests {
     use super::*;
 
-    /// The two fields are found among the others; without one of them nothing is made up.
+    /// The two fields are found among the others; if one is missing, the result is `None`.
     #[test]
     fn fields() {
         let parse = |text: &str| parse(&ProcFields::from(text.as_bytes()));

@@ -1,4 +1,4 @@
-//! The table store: which images are in the kernel. Where each lies, and what makes room for another, is `placement`.
+//! The table store: images of unwind tables in the kernel. `placement` decides positions and eviction.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,37 +9,37 @@ use super::placement::Placement;
 use super::publish::Publisher;
 use crate::process::ModuleId;
 
-/// The images in the kernel.
+/// Images of unwind tables in the kernel.
 #[derive(Debug)]
 pub struct TableStore {
     memory: SharedWords<AtomicU32>,
     placement: Placement<Key>,
 }
 
-/// A module, and what an image says of it.
+/// A module and the part of its table that an image holds.
 type Key = (ModuleId, Part);
 
-/// What an image says.
+/// Content of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Rules,
-    /// Where registers are saved; the image of the rules refers to it.
+    /// Saves: where functions save registers. The image of the rules refers to it.
     Saves,
 }
 
-/// An image that was stored.
+/// A stored image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Its first word.
+    /// Index of its first word.
     pub at: u32,
-    /// The modules whose images made room for it, and which have none any more.
+    /// Modules whose images were evicted for it.
     pub evicted: Vec<ModuleId>,
-    /// The same of images that say where registers are saved.
+    /// Modules whose images of saves were evicted for it.
     pub evicted_saves: Vec<ModuleId>,
 }
 
 impl TableStore {
-    /// Images start at a multiple of this many words, a cache line.
+    /// Alignment of images in words: a cache line.
     pub const ALIGNMENT: usize = 16;
 
     pub(super) fn new(memory: SharedWords<AtomicU32>) -> Self {
@@ -47,26 +47,26 @@ impl TableStore {
         Self { memory, placement }
     }
 
-    /// Notes which images are in use now: the others go first when there is no room.
+    /// Marks the images that are in use now: others are evicted first.
     pub fn touch(&mut self, is_used: impl Fn(ModuleId) -> bool) {
         self.placement.touch(|(module, _)| is_used(module));
     }
 
-    /// Whether an image of so many words finds room, if need be that of images that are not in use.
+    /// Returns whether an image of `words` words fits, evicting images that are not in use if need be.
     pub fn has_room(&self, words: usize, is_used: impl Fn(ModuleId) -> bool) -> bool {
         self.placement.could_place(words, |(module, _)| is_used(module))
     }
 
-    /// Stores the image of `module`, which has none yet. `None` when there is no room for it.
+    /// Stores the image of `module`, which has none yet. `None` if it does not fit.
     ///
-    /// Images that are not in use make room: those that no mapping list refers to that is active. Before such room
-    /// is written to, walks by other lists are awaited with `publisher`.
+    /// May evict images that no active mapping list refers to. Before their memory is overwritten, waits with `publisher`
+    /// for walks that use inactive lists.
     ///
-    /// Nothing refers to the image until a mapping list that does is published.
+    /// The image is unused until a mapping list that refers to it is published.
     ///
     /// # Errors
     ///
-    /// Walks could not be awaited; nothing was written.
+    /// If walks could not be awaited; nothing was written.
     pub fn store(
         &mut self,
         module: ModuleId,
@@ -77,12 +77,8 @@ impl TableStore {
         self.place((module, Part::Rules), image, is_used, publisher)
     }
 
-    /// Stores where the functions of `module` save registers, for walks to find from the image of its rules, which is
-    /// stored. As [`Self::store`] otherwise.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::store`].
+    /// Stores the saves of `module` (where its functions save registers), and refers the image of its rules, which is
+    /// stored, to them. Eviction as for [`Self::store`].
     pub fn store_saves(
         &mut self,
         module: ModuleId,
@@ -118,7 +114,7 @@ impl TableStore {
             }
         }
         for &module in &evicted_saves {
-            // No walk looks: the module is not in use.
+            // No walk reads this word: the module is not in use.
             if let Some(rules) = self.placement.start_of((module, Part::Rules)) {
                 self.write(rules + header::SAVES_AT, 0);
             }
@@ -135,7 +131,7 @@ impl TableStore {
         }))
     }
 
-    /// Makes the image of a module's rules refer to the one of its saves, if both are there, wherever they are.
+    /// Makes the image of a module's rules refer to its saves, if both are stored, at any distance.
     fn refer_to_saves(&self, module: ModuleId) {
         let start = |part| self.placement.start_of((module, part));
         if let (Some(rules), Some(saves)) = (start(Part::Rules), start(Part::Saves)) {
@@ -154,7 +150,7 @@ impl TableStore {
         }
     }
 
-    /// Bytes in use and bytes there are.
+    /// Bytes in use and capacity in bytes.
     pub fn usage(&self) -> (usize, usize) {
         let word = size_of::<u32>();
         (self.placement.used() * word, self.memory.words().len() * word)

@@ -1,8 +1,9 @@
-//! What the running kernel's tracepoints and functions of its allocators look like, from its type information (BTF).
+//! Layouts of the running kernel's allocation tracepoints, and names of its allocation functions, from its type information
+//! (BTF).
 //!
-//! Which arguments a tracepoint has differs between kernels: until 6.0 those of the slab allocator have the sizes behind
-//! the address or behind the cache, and `_node` variants; from 6.1 on one tracepoint serves both, and that of the
-//! caches leaves the size to the cache. The choice is made by the arguments' types, not by version numbers.
+//! The arguments of a tracepoint differ between kernels: until 6.0, slab tracepoints have the sizes behind the address or
+//! behind the cache, and `_node` variants; from 6.1 on, one tracepoint serves both, and that of the caches has no size
+//! argument: the cache has it. The layout is chosen by the arguments' types, not by version numbers.
 
 use std::fs;
 
@@ -11,30 +12,24 @@ use libbpf_rs::btf::{Btf, BtfType};
 use libbpf_rs::{HasSize, ReferencesType};
 use thiserror::Error;
 
-/// The kernel's allocators cannot be traced.
+/// Reason why the kernel's allocations cannot be traced.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TracepointError {
-    /// No type information.
     #[error(
         "cannot read the kernel's type information (/sys/kernel/btf/vmlinux): a kernel built with \
          CONFIG_DEBUG_INFO_BTF is needed to trace its allocations"
     )]
     NoBtf,
-    /// A tracepoint that nothing can stand in for.
+    /// A required tracepoint is missing.
     #[error("this kernel has no tracepoint {group}:{name}: it must be built with CONFIG_TRACEPOINTS")]
-    Missing {
-        /// Its group.
-        group: &'static str,
-        /// Its name.
-        name: &'static str,
-    },
-    /// A tracepoint whose arguments are not understood.
+    Missing { group: &'static str, name: &'static str },
+    /// A tracepoint has an unknown layout.
     #[error("the tracepoint {0} of this kernel has arguments that memleak does not know: please report it")]
     Unknown(&'static str),
 }
 
-/// What an argument of a tracepoint is, as far as it matters here.
+/// Type of a tracepoint's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Argument {
     /// `size_t`.
@@ -47,17 +42,17 @@ enum Argument {
     Other,
 }
 
-/// Where the requested size of a slab allocation is.
+/// Position of the requested size in a slab tracepoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SizeAt {
-    /// In the argument with this number, 2 or 3.
+    /// In this argument, 2 or 3 (from 0).
     Argument(u32),
-    /// It is the object size of the cache in argument 2.
+    /// Object size of the cache in argument 2.
     Cache,
 }
 
 impl SizeAt {
-    /// The requested size is the first that there is; the allocated one follows it.
+    /// The first size argument is the requested size; the allocated one follows it.
     fn of(arguments: &[Argument]) -> Option<Self> {
         let size = arguments.iter().position(|&argument| argument == Argument::Size);
         match size {
@@ -68,7 +63,7 @@ impl SizeAt {
         }
     }
 
-    /// As the kernel side knows it.
+    /// Value of the kernel side's knob: 0 for the cache's size.
     pub(super) fn number(self) -> u32 {
         match self {
             Self::Argument(number) => number,
@@ -77,7 +72,8 @@ impl SizeAt {
     }
 }
 
-/// Whether the per-CPU allocator's tracepoint begins with the caller's address (from 5.19 on).
+/// Returns whether the per-CPU allocator's tracepoint begins with the caller's address (since 5.19); `None` for an unknown
+/// layout.
 fn percpu_has_caller(arguments: &[Argument]) -> Option<bool> {
     let size = arguments.iter().position(|&argument| argument == Argument::Size);
     let is_pointer = |number: usize| arguments.get(number) == Some(&Argument::Pointer);
@@ -88,31 +84,31 @@ fn percpu_has_caller(arguments: &[Argument]) -> Option<bool> {
     }
 }
 
-/// The kernel's allocation events. What is `None` does not exist.
+/// Allocation events of the kernel. `None`: this kernel does not have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelEvents {
     pub(super) kmalloc: SizeAt,
     pub(super) kmalloc_node: Option<SizeAt>,
     pub(super) cache_alloc: SizeAt,
     pub(super) cache_alloc_node: Option<SizeAt>,
-    /// Whether the per-CPU event begins with the caller.
+    /// True if the per-CPU event begins with the caller's address.
     pub(super) percpu_has_caller: Option<bool>,
-    /// The function that allocates many objects at once.
+    /// Function that allocates many objects at once.
     pub(super) bulk_alloc: Option<&'static str>,
-    /// The function that frees many objects at once.
+    /// Function that frees many objects at once.
     pub(super) bulk_free: Option<&'static str>,
-    /// The function that takes objects to be freed together later.
+    /// Function that collects objects to be freed together later.
     pub(super) sheaf_free: Option<&'static str>,
-    /// Bytes of a page's descriptor.
+    /// Size of `struct page` in bytes; 0 if unknown.
     pub(super) page_descriptor_bytes: u32,
 }
 
 impl KernelEvents {
-    /// Reads those of the running kernel.
+    /// Reads the layouts of the running kernel.
     ///
     /// # Errors
     ///
-    /// What is missing, and what the kernel must be built with.
+    /// The missing tracepoint or type information, and the option to build the kernel with.
     pub fn read() -> Result<Self, TracepointError> {
         if !fs::exists("/sys/kernel/btf/vmlinux").unwrap_or(false) {
             return Err(TracepointError::NoBtf);
@@ -151,13 +147,13 @@ impl KernelEvents {
         })
     }
 
-    /// Whether there is a per-CPU allocator to trace.
+    /// Returns whether the per-CPU allocator can be traced.
     pub fn has_percpu(&self) -> bool {
         self.percpu_has_caller.is_some()
     }
 }
 
-/// A tracepoint that is needed.
+/// Name of a required tracepoint, for the error.
 struct Missing {
     group: &'static str,
     name: &'static str,
@@ -170,12 +166,12 @@ impl Missing {
     }
 }
 
-/// The arguments of a tracepoint, as programs get them; `None` if there is no such tracepoint.
+/// Argument types of a tracepoint as programs get them; `None` if the kernel does not have it.
 fn arguments(btf: &Btf<'_>, tracepoint: &str) -> Option<Vec<Argument>> {
     let function: Typedef<'_> = btf.type_by_name(&format!("btf_trace_{tracepoint}"))?;
     let pointer = Ptr::try_from(function.referenced_type()).ok()?;
     let prototype = FuncProto::try_from(pointer.referenced_type()).ok()?;
-    // The first is the tracepoint's own.
+    // The first one is the tracepoint's private data.
     let types = prototype.iter().skip(1);
     Some(
         types
@@ -203,7 +199,7 @@ mod tests {
     use super::Argument::{Cache, Other, Pointer, Size};
     use super::*;
 
-    /// The requested size is found in every layout that the slab allocator's tracepoints had.
+    /// The requested size is found in every layout that slab tracepoints have had.
     #[test]
     fn slab_sizes_of_all_layouts() {
         for (layout, arguments, expected) in [
@@ -239,7 +235,7 @@ mod tests {
         }
     }
 
-    /// So are size and address of the per-CPU allocator's, which got a caller in front.
+    /// Size and address are found in the per-CPU layouts with and without the caller in front.
     #[test]
     fn percpu_layouts() {
         let since_5_19 = [
@@ -251,7 +247,7 @@ mod tests {
         assert_eq!(percpu_has_caller(&[Size, Pointer]), None);
     }
 
-    /// The running kernel's are understood.
+    /// The running kernel's layouts are known.
     #[test]
     fn this_kernel_is_understood() {
         let events = KernelEvents::read().expect("the kernel has BTF and its allocators' tracepoints");

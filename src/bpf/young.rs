@@ -1,6 +1,6 @@
-//! Reading the places of young blocks, in the memory that is shared with the kernel, while programs change them.
+//! Reads the places of young blocks, in memory shared with the kernel, while programs change them.
 //!
-//! A place's word is different for each block that was ever there: what is read between two looks at the same word is one
+//! A place's state word differs for each block that was ever in it: what is read between two equal loads of the word is one
 //! block's. See `bpf/store/young.h`.
 
 use std::io;
@@ -21,45 +21,37 @@ const VALUE_AT: usize = offset_of!(young_block, block) / WORD;
 const STATE: u64 = young_state::YOUNG_STATE.0 as u64;
 const FULL: u64 = young_state::YOUNG_FULL.0 as u64;
 const MOVING: u64 = young_state::YOUNG_MOVING.0 as u64;
-/// How often a place is read again that changed meanwhile; then its block is one that comes or goes.
+/// Attempts to read a place that changes meanwhile. Beyond them, its block is left out as one being allocated or freed.
 const MAX_TRIES: usize = 4;
 
-/// A block's key and value as the block table would have them, in words.
+/// Key and value of a block in the layout of the block table, in words.
 pub(crate) type KeyAndValue = ([u64; KEY_WORDS], [u64; VALUE_WORDS]);
 
-/// The places of young blocks.
+/// The array of young blocks.
 pub(crate) struct YoungBlocks {
     map: MapHandle,
     words: SharedWords<AtomicU64>,
 }
 
 impl YoungBlocks {
-    /// Those in `map`, an array of `types::young_block`.
-    ///
-    /// # Errors
-    ///
-    /// It could not be mapped.
+    /// Maps `map`, an array of `types::young_block`.
     pub(super) fn new(map: MapHandle) -> io::Result<Self> {
         let words = SharedWords::map(&map, map.value_size() as usize / WORD)?;
         Ok(Self { map, words })
     }
 
-    /// The same places, for another thread.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Duplicates the handle, for another thread.
     pub(crate) fn again(&self) -> Result<Self, libbpf_rs::Error> {
         Ok(Self::new(MapHandle::try_from(&self.map)?)?)
     }
 
-    /// The blocks that are there.
+    /// Blocks in the array.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = KeyAndValue> {
         self.words.words().chunks_exact(WORDS).filter_map(read)
     }
 }
 
-/// The block in a place, if one is and stays while it is read.
+/// Block in a place; `None` if the place is not full, or changes while it is read.
 fn read(place: &[AtomicU64]) -> Option<KeyAndValue> {
     let (word, rest) = place.split_first()?;
     for _ in 0..MAX_TRIES {
@@ -71,7 +63,7 @@ fn read(place: &[AtomicU64]) -> Option<KeyAndValue> {
         let key = std::array::from_fn(|number| load(KEY_AT + number));
         let value = std::array::from_fn(|number| load(VALUE_AT + number));
         fence(Ordering::Acquire);
-        // That a block is moved changes nothing about it.
+        // `YOUNG_MOVING` does not change the block.
         if (before ^ word.load(Ordering::Relaxed)) & !MOVING == 0 {
             return Some((key, value));
         }
@@ -90,7 +82,7 @@ mod tests {
         place
     }
 
-    /// A block is there if its place is full, moved or not; what a free leaves behind, or a probe writes, is none.
+    /// Only a full place holds a block, moving or not; not one that a free has emptied or that a probe is writing.
     #[test]
     fn what_is_there() {
         let expected = Some(([10, 20], [30, 40, 50]));

@@ -1,10 +1,9 @@
-//! The block table and the young blocks beside it, read block by block while the target runs. What stacks hold in all is
-//! in the totals, which need no such walk (`snapshot`); this is for what only single blocks know: their age and their
-//! address.
+//! Reads the block table and the young blocks, block by block, while the target runs. Totals of stacks need no such walk
+//! (`snapshot`); this is for facts of single blocks: age and address.
 //!
-//! A block that lives from before the walk to its end is seen just once, others once or not at all (`bpf::batch`). Nothing is
-//! kept of a block but what is summed up, so memory is bounded by the number of stacks and of young blocks; where single
-//! blocks are asked for, by what is asked for (`listing`).
+//! A block that is outstanding throughout the walk is seen exactly once, others at most once (`bpf::batch`). Only sums are
+//! kept, so memory is bounded by the number of stacks and of young blocks, or, where single blocks are requested, by the
+//! limits of the request (`listing`).
 
 use std::collections::HashSet;
 use std::mem::offset_of;
@@ -17,61 +16,58 @@ use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
 use leak_report::model::{BlockList, StackBlocks, Weight, WeightedAmount};
 
-/// Words of a key and of a value of the table.
+/// Words of a key and of a value of the block table.
 const KEY_WORDS: usize = size_of::<block_key>() / size_of::<u64>();
 const VALUE_WORDS: usize = size_of::<block>() / size_of::<u64>();
 
-/// A moment, by the clock that blocks are dated with.
+/// A time on the clock that blocks are timestamped with, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// This moment.
     pub fn now() -> Self {
         Self(monotonic_nanoseconds())
     }
 
-    /// A moment that is so long ago.
+    /// The moment `time` before now.
     pub fn ago(time: Duration) -> Self {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self(monotonic_nanoseconds().saturating_sub(nanoseconds))
     }
 
-    /// How long after this moment something happened; nothing if it happened before.
+    /// Time from this moment to `at`, in nanoseconds of the same clock; 0 if `at` is earlier.
     pub fn until(self, at: u64) -> Duration {
         Duration::from_nanos(at.saturating_sub(self.0))
     }
 
-    /// How long before this moment something happened; nothing if it happened later.
+    /// Time from `at` to this moment; 0 if `at` is later.
     fn age(self, at: u64) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(at))
     }
 }
 
-/// A block that was allocated and not freed.
+/// An outstanding block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The instance that it is in.
     pub instance: u32,
-    /// Where it begins.
     pub address: Avma,
-    /// The bytes that were asked for.
+    /// Requested size in bytes.
     pub size: u64,
-    /// When, in nanoseconds of the kernel's monotonic clock.
+    /// Nanoseconds of the kernel's monotonic clock.
     pub allocated_at: u64,
-    /// The record of its stack, as [`StackTotals::record`](leak_report::model::StackTotals::record).
+    /// Number of its stack record, as [`StackTotals::record`](leak_report::model::StackTotals::record).
     pub stack: u32,
-    /// How many blocks it stands for.
+    /// Number of blocks that it stands for.
     pub weight: Weight,
 }
 
 impl Block {
-    /// What its stack's totals have of it.
+    /// Amount that it adds to the totals of its stack.
     pub fn amount(&self) -> WeightedAmount {
         self.weight.of(self.size)
     }
 
-    /// From the table's key and value, in the layout of `struct block_key` and `struct block`.
+    /// Decodes an element of the table, in the layout of `struct block_key` and `struct block`.
     fn decode(key: &[u64; KEY_WORDS], value: &[u64; VALUE_WORDS]) -> Self {
         Self {
             instance: half(key, offset_of!(block_key, instance)),
@@ -98,27 +94,24 @@ fn half(words: &[u64], at: usize) -> u32 {
     half.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// All blocks, which any thread can read, also after the rest of the kernel side is gone.
+/// Handles of the block table and the young blocks. Any thread can read them, also after the rest of the kernel side is
+/// unloaded.
 pub struct BlockTable {
     table: HashTable,
     young: YoungBlocks,
 }
 
 impl BlockTable {
-    /// That of `kernel`.
+    /// Handles of `kernel`'s blocks.
     ///
     /// # Errors
     ///
-    /// No file descriptor is left.
+    /// The process is out of file descriptors.
     pub fn of(kernel: &Kernel<'_>) -> Result<Self, libbpf_rs::Error> {
         Self::of_recorded(&kernel.recorded)
     }
 
-    /// That of kernel mode.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Handles of kernel mode's blocks.
     pub fn of_kernel_mode(trace: &KernelTrace<'_>) -> Result<Self, libbpf_rs::Error> {
         Self::of_recorded(&trace.recorded)
     }
@@ -130,13 +123,9 @@ impl BlockTable {
         })
     }
 
-    /// Shows `see` every block.
-    ///
-    /// # Errors
-    ///
-    /// The table could not be read.
+    /// Calls `see` with every block.
     pub fn visit(&self, mut see: impl FnMut(Block)) -> Result<(), libbpf_rs::Error> {
-        // Young blocks first: they can move to the table meanwhile, and nothing moves from there.
+        // Young blocks first: they can move to the table meanwhile, never back.
         let mut young = HashSet::new();
         for (key, value) in self.young.blocks() {
             let block = Block::decode(&key, &value);
@@ -163,23 +152,18 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u64; N]> {
         .map(|element: &[_; N]| element.map(u64::from_ne_bytes))
 }
 
-/// The blocks of a moment by stack.
+/// Outstanding blocks at a moment, by stack.
 #[derive(Clone, Debug, Default)]
 pub struct LiveBlocks {
-    /// By the number of the stack's record.
+    /// Indexed by the number of the stack record.
     by_stack: Vec<Option<Box<StackBlocks<WeightedAmount>>>>,
-    /// Single blocks, if they were asked for.
+    /// Single blocks, if requested.
     listing: Option<Box<Listing>>,
 }
 
 impl LiveBlocks {
-    /// Reads the table, and tells blocks that were younger than `older` at `moment` from the others. Blocks that were
-    /// allocated after it are left out: the totals that were read then do not have them either. Of the others, those
-    /// that `list` asks for are kept.
-    ///
-    /// # Errors
-    ///
-    /// The table could not be read.
+    /// Reads all blocks, and separates those younger than `older` at `moment` from the others. Leaves out blocks allocated
+    /// after `moment`, since the totals that were read then lack them, too. Lists the single blocks that `list` requests.
     pub fn read(
         table: &BlockTable,
         moment: Moment,
@@ -195,7 +179,7 @@ impl LiveBlocks {
     }
 
     fn add(&mut self, block: &Block, moment: Moment, older: Duration) {
-        // The kernel side gives out fewer numbers than there is memory for.
+        // Cannot fail: the kernel side has fewer stack records.
         let Ok(number) = usize::try_from(block.stack) else {
             return;
         };
@@ -213,14 +197,14 @@ impl LiveBlocks {
         }
     }
 
-    /// Those of a stack.
+    /// Sums of the blocks of a stack record.
     pub fn of(&self, record: u32) -> StackBlocks {
         let number = usize::try_from(record).unwrap_or(usize::MAX);
         let stack = self.by_stack.get(number).and_then(Option::as_deref);
         stack.map(StackBlocks::rounded).unwrap_or_default()
     }
 
-    /// Single blocks of the stack that has these records; `None` if they were not asked for.
+    /// Single blocks of the stack that has these records; `None` if not requested.
     pub fn listed(&self, records: &[u32]) -> Option<BlockList> {
         self.listing.as_ref().map(|listing| listing.of(records))
     }
@@ -253,8 +237,8 @@ mod tests {
         }
     }
 
-    /// A block exactly as old as was asked for is old; nothing is old that was allocated less than that long ago,
-    /// not even shortly after the machine started, and what came after the moment is left out.
+    /// A block of exactly the given age is old; no block is old that was allocated less than that long ago, even shortly
+    /// after boot; blocks allocated after the moment are left out.
     #[test]
     fn young_and_old() {
         let older = Duration::from_nanos(500);
@@ -290,7 +274,7 @@ mod tests {
         );
     }
 
-    /// Fields are read from where the kernel side has them.
+    /// Fields are read from their offsets in the kernel side's structs.
     #[test]
     fn a_block_is_decoded() {
         let bytes = |parts: &[&[u8]]| parts.concat();

@@ -1,4 +1,4 @@
-//! Calls as the kernel side tells them one by one. What they are called is the session's affair.
+//! Parses calls that the kernel side reports one by one. The session resolves their names.
 
 use std::cell::RefCell;
 use std::mem::offset_of;
@@ -14,36 +14,35 @@ use leak_report::model::CallKind;
 
 /// Bytes of `struct call_event`.
 const EVENT_BYTES: usize = size_of::<call_event>();
-/// Events that are taken at once: as they can come faster than they are taken, there would be no end.
+/// Maximum number of events taken at once: they can arrive faster than they are taken, without end.
 const AT_ONCE: usize = 1 << 14;
 
-/// One call.
+/// An allocation, a free, or the beginning of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallEvent {
-    /// What is told of it.
     pub kind: CallKind,
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
     pub time: u64,
-    /// The block's; 0 if there is none.
+    /// Address of the block; 0 if there is none.
     pub address: Avma,
-    /// The bytes that were asked for; 0 of a block that is not known.
+    /// Requested size in bytes; 0 for an unknown block.
     pub size: u64,
-    /// The instance that the block is in.
+    /// Instance that the block is in.
     pub instance: u32,
-    /// The process that calls, in the initial pid namespace.
+    /// Calling process, in the initial pid namespace.
     pub process: u32,
-    /// Its thread, likewise.
+    /// Calling thread, in the initial pid namespace.
     pub thread: u32,
-    /// The index of a stack record: that of what was allocated, or that of what allocated what is freed.
+    /// Stack record of the allocation; for a free, that of the block's allocation.
     pub stack: u32,
-    /// Where it runs.
+    /// CPU that the call runs on.
     pub cpu: u32,
-    /// What the thread is called.
+    /// Name of the thread.
     pub comm: String,
 }
 
 impl CallEvent {
-    /// Reads a record of the queue; `None` for one that this version does not know.
+    /// Parses a record of the queue; `None` for one of unknown size or kind.
     pub(crate) fn parse(record: &[u8]) -> Option<Self> {
         let record = record.first_chunk::<EVENT_BYTES>()?;
         let half = |at| half(record, at);
@@ -80,20 +79,12 @@ pub struct CallQueue {
 }
 
 impl CallQueue {
-    /// That of `kernel`; `None` where calls are not told.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Opens the queue of `kernel`; `None` where calls are not traced.
     pub fn of(kernel: &Kernel<'_>) -> Result<Option<Self>, libbpf_rs::Error> {
         Self::of_recorded(&kernel.recorded)
     }
 
-    /// That of kernel mode; `None` where calls are not told.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Opens the queue of kernel mode; `None` where calls are not traced.
     pub fn of_kernel_mode(trace: &KernelTrace<'_>) -> Result<Option<Self>, libbpf_rs::Error> {
         Self::of_recorded(&trace.recorded)
     }
@@ -113,11 +104,7 @@ impl CallQueue {
         Ok(Some(Self { ring, received }))
     }
 
-    /// Calls that have come, in their order: those that came first, if there are many.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Receives queued calls in order, up to a limit.
     pub fn take(&self) -> Result<Vec<CallEvent>, libbpf_rs::Error> {
         let count = self.ring.consume_raw_n(AT_ONCE);
         if count < 0 {
@@ -131,7 +118,7 @@ impl CallQueue {
 mod tests {
     use super::*;
 
-    /// Fields are read from where the kernel side has them.
+    /// Fields are read from their offsets in `struct call_event`.
     #[test]
     fn an_event_is_decoded() {
         let halves =

@@ -1,4 +1,4 @@
-//! The event counters, by name.
+//! Event counters, by name.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use super::fields::whole;
 use crate::bpf::types::counter as c;
 
-/// The one list of counters beside `enum counter` in `bpf/shared.h`, which gives each its number.
+/// List of the counters; their numbers are those of `enum counter` in `bpf/shared.h`.
 macro_rules! counters {
     ($($number:ident => $name:ident),+ $(,)?) => {
-        /// What is counted.
+        /// An event counter of the kernel side.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u32)]
         #[allow(missing_docs, reason = "the C side documents each")]
@@ -58,7 +58,7 @@ counters! {
 }
 
 impl Counter {
-    /// What it has come to, summed over CPUs.
+    /// Value of the counter, summed over CPUs.
     pub(super) fn read(self, map: &MapHandle) -> Result<u64, libbpf_rs::Error> {
         let key = (self as u32).to_ne_bytes();
         let values = map.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
@@ -67,22 +67,17 @@ impl Counter {
     }
 }
 
-/// A reading of all counters, summed over CPUs.
+/// Values of all counters, summed over CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters(BTreeMap<Counter, u64>);
 
 impl Counters {
     /// Reads all counters.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
     pub fn read(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
         let read = |&counter: &Counter| Ok((counter, counter.read(map)?));
         Counter::ALL.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
-    /// One counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0.get(&counter).copied().unwrap_or_default()
     }

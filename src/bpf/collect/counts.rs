@@ -1,4 +1,4 @@
-//! Counts that are cheap enough to be read several times a second.
+//! Counts that are cheap enough to be read several times per second.
 
 use std::sync::atomic::Ordering;
 
@@ -7,20 +7,16 @@ use super::totals::recorded_blocks;
 use crate::bpf::Recorded;
 use crate::bpf::types::{limits, stack_record};
 
-/// Words of one record, and the one that ends with the function's number.
+/// Words of one stack record, and index of the word whose last byte is the function's number.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
 const SHAPE_WORD: usize = std::mem::offset_of!(stack_record, frames_at) / size_of::<u64>();
 
-/// Entries of functions that allocate, nested ones included, since tracing began.
-///
-/// # Errors
-///
-/// What the kernel says.
+/// Entries of functions that allocate, including nested ones, since tracing began.
 pub(crate) fn entries(recorded: &Recorded) -> Result<u64, libbpf_rs::Error> {
     Counter::ProbeHits.read(&recorded.counters)
 }
 
-/// Blocks that were recorded since tracing began, each as one, by the number of their function.
+/// Blocks recorded since tracing began, each counted as 1, by function number.
 pub(crate) fn recorded_by_function(recorded: &Recorded) -> Vec<u64> {
     let functions = limits::MAX_FUNCTIONS.0 as usize;
     let mut blocks = vec![0; functions];

@@ -1,4 +1,4 @@
-//! Ring-buffer records into [`Event`]s. Reacting to them is the session's affair.
+//! Parses ring-buffer records into [`Event`]s. The session reacts to them.
 
 use std::cell::RefCell;
 use std::mem::offset_of;
@@ -17,31 +17,26 @@ use crate::process::regions::RegionEvent;
 /// Bytes of `struct event`.
 const EVENT_BYTES: usize = size_of::<event>();
 
-/// What the kernel side tells user space.
+/// An event from the kernel side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A walk met an address in no known mapping, or in one whose table is not loaded.
     UnknownMapping {
-        /// The instance that walked.
+        /// Instance of the walk.
         instance: u32,
-        /// The address.
         address: Avma,
     },
     /// The loader of a process announced a change of its mappings.
-    MappingsChanged {
-        /// The instance.
-        instance: u32,
-    },
-    /// A walk must know where the object at an address saves registers, and its table does not say it.
+    MappingsChanged { instance: u32 },
+    /// A walk needs the saves of the object at an address, and its table does not have them.
     SavesWanted {
-        /// The instance that walked.
+        /// Instance of the walk.
         instance: u32,
-        /// The address.
         address: Avma,
     },
-    /// An instance began or ended; the kernel side's own record of them says which.
+    /// An instance began or ended; its record on the kernel side has the details.
     Lifecycle,
-    /// A record that this version does not know.
+    /// A record of unknown kind or size.
     Unknown,
 }
 
@@ -66,16 +61,12 @@ impl Event {
 pub struct Events {
     ring: RingBuffer<'static>,
     received: Rc<RefCell<Vec<Event>>>,
-    /// Mapping calls; `None` where they are not followed.
+    /// Mapping calls received; `None` where they are not followed.
     regions: Option<Rc<RefCell<Vec<RegionEvent>>>>,
 }
 
 impl Events {
     /// Opens the queue of `kernel`.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
     pub fn open(kernel: &Kernel<'_>) -> Result<Self, libbpf_rs::Error> {
         let received = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&received);
@@ -102,11 +93,7 @@ impl Events {
         })
     }
 
-    /// Waits up to `timeout` for events and returns those that came.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says; an interrupting signal is no error and gives no events.
+    /// Waits up to `timeout` for events and returns those received, none if a signal interrupts.
     pub fn wait(&self, timeout: Duration) -> Result<Vec<Event>, libbpf_rs::Error> {
         match self.ring.poll(timeout) {
             Ok(()) => {}
@@ -114,22 +101,18 @@ impl Events {
             Err(error) => return Err(error),
         }
         if self.regions.is_some() {
-            // Mapping calls do not wake us before there are many.
+            // Mapping calls wake the poll only when many are queued.
             self.ring.consume()?;
         }
         Ok(self.received.take())
     }
 
-    /// Takes the mapping calls that have come since out of the queue. Other events are kept for [`Events::wait`].
-    ///
-    /// # Errors
-    ///
-    /// What the kernel says.
+    /// Receives queued mapping calls for [`Events::take_regions`]. Other events are kept for [`Events::wait`].
     pub fn consume(&self) -> Result<(), libbpf_rs::Error> {
         self.ring.consume()
     }
 
-    /// The mapping calls that have come, in their order.
+    /// Mapping calls received, in order.
     pub fn take_regions(&self) -> Vec<RegionEvent> {
         self.regions
             .as_ref()

@@ -1,11 +1,11 @@
-//! Fields of the kernel side's records, by the byte at which they are.
+//! Fields of the kernel side's records, by byte offset.
 
-/// The `u32` there; 0 where the record is shorter.
+/// The `u32` at `at`; 0 if the record is shorter.
 pub(super) fn half(record: &[u8], at: usize) -> u32 {
     field(record, at).map_or(0, u32::from_ne_bytes)
 }
 
-/// The `u64` there; 0 where the record is shorter.
+/// The `u64` at `at`; 0 if the record is shorter.
 pub(super) fn whole(record: &[u8], at: usize) -> u64 {
     field(record, at).map_or(0, u64::from_ne_bytes)
 }

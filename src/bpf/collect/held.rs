@@ -1,4 +1,4 @@
-//! How much of address ranges is in live blocks.
+//! Bytes of outstanding blocks in address ranges.
 
 use std::ops::Range;
 
@@ -8,16 +8,15 @@ use super::BlockTable;
 use crate::bpf::Kernel;
 use leak_report::model::Sampling;
 
-/// What was found in address ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Bytes of live blocks that begin in each.
+    /// Bytes of outstanding blocks that begin in each range.
     pub bytes: Vec<u64>,
-    /// Every block was looked at, and stands for itself alone.
+    /// True if all blocks were read and none stands for others.
     pub is_all: bool,
 }
 
-/// What each of `ranges` (ascending, disjoint) holds of the live blocks of an instance.
+/// Outstanding bytes of an instance in each of `ranges` (ascending, disjoint).
 pub fn held(kernel: &Kernel<'_>, instance: u32, ranges: &[Range<Avma>]) -> Held {
     let mut bytes = vec![0_u64; ranges.len()];
     let seen = BlockTable::of(kernel).and_then(|table| {

@@ -1,4 +1,4 @@
-//! What kernel mode recorded, and what it missed.
+//! Snapshots of kernel mode, with the events it missed.
 
 use std::time::Duration;
 
@@ -7,16 +7,13 @@ use super::snapshot::take_recorded;
 use crate::bpf::KernelTrace;
 use leak_report::model::Snapshot;
 
-/// The name of the loss of allocations that came while another was being recorded.
+/// Name of the loss cause of allocations during the recording of another.
 const NESTED: &str = "nested_event";
 
 /// Reads everything that kernel mode recorded so far.
-///
-/// # Errors
-///
-/// The counters could not be read.
 pub fn take_kernel(trace: &KernelTrace<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_rs::Error> {
-    // What was left out is read before what made up for it: so no event counts as lost that was not.
+    // Skipped events are read before the events that made up for them, so that the difference never counts an event as lost
+    // that was not.
     let left_out = trace.left_out();
     let counters = Counters::read(&trace.recorded.counters)?;
     let lost = left_out

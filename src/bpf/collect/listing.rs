@@ -1,6 +1,6 @@
-//! Single blocks of each stack, as far as there is room for them: what `-a` lists. Pure.
+//! Lists single blocks of each stack, within limits, for `-a`. Pure.
 //!
-//! A process can hold tens of millions of blocks. Those that are not kept are counted.
+//! A process can hold tens of millions of blocks. Those beyond the limits are only counted.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -11,16 +11,16 @@ use unwind_tables::addr::Avma;
 use super::blocks::Block;
 use leak_report::model::{BlockList, ListLimits, ListedBlock, Weight};
 
-/// Which blocks are listed.
+/// Selects the blocks to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListRequest {
-    /// How many.
+    /// Maximum number of blocks.
     pub limits: ListLimits,
-    /// Instances of which young blocks are listed too: they have ended, so nothing of theirs is still to be freed.
+    /// Instances that have ended: their young blocks are listed too, since none of them will be freed.
     pub ended: HashSet<u32>,
 }
 
-/// What is kept of a block, compared by its place in the list: what comes first is the least.
+/// A listed block. Ordered as in the list: the first is the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kept {
     size: Reverse<u64>,
@@ -40,18 +40,18 @@ impl Kept {
     }
 }
 
-/// A stack's. The last in the list is on top.
+/// Listed blocks of a stack record; the heap's top is the last in the list.
 #[derive(Clone, Debug, Default)]
 struct OfStack {
     kept: BinaryHeap<Kept>,
     left_out: u64,
 }
 
-/// Blocks by stack, while they are read and after.
+/// Listed blocks by stack record, while they are read and after.
 #[derive(Clone, Debug)]
 pub(super) struct Listing {
     request: ListRequest,
-    /// By the number of the stack's record.
+    /// By the number of the stack record.
     by_stack: HashMap<u32, OfStack>,
     kept: usize,
 }
@@ -65,7 +65,7 @@ impl Listing {
         }
     }
 
-    /// Takes in a block that is `age` old; one that is younger than `older` only if that does not matter any more.
+    /// Adds a block that is `age` old. Skips one younger than `older` unless its instance has ended.
     pub(super) fn add(&mut self, block: &Block, age: Duration, older: Duration) {
         if age < older && !self.request.ended.contains(&block.instance) {
             return;
@@ -91,7 +91,7 @@ impl Listing {
         }
     }
 
-    /// Those of several records, which make one stack.
+    /// List of a stack that consists of several records.
     pub(super) fn of(&self, records: &[u32]) -> BlockList {
         let stacks = || records.iter().filter_map(|record| self.by_stack.get(record));
         let mut kept: Vec<Kept> = stacks().flat_map(|stack| stack.kept.iter().copied()).collect();
@@ -137,7 +137,7 @@ mod tests {
         )
     }
 
-    /// Of each stack its largest blocks are kept, whenever they come; the others are counted.
+    /// The largest blocks of each stack are kept, in whatever order they are added; the others are counted.
     #[test]
     fn the_largest_are_kept() {
         let mut listing = listing(2, 100, &[]);
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(listing.of(&[4]), BlockList::default());
     }
 
-    /// Stacks that turn out to be one have one list, no longer than any other.
+    /// Records of one stack make one list, within the limit of a single stack.
     #[test]
     fn records_of_one_stack_are_one_list() {
         let mut listing = listing(3, 100, &[]);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(sizes(&listing.of(&[3])), (vec![50], 0));
     }
 
-    /// There is an end to what all stacks together take; nothing beyond it goes uncounted.
+    /// The limit of all stacks together holds, and every block beyond it is counted.
     #[test]
     fn all_together_are_bounded() {
         let mut listing = listing(100, 2, &[]);
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(sizes(&listing.of(&[2])), (vec![], 1));
     }
 
-    /// Young blocks are not listed, unless what allocated them has ended.
+    /// Young blocks are not listed unless their instance has ended.
     #[test]
     fn young_blocks_are_not_listed() {
         let young = OLDER / 2;

@@ -1,4 +1,4 @@
-//! What the kernel side recorded, as plain values. Nothing here knows modules or symbols.
+//! Values that the kernel side recorded. Does not know modules or symbols.
 
 mod blocks;
 mod call_events;

@@ -1,4 +1,4 @@
-//! memleak's own memory: what it has resident, and what its maps take in the kernel.
+//! memleak's own memory: resident, and in the kernel for its maps.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use crate::base::proc_fields::ProcFields;
 use leak_report::model::OwnMemory;
 
-/// memleak's memory at this moment.
+/// Measures memleak's memory now.
 pub(crate) fn own_memory() -> OwnMemory {
     let status = ProcFields::own_status();
     let kilobytes = |name| 1024 * status.number(name).unwrap_or_default();
@@ -30,7 +30,7 @@ fn map_bytes(descriptions: impl Iterator<Item = ProcFields>) -> u64 {
 mod tests {
     use super::*;
 
-    /// Each map counts once, by its number, and programs do not count.
+    /// Each map counts once, by its id, and programs do not count.
     #[test]
     fn maps_count_once() {
         let map = |id: u32, bytes: u32| {
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(map_bytes(all.iter().map(|text| text.as_bytes().into())), 4100);
     }
 
-    /// This test's own memory is known, and no moment has more than the most.
+    /// This test's own memory is measured, and is not above its peak.
     #[test]
     fn own_memory_is_resident() {
         let own = own_memory();

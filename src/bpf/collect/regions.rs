@@ -1,4 +1,4 @@
-//! Mapping calls as the kernel side tells them. What they do to mappings is `crate::process::regions`.
+//! Parses mapping calls from the kernel side. Their effect on mappings is `crate::process::regions`.
 
 use std::mem::offset_of;
 
@@ -10,10 +10,10 @@ use leak_report::model::RegionCall;
 /// Bytes of `struct region_event`.
 const EVENT_BYTES: usize = size_of::<region_event>();
 const _: () = assert!(REGION_ARGUMENTS == limits::REGION_ARGUMENTS.0 as usize);
-/// The function number of the first mapping call; numbers below are those of allocator functions.
+/// The function number of the first mapping call; lower numbers are allocator functions.
 const FIRST_FUNCTION: u32 = limits::MAX_FUNCTIONS.0 - types::region_call::REGION_CALLS.0;
 
-/// The mapping call with a number of the kernel side.
+/// Mapping call with the kernel side's `number`.
 fn region_call(number: u32) -> Option<RegionCall> {
     match types::region_call(number) {
         types::region_call::CALL_MMAP => Some(RegionCall::Mmap),
@@ -24,12 +24,12 @@ fn region_call(number: u32) -> Option<RegionCall> {
     }
 }
 
-/// The mapping call that a function number of a stack stands for; `None` for allocator functions.
+/// Mapping call that a stack's function number stands for; `None` for allocator functions.
 pub fn region_call_of_function(function: u8) -> Option<RegionCall> {
     region_call(u32::from(function).checked_sub(FIRST_FUNCTION)?)
 }
 
-/// Reads a record of the queue; `None` for one that this version does not know.
+/// Parses a record of the queue; `None` for one of unknown size or call.
 pub(crate) fn parse(record: &[u8]) -> Option<RegionEvent> {
     let record = record.first_chunk::<EVENT_BYTES>()?;
     let half = |at| half(record, at);

@@ -1,8 +1,8 @@
-//! A snapshot: every stack that allocated, with its totals, at one moment.
+//! Snapshots: all stacks that allocated, with their totals, at one moment.
 //!
-//! Read in place from the kernel's arrays: no table is walked, so the time is bounded by the number of stacks
-//! and no block is counted twice, however busy the target is. Per stack, freed is read before allocated, so it
-//! is never the larger; the totals of different stacks are some microseconds apart.
+//! Read in place from the kernel's arrays: no table is walked, so the time is bounded by the number of stacks, and no block
+//! is counted twice, however busy the target is. Of each stack, freed is read before allocated, so it is never the larger;
+//! the totals of different stacks are some microseconds apart.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,14 +16,10 @@ use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{Kernel, KernelTrace, Recorded};
 use leak_report::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
 
-/// Words of one record.
+/// Words of one stack record.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
 
 /// Reads everything recorded so far.
-///
-/// # Errors
-///
-/// The counters could not be read.
 pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_rs::Error> {
     take_recorded(&kernel.recorded, elapsed)
 }
@@ -61,7 +57,7 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
     })
 }
 
-/// Loss causes: their name, the counter of blocks and the counter of bytes.
+/// Causes of losses: name, counter of blocks, counter of bytes.
 const LOSS_CAUSES: [(&str, Counter, Counter); 5] = [
     (
         "thread_state",
@@ -112,7 +108,7 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
         .map_or(0, |word| word.load(Ordering::Acquire));
     let count = reserved.min(recorded.stack_capacity.into());
     let records = recorded.stacks.words().chunks_exact(RECORD_WORDS);
-    // The count fits: there is an array of as many records.
+    // It fits: the array has at least as many records.
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     records
         .take(count)
@@ -121,7 +117,7 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
         .collect()
 }
 
-/// `None` for a record that has no totals (yet): its other fields may not have been written.
+/// Reads one stack; `None` if it has no totals (yet), since its other fields may not have been written.
 fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
     let [_, _, _, _, lost_bytes, lost_blocks, ..] = record else {
         return None;
@@ -143,14 +139,14 @@ fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
     })
 }
 
-/// A stack without its totals, which may be kept elsewhere.
+/// A stack without its totals, for amounts that are counted elsewhere.
 ///
-/// `index` must have come from the kernel side: else the record may not have been written.
+/// `index` must come from the kernel side: else the record may not have been written.
 pub fn stack_of(kernel: &Kernel<'_>, index: u32) -> Option<StackTotals> {
     stack_of_recorded(&kernel.recorded, index)
 }
 
-/// The same in kernel mode.
+/// A stack of kernel mode without its totals; `index` must come from the kernel side.
 pub fn stack_of_kernel_mode(trace: &KernelTrace<'_>, index: u32) -> Option<StackTotals> {
     stack_of_recorded(&trace.recorded, index)
 }
@@ -161,7 +157,7 @@ fn stack_of_recorded(recorded: &Recorded, index: u32) -> Option<StackTotals> {
     read_shape(recorded, index, record)
 }
 
-/// What of a record is written once.
+/// Fields of a record that are written once.
 fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
     let [_, end_pc, shape, owner, ..] = record else {
         return None;
@@ -187,7 +183,7 @@ fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
     })
 }
 
-/// The records with fixed meanings: the function's number is theirs, and there are no frames.
+/// Stack of a record with a fixed meaning: its index gives the function, and it has no frames.
 fn fixed_stack(index: u32) -> Option<StackTotals> {
     let functions = limits::MAX_FUNCTIONS.0;
     let end = if index < functions {

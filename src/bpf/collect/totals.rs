@@ -1,4 +1,4 @@
-//! The totals of one stack, read in place. Of estimates also the variance.
+//! Totals of one stack, read in place; for estimates also the variance.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,16 +8,16 @@ use leak_report::model::{Amount, Estimate, Sampling, Spread};
 
 const TOTALS_WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
 const VARIANCE_WORDS: usize = size_of::<stack_variance>() / size_of::<u64>();
-/// Words of what was allocated; what was freed follows.
+/// Words of the allocated sums; the freed ones follow.
 const HALF: usize = TOTALS_WORDS / 2;
 
-/// What was allocated from a stack, and what of it was freed.
+/// Allocated and freed amounts of a stack.
 pub(super) struct Totals {
     pub(super) allocated: Estimate,
     pub(super) freed: Estimate,
 }
 
-/// The totals of stack number `index`. What was freed is read first, so that it is never the larger.
+/// Totals of stack record `index`. Reads freed first, so that it is never larger than allocated.
 pub(super) fn read(recorded: &Recorded, index: u32) -> Option<Totals> {
     let at = usize::try_from(index).ok()?;
     let (totals, _) = recorded.totals.words().as_chunks::<TOTALS_WORDS>();
@@ -38,7 +38,7 @@ pub(super) fn read(recorded: &Recorded, index: u32) -> Option<Totals> {
     Some(Totals { allocated, freed })
 }
 
-/// Blocks of stack number `index` that were recorded, whatever they stand for.
+/// Number of blocks of stack record `index` that were recorded, regardless of their weight.
 pub(super) fn recorded_blocks(recorded: &Recorded, index: u32) -> u64 {
     let (totals, _) = recorded.totals.words().as_chunks::<TOTALS_WORDS>();
     let totals = usize::try_from(index).ok().and_then(|at| totals.get(at));
@@ -49,7 +49,7 @@ fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// Of `struct sums`.
+/// Decodes `struct sums`.
 fn exact(sums: &[AtomicU64]) -> Option<Amount> {
     let [bytes, blocks, ..] = sums else {
         return None;
@@ -60,7 +60,7 @@ fn exact(sums: &[AtomicU64]) -> Option<Amount> {
     })
 }
 
-/// Of `struct sums` and `struct variance`.
+/// Decodes `struct sums` and `struct variance`.
 fn estimated(sums: &[AtomicU64], variance: &[AtomicU64]) -> Option<Estimate> {
     let [bytes, recorded, weight, _] = sums else {
         return None;
@@ -80,7 +80,7 @@ fn estimated(sums: &[AtomicU64], variance: &[AtomicU64]) -> Option<Estimate> {
     Some(Estimate { amount, spread })
 }
 
-/// The nearest whole number of blocks.
+/// Rounds a fixed-point weight to whole blocks.
 fn rounded(weight: u64) -> u64 {
     let shift = weight_shape::WEIGHT_SHIFT.0;
     weight.saturating_add(1 << (shift - 1)) >> shift

@@ -1,4 +1,4 @@
-//! How a trace goes, read in place: no block is looked at, no stack is named. A millisecond, mostly less.
+//! State of a running trace, read in place: without blocks, without names. Takes a millisecond, mostly less.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,11 +11,7 @@ use crate::bpf::Recorded;
 use crate::bpf::types::limits;
 use leak_report::model::Vitals;
 
-/// Reads it, but for mappings, which are accounted elsewhere.
-///
-/// # Errors
-///
-/// What the kernel says.
+/// Reads the state, except for mappings, which are accounted elsewhere.
 pub(crate) fn vitals(recorded: &Recorded, elapsed: Duration) -> Result<Vitals, libbpf_rs::Error> {
     let counters = Counters::read(&recorded.counters)?;
     let used = recorded.usage.words().first();

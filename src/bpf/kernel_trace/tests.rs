@@ -1,4 +1,4 @@
-//! Events that are made up, given to the programs one by one: what they leave in the table is exact. They need root.
+//! Feeds made-up events to the programs one by one; the resulting table is exact. Needs root.
 
 use leak_report::model::CallTrace;
 use libbpf_rs::{ProgramInput, ProgramMut};
@@ -7,7 +7,7 @@ use super::*;
 use crate::bpf::types::{stack_totals, sums};
 
 const WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
-/// Descriptors of pages lie in a row from here on, 64 bytes each.
+/// Start of the page descriptors, each 64 bytes.
 const PAGES: u64 = 0xffff_ea00_0000_0000;
 const PAGE: u64 = 4096;
 
@@ -15,7 +15,7 @@ fn page(number: u64) -> u64 {
     PAGES + 64 * number
 }
 
-/// Those of Linux 6.1 and later, or of Linux 6.0.
+/// Layouts of Linux 6.1 and later, or of Linux 6.0.
 fn events(is_new: bool) -> KernelEvents {
     let size = if is_new {
         SizeAt::Argument(2)
@@ -50,7 +50,7 @@ fn settings(is_new: bool, blocks: u32) -> KernelSettings {
     }
 }
 
-/// Runs `act` with loaded programs that are attached to nothing.
+/// Runs `act` with programs that are loaded and not attached.
 fn with_programs(settings: &KernelSettings, act: impl FnOnce(&KernelTrace<'_>)) {
     let mut storage = Storage::uninit();
     act(&KernelTrace::load(&mut storage, settings).expect("the kernel accepts it (as root)"));
@@ -94,8 +94,8 @@ fn counter(trace: &KernelTrace<'_>, counter: super::super::types::counter) -> u6
 
 use super::super::types::counter as c;
 
-/// In both layouts of the tracepoints, blocks have the size that was asked for, until they are freed; what failed and
-/// what is empty leaves nothing.
+/// With both layouts of the tracepoints, blocks have the requested size until they are freed; failed allocations and the
+/// empty block leave nothing.
 #[test]
 fn slab_blocks_of_both_layouts_as_root() {
     for is_new in [true, false] {
@@ -123,7 +123,7 @@ fn slab_blocks_of_both_layouts_as_root() {
     }
 }
 
-/// The same number is an address of each allocator by itself.
+/// Addresses of different allocators are independent: the same number can be a block of each.
 #[test]
 fn addresses_of_different_allocators_are_different_as_root() {
     with_programs(&settings(true, 16), |trace| {
@@ -156,7 +156,7 @@ fn a_missed_free_is_made_up_for_as_root() {
     });
 }
 
-/// What does not fit into the table is lost, in blocks and bytes.
+/// Allocations that do not fit into the table are lost, and counted in blocks and bytes.
 #[test]
 fn a_full_table_loses_what_is_new_as_root() {
     with_programs(&settings(true, 2), |trace| {
@@ -166,14 +166,14 @@ fn a_full_table_loses_what_is_new_as_root() {
         }
         let (bytes, blocks) = outstanding(trace);
         let lost = counter(trace, c::COUNTER_LOST_BLOCK_TABLE);
-        // The kernel gives a table some room for each CPU beyond what was asked for.
+        // The kernel gives a table some elements for each CPU beyond its capacity.
         assert!(blocks >= 2 && lost > 0, "{blocks} kept, {lost} lost");
         assert_eq!((bytes, blocks + lost), (10 * blocks, 100));
         assert_eq!(counter(trace, c::COUNTER_LOST_BLOCK_TABLE_BYTES), 10 * lost);
     });
 }
 
-/// A block of pages that was split is freed piece by piece, in any order, from any end.
+/// A block of pages that was split is freed in pieces, in any order.
 #[test]
 fn pages_are_freed_in_pieces_as_root() {
     let first = 1 << 12;
@@ -203,7 +203,7 @@ fn pages_are_freed_in_pieces_as_root() {
     });
 }
 
-/// Only sizes that were asked for are recorded.
+/// Only allocations of the selected sizes are recorded.
 #[test]
 fn sizes_are_filtered_as_root() {
     let sizes = Some(SizeFilter { min: 20, max: 30 });
@@ -221,7 +221,7 @@ fn sizes_are_filtered_as_root() {
     });
 }
 
-/// The second program of an event does nothing while the first does not run.
+/// The second program for an event does nothing while the first is not running.
 #[test]
 fn second_programs_wait_for_their_first_as_root() {
     with_programs(&settings(true, 16), |trace| {

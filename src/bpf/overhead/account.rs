@@ -1,4 +1,4 @@
-//! The sum of what tracing took, from windows of statistics and the count of entries between them.
+//! Sum of the cost of tracing, from windows of statistics and the count of entries between them.
 
 use std::collections::VecDeque;
 
@@ -6,28 +6,26 @@ use super::{real, whole};
 use crate::bpf::{AllRuns, Runs};
 use leak_report::model::{ProbeProgram, Spent, Traps, ratio};
 
-/// Windows that are remembered.
+/// Windows that are kept.
 const WINDOWS: usize = 8;
-/// Runs that a window must have for a mean of it to be worth something.
+/// Minimum number of runs for a mean to be meaningful.
 const ENOUGH: u64 = 50;
-/// What programs take, in nanoseconds, and how often they run for each entry of a function that allocates, where the
-/// kernel does not tell: some 10 frames, each block freed. As measured on several machines.
+/// Runs per entry of an allocator function, and nanoseconds per run, where the kernel has no statistics: some 10 frames,
+/// each block freed. As measured on several machines.
 const ASSUMED: [(ProbeProgram, f64, u64); 2] =
     [(ProbeProgram::Session, 2.0, 600), (ProbeProgram::Free, 1.0, 400)];
 
-/// What the kernel's statistics showed of a short time.
+/// Statistics of a short time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// How long it was.
     pub seconds: f64,
-    /// Entries of functions that allocate, nested ones included.
+    /// Entries of functions that allocate, including nested ones.
     pub entries: u64,
-    /// What ran.
     pub runs: AllRuns,
 }
 
 impl Window {
-    /// What is taken for granted where there are no statistics.
+    /// Estimates a window where there are no statistics.
     pub fn assumed(seconds: f64, entries: u64) -> Self {
         let mut runs = AllRuns::default();
         for (program, times, nanoseconds) in ASSUMED {
@@ -45,31 +43,30 @@ impl Window {
     }
 }
 
-/// How many hits are at instructions that the kernel single-steps, from 0 to 1.
+/// Shares of probe hits at instructions that the kernel single-steps, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SlowShares {
-    /// Of entries of functions that allocate.
+    /// Share of the entries of functions that allocate.
     pub allocations: f64,
-    /// Of entries of functions that free.
+    /// Share of the entries of functions that free.
     pub frees: f64,
 }
 
-/// The account of a trace.
+/// Sum of the cost of a trace.
 #[derive(Debug, Default)]
 pub struct Account {
     traps: Traps,
     slow: SlowShares,
-    /// The last first.
+    /// The latest first.
     windows: VecDeque<Window>,
     spent: Spent,
-    /// Entries that were counted when it was last brought up to date.
+    /// Count of entries at the last update.
     counted: u64,
-    /// Entries since then that wait for a window that knows what follows one.
+    /// Entries counted since then that no window with entries covers yet.
     waiting: f64,
 }
 
 impl Account {
-    /// Of a trace that begins, by what traps take here.
     pub fn new(traps: Traps) -> Self {
         Self {
             traps,
@@ -77,40 +74,38 @@ impl Account {
         }
     }
 
-    /// What single-stepping takes, and how many hits do it.
+    /// Sets the share of hits that are single-stepped, and their cost in nanoseconds if it is known.
     pub fn set_slow(&mut self, slow: SlowShares, stepped: Option<f64>) {
         self.slow = slow;
         self.traps.stepped = stepped.or(self.traps.stepped);
     }
 
-    /// Traps take this, from now on.
     pub fn set_traps(&mut self, traps: Traps) {
         self.traps = traps;
     }
 
-    /// What traps take.
     pub fn traps(&self) -> Traps {
         self.traps
     }
 
-    /// Whether a window was seen since the last change.
+    /// Returns whether there is a window since the last [`Self::forget`].
     pub fn is_known(&self) -> bool {
         !self.windows.is_empty()
     }
 
-    /// The target from now on does as in this window, which has just ended.
+    /// Adds a window that has just ended; later costs are extrapolated from it.
     pub fn see(&mut self, window: Window) {
         self.windows.push_front(window);
         self.windows.truncate(WINDOWS);
     }
 
-    /// What programs do from now on is not what they did.
+    /// Discards the windows, when programs will behave differently.
     pub fn forget(&mut self) {
         self.windows.clear();
     }
 
-    /// Brings it up to date: `entries` were counted in all, and this is the trace's time in seconds. Without a window,
-    /// everything waits for one.
+    /// Brings the sum up to date, given the total count of entries and the trace's time in seconds. Without a window, all
+    /// of it is deferred.
     pub fn advance(&mut self, seconds: f64, entries: u64) {
         let Some(last) = self.windows.front().copied() else {
             return;
@@ -145,7 +140,7 @@ impl Account {
             time.nanoseconds += runs[number] * per_run(&self.windows, number, self.traps.empty_program);
         }
         let [session, entry, returned, ret, free] = runs;
-        // Of a program that runs at both, what is not an entry is a return.
+        // A session program runs at entries and returns: its runs beyond the remaining entries are returns.
         let session_entries = (entered - entry).clamp(0.0, session);
         let entries = entry + session_entries;
         let returns = returned + session - session_entries;
@@ -159,9 +154,9 @@ impl Account {
             + free * at_entry(self.slow.frees);
     }
 
-    /// Runs of each program for each entry; `None` if no window saw an entry.
+    /// Runs of each program per entry; `None` if no window has an entry.
     fn per_entry(&self) -> Option<[f64; ProbeProgram::ALL.len()]> {
-        // The last one is the nearest, if there is enough in it.
+        // The latest window is the most representative one, if it has enough entries.
         let last = self.windows.front().filter(|window| window.entries >= ENOUGH);
         let used: Vec<_> = match last {
             Some(last) => vec![last],
@@ -172,16 +167,15 @@ impl Account {
         (entries > 0).then(|| std::array::from_fn(|number| ratio(real(runs(number)), real(entries))))
     }
 
-    /// The sum so far.
     pub fn spent(&self) -> &Spent {
         &self.spent
     }
 }
 
-/// Nanoseconds of a run of a program, without what the statistics themselves take.
+/// Nanoseconds per run of a program, without the cost of the statistics themselves.
 ///
-/// The kernel's clock runs on when the machine has something else to do in the middle of a program. So it is the median
-/// of the windows' means: most windows are too short for that.
+/// Time during which a program is interrupted is counted as well. So this is the median of the windows' means: most windows
+/// are too short for an interruption.
 fn per_run(windows: &VecDeque<Window>, number: usize, empty: f64) -> f64 {
     let runs = windows.iter().map(|window| window.runs[number]);
     let enough = runs.clone().filter(|runs| runs.count >= ENOUGH);

@@ -1,4 +1,4 @@
-//! Windows and counts in, costs out.
+//! Tests of `Account`: windows and counts in, costs out.
 
 use super::*;
 use leak_report::model::Spent;
@@ -17,7 +17,7 @@ fn runs(count: u64, each: u64) -> Runs {
     }
 }
 
-/// 10 ms with so many allocations that are all seen to return, and as many frees.
+/// A window of 10 ms with `pairs` allocations, all seen to return, and as many frees.
 fn window(pairs: u64, session: u64, free: u64) -> Window {
     let mut all = AllRuns::default();
     all[ProbeProgram::Session as usize] = runs(2 * pairs, session);
@@ -37,7 +37,7 @@ fn near(value: f64, expected: f64) {
     );
 }
 
-/// Every entry costs what it did in the window, and so does every second of frees.
+/// Entries and frees are extrapolated from the window: entries by their count, frees by time.
 #[test]
 fn windows_are_extrapolated() {
     let mut account = Account::new(TRAPS);
@@ -55,14 +55,14 @@ fn windows_are_extrapolated() {
     near(spent.traps, 300_000.0);
     near(spent.trap_nanoseconds, 100_000.0 * (500.0 + 250.0 + 500.0));
     near(spent.share(), 0.1 + 0.03 + 0.125);
-    // Twice as many entries in the next second; frees are as many as in the window.
+    // Twice as many entries in the next second; the rate of frees stays that of the window.
     account.advance(2.0, 300_000);
     let second = account.spent().since(&spent);
     near(second.rate(), 200_000.0);
     near(second.programs[ProbeProgram::Free as usize].runs, 100_000.0);
 }
 
-/// Returns that are refused cost nothing; those seen by `ret` cost a single step.
+/// Refused returns cost nothing; those seen at a `ret` cost a single step.
 #[test]
 fn kinds_of_traps() {
     let mut all = AllRuns::default();
@@ -101,8 +101,7 @@ fn kinds_of_traps() {
     );
 }
 
-/// A window in which the machine did something else in the middle of a program does not count; nor does what the
-/// statistics themselves take.
+/// A window with an interrupted program does not count, nor does the cost of the statistics themselves.
 #[test]
 fn interrupted_windows() {
     let mut account = Account::new(TRAPS);
@@ -116,7 +115,7 @@ fn interrupted_windows() {
     );
 }
 
-/// Entries before the first window that saw any wait for it, and are said to if there never is one.
+/// Entries before the first window with entries are deferred to it, and are reported as unmeasured until then.
 #[test]
 fn entries_wait_for_a_window() {
     let mut account = Account::new(TRAPS);
@@ -134,7 +133,7 @@ fn entries_wait_for_a_window() {
     near(spent.programs[ProbeProgram::Session as usize].runs, 80.0);
 }
 
-/// Windows with next to nothing in them are taken together.
+/// Windows with very few runs are combined.
 #[test]
 fn rare_events() {
     let mut account = Account::new(TRAPS);

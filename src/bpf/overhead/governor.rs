@@ -1,61 +1,60 @@
-//! The governor: which distance between chosen bytes keeps the cost under a limit.
+//! The governor: adapts the sampling interval so that the cost stays under a limit.
 //!
-//! The cost falls with the distance, at most in proportion to it, down to what the probes themselves take. So a
-//! step by the very factor that the cost is too large by never takes it too far down, and the steps come to rest. Up
-//! it goes at once, by as much as it takes; down only when the cost was well under the limit for a second, and slowly.
+//! The cost falls as the interval grows, at most in proportion, down to the cost of the probes themselves. So a step by the
+//! factor by which the cost is too large never overshoots, and the steps converge. The interval grows at once, by the whole
+//! factor; it shrinks only after the cost was well under the limit for a second, and slowly.
 
 use super::{real, whole};
 use leak_report::model::Sampling;
 
-/// Where a change leads to, as a share of the limit. Above `LOW` of it, nothing is changed.
+/// Target of a change, as a share of the limit; from `LOW` of the limit on, the interval does not shrink.
 const AIM: f64 = 0.9;
 const LOW: f64 = 0.75;
-/// The largest steps.
+/// Maximum factors of one step.
 const MAX_UP: f64 = 8.0;
 const MAX_DOWN: f64 = 1.5;
-/// While more than this is recorded, distances are far below the sizes of blocks, and small steps would change nothing.
+/// Share recorded above which intervals are far below the sizes of blocks, so that small steps would change nothing.
 const NEARLY_ALL: f64 = 0.9;
 const UP_FROM_ALL: f64 = 4.0;
-/// Looks in a row before it goes down, or before it says that it cannot help.
+/// Consecutive measurements before the interval shrinks, or before the floor is reported.
 const PATIENCE: u32 = 4;
-/// The first distance that leaves anything out: allocations of 16 bytes and more are nearly all recorded by any below.
+/// Smallest interval that has an effect: with any below, allocations of 16 bytes and more are nearly all recorded.
 const FIRST: f64 = 16.0;
-/// When less than this of all allocations is recorded, what these cost is not what is too much.
+/// Share recorded below which recording is not what exceeds the limit.
 const FEW: f64 = 1.0 / 64.0;
 
-/// What was seen since the last look.
+/// Measurements since the last decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Look {
-    /// The share of one CPU that tracing took.
+    /// Share of one CPU that tracing took.
     pub share: f64,
-    /// How many of the allocations were recorded, from 0 to 1.
+    /// Share of the allocations that were recorded, from 0 to 1.
     pub recorded: f64,
 }
 
-/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// The distance from now on.
+    /// The new interval, in bytes.
     pub distance: u64,
-    /// Said once: the share of one CPU that probes alone take, which is more than the limit.
+    /// Share of one CPU that the probes alone take, if it exceeds the limit. Set once.
     pub floor: Option<f64>,
 }
 
-/// One that holds a limit.
+/// Keeps the cost under a limit.
 #[derive(Clone, Debug)]
 pub struct Governor {
     limit: f64,
     least: f64,
     distance: f64,
-    /// Looks in a row at which the cost was well under the limit.
+    /// Consecutive measurements well under the limit.
     calm: u32,
-    /// Looks in a row at which it was above, and nothing could be done.
+    /// Consecutive measurements above the limit that a larger interval would not help.
     helpless: u32,
     has_said: bool,
 }
 
 impl Governor {
-    /// One that holds `limit`, a share of one CPU, by distances of at least `least`, with which it begins.
+    /// Creates a governor for `limit`, a share of one CPU. Intervals are at least `least`, which is the first.
     pub fn new(limit: f64, least: u64) -> Self {
         let least = real(least.clamp(1, Sampling::MAX_BYTES));
         Self {
@@ -68,7 +67,7 @@ impl Governor {
         }
     }
 
-    /// What follows from a look. To be called some four times a second.
+    /// Decides after a measurement. To be called about four times a second.
     pub fn decide(&mut self, look: Look) -> Decision {
         let Look { share, recorded } = look;
         let mut floor = None;
@@ -109,7 +108,7 @@ impl Governor {
             false => MAX_DOWN,
         };
         let distance = (self.distance / factor).max(self.least);
-        // The step to all is a large one where blocks are of a few bytes; what they cost now says what it leads to.
+        // For small blocks, the step to an interval of 1 is large; the current cost predicts what it leads to.
         let is_all = whole(distance) == 1;
         self.distance = if is_all && share > recorded * self.limit {
             2.0
@@ -123,8 +122,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// A target: so many allocations in a second, of one size, each of which costs `probe` nanoseconds, and `record`
-    /// more if it is recorded.
+    /// A target with `rate` allocations per second, all of `size` bytes, each of which costs `probe` nanoseconds, and
+    /// `record` more if it is recorded.
     #[derive(Clone, Copy)]
     struct Plant {
         rate: f64,
@@ -151,7 +150,7 @@ mod tests {
         record: 3000.0,
     };
 
-    /// The looks of so many seconds.
+    /// Measurements and decisions of so many seconds.
     fn run(governor: &mut Governor, seconds: usize, plant: impl Fn(usize) -> Plant) -> Vec<(Look, Decision)> {
         let mut distance = whole(governor.distance);
         (0..4 * seconds)
@@ -164,8 +163,8 @@ mod tests {
             .collect()
     }
 
-    /// Where the limit can be held, it is within four seconds, whatever the size of the blocks, and some seconds later nothing
-    /// changes any more.
+    /// A limit that can be kept is kept within four seconds, whatever the size of blocks, and some seconds later the
+    /// interval no longer changes.
     #[test]
     fn comes_to_rest() {
         for size in [1.0, 64.0, 4096.0, 1e6] {
@@ -185,7 +184,7 @@ mod tests {
         }
     }
 
-    /// It takes no more than it must: what it comes to rest at is near the limit.
+    /// The cost that the interval converges to is near the limit.
     #[test]
     fn uses_what_is_allowed() {
         let mut governor = Governor::new(0.05, 1);
@@ -194,7 +193,7 @@ mod tests {
         assert!(last.share > LOW * 0.05, "{last:?}");
     }
 
-    /// Everything stays recorded while that costs less than the limit.
+    /// Every allocation stays recorded while that costs less than the limit.
     #[test]
     fn records_everything_while_it_can() {
         let mut governor = Governor::new(0.1, 1);
@@ -205,8 +204,8 @@ mod tests {
         assert!(looks.iter().all(|(_, decision)| decision.distance == 512));
     }
 
-    /// A rate that rises by 100 is answered within two seconds; when it falls again, all is recorded again within a minute,
-    /// and the limit is not passed on the way.
+    /// A rate that rises by a factor of 100 is answered within two seconds; after it falls, everything is recorded again
+    /// within a minute, without exceeding the limit on the way.
     #[test]
     fn follows_a_jump() {
         let plant = |number: usize| Plant {
@@ -226,14 +225,14 @@ mod tests {
         );
         assert!(looks[80..].iter().all(|(look, _)| look.share <= 0.1));
         assert!(looks[320..].iter().all(|(_, decision)| decision.distance == 1));
-        // Down in small steps.
+        // The interval shrinks in small steps.
         for pair in looks[80..].windows(2) {
             let (before, after) = (real(pair[0].1.distance), real(pair[1].1.distance));
             assert!(after >= before / MAX_DOWN - 1.0, "{before} to {after}");
         }
     }
 
-    /// Looks that are off by a third now and then do not make it swing: the distance stays within a factor of 3.
+    /// Noise of 20 % does not make the interval oscillate: it stays within a factor of 3.
     #[test]
     fn noise_does_not_make_it_swing() {
         let mut governor = Governor::new(0.05, 1);
@@ -253,8 +252,8 @@ mod tests {
         assert!(most <= 3 * least, "{least} to {most}");
     }
 
-    /// What probes alone take cannot be had for less: that is said once, with the figure, and the distance does not grow
-    /// without end.
+    /// If the probes alone exceed the limit, that is reported once, with the figure, and the interval does not grow without
+    /// bound.
     #[test]
     fn says_what_it_cannot_get_under() {
         let mut governor = Governor::new(0.01, 1);
@@ -266,7 +265,7 @@ mod tests {
         assert!(last < 128 * 64 * 8, "{last}");
     }
 
-    /// A target that does nothing changes nothing.
+    /// An idle target changes nothing.
     #[test]
     fn idle() {
         let mut governor = Governor::new(0.01, 1);

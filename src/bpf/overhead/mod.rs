@@ -1,10 +1,10 @@
-//! What tracing costs the target, in CPU time, and how much of it is recorded so that it costs no more than was
-//! allowed. Pure: numbers in, numbers out; `session` reads the kernel and the clock.
+//! CPU time that tracing costs the target, and the sampling interval that keeps it below a limit. Pure: `session` reads the
+//! kernel and the clock.
 //!
-//! Each hit of a probe costs a trap, and the run of a program. What a trap takes is measured once, on this program
-//! itself ([`Traps`](leak_report::model::Traps)). What programs take, and how often they run, is known from short [`Window`]s of
-//! the kernel's own statistics; in between, allocations are known by a count that programs keep anyway, and everything
-//! else is taken to be as often and as long as in the window.
+//! Each probe hit costs a trap and a run of a program. The cost of a trap is measured once, on this process
+//! ([`Traps`](leak_report::model::Traps)). The cost and frequency of runs are known from short [`Window`]s of the kernel's
+//! statistics; in between, allocations come from a count that programs keep anyway, and everything else is taken to be as
+//! frequent and as expensive as in the window.
 
 mod account;
 mod governor;
@@ -12,7 +12,7 @@ mod governor;
 pub use account::{Account, SlowShares, Window};
 pub use governor::{Decision, Governor, Look};
 
-/// A count to reckon with: exact below 2^53.
+/// Converts a count, exactly below 2^53.
 #[allow(
     clippy::cast_precision_loss,
     reason = "counts and distances are far below 2^53"
@@ -21,7 +21,6 @@ fn real(count: u64) -> f64 {
     count as f64
 }
 
-/// The nearest count.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

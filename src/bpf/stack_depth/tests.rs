@@ -1,4 +1,4 @@
-//! The kernel side for the machine that this one is not: it compiles, and its programs take no more stack than the oldest
+//! The kernel side for the other architecture: it compiles, and its programs need no more stack than the oldest supported
 //! kernels have.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex
 
 use super::{MAX, deepest_from};
 
-/// The code of a call.
+/// Opcode of a call.
 const CALL: u8 = 0x85;
 
 /// Bytes of an instruction.
@@ -21,7 +21,7 @@ const OTHER: &str = if cfg!(target_arch = "aarch64") {
     "arm64"
 };
 
-/// The object, as the build script compiles this machine's.
+/// Compiles the object for the other architecture the way the build script compiles this one's.
 fn compile() -> Vec<u8> {
     let directory = tempfile::tempdir().expect("a writable directory");
     let output = directory.path().join("memleak.o");
@@ -38,7 +38,7 @@ fn compile() -> Vec<u8> {
     std::fs::read(&output).expect("the object")
 }
 
-/// The instructions of a section, which is to be put at `at`; what they take from `.text` is behind `text_at`.
+/// Instructions of a section, relocated as if `.text` followed at `text_at`.
 fn linked(
     section: &object::Section<'_, '_>,
     file: &object::File<'_>,
@@ -56,14 +56,14 @@ fn linked(
         let number = usize::try_from(offset / INSN).expect("small");
         let insn = &mut insns[number];
         if symbol.section_index() != Some(text) {
-            // A function of the kernel's: BPF_PSEUDO_KFUNC_CALL.
+            // A kernel function: BPF_PSEUDO_KFUNC_CALL.
             if insn.code == CALL {
                 insn.set_src_reg(2);
             }
             continue;
         }
         let symbol_at = i64::try_from(symbol.address() / INSN).expect("small");
-        // A call counts from the one behind it; an address is in bytes.
+        // A call's target is relative to the next instruction, in instructions; an address is in bytes.
         let within = match insn.code {
             CALL => i64::from(insn.imm) + 1,
             _ => i64::from(insn.imm) / 8,
@@ -91,7 +91,7 @@ fn insn(bytes: &[u8]) -> bpf_insn {
     insn
 }
 
-/// What each program takes at most, whatever its settings.
+/// Bytes of stack of each program, with any settings.
 fn stacks(object: &[u8]) -> BTreeMap<String, u32> {
     let file = object::File::parse(object).expect("an object");
     let text = file.section_by_name(".text").expect("there are functions");
@@ -123,7 +123,7 @@ fn stacks(object: &[u8]) -> BTreeMap<String, u32> {
     stacks
 }
 
-/// No change for one machine breaks the other one's programs, or has them take more stack than there is.
+/// No change for one architecture breaks the other's programs, or makes them exceed the stack.
 #[test]
 fn the_other_machines_programs_have_enough_stack() {
     let stacks = stacks(&compile());
