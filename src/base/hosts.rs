@@ -1,7 +1,7 @@
-//! What asks servers by HTTP has in common: how their addresses are found, and who is trusted to be one of them.
+//! Shared parts of HTTP clients: address lookup, and trusted certificates.
 //!
-//! libc finds addresses by modules that it loads, which a static program cannot do safely (see `launch::account`): it asks
-//! `getent`.
+//! libc looks addresses up with modules that it loads, which a static program cannot do safely (see `launch::account`). A
+//! static build runs `getent` instead.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ use ureq::{Agent, Error};
 
 use crate::base::system;
 
-/// What asks servers by `config`.
+/// An HTTP client for `config`.
 pub(crate) fn agent(config: Config) -> Agent {
     if cfg!(target_feature = "crt-static") {
         return Agent::with_parts(config, DefaultConnector::default(), Getent);
@@ -25,7 +25,7 @@ pub(crate) fn agent(config: Config) -> Agent {
     Agent::new_with_config(config)
 }
 
-/// Encryption, with servers that one of these has certified; `None` where no server is asked that way.
+/// TLS settings with these root certificates; `None` if no server is asked by HTTPS.
 pub(crate) fn tls(certificates: Option<Vec<Certificate<'static>>>) -> TlsConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
@@ -35,7 +35,7 @@ pub(crate) fn tls(certificates: Option<Vec<Certificate<'static>>>) -> TlsConfig 
     }
 }
 
-/// Whom this system trusts. Of what cannot be read of that, `asker` is named as the one who wanted to know.
+/// Certificates that this system trusts. Those that cannot be read are logged with the prefix `asker`.
 pub(crate) fn system_certificates(asker: &str) -> Vec<Certificate<'static>> {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
@@ -48,7 +48,7 @@ pub(crate) fn system_certificates(asker: &str) -> Vec<Certificate<'static>> {
         .collect()
 }
 
-/// Asks the program of that name for addresses.
+/// Resolves names by running `getent`.
 #[derive(Debug)]
 struct Getent;
 
@@ -67,7 +67,7 @@ impl Resolver for Getent {
         let https = uri.scheme() == Some(&Scheme::HTTPS);
         let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
         let (tell, answer) = mpsc::sync_channel(1);
-        // It may ask servers itself, and is left alone if it takes too long.
+        // `getent` may wait for servers itself; after a timeout, the thread is left behind.
         thread::spawn(move || tell.send(ask(&host)));
         let answer = answer.recv_timeout(*timeout.after);
         let found = answer.map_err(|_| Error::Timeout(timeout.reason))??;
@@ -82,10 +82,10 @@ impl Resolver for Getent {
     }
 }
 
-/// As many as there is room for.
+/// Capacity of `ResolvedSocketAddrs`.
 const MAX_ADDRESSES: usize = 16;
 
-/// All addresses of a host, none if it is not known.
+/// All addresses of a host; empty if it is unknown.
 fn ask(host: &str) -> io::Result<Vec<IpAddr>> {
     let answer =
         system::command("getent").and_then(|mut getent| getent.args(["ahosts", "--", host]).output());
@@ -110,7 +110,8 @@ mod tests {
 
     use super::*;
 
-    /// Names and literals have the addresses that libc finds, with the port of the URL or of its scheme; others are not found.
+    /// `getent` finds the same addresses as libc for names and literals, with the port of the URL or of its scheme; an
+    /// unknown host is an error.
     #[test]
     fn asked_as_looked_up() {
         let timeout = || NextTimeout {

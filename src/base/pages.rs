@@ -1,4 +1,4 @@
-//! The size of this machine's pages: 4 KiB on x86-64; as its kernel was built, 4, 16 or 64 KiB on AArch64.
+//! Page sizes of this machine: 4 KiB on x86-64; 4, 16 or 64 KiB on AArch64, as the kernel is configured.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ pub(crate) fn bytes() -> u64 {
     *BYTES
 }
 
-/// Bytes of a huge page, where nobody says which size: as many pages as a page holds addresses.
+/// Bytes of a huge page where nothing states its size: as many pages as a page holds addresses.
 pub(crate) fn huge_bytes() -> u64 {
     bytes() * (bytes() / 8)
 }
@@ -22,7 +22,7 @@ pub(crate) fn huge_bytes() -> u64 {
 mod tests {
     use super::*;
 
-    /// They are as the kernel maps them: it starts and ends every mapping with a page.
+    /// The kernel starts and ends every mapping at a multiple of the page size.
     #[test]
     fn as_mapped() {
         assert!(bytes().is_power_of_two());

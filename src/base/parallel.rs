@@ -3,17 +3,17 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Does `work` for each of `items`, on as many cores as this process may use, the last item first. What comes of them
-/// is in no order.
+/// Calls `work` for each of `items`, the last item first, on as many cores as this process may use. The results are in no
+/// particular order.
 ///
 /// # Panics
 ///
-/// If `work` does.
+/// If `work` panics.
 pub fn for_each<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(items.len()));
     let done = Mutex::new(Vec::with_capacity(items.len()));
     let queue = Mutex::new(items);
-    // Nothing panics while it holds one of the locks.
+    // Cannot be poisoned: nothing panics while it holds one of the locks.
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
     thread::scope(|scope| {
         for _ in 0..workers {
@@ -32,7 +32,7 @@ pub fn for_each<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -
 mod tests {
     use super::*;
 
-    /// Each item is worked on once, however few there are.
+    /// Each item is processed once, however few there are.
     #[test]
     fn each_item_once() {
         for count in [0, 1, 2, 1000] {

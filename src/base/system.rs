@@ -1,18 +1,18 @@
-//! Programs of the system that memleak runs: found where systems keep them, and nowhere else, and started with nothing of
-//! our environment, in which there can be secrets, and what changes the program.
+//! System programs that memleak runs. They are looked up in fixed directories only, and get an empty environment: ours can
+//! contain secrets, and variables that change a program's behaviour.
 
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Where systems keep them. Not by PATH, which can be anybody's: under sudo it may be the caller's.
+/// Directories of system programs. Not PATH: under sudo, it may be the caller's.
 const DIRECTORIES: [&str; 4] = ["/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin"];
 
-/// A program by this name, with nothing to read and nobody who reads its errors.
+/// A command for the program `name`, with empty standard input and discarded standard error.
 ///
 /// # Errors
 ///
-/// There is none; in one line.
+/// If no directory has it; the message is one line.
 pub(crate) fn command(name: &str) -> io::Result<Command> {
     let mut paths = DIRECTORIES
         .iter()
@@ -37,10 +37,11 @@ pub(crate) fn command(name: &str) -> io::Result<Command> {
 mod tests {
     use super::*;
 
-    /// What is run is the system's, with an empty environment; what the system does not have is not sought elsewhere.
+    /// The program is the system's and gets an empty environment; a program that the system lacks is not searched for
+    /// elsewhere.
     #[test]
     fn nothing_of_ours() {
-        // Cargo has given us some.
+        // Cargo has set some.
         assert!(std::env::vars_os().count() > 0);
         let env = command("env").expect("every system has it");
         assert!(env.get_program().to_string_lossy().starts_with("/usr/bin/"));

@@ -1,23 +1,23 @@
-//! The bytes of files that others wrote, for parsers that take every length for true.
+//! Bytes of untrusted files, for parsers that believe every length in them.
 //!
-//! A file with a hole in it can be of any size and takes no space, and a name can go on to the file's end. Parsers that
-//! read through [`Untrusted`] get neither pieces nor names beyond what any linked file has, so that what a lookup takes
-//! is bounded by how many there are, not by what they claim to be.
+//! A sparse file can have any size and occupy no space, and a name can extend to the file's end. Parsers that read through
+//! [`Untrusted`] get neither pieces nor names larger than any linked file has, so that the cost of a lookup is bounded by
+//! their number, not by the sizes they claim.
 
 use std::ops::Range;
 
 use object::ReadRef;
 
-/// Bytes of the longest name that is read. Longer ones, which some libraries of templates have, are shown by no more.
+/// Maximum bytes of a name. Longer ones, which some template libraries have, are shown up to this.
 pub(crate) const MAX_NAME: usize = 4096;
-/// Sections of the largest file: Chromium's debug build has 50, and numbers end at 65280 without an escape.
+/// Maximum number of sections: Chromium's debug build has 50, and numbers end at 65280 without an escape.
 pub(crate) const MAX_SECTIONS: usize = 1 << 16;
-/// Bytes of the largest table in a file that is mapped: the largest browsers' code and data have half of it.
+/// Maximum bytes of a table in a mapped file: code and data of the largest browsers are half of it.
 const MAX_MAPPED: u64 = 1 << 30;
-/// Bytes of the largest table that is copied: symbols, of which the largest browsers have some two million.
+/// Maximum bytes of a table that is copied: symbols, of which the largest browsers have some two million.
 const MAX_COPIED: u64 = 256 << 20;
 
-/// Bytes, in pieces that are not too large.
+/// Bytes of a file, readable in pieces of limited size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Untrusted<R> {
     bytes: R,
@@ -25,7 +25,7 @@ pub(crate) struct Untrusted<R> {
 }
 
 impl<'a> Untrusted<&'a [u8]> {
-    /// Of a file that is in memory, or is mapped there.
+    /// Bytes of a file that is in memory or mapped.
     pub(crate) fn mapped(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -35,7 +35,7 @@ impl<'a> Untrusted<&'a [u8]> {
 }
 
 impl<R> Untrusted<R> {
-    /// Of a file that is copied as it is read.
+    /// Bytes of a file that is copied as it is read.
     pub(crate) fn copied(bytes: R) -> Self {
         Self {
             bytes,
@@ -66,7 +66,7 @@ impl<'a, R: ReadRef<'a>> ReadRef<'a> for Untrusted<R> {
 mod tests {
     use super::*;
 
-    /// Names end within their limit or are none; pieces are what they are, up to theirs.
+    /// Names and pieces up to their limits are read; longer ones are an error.
     #[test]
     fn names_and_pieces_are_bounded() {
         let mut bytes = vec![b'x'; 3 * 4096];

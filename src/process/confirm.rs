@@ -1,7 +1,7 @@
-//! Whether the process's memory holds the objects that its mappings were resolved to.
+//! Checks that the process's memory holds the objects that its mappings were resolved to.
 //!
-//! A file is opened after the mappings were read, and not always by its inode; in between, and by another path, it
-//! can be another file. The object's fingerprint says. Reading it also brings its pages into memory, where walks,
+//! A file is opened after the mappings were read, and not always by its inode; in between, and by another path, it can
+//! be another file. Its fingerprint shows that. Reading the fingerprint also brings its pages into memory, where walks,
 //! which cannot wait for a disk, compare it again.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, ModuleId, Modules};
 use super::process_memory::ProcessMemory;
 
-/// The modules of which some mapping's memory holds something else.
+/// Modules with at least one mapping whose memory differs from the file's fingerprint.
 pub(super) fn different(
     mappings: &Mappings,
     modules: &Modules,
@@ -30,7 +30,8 @@ pub(super) fn different(
         .collect()
 }
 
-/// Memory that cannot be read tells nothing: the mapping may be gone by now, which walks notice.
+/// Returns whether the fingerprint in memory is another one. Memory that cannot be read proves nothing: the mapping may
+/// be gone by now, which walks notice.
 fn differs(module: &Module, bias: Bias, memory: &ProcessMemory) -> bool {
     let words = module.fingerprint.map(|fingerprint| fingerprint.words);
     words.into_iter().flatten().any(|(svma, word)| {

@@ -1,6 +1,7 @@
-//! The dynamic segment of an ELF file: what its loader goes by, in stripped files and in those without sections too.
+//! The dynamic segment of an ELF file, which is what the loader uses: present in stripped files and in those without
+//! sections.
 //!
-//! Pure. Untrusted input: entries are bounded, and what lies outside the file is not there.
+//! Pure. Untrusted input: the number of entries is bounded, and tables outside the file are treated as absent.
 
 use object::elf::{self, FileHeader64};
 use object::read::StringTable;
@@ -12,12 +13,12 @@ use crate::base::untrusted::Untrusted;
 type Header = FileHeader64<LittleEndian>;
 type Bytes<'a> = Untrusted<&'a [u8]>;
 
-/// An object needs at most as many others; the linker of a large browser needs 120.
+/// Maximum number of `DT_NEEDED` entries; the linker of a large browser needs 120.
 const MAX_NEEDED: usize = 4096;
-/// Entries that are looked at; objects have some thirty, and one for each other that they need.
+/// Maximum number of entries read; objects have about thirty, and one for each object that they need.
 const MAX_ENTRIES: usize = MAX_NEEDED + 1024;
 
-/// What a file says to the loader.
+/// The dynamic segment of a parsed ELF file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dynamic<'a> {
     file: Bytes<'a>,
@@ -28,7 +29,7 @@ pub(crate) struct Dynamic<'a> {
 }
 
 impl<'a> Dynamic<'a> {
-    /// Of an ELF file. One without the segment has no entries; `None` if its headers cannot be read.
+    /// Parses an ELF file. One without a dynamic segment has no entries; `None` if its headers cannot be read.
     pub(crate) fn of(file: &'a [u8]) -> Option<Self> {
         let file = Untrusted::mapped(file);
         let header = Header::parse(file).ok()?;
@@ -46,7 +47,7 @@ impl<'a> Dynamic<'a> {
         })
     }
 
-    /// `EM_…`.
+    /// `e_machine`: `EM_…`.
     pub(crate) fn machine(&self) -> elf::Machine {
         self.machine
     }
@@ -58,30 +59,30 @@ impl<'a> Dynamic<'a> {
             .find_map(|segment| segment.interpreter(LittleEndian, self.file).ok()?)
     }
 
-    /// Whether it is a program, at a fixed place or not (`DF_1_PIE`), that has no loader and needs nothing.
+    /// True for a program, position independent (`DF_1_PIE`) or not, that has no loader and needs no other object.
     pub(crate) fn is_static_program(&self) -> bool {
         let flags = self.value(elf::DT_FLAGS_1).unwrap_or(0);
         let is_program = self.kind == elf::ET_EXEC || flags & elf::DF_1_PIE.0 != 0;
         is_program && self.interpreter().is_none() && self.needed().next().is_none()
     }
 
-    /// `DT_NEEDED`: names by which it asks for others.
+    /// `DT_NEEDED`: the names of the objects that it needs.
     pub(crate) fn needed(&self) -> impl Iterator<Item = &'a [u8]> {
         self.names(elf::DT_NEEDED).take(MAX_NEEDED)
     }
 
-    /// `DT_SONAME`: the name by which others ask for it.
+    /// `DT_SONAME`: the name by which other objects need it.
     pub(crate) fn soname(&self) -> Option<&'a [u8]> {
         self.names(elf::DT_SONAME).next()
     }
 
-    /// What the first entry with a tag says.
+    /// Value of the first entry with a tag.
     pub(crate) fn value(&self, tag: elf::DynamicTag) -> Option<u64> {
         self.values(tag).next()
     }
 
-    /// The bytes from the address that the first entry with a tag gives to the end of the loaded segment that holds it:
-    /// tables do not state their length.
+    /// The bytes from the address in the first entry with a tag to the end of the loaded segment that holds it: tables
+    /// do not state their length.
     pub(crate) fn table(&self, tag: elf::DynamicTag) -> Option<&'a [u8]> {
         let address = self.value(tag)?;
         self.segments.iter().find_map(|segment| {
@@ -92,14 +93,14 @@ impl<'a> Dynamic<'a> {
         })
     }
 
-    /// `DT_STRTAB`: where names are.
+    /// `DT_STRTAB`: the string table, cut to `DT_STRSZ`.
     pub(crate) fn strings(&self) -> Option<StringTable<'a, Bytes<'a>>> {
         let strings = Untrusted::mapped(self.table(elf::DT_STRTAB)?);
         let stated = self.value(elf::DT_STRSZ).unwrap_or(u64::MAX);
         Some(StringTable::new(strings, 0, stated.min(strings.len().ok()?)))
     }
 
-    /// What entries with a tag are as names; the table of these is looked up once.
+    /// The entries with a tag as names; the string table is looked up once.
     fn names(&self, tag: elf::DynamicTag) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let strings = self.strings();
         self.values(tag)
@@ -119,7 +120,8 @@ impl<'a> Dynamic<'a> {
 mod tests {
     use super::*;
 
-    /// This very program names the C library and its loader, and where its symbols are; what is no ELF file says nothing.
+    /// Reads the needed C library, the loader and the symbol table of this program, and rejects what is not an ELF
+    /// file.
     #[test]
     fn own_program() {
         let bytes = std::fs::read("/proc/self/exe").expect("own program");

@@ -1,9 +1,9 @@
-//! What addresses meant while tracing went on.
+//! The meaning of addresses over the time of a trace.
 //!
-//! A stack is recorded as addresses and reported later, when the code may be gone. Time is cut into epochs,
-//! within each of which an address means at most one thing; a new epoch begins when an address starts to mean
-//! something else. What is kept is bounded: of a process that maps other code again and again, what addresses meant in
-//! its oldest epochs is forgotten, and they have no names then.
+//! A stack is recorded as addresses and reported later, when the code may be gone. Time is divided into epochs, within
+//! each of which an address means at most one thing; a new epoch begins when an address gets another meaning. The
+//! history is bounded: for a process that keeps mapping other code, the oldest epochs are discarded, and their
+//! addresses have no names then.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use unwind_tables::addr::{Avma, Svma, contains};
 use super::mappings::{CodeMapping, MappedCode, Mappings};
 use super::modules::ModuleId;
 
-/// All code that was mapped, by epoch.
+/// All code mappings of a process, by epoch.
 #[derive(Clone, Debug)]
 pub struct History {
-    // Shared with the processes that were forked in an epoch, for as long as nothing is added to it.
+    // Shared with the processes that were forked in an epoch, until a mapping is added to it.
     epochs: Vec<Arc<Mappings>>,
-    /// Epochs before this one are forgotten.
+    /// Index of the oldest epoch that is kept.
     first: usize,
-    /// Mappings of all others.
+    /// Number of mappings in all epochs that are kept.
     entries: usize,
 }
 
-/// Mappings of all epochs that are kept, some hundred bytes each. A program that loads a hundred libraries and replaces one
-/// of them can do so five thousand times.
+/// Maximum number of mappings in all epochs that are kept, some hundred bytes each. A program that loads a hundred
+/// libraries can replace one of them five thousand times.
 const MAX_ENTRIES: usize = 1 << 19;
-/// Mappings of one epoch besides those of this moment: code that was mapped anywhere, and is gone.
+/// Maximum number of mappings of one epoch that are gone by now.
 const MAX_PAST: usize = 1 << 14;
-/// Later epochs in which an address is looked for.
+/// Number of later epochs in which an address is looked up.
 const MAX_LATER: usize = 1 << 10;
 
-/// Whether a reading of the mappings began an epoch.
+/// Result of [`History::add`]: whether an epoch began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epoch {
-    /// Every address means what it meant, or nothing any more.
+    /// Every address has the same meaning as before, or none any more.
     Same,
-    /// Some address means something else than before.
+    /// Some address has another meaning than before.
     New,
 }
 
@@ -51,7 +51,8 @@ impl Default for History {
 }
 
 impl History {
-    /// Adds the mappings of this moment.
+    /// Adds the current mappings. Begins an epoch if they conflict with the last one, or if it holds too many mappings
+    /// that are gone.
     pub fn add(&mut self, now: &Mappings) -> Epoch {
         let is_full = |current: &Mappings| current.entries().len() > now.entries().len() + MAX_PAST;
         let last = self.epochs.last();
@@ -72,7 +73,7 @@ impl History {
         Epoch::Same
     }
 
-    /// Forgets the oldest epochs, but not the current one, until the rest is not too much.
+    /// Discards the oldest epochs, but never the current one, until at most [`MAX_ENTRIES`] mappings are left.
     fn forget(&mut self) {
         while self.entries > MAX_ENTRIES && self.first + 1 < self.epochs.len() {
             let forgotten = std::mem::take(&mut self.epochs[self.first]);
@@ -81,12 +82,12 @@ impl History {
         }
     }
 
-    /// The epoch of what is walked now.
+    /// Number of the current epoch.
     pub fn current(&self) -> u32 {
         u32::try_from(self.epochs.len().saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
-    /// The history of a process that was forked in `epoch` of this one: its addresses mean the same at first.
+    /// The history of a process that was forked in `epoch` of this one: at first, its addresses have the same meaning.
     pub fn forked(&self, epoch: u32) -> Self {
         let then = usize::try_from(epoch)
             .ok()
@@ -99,17 +100,17 @@ impl History {
         }
     }
 
-    /// The module and its byte that `address` was in an epoch; `None` when it was none.
+    /// Module and SVMA of `address` in an epoch; `None` if it was in no module.
     pub fn resolve(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
         let mappings = self.epochs.get(usize::try_from(epoch).ok()?)?;
         place(mappings.find(address)?, address)
     }
 
-    /// What `address` turned out to be which was nothing, or something else, as far as was known in `epoch`:
-    /// `None` if it still is nothing, and `Some(None)` for code of no module.
+    /// Resolves `address`, which had no or another meaning as far as was known in `epoch`: `None` if it still has none,
+    /// and `Some(None)` for code of no module.
     ///
-    /// Such code was mapped after the last reading then, so it is what a later one found there, the next if there
-    /// are several.
+    /// Such code was mapped after that epoch's last reading, so the next later epoch that has the address decides,
+    /// before the epoch itself.
     pub fn resolve_since(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
         let known = usize::try_from(epoch).ok()?;
         let later = self.epochs.get(known + 1..).unwrap_or_default();
@@ -129,12 +130,13 @@ fn place(mapping: &CodeMapping, address: Avma) -> Option<(ModuleId, Svma)> {
     }
 }
 
-/// Whether some address of `now` meant something else in `before`.
+/// Returns whether some address of `now` had another meaning in `before`.
 fn conflicts(before: &Mappings, now: &Mappings) -> bool {
     let overlap = |a: &CodeMapping, b: &CodeMapping| {
         contains(&a.range, b.range.start) || contains(&b.range, a.range.start)
     };
     now.entries().iter().any(|entry| {
+        // Entries do not overlap each other, so those that overlap `entry` are adjacent, and end at `after`.
         let after = before
             .entries()
             .partition_point(|other| other.range.start < entry.range.end);
@@ -167,7 +169,7 @@ mod tests {
         entries.iter().cloned().collect()
     }
 
-    /// Code that is added, or gone, leaves the meaning of addresses as it was.
+    /// Added and removed code leaves the meaning of addresses as it was.
     #[test]
     fn additions_and_removals_keep_the_epoch() {
         let mut history = History::default();
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!(found(0x2000), None);
     }
 
-    /// A forked process begins with what addresses meant in its parent's epoch, whatever they mean there later.
+    /// A forked process begins with its parent's meaning of addresses in that epoch, whatever the parent maps later.
     #[test]
     fn forks_begin_with_their_parents_epoch() {
         let mut parent = History::default();
@@ -198,7 +200,7 @@ mod tests {
         assert_eq!(meant(&parent.forked(7), 0), None);
     }
 
-    /// Another module at an address that was used begins an epoch; the old one still resolves as it did.
+    /// Another module at a used address begins an epoch; the old epoch still resolves as before.
     #[test]
     fn reuse_begins_an_epoch() {
         let mut history = History::default();
@@ -215,8 +217,7 @@ mod tests {
         assert_eq!(history.resolve(2, Avma::new(0x1900)), None);
     }
 
-    /// Code that is replaced, or that moves, without end is kept up to a bound: what was last is known, what was long ago
-    /// is not.
+    /// Code that is replaced or moved without end is kept up to a bound: the newest epochs resolve, the oldest do not.
     #[test]
     fn oldest_epochs_are_forgotten() {
         let many = |number: u32| -> Mappings {
@@ -249,7 +250,7 @@ mod tests {
         assert!(moved.resolve(2, Avma::new(0x1000 * 39_999)).is_some());
     }
 
-    /// What was not known yet is what the next reading that has it says, not what was there before.
+    /// An address that was not yet known is resolved by the next reading that has it, not by what was there before.
     #[test]
     fn later_readings() {
         let mut history = History::default();

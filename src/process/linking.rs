@@ -1,8 +1,8 @@
-//! What an ELF file says about how it is linked: its own name, the objects it needs, its loader.
+//! How an ELF file is linked: its own name, the objects it needs, its loader.
 
 use crate::process::dynamic::Dynamic;
 
-/// Names by which objects ask for one another. Bytes: no encoding is promised.
+/// Names by which objects refer to each other. Bytes: no encoding is guaranteed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Linking {
     /// `DT_SONAME`.
@@ -11,12 +11,12 @@ pub(super) struct Linking {
     pub(super) needed: Vec<Vec<u8>>,
     /// `PT_INTERP`: the path of the loader.
     pub(super) interpreter: Option<Vec<u8>>,
-    /// A program that runs without a loader and without other objects.
+    /// True for a program without a loader and without needed objects.
     pub(super) is_static_program: bool,
 }
 
 impl Linking {
-    /// Reads an ELF file; what cannot be read is as if it were not there.
+    /// Reads an ELF file; parts that cannot be read are treated as absent.
     pub(super) fn read(bytes: &[u8]) -> Self {
         Dynamic::of(bytes).map_or_else(Self::default, |dynamic| Self {
             soname: dynamic.soname().map(<[u8]>::to_vec),

@@ -1,8 +1,7 @@
-//! A file's bytes, memory-mapped. The only `unsafe` of `target`, with `shortened`.
+//! A file's bytes, memory-mapped. With `shortened`, the only `unsafe` code for reading files.
 //!
-//! Mapped and not read: a target can map gigabytes of libraries of which a tracer needs `.eh_frame`
-//! and a few symbols, so a private copy would cost memory and start-up time that the page cache
-//! already paid for.
+//! Mapped and not read: a process can map gigabytes of libraries of which a tracer needs `.eh_frame` and a few symbols,
+//! so a private copy would cost memory and start-up time that the page cache has already paid for.
 #![allow(unsafe_code, reason = "others can change a mapped file")]
 
 use std::fs::File;
@@ -12,24 +11,24 @@ use memmap2::{Mmap, MmapOptions, UncheckedAdvice};
 
 use super::shortened::Watch;
 
-/// The bytes of a regular file, read-only.
 #[derive(Debug)]
 pub(super) struct MappedFile {
-    // Before the mapping that it is over: fields are dropped in their order.
+    // Fields are dropped in order: the watch must end before the mapping that it covers.
     watch: Watch,
     map: Mmap,
 }
 
 impl MappedFile {
-    /// Maps the whole of `file`, which the caller has found to be a regular file.
+    /// Maps the whole of `file`, which the caller has checked to be a regular file.
     ///
-    /// Shared: into a private mapping of code, the kernel writes the breakpoints of probes that other tools have on
-    /// every process (`valid_vma` in Linux, `kernel/events/uprobes.c`), and the file would seem to hold them.
+    /// Shared: into a private mapping of code, the kernel writes the breakpoints of probes that other tools have placed
+    /// in every process (`valid_vma` in Linux, `kernel/events/uprobes.c`), and the file would seem to contain them.
     ///
-    /// Who may write the file may cut it off, which reads as zeros from then on ([`Watch`]), or overwrite it, which changes
-    /// bytes under a parser. Parsers check every length and index against the slice and trust no value twice, so that
-    /// changed bytes give wrong rows of that file at worst. (An executable in use cannot be opened for writing, ETXTBSY, and
-    /// package managers and linkers replace a library by renaming, which leaves the mapped inode alone.)
+    /// Whoever can write the file can truncate it, after which the missing part reads as zeros ([`Watch`]), or
+    /// overwrite it, which changes bytes under a parser. Parsers check every length and index against the slice and
+    /// never rely on reading a value twice, so that changed bytes give wrong rows of that file at worst. (An executable
+    /// in use cannot be opened for writing, ETXTBSY, and package managers and linkers replace a library by renaming,
+    /// which leaves the mapped inode unchanged.)
     pub(super) fn map(file: &File) -> io::Result<Self> {
         let options = MmapOptions::new();
         // SAFETY: the mapping is read-only, lives as long as this value, and is only
@@ -41,20 +40,19 @@ impl MappedFile {
         Ok(Self { watch, map })
     }
 
-    /// Gives back the memory that holds what was read of it. Reading on is as before, and takes as long as at first.
+    /// Releases the resident pages. Later reads work as before, and are as slow as the first.
     pub(super) fn release(&self) {
         // SAFETY: the mapping is of a file and shared, so that the pages are read from the file again.
         let released = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
-        // The kernel knows it for every mapping of a file; without it, there is more memory resident.
+        // The kernel supports this for every mapping of a file; if it fails, more memory stays resident.
         _ = released;
     }
 
-    /// The file's bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// Whether the file has become shorter than it was: what is missing was read as zeros.
+    /// True if the file was truncated while mapped: the missing part was read as zeros.
     pub(super) fn is_cut(&self) -> bool {
         self.watch.is_cut()
     }
@@ -72,7 +70,7 @@ mod tests {
     const PAGES: u64 = 64;
     const PAGE: u64 = 4096;
 
-    /// A file of pages that are full of ones, and its mapping.
+    /// Makes a file of pages full of ones, and maps it.
     fn mapped() -> (File, MappedFile) {
         let mut file = tempfile::tempfile().expect("a file");
         let bytes = usize::try_from(PAGES * PAGE).expect("small");
@@ -85,8 +83,8 @@ mod tests {
         mapped.bytes().iter().map(|&byte| u64::from(byte)).sum()
     }
 
-    /// What is cut off a file reads as zeros, also after its memory was given back and after the file has grown again; what
-    /// is left reads as before, and another file is not touched.
+    /// The truncated part of a file reads as zeros, also after its memory was released and after the file has grown
+    /// again; the rest reads as before, and another file is unaffected.
     #[test]
     fn what_is_cut_off_reads_as_zeros() {
         let ((file, cut), (other_file, other)) = (mapped(), mapped());
@@ -103,14 +101,14 @@ mod tests {
         cut.release();
         assert_eq!((ones(&cut), cut.is_cut()), (0, true));
         assert_eq!((ones(&other), other.is_cut()), (PAGES * PAGE, false));
-        // A place that was used before starts anew.
+        // A watch slot that was used before starts fresh.
         drop((cut, other));
         let (_file, again) = mapped();
         assert_eq!((ones(&again), again.is_cut()), (PAGES * PAGE, false));
         drop(other_file);
     }
 
-    /// Many threads read many files that are cut off and written anew all the time, and none of them ends us.
+    /// Threads that read files which are truncated and rewritten all the time do not crash.
     #[test]
     fn cut_off_all_the_time() {
         let done = AtomicBool::new(false);
@@ -127,7 +125,7 @@ mod tests {
             let read = || {
                 let mut cut = 0;
                 while cut < 20 {
-                    // Empty just now, perhaps, and not to be mapped.
+                    // The file may be empty at this moment, which cannot be mapped.
                     let Ok(mapped) = MappedFile::map(&file) else {
                         continue;
                     };

@@ -1,7 +1,6 @@
-//! Where a process's code lies and which module it belongs to. How that changes over time is `history`.
+//! Where a process's code is mapped and which module it belongs to. Changes over time are in `history`.
 //!
-//! Pure, apart from the modules that it asks for. Only executable mappings are kept: nothing else
-//! can hold a return address.
+//! Pure, apart from looking up modules. Only executable mappings are kept: nothing else can hold a return address.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -13,41 +12,29 @@ use super::maps::{MapsEntry, MapsError, MapsName};
 use super::modules::{Module, ModuleId, Modules, Unreadable};
 use super::settled::Settled;
 
-/// What the code of a mapping is.
+/// Content of an executable mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MappedCode {
     /// Part of an ELF file.
-    Module {
-        /// Which.
-        module: ModuleId,
-        /// Where the file's own addresses are in the process.
-        bias: Bias,
-    },
-    /// No file: code that the program wrote itself (a JIT compiler's).
+    Module { module: ModuleId, bias: Bias },
+    /// Code without a file, written by the program itself (a JIT compiler's).
     Anonymous,
     /// The kernel's trampoline for return probes (`[uprobes]`).
     Trampoline,
-    /// There is a name behind it, but no ELF file that could be read.
-    Unreadable {
-        /// The name.
-        path: PathBuf,
-        /// Why not.
-        why: Unreadable,
-    },
+    /// A named mapping without an ELF file that can be read.
+    Unreadable { path: PathBuf, why: Unreadable },
 }
 
 /// An executable mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodeMapping {
-    /// Its addresses.
     pub range: Range<Avma>,
-    /// What is there.
     pub code: MappedCode,
 }
 
 /// The executable mappings of a process at one moment, ascending, without overlap.
 ///
-/// Neighbours that continue each other are one entry.
+/// Adjacent mappings with the same code are one entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mappings {
     entries: Vec<CodeMapping>,
@@ -56,7 +43,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// The executable entries of `maps`, with the files of process `pid` looked up in `modules`.
+    /// Resolves the executable entries of `maps`, looking up the files of process `pid` in `modules`.
     pub(super) fn resolve(
         pid: u32,
         maps: impl Iterator<Item = Result<MapsEntry, MapsError>>,
@@ -78,18 +65,18 @@ impl Mappings {
         }
     }
 
-    /// The same mappings, of which these modules cannot be unloaded.
+    /// Sets the modules that cannot be unloaded.
     pub(super) fn with_settled(self, settled: Settled) -> Self {
         Self { settled, ..self }
     }
 
-    /// Whether a module stays mapped where it is for as long as the program runs.
+    /// True if a module stays mapped where it is for as long as the program runs.
     pub fn is_settled(&self, module: ModuleId) -> bool {
         self.settled.modules.contains(&module)
     }
 
-    /// Whether a module is mapped at `bias` as loaders do it, from the start of its code. A part that the program mapped
-    /// elsewhere by itself, as V8 does with its builtins, has nothing else of the module around it.
+    /// True if a module is mapped at `bias` as loaders map it, from the start of its code. A part that the program
+    /// mapped elsewhere by itself, as V8 does with its builtins, is mapped without the rest of the module.
     pub fn is_loaded(&self, module: &Module, bias: Bias) -> bool {
         let code = MappedCode::Module {
             module: module.id,
@@ -102,7 +89,7 @@ impl Mappings {
         })
     }
 
-    /// Whether a module's memory was not what its file holds, when the mappings were read.
+    /// True if a module's memory differed from its file when the mappings were read.
     pub fn is_different(&self, module: ModuleId) -> bool {
         self.settled.different.contains(&module)
     }
@@ -112,12 +99,12 @@ impl Mappings {
         self.settled.loader
     }
 
-    /// Lines of the maps file that could not be understood, and whose code is therefore unknown.
+    /// Number of lines of the maps file that could not be parsed, whose code is therefore unknown.
     pub fn malformed_lines(&self) -> usize {
         self.malformed_lines
     }
 
-    /// The modules in it, each as often as it is mapped.
+    /// Modules of the mappings, once per mapping.
     pub fn module_ids(&self) -> impl Iterator<Item = ModuleId> {
         self.entries.iter().filter_map(|entry| match entry.code {
             MappedCode::Module { module, .. } => Some(module),
@@ -125,7 +112,7 @@ impl Mappings {
         })
     }
 
-    /// The mapping that holds an address.
+    /// The mapping that contains an address.
     pub fn find(&self, address: Avma) -> Option<&CodeMapping> {
         let after = self.entries.partition_point(|entry| entry.range.start <= address);
         let entry = self.entries.get(after.checked_sub(1)?)?;
@@ -139,7 +126,7 @@ impl Mappings {
 }
 
 impl FromIterator<CodeMapping> for Mappings {
-    /// Sorts, joins neighbours, and cuts what overlaps a lower mapping (which the kernel never writes).
+    /// Sorts, joins neighbours, and trims mappings that overlap a lower one (which the kernel never lists).
     fn from_iter<T: IntoIterator<Item = CodeMapping>>(entries: T) -> Self {
         let mut sorted: Vec<CodeMapping> = entries.into_iter().collect();
         sorted.sort_by_key(|entry| entry.range.start);
@@ -193,10 +180,10 @@ fn code_of(pid: u32, entry: &MapsEntry, modules: &mut Modules) -> MappedCode {
     })
 }
 
-/// The address, in the file's own space, of a mapping that starts at `offset`.
+/// SVMA of a mapping that starts at `offset` in the file.
 ///
-/// The loader maps whole pages, so that a mapping begins up to a page before its segment does. Such
-/// a page can belong to two segments; the executable one is meant, since the mapping is executable.
+/// The loader maps whole pages, so that a mapping begins up to a page before its segment does. Such a page can belong
+/// to two segments; the executable one is meant, since the mapping is executable.
 fn svma_at(segments: &[Segment], offset: FileOffset) -> Option<Svma> {
     const PAGE: u64 = 4096;
     let holds = |segment: &&Segment| {
@@ -247,7 +234,7 @@ mod tests {
         }
     }
 
-    /// A line that cannot be understood costs its own mapping only, and is counted.
+    /// A line that cannot be parsed costs only its own mapping, and is counted.
     #[test]
     fn malformed_lines() {
         let text = b"1000-2000 rwxp 0 00:00 0\nnonsense\n3000-4000 rw-p 0 00:00 0\n5000-6000 r-xp 0 00:00 0 [uprobes]\n";
@@ -282,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Neighbours of the same code are one entry; others, and overlaps, stay apart.
+    /// Adjacent mappings of the same code are one entry; others, and overlaps, stay separate.
     #[test]
     fn neighbours_join() {
         let joined = mappings(&[
@@ -308,12 +295,12 @@ mod tests {
     /// A mapping starts on the page that holds its segment's start; the executable segment wins.
     #[test]
     fn placement() {
-        // As lld lays out: code at file offset 0x1740 is mapped with its page at address 0x2740.
+        // The layout of lld: code at file offset 0x1740 is mapped with its page at address 0x2740.
         let lld = [
             segment(0, 0..0x1740, false),
             segment(0x2740, 0x1740..0x5000, true),
         ];
-        // As ld does: everything page-aligned; then a file that is not position independent.
+        // The layout of ld: everything page-aligned; then a file that is not position independent.
         let ld = [segment(0, 0..0x600, false), segment(0x1000, 0x1000..0x2000, true)];
         let fixed = [segment(0x40_0000, 0..0x2000, true)];
         let cases: &[(&[Segment], u64, Option<u64>)] = &[

@@ -1,6 +1,6 @@
-//! `/proc/PID/maps` as text: bytes in, entries out.
+//! Parser of `/proc/PID/maps`: bytes in, entries out.
 //!
-//! Pure: what a mapping's file *is* belongs to [`modules`](super::modules), what its code means to
+//! Pure: opening a mapping's file is in [`modules`](super::modules), the meaning of its code in
 //! [`mappings`](super::mappings).
 
 use std::ffi::OsStr;
@@ -11,55 +11,45 @@ use std::path::PathBuf;
 use thiserror::Error;
 use unwind_tables::addr::{Avma, FileOffset};
 
-/// One line of the file.
+/// One line of the file: a mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapsEntry {
-    /// The addresses, end exclusive.
     pub range: Range<Avma>,
-    /// Whether the code in it may run.
     pub executable: bool,
-    /// Whether it may be written.
     pub writable: bool,
-    /// Whether it may be read.
     pub readable: bool,
-    /// Where in the file the mapping starts; 0 without a file.
+    /// Offset in the file at which the mapping starts; 0 without a file.
     pub offset: FileOffset,
     /// Major and minor number of the file's device; 0:0 without a file.
     pub device: (u32, u32),
     /// The file's inode number; 0 without a file.
     pub inode: u64,
-    /// The last column.
     pub name: MapsName,
 }
 
-/// What stands behind a mapping, by its last column.
+/// Content of the last column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MapsName {
-    /// No name: plain anonymous memory.
     Anonymous,
-    /// A file, named as the target sees it.
+    /// A file, as named in the target's mount namespace.
     File {
-        /// The path, without ` (deleted)`.
         path: PathBuf,
-        /// Whether the kernel says that this path no longer leads to the file.
+        /// Set if the kernel marks the path as no longer leading to the file.
         deleted: bool,
     },
-    /// `[vdso]`, `[stack]`, `[uprobes]`, `[anon:…]`, `anon_inode:…`: named, but no file.
+    /// `[vdso]`, `[stack]`, `[uprobes]`, `[anon:…]`, `anon_inode:…`: a name, but no file.
     Special(String),
 }
 
-/// Why a line is not an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MapsError {
-    /// A column is missing.
     #[error("the {0} column is missing")]
     Missing(&'static str),
-    /// A column does not have its documented form.
     #[error("the {0} column is malformed")]
     Malformed(&'static str),
 }
 
-/// Splits the text into lines and reads each; a malformed line never hides its neighbours.
+/// Parses each line; a malformed line does not affect its neighbours.
 ///
 /// Format: `proc_pid_maps(5)`.
 pub fn parse(text: &[u8]) -> impl Iterator<Item = Result<MapsEntry, MapsError>> + '_ {
@@ -68,8 +58,8 @@ pub fn parse(text: &[u8]) -> impl Iterator<Item = Result<MapsEntry, MapsError>> 
         .map(parse_line)
 }
 
-/// The entries of a text of which at most `most` bytes were read; `None` if that can have cut it off: what is not in it may
-/// be mapped.
+/// Parses a text of which at most `most` bytes were read; `None` if it may be truncated: an address that it does not
+/// list may be mapped.
 pub(super) fn parse_whole(text: &[u8], most: u64) -> Option<Vec<MapsEntry>> {
     let is_whole = u64::try_from(text.len()).is_ok_and(|bytes| bytes < most);
     is_whole.then(|| parse(text).filter_map(Result::ok).collect())
@@ -134,8 +124,8 @@ fn parse_name(name: &[u8]) -> MapsName {
     if !name.starts_with(b"/") {
         return MapsName::Special(String::from_utf8_lossy(name).into_owned());
     }
-    // A file really called "x (deleted)" reads the same; the file is opened by its inode, so the
-    // flag is only a hint.
+    // A file whose name ends in " (deleted)" reads the same; the file is opened by its inode, so the flag is only a
+    // hint.
     let (path, deleted) = match name.strip_suffix(b" (deleted)") {
         Some(path) => (path, true),
         None => (name, false),
@@ -146,7 +136,7 @@ fn parse_name(name: &[u8]) -> MapsName {
     }
 }
 
-/// The kernel writes a newline in a path as `\012` and escapes nothing else (`show_map_vma`).
+/// Decodes `\012`: the kernel writes a newline in a path so and escapes nothing else (`show_map_vma`).
 fn unescape(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -176,7 +166,7 @@ fn decimal(digits: &[u8]) -> Result<u64, MapsError> {
 }
 
 fn number(digits: &[u8], radix: u32) -> Option<u64> {
-    // `from_str_radix` takes a leading sign, the kernel never writes one.
+    // `from_str_radix` accepts a leading sign, which the kernel never writes.
     let text = std::str::from_utf8(digits)
         .ok()
         .filter(|text| !text.starts_with('+'))?;
@@ -194,7 +184,7 @@ mod tests {
         entry
     }
 
-    /// What may have been cut off says nothing of what is not mapped.
+    /// A text that may be truncated proves nothing about addresses that it does not list.
     #[test]
     fn a_text_that_is_cut_off_is_not_taken_for_whole() {
         let text = b"1000-2000 rw-p 00000000 00:00 0 \n3000-4000 rw-p 00000000 00:00 0 \n";
@@ -210,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Every column of a file mapping arrives.
+    /// Every column of a file mapping is read.
     #[test]
     fn file_mapping() {
         let entry = one(
@@ -226,7 +216,7 @@ mod tests {
         assert_eq!(entry.name, file("/usr/lib/x86_64-linux-gnu/libc.so.6", false));
     }
 
-    /// The last column is told apart: nothing, a path with blanks, a deleted file, a newline, specials.
+    /// The last column is distinguished: empty, a path with blanks, a deleted file, a newline, special names.
     #[test]
     fn names() {
         let name = |text: &str| one(&format!("1000-2000 rw-p 00000000 00:00 0{text}\n")).name;
@@ -250,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A malformed line is an error of its own and its neighbours are still read.
+    /// A malformed line is an error of its own, and its neighbours are still read.
     #[test]
     fn malformed_lines() {
         let cases: &[(&str, MapsError)] = &[
@@ -279,7 +269,7 @@ mod tests {
         }
     }
 
-    /// The running kernel writes nothing that this parser rejects.
+    /// The parser accepts every line of the running kernel.
     #[test]
     fn own_maps() {
         let text = std::fs::read("/proc/self/maps").expect("own maps");

@@ -1,9 +1,9 @@
-//! Where a process's resident memory is: of what is traced, of what the allocator holds besides, and of everything
-//! else, so that all parts add up to the whole. Pure: mappings and numbers in, parts out.
+//! Divides a process's resident memory into parts that add up to the whole: traced memory, the rest of the allocator's,
+//! and everything else. Pure: mappings and numbers in, parts out.
 //!
-//! What the allocator's mappings hold that is not in live blocks known to the trace is either blocks from before the
-//! attach, or free memory and the allocator's own. Only the allocator could tell the two apart: what was resident there
-//! at the attach is the most that the former can be.
+//! The allocator's mappings minus the outstanding blocks are either blocks from before the attach, or free memory and
+//! the allocator's own data. Only the allocator could distinguish the two: the resident size at the attach is the
+//! maximum for the former.
 
 use std::ops::Range;
 
@@ -13,25 +13,24 @@ use crate::process::maps::MapsName;
 use crate::process::smaps::Resident;
 use leak_report::model::Parts;
 
-/// glibc's arenas other than the first are of this size, and start at a multiple of it.
+/// Size and alignment of glibc's arenas other than the first.
 const ARENA_BYTES: u64 = 64 << 20;
 
-/// What is resident, by what the mappings are for.
+/// Resident bytes by the purpose of the mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// In mappings of an allocator.
     pub allocator: u64,
     thread_stacks: u64,
     files: u64,
     shared: u64,
     other: u64,
-    /// What is live in the mappings of each kind that the trace is about, as far as they are resident.
+    /// Outstanding bytes in the mappings of each tracked kind, at most the resident bytes of each mapping.
     covered: u64,
-    /// All that is live in them.
+    /// All outstanding bytes in them.
     live: u64,
 }
 
-/// What the trace accounts, and so where it is.
+/// Kind of memory that the trace accounts for, and in which mappings it therefore is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracks {
     /// Blocks of an allocator.
@@ -40,17 +39,17 @@ pub enum Tracks {
     Mappings,
 }
 
-/// What is live, as far as the trace says.
+/// Outstanding bytes as accounted by the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Live {
-    /// In each mapping what was said of it, and nothing elsewhere.
+    /// Per mapping, as given to [`Sums::of`].
     ByMapping,
-    /// So many bytes in all; where they are is not known of each.
+    /// Bytes in total; their distribution over the mappings is not known.
     Total(u64),
 }
 
 impl Sums {
-    /// Sums up `mappings`. `stack_pointers` are the threads', `live_in` says how much of a mapping is live.
+    /// Sums up `mappings`. `stack_pointers` are the threads'; `live_in` returns the outstanding bytes in a range.
     pub fn of(
         mappings: &[Resident],
         stack_pointers: &[Avma],
@@ -69,7 +68,7 @@ impl Sums {
                 Kind::Other => (&mut sums.other, tracks == Tracks::Mappings),
             };
             *sum = sum.saturating_add(mapping.bytes);
-            // Space that is only reserved is not meant to be resident.
+            // Reserved address space (no access) is not expected to be resident.
             if is_tracked && (mapping.entry.readable || mapping.entry.writable) {
                 sums.live = sums.live.saturating_add(live);
                 sums.covered = sums.covered.saturating_add(live.min(mapping.bytes));
@@ -78,7 +77,7 @@ impl Sums {
         sums
     }
 
-    /// The parts, given what was resident in mappings of the allocator at the attach.
+    /// Computes the parts, given the bytes that were resident in the allocator's mappings at the attach.
     pub fn parts(self, tracks: Tracks, live: Live, allocator_at_attach: u64) -> Parts {
         let (live, resident) = match (live, tracks) {
             (Live::ByMapping, _) => (self.live, self.covered),
@@ -112,7 +111,6 @@ impl Sums {
     }
 }
 
-/// What a mapping is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Allocator,
@@ -139,7 +137,7 @@ fn kind(mapping: &Resident, stack_pointers: &[Avma], has_blocks: bool) -> Kind {
     }
 }
 
-/// Names that the kernel gives to memory which is shared without a file of a disk's.
+/// True for paths that the kernel gives to shared memory that is not on a disk.
 fn is_memory(path: &str) -> bool {
     path == "/dev/zero"
         || ["/dev/shm/", "/memfd:", "/SYSV"]
@@ -147,7 +145,7 @@ fn is_memory(path: &str) -> bool {
             .any(|start| path.starts_with(start))
 }
 
-/// Whether it looks as glibc's `new_heap` makes them. The part of an arena that is in use comes first.
+/// True if the mapping looks like one from glibc's `new_heap`. The used part of an arena comes first.
 fn is_arena(mapping: &Resident) -> bool {
     let range = &mapping.entry.range;
     let is_plain = mapping.entry.readable && mapping.entry.writable;
@@ -206,7 +204,7 @@ VmFlags: rd ex mr mw me
         Sums::of(&smaps::parse(TEXT.as_bytes()), &[stack], tracks, live_in)
     }
 
-    /// Each mapping is in one part, and the parts add up.
+    /// Each mapping is in exactly one part, and the parts add up.
     #[test]
     fn parts_add_up() {
         let parts = sums(Tracks::Blocks, 900 * KB).parts(Tracks::Blocks, Live::ByMapping, 150 * KB);
@@ -224,12 +222,12 @@ VmFlags: rd ex mr mw me
         assert_eq!(parts, expected);
     }
 
-    /// What is live and was never touched is in no sum, and no part goes below nothing.
+    /// Outstanding memory that was never touched is in no sum, and no part becomes negative.
     #[test]
     fn live_and_not_resident() {
         let sums = sums(Tracks::Blocks, u64::MAX);
         let parts = sums.parts(Tracks::Blocks, Live::ByMapping, u64::MAX);
-        // Of the mapping that holds it, no more than that has.
+        // The mapping that holds it counts for no more than its resident bytes.
         assert_eq!(
             (parts.tracked, parts.before_attach_at_most),
             (1000 * KB, 140 * KB)
@@ -241,7 +239,7 @@ VmFlags: rd ex mr mw me
         assert_eq!(parts.before_attach_at_most, 1140 * KB);
     }
 
-    /// Traced mappings explain what blocks do not.
+    /// With `--mmap`, traced mappings explain the memory that blocks do not.
     #[test]
     fn traced_mappings() {
         let parts = sums(Tracks::Mappings, 500 * KB).parts(Tracks::Mappings, Live::ByMapping, 0);

@@ -1,7 +1,7 @@
-//! The traced process: who it is, whether it still runs, and what code it has mapped.
+//! The traced process: its identity, whether it still runs, and the code it has mapped.
 //!
-//! Reads `/proc` only: nothing is attached, written or stopped. A process is known by its pid *and*
-//! its start time, so that a successor with the same pid is never taken for it.
+//! Reads `/proc` only: the process is not attached to, written or stopped. It is identified by its pid *and* its start
+//! time, so that a successor with the same pid is never taken for it.
 
 mod confirm;
 pub(crate) mod dynamic;
@@ -50,100 +50,54 @@ pub struct Target {
     comm: String,
     exe: PathBuf,
     start_time: u64,
-    // Bound to the process, not to its pid: after its end reads fail, whoever has the pid then.
+    // Bound to the process, not to its pid: after its end reads fail, even if the pid is reused.
     stat: File,
 }
 
-/// Why a process cannot be traced, with what to do about it.
+/// Why a process cannot be traced, and what to do about it.
 #[derive(Debug, Error)]
 pub enum TargetError {
-    /// There is no process of that pid.
     #[error("no process with pid {pid}; `ps -e` lists what runs here (inside a container, pids differ)")]
-    NoSuchProcess {
-        /// The pid asked for.
-        pid: u32,
-    },
-    /// The number is that of a thread.
+    NoSuchProcess { pid: u32 },
     #[error("{tid} is a thread of process {pid}; use -p {pid}")]
-    Thread {
-        /// The number asked for.
-        tid: u32,
-        /// The process it belongs to.
-        pid: u32,
-    },
-    /// A thread of the kernel, which has no memory of its own.
+    Thread { tid: u32, pid: u32 },
     #[error("{pid} ({comm}) is a kernel thread, which has no heap; give the pid of a program's process")]
-    KernelThread {
-        /// Its pid.
-        pid: u32,
-        /// Its name.
-        comm: String,
-    },
-    /// It has ended, or its main thread has.
+    KernelThread { pid: u32, comm: String },
     #[error("{pid} ({comm}) has exited and only waits for its parent; trace one that runs")]
-    Zombie {
-        /// Its pid.
-        pid: u32,
-        /// Its name.
-        comm: String,
-    },
-    /// We may not look into it.
+    Zombie { pid: u32, comm: String },
     #[error(
         "no permission to read process {pid} ({comm}): needs its user's rights and CAP_SYS_PTRACE; try sudo"
     )]
-    NoPermission {
-        /// Its pid.
-        pid: u32,
-        /// Its name.
-        comm: String,
-    },
-    /// Its program's file is kept from us by its mode.
+    NoPermission { pid: u32, comm: String },
+    /// The mode of its executable does not permit reading it.
     #[error(
         "no permission to read the program of process {pid} ({comm}), which its user's rights or CAP_DAC_READ_SEARCH \
          give; try sudo"
     )]
-    UnreadableProgram {
-        /// Its pid.
-        pid: u32,
-        /// Its name.
-        comm: String,
-    },
+    UnreadableProgram { pid: u32, comm: String },
     /// A 32-bit or x32 program.
     #[error(
         "{pid} ({comm}) is a 32-bit program; only 64-bit programs can be unwound, rebuild it as one (on x86-64, with -m64)"
     )]
-    ThirtyTwoBit {
-        /// Its pid.
-        pid: u32,
-        /// Its name.
-        comm: String,
-    },
-    /// `/proc` answered something else.
+    ThirtyTwoBit { pid: u32, comm: String },
     #[error("cannot read /proc/{pid}/{file}: {error}; is /proc mounted?")]
     Proc {
-        /// The pid asked for.
         pid: u32,
-        /// The file in its directory.
         file: &'static str,
-        /// What the system said.
         error: io::Error,
     },
 }
 
-/// A maps file is longer only with more than 65530 mappings, the default limit, of long names.
+/// Maximum size of a maps file; it is larger only with more than 65530 mappings, the default limit, of long names.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
 
-/// The same for smaps, some 700 bytes each.
+/// Maximum size of an smaps file, with some 700 bytes per mapping.
 const MAX_SMAPS_BYTES: u64 = 128 << 20;
-/// Threads whose stacks are looked for.
+/// Maximum number of threads whose stacks are looked for.
 const MAX_THREADS: usize = 1 << 16;
 
 impl Target {
     /// Finds process `pid` and checks that it can be traced.
-    ///
-    /// # Errors
-    ///
-    /// [`TargetError`], with what to do about it.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
         let stat_file =
             File::open(format!("/proc/{pid}/stat")).map_err(|error| missing(pid, "stat", error))?;
@@ -153,7 +107,7 @@ impl Target {
         if stat.is_kernel_thread() {
             return Err(TargetError::KernelThread { pid, comm });
         }
-        // A zombie leader whose threads run on has no maps of its own either.
+        // A zombie leader whose other threads still run has no maps of its own either.
         if stat.has_exited() || stat.state == b'Z' {
             return Err(TargetError::Zombie { pid, comm });
         }
@@ -167,19 +121,19 @@ impl Target {
         })
     }
 
-    /// The process id, in our own pid namespace.
+    /// Process ID in memleak's own pid namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Its pid in its own pid namespace: what it calls itself.
+    /// Process ID in the process's own pid namespace.
     pub fn own_pid(&self) -> u32 {
         let status = ProcFields::status(self.pid).unwrap_or_default();
         let innermost = status.words("NSpid").next_back();
         innermost.and_then(|pid| pid.parse().ok()).unwrap_or(self.pid)
     }
 
-    /// The user whom it makes new files for.
+    /// Filesystem user ID, which owns the files that the process creates.
     ///
     /// # Errors
     ///
@@ -191,29 +145,29 @@ impl Target {
         user.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unknown format"))
     }
 
-    /// The command name when it was opened, at most 15 bytes.
+    /// Command name when it was opened, at most 15 bytes.
     pub fn comm(&self) -> &str {
         &self.comm
     }
 
-    /// The executable when it was opened, as the target sees it.
+    /// Path of the executable when it was opened, as the target sees it.
     pub fn exe(&self) -> &Path {
         &self.exe
     }
 
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// Bytes of memory that it has resident, or `None` if it is gone.
+    /// Resident memory in bytes, or `None` if the process is gone.
     pub fn resident_bytes(&self) -> Option<u64> {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).ok()?;
         let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
         pages.checked_mul(pages::bytes())
     }
 
-    /// Whether it has ended, or waits as a zombie. One small read; an `exec` is not an end.
+    /// True if it has ended, or is a zombie. One small read; an `exec` is not an end.
     pub fn has_exited(&self) -> bool {
         match read_stat(&self.stat) {
             Ok(stat) => stat.has_exited(),
@@ -221,13 +175,13 @@ impl Target {
         }
     }
 
-    /// Reads the executable mappings as they are now, adding files not seen before to `modules`.
+    /// Reads the current executable mappings, and adds files not seen before to `modules`.
     ///
-    /// Lines of the maps that cannot be understood are counted.
+    /// Lines of the maps that cannot be parsed are counted.
     ///
     /// # Errors
     ///
-    /// `NotFound` once the process has ended; else what the system says.
+    /// `NotFound` if the process has ended; else the system's error.
     pub fn read_mappings(&self, modules: &mut Modules) -> io::Result<Mappings> {
         let text = self.maps_text()?;
         let mappings = Mappings::resolve(self.pid, maps::parse(&text), modules);
@@ -235,11 +189,8 @@ impl Target {
         Ok(mappings.with_settled(settled))
     }
 
-    /// Reads everything that it has mapped, ascending. Lines that cannot be understood are left out.
-    ///
-    /// # Errors
-    ///
-    /// As [`Target::read_mappings`].
+    /// Reads all mappings, ascending. Lines that cannot be parsed are left out. Errors as for
+    /// [`Target::read_mappings`].
     pub fn read_maps(&self) -> io::Result<Vec<maps::MapsEntry>> {
         let text = self.maps_text()?;
         let whole = maps::parse_whole(&text, MAX_MAPS_BYTES);
@@ -251,12 +202,8 @@ impl Target {
         })
     }
 
-    /// Reads what of each mapping is resident, ascending. Slow for processes of many gigabytes: the kernel looks at
-    /// every page.
-    ///
-    /// # Errors
-    ///
-    /// As [`Target::read_mappings`].
+    /// Reads the resident bytes of each mapping, ascending. Slow for processes of many gigabytes: the kernel visits
+    /// every page. Errors as for [`Target::read_mappings`].
     pub fn read_smaps(&self) -> io::Result<Vec<smaps::Resident>> {
         let mut text = Vec::new();
         File::open(format!("/proc/{}/smaps", self.pid))?
@@ -266,7 +213,7 @@ impl Target {
         Ok(smaps::parse(&text))
     }
 
-    /// Its threads with their stack pointers, of those that wait in the kernel.
+    /// IDs of its threads, with the stack pointers of those that wait in the kernel.
     pub fn stack_pointers(&self) -> Vec<(u32, Option<Avma>)> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
         let ids = threads.into_iter().flatten().flatten().take(MAX_THREADS);
@@ -284,7 +231,8 @@ impl Target {
         Ok(text)
     }
 
-    /// To be asked after something was read by pid: then that was this process's, and not a successor's.
+    /// Fails if the process has ended. To be called after something was read by pid: success proves that it was read
+    /// from this process and not from a successor.
     fn check_runs(&self) -> io::Result<()> {
         match self.has_exited() {
             true => Err(io::Error::new(
@@ -295,7 +243,7 @@ impl Target {
         }
     }
 
-    /// The modules that cannot be unloaded, as far as memory confirms that they are what was opened.
+    /// Modules that cannot be unloaded, if memory confirms that they are the files that were opened.
     fn settled(&self, mappings: &Mappings, modules: &Modules) -> Settled {
         let executable = fs::metadata(format!("/proc/{}/exe", self.pid))
             .ok()
@@ -313,7 +261,7 @@ impl Target {
         settled
     }
 
-    /// The loader where it is mapped under another name than the program asks for, as musl's is.
+    /// The loader, if it is mapped under another name than the program's `PT_INTERP`, as musl's is.
     fn loader_by_path(&self, modules: &Modules, executable: Option<ModuleId>) -> Option<ModuleId> {
         let path = modules.get(executable?)?.linking().interpreter.as_deref()?;
         let path = Some(Path::new(OsStr::from_bytes(path))).filter(|path| path.is_absolute())?;
@@ -322,7 +270,7 @@ impl Target {
     }
 }
 
-/// Of `/proc/PID/task/TID/syscall`: the last word but one, of a thread that does not run.
+/// Parses `/proc/PID/task/TID/syscall`: the last word but one, for a thread that does not run.
 fn stack_pointer(text: &str) -> Option<Avma> {
     let pointer = text.split_ascii_whitespace().rev().nth(1)?;
     let pointer = u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()?;
@@ -338,14 +286,14 @@ fn read_maps(pid: u32) -> io::Result<Vec<u8>> {
 }
 
 fn read_stat(file: &File) -> io::Result<Stat> {
-    // The longest line possible, 52 numbers and a name, is some 1100 bytes.
+    // The longest possible line, 52 numbers and a name, has some 1100 bytes.
     let mut text = [0; 2048];
     let length = file.read_at(&mut text, 0)?;
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "unknown format");
     Stat::parse(text.get(..length).unwrap_or_default()).ok_or_else(malformed)
 }
 
-/// `/proc/TID` exists for every thread though it is not listed; only a leader is a process.
+/// Rejects threads: `/proc/TID` exists for every thread though it is not listed, and only a leader is a process.
 fn check_leader(pid: u32) -> Result<(), TargetError> {
     let status = ProcFields::status(pid).map_err(|error| missing(pid, "status", error))?;
     let group = status.words("Tgid").next();
@@ -358,7 +306,7 @@ fn check_leader(pid: u32) -> Result<(), TargetError> {
     }
 }
 
-/// The program's file cannot be read, of a process that may be looked into.
+/// Error for an executable that cannot be read, of a process that may be inspected.
 fn unreadable(pid: u32, comm: &str, error: io::Error) -> TargetError {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return missing(pid, "exe", error);
@@ -369,7 +317,7 @@ fn unreadable(pid: u32, comm: &str, error: io::Error) -> TargetError {
     }
 }
 
-/// That its program can be read and is one of 64 bits.
+/// Checks that the executable can be read and is a 64-bit program.
 fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
     let denied = |file, error: io::Error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
@@ -397,7 +345,7 @@ fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
     }
 }
 
-/// `EI_CLASS` of an ELF header; x32 programs are of the 32-bit class too.
+/// Checks `EI_CLASS` of an ELF header; x32 programs are of the 32-bit class too.
 fn is_64_bit(header: &[u8]) -> bool {
     const CLASS_64: u8 = 2;
     header.starts_with(b"\x7fELF") && header.get(4) == Some(&CLASS_64)

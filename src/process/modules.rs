@@ -1,9 +1,9 @@
-//! The ELF files that processes have mapped: opened once, kept open, known by a [`ModuleId`].
+//! The ELF files that processes have mapped: opened once, kept open, identified by a [`ModuleId`].
 //!
-//! A module is one file (device and inode), not one path: a library that was replaced on disk while
-//! running is another module than its successor, and a probe goes to the inode. Two copies of one
-//! file are two modules with equal build-ids; that they share an unwind table is for the holder of
-//! the tables to see. Nothing of an ELF file is interpreted here but its headers.
+//! A module is one file (device and inode), not one path: a library that was replaced on disk while running is another
+//! module than its successor, and a probe goes to the inode. Two copies of one file are two modules with equal build
+//! IDs; sharing their unwind table is left to the holder of the tables. Of an ELF file, only headers and the dynamic
+//! segment are parsed here.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,24 +27,23 @@ use super::mapped_file::MappedFile;
 use super::maps::{MapsEntry, MapsName};
 use super::process_memory::ProcessMemory;
 
-/// Names a module within one [`Modules`].
+/// Identifies a module within one [`Modules`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleId(u32);
 
 impl ModuleId {
-    /// The name with this number.
     #[cfg(test)]
     pub(crate) const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// The position in [`Modules::iter`].
+    /// Position in [`Modules::iter`].
     pub const fn index(self) -> u32 {
         self.0
     }
 }
 
-/// A GNU build-id, shown as lower-case hexadecimal digits.
+/// GNU build-id, displayed as lower-case hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BuildId(Vec<u8>);
 
@@ -64,18 +63,16 @@ impl fmt::Display for BuildId {
 /// An ELF file that a process has mapped, or its vDSO.
 #[derive(Debug)]
 pub struct Module {
-    /// Its name within its [`Modules`].
     pub id: ModuleId,
-    /// The path as the target sees it, without ` (deleted)`; `[vdso]` for the vDSO.
+    /// Path as the target sees it, without ` (deleted)`; `[vdso]` for the vDSO.
     pub path: PathBuf,
-    /// The GNU build-id, if the file has one.
     pub build_id: Option<BuildId>,
-    /// Whether the file was recognised by its inode number alone.
+    /// Set if the file was recognised by its inode number alone.
     ///
-    /// On btrfs and overlayfs `/proc/PID/maps` names another device than `stat` does. It is so only
-    /// where `map_files` could not be used, which leaves no such doubt.
+    /// On btrfs and overlayfs, `/proc/PID/maps` names another device than `stat` does. Only set if `map_files`, which
+    /// identifies the file exactly, could not be used.
     pub device_unconfirmed: bool,
-    /// What tells it from every other object in a process's memory.
+    /// Distinguishes it from every other object in a process's memory.
     pub fingerprint: Option<Fingerprint>,
     content: Content,
     segments: Vec<Segment>,
@@ -89,7 +86,7 @@ enum Content {
 }
 
 impl Module {
-    /// The ELF file's bytes: untrusted, and for a file memory-mapped.
+    /// Bytes of the ELF file: untrusted, and memory-mapped unless it is the vDSO.
     pub fn bytes(&self) -> &[u8] {
         match &self.content {
             Content::File { bytes, .. } => bytes.bytes(),
@@ -97,14 +94,14 @@ impl Module {
         }
     }
 
-    /// Gives back the memory that holds what was read of its file. What is read later is read from the file again.
+    /// Releases the memory of the mapped file. Later reads get the bytes from the file again.
     pub fn release(&self) {
         if let Content::File { bytes, .. } = &self.content {
             bytes.release();
         }
     }
 
-    /// Whether its file has become shorter while it was mapped here: some of its bytes were read as zeros.
+    /// True if the file was truncated while it was mapped here: some of its bytes were read as zeros.
     pub fn is_cut(&self) -> bool {
         match &self.content {
             Content::File { bytes, .. } => bytes.is_cut(),
@@ -112,7 +109,7 @@ impl Module {
         }
     }
 
-    /// A path under which this process reaches the very inode, for attaching probes.
+    /// Path under which memleak can open the same inode, for attaching probes.
     ///
     /// Valid while the module lives. `None` for the vDSO, which has no file to probe.
     pub fn probe_path(&self) -> Option<PathBuf> {
@@ -122,22 +119,22 @@ impl Module {
         }
     }
 
-    /// Whether this is the kernel's vDSO, copied out of a target.
+    /// True for the kernel's vDSO, copied out of a target.
     pub fn is_vdso(&self) -> bool {
         matches!(self.content, Content::Vdso(_))
     }
 
-    /// Its name, and those of the objects it needs.
+    /// Its name, and the names of the objects it needs.
     pub(super) fn linking(&self) -> &Linking {
         &self.linking
     }
 
-    /// True for a program that was linked statically: it has no loader and needs no other object.
+    /// True for a statically linked program: it has no loader and needs no other object.
     pub fn is_static_program(&self) -> bool {
         self.linking.is_static_program
     }
 
-    /// Its `PT_LOAD` segments that have code.
+    /// Its executable `PT_LOAD` segments.
     pub fn code(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|segment| segment.executable)
     }
@@ -148,37 +145,33 @@ impl Module {
     }
 }
 
-/// Why the code behind a mapping cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unreadable {
     /// Opening or mapping the file failed.
     #[error("cannot open it: {0}")]
     CannotOpen(io::ErrorKind),
-    /// The file's mode keeps it from us.
     #[error("no permission to read it, which its user's rights or CAP_DAC_READ_SEARCH give; try sudo")]
     NoPermission,
-    /// The path leads to another file than the mapped one, and `map_files` may not be used.
+    /// The path leads to another file than the mapped one, and `map_files` is not permitted.
     #[error(
         "the file was replaced or deleted; opening the mapped one needs CAP_CHECKPOINT_RESTORE, and CAP_DAC_READ_SEARCH if \
          the process is another user's; try sudo"
     )]
     Replaced,
-    /// It was unmapped after the maps were read, and its path leads elsewhere.
+    /// Unmapped after the maps were read, and its path leads to another file.
     #[error("it was unmapped before it could be opened")]
     Gone,
-    /// A device, a file that the kernel makes up or the like, which is not opened because that may have effects.
+    /// A device, a file generated by the kernel or similar, which is not opened because that may have effects.
     #[error("it is not a regular file")]
     NotRegular,
-    /// The file is not an ELF file that can be used here.
     #[error(transparent)]
     NotElf(Arc<TableError>),
-    /// No segment of the file is mapped there.
     #[error("no segment of the file belongs there")]
     NoSegment,
-    /// There are too many other files, each of which stays open.
+    /// Each module's file stays open, which uses a file descriptor.
     #[error("{0} other files were mapped as code before, more than are kept open: ulimit -n allows more")]
     TooMany(usize),
-    /// `[vsyscall]`: a fixed kernel page that only looks mapped.
+    /// `[vsyscall]`: a fixed kernel page that is listed as a mapping.
     #[error("it is a page of the kernel's")]
     KernelPage,
 }
@@ -192,66 +185,58 @@ impl From<OpenError> for Unreadable {
     }
 }
 
-/// What `/proc/PID/maps` says of a file, so that each is opened once.
+/// Key of a file in `/proc/PID/maps` (device, inode, path), so that each is opened once.
 type Seen = ((u32, u32), u64, PathBuf);
 
-/// All modules seen so far, of one target or several.
+/// All modules seen so far, of one or several targets.
 #[derive(Debug, Default)]
 pub struct Modules {
     modules: Vec<Module>,
     seen: HashMap<Seen, ModuleId>,
-    // As `stat` names them. Every module's file stays open, so that no inode number is reused.
+    // Device and inode as in `stat`. Every module's file stays open, so that an inode number is not reused.
     by_file: HashMap<(u64, u64), ModuleId>,
 }
 
-/// An opened regular file.
 struct Opened {
     file: File,
     device_unconfirmed: bool,
 }
 
-/// Files that are kept open at most, whatever else may be: a program of a thousand plugins has not a tenth of it.
+/// Maximum number of open files, whatever the limit: a program of a thousand plugins has less than a tenth of it.
 const MAX_FILES: usize = 1 << 14;
-/// Names that are remembered at most.
+/// Maximum number of names that are remembered.
 const MAX_NAMES: usize = 1 << 16;
 
-/// Files that are kept open, of those that may be: probes and everything else need some, too.
+/// Maximum number of files to keep open: half of the limit, as probes and everything else need some, too.
 fn most_files() -> usize {
     let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     usize::try_from(allowed / 2).unwrap_or(usize::MAX).min(MAX_FILES)
 }
 
-/// No vDSO is larger: it is two pages of code on x86-64.
+/// Maximum size of a vDSO, which has two pages of code on x86-64.
 const MAX_VDSO_BYTES: u64 = 1 << 20;
 
 impl Modules {
-    /// No modules yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The module of that name.
-    ///
-    /// `None` only for a name that another `Modules` gave out.
+    /// The module with this ID; `None` only for an ID of another `Modules`.
     pub fn get(&self, id: ModuleId) -> Option<&Module> {
         self.modules.get(usize::try_from(id.0).ok()?)
     }
 
-    /// All modules, oldest first, whether or not anything still maps them.
+    /// All modules, oldest first, whether or not they are still mapped.
     pub fn iter(&self) -> impl Iterator<Item = &Module> {
         self.modules.iter()
     }
 
-    /// Releases all of them.
+    /// Releases the memory of all modules' files.
     pub fn release(&self) {
         self.modules.iter().for_each(Module::release);
     }
 
-    /// The module of a file in our own view of the file system.
-    ///
-    /// # Errors
-    ///
-    /// [`Unreadable`]; nothing was added.
+    /// Adds a file, by its path in memleak's own view. On an error, nothing is added.
     pub fn add_file(&mut self, path: &Path) -> Result<ModuleId, Unreadable> {
         let opened = Opened {
             file: open_exactly(path)?,
@@ -260,7 +245,7 @@ impl Modules {
         self.insert_file(opened, path)
     }
 
-    /// The module of a file that was added, by its device and inode number as `stat` names them.
+    /// The module of a file that was added, by its device and inode number as in `stat`.
     pub(super) fn of_file(&self, file: (u64, u64)) -> Option<ModuleId> {
         self.by_file.get(&file).copied()
     }
@@ -275,11 +260,11 @@ impl Modules {
             return Ok(*known);
         }
         let module = open_mapped(pid, entry, path).and_then(|opened| self.insert_file(opened, path))?;
-        // A file can have any number of names, one after another.
+        // A file can have any number of names, one after another: start over when there are too many.
         if self.seen.len() == MAX_NAMES {
             self.seen.clear();
         }
-        // A failure is not kept: it can be that the mapping has just gone.
+        // Only successes are remembered: a failure can mean that the mapping has just been removed.
         self.seen.insert(key, module);
         Ok(module)
     }
@@ -344,7 +329,7 @@ impl Modules {
     }
 }
 
-/// Opens the file behind a mapping: the very inode where we may, else what its path leads to.
+/// Opens the file behind a mapping: the same inode if permitted, else the file that its path leads to.
 fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unreadable> {
     let (start, end) = (entry.range.start, entry.range.end);
     let absent = Unreadable::CannotOpen(io::ErrorKind::NotFound);
@@ -356,14 +341,14 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
                 device_unconfirmed: false,
             });
         }
-        // Another file's mapping has its place by now.
+        // Another file is mapped at these addresses by now.
         Ok(_) => true,
         Err(Unreadable::NotRegular) => return Err(Unreadable::NotRegular),
-        // Not permitted, or the mapping went away since the maps were read.
+        // Not permitted, or unmapped since the maps were read.
         Err(error) => error == absent,
     };
     let root = PathBuf::from(format!("/proc/{pid}/root"));
-    // It is mapped: there is no limit to what may be.
+    // No size limit: the file is mapped already.
     let found = open_in_root(&root, path, LastLink::Follow, u64::MAX);
     let found = found.map_err(Unreadable::from).map_err(|error| {
         if gone {
@@ -389,9 +374,9 @@ fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unrea
     })
 }
 
-/// Whether the file that is mapped now is the one that the maps named.
+/// Returns whether the file that is mapped now is the one that the maps named.
 ///
-/// Some file systems have one inode number for `stat` and another for maps; their paths must do.
+/// Some file systems have one inode number for `stat` and another for maps; for these, paths are compared.
 fn is_still(entry: &MapsEntry, path: &Path, file: &File) -> bool {
     let same_inode = file
         .metadata()
@@ -400,7 +385,7 @@ fn is_still(entry: &MapsEntry, path: &Path, file: &File) -> bool {
     same_inode || without_deleted(&opened_path()) == path.as_os_str().as_bytes()
 }
 
-/// A path as the kernel writes it, without its mark of deleted files.
+/// Path as the kernel writes it, without its mark of deleted files.
 fn without_deleted(path: &Path) -> &[u8] {
     let bytes = path.as_os_str().as_bytes();
     bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)
@@ -413,7 +398,7 @@ fn cannot_open(error: &io::Error) -> Unreadable {
     Unreadable::CannotOpen(error.kind())
 }
 
-/// The bytes of a mapping, out of the process's memory.
+/// Bytes of a mapping, read from the process's memory; at most [`MAX_VDSO_BYTES`].
 fn read_memory(pid: u32, entry: &MapsEntry) -> io::Result<Vec<u8>> {
     let length = entry.range.end.offset_from(entry.range.start);
     let length = usize::try_from(length.min(MAX_VDSO_BYTES)).map_err(io::Error::other)?;

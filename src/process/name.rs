@@ -1,21 +1,20 @@
-//! Names of processes, whether or not they can be traced.
+//! Names of processes, traceable or not.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
 
 use super::{check_leader, read_stat};
 
-/// The names of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessName {
-    /// The command name, at most 15 bytes.
+    /// Command name, at most 15 bytes.
     pub comm: String,
-    /// The executable; `None` if it may not be read.
+    /// Path of the executable; `None` if reading it is not permitted.
     pub exe: Option<PathBuf>,
 }
 
 impl ProcessName {
-    /// The names of process `pid`; `None` if there is none, or if that is a thread, ended, or the kernel's own.
+    /// Names of process `pid`; `None` if it does not exist, has exited, or is a thread or a kernel thread.
     pub fn of(pid: u32) -> Option<Self> {
         let stat = read_stat(&File::open(format!("/proc/{pid}/stat")).ok()?).ok()?;
         check_leader(pid).ok()?;
@@ -26,7 +25,7 @@ impl ProcessName {
         })
     }
 
-    /// True if both run the same program, as far as their names say.
+    /// True if both run the same program, judged by either name.
     pub fn is_like(&self, other: &Self) -> bool {
         self.comm == other.comm || self.exe.is_some() && self.exe == other.exe
     }
@@ -36,13 +35,13 @@ impl ProcessName {
 mod tests {
     use super::*;
 
-    /// This process has names; numbers of no process, and of threads of the kernel, have none.
+    /// This process has names; numbers of no process, and of kernel threads, have none.
     #[test]
     fn names() {
         let own = ProcessName::of(std::process::id()).expect("it runs");
         assert_eq!(own.exe, std::env::current_exe().ok());
         assert!(!own.comm.is_empty());
-        // Above what the kernel gives (PID_MAX_LIMIT).
+        // Above the kernel's maximum (PID_MAX_LIMIT).
         assert_eq!(ProcessName::of(1 << 30), None);
         let thread = std::thread::spawn(|| {
             let thread = u32::try_from(nix::unistd::gettid().as_raw()).expect("not negative");
@@ -51,7 +50,7 @@ mod tests {
         assert_eq!(thread.join().expect("no panic"), None);
     }
 
-    /// Either name makes two processes alike; an executable that is not known is like no other.
+    /// Either name makes two processes alike; an unknown executable is not like any other.
     #[test]
     fn likeness() {
         let named = |comm: &str, exe: Option<&str>| ProcessName {

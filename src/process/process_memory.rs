@@ -1,4 +1,4 @@
-//! A process's memory, for reading.
+//! Reading a process's memory.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -8,17 +8,17 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use unwind_tables::addr::Avma;
 
-/// The memory of one process.
 #[derive(Debug)]
 pub(super) enum ProcessMemory {
-    /// `/proc/PID/mem`, which stays this process's whoever has its pid later.
+    /// `/proc/PID/mem`, which stays bound to this process even if its pid is reused.
     File(File),
-    /// That file is its user's alone; the system call asks for `CAP_SYS_PTRACE` only. To be asked soon: by pid.
+    /// `process_vm_readv`, which needs only `CAP_SYS_PTRACE` where the file is readable by its user alone. By pid: to
+    /// be used soon.
     Call(Pid),
 }
 
 impl ProcessMemory {
-    /// That of process `pid`.
+    /// Opens the memory of process `pid`.
     pub(super) fn open(pid: u32) -> io::Result<Self> {
         match File::open(format!("/proc/{pid}/mem")) {
             Ok(file) => Ok(Self::File(file)),
@@ -54,7 +54,7 @@ impl ProcessMemory {
 mod tests {
     use super::*;
 
-    /// Both ways read the same; neither reads what is not mapped.
+    /// Both ways read the same, and neither reads unmapped memory.
     #[test]
     fn both_ways_are_alike() {
         let pid = std::process::id();

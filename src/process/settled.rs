@@ -1,8 +1,8 @@
-//! Which modules a process cannot lose while its program runs: the executable, its loader, and what they need.
+//! Settled modules: those that a process cannot unload while its program runs. These are the executable, its loader,
+//! and the objects that they need.
 //!
-//! Nothing unloads these: the loader never closes what the program itself asked for. Everything else was loaded on
-//! request and can go at any time. Names are all there is to tell by, so a name that two mapped objects go by
-//! settles neither of them.
+//! The loader never closes what the program itself needs; everything else was loaded on request and can be unloaded at
+//! any time. Objects can only be matched by name, so a name shared by two mapped objects settles neither of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
@@ -13,25 +13,24 @@ use unwind_tables::addr::Bias;
 use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, ModuleId, Modules};
 
-/// Who goes by a name.
+/// The modules that have a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bearer {
     One(ModuleId),
     Several,
 }
 
-/// What a process cannot lose.
+/// Modules that a process cannot unload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
-    /// All of it.
     pub(super) modules: BTreeSet<ModuleId>,
-    /// The loader, which is part of it.
+    /// The loader, which is one of `modules`.
     pub(super) loader: Option<ModuleId>,
-    /// What it has not got, though its mappings say so: memory holds something else.
+    /// Modules whose memory differs from the file that their mapping was resolved to.
     pub(super) different: BTreeSet<ModuleId>,
 }
 
-/// The settled modules among `mappings`, given the process's executable.
+/// Computes the settled modules among `mappings`, given the process's executable.
 pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option<ModuleId>) -> Settled {
     let mapped = mapped_once(mappings);
     let bearers = bearers(mapped.keys().filter_map(|&id| modules.get(id)));
@@ -66,7 +65,7 @@ pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option
     }
 }
 
-/// The mapped modules and where; `None` for one that is mapped twice, by `dlmopen` for example.
+/// The mapped modules with their bias; `None` for a module with several, by `dlmopen` for example.
 fn mapped_once(mappings: &Mappings) -> BTreeMap<ModuleId, Option<Bias>> {
     let mut mapped = BTreeMap::new();
     for entry in mappings.entries() {
@@ -80,7 +79,7 @@ fn mapped_once(mappings: &Mappings) -> BTreeMap<ModuleId, Option<Bias>> {
     mapped
 }
 
-/// Every name that mapped modules go by: the name in the object, and the file's.
+/// Modules by name: the name in the object (`DT_SONAME`), and the file's.
 fn bearers<'a>(modules: impl Iterator<Item = &'a Module>) -> BTreeMap<&'a [u8], Bearer> {
     let mut bearers = BTreeMap::new();
     for module in modules {
@@ -102,7 +101,7 @@ fn bearers<'a>(modules: impl Iterator<Item = &'a Module>) -> BTreeMap<&'a [u8], 
     bearers
 }
 
-/// The last part of a name that may be a path.
+/// Last part of a name that may be a path.
 fn file_name(name: &[u8]) -> &[u8] {
     Path::new(std::ffi::OsStr::from_bytes(name))
         .file_name()

@@ -1,9 +1,9 @@
-//! Reading on where a mapped file has become shorter.
+//! Handles reads from a mapped file that was truncated.
 //!
-//! Who may write a file may cut it off, at any moment. A page of a mapping that is beyond the file's new end is a signal to
-//! who reads it, SIGBUS, which ends a process that does not expect it: so every process that is traced could end us. Here
-//! such a page, and all that follow it in its mapping, become zeros, and who mapped the file is told. All other causes of
-//! that signal end this process, as ever.
+//! Whoever can write a file can truncate it at any moment. Reading a page of a mapping beyond the file's new end raises
+//! SIGBUS, which kills a process without a handler: so every traced process could kill the tracer. Here, that page and
+//! all that follow it in its mapping are replaced by zeros, and the mapping is marked as cut. Any other cause of SIGBUS
+//! ends this process as usual.
 #![allow(unsafe_code, reason = "a handler of signals, and what it maps")]
 
 use std::ffi::{c_int, c_void};
@@ -18,32 +18,32 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, si
 
 use crate::base::pages;
 
-/// Memory in which pages that are gone read as zeros, until this is dropped.
+/// A mapping whose missing pages read as zeros, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Watch(&'static Place);
 
-/// A range of memory, or room for one. Never freed: the handler may look at it at any moment.
+/// A watched range of memory, or a free slot for one. Never freed: the signal handler may read it at any moment.
 #[derive(Debug)]
 struct Place {
     is_taken: AtomicBool,
-    /// Odd while the range is being changed.
+    /// Odd while the range is being changed: a sequence lock, as the handler must not wait.
     version: AtomicUsize,
     start: AtomicUsize,
-    /// 0 where there is no range.
+    /// 0 if there is no range.
     end: AtomicUsize,
     is_cut: AtomicBool,
     next: AtomicPtr<Place>,
 }
 
-/// All places, each leading to the next.
+/// Head of the list of all places; only ever prepended to.
 static FIRST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 
 impl Watch {
-    /// Watches a mapping of a file, which is not to end before this.
+    /// Watches a mapping of a file, which must outlive this value.
     ///
     /// # Errors
     ///
-    /// The system refuses a handler.
+    /// The signal handler cannot be installed.
     pub(super) fn over(mapping: &[u8]) -> io::Result<Self> {
         static INSTALLED: Once = Once::new();
         let mut installed = Ok(());
@@ -52,13 +52,13 @@ impl Watch {
         let place = places().find(|place| !place.is_taken.swap(true, Ordering::SeqCst));
         let place = place.unwrap_or_else(Place::add);
         let start = mapping.as_ptr().addr();
-        // The rest of the last page can be read too.
+        // The rest of the last page is readable, too.
         place.set(start, start + mapping.len().next_multiple_of(page()));
         place.is_cut.store(false, Ordering::SeqCst);
         Ok(Self(place))
     }
 
-    /// Whether something was read that was not there any more.
+    /// True if truncated pages were read, as zeros.
     pub(super) fn is_cut(&self) -> bool {
         self.0.is_cut.load(Ordering::SeqCst)
     }
@@ -72,7 +72,7 @@ impl Drop for Watch {
 }
 
 impl Place {
-    /// A new one, taken.
+    /// Allocates a new place, taken, and prepends it to the list.
     fn add() -> &'static Self {
         let place: &'static mut Self = Box::leak(Box::new(Self {
             is_taken: AtomicBool::new(true),
@@ -101,7 +101,8 @@ impl Place {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The end of the range, if `address` is in it. A range that is being changed has nobody reading in it.
+    /// The end of the range, if `address` is in it. A range that is being changed does not match: nothing reads from it
+    /// then.
     fn end_if_holds(&self, address: usize) -> Option<usize> {
         let version = self.version.load(Ordering::SeqCst);
         let (start, end) = (self.start.load(Ordering::SeqCst), self.end.load(Ordering::SeqCst));
@@ -120,30 +121,31 @@ fn places() -> impl Iterator<Item = &'static Place> {
 fn install() -> io::Result<()> {
     _ = page();
     let handler = SigHandler::SigAction(on_missing_page);
-    // On a stack of its own where the thread has one.
+    // On the alternate signal stack, if the thread has one.
     let action = SigAction::new(
         handler,
         SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK,
         SigSet::empty(),
     );
-    // SAFETY: the handler does only what may be done in one: it reads atomics and makes system calls.
+    // SAFETY: the handler is async-signal-safe: it reads atomics and makes system calls.
     unsafe { sigaction(Signal::SIGBUS, &action) }?;
     Ok(())
 }
 
-/// Asked before the handler is installed, which then only reads it.
+/// Size of a page. First called before the handler is installed, which then only reads the stored value.
 fn page() -> usize {
     usize::try_from(pages::bytes()).unwrap_or(usize::MAX)
 }
 
 extern "C" fn on_missing_page(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     let before = Errno::last_raw();
-    // SAFETY: the kernel gives a valid one to a handler that was installed with SA_SIGINFO; the address is there for the
-    // codes that say so, and is not followed.
+    // SAFETY: the kernel passes a valid pointer to a handler that was installed with SA_SIGINFO; the address is set for
+    // the codes that define it, and is not dereferenced.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let is_replaced = code == libc::BUS_ADRERR && replace(address);
     if !is_replaced {
-        // Not ours. What has no handler comes once this one is done, and ends the process.
+        // Not a watched mapping: restore the default action. The signal stays pending until this handler returns, and
+        // then ends the process.
         // SAFETY: no handler is installed.
         _ = unsafe { signal(Signal::SIGBUS, SigHandler::SigDfl) };
         _ = raise(Signal::SIGBUS);
@@ -151,7 +153,7 @@ extern "C" fn on_missing_page(_: c_int, info: *mut libc::siginfo_t, _: *mut c_vo
     Errno::set_raw(before);
 }
 
-/// Puts zeros where `address` is, up to the end of its mapping, if it is in one that is watched.
+/// Maps zeros from the page of `address` to the end of its mapping, if that is watched.
 fn replace(address: usize) -> bool {
     let found = places().find_map(|place| Some((place, place.end_if_holds(address)?)));
     let Some((place, end)) = found else {
@@ -163,7 +165,7 @@ fn replace(address: usize) -> bool {
     };
     place.is_cut.store(true, Ordering::SeqCst);
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
-    // SAFETY: all of it is part of one mapping, which the holder of its watch keeps until the watch is gone, and which
-    // stays readable throughout.
+    // SAFETY: the range lies in one mapping, whose owner keeps it mapped until its watch is dropped, and it stays
+    // readable throughout.
     unsafe { mmap_anonymous(Some(at), length, ProtFlags::PROT_READ, flags) }.is_ok()
 }

@@ -1,24 +1,23 @@
-//! `/proc/PID/smaps` as text: what of each mapping is in memory. Pure; a mapping's first line is read by
+//! Parser of `/proc/PID/smaps`: the resident memory of each mapping. Pure; a mapping's first line is parsed by
 //! [`maps`].
 
 use super::maps::{self, MapsEntry};
 
-/// What is resident of one mapping.
+/// Resident memory of one mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resident {
-    /// The mapping.
     pub entry: MapsEntry,
-    /// Its bytes that are in memory.
+    /// Resident bytes.
     pub bytes: u64,
-    /// Other processes can have the same memory and see what is written to it.
+    /// Set if other processes can map the same memory and see writes to it.
     pub shared: bool,
-    /// It grows down by itself: the stack of the first thread.
+    /// Set if the mapping grows down by itself: the stack of the first thread.
     pub grows_down: bool,
-    /// Address space that was not paid for (`MAP_NORESERVE`), as glibc's arenas are.
+    /// Set for address space without reserved memory (`MAP_NORESERVE`), as glibc's arenas are.
     pub not_reserved: bool,
 }
 
-/// Reads the text. Lines that cannot be understood are left out.
+/// Parses the text. Lines that cannot be parsed are left out.
 ///
 /// Format: `proc_pid_smaps(5)`; sizes are in units of 1024 bytes.
 pub fn parse(text: &[u8]) -> Vec<Resident> {
@@ -42,7 +41,7 @@ pub fn parse(text: &[u8]) -> Vec<Resident> {
     mappings
 }
 
-/// Whether the line is a field of a mapping. Those that are not used are fields too.
+/// Returns whether the line is a field of a mapping, used here or not.
 fn read_field(line: &[u8], mapping: &mut Resident) -> bool {
     let Ok(text) = std::str::from_utf8(line) else {
         return false;
@@ -67,7 +66,7 @@ fn read_field(line: &[u8], mapping: &mut Resident) -> bool {
     true
 }
 
-/// The first line of a mapping starts with an address, which has a dash before any colon.
+/// True for names of fields. The first line of a mapping starts with an address, which has a dash before any colon.
 fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_uppercase())
         && text
@@ -99,7 +98,7 @@ Rss:                  12 kB
 VmFlags: rd wr mr mw me gd ac
 ";
 
-    /// Each mapping has the fields that follow it, and lines that make no sense hide nothing.
+    /// The fields after a mapping's first line belong to it, and malformed lines hide nothing.
     #[test]
     fn fields_belong_to_the_mapping_before_them() {
         let all = parse(TEXT.as_bytes());
@@ -125,7 +124,7 @@ VmFlags: rd wr mr mw me gd ac
         );
     }
 
-    /// What the running kernel writes adds up to what it says in sum.
+    /// The mappings of the running kernel's smaps add up to its own total.
     #[test]
     fn own_smaps() {
         let text = std::fs::read("/proc/self/smaps").expect("own smaps");

@@ -1,19 +1,19 @@
-//! `/proc/PID/stat` as text: the few fields that identify a process and say whether it still runs.
+//! Parser of `/proc/PID/stat`: the few fields that identify a process and show whether it still runs.
 //!
 //! Pure. Format: `proc_pid_stat(5)`.
 
-/// What is used of the file.
+/// The fields of the file that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// The command name, at most 15 bytes.
+    /// Command name, at most 15 bytes.
     pub(crate) comm: String,
-    /// One letter: `R`, `S`, `D`, `Z`, `X` …
+    /// State as one letter: `R`, `S`, `D`, `Z`, `X` …
     pub(crate) state: u8,
     /// Kernel flags of the task (`PF_…`).
     pub(crate) flags: u64,
-    /// Live threads of the process, the leader included while it is a zombie.
+    /// Number of live threads, including the leader while it is a zombie.
     pub(crate) threads: u64,
-    /// Clock ticks from boot to the start of the process.
+    /// Start time in clock ticks since boot.
     pub(crate) start_time: u64,
 }
 
@@ -21,9 +21,9 @@ pub(crate) struct Stat {
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
 impl Stat {
-    /// Reads the one line of the file; `None` when it does not have the documented form.
+    /// Parses the single line of the file; `None` if it does not have the documented form.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        // The name may hold blanks and parentheses: its end is the last one of the line.
+        // The name may contain blanks and parentheses: it ends at the last one of the line.
         let open = text.iter().position(|&byte| byte == b'(')?;
         let close = text.iter().rposition(|&byte| byte == b')')?;
         let comm = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
@@ -40,14 +40,14 @@ impl Stat {
         })
     }
 
-    /// Whether the task belongs to the kernel and has no memory of its own.
+    /// True if the task belongs to the kernel and has no memory of its own.
     pub(crate) fn is_kernel_thread(&self) -> bool {
         self.flags & KERNEL_THREAD != 0
     }
 
-    /// Whether no thread of the process can run again.
+    /// True if no thread of the process can run again.
     ///
-    /// The leader of a process whose other threads still run is a zombie with company.
+    /// The leader of a process whose other threads still run is a zombie, too, with more than one thread.
     pub(crate) fn has_exited(&self) -> bool {
         matches!(self.state, b'X' | b'x') || (self.state == b'Z' && self.threads <= 1)
     }
@@ -62,7 +62,7 @@ mod tests {
             .into_bytes()
     }
 
-    /// Fields are counted from the end of the name, whatever the name holds.
+    /// Fields are counted from the end of the name, whatever the name contains.
     #[test]
     fn fields() {
         for comm in ["cat", "a b", "x) S 1 (y", ""] {
@@ -94,7 +94,7 @@ mod tests {
         }
     }
 
-    /// Kernel threads are told by their flag.
+    /// Kernel threads are recognised by their flag.
     #[test]
     fn kernel_thread() {
         assert!(
@@ -109,7 +109,7 @@ mod tests {
         );
     }
 
-    /// Anything else is refused, not guessed at.
+    /// Any other text is rejected.
     #[test]
     fn malformed() {
         for text in [

@@ -5,7 +5,7 @@ use unwind_tables::addr::Avma;
 use super::maps::MapsName;
 use super::*;
 
-/// A child that is killed and reaped when the test ends, however it ends.
+/// A child that is killed and reaped when the test ends, even by a panic.
 struct Running(Child);
 
 impl Running {
@@ -37,7 +37,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Already killed and reaped in some tests.
+        // Some tests have killed it already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -54,15 +54,15 @@ fn own() -> (Target, Modules, Mappings) {
     (target, modules, mappings)
 }
 
-/// The error of a process that cannot be traced, as the user reads it: one line.
+/// Error for a process that cannot be traced, as the user reads it: one line.
 fn refusal(pid: u32) -> String {
     let text = Target::open(pid).expect_err("not fit to be traced").to_string();
     assert!(!text.contains('\n'), "{text}");
     text
 }
 
-/// Our own code is found in our own mappings: a function's address leads to our executable, and
-/// through bias and segments to the bytes that are there.
+/// This program's own code is found in its own mappings: a function's address leads to the executable, and through bias
+/// and segments to the bytes in the file.
 #[test]
 fn own_code_is_mapped() {
     let (target, modules, mappings) = own();
@@ -83,8 +83,8 @@ fn own_code_is_mapped() {
     assert_eq!(there, module.bytes()[offset..offset + 16]);
 }
 
-/// The C library and the vDSO are modules with build-ids; only the former can be probed, through a
-/// path that leads to the same file.
+/// The C library and the vDSO are modules with build-ids; only the former can be probed, through a path that leads to
+/// the same file.
 #[test]
 fn libc_and_vdso() {
     let (target, mut modules, mappings) = own();
@@ -103,7 +103,7 @@ fn libc_and_vdso() {
         .expect("the vDSO is mapped");
     assert!(vdso.build_id.is_some() && vdso.bytes().starts_with(b"\x7fELF"));
     assert_eq!(vdso.probe_path(), None);
-    // Read again, nothing is new: neither modules nor mappings.
+    // Reading again adds neither modules nor mappings.
     let count = modules.iter().count();
     let again = target.read_mappings(&mut modules).expect("we run");
     assert_eq!(mappings, again);
@@ -123,8 +123,8 @@ fn modules_are_shared() {
     assert_eq!(read(&one), read(&two));
 }
 
-/// A program deleted while it runs is still read where the kernel lets us, and never mistaken for
-/// what has its path now.
+/// A program deleted while it runs is still read if the kernel permits it, and never mistaken for the file that now has
+/// its path.
 #[test]
 fn deleted_program() {
     let path = std::env::temp_dir().join(format!("memleak-deleted-{}", std::process::id()));
@@ -151,8 +151,8 @@ fn deleted_program() {
     }
 }
 
-/// Between the reading of the maps and the opening of a file another can be mapped in its place. It is not taken for
-/// the one that was read, and what could not be opened for that reason is looked for again.
+/// Between reading the maps and opening a file, another can be mapped in its place. It is not taken for the one in the
+/// maps, and a file that could not be opened for that reason is tried again.
 #[test]
 fn another_file_in_the_place_of_one_as_root() {
     let running = Running::start(&sleep());
@@ -205,10 +205,10 @@ fn exit() {
     assert!(refusal(pid).starts_with(&format!("no process with pid {pid}; ")));
 }
 
-/// What is no process, or none with a program, is refused with a remedy.
+/// A pid without a process or program is refused with a remedy.
 #[test]
 fn refusals() {
-    // Above the largest pid the kernel can give out, 2^22.
+    // Above the kernel's maximum pid, 2^22.
     assert!(refusal(u32::MAX).starts_with("no process with pid 4294967295; "));
     let thread = std::thread::spawn(|| {
         let tid = fs::read_link("/proc/thread-self")
@@ -224,7 +224,7 @@ fn refusals() {
         text,
         format!("{} is a thread of process {pid}; use -p {pid}", tid.display())
     );
-    // Containers do not show it.
+    // Containers do not show kernel threads.
     if fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm == "kthreadd\n") {
         assert_eq!(
             refusal(2),
@@ -237,7 +237,7 @@ fn refusals() {
     }
 }
 
-/// 32-bit and x32 programs are told from 64-bit ones by their ELF class.
+/// 32-bit and x32 programs are distinguished from 64-bit ones by their ELF class.
 #[test]
 fn classes() {
     for (header, expected) in [

@@ -1,7 +1,7 @@
-//! What the system knows of a user: from its name services (files, directories, whatever `nsswitch.conf` names).
+//! User accounts, from the system's name services (files, directories, whatever `nsswitch.conf` names).
 //!
-//! These are modules that libc loads. A static program cannot load them safely: they have to be of the very libc that is
-//! in the program. It asks `getent` and `id` instead, which are the system's own.
+//! Name services are modules that libc loads. A static program cannot load them safely, as they must match the libc
+//! that is linked into it; it runs the system's `getent` and `id` instead.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -12,7 +12,6 @@ use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use crate::base::system;
 
-/// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) name: OsString,
@@ -21,7 +20,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// `None` if there is no such user.
+    /// Looks up a user; `None` if it does not exist.
     pub(super) fn of(user: Uid) -> io::Result<Option<Self>> {
         if cfg!(target_feature = "crt-static") {
             return Self::asked(user);
@@ -34,7 +33,7 @@ impl Account {
         }))
     }
 
-    /// All groups of this user, the first one too.
+    /// All groups of this user, the primary group included.
     pub(super) fn groups(&self) -> io::Result<Vec<Gid>> {
         if cfg!(target_feature = "crt-static") {
             return self.asked_groups();
@@ -53,7 +52,7 @@ impl Account {
             .ok_or_else(|| io::Error::other(format!("the output of getent passwd {user} is not a passwd entry")))
     }
 
-    /// A line as of passwd(5).
+    /// Parses a line of passwd(5).
     fn parse(line: &[u8]) -> Option<Self> {
         let fields: Vec<_> = line.split(|&byte| byte == b':').collect();
         let [name, _, _, group, _, home, _] = fields[..] else {
@@ -83,7 +82,7 @@ impl Account {
     }
 }
 
-/// The first line of what a program of the system answers, which is nothing if it fails.
+/// First line that a system program prints; `None` if it fails.
 fn ask<const N: usize>(name: &str, arguments: [&OsStr; N]) -> io::Result<Option<Vec<u8>>> {
     let answer = system::command(name).and_then(|mut command| command.args(arguments).output());
     let answer =
@@ -96,7 +95,7 @@ fn ask<const N: usize>(name: &str, arguments: [&OsStr; N]) -> io::Result<Option<
 mod tests {
     use super::*;
 
-    /// What programs of the system say is what libc says, of every user there is and of none.
+    /// `getent` and `id` give the same as libc, for every user of the system and for one that does not exist.
     #[test]
     fn asked_as_looked_up() {
         let numbers = std::fs::read_to_string("/etc/passwd").expect("there");

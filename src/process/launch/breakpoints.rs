@@ -1,21 +1,18 @@
-//! Hardware breakpoints of a stopped program: at most two instructions that it stops before. Nothing of its memory is
-//! written.
+//! Hardware breakpoints of a stopped program: at most two instructions that it stops before. Its memory is not written.
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use unwind_tables::addr::Avma;
 
-/// Has the program stop before `first` and, if it is given, `second`, until [`clear`].
+/// Makes the program stop before `first` and, if given, `second`, until [`clear`].
 pub(super) fn set(pid: Pid, first: Avma, second: Option<Avma>) -> Result<(), Errno> {
     machine::set(pid, first, second)
 }
 
-/// The program stops before no instruction any more.
 pub(super) fn clear(pid: Pid) -> Result<(), Errno> {
     machine::clear(pid)
 }
 
-/// Where the program goes on.
 pub(super) fn program_counter(pid: Pid) -> Result<Avma, Errno> {
     machine::program_counter(pid)
 }
@@ -30,8 +27,8 @@ mod machine {
     use nix::unistd::Pid;
     use unwind_tables::addr::Avma;
 
-    /// Bits of debug register 7 that make an address break on execution: of the first, of both. (Intel SDM volume 3,
-    /// 17.2.4: bit 2n enables breakpoint n; type and length, from bit 16 on, are 0 for execution.)
+    /// Bits of debug register 7 that enable the first breakpoint on execution, or both. (Intel SDM volume 3, 17.2.4:
+    /// bit 2n enables breakpoint n; type and length, from bit 16 on, are 0 for execution.)
     const ENABLE_FIRST: u64 = 1;
     const ENABLE_BOTH: u64 = 1 | 1 << 2;
 
@@ -71,14 +68,14 @@ mod machine {
     use nix::unistd::Pid;
     use unwind_tables::addr::Avma;
 
-    /// As the kernel's include/uapi/linux/elf.h.
+    /// From the kernel's include/uapi/linux/elf.h.
     const NT_ARM_HW_BREAK: usize = 0x402;
-    /// A control register that makes user code break on execution of the four bytes at the address: enabled, privilege
-    /// and byte mask as the Arm ARM has them (D24.3.2, `DBGBCR<n>_EL1`), which the kernel decodes (`decode_ctrl_reg`).
+    /// Control register for a break on execution of the four bytes at the address in user code: enabled, privilege and
+    /// byte mask as in the Arm ARM (D24.3.2, `DBGBCR<n>_EL1`), which the kernel decodes (`decode_ctrl_reg`).
     const ON_EXECUTION: u32 = 1 | 2 << 1 | 0xf << 5;
 
-    /// The first two of `struct user_hwdebug_state` of the kernel's arch/arm64/include/uapi/asm/ptrace.h: a shorter set
-    /// leaves the others as they are.
+    /// The first two registers of `struct user_hwdebug_state` in the kernel's arch/arm64/include/uapi/asm/ptrace.h: a
+    /// shorter set leaves the others unchanged.
     #[repr(C)]
     #[derive(Default)]
     struct State {
@@ -124,7 +121,7 @@ mod machine {
             iov_len: size_of::<State>(),
         };
         let set: *mut c_void = std::ptr::without_provenance_mut(NT_ARM_HW_BREAK);
-        // SAFETY: the kernel reads `iov_len` bytes of `state`, which is as the kernel has it.
+        // SAFETY: the kernel reads `iov_len` bytes of `state`, which has the kernel's layout.
         let result = unsafe { libc::ptrace(libc::PTRACE_SETREGSET, pid.as_raw(), set, &raw const vector) };
         Errno::result(result).map(drop)
     }

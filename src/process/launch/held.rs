@@ -1,4 +1,4 @@
-//! A program under ptrace. What is between fork and exec is here, and nothing else that is unsafe.
+//! A program under ptrace. The code that runs between fork and exec is here, and no other unsafe code.
 
 #![allow(unsafe_code, reason = "code that runs between fork and exec")]
 
@@ -20,31 +20,27 @@ use super::relay::Relay;
 use super::user::RunAs;
 use super::{LaunchError, ProgramEnd, Running, Streams, name_of};
 
-/// Variables of ours that hold what proves to servers who we are. A program that we start has no use for it.
+/// Environment variables with memleak's credentials for servers, removed from the program's environment.
 const SECRETS: [&str; 3] = ["MEMLEAK_PUSH_TOKEN", "MEMLEAK_PUSH_HEADER", "MEMLEAK_PUSH"];
 
-/// A program that is stopped, and killed when this is dropped. All calls must come from the thread that started it.
+/// A stopped program, killed when this is dropped. All calls must come from the thread that started it.
 #[derive(Debug)]
 pub struct Held {
     name: String,
     relay: Arc<Relay>,
-    /// `None` once it is let go or has ended.
+    /// `None` after it was released or has ended.
     pid: Option<Pid>,
 }
 
 impl Held {
-    /// Starts `program` and stops it where the kernel has mapped it and its loader, at the loader's first instruction.
-    /// From then on `relay` leads to it.
-    ///
-    /// # Errors
-    ///
-    /// The system refused; nothing runs then.
+    /// Starts `program` and stops it at the loader's first instruction, when the kernel has mapped the program and its
+    /// loader. From then on `relay` passes signals to it. On an error, nothing is left running.
     pub fn start(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -> Result<Self, LaunchError> {
         let name = name_of(program);
         let mut command = command(program, relay, &name)?;
         streams.give_to(&mut command);
         let mut held = relay.start(|| {
-            // Returns when the exec is done, or has failed.
+            // Returns when the exec has succeeded or failed.
             let child = command.spawn().map_err(|error| LaunchError::Refused {
                 program: name.clone(),
                 error,
@@ -62,33 +58,33 @@ impl Held {
             if stopped_for == Signal::SIGTRAP {
                 break;
             }
-            // Somebody's signal came first; the stop for the exec is still to come.
+            // A signal from elsewhere arrived first; the stop for the exec is still to come.
             let continued = ptrace::cont(held.stopped()?, stopped_for);
             continued.map_err(|error| held.cannot("continue", error))?;
         }
-        // Should this process be killed, no program is left that nobody traces.
+        // If memleak is killed, the kernel kills the program too, instead of leaving it stopped.
         let options = ptrace::setoptions(held.stopped()?, Options::PTRACE_O_EXITKILL);
         options.map_err(|error| held.cannot("options", error))?;
         Ok(held)
     }
 
-    /// Its process id.
+    /// Process ID; 0 after it has ended.
     pub fn pid(&self) -> u32 {
         let pid = self.pid.map_or(0, Pid::as_raw);
         u32::try_from(pid).unwrap_or_default()
     }
 
-    /// The first instruction of the program itself, once its loader is done.
+    /// `AT_ENTRY`: the program's own first instruction, which runs after the loader is done.
     pub fn entry(&self) -> Option<Avma> {
         let vector = fs::read(format!("/proc/{}/auxv", self.pid())).ok()?;
         entry_of(&vector)
     }
 
-    /// Runs it to either of two instructions and says to which it came. It is stopped before that.
+    /// Runs it up to one of two instructions, stops before that, and returns which one it is.
     ///
     /// # Errors
     ///
-    /// It ended before, or there are no hardware breakpoints to be had.
+    /// The program ended before, or no hardware breakpoint is available.
     pub fn run_to(&mut self, entry: Avma, other: Option<Avma>) -> Result<Avma, LaunchError> {
         let set = breakpoints::set(self.stopped()?, entry, other);
         set.map_err(|error| self.cannot("hardware breakpoint", error))?;
@@ -103,7 +99,7 @@ impl Held {
                     break at;
                 }
             }
-            // Its own.
+            // The program's own signal: deliver it.
             signal = Some(stopped_for);
         };
         let cleared = breakpoints::clear(self.stopped()?);
@@ -111,11 +107,7 @@ impl Held {
         Ok(at)
     }
 
-    /// Lets it execute one instruction, so that a probe which is put on that one is not met.
-    ///
-    /// # Errors
-    ///
-    /// It ended.
+    /// Executes one instruction, so that a probe placed on it does not trigger.
     pub fn step(&mut self) -> Result<(), LaunchError> {
         let mut signal = None;
         loop {
@@ -129,11 +121,7 @@ impl Held {
         }
     }
 
-    /// Lets it go.
-    ///
-    /// # Errors
-    ///
-    /// It ended: somebody killed it.
+    /// Detaches and lets it run. Fails if the program was killed.
     pub fn release(mut self) -> Result<Running, LaunchError> {
         let pid = self.stopped()?;
         ptrace::detach(pid, None).map_err(|error| self.cannot("detach", error))?;
@@ -148,7 +136,7 @@ impl Held {
         self.pid.ok_or_else(|| self.cannot("run", Errno::ESRCH))
     }
 
-    /// Waits until it stops and says which signal it stopped for.
+    /// Waits for the next stop and returns its signal.
     fn await_stop(&mut self, what: &'static str) -> Result<Signal, LaunchError> {
         let pid = self.stopped()?;
         loop {
@@ -156,7 +144,7 @@ impl Held {
                 Ok(WaitStatus::Stopped(_, signal)) => return Ok(signal),
                 Ok(status) => {
                     if let Some(how) = ProgramEnd::of(status) {
-                        // Waited for: its pid may be another's by now.
+                        // The program was reaped: its pid may be reused.
                         self.relay.reap(|| self.pid.take());
                         let program = self.name.clone();
                         return Err(LaunchError::Ended { program, how });
@@ -190,7 +178,8 @@ impl Drop for Held {
     }
 }
 
-/// What executes `program`, as whom it is to be and with the signals ignored that it is to ignore, and stops there.
+/// Builds the command that executes `program`, as the user to run as and with the signals ignored that it must ignore,
+/// and stops at the exec.
 fn command(program: &[OsString], relay: &Relay, name: &str) -> Result<Command, LaunchError> {
     let run_as = RunAs::find().map_err(|error| LaunchError::User {
         program: name.to_owned(),
@@ -214,9 +203,10 @@ fn command(program: &[OsString], relay: &Relay, name: &str) -> Result<Command, L
         if let Some(user) = &run_as {
             user.become_user()?;
         }
-        // The exec that follows is then a stop.
+        // Makes the following exec stop the program.
         ptrace::traceme()?;
-        // Its tracer is its parent: whoever that is by now, if memleak was killed, knows nothing of it, and lets it stand.
+        // The tracer is the parent. If memleak was killed before this, the parent is another process, which would leave
+        // the program stopped for ever.
         if Pid::parent() != memleak {
             signal::raise(Signal::SIGKILL)?;
         }
@@ -227,7 +217,7 @@ fn command(program: &[OsString], relay: &Relay, name: &str) -> Result<Command, L
     Ok(command)
 }
 
-/// `AT_ENTRY` of an auxiliary vector: pairs of words, of which the first says what the second is.
+/// `AT_ENTRY` of an auxiliary vector: pairs of words, a type and its value.
 fn entry_of(vector: &[u8]) -> Option<Avma> {
     let words = vector.chunks_exact(size_of::<u64>());
     let words: Vec<u64> = words
@@ -247,7 +237,7 @@ mod tests {
         command.iter().map(OsString::from).collect()
     }
 
-    /// The entry point is found among other pairs, and in nothing that is cut off.
+    /// The entry point is found among other pairs, and not in a truncated vector.
     #[test]
     fn entry_point() {
         let vector: Vec<u8> = [6u64, 4096, libc::AT_ENTRY, 0x5555_0000_1040, 0, 0]
@@ -263,7 +253,7 @@ mod tests {
         Held::start(&words(program), Streams::Ours, &Arc::default())
     }
 
-    /// A program runs to its entry point, is let go there, and ends with its own status.
+    /// A program runs to its entry point, is released there, and ends with its own status.
     #[test]
     fn held_at_its_entry() {
         let mut held = start(&["/bin/sh", "-c", "exit 3"]).expect("there is a shell");
@@ -286,7 +276,7 @@ mod tests {
         assert!(!file.exists());
     }
 
-    /// What cannot be started says so by the status that shells have for it.
+    /// A program that cannot be started gives the exit status that shells use.
     #[test]
     fn refused() {
         for (program, status) in [

@@ -1,14 +1,14 @@
 //! Starts a program and holds it before any code of its own runs: once its loader has mapped and relocated
 //! everything, and before the first constructor.
 //!
-//! How: the program is started under ptrace, runs to a hardware breakpoint in its loader's hook for debuggers, and is
-//! let go from there. Of all ways to hold a program this one leaves no trace in it: nothing of its memory is written
-//! (a breakpoint instruction would be), it gets no signal (after SIGSTOP and SIGCONT a handler for the latter would run,
-//! and its parent would be told), and it is not traced any more when its own code begins. What is at the address where it
-//! is held is the caller's affair.
+//! The program is started under ptrace, runs to a hardware breakpoint in its loader's hook for debuggers, and is
+//! released there. Of all ways to hold a program this one leaves no trace in it: its memory is not written (a
+//! breakpoint instruction would be), it gets no signal (after SIGSTOP and SIGCONT, a handler for the latter would run,
+//! and its parent would be notified), and it is no longer traced when its own code begins. The caller decides at which
+//! address it is held.
 //!
-//! Its environment and its process group are ours, and its standard streams too, unless they are a terminal that we need
-//! for ourselves ([`Streams`]); signals that are meant for it are passed on ([`Relay`]).
+//! It inherits memleak's environment and process group, and its standard streams too, except those that are a terminal
+//! which memleak needs for itself ([`Streams`]); signals meant for it are passed on ([`Relay`]).
 
 mod account;
 mod breakpoints;
@@ -30,7 +30,8 @@ use thiserror::Error;
 pub use held::Held;
 pub use relay::{PASSED_ON, Relay, Relayed, Sender};
 
-/// User and group of who called sudo; `None` when nobody did, when it was root, or when we are not root.
+/// User and group ID of the user who called sudo; `None` without sudo, if root called it, or if memleak does not run as
+/// root.
 ///
 /// # Errors
 ///
@@ -39,12 +40,13 @@ pub fn invoking_user() -> io::Result<Option<(u32, u32)>> {
     Ok(user::RunAs::find()?.map(|user| user.ids()))
 }
 
-/// The standard streams of a program.
+/// Standard streams of the started program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
-    /// Ours.
+    /// Inherited from memleak.
     Ours,
-    /// Ours, but /dev/null for each that is a terminal: the program is not to write there, and not to take keys from it.
+    /// Inherited, with /dev/null in place of each terminal: the program must neither write to the terminal nor read its
+    /// keys.
     OursWithoutTerminal,
 }
 
@@ -65,67 +67,42 @@ impl Streams {
     }
 }
 
-/// The home of that user.
-///
-/// # Errors
-///
-/// As [`invoking_user`].
+/// Home directory of the user who called sudo; `None` and errors as for [`invoking_user`].
 pub fn invoking_home() -> io::Result<Option<PathBuf>> {
     Ok(user::RunAs::find()?.map(user::RunAs::into_home))
 }
 
-/// The program was not found, as shells say it.
+/// Exit status of shells for a program that was not found.
 const NOT_FOUND: u8 = 127;
-/// The program was found and cannot be executed.
+/// Exit status of shells for a program that was found and cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// Of a program that a signal killed, shells say this plus the signal's number.
+/// Base of the exit status of shells for a program killed by a signal; the signal's number is added.
 const KILLED: u8 = 128;
 
-/// A program was not started, or did not come as far as to be traced.
+/// Failure to start a program, or to hold it until it can be traced.
 #[derive(Debug, Error)]
 pub enum LaunchError {
-    /// The system refused it.
     #[error("cannot start `{program}`: {error}{}", remedy(.error))]
-    Refused {
-        /// The program as it was given.
-        program: String,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The user to run it as is not known.
+    Refused { program: String, error: io::Error },
     #[error(
         "cannot start `{program}` as the user who called sudo: {error}; without SUDO_UID it starts as root"
     )]
-    User {
-        /// The program as it was given.
-        program: String,
-        /// What is wrong.
-        error: io::Error,
-    },
-    /// It ended before any of its own code ran.
+    User { program: String, error: io::Error },
     #[error("`{program}` ended before its first instruction, {how}: does it start without memleak?")]
-    Ended {
-        /// The program as it was given.
-        program: String,
-        /// How it ended.
-        how: ProgramEnd,
-    },
-    /// It could not be held.
+    Ended { program: String, how: ProgramEnd },
     #[error(
         "cannot hold `{program}` until it can be traced ({what}: {error}); start it by itself, then trace it with -p PID"
     )]
     Held {
-        /// The program as it was given.
         program: String,
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// What the system said.
         error: Errno,
     },
 }
 
 impl LaunchError {
-    /// The exit status for it: as shells have it where the program is at fault, `otherwise` in other cases.
+    /// Exit status for this error: as in shells if the program is at fault, else `otherwise`.
     pub fn status(&self, otherwise: u8) -> u8 {
         match self {
             Self::Refused { error, .. } if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
@@ -147,32 +124,29 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ProgramEnd {
-    /// By itself.
     #[error("with status {0}")]
     Exited(u8),
-    /// By a signal.
     #[error("killed by signal {0}")]
     Killed(u8),
 }
 
 impl ProgramEnd {
-    /// The end that a status says; `None` where it says that the program goes on.
+    /// Converts a wait status; `None` if the program has not ended.
     fn of(status: WaitStatus) -> Option<Self> {
         let byte = |number: i32| u8::try_from(number & 0xff).unwrap_or_default();
         if let WaitStatus::Exited(_, status) = status {
             Some(Self::Exited(byte(status)))
         } else if let WaitStatus::Signaled(_, signal, _) = status {
-            // The C library's numbers, which the enum has for its values.
+            // The enum's values are the C library's signal numbers.
             Some(Self::Killed(byte(signal as i32)))
         } else {
             None
         }
     }
 
-    /// The exit status that shells have for it.
+    /// Exit status that shells use for this end.
     pub fn status(self) -> u8 {
         match self {
             Self::Exited(status) => status,
@@ -181,7 +155,7 @@ impl ProgramEnd {
     }
 }
 
-/// A program that was started and let go. It runs on when this is dropped.
+/// A program that was started and released. It continues to run when this is dropped.
 #[derive(Debug)]
 pub struct Running {
     pid: Pid,
@@ -189,22 +163,22 @@ pub struct Running {
 }
 
 impl Running {
-    /// How it ended, if it has. To be asked until it has, and not again.
+    /// Reaps it and returns how it ended, if it has. Not to be called again after `Some`.
     pub fn end(&self) -> Option<ProgramEnd> {
         let status = || waitpid(self.pid, Some(WaitPidFlag::WNOHANG)).ok();
         self.relay.reap(|| status().and_then(ProgramEnd::of))
     }
 
-    /// How it ended; waits for that.
+    /// Waits for its end.
     pub fn wait(&self) -> Option<ProgramEnd> {
-        // Signals can be passed on until it is known to have ended.
+        // Wait without reaping first: [`Relay`] can pass signals on until `end` reaps it.
         let has_ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         while waitid(Id::Pid(self.pid), has_ended) == Err(Errno::EINTR) {}
         self.end()
     }
 }
 
-/// The program's name for messages.
+/// The program's name as given, for messages.
 fn name_of(program: &[OsString]) -> String {
     program
         .first()

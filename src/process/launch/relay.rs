@@ -1,8 +1,8 @@
-//! Signals that come to memleak and are meant for the program: whoever started `memleak -- PROGRAM` takes the one for the
-//! other, and signals it. What a terminal sends goes to both by itself, as they are in one process group.
+//! Passes signals that memleak gets on to the program it started: users of `memleak -- PROGRAM` signal the one and mean
+//! the other. The terminal sends its signals to both, as they are in one process group.
 //!
-//! Also the signals that memleak was told to ignore (`nohup`, `&` in a script): memleak handles them, the program is started
-//! with them ignored, as it would have been without memleak.
+//! Also handles signals that memleak was started with as ignored (`nohup`, `&` in a script): memleak handles them
+//! itself, and starts the program with them ignored, as it would have been without memleak.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +22,7 @@ pub const PASSED_ON: [Signal; 5] = [
     Signal::SIGUSR2,
 ];
 
-/// The way to the program, as long as there is one.
+/// Where to pass signals on to, while the program exists.
 #[derive(Debug, Default)]
 pub struct Relay {
     stage: Mutex<Stage>,
@@ -34,34 +34,32 @@ enum Stage {
     #[default]
     NotStarted,
     Started(Pid),
-    /// Waited for: its pid may be another's by now.
+    /// Reaped: its pid may be reused.
     Ended,
 }
 
-/// Where a signal came from.
+/// Source of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// A process, if its pid can be told.
+    /// A process, with its pid if known.
     Process(Option<i32>),
-    /// The kernel, on behalf of a terminal.
+    /// The kernel, for a terminal.
     Terminal,
 }
 
-/// What became of a signal.
+/// Result of [`Relay::pass_on`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relayed {
-    /// The program has it, from here or by itself.
+    /// The program got it, from memleak or directly.
     Delivered,
-    /// It may not be signalled.
+    /// The system did not permit it.
     Refused(Errno),
-    /// There is no program yet.
     NotStarted,
-    /// It has ended.
     Ended,
 }
 
 impl Relay {
-    /// A way to a program that is not started yet. To be made before any signal is handled.
+    /// Reads which signals memleak was started with as ignored. To be called before any signal handler is installed.
     pub fn new() -> Self {
         Self {
             stage: Mutex::default(),
@@ -69,17 +67,17 @@ impl Relay {
         }
     }
 
-    /// Signals that the program is to ignore from its start.
+    /// Signals to be ignored by the program from its start.
     pub(super) fn ignored(&self) -> &[Signal] {
         &self.ignored
     }
 
-    /// Whether memleak was started with this signal ignored.
+    /// True if memleak was started with this signal ignored.
     pub fn ignores(&self, signal: Signal) -> bool {
         self.ignored.contains(&signal)
     }
 
-    /// Passes a signal on, unless the program has it already: from the terminal, or by its own doing (`kill 0`).
+    /// Passes a signal on, unless the program got it directly from the terminal, or sent it itself (`kill 0`).
     pub fn pass_on(&self, signal: Signal, sender: Sender) -> Relayed {
         let stage = self.stage();
         match *stage {
@@ -88,7 +86,7 @@ impl Relay {
             Stage::Started(pid) if has_ended(pid) => Relayed::Ended,
             Stage::Started(_) if sender == Sender::Terminal => Relayed::Delivered,
             Stage::Started(pid) if sender == Sender::Process(Some(pid.as_raw())) => Relayed::Delivered,
-            // As long as the stage is held, nobody waits for it: its pid is its own.
+            // While the stage is locked, the program is not reaped, so its pid cannot be reused.
             Stage::Started(pid) => match signal::kill(pid, signal) {
                 Ok(()) => Relayed::Delivered,
                 Err(error) => Relayed::Refused(error),
@@ -96,7 +94,7 @@ impl Relay {
         }
     }
 
-    /// Starts a program by `start`; signals that come meanwhile wait.
+    /// Starts a program by calling `start`; signals that arrive meanwhile wait for the lock.
     pub(super) fn start<T, E>(&self, start: impl FnOnce() -> Result<(T, Pid), E>) -> Result<T, E> {
         let mut stage = self.stage();
         let (started, pid) = start()?;
@@ -104,7 +102,7 @@ impl Relay {
         Ok(started)
     }
 
-    /// Looks by `wait` whether the program has ended, and takes note of it.
+    /// Calls `wait` to reap the program, and notes its end if `wait` returned `Some`.
     pub(super) fn reap<T>(&self, wait: impl FnOnce() -> Option<T>) -> Option<T> {
         let mut stage = self.stage();
         let end = wait();
@@ -115,12 +113,12 @@ impl Relay {
     }
 
     fn stage(&self) -> MutexGuard<'_, Stage> {
-        // Every change of it is whole.
+        // A poisoned lock is usable: every change of the stage is a single store.
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a child has ended that nobody has waited for.
+/// True if a child has ended and was not reaped.
 fn has_ended(pid: Pid) -> bool {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
     waitid(Id::Pid(pid), look).is_ok_and(|status| status != WaitStatus::StillAlive)
@@ -142,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's mask is read by the signals' numbers; what is not handled stays as it is without help.
+    /// The kernel's mask is read by signal number, and signals that memleak does not handle are left out.
     #[test]
     fn ignored_signals() {
         for (mask, expected) in [
@@ -159,7 +157,7 @@ mod tests {
         assert_eq!(ignored(&ProcFields::default()), []);
     }
 
-    /// A signal goes to the program while there is one, unless the program has it already.
+    /// A signal is passed on while the program runs, unless the program has it already.
     #[test]
     fn signals_are_passed_on() {
         let relay = Relay::default();

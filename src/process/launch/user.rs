@@ -1,4 +1,4 @@
-//! As whom a program is started: as the user who called sudo, not as root, if that is how we became root.
+//! The user to start a program as: the one who called sudo, not root, if memleak is root because of sudo.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
 
 use super::account::Account;
 
-/// A user to become, with everything that must be looked up before the fork.
+/// A user to switch to, with all data that must be looked up before the fork.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RunAs {
     user: Uid,
@@ -16,12 +16,12 @@ pub(super) struct RunAs {
     groups: Vec<Gid>,
     name: OsString,
     home: PathBuf,
-    /// Root's own, which sudo may have put into the environment.
+    /// Home directory of root, which sudo may have put into the environment.
     roots_home: Option<PathBuf>,
 }
 
 impl RunAs {
-    /// The user who called sudo; `None` when nobody did, when it was root, or when we are not root.
+    /// The user who called sudo; `None` without sudo, if root called it, or if memleak does not run as root.
     pub(super) fn find() -> io::Result<Option<Self>> {
         if !geteuid().is_root() {
             return Ok(None);
@@ -50,8 +50,8 @@ impl RunAs {
         }))
     }
 
-    /// What says in the environment whose it is. sudo has made all of it root's, whose home this user cannot read; a home
-    /// that is not root's was kept by sudo, and is left as it is.
+    /// Variables that name the user and its home. sudo sets them to root's, whose home this user cannot read; a home
+    /// that is not root's was kept by sudo, and is left unchanged.
     pub(super) fn environment(&self, home: Option<&OsStr>) -> Vec<(&'static str, OsString)> {
         let mut variables = vec![("USER", self.name.clone()), ("LOGNAME", self.name.clone())];
         if home.is_none() || home.map(Path::new) == self.roots_home.as_deref() {
@@ -60,17 +60,15 @@ impl RunAs {
         variables
     }
 
-    /// User and group, by number.
     pub(super) fn ids(&self) -> (u32, u32) {
         (self.user.as_raw(), self.group.as_raw())
     }
 
-    /// The home directory.
     pub(super) fn into_home(self) -> PathBuf {
         self.home
     }
 
-    /// Becomes this user for good. Three system calls: fit for a child between fork and exec.
+    /// Switches to this user for good. Makes three system calls only: safe between fork and exec.
     pub(super) fn become_user(&self) -> io::Result<()> {
         setgroups(&self.groups)?;
         setgid(self.group)?;
@@ -83,7 +81,7 @@ impl RunAs {
 mod tests {
     use super::*;
 
-    /// A known user is looked up, root and nobody's absence need nothing, and nonsense is an error.
+    /// A known user is looked up, root and an unset SUDO_UID need no switch, and nonsense is an error.
     #[test]
     fn who_called_sudo() {
         assert_eq!(RunAs::of(None).expect("fine"), None);

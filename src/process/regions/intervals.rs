@@ -1,6 +1,6 @@
-//! Address ranges that do not overlap, each with a value. Taking a range out splits what it cuts.
+//! Address ranges that do not overlap, each with a value. Taking a range out splits the pieces that it cuts.
 //!
-//! Pure, and knows nothing of mappings.
+//! Pure, and independent of mappings.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use unwind_tables::addr::Avma;
 /// Disjoint, non-empty ranges with values. Neighbours are never joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intervals<T> {
-    /// By start: the end and the value.
+    /// End and value of each piece, by its start.
     pieces: BTreeMap<Avma, (Avma, T)>,
 }
 
@@ -23,12 +23,11 @@ impl<T> Default for Intervals<T> {
 }
 
 impl<T: Copy> Intervals<T> {
-    /// How many pieces there are.
+    /// Number of pieces.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -40,13 +39,13 @@ impl<T: Copy> Intervals<T> {
             .map(|(&start, &(end, value))| (start..end, value))
     }
 
-    /// The value of the piece that holds an address.
+    /// Value of the piece that contains an address.
     pub fn at(&self, address: Avma) -> Option<T> {
         let (_, &(end, value)) = self.pieces.range(..=address).next_back()?;
         (address < end).then_some(value)
     }
 
-    /// Whether all of `range` has values.
+    /// True if all of `range` has values.
     pub fn covers(&self, range: &Range<Avma>) -> bool {
         let mut from = range.start;
         while from < range.end {
@@ -58,7 +57,7 @@ impl<T: Copy> Intervals<T> {
         true
     }
 
-    /// Takes out all of `range`; returns the parts that were there, ascending.
+    /// Takes out all of `range`; returns the parts that had values, ascending.
     pub fn take(&mut self, range: &Range<Avma>) -> Vec<(Range<Avma>, T)> {
         if range.is_empty() {
             return Vec::new();
@@ -76,7 +75,7 @@ impl<T: Copy> Intervals<T> {
         taken.map(|(start, (end, value))| (start..end, value)).collect()
     }
 
-    /// Gives the free parts of `range` a value; what is there stays. Returns the parts that were free.
+    /// Gives the free parts of `range` a value and leaves the others unchanged. Returns the parts that were free.
     pub fn fill(&mut self, range: &Range<Avma>, value: T) -> Vec<Range<Avma>> {
         let free = self.gaps(range);
         for part in &free {
@@ -85,7 +84,7 @@ impl<T: Copy> Intervals<T> {
         free
     }
 
-    /// The parts of `range` that have no value, ascending.
+    /// Parts of `range` without a value, ascending.
     pub fn gaps(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
         let mut free = Vec::new();
         let mut from = range.start;
@@ -101,7 +100,7 @@ impl<T: Copy> Intervals<T> {
         free
     }
 
-    /// The parts of `range` that have values, ascending.
+    /// Parts of `range` with values, ascending.
     pub fn within(&self, range: &Range<Avma>) -> impl Iterator<Item = (Range<Avma>, T)> + use<'_, T> {
         let Range { start, end } = *range;
         let before = self.pieces.range(..start).next_back();
@@ -113,7 +112,7 @@ impl<T: Copy> Intervals<T> {
         })
     }
 
-    /// Makes `at` a boundary of pieces if it lies in one.
+    /// Splits the piece that contains `at`, if any, so that a piece starts there.
     fn split(&mut self, at: Avma) {
         let below = self.pieces.range_mut(..at).next_back();
         if let Some((_, (end, value))) = below

@@ -1,4 +1,4 @@
-//! What a mapping is for, as far as its call, its stack and `/proc/PID/maps` say. Pure.
+//! The purpose of a mapping, from its call and `/proc/PID/maps`. Pure.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use unwind_tables::addr::Avma;
 use crate::process::maps::{MapsEntry, MapsName};
 use leak_report::model::RegionKind;
 
-// As the kernel's include/uapi/asm-generic/mman-common.h and mman.h.
+// From the kernel's include/uapi/asm-generic/mman-common.h and mman.h.
 const PROT_NONE: u64 = 0;
 const MAP_SHARED: u64 = 0x01;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_GROWSDOWN: u64 = 0x100;
 const MAP_STACK: u64 = 0x2_0000;
 
-/// What `mmap` was asked for.
+/// The kind of mapping that `mmap` was called for.
 pub(super) fn asked_for(protection: u64, flags: u64) -> RegionKind {
     match () {
         () if flags & MAP_ANONYMOUS == 0 => RegionKind::File,
@@ -25,7 +25,7 @@ pub(super) fn asked_for(protection: u64, flags: u64) -> RegionKind {
     }
 }
 
-/// The same, given what the process's maps say of it now: what can be accessed changes with time.
+/// The kind of a mapping now: its access rights in the process's maps may have changed since it was made.
 pub(super) fn now(kind: RegionKind, entry: &MapsEntry) -> RegionKind {
     let is_accessible = entry.readable || entry.writable || entry.executable;
     match (kind, &entry.name) {
@@ -36,7 +36,8 @@ pub(super) fn now(kind: RegionKind, entry: &MapsEntry) -> RegionKind {
     }
 }
 
-/// Cuts `range` at the borders of `entries` (ascending), each part with its entry; parts in no entry are left out.
+/// Cuts `range` at the borders of `entries` (ascending), and returns the bytes of each part with its entry; parts in no
+/// entry are left out.
 pub(super) fn parts<'a>(
     range: &Range<Avma>,
     entries: &'a [MapsEntry],

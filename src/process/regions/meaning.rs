@@ -1,6 +1,6 @@
-//! What a mapping call does to addresses: from its arguments and its result, and the size of pages. Pure otherwise; the
-//! rules are those of mmap(2), munmap(2), mremap(2) and brk(2), where these are silent those of the kernel's mm/mmap.c
-//! and mm/mremap.c.
+//! The effect of a mapping call on addresses, from its arguments, its result, and the size of pages. Pure otherwise;
+//! the rules are those of mmap(2), munmap(2), mremap(2) and brk(2), and where these are silent, of the kernel's
+//! mm/mmap.c and mm/mremap.c.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::event::{CallMoment, RegionEvent};
 use crate::base::pages;
 use leak_report::model::RegionCall;
 
-// As the kernel's include/uapi/asm-generic/mman-common.h and linux/mman.h.
+// From the kernel's include/uapi/asm-generic/mman-common.h and linux/mman.h.
 const MAP_FIXED: u64 = 0x10;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
@@ -19,7 +19,7 @@ const MAP_HUGE_MASK: u64 = 0x3f;
 const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 
-/// The addresses that a call takes away, in the order in which it does.
+/// Ranges that a call unmaps, in its order.
 pub(super) fn taken(event: &RegionEvent, page_at: impl Fn(Avma) -> u64) -> Vec<Range<Avma>> {
     let [first, second, third, fourth, fifth] = event.arguments;
     let ranges = match (event.call, event.moment) {
@@ -40,7 +40,7 @@ pub(super) fn taken(event: &RegionEvent, page_at: impl Fn(Avma) -> u64) -> Vec<R
     ranges.into_iter().flatten().collect()
 }
 
-/// The addresses that a call has given; `program_break` is what it was before. `None` if it failed or gave none.
+/// Range that a call has mapped; `program_break` is the break before it. `None` if it failed or mapped nothing.
 pub(super) fn given(
     event: &RegionEvent,
     program_break: Option<u64>,
@@ -61,7 +61,7 @@ pub(super) fn given(
     }
 }
 
-/// Whether an ended call was refused. `brk` answers with the break, whatever was asked.
+/// True if an ended call failed. `brk` returns the current break whether or not it was changed.
 pub(super) fn has_failed(event: &RegionEvent) -> bool {
     let CallMoment::Ended { result, .. } = event.moment else {
         return false;
@@ -72,30 +72,34 @@ pub(super) fn has_failed(event: &RegionEvent) -> bool {
     }
 }
 
-/// Whether a mapping call moves a mapping: the new one is what the old one was.
+/// Start of the mapping that a call moves: the new mapping is of the same kind.
 pub(super) fn moves(event: &RegionEvent) -> Option<Avma> {
     (event.call == RegionCall::Mremap).then(|| Avma::new(event.arguments[0]))
 }
 
-/// The effect of `mremap` on addresses that need not all be mapped. That is, first, a move to a given address that keeps its
-/// length. What it moves may be several mappings (Linux 6.17): then what is between them is not moved, and what is mapped
-/// at its place in the destination stays (mm/mremap.c, `remap_move`). Second, a call that makes nothing longer and moves
-/// nothing: the kernel looks at the first address only, and unmaps what is beyond the new length.
+/// The effect of `mremap` on addresses that need not all be mapped, in two cases.
+///
+/// First, a move to a given address that keeps the length. Its source may contain several mappings (Linux 6.17): the
+/// gaps between them are not moved, and what is mapped at the gaps' places in the destination stays (mm/mremap.c,
+/// `remap_move`).
+///
+/// Second, a call that neither grows nor moves a mapping: the kernel checks the first address only, and unmaps what is
+/// beyond the new length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     pub(super) source: Range<Avma>,
     destination: Avma,
-    /// Addresses that it takes away, but for those that it moves over.
+    /// Range that it unmaps, except for the destination of moved parts.
     pub(super) takes: Option<Range<Avma>>,
 }
 
 impl Move {
-    /// True if the addresses stay what they are.
+    /// True if the addresses do not change.
     pub(super) fn is_in_place(&self) -> bool {
         self.destination == self.source.start
     }
 
-    /// Where addresses of the source are moved to.
+    /// Destination of a part of the source.
     pub(super) fn moved(&self, part: &Range<Avma>) -> Range<Avma> {
         let to = |address: Avma| {
             self.destination
@@ -105,7 +109,7 @@ impl Move {
     }
 }
 
-/// The move that a call makes, if it is one of these. `page` is the size of the pages that it moves.
+/// The move that a call makes, if it is one of these cases. `page` is the size of the pages that it moves.
 pub(super) fn moved_as_is(event: &RegionEvent, page: u64) -> Option<Move> {
     let [old, old_length, new_length, flags, new] = event.arguments;
     if event.call != RegionCall::Mremap {
@@ -128,7 +132,7 @@ pub(super) fn moved_as_is(event: &RegionEvent, page: u64) -> Option<Move> {
     }
 }
 
-/// True if an ended call gives addresses that the kernel chose, which were free.
+/// True if an ended call returned addresses that the kernel chose, which were free.
 pub(super) fn is_placed(event: &RegionEvent) -> bool {
     let [old, _, _, flags, _] = event.arguments;
     match (event.call, event.moment) {
@@ -138,8 +142,8 @@ pub(super) fn is_placed(event: &RegionEvent) -> bool {
     }
 }
 
-/// The size of the pages that `mmap` with these flags maps; lengths are rounded up to it. `MAP_HUGETLB` without a size
-/// means the machine's usual one, unless the kernel was started with another.
+/// Size of the pages that `mmap` with these flags maps, to which lengths are rounded up. `MAP_HUGETLB` without a size
+/// means the machine's default size, unless the kernel was started with another.
 pub(super) fn page_of(flags: u64) -> u64 {
     if flags & MAP_HUGETLB == 0 {
         return pages::bytes();
@@ -155,14 +159,14 @@ fn replaces(flags: u64) -> bool {
     flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED
 }
 
-/// Whole pages from `start`; `None` where the kernel would refuse: an unaligned start, no length, an overflow.
+/// Rounds a length up to pages; `None` if the kernel would refuse: an unaligned start, no length, an overflow.
 fn whole_pages(start: u64, length: u64, page: u64) -> Option<Range<Avma>> {
     let length = length.checked_next_multiple_of(page)?;
     let end = start.checked_add(length)?;
     (start.is_multiple_of(pages::bytes()) && length > 0).then(|| Avma::new(start)..Avma::new(end))
 }
 
-/// The pages that lie between two breaks.
+/// The pages between two breaks.
 fn between(low: u64, high: u64) -> Option<Range<Avma>> {
     let [low, high] = [low, high].map(|address| address.checked_next_multiple_of(pages::bytes()));
     let (low, high) = (low?, high?);

@@ -1,21 +1,21 @@
-//! Mappings of a process, made and taken away by its calls since tracing began.
+//! Mappings of a process that its calls have made since tracing began, until they are unmapped.
 //!
-//! Pure: [`RegionEvent`]s in, totals per stack out. An address belongs to the call that mapped it last, however it was
-//! cut since: a mapping ends when its last page is unmapped. What was mapped before tracing began is nobody's; calls
-//! that unmap it are counted.
+//! Pure: [`RegionEvent`]s in, totals per stack out. An address belongs to the call that mapped it last, even if the
+//! mapping was cut since: a mapping ends when its last page is unmapped. Mappings from before tracing began belong to
+//! no call; calls that unmap only these are counted.
 //!
-//! What a call takes away leaves when the call begins, since another thread can map there before it has ended; it
-//! comes back if the call fails. What a call gives enters when it has ended. As `realloc` does, `mremap` makes a
-//! mapping of its own, all of which is its caller's.
+//! Addresses that a call unmaps are removed when the call begins, since another thread can map there before it has
+//! ended; they are put back if the call fails. Addresses that a call maps are entered when it has ended. Like
+//! `realloc`, `mremap` makes a new mapping, all of which belongs to its caller.
 //!
-//! # What calls do not say
+//! # Doubtful addresses
 //!
-//! What a failed call has unmapped all the same, and which of two calls on the same addresses was first when each began
-//! before the other had ended. Such addresses are kept as mapped, and are *doubtful* from then on, wherever they are moved
-//! to, until a call that is sure maps or unmaps them, or the process's maps are looked at. Maps are read while calls go on:
-//! they say nothing of addresses that a call has touched since what was taken in. So who reads them takes note of
-//! [`Regions::mark`] before, takes in all calls that had begun by the time that they were read, and then
-//! [settles](Regions::settle) what was doubtful at the mark and is so still.
+//! Events do not show what a failed call has unmapped all the same, nor which of two calls on the same addresses acted
+//! first if each began before the other had ended. Such addresses are kept as mapped, and are *doubtful* from then on,
+//! wherever they are moved to, until an unambiguous call maps or unmaps them, or they are compared with the process's
+//! maps. Maps are read while calls go on: they prove nothing about addresses that a call has touched after the last
+//! applied event. So a reader of the maps stores [`Regions::mark`] before, applies all calls that had begun by the time
+//! of reading, and then [settles](Regions::settle) the addresses that were doubtful at the mark and still are.
 
 mod event;
 pub mod intervals;
@@ -38,43 +38,42 @@ use leak_report::model::RegionCall;
 use leak_report::model::{Amount, RegionKind};
 use progress::{InProgress, Moved, Taken};
 
-/// What a call mapped.
+/// A mapping that a call made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The index of its stack's record.
+    /// Index of the call's stack record.
     pub stack: u32,
-    /// What it was asked for as.
+    /// Kind that was requested.
     pub kind: RegionKind,
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Nanoseconds of `CLOCK_MONOTONIC` at the call.
     pub since: u64,
-    /// Size of its pages.
+    /// Size of its pages in bytes.
     page: u64,
     /// Bytes of it that are still mapped.
     left: u64,
 }
 
-/// Names a mapping; never used again.
+/// Identifies a mapping; never reused.
 type RegionId = u64;
 
-/// What became of all mappings of a stack that are of one kind.
+/// Totals of all mappings of one stack and kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionTotals {
-    /// Still mapped.
     pub mapped: Amount,
-    /// Unmapped again. A mapping that is cut counts as a block until the last of it is gone.
+    /// Unmapped since. A mapping that is cut counts as a block until its last page is unmapped.
     pub unmapped: Amount,
-    /// Not recorded, for want of room.
+    /// Not recorded, as there were too many pieces.
     pub lost: Amount,
 }
 
 /// Counts of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionEvents {
-    /// Calls seen.
+    /// All ended calls.
     pub calls: u64,
     /// Calls that the kernel refused.
     pub failed: u64,
-    /// Calls that unmapped nothing that was known.
+    /// Calls that unmapped no known mapping.
     pub unknown: u64,
 }
 
@@ -84,25 +83,26 @@ pub struct Regions {
     live: Intervals<RegionId>,
     regions: HashMap<RegionId, Region>,
     next: RegionId,
-    /// Addresses that were mapped before, and are still.
+    /// Addresses that were mapped before the trace, and still are.
     before: Intervals<()>,
-    /// As of when that is known, in the time of calls.
+    /// Timestamp of the maps that `before` was read from, on the clock of the events; `u64::MAX` before that.
     known_since: u64,
-    /// Addresses that need not be mapped though they are known, with the number of the event since which.
+    /// Addresses that may be unmapped although they are entered as mapped, each with the number of the event since
+    /// which.
     doubtful: Intervals<u64>,
-    /// Events taken in.
+    /// Number of events applied.
     taken_in: u64,
-    /// By thread.
+    /// Calls in progress, by thread.
     in_progress: HashMap<u32, InProgress>,
     unmapped: BTreeMap<(u32, RegionKind), Amount>,
     lost: BTreeMap<(u32, RegionKind), Amount>,
     events: RegionEvents,
-    /// Pieces that there can be.
+    /// Maximum number of pieces.
     capacity: usize,
 }
 
 impl Regions {
-    /// None yet; at most `capacity` pieces.
+    /// Creates an empty state with at most `capacity` pieces.
     pub fn new(capacity: usize) -> Self {
         Self {
             live: Intervals::default(),
@@ -125,13 +125,14 @@ impl Regions {
         self.events
     }
 
-    /// What is mapped, ascending.
+    /// All pieces of mappings, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (Range<Avma>, &Region)> {
         let pieces = self.live.iter();
         pieces.filter_map(|(range, id)| Some((range, self.regions.get(&id)?)))
     }
 
-    /// Says what was mapped at `time`, in the time of calls: what of it is nobody's was there before.
+    /// Enters the process's maps as of `time`, on the clock of the events: mappings that belong to no call were there
+    /// before.
     pub fn know(&mut self, maps: &[MapsEntry], time: u64) {
         for entry in maps {
             for free in self.live.gaps(&entry.range) {
@@ -146,7 +147,7 @@ impl Regions {
         self.known_since < u64::MAX
     }
 
-    /// Follows a call.
+    /// Applies an event of a call.
     pub fn apply(&mut self, event: &RegionEvent) {
         self.taken_in += 1;
         match event.moment {
@@ -170,6 +171,7 @@ impl Regions {
     }
 
     fn begin(&mut self, event: &RegionEvent, program_break: Option<u64>) -> InProgress {
+        // These depend on what is mapped: compute them before anything is unmapped.
         let takes = meaning::taken(event, |address| self.page_at(address));
         let page = self.page_at(Avma::new(event.arguments[0]));
         let moved = meaning::moved_as_is(event, page).map(|what| self.moved(event, what));
@@ -180,7 +182,7 @@ impl Regions {
         progress
     }
 
-    /// The parts that a move moves: all that is mapped in its source, with doubt where that is not known.
+    /// Computes the parts that a move moves: all that is mapped in its source, doubtful where that is not known.
     fn moved(&self, event: &RegionEvent, what: meaning::Move) -> Moved {
         let source = &what.source;
         let mut parts = Intervals::default();
@@ -193,7 +195,7 @@ impl Regions {
         let mut doubtful: Vec<_> = self.doubtful.within(source).map(|(range, _)| range).collect();
         let others = self.in_progress.values();
         let mut unknown: Vec<_> = others.flat_map(|other| other.taken.within(source)).collect();
-        // The kernel refuses to move what does not begin with a mapping.
+        // The kernel refuses to move a range that does not begin with a mapping.
         if event.time <= self.known_since || parts.at(source.start).is_none() {
             unknown.push(source.clone());
         }
@@ -208,10 +210,10 @@ impl Regions {
         }
     }
 
-    /// Where what was moved is now, and what of that need not be mapped.
+    /// Where moved parts are now, and which of these ranges may be unmapped.
     fn given_by_move(&self, begun: &InProgress, moved: &Moved) -> (Vec<Range<Avma>>, Vec<Range<Avma>>) {
         let others = self.in_progress.values();
-        // What other calls may have mapped or unmapped in the source before it was moved.
+        // Addresses of the source that other calls may have mapped or unmapped before it was moved.
         let crossed = others.flat_map(|other| other.touched_in(&moved.what.source));
         let crossed = crossed.chain(begun.crossed_in(&moved.what.source));
         let crossed: Vec<_> = crossed.map(|range| moved.what.moved(&range)).collect();
@@ -230,7 +232,7 @@ impl Regions {
     fn fail(&mut self, event: &RegionEvent, begun: Option<InProgress>) {
         let is_sure = matches!(event.call, RegionCall::Munmap | RegionCall::Brk);
         let Some(begun) = begun else {
-            // What it took away is told with its beginning, which was not.
+            // What it unmapped is reported with its beginning, which was not seen.
             let takes = meaning::taken(event, |address| self.page_at(address));
             for range in takes.iter().filter(|_| !is_sure) {
                 self.doubt(range);
@@ -248,7 +250,7 @@ impl Regions {
     }
 
     fn succeed(&mut self, event: &RegionEvent, stack: u32, begun: Option<InProgress>) {
-        // The mapping that is moved, which is not there any more.
+        // The mapping that is moved, which has been removed already.
         let old = meaning::moves(event).and_then(|old| {
             let in_progress = begun.iter().chain(self.in_progress.values());
             let mut taken = in_progress.filter_map(|call| call.taken.at(old));
@@ -259,7 +261,7 @@ impl Regions {
             None => self.begin(event, None),
         };
         if begun.time <= self.known_since {
-            // What was there before was looked at while the call went on.
+            // The maps were read while the call was in progress.
             for range in &begun.takes {
                 self.before.take(range);
             }
@@ -320,7 +322,8 @@ impl Regions {
         self.at(address).map_or(pages::bytes(), |region| region.page)
     }
 
-    /// Enters a new mapping, of one or more pieces. What is known to be there was unmapped by a call that was not seen.
+    /// Enters a new mapping of one or more pieces. Entries that are still at its addresses were unmapped by a call that
+    /// was not seen.
     fn map(&mut self, pieces: &[Range<Avma>], region: Region) {
         for range in pieces {
             self.unmap(range);
@@ -373,7 +376,7 @@ impl Regions {
         Taken { ours, before }
     }
 
-    /// Undoes what [`Regions::unmap`] did, as far as nothing is there by now.
+    /// Undoes [`Regions::unmap`] where nothing else has been mapped since.
     fn put_back(&mut self, taken: &Taken) {
         for (range, id, region) in &taken.ours {
             self.put_back_ours(range, *id, region);
@@ -405,12 +408,13 @@ impl Regions {
         self.doubtful.fill(range, self.taken_in);
     }
 
-    /// Doubts all that is known.
+    /// Marks all addresses as doubtful.
     pub fn doubt_all(&mut self) {
         self.doubt(&(Avma::new(0)..Avma::new(u64::MAX)));
     }
 
-    /// Doubts what of `range`, which a call that ends has given or given back, other calls may have taken since.
+    /// Marks as doubtful the parts of `range`, which an ended call has mapped or put back, that other calls may have
+    /// unmapped since.
     fn doubt_crossed(&mut self, event: &RegionEvent, range: &Range<Avma>) {
         let is_placed = meaning::is_placed(event);
         let others = self.in_progress.values_mut();
@@ -422,7 +426,8 @@ impl Regions {
         }
     }
 
-    /// Sees to other calls on the same addresses as one that ends: which acted first is not known.
+    /// Marks the addresses that an ended call shares with others in progress as doubtful: it is not known which acted
+    /// first.
     fn cross(&mut self, ended: &InProgress) {
         for other in self.in_progress.values_mut() {
             other.cross(ended);
@@ -432,7 +437,7 @@ impl Regions {
         }
     }
 
-    /// When two calls of `brk` are in progress at once, one may have raised what the other had lowered.
+    /// Handles two calls of `brk` in progress at once: one may have raised the break that the other had lowered.
     fn cross_breaks(&mut self, event: &RegionEvent, ended: &InProgress) {
         if ended.has_crossed_break {
             self.put_back(&ended.taken);
@@ -446,25 +451,25 @@ impl Regions {
         }
     }
 
-    /// How much was taken in so far.
+    /// Number of events applied so far, for [`Regions::settle`].
     pub fn mark(&self) -> u64 {
         self.taken_in
     }
 
-    /// True if anything should be compared with the process's maps.
+    /// True if some addresses need a comparison with the process's maps.
     pub fn has_doubts(&self) -> bool {
         !self.doubtful.is_empty()
     }
 
-    /// Pieces that may not be mapped.
+    /// Number of pieces that may be unmapped.
     pub fn in_doubt(&self) -> usize {
         let doubtful = self.doubtful.iter();
         doubtful.map(|(range, _)| self.live.within(&range).count()).sum()
     }
 
-    /// Lets go of what was doubtful at the mark and is so still, as far as `maps`, the process's own (ascending), do not
-    /// have it. They must be younger than the mark, and all calls that had begun by the time that they were read must
-    /// have been taken in since. Returns how much of ours that was, in pieces.
+    /// Removes the addresses that were doubtful at the mark and still are, unless they are in `maps`, the process's own
+    /// (ascending). The maps must be read after the mark, and all calls that had begun by then must have been applied
+    /// since. Returns the removed amount, with pieces as blocks.
     pub fn settle(&mut self, mark: u64, maps: &[MapsEntry]) -> Amount {
         let doubtful = self.doubtful.iter();
         let due: Vec<_> = doubtful.filter(|&(_, since)| since <= mark).collect();
@@ -483,8 +488,8 @@ impl Regions {
         gone
     }
 
-    /// Totals by stack and kind. `maps` are the process's own now, ascending; without them, mappings are what they
-    /// were asked for as. `is_allocators` says whether a stack is an allocator's.
+    /// Totals by stack and kind. `maps` are the process's own now, ascending; without them, mappings keep the kind that
+    /// was requested. `is_allocators` returns whether a stack is an allocator's.
     pub fn totals(
         &self,
         maps: &[MapsEntry],
@@ -507,7 +512,7 @@ impl Regions {
             let entry = totals.entry((stack, kind_of(stack, kind))).or_default();
             add(&mut entry.lost, lost);
         }
-        // A mapping that is of several kinds by now is a block of the one that it has the most of.
+        // A mapping with several kinds by now counts as a block of the kind with the most bytes.
         let mut kinds: HashMap<RegionId, BTreeMap<RegionKind, u64>> = HashMap::new();
         for (range, id) in self.live.iter() {
             let Some(region) = self.regions.get(&id) else {

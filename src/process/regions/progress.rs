@@ -1,5 +1,5 @@
-//! Calls that have begun and not ended: what they took away, to come back if they fail, and which other calls on the same
-//! addresses went on meanwhile. Pure.
+//! Calls that have begun and not ended: the addresses they unmapped, to be put back on failure, and the other calls on
+//! the same addresses meanwhile. Pure.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use super::{Region, RegionId, meaning};
 use leak_report::model::Amount;
 use leak_report::model::RegionCall;
 
-/// Crossings that are kept apart; with more, all addresses are taken to be crossed.
+/// Maximum number of crossed ranges that are stored; with more, all addresses count as crossed.
 const MAX_CROSSINGS: usize = 64;
 
-/// Addresses that were taken out.
+/// Ranges that were removed from [`Regions`](super::Regions).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Taken {
     pub(super) ours: Vec<(Range<Avma>, RegionId, Region)>,
-    /// Those of mappings from before the trace.
+    /// Ranges of mappings from before the trace.
     pub(super) before: Vec<Range<Avma>>,
 }
 
@@ -37,7 +37,7 @@ impl Taken {
         ours.chain(&self.before).cloned().collect()
     }
 
-    /// True if there is anything of ours in `range`.
+    /// True if a traced mapping in `range` was taken.
     pub(super) fn has_of(&self, range: &Range<Avma>) -> bool {
         let mut ours = self.ours.iter();
         ours.any(|(ours, ..)| overlap(ours, range).is_some())
@@ -48,7 +48,7 @@ impl Taken {
         ranges.iter().filter_map(|taken| overlap(taken, range)).collect()
     }
 
-    /// The amount of ours, in pieces.
+    /// Amount of traced mappings taken, with pieces as blocks.
     pub(super) fn amount(&self) -> Amount {
         let ours = self.ours.iter().map(|(range, ..)| Amount {
             bytes: bytes(range),
@@ -63,13 +63,13 @@ impl Taken {
     }
 }
 
-/// A move that may be of several mappings.
+/// A move, possibly of several mappings.
 #[derive(Clone, Debug)]
 pub(super) struct Moved {
     pub(super) what: meaning::Move,
-    /// The mapped parts of the source, ascending.
+    /// Mapped parts of the source, ascending.
     pub(super) parts: Vec<Range<Avma>>,
-    /// Parts of these that need not be.
+    /// Parts of the source that may be unmapped.
     pub(super) doubtful: Vec<Range<Avma>>,
 }
 
@@ -78,23 +78,23 @@ pub(super) struct Moved {
 pub(super) struct InProgress {
     pub(super) call: RegionCall,
     arguments: [u64; 5],
-    /// When it began, or was first seen.
+    /// Time of its begin event, or of its end if that was the first one seen.
     pub(super) time: u64,
-    /// Addresses that it takes away.
+    /// Ranges that it unmaps.
     pub(super) takes: Vec<Range<Avma>>,
-    /// Addresses that it unmaps for their own sake, and not to make room.
+    /// Range that it unmaps as its purpose, and not to make room.
     pub(super) gives_up: Option<Range<Avma>>,
     pub(super) moved: Option<Moved>,
     pub(super) taken: Taken,
     pub(super) program_break: Option<u64>,
-    /// Addresses of its that another call, which has ended by now, took away or gave meanwhile.
+    /// Ranges of this call that another call, which has ended by now, has mapped or unmapped meanwhile.
     pub(super) crossed: Vec<Range<Avma>>,
-    /// Another `brk` has ended since this one began.
+    /// Set if another `brk` has ended since this one began.
     pub(super) has_crossed_break: bool,
 }
 
 impl InProgress {
-    /// `takes` is what the call takes away if all of it is mapped.
+    /// Stores a call that begins; `takes` are the ranges that it unmaps if all of them are mapped.
     pub(super) fn new(
         event: &RegionEvent,
         takes: Vec<Range<Avma>>,
@@ -131,25 +131,26 @@ impl InProgress {
         }
     }
 
-    /// True if `event` is its end.
+    /// True if `event` is the end of this call.
     pub(super) fn is_of(&self, event: &RegionEvent) -> bool {
         self.call == event.call && self.arguments == event.arguments
     }
 
-    /// The parts of `range` that this call acts on.
+    /// Parts of `range` that this call acts on.
     pub(super) fn touched_in(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
         let common = self.touches().filter_map(|touched| overlap(touched, range));
         common.collect()
     }
 
-    /// The parts of `range` that calls acted on which have ended since this one began.
+    /// Parts of `range` that were acted on by calls which have ended since this one began.
     pub(super) fn crossed_in(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
         let common = self.crossed.iter().filter_map(|crossed| overlap(crossed, range));
         common.collect()
     }
 
-    /// Notes that `range` was given by another call, and returns what of it this one may take away after that.
-    /// `is_placed`: by the kernel's choice, which is of what is free: what this call has taken was free by then.
+    /// Notes that `range` was mapped by another call, and returns the parts that this one may unmap after that. With
+    /// `is_placed`, the kernel chose the addresses, which were free: so what this call has taken had been unmapped by
+    /// then.
     pub(super) fn cross_given(&mut self, range: &Range<Avma>, is_placed: bool) -> Vec<Range<Avma>> {
         let mut crossed = self.touched_in(range);
         crossed.retain(|common| !(is_placed && self.taken.has_all_of(common)));
@@ -171,7 +172,7 @@ impl InProgress {
         }
     }
 
-    /// Notes that another `brk` has ended: what is above the lower of the two breaks may be this one's.
+    /// Notes that another `brk` has ended: addresses above the lower of the two breaks may be this one's.
     pub(super) fn cross_break(&mut self, other: &RegionEvent) {
         self.has_crossed_break = true;
         if let CallMoment::Ended { result, .. } = other.moment {
@@ -179,7 +180,7 @@ impl InProgress {
         }
     }
 
-    /// Addresses on which it acts.
+    /// Ranges that it acts on.
     fn touches(&self) -> impl Iterator<Item = &Range<Avma>> {
         let sources = self.moved.iter().map(|moved| &moved.what.source);
         self.takes.iter().chain(sources)

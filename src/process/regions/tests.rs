@@ -13,7 +13,7 @@ fn range(first: u64, count: u64) -> Range<Avma> {
     Avma::new(first * PAGE)..Avma::new((first + count) * PAGE)
 }
 
-/// Addresses of 48 pages, as an array that says of each what is there.
+/// An array of 48 pages with the value of each.
 #[derive(Default)]
 struct Model(Vec<Option<u8>>);
 
@@ -35,8 +35,8 @@ fn pages_of(pieces: impl Iterator<Item = (Range<Avma>, u8)>) -> Vec<(u64, u8)> {
 }
 
 proptest! {
-    /// Whatever is filled and taken in whatever order, each page has what an array of pages says; what is returned is
-    /// what changed.
+    /// After any sequence of fills and takes, each page has the value that an array of pages has; the returned ranges
+    /// are those that changed.
     #[test]
     fn intervals_are_an_array_of_pages(
         steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u64..9, any::<u8>()), 0..60)
@@ -82,7 +82,7 @@ fn maps_of(mapped: &[(u64, u64)]) -> Vec<MapsEntry> {
         .collect()
 }
 
-/// A process's calls, as they are told.
+/// A process's calls, applied to its [`Regions`] as events.
 struct Calls(Regions);
 
 impl Calls {
@@ -119,18 +119,18 @@ impl Calls {
         self.end(call, thread, arguments, result);
     }
 
-    /// Compares with what the process has mapped: pages, as pairs of the first and their number.
+    /// Settles with the mapped pages, as pairs of the first and their number.
     fn settle(&mut self, mark: u64, mapped: &[(u64, u64)]) -> Amount {
         self.0.settle(mark, &maps_of(mapped))
     }
 
-    /// Maps pages from `first`, by a call of `thread`, which has the stack of that number.
+    /// Maps pages from `first` on, by a call of `thread`, with the thread's number as the stack.
     fn map(&mut self, thread: u32, first: u64, count: u64, flags: u64) {
         let arguments = [0, count * PAGE, RW, flags, 0];
         self.end(RegionCall::Mmap, thread, arguments, first * PAGE);
     }
 
-    /// Pages that are mapped, with the stack that mapped them.
+    /// Mapped pages, each with the stack that mapped it.
     fn pages(&self) -> Vec<(u64, u32)> {
         self.0
             .iter()
@@ -157,7 +157,7 @@ fn amount(count: u64, blocks: u64) -> Amount {
     }
 }
 
-/// What another thread maps at the addresses of an unmapping that has not ended yet stays when it ends.
+/// A mapping that another thread makes at the addresses of an unfinished unmapping stays when the latter ends.
 #[test]
 fn a_late_end_does_not_take_what_came_after() {
     let mut calls = Calls::new();
@@ -171,7 +171,7 @@ fn a_late_end_does_not_take_what_came_after() {
     assert_eq!(calls.of(2).mapped, amount(4, 1));
 }
 
-/// A failed call gives back all that it took, as if it had not been.
+/// A failed call puts back all that it took, as if it had not been made.
 #[test]
 fn a_failed_call_leaves_nothing() {
     let mut calls = Calls::new();
@@ -195,7 +195,8 @@ fn a_failed_call_leaves_nothing() {
     assert_eq!(calls.0.events().failed, 1);
 }
 
-/// A failed call that may have unmapped all the same says so, and what the process's maps do not have goes.
+/// After a failed call that may have unmapped all the same, addresses are doubtful, and those that the maps do not have
+/// are removed.
 #[test]
 fn a_failed_cover_is_compared_with_the_maps() {
     let mut calls = Calls::new();
@@ -219,22 +220,22 @@ fn covers(first: u64, count: u64) -> [u64; 5] {
     ]
 }
 
-/// A move of `count` pages to a given place.
+/// Arguments of a move of `count` pages to a given place.
 fn moves(from: u64, count: u64, to: u64) -> [u64; 5] {
     [from * PAGE, count * PAGE, count * PAGE, 3, to * PAGE]
 }
 
-/// Maps that were read when a call that is not taken in yet had mapped again what a failed one had unmapped say nothing
-/// of that: it is in doubt where it was moved to in between.
+/// Maps prove nothing about pages that a failed call had unmapped and a call not yet applied had mapped again when they
+/// were read: the pages are doubtful where they were moved to in between.
 #[test]
 fn maps_that_are_younger_than_what_is_known_settle_nothing_that_was_touched() {
     let mut calls = Calls::new();
     calls.0.know(&[], 0);
     calls.map(1, 16, 4, MAP_PRIVATE_ANONYMOUS);
-    // Unmaps the second page, and fails.
+    // The call unmaps the second page, and fails.
     calls.call(RegionCall::Mmap, 2, covers(17, 1), ENOMEM);
     let mark = calls.0.mark();
-    // Meanwhile all four pages are moved, of which three are there, and the second is mapped once more.
+    // Meanwhile all four pages are moved, of which three are mapped, and the second is mapped again.
     let read = [(17, 1), (32, 1), (34, 2)];
     calls.call(RegionCall::Mremap, 3, moves(16, 4, 32), 32 * PAGE);
     calls.call(RegionCall::Mmap, 4, covers(17, 1), 17 * PAGE);
@@ -246,7 +247,7 @@ fn maps_that_are_younger_than_what_is_known_settle_nothing_that_was_touched() {
     assert!(!calls.0.has_doubts());
 }
 
-/// Doubt goes along with what is moved, and ends with a call that is sure.
+/// Doubt moves along with the addresses, and ends with an unambiguous call.
 #[test]
 fn doubt_is_moved_and_ends() {
     let mut calls = Calls::new();
@@ -262,11 +263,11 @@ fn doubt_is_moved_and_ends() {
     assert_eq!(calls.pages(), [(48, 3), (49, 4), (51, 3)]);
 }
 
-/// What a move goes over without moving anything there stays whose it was: between mappings nothing is moved.
+/// Mappings in the destination of a move stay where the source has a gap: gaps are not moved.
 #[test]
 fn gaps_are_not_moved() {
     let mut calls = Calls::new();
-    // The third page is from before.
+    // The third page is from before the trace.
     calls.0.know(&maps_of(&[(18, 1)]), 0);
     calls.map(1, 16, 1, MAP_PRIVATE_ANONYMOUS);
     calls.map(2, 32, 6, MAP_PRIVATE_ANONYMOUS);
@@ -279,12 +280,12 @@ fn gaps_are_not_moved() {
     assert!(!calls.0.has_doubts());
 }
 
-/// Of two calls on the same addresses that go on at once, either can be the first: what the one has mapped is in doubt
-/// until the other has ended and the maps are read.
+/// Either of two concurrent calls on the same addresses can be the first: the mapping that one of them made is
+/// doubtful until the other has ended and the maps are read.
 #[test]
 fn calls_that_cross_leave_doubt() {
     let unmap = [10 * PAGE, 4 * PAGE, 0, 0, 0];
-    // Which of them begins first, and which ends first.
+    // All orders of their begins and ends.
     for order in 0..4 {
         let mut calls = Calls::new();
         calls.0.know(&[], 0);
@@ -301,7 +302,7 @@ fn calls_that_cross_leave_doubt() {
         begin(&mut calls, first);
         begin(&mut calls, 5 - first);
         end(&mut calls, 5 - last);
-        // Read while the other goes on: it may act after that.
+        // Read while the other is in progress: it may act after that.
         calls.settle(calls.0.mark(), &[(10, 2)]);
         end(&mut calls, last);
         assert_eq!(calls.pages(), [(10, 3), (11, 3)], "{order}");
@@ -311,7 +312,7 @@ fn calls_that_cross_leave_doubt() {
     }
 }
 
-/// What the kernel maps where it was unmapped by a call that has not ended yet is sure to be there.
+/// A mapping that the kernel places at addresses which an unfinished call unmaps is not doubtful.
 #[test]
 fn what_the_kernel_places_is_not_in_doubt() {
     let mut calls = Calls::new();
@@ -325,7 +326,7 @@ fn what_the_kernel_places_is_not_in_doubt() {
     assert_eq!(calls.pages(), [(12, 2), (13, 2), (14, 2)]);
 }
 
-/// When a break is lowered and raised at once, the higher call is given what is above the lower break.
+/// When a break is lowered and raised at once, the higher call gets the addresses above the lower break.
 #[test]
 fn breaks_that_cross() {
     for lowered_first in [true, false] {
@@ -360,7 +361,7 @@ fn breaks_that_cross() {
     }
 }
 
-/// An end whose beginning was not seen does all that the call did.
+/// An end without its begin has all effects of the call.
 #[test]
 fn an_end_alone_is_enough() {
     let mut calls = Calls::new();
@@ -377,7 +378,7 @@ fn an_end_alone_is_enough() {
     assert_eq!(calls.of(1).unmapped, amount(3, 0));
 }
 
-/// What was mapped before the attach is counted when it goes, and nothing is taken from anything.
+/// Unmapping a mapping from before the attach is counted, and changes no totals.
 #[test]
 fn unknown_mappings_are_counted() {
     let mut calls = Calls::new();
@@ -392,7 +393,7 @@ fn unknown_mappings_are_counted() {
     assert_eq!(calls.of(2).mapped, amount(4, 1));
 }
 
-/// Lengths are rounded up to pages, and to huge pages of the size that is asked for.
+/// Lengths are rounded up to pages, and to huge pages of the requested size.
 #[test]
 fn lengths_are_rounded() {
     const HUGE: u64 = 0x4_0000;
@@ -404,7 +405,7 @@ fn lengths_are_rounded() {
     }
 }
 
-/// Mappings of terabytes are exact, and cut exactly.
+/// Mappings of terabytes are counted and cut exactly.
 #[test]
 fn large_mappings_are_exact() {
     let mut calls = Calls::new();
@@ -414,7 +415,7 @@ fn large_mappings_are_exact() {
     assert_eq!(calls.of(1).mapped, amount(pages - 1, 1));
 }
 
-/// Nonsense that the kernel refuses, or that a program made up, overflows nothing.
+/// Arguments that the kernel refuses, or that a program made up, do not overflow.
 #[test]
 fn nonsense_is_harmless() {
     let numbers = [0, 1, PAGE, 1 << 47, u64::MAX, u64::MAX - PAGE + 1];
@@ -445,7 +446,7 @@ fn nonsense_is_harmless() {
     calls.0.totals(&[], |_| true);
 }
 
-/// What a mapping is for follows what it was made as, what can be done with it now, and whose stack it has.
+/// The kind of a mapping depends on its call, its access rights now, and whose stack it has.
 #[test]
 fn kinds() {
     let mut calls = Calls::new();
@@ -480,7 +481,7 @@ fn kinds() {
     );
 }
 
-/// Of a mapping that is of two kinds by now, each kind has its bytes, and the larger one the block.
+/// A mapping with two kinds by now adds to the bytes of each, and counts as a block of the larger one.
 #[test]
 fn a_mapping_of_two_kinds() {
     let mut calls = Calls::new();

@@ -1,4 +1,4 @@
-//! Claims about what is settled, over this machine's own C library and programs.
+//! Tests of settled modules, over this machine's own C library and programs.
 
 use super::*;
 use crate::process::CodeMapping;
@@ -15,7 +15,7 @@ fn mappings(modules: &[(ModuleId, u64)]) -> Mappings {
     entries.collect()
 }
 
-/// The test program itself, the C library, the loader, and a library that nothing here needs.
+/// The test program itself, the C library, the loader, and a library that none of them needs.
 fn modules() -> (Modules, [ModuleId; 4]) {
     let library = |name: &str| Path::new("/lib/x86_64-linux-gnu").join(name);
     let mut modules = Modules::new();
@@ -37,7 +37,7 @@ fn modules_settled(
     settled(mappings, modules, executable).modules
 }
 
-/// The executable, its loader and what it needs are settled; what was loaded besides is not.
+/// The executable, its loader and the objects they need are settled; others are not.
 #[test]
 fn closure_of_the_executable() {
     let (modules, [program, libc, loader, other]) = modules();
@@ -48,7 +48,7 @@ fn closure_of_the_executable() {
     assert_eq!(settled(&mapped, &modules, Some(program)).loader, Some(loader));
 }
 
-/// A library that is mapped twice can lose one of its places, and so settles nothing.
+/// A library that is mapped twice can lose one of its places, and is not settled.
 #[test]
 fn mapped_twice() {
     let (modules, [program, libc, loader, _]) = modules();
@@ -57,7 +57,7 @@ fn mapped_twice() {
     assert_eq!(found, BTreeSet::from([program, loader]));
 }
 
-/// Two objects of one name: neither is known to be the one that was needed.
+/// With two objects of one name, it is not known which one was needed: neither is settled.
 #[test]
 fn two_of_a_name() {
     let directory = std::env::temp_dir().join(format!("memleak-settled-{}", std::process::id()));
