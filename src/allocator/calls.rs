@@ -1,4 +1,4 @@
-//! Calls in machine code: the places that a stack's return addresses can come from. Pure: bytes in, addresses out.
+//! Call instructions in machine code, whose return addresses a stack can contain. Pure: bytes in, addresses out.
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use unwind_tables::addr::{Svma, contains};
 use unwind_tables::elf::Segment;
 use unwind_tables::walk::is_branch_with_link;
 
-/// The addresses behind the calls in `code`, whose first instruction is at `start`.
+/// Return addresses of the calls in `code`, whose first instruction is at `start`.
 ///
-/// Bytes that are no instruction are skipped one by one; data between functions can hide a call or feign one.
+/// Bytes that are not an instruction are skipped one by one; data between functions can hide a call or look like one.
 pub fn return_addresses(
     architecture: Architecture,
     code: &[u8],
@@ -38,7 +38,7 @@ fn x86_64(code: &[u8], start: Svma) -> impl Iterator<Item = Svma> + '_ {
     std::iter::from_fn(move || {
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
-            // Not by the flow of control: a system call would count too.
+            // Not by `flow_control()`: it counts a system call as a call, too.
             if instruction.is_call_near() || instruction.is_call_near_indirect() {
                 return Some(Svma::new(instruction.next_ip()));
             }
@@ -47,7 +47,7 @@ fn x86_64(code: &[u8], start: Svma) -> impl Iterator<Item = Svma> + '_ {
     })
 }
 
-/// The bytes of the code in `range`, as far as the segment goes that its start is in; empty where none is.
+/// Bytes of the code in `range`, up to the end of the segment that contains its start; empty if none does.
 pub fn code_at<'a>(elf: &'a [u8], segments: &[Segment], range: &Range<Svma>) -> &'a [u8] {
     let holds = |segment: &&Segment| segment.executable && contains(&segment.file_backed(), range.start);
     let code = segments.iter().find(holds).and_then(|segment| {
@@ -63,7 +63,7 @@ pub fn code_at<'a>(elf: &'a [u8], segments: &[Segment], range: &Range<Svma>) -> 
 mod tests {
     use super::*;
 
-    /// Direct and indirect calls are found, whatever stands between them; jumps and system calls are none.
+    /// Direct and indirect calls are found, with any instructions between them; jumps and system calls are not calls.
     #[test]
     fn calls_are_found() {
         let code = [
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(found, [0x1005, 0x100b, 0x1011].map(Svma::new));
     }
 
-    /// The same of AArch64, with and without authentication; a jump by a register is none.
+    /// AArch64 calls are found, with and without authentication; a jump by a register is not a call.
     #[test]
     fn calls_of_aarch64_are_found() {
         let code = [

@@ -1,5 +1,5 @@
-//! Which functions are looked for, and in which objects: the table, what the user adds to it, and what is found under a
-//! prefix. A function's number here is what the kernel side knows it by.
+//! The functions to look for, and in which objects: the table, the user's additions, and functions found under a
+//! prefix. A function's number here is its number on the kernel side.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,25 +8,25 @@ use super::functions::{AllocFunction, Family};
 use super::table::FUNCTIONS;
 use leak_report::model::Name;
 
-/// What the user says about where allocators are.
+/// The user's selection of allocators.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Objects to which probing is limited, by file name or path; all if there are none.
+    /// Objects to which probing is limited, by file name or path; empty for all objects.
     pub objects: Vec<String>,
-    /// Prefixes of allocation functions' names.
+    /// Prefixes of the names of allocation functions.
     pub prefixes: Vec<String>,
-    /// Functions besides those that are known.
+    /// Functions in addition to the table's.
     pub functions: Vec<AllocFunction>,
 }
 
 impl Selection {
-    /// Whether the object may be probed.
+    /// True if the object may be probed.
     pub fn admits(&self, path: &Path) -> bool {
         self.objects.is_empty() || self.objects.iter().any(|wanted| is_called(path, wanted))
     }
 }
 
-/// A path by itself or by its file name, with or without version; `c` and `libc` are names of `libc.so.6` too.
+/// Matches a path as a whole or by its file name, with or without version; `c` and `libc` match `libc.so.6` too.
 fn is_called(path: &Path, wanted: &str) -> bool {
     if wanted.contains('/') {
         return path == Path::new(wanted);
@@ -39,13 +39,12 @@ fn is_called(path: &Path, wanted: &str) -> bool {
     name == wanted || named(wanted) || named(&format!("lib{wanted}"))
 }
 
-/// Functions by number: those of [`FUNCTIONS`] first. Grows by what is found under a prefix, up to
+/// Functions by number, those of [`FUNCTIONS`] first. Functions found under a prefix are added, up to
 /// [`Catalog::CAPACITY`].
 #[derive(Debug, Clone)]
 pub struct Catalog {
     functions: Vec<AllocFunction>,
     by_name: HashMap<Vec<u8>, usize>,
-    /// What the user says.
     pub selection: Selection,
 }
 
@@ -56,10 +55,10 @@ impl Default for Catalog {
 }
 
 impl Catalog {
-    /// The most functions that the kernel side can tell apart.
+    /// Maximum number of functions on the kernel side.
     pub const CAPACITY: usize = 256;
 
-    /// The table with what the user adds. A function that is given takes the place of the table's.
+    /// Makes a catalog of the table and the user's functions, which take precedence over the table's of the same name.
     pub fn new(selection: Selection) -> Self {
         let mut catalog = Self {
             functions: FUNCTIONS.to_vec(),
@@ -76,7 +75,6 @@ impl Catalog {
         catalog
     }
 
-    /// A function.
     pub fn get(&self, number: usize) -> Option<&AllocFunction> {
         self.functions.get(number)
     }
@@ -86,7 +84,7 @@ impl Catalog {
         self.functions.iter()
     }
 
-    /// The number of a function, by its symbol. Rust's newer compilers mangle the names of its own.
+    /// Number of a function, by its symbol. Recent Rust compilers mangle the names of the `__rust_…` functions.
     pub fn number(&self, symbol: &[u8]) -> Option<usize> {
         let rust = symbol
             .starts_with(b"_RNvC")
@@ -95,7 +93,7 @@ impl Catalog {
         self.by_name.get(rust.unwrap_or(symbol)).copied()
     }
 
-    /// The number that the function `base` has under a prefix; `None` when there is no room for more.
+    /// Number of the function `base` under a prefix, added if new; `None` if the catalog is full.
     pub(super) fn prefixed(&mut self, prefix: &str, base: usize) -> Option<usize> {
         let base = self.get(base)?;
         let function = AllocFunction {
@@ -117,7 +115,7 @@ impl Catalog {
         Some(number)
     }
 
-    /// The functions that can be there under a prefix: those of C, and those of jemalloc.
+    /// Number of the unprefixed function, if it is one that can have a prefix: those of C and of jemalloc.
     pub(super) fn base_of_prefixed(&self, name: &[u8]) -> Option<usize> {
         let number = self.number(name)?;
         let function = FUNCTIONS.get(number)?;
@@ -125,13 +123,13 @@ impl Catalog {
     }
 }
 
-/// `_RNvCs…_7___rustc12___rust_alloc` is `__rust_alloc` in the crate `__rustc` (RFC 2603).
+/// Demangles `_RNvCs…_7___rustc12___rust_alloc`, which is `__rust_alloc` in the crate `__rustc` (RFC 2603).
 fn without_rust_path(symbol: &[u8]) -> Option<&[u8]> {
     const CRATE: &[u8] = b"7___rustc";
     let at = symbol.windows(CRATE.len()).position(|bytes| bytes == CRATE)?;
     let rest = symbol.get(at + CRATE.len()..)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // A name that starts with an underscore is set off from its length by one more.
+    // The mangling separates a name that starts with an underscore from its length by one more.
     rest.get(digits..)?.strip_prefix(b"_")
 }
 
@@ -139,7 +137,7 @@ fn without_rust_path(symbol: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// Objects are named as the dynamic loader names them, or by path, or as a linker's `-l` does.
+    /// Objects are named as by the dynamic loader, by path, or as for a linker's `-l`.
     #[test]
     fn object_names() {
         let libc = Path::new("/lib/x86_64-linux-gnu/libc.so.6");
@@ -160,7 +158,7 @@ mod tests {
         assert!(is_called(Path::new("/lib/libc-2.31.so"), "c"));
     }
 
-    /// What is given takes the place of a known function of the name, and prefixed functions get numbers of their own.
+    /// A given function replaces a known one of the same name, and prefixed functions get numbers of their own.
     #[test]
     fn numbers() {
         let given = AllocFunction {
@@ -184,7 +182,7 @@ mod tests {
         assert_eq!(many.last(), Some(None), "there is an end");
     }
 
-    /// Rust's functions are known by their old and their new names.
+    /// Rust's functions are found by their old and their new names.
     #[test]
     fn rust_names() {
         let catalog = Catalog::default();

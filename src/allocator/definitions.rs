@@ -1,8 +1,8 @@
-//! What a module defines of the functions that are looked for, and which of them do something of their own.
+//! The allocator functions that a module defines, without those that only forward calls.
 //!
 //! An allocator is a module that defines functions of one family that allocate and functions that free. Names that are
-//! nobody else's count when they are local too: linkers make hidden symbols local. A function that only passes its call
-//! on to another one that is probed is left out: it would cost a probe and say nothing more.
+//! unique to an allocator count when they are local symbols too: linkers make hidden symbols local. A function that
+//! only forwards its call to another probed one is left out: it would cost a probe and add no information.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -17,19 +17,17 @@ use super::problem::Reason;
 use super::symbols::{self, FunctionSymbol};
 use crate::process::Module;
 
-/// Prefixes that are believed of one module.
+/// Maximum number of prefixes that are accepted in one module.
 const MAX_PREFIXES: usize = 4;
 
-/// A function that a module defines.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
-    /// What it is called and what it does.
     pub(super) function: AllocFunction,
-    /// `name` is its number in the catalog.
+    /// Symbol whose `name` is the function's number in the catalog.
     pub(super) symbol: FunctionSymbol,
 }
 
-/// What a module defines of what the catalog has, by number, and what there is to say about the rest.
+/// Finds the functions of the catalog that a module defines, ordered by number, and the problems with the rest.
 pub(super) fn definitions(
     module: &Module,
     catalog: &mut Catalog,
@@ -71,7 +69,7 @@ pub(super) fn definitions(
     Ok((found, problems))
 }
 
-/// The families of which the module has what makes an allocator.
+/// The families of which the module has both an allocating and a freeing function, or a given one.
 fn families(found: &[Definition], module: &Module, problems: &mut Vec<Reason>) -> HashSet<Family> {
     let has = |family: Family, frees: bool| {
         let of = |definition: &&Definition| {
@@ -98,7 +96,7 @@ fn families(found: &[Definition], module: &Module, problems: &mut Vec<Reason>) -
         (true, true) => {
             families.insert(Family::Libc);
         }
-        // There is nowhere else that its blocks could be freed.
+        // The whole program is this module, so no other could free its blocks.
         (true, false) if module.is_static_program() => {
             families.insert(Family::Libc);
             problems.push(Reason::NeverFrees);
@@ -119,7 +117,7 @@ fn families(found: &[Definition], module: &Module, problems: &mut Vec<Reason>) -
     families
 }
 
-/// Whether this is glibc's loader. (musl's loader *is* its libc, and goes by another name.)
+/// True for glibc's loader. (musl's loader *is* its libc, and has another name.)
 fn is_loader(module: &Module) -> bool {
     module
         .path
@@ -127,7 +125,7 @@ fn is_loader(module: &Module) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
 }
 
-/// The functions of C and of jemalloc under a prefix; nothing without the two that make an allocator.
+/// The functions of C and of jemalloc under a prefix; empty unless both `malloc` and `free` have it.
 fn prefixed(module: &Module, catalog: &mut Catalog, prefix: &str) -> Result<Vec<Definition>, Reason> {
     let base = |name: &[u8]| catalog.base_of_prefixed(name.strip_prefix(prefix.as_bytes())?);
     let symbols = symbols::scan(module.bytes(), base)?;
@@ -154,17 +152,17 @@ fn prefixed(module: &Module, catalog: &mut Catalog, prefix: &str) -> Result<Vec<
         .collect()
 }
 
-/// The functions of one kind that a module has, and those that others may have.
+/// The allocating or freeing functions of a module, and of other modules by name.
 pub(super) struct KnownFunctions<'a> {
     pub(super) here: HashSet<Svma>,
     pub(super) catalog: &'a Catalog,
     pub(super) frees: bool,
-    /// Whether other objects' functions are probed, too.
+    /// Set if other objects' functions are probed, too.
     pub(super) elsewhere: bool,
 }
 
 impl<'a> KnownFunctions<'a> {
-    /// Those that allocate, or those that free, but for the one at `except`.
+    /// Selects the functions that free or those that allocate, except for the one at `except`.
     pub(super) fn of(definitions: &[Definition], frees: bool, except: Svma, catalog: &'a Catalog) -> Self {
         let kind = definitions
             .iter()
@@ -193,7 +191,7 @@ impl AllocatorSet for KnownFunctions<'_> {
     }
 }
 
-/// Takes out the functions that only pass a call on to another that is probed.
+/// Removes the functions that only forward a call to another probed function.
 pub(super) fn without_forwarders(
     module: &Module,
     elf: &ElfView<'_>,
@@ -219,7 +217,8 @@ pub(super) fn without_forwarders(
             kept && definition.function.family == family && definition.function.role.allocates()
         })
     };
-    // Where nothing of a family allocates by itself, nothing of it frees by itself: `delete` that looks for null first.
+    // If no function of a family allocates by itself, none frees by itself: such as a `delete` that checks for null
+    // first.
     let is_kept = |&(definition, &kept): &(&Definition, &bool)| {
         let family = definition.function.family;
         kept && (!family.often_forwards() || allocates(family))

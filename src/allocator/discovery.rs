@@ -1,8 +1,8 @@
 //! Finds the allocators among a process's modules and chooses their probe sites.
 //!
-//! *All* allocators are probed, an interposed libc too: who calls libc's `malloc` by another way than the symbol is
-//! seen, and a call that passes through two of them counts once, since only the outermost call on
-//! a thread is recorded.
+//! *All* allocators are probed, an interposed libc too: this covers callers that reach libc's `malloc` by another way
+//! than the symbol, and a call that passes through two allocators counts once, since only the outermost call on a
+//! thread is recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,32 +27,29 @@ use leak_report::model::Name;
 /// An instruction to probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeSite {
-    /// The file.
     pub module: ModuleId,
-    /// The function's number in the catalog.
+    /// Number of the function in the catalog.
     pub number: usize,
-    /// The function.
     pub function: AllocFunction,
     /// Other traced names of the same code, such as `memalign` for `aligned_alloc`.
     pub aliases: Vec<Name>,
-    /// Where the function starts.
+    /// Address of the function.
     pub entry: Svma,
-    /// Where the probe sits.
+    /// Address of the probed instruction.
     pub svma: Svma,
-    /// The same, as a position in the file, which is how a probe is attached.
+    /// File offset of `svma`, by which a probe is attached.
     pub offset: FileOffset,
-    /// What a hit costs.
     pub cost: SiteCost,
-    /// Why there.
+    /// Reason for the choice of the instruction.
     pub why: Why,
-    /// Of a function that can throw, the `ret` instructions that end its calls.
+    /// The `ret` instructions that end the calls of a function that can throw; `None` for others.
     pub rets: Option<Vec<FileOffset>>,
-    /// Whether the function allocates by none of the other functions that are traced.
+    /// Set if the function allocates without calling another traced function.
     pub leaf: bool,
 }
 
 impl ProbeSite {
-    /// `malloc+0x4`: the function, and how far behind its entry the probe sits.
+    /// Name for messages, such as `malloc+0x4`: the function, and the bytes from its entry to the probe.
     pub fn place(&self) -> String {
         match self.svma.offset_from(self.entry) {
             0 => self.function.name.to_string(),
@@ -61,12 +58,12 @@ impl ProbeSite {
     }
 }
 
-/// All probe sites of a process, and what is missing from them.
+/// All probe sites of a process, and the problems found.
 #[derive(Debug, Default)]
 pub struct Discovery {
     /// The sites, by module and entry; each (module, address) once.
     pub sites: Vec<ProbeSite>,
-    /// What is not probed, and why.
+    /// Functions and modules that are not probed, with the reason.
     pub problems: Vec<Problem>,
 }
 
@@ -86,7 +83,7 @@ pub fn discover<'a>(modules: impl IntoIterator<Item = &'a Module>, catalog: &mut
 }
 
 impl Discovery {
-    /// Adds the sites of one module, or returns it if it names no function of any allocator.
+    /// Adds the sites of one module, or returns it if it defines no allocator function.
     fn add_module<'a>(&mut self, module: &'a Module, catalog: &mut Catalog) -> Option<&'a Module> {
         match definitions(module, catalog) {
             Ok((found, problems)) => {
@@ -103,7 +100,7 @@ impl Discovery {
         None
     }
 
-    /// Adds what allocators there are among modules that name none.
+    /// Reports the allocators among modules without symbols of any.
     fn add_stripped(&mut self, modules: Vec<&Module>) {
         let mut found = parallel::for_each(modules, |module| {
             let allocator = stripped_allocator(module);
@@ -131,7 +128,7 @@ impl Discovery {
             self.problem(module, Reason::RustAllocator);
         }
         let code = Code::new(module.bytes(), &elf, &linkage);
-        // Names of one address, in the catalog's order: definitions are sorted by it.
+        // The names of each address stay in the catalog's order, by which definitions are sorted.
         let mut by_address: BTreeMap<Svma, Vec<&Definition>> = BTreeMap::new();
         for definition in &found {
             by_address
@@ -154,7 +151,7 @@ impl Discovery {
         }
     }
 
-    /// Adds a site with the other names of its code, as far as they mean the same.
+    /// Adds a site with the other names of its code that have the same role and shape.
     fn add_site(&mut self, module: &Module, mut site: ProbeSite, names: &[&Definition]) {
         for alias in names.iter().skip(1).map(|definition| &definition.function) {
             if (alias.role, alias.shape) == (site.function.role, site.function.shape) {
@@ -198,9 +195,9 @@ impl Discovery {
     }
 }
 
-/// The allocator whose texts an object contains.
+/// Name of the allocator whose message texts an object contains.
 fn stripped_allocator(module: &Module) -> Option<&'static str> {
-    /// A text that only the allocator itself has, and its name.
+    /// Texts that are unique to an allocator, with its name.
     const TEXTS: &[(&[u8], &str)] = &[
         (b"<jemalloc>: ", "jemalloc"),
         (b"tcmalloc: large alloc ", "tcmalloc"),
@@ -211,11 +208,11 @@ fn stripped_allocator(module: &Module) -> Option<&'static str> {
             "the Boehm collector",
         ),
     ];
-    /// Bytes that are searched.
+    /// Maximum number of bytes that are searched.
     const MAX: usize = 64 << 20;
     let elf = ElfView::parse(module.bytes()).ok()?;
-    // Where compilers put texts. Most of a file is code, symbols and relocations, which take longer to search than
-    // its unwind table to build.
+    // Compilers put texts here. Most of a file is code, symbols and relocations, which take longer to search than its
+    // unwind table takes to build.
     let bytes = match elf.section_range(b".rodata") {
         Some(range) => {
             let end = usize::try_from(range.end.get()).ok()?;
@@ -230,11 +227,7 @@ fn stripped_allocator(module: &Module) -> Option<&'static str> {
     found.map(|&(_, name)| name)
 }
 
-/// Where to probe the function called `name`, which is no allocator's, if the probe reads no arguments.
-///
-/// # Errors
-///
-/// There is no such function in the module, or it cannot be probed.
+/// Chooses the probe site of the function `name`, which is not an allocator's, for a probe that reads no arguments.
 pub fn choose_site(module: &Module, name: &'static str) -> Result<Svma, Reason> {
     let symbols = symbols::find(module.bytes(), &[name])?;
     let symbol = symbols.first().ok_or(Reason::NotFound(name.into()))?;
@@ -248,7 +241,7 @@ pub fn choose_site(module: &Module, name: &'static str) -> Result<Svma, Reason> 
     Ok(choice.svma)
 }
 
-/// The site for the code that has all of these names.
+/// Chooses the site for the code that has all of these names.
 fn site(
     module: &Module,
     elf: &ElfView,
@@ -296,7 +289,7 @@ fn site(
     })
 }
 
-/// A function within the executable segment that holds it.
+/// Code of a function, within the executable segment that contains it.
 pub(crate) fn function_code<'a>(
     bytes: &'a [u8],
     elf: &ElfView,

@@ -1,8 +1,8 @@
-//! Where a function's code goes: which of its instructions return, and whether it does anything but call another.
-//! Pure: code in, addresses out.
+//! Control flow of a function: which of its instructions return, and whether it only calls another function. Pure: code
+//! in, addresses out.
 //!
-//! A function is followed through its direct jumps, wherever they lead: to parts of it that the compiler put elsewhere,
-//! and out of it by a tail call, since the code there returns in its stead. Calls are passed over.
+//! Direct jumps of a function are followed wherever they lead: to its parts that the compiler put elsewhere, and out of
+//! it by a tail call, since the code there returns in its place. Calls are stepped over.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -15,13 +15,13 @@ use unwind_tables::elf::ElfView;
 use super::linkage::{Bound, Linkage, code_from};
 use super::machine::{self, Flow, Target};
 
-/// Instructions of one function that are followed at most.
+/// Maximum number of instructions that are followed in one function.
 const MAX_INSTRUCTIONS: usize = 20_000;
-/// Instructions of one object that are followed at most, for all that is asked of it.
+/// Maximum number of instructions that are followed in one object, over all queries.
 const MAX_IN_ALL: usize = 1 << 21;
-/// `ret` instructions of one function at most.
+/// Maximum number of `ret` instructions of one function.
 const MAX_RETS: usize = 64;
-/// Functions within functions that are followed to see whether they only pass a call on.
+/// Maximum depth of calls that are followed to find out whether a function only forwards a call.
 const MAX_DEPTH: u8 = 3;
 
 /// Functions of the C++ and C libraries that never return.
@@ -46,79 +46,77 @@ const NEVER_RETURN: &[&str] = &[
 /// Why it is not known where a function returns.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoExits {
-    /// A jump to an address that is computed.
+    /// A jump to a computed address.
     #[error("the jump at {0} leads to where cannot be known")]
     IndirectJump(Svma),
-    /// A jump to a function of another object that is no allocator's.
+    /// A jump to a function of another object that is not an allocator's.
     #[error("it jumps to `{0}` of another object, and returns from there")]
     LeavesTo(String),
-    /// A jump to where there is no code, or code that cannot be decoded.
+    /// A jump to an address without code, or to code that cannot be decoded.
     #[error("its code at {0} cannot be decoded")]
     Undecodable(Svma),
-    /// More instructions, or more `ret`s, than are followed.
+    /// More instructions, or more `ret`s, than the maximum.
     #[error("its code is too large to follow")]
     TooLarge,
-    /// Every way ends in a call that never returns, or goes round for ever.
+    /// Every path ends in a call that never returns, or in an endless loop.
     #[error("no instruction of it returns")]
     None,
 }
 
-/// What is at an address, as far as allocators go.
+/// The code addresses and imports that are allocator functions of one kind.
 pub trait AllocatorSet {
-    /// Whether a function of this object that starts here is an allocator's, of the kind that is asked about.
+    /// True if a function of this object that starts here is in the set.
     fn is_function(&self, svma: Svma) -> bool;
-    /// The same of another object's function, by name.
+    /// True if another object's function of this name is in the set.
     fn is_import(&self, name: &[u8]) -> bool;
 }
 
-/// An object's code.
 pub struct Code<'a> {
     elf: &'a [u8],
     view: &'a ElfView<'a>,
     linkage: &'a Linkage<'a>,
-    /// Instructions that may still be followed.
+    /// Number of instructions that may still be followed.
     left: Cell<usize>,
-    /// What is known of functions already.
+    /// Results of [`Code::reach`], by function.
     reaches: RefCell<HashMap<Svma, Rc<Reach<'a>>>>,
 }
 
-/// Where a function's instructions lead.
+/// The functions and addresses that a function's instructions lead to.
 #[derive(Debug, Default)]
 struct Reach<'a> {
-    /// By jumps and branches.
+    /// Targets of jumps and branches.
     targets: BTreeSet<Svma>,
-    /// By calls, within the object.
+    /// Targets of calls, within the object.
     called: BTreeSet<Svma>,
-    /// By jumps and calls to other objects.
+    /// Targets of jumps and calls in other objects.
     imports: BTreeSet<&'a [u8]>,
-    /// Whether all of them could be followed.
+    /// Set if all instructions could be followed.
     is_whole: bool,
 }
 
 impl Reach<'_> {
-    /// Whether there is one that `known` knows among them.
+    /// True if a function of `known` is among the targets.
     fn meets(&self, known: &impl AllocatorSet) -> bool {
         let mut here = self.targets.iter().chain(&self.called);
         here.any(|&target| known.is_function(target)) || self.imports.iter().any(|name| known.is_import(name))
     }
 }
 
-/// Where control goes from an instruction.
+/// Where control continues after an instruction.
 enum Step<'a> {
-    /// On, and to the target of a conditional jump.
+    /// At the next instruction, or at the target of a conditional jump.
     On(Option<Svma>),
-    /// Elsewhere only.
+    /// At the target of a jump.
     To(Svma),
-    /// To another object, for good.
+    /// In another object, by a jump that does not return here.
     Leaves(&'a [u8]),
-    /// Into another function, by a call, and on.
+    /// At the next instruction, after a call.
     Calls(Callee<'a>),
     Returns,
     Ends,
     Unknown,
 }
 
-/// What is called.
 enum Callee<'a> {
     Here(Svma),
     Import(&'a [u8]),
@@ -143,7 +141,7 @@ impl<'a> From<Bound<'a>> for Callee<'a> {
     }
 }
 
-/// What a visitor says of a call or jump to another function.
+/// A visitor's decision about the path beyond an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
     Continue,
@@ -151,7 +149,6 @@ enum Visit {
 }
 
 impl<'a> Code<'a> {
-    /// The code of an ELF file.
     pub fn new(elf: &'a [u8], view: &'a ElfView<'a>, linkage: &'a Linkage<'a>) -> Self {
         Self {
             elf,
@@ -164,11 +161,7 @@ impl<'a> Code<'a> {
 
     /// The `ret` instructions that end calls of the function at `entry`.
     ///
-    /// Where it jumps to a function that `probed` knows, that one's probes see the end.
-    ///
-    /// # Errors
-    ///
-    /// [`NoExits`].
+    /// Where it jumps to a function of `probed`, that function's probes see the end of the call.
     pub fn exits(&self, entry: Svma, probed: &impl AllocatorSet) -> Result<Vec<Svma>, NoExits> {
         let mut rets = BTreeSet::new();
         let mut seen_elsewhere = false;
@@ -197,13 +190,13 @@ impl<'a> Code<'a> {
         }
     }
 
-    /// Whether every way through the function at `entry` to its end leads through one that `known` knows, so that a
-    /// probe there sees what there is to be seen.
+    /// True if every path through the function at `entry` leads through a function of `known`, so that a probe there
+    /// sees all there is.
     pub fn forwards(&self, entry: Svma, known: &impl AllocatorSet) -> bool {
         self.forwards_within(entry, known, MAX_DEPTH, &mut HashMap::new())
     }
 
-    /// `found` is what is known already of functions, when so many more calls are followed.
+    /// Implements [`Code::forwards`]. `found` caches results by function and remaining depth of calls.
     fn forwards_within(
         &self,
         entry: Svma,
@@ -242,9 +235,10 @@ impl<'a> Code<'a> {
         forwards
     }
 
-    /// Whether the function at `entry` reaches none that `known` knows, neither itself nor by a function that it calls.
+    /// True if the function at `entry` reaches no function of `known`, neither itself nor through a function that it
+    /// calls.
     ///
-    /// What those call in turn is not looked at: they are ways to rare ends, such as messages before an abort.
+    /// Calls at the next level are not followed: they lead to rare ends, such as messages before an abort.
     pub fn is_leaf(&self, entry: Svma, known: &impl AllocatorSet) -> bool {
         let itself = self.reach(entry);
         let by_others = || {
@@ -256,7 +250,7 @@ impl<'a> Code<'a> {
         itself.is_whole && !itself.meets(known) && !by_others() && self.left.get() > 0
     }
 
-    /// What the function at `entry` jumps to or calls. Allocators call a few functions from many: each is followed once.
+    /// The targets of the function at `entry`. Allocators call a few functions from many places: each is followed once.
     fn reach(&self, entry: Svma) -> Rc<Reach<'a>> {
         if let Some(known) = self.reaches.borrow().get(&entry) {
             return Rc::clone(known);
@@ -287,7 +281,8 @@ impl<'a> Code<'a> {
         reach
     }
 
-    /// Visits every instruction that can be reached from `entry`, each once. A way that is stopped is not followed on.
+    /// Visits every instruction that can be reached from `entry`, each once. A path that is stopped is not followed
+    /// further.
     fn follow(
         &self,
         entry: Svma,
@@ -313,7 +308,7 @@ impl<'a> Code<'a> {
                 let next = instruction.next;
                 match step {
                     Step::On(target) => ways.extend(target),
-                    // What follows is another function: this one does not come back.
+                    // Another function starts behind this call: the callee never returns.
                     Step::Calls(_) if self.linkage.is_start(next) => break,
                     Step::Calls(Callee::Import(name)) if never_returns(name) => break,
                     Step::Calls(_) => {}
@@ -328,7 +323,7 @@ impl<'a> Code<'a> {
         Ok(())
     }
 
-    /// `None` for what is no instruction.
+    /// Resolves PLT entries and slots; `None` if the bytes are not an instruction.
     fn step(&self, flow: Flow) -> Option<Step<'a>> {
         Some(match flow {
             Flow::Next => Step::On(None),

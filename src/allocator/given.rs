@@ -10,50 +10,40 @@ use thiserror::Error;
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
 use leak_report::model::Name;
 
-/// Integer arguments that are passed in registers (System V psABI, 3.2.3).
+/// Number of integer arguments that are passed in registers (System V psABI, 3.2.3).
 const ARGUMENTS: u8 = 6;
 
-/// A description that describes nothing.
+/// Errors in the description of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GivenError {
-    /// No name or no shape.
     #[error(
         "`{0}` is not SYMBOL:SHAPE: write for example my_alloc:alloc(size=0), my_free:free(block=0) or \
          my_realloc:realloc(block=0,size=1)"
     )]
     Form(String),
-    /// None of the kinds.
     #[error("`{0}` is not a kind of function: write alloc(…), realloc(…) or free(…)")]
     Kind(String),
-    /// A field that the kind has not.
+    /// A field that functions of this kind do not have.
     #[error("`{field}` says nothing about {kind}: it has {known}")]
     Field {
-        /// The field.
         field: String,
-        /// The kind.
         kind: &'static str,
-        /// What could be said.
+        /// Fields that the kind has.
         known: &'static str,
     },
-    /// A field that must be there.
     #[error("{kind} needs {missing}: for example {example}")]
     Missing {
-        /// The kind.
         kind: &'static str,
-        /// The field.
         missing: &'static str,
-        /// How it could look.
         example: &'static str,
     },
-    /// The same field more than once.
     #[error("`{0}` is given twice: give each field once")]
     Twice(String),
-    /// Not the number of an argument.
     #[error("`{0}` is not an argument: they are counted from 0, and the first six are in registers: 0 to 5")]
     Argument(String),
 }
 
-/// What a kind of function can have said about it.
+/// Fields of one kind of function, with the texts for errors.
 struct Kind {
     name: &'static str,
     role: Role,
@@ -86,11 +76,7 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// Reads a description.
-///
-/// # Errors
-///
-/// What is wrong with it, and how it is written.
+/// Parses a description.
 pub fn parse(text: &str) -> Result<AllocFunction, GivenError> {
     let form = || GivenError::Form(text.to_owned());
     let (name, shape) = text.split_once(':').ok_or_else(form)?;
@@ -106,7 +92,7 @@ pub fn parse(text: &str) -> Result<AllocFunction, GivenError> {
         role: kind.role,
         shape: parse_shape(kind, fields)?,
         family: Family::Given,
-        // What C++ does not name cannot be told from C; a function of C does not throw.
+        // Only mangled names show that a function is C++; a function of C does not throw.
         throws: kind.role.allocates() && name.starts_with("_Z"),
         presence: Presence::Optional,
     })
@@ -115,7 +101,7 @@ pub fn parse(text: &str) -> Result<AllocFunction, GivenError> {
 fn parse_shape(kind: &Kind, fields: &str) -> Result<Shape, GivenError> {
     let mut values: Vec<(&str, &str)> = Vec::new();
     for field in fields.split(',').map(str::trim).filter(|field| !field.is_empty()) {
-        // free(0)
+        // The first field's name may be omitted: free(0).
         let (name, value) = field.split_once('=').unwrap_or((kind.fields[0], field));
         let name = name.trim();
         if !kind.fields.contains(&name) {
@@ -188,7 +174,7 @@ mod tests {
         Shape { size, block, result }
     }
 
-    /// Each form means what it says.
+    /// Each form is parsed to the shape that it describes.
     #[test]
     fn shapes() {
         let returned = ResultAt::Returned;
@@ -233,7 +219,7 @@ mod tests {
         assert!(parse("_ZN4Pool3putEPv:free(block=1)").is_ok_and(|function| !function.throws));
     }
 
-    /// Each mistake is told by itself, with what to write instead.
+    /// Each mistake gives an error of its own, with the correct form.
     #[test]
     fn mistakes() {
         let text = String::from;

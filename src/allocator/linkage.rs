@@ -1,7 +1,7 @@
-//! What an object's code reaches beyond itself: from an address in its code to the name that the loader binds there.
-//! And where its functions start, by the unwind information that stripped objects have too.
+//! Links from an object's code to other objects: from a slot's address to the name that the loader binds there. Also
+//! the start addresses of functions, from the unwind information that stripped objects have, too.
 //!
-//! Pure: ELF bytes in. What is done there is [`flow`](super::flow)'s business.
+//! Pure: ELF bytes in. The use of both is in [`flow`](super::flow).
 
 use std::collections::HashMap;
 
@@ -20,16 +20,16 @@ use crate::process::dynamic::Dynamic;
 const MAX_RELOCATIONS: usize = 1 << 23;
 const MAX_SLOTS: usize = 1 << 20;
 
-/// What the loader binds to a slot.
+/// Symbol that the loader binds to a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound<'a> {
-    /// What the object itself defines, if no other takes its place.
+    /// Defined by the object itself, unless another object interposes it.
     Here(Svma),
-    /// Another object's function.
+    /// Function of another object.
     Import(&'a [u8]),
 }
 
-/// What slots of the object's memory are bound to, and the starts of its functions.
+/// The symbols bound to the object's slots, and the starts of its functions.
 #[derive(Debug, Default)]
 pub struct Linkage<'a> {
     bound: HashMap<Svma, Bound<'a>>,
@@ -38,7 +38,7 @@ pub struct Linkage<'a> {
 }
 
 impl<'a> Linkage<'a> {
-    /// Of an ELF file; what cannot be read is left out.
+    /// Reads an ELF file; parts that cannot be read are left out.
     pub fn of(elf: &'a [u8]) -> Self {
         Self {
             bound: bound_slots(elf).unwrap_or_default(),
@@ -46,12 +46,12 @@ impl<'a> Linkage<'a> {
         }
     }
 
-    /// What is bound to a slot.
+    /// The symbol bound to a slot.
     pub fn bound_to(&self, slot: Svma) -> Option<Bound<'a>> {
         self.bound.get(&slot).copied()
     }
 
-    /// What the code at `target`, which is called or jumped to, passes on to, if it is a PLT entry.
+    /// The symbol that the code at `target`, which is called or jumped to, jumps to, if it is a PLT entry.
     pub fn bound_behind(&self, architecture: Architecture, code: &[u8], target: Svma) -> Option<Bound<'a>> {
         // On x86-64, `endbr64` and the jump; on AArch64, `bti`, `adrp`, `ldr`, `add` and the jump.
         let longest = match architecture {
@@ -66,13 +66,13 @@ impl<'a> Linkage<'a> {
         self.bound_to(slot)
     }
 
-    /// Whether a function, or a part of one, starts here.
+    /// True if a function, or a part of one, starts here.
     pub fn is_start(&self, svma: Svma) -> bool {
         self.starts.binary_search(&svma).is_ok()
     }
 }
 
-/// Slots by the relocations that bind them to a name, from the dynamic segment.
+/// Slots and the symbols that relocations bind to them, from the dynamic segment.
 fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
     let endian = LittleEndian;
     let dynamic = Dynamic::of(elf)?;
@@ -121,7 +121,7 @@ fn function_starts(elf: &[u8]) -> Option<Vec<Svma>> {
     Some(starts)
 }
 
-/// The code from `svma` on, as far as its segment's bytes go.
+/// The code from `svma` to the end of its segment's bytes in the file.
 pub fn code_from<'a>(elf: &'a [u8], view: &ElfView, svma: Svma) -> Option<&'a [u8]> {
     let segment = view
         .segments()

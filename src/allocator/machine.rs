@@ -1,4 +1,5 @@
-//! Where control goes from an instruction: of each machine's code, as far as allocators' functions are followed. Pure.
+//! Control flow of single instructions, for each architecture, as precisely as following allocator functions needs.
+//! Pure.
 
 pub mod aarch64;
 
@@ -6,50 +7,48 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind, Register};
 use unwind_tables::Architecture;
 use unwind_tables::addr::Svma;
 
-/// An instruction.
+/// An instruction's addresses and control flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction {
-    /// Its address, and that of what follows it.
     pub at: Svma,
-    /// Where the next one begins.
+    /// Address of the following instruction.
     pub next: Svma,
-    /// Where control goes.
     pub flow: Flow,
 }
 
-/// Where control goes from an instruction.
+/// Where control continues after an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// To the next one; from a system call, too.
+    /// At the next instruction; also for a system call.
     Next,
-    /// There or to the next one.
+    /// At this address or at the next instruction.
     Branch(Svma),
-    /// Elsewhere only.
+    /// At the target.
     Jump(Target),
-    /// Elsewhere, and back.
+    /// At the target, and then at the next instruction.
     Call(Target),
-    /// To the caller.
+    /// In the caller.
     Return,
     /// Nowhere: it traps.
     Ends,
-    /// It cannot be said.
+    /// Not known.
     Unknown,
-    /// These are no instruction.
+    /// The bytes are not an instruction.
     Invalid,
 }
 
-/// What a jump or a call leads to.
+/// Target of a jump or call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Code of the same object.
+    /// An address in the same object.
     Code(Svma),
-    /// What is in this slot of the object's memory.
+    /// The address stored in this slot of the object's memory.
     Slot(Svma),
-    /// What is computed.
+    /// A computed address.
     Computed,
 }
 
-/// The instructions of `code`, the first of which is at `start`, as they follow each other.
+/// Decodes consecutive instructions of `code`, the first of which is at `start`.
 pub fn instructions(
     architecture: Architecture,
     code: &[u8],
@@ -93,7 +92,7 @@ fn x86_64_flow(instruction: &iced_x86::Instruction) -> Flow {
     }
 }
 
-/// Of `jmp *slot(%rip)` and its like, the slot.
+/// The slot of an indirect jump or call, such as `jmp *slot(%rip)`.
 fn x86_64_target(instruction: &iced_x86::Instruction) -> Target {
     let through_memory = instruction.op0_kind() == OpKind::Memory
         && instruction.memory_base() == Register::RIP

@@ -1,10 +1,9 @@
 //! Which functions of a process allocate memory, and which of their instructions are probed.
 //!
-//! [`discover`] is the way in: the [`Catalog`] says what is looked for (the [`table`], and what the user adds),
-//! [`symbols`] finds it, `definitions` leaves out what only passes calls on, [`sites`] chooses the instruction by what
-//! the kernel does with it ([`probing`]), [`flow`] finds where functions that throw return; [`machine`] is what both
-//! know of instructions. Reads ELF files
-//! only; nothing is attached here.
+//! [`discover`] is the entry point: the [`Catalog`] lists the functions to look for (the [`table`], and the user's
+//! additions), [`symbols`] finds them, `definitions` leaves out those that only forward calls, [`sites`] chooses the
+//! instruction by how the kernel executes it under a probe ([`probing`]), [`flow`] finds where functions that throw
+//! return; [`machine`] decodes instructions for both. Reads ELF files only; no probe is attached here.
 
 pub mod calls;
 pub mod catalog;

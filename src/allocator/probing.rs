@@ -1,22 +1,22 @@
-//! What the kernel does with an instruction under a uprobe: emulate it, single-step it, refuse it,
-//! or get it wrong. AArch64's are in `aarch64`.
+//! How the kernel executes an instruction under a uprobe: by emulation, by single-stepping, not at all, or wrongly.
+//! AArch64 is in `aarch64`.
 //!
-//! Facts of `arch/x86/kernel/uprobes.c` (`uprobe_init_insn`, `branch_setup_xol_ops`,
-//! `push_setup_xol_ops`) as of Linux 6.1, the oldest kernel supported; newer ones emulate more, so
-//! that a site may turn out cheaper than predicted here, never dearer. Measured on 6.18 by a probe
-//! on each kind of instruction: emulated ones cost 0.5–0.7 µs, the others 10–14 µs.
+//! From `arch/x86/kernel/uprobes.c` (`uprobe_init_insn`, `branch_setup_xol_ops`, `push_setup_xol_ops`) as of Linux 6.1,
+//! the oldest supported kernel; newer ones emulate more, so that a site may turn out cheaper than predicted here, never
+//! more expensive. Measured on 6.18 by a probe on each kind of instruction: emulated ones cost 0.5–0.7 µs, the others
+//! 10–14 µs.
 
 pub(super) mod aarch64;
 
 use iced_x86::{Code, EncodingKind, FlowControl, Instruction, Mnemonic};
 use thiserror::Error;
 
-/// What happens when a thread runs into the probe.
+/// Cost of a hit of the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SiteCost {
-    /// One trap: the kernel does the instruction's work itself.
+    /// One trap: the kernel emulates the instruction.
     Emulated,
-    /// Two traps and a copy of the instruction run out of line: on x86-64, twenty times as dear.
+    /// Two traps and a copy of the instruction executed out of line: on x86-64, twenty times as expensive.
     SingleStepped,
 }
 
@@ -34,15 +34,15 @@ pub enum Unprobeable {
     Kind,
     /// The kernel would attach the probe and then execute something else.
     ///
-    /// It takes a VEX opcode for a one-byte opcode: `vpshufd $0x10,%xmm0,%xmm0` (c5 f9 70 c0 10)
-    /// under a probe jumps 16 bytes ahead when the overflow flag is set, as `jo` (70 10) would;
-    /// and it takes `xchg %r8,%rax` (49 90) for a `nop`. Both seen on 6.18. On AArch64 it would step instructions
-    /// elsewhere that depend on where they are.
+    /// It mistakes a VEX opcode for a one-byte opcode: `vpshufd $0x10,%xmm0,%xmm0` (c5 f9 70 c0 10) under a probe jumps
+    /// 16 bytes ahead when the overflow flag is set, as `jo` (70 10) would; and it mistakes `xchg %r8,%rax` (49 90) for
+    /// a `nop`. Both observed on 6.18. On AArch64 it would execute instructions that depend on their own address out of
+    /// line.
     #[error("the kernel would mistake it for another instruction and break the program")]
     Mistaken,
 }
 
-/// What the kernel does with `instruction`, whose bytes are `bytes`.
+/// How the kernel executes `instruction`, whose bytes are `bytes`.
 pub(super) fn probing(instruction: &Instruction, bytes: &[u8]) -> Result<SiteCost, Unprobeable> {
     if instruction.is_invalid() {
         return Err(Unprobeable::Invalid);
@@ -57,11 +57,11 @@ pub(super) fn probing(instruction: &Instruction, bytes: &[u8]) -> Result<SiteCos
     })
 }
 
-/// Whether the kernel emulates the instruction, by its exact encoding: forms with needless
-/// prefixes are left to the single-stepping side, where being wrong costs time only.
+/// True if the kernel emulates the instruction, by its exact encoding: forms with redundant prefixes count as
+/// single-stepped, where an error costs time only.
 ///
-/// Multi-byte `nop`s are missing on purpose: 6.18 emulates those of up to 8 bytes, 6.1
-/// single-steps them and refuses `66 90`.
+/// Multi-byte `nop`s are missing on purpose: 6.18 emulates those of up to 8 bytes, 6.1 single-steps them and refuses
+/// `66 90`.
 fn is_emulated(bytes: &[u8]) -> bool {
     match bytes {
         // push %rax … %rdi; push %r8 … %r15
@@ -132,9 +132,8 @@ mod tests {
         assert_eq!(probing(&instruction, bytes), expected, "{bytes:02x?}");
     }
 
-    /// Cheap are exactly the encodings that every supported kernel emulates. Each row was probed on
-    /// 6.18: hits counted, time per hit above or below 2 µs, as stated here except where newer
-    /// kernels are cheaper.
+    /// Exactly the encodings that every supported kernel emulates are cheap. Each row was probed on 6.18: hits counted,
+    /// time per hit above or below 2 µs as predicted, except where newer kernels are cheaper.
     #[test]
     fn costs() {
         let emulated: &[&[u8]] = &[
@@ -169,7 +168,7 @@ mod tests {
         }
     }
 
-    /// What the kernel refuses with ENOTSUPP is known beforehand.
+    /// Instructions that the kernel refuses with ENOTSUPP are recognised.
     #[test]
     fn refused() {
         check(&[0xf0, 0x83, 0x0c, 0x24, 0x00], Err(Unprobeable::Prefix(0xf0))); // lock orl $0,(%rsp)
@@ -187,7 +186,7 @@ mod tests {
         check(&[], Err(Unprobeable::Invalid));
     }
 
-    /// What the kernel would accept and then execute wrongly is never probed.
+    /// Instructions that the kernel would accept and then execute wrongly are never probed.
     #[test]
     fn mistaken() {
         check(&[0xc5, 0xf8, 0x77], Err(Unprobeable::Mistaken)); // vzeroupper, taken for ja

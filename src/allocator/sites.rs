@@ -1,30 +1,27 @@
 //! Chooses the instruction of a function that is probed. Pure: code bytes in, an address out.
 //!
-//! Finding the function is [`discovery`](super::discovery)'s business, attaching `bpf::attach`'s.
+//! Functions are found by [`discovery`](super::discovery), probes attached by `bpf::attach`.
 //!
-//! A probe on the entry is always right and often dear: glibc's `free` starts with
-//! `test %rdi,%rdi`, which the kernel single-steps, and the `je` behind it is emulated at a
-//! twentieth of the cost (on AArch64 it starts with `cbz`, which is emulated as it is). So the
-//! probe moves down to the first emulated instruction at which a handler still sees what it would
-//! have seen at the entry, and which runs exactly once per call:
+//! A probe on the entry is always correct and often expensive: glibc's `free` starts with `test %rdi,%rdi`, which the
+//! kernel single-steps, and the `je` behind it is emulated at a twentieth of the cost (on AArch64 it starts with `cbz`,
+//! which is emulated). So the probe moves down to the first emulated instruction at which a handler still sees the same
+//! as at the entry, and which runs exactly once per call:
 //!
 //! 1. no argument that is read has been written, in whole or in part;
-//! 2. the stack pointer and the return address, where it points to or in AArch64's `x30`, are untouched (return probes,
-//!    the first frame);
-//! 3. so are the registers that a caller expects back, which the unwinder takes for the caller's;
+//! 2. the stack pointer and the return address, on the stack or in AArch64's `x30`, are unchanged (return probes, the
+//!    first frame);
+//! 3. the callee-saved registers are unchanged, as the unwinder takes them for the caller's;
 //! 4. no branch lands behind the entry and up to the site: it would skip the probe, or hit it twice;
-//! 5. nothing between the entry and the site can leave the function's straight line. All
-//!    conditional branches but x86-64's `jrcxz` and `loop` are themselves emulated, so that the first one
-//!    *is* the site, before it is decided: `free(NULL)` still reaches the probe, and its null
-//!    pointer is for the handler to ignore;
+//! 5. nothing between the entry and the site can leave the function's straight line. All conditional branches except
+//!    x86-64's `jrcxz` and `loop` are themselves emulated, so that the first one *is* the site, before it is decided:
+//!    `free(NULL)` still reaches the probe, and the handler ignores its null pointer;
 //! 6. the site lies within [`WINDOW`] bytes.
 //!
-//! A branch back to the entry itself (a loop, or a tail call to itself) does not count: it runs
-//! through the entry and through the site alike, so that moving changes nothing.
+//! A branch back to the entry itself (a loop, or a tail call to itself) does not count: it runs through the entry and
+//! through the site alike, so that moving changes nothing.
 //!
-//! What cannot be seen is an indirect jump into the window, from a `switch` or an exception
-//! landing pad: no compiler puts such a target ahead of a function's first branch unless a direct
-//! branch goes there too.
+//! Not detected is an indirect jump into the window, from a `switch` or an exception landing pad: no compiler puts such
+//! a target before a function's first branch unless a direct branch goes there too.
 
 mod aarch64;
 mod x86_64;
@@ -35,10 +32,9 @@ use unwind_tables::addr::Svma;
 
 use super::probing::{SiteCost, Unprobeable};
 
-/// How far behind the entry a site may lie, in bytes.
+/// Maximum distance from the entry to a site, in bytes.
 pub const WINDOW: u64 = 64;
 
-/// A function within the executable segment that holds it.
 #[derive(Debug, Clone, Copy)]
 pub struct FunctionCode<'a> {
     architecture: Architecture,
@@ -51,8 +47,8 @@ pub struct FunctionCode<'a> {
 impl<'a> FunctionCode<'a> {
     /// The function of `size` bytes at `entry`, in the segment whose file-backed bytes are `text`.
     ///
-    /// A size of 0 (hand-written assembly) means up to the end of the segment. `None` when the
-    /// entry is not in the segment.
+    /// A size of 0 (hand-written assembly) means up to the end of the segment. `None` if the entry is not in the
+    /// segment.
     pub fn new(
         architecture: Architecture,
         text: &'a [u8],
@@ -83,41 +79,35 @@ impl<'a> FunctionCode<'a> {
     }
 }
 
-/// Where to probe a function.
+/// The chosen instruction of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// The instruction.
     pub svma: Svma,
-    /// What a hit costs.
     pub cost: SiteCost,
-    /// How it was found.
     pub why: Why,
 }
 
-/// How a site was found.
+/// Why a site was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Why {
-    /// The entry itself is emulated.
     #[error("the entry is cheap to probe")]
     CheapEntry,
-    /// A later instruction tells the same for less.
+    /// A later instruction gives the same information at a lower cost.
     #[error("moved {0} bytes down to a cheap instruction")]
     Moved(u64),
-    /// The entry is dear, and every other place would tell less.
+    /// The entry is expensive, and no cheap instruction gives the same information.
     #[error("no cheap instruction tells the same: {0}")]
     DearEntry(Obstacle),
 }
 
-/// Why the search for a cheaper place ended.
+/// Why the search for a cheaper instruction ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Obstacle {
-    /// An argument that is read is overwritten first.
     #[error("argument {0} is overwritten before it")]
     ArgumentOverwritten(u8),
-    /// It changes first, in a way that costs two traps itself.
+    /// Changed before, by an instruction that is single-stepped.
     #[error("the stack pointer changes before it")]
     StackPointerChanged,
-    /// The return address may be overwritten first.
     #[error("the return address may be overwritten before it")]
     ReturnAddressWritten,
     /// A callee-saved register is overwritten first, without having been pushed.
@@ -126,22 +116,17 @@ pub enum Obstacle {
     /// A call, return, system call, or a jump that is not emulated comes first.
     #[error("control may leave the function before it")]
     ControlLeaves,
-    /// A branch lands between the entry and the place.
     #[error("the branch at {0} lands between the entry and it")]
     BranchLandsBefore(Svma),
-    /// There is none within [`WINDOW`] bytes, or within the function.
+    /// None within [`WINDOW`] bytes, or within the function.
     #[error("there is none near the entry")]
     TooFar,
-    /// The code cannot be decoded.
     #[error("the code near the entry cannot be decoded")]
     Undecodable,
 }
 
-/// Chooses the instruction to probe, given which arguments (counted from 0) the probe reads.
-///
-/// # Errors
-///
-/// Nothing in the function can be probed.
+/// Chooses the instruction to probe, given the arguments (counted from 0) that the probe reads. Fails if no instruction
+/// of the function can be probed.
 pub fn choose(code: &FunctionCode, arguments: impl IntoIterator<Item = u8>) -> Result<Choice, Unprobeable> {
     let arguments: Vec<u8> = arguments.into_iter().collect();
     match code.architecture {
@@ -150,16 +135,16 @@ pub fn choose(code: &FunctionCode, arguments: impl IntoIterator<Item = u8>) -> R
     }
 }
 
-/// What the choice has to know of an architecture's instructions.
+/// Properties of an architecture's instructions that the choice needs.
 trait Decoded<'a>: Sized {
     /// The function's instructions near its entry.
     fn near_entry(code: &FunctionCode<'a>) -> impl Iterator<Item = Self>;
     /// Rule 4: no direct branch lands behind the entry and up to `site`.
     fn check_straight(code: &FunctionCode<'a>, site: Svma) -> Result<(), Obstacle>;
     fn at(&self) -> Svma;
-    /// What the kernel does with it under a probe.
+    /// How the kernel executes it under a probe.
     fn probing(&self) -> Result<SiteCost, Unprobeable>;
-    /// Rules 1, 2, 3 and 5: whether it may run before the probe.
+    /// Rules 1, 2, 3 and 5: fails if the instruction must not run before the probe.
     fn check_effects(&self, arguments: &[u8]) -> Result<(), Obstacle>;
 }
 
@@ -183,7 +168,7 @@ fn choose_for<'a, I: Decoded<'a>>(code: &FunctionCode<'a>, arguments: &[u8]) -> 
     }
 }
 
-/// The first emulated instruction that tells what the entry tells.
+/// The first emulated instruction that gives the same information as the entry.
 fn cheap_site<'a, I: Decoded<'a>>(code: &FunctionCode<'a>, arguments: &[u8]) -> Result<Svma, Obstacle> {
     for instruction in I::near_entry(code) {
         if instruction.probing() == Ok(SiteCost::Emulated) {

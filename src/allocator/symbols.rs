@@ -1,8 +1,8 @@
-//! Looks functions up in an ELF file by name.
+//! Looks up functions in an ELF file by name.
 //!
-//! Three tables are read, since each can be all there is: `.symtab` (static executables), `.dynsym`
-//! (stripped libraries), and the dynamic segment (files without section headers). Which of the
-//! found functions is probed, and where, is decided elsewhere.
+//! Three tables are read, since each can be the only one: `.symtab` (static executables), `.dynsym` (stripped
+//! libraries), and the dynamic segment (files without section headers). Callers decide which functions are probed, and
+//! where.
 
 use object::LittleEndian;
 use object::elf::{self, FileHeader64};
@@ -19,44 +19,40 @@ type Symbol = elf::Sym64<LittleEndian>;
 type Bytes<'a> = Untrusted<&'a [u8]>;
 type Strings<'a> = StringTable<'a, Bytes<'a>>;
 
-/// Symbols of one table that are looked at; the largest browsers have some two million.
+/// Maximum number of symbols that are read in one table; the largest browsers have some two million.
 const MAX_SYMBOLS: usize = 1 << 23;
-/// Definitions that are believed. Allocators have a hundred, each once, or once in every part that was linked alone.
+/// Maximum number of definitions that are accepted. Allocators have a hundred, each once, or once in every separately
+/// linked part.
 const MAX_FOUND: usize = 1024;
-/// Bytes of a hash table that are looked at: 32 for each symbol of the largest.
+/// Maximum number of bytes that are read of a hash table: 32 for each of the maximum number of symbols.
 const MAX_HASH_BYTES: usize = 256 << 20;
 
-/// A definition of one of the names that were asked for.
+/// A definition of one of the requested names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionSymbol {
-    /// Which name, as an index into the list that was asked for.
+    /// Index into the list of names, or the number given to [`scan`].
     pub name: usize,
-    /// The function, or the resolver of an indirect one.
+    /// Address of the function, or of the resolver of an indirect one.
     pub svma: Svma,
-    /// The function's length in bytes; 0 when the file does not say.
+    /// Length of the function in bytes; 0 if the file does not give it.
     pub size: u64,
-    /// What is at the address.
     pub kind: SymbolKind,
-    /// Whether the symbol is local: the name of another file's function too, perhaps.
+    /// Set for a local symbol: another file's function may have the same name.
     pub local: bool,
 }
 
-/// What a symbol's address is.
+/// Kind of code at a symbol's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SymbolKind {
-    /// The function.
     Function,
-    /// A resolver that picks the function at load time (`STT_GNU_IFUNC`).
+    /// A resolver that chooses the function at load time (`STT_GNU_IFUNC`).
     Indirect,
 }
 
-/// The file's symbols are unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SymbolError {
-    /// Its headers are.
     #[error("cannot read its symbols: {0}")]
     Headers(#[from] object::read::Error),
-    /// No allocator is defined so often.
     #[error(
         "it defines more than {MAX_FOUND} functions of allocators, which none does: its symbols are not used"
     )]
@@ -65,11 +61,7 @@ pub enum SymbolError {
 
 /// All definitions of `names`, ordered by name, then address, each address once per name.
 ///
-/// Local symbols are not definitions: a `static` function called `free` is not the allocator's.
-///
-/// # Errors
-///
-/// [`SymbolError`].
+/// Local symbols are left out: a `static` function called `free` is not the allocator's.
 pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolError> {
     let number = |name: &[u8]| names.iter().position(|wanted| wanted.as_bytes() == name);
     let mut found = scan(elf, number)?;
@@ -77,11 +69,8 @@ pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolErr
     Ok(found)
 }
 
-/// The same for all functions, local ones too, whose name `number` gives a number.
-///
-/// # Errors
-///
-/// [`SymbolError`].
+/// All definitions, local ones too, of functions to whose name `number` gives a number; ordered by number, then
+/// address.
 pub fn scan(
     file: &[u8],
     mut number: impl FnMut(&[u8]) -> Option<usize>,
@@ -90,7 +79,7 @@ pub fn scan(
     let header = Header::parse(elf)?;
     let endian = header.endian()?;
     let mut found = Vec::new();
-    // Each table is taken by itself: a damaged section table leaves the dynamic segment.
+    // Tables are independent: a damaged section table leaves the dynamic segment.
     if let Ok(sections) = header.sections(endian, elf) {
         for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
             if let Ok(table) = sections.symbols(endian, elf, kind) {
@@ -128,7 +117,8 @@ fn collect(
             symbol.st_bind(),
             elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
         );
-        // A non-PIE executable gives functions that it only calls the address of their PLT entry.
+        // Undefined symbols can have an address: in a non-PIE executable, that of the PLT entry of a function that it
+        // only calls.
         if symbol.st_shndx(endian) == elf::SHN_UNDEF {
             continue;
         }
@@ -151,7 +141,7 @@ fn collect(
     }
 }
 
-/// The dynamic symbols as the loader finds them: through `PT_DYNAMIC`.
+/// The dynamic symbols, located through `PT_DYNAMIC` as the loader does.
 fn dynamic_symbols(elf: &[u8]) -> Option<(&[Symbol], Strings<'_>)> {
     let endian = LittleEndian;
     let dynamic = Dynamic::of(elf)?;

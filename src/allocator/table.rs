@@ -1,13 +1,13 @@
-//! The functions that are traced: one table, no control flow. Another allocator or another function is another row.
+//! The functions that are traced: one table, no control flow. To trace another allocator or function, add a row.
 //!
-//! What else may be traced is found by prefix, or given by the user: [`Catalog`](super::Catalog).
+//! Other functions are found by prefix, or given by the user: [`Catalog`](super::Catalog).
 
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
 use Family::{Collector, Cxx, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal};
 use SizeAt::{Argument, Product};
 use leak_report::model::Name;
 
-/// Every function that is known by name, best known name first where one address has several.
+/// Functions that are known by name, the best known name first if one address has several.
 #[rustfmt::skip]
 pub const FUNCTIONS: &[AllocFunction] = &[
     expected(allocates(Libc, "malloc", Argument(0))),

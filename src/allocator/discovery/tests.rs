@@ -11,16 +11,16 @@ use crate::allocator::sites::Obstacle;
 use crate::process::Modules;
 
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
-/// mimalloc's of Debian 12 and of Debian 13.
+/// File names of mimalloc in Debian 12 and in Debian 13.
 const MIMALLOC: [&str; 2] = ["libmimalloc.so.2", "libmimalloc.so.3"];
 
-/// The one of them that is installed.
+/// The mimalloc that is installed.
 fn mimalloc() -> &'static str {
     let is_there = |name: &&str| Path::new(LIBRARIES).join(name).exists();
     MIMALLOC.into_iter().find(is_there).unwrap_or(MIMALLOC[0])
 }
 
-/// Discovery over one installed library.
+/// Runs discovery over one installed library.
 fn installed(name: &str) -> (Modules, Discovery) {
     let path = Path::new(LIBRARIES).join(name);
     let mut modules = Modules::new();
@@ -40,8 +40,8 @@ fn site_of<'a>(discovery: &'a Discovery, name: &str) -> &'a ProbeSite {
         .unwrap_or_else(|| panic!("no site for {name}"))
 }
 
-/// Each function of C is found in the C library and in each allocator, with the allocator's own; nothing
-/// is wrong with any. `operator new` is probed where it does not lead to `malloc`.
+/// Each function of C is found in the C library and in each allocator, with the allocator's own, without problems.
+/// `operator new` is probed where it does not lead to `malloc`.
 #[test]
 fn every_function_is_found() {
     let libc = || {
@@ -97,7 +97,7 @@ fn every_function_is_found() {
     assert_eq!(libstdcxx.sites, [], "its operators call malloc and free");
 }
 
-/// What allocates by another traced function of its library is told from what does not.
+/// Functions that allocate through another traced function of their library are distinguished from leaves.
 #[test]
 fn leaves() {
     let cases = [
@@ -117,8 +117,8 @@ fn leaves() {
     }
 }
 
-/// The sites of Debian 12's libraries are where the disassembly says. A later package may differ: a
-/// library with another build-id is passed over.
+/// The sites of Debian 12's libraries are where the disassembly shows them. A later package may differ: libraries with
+/// another build-id are skipped.
 #[test]
 fn known_sites() {
     let dear = |obstacle| (0, SiteCost::SingleStepped, Why::DearEntry(obstacle));
@@ -180,9 +180,9 @@ fn is_the_disassembled(modules: &Modules) -> bool {
         .is_some_and(|id| BUILD_IDS.contains(&id.to_string().as_str()))
 }
 
-/// Whatever the rules' code says: at each chosen site of each installed allocator, an independent
-/// reading of the bytes ahead of it finds straight code that writes neither what a probe reads nor
-/// what the unwinder needs, and a probe there is cheap where it is said to be.
+/// Independently of the rules' code: at each chosen site of each installed allocator, a separate decoding of the bytes
+/// before it finds straight code that writes neither what a probe reads nor what the unwinder needs, and a probe there
+/// is cheap if it is classified so.
 #[test]
 fn sites_hold_their_promise() {
     for library in ["libc.so.6", "libtcmalloc.so.4", "libjemalloc.so.2", mimalloc()] {
@@ -231,7 +231,7 @@ fn is_direct_transfer(instruction: &Instruction) -> bool {
     instruction.is_jmp_short_or_near() || instruction.is_call_near()
 }
 
-/// A process without any allocator is told so, once.
+/// A process without an allocator gives exactly one problem.
 #[test]
 fn no_allocator() {
     let discovery = discover([], &mut Catalog::default());

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::*;
 use crate::allocator::symbols;
 
-/// Functions that end in each way there is.
+/// Functions that end in each possible way.
 const SOURCE: &str = r#"
 .globl two_rets, tail, outer, plain, wrapped, looks_first, computed, imported, never, wrapper_of_wrapper, endless
 .text
@@ -123,7 +123,7 @@ fn assembled(name: &str) -> Vec<u8> {
     elf
 }
 
-/// Runs `test` with the code and where each function is.
+/// Runs `test` with the code and a lookup of each function's address.
 fn with_code(name: &str, test: impl FnOnce(&Code<'_>, &dyn Fn(&str) -> Svma)) {
     let elf = assembled(name);
     let view = ElfView::parse(&elf).expect("an ELF file");
@@ -136,7 +136,8 @@ fn with_code(name: &str, test: impl FnOnce(&Code<'_>, &dyn Fn(&str) -> Svma)) {
     test(&Code::new(&elf, &view, &linkage), &at);
 }
 
-/// All instructions by which a call can return are found, those of tail calls too; where they cannot be, it is said why.
+/// All instructions by which a call can return are found, those of tail calls too; where they cannot be, the error
+/// gives the reason.
 #[test]
 fn exits() {
     with_code("exits", |code, at| {
@@ -160,7 +161,7 @@ fn exits() {
     });
 }
 
-/// What takes for ever is followed for a while; what is asked then is not known.
+/// The amount of work is bounded; beyond it, the answer is that it is not known.
 #[test]
 fn work_is_bounded() {
     with_code("work", |code, at| {
@@ -172,7 +173,7 @@ fn work_is_bounded() {
     });
 }
 
-/// A function forwards if it has no way to its end but through another that is known.
+/// A function forwards if every path to its end leads through a known function.
 #[test]
 fn forwarders() {
     with_code("forwarders", |code, at| {

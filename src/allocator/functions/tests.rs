@@ -1,7 +1,7 @@
 use super::*;
 use crate::allocator::FUNCTIONS;
 
-/// A name stands for one row, and no row reads more than the six register arguments.
+/// Names are unique, and no row reads more than the six register arguments.
 #[test]
 fn rows_are_distinct_and_readable() {
     for (index, function) in FUNCTIONS.iter().enumerate() {
@@ -18,7 +18,7 @@ fn rows_are_distinct_and_readable() {
     }
 }
 
-/// A role and its shape agree: who frees names a block, who allocates has a size and a result.
+/// A role and its shape agree: freeing functions name a block, allocating functions have a size and a result.
 #[test]
 fn shapes_fit_roles() {
     for AllocFunction {
@@ -33,7 +33,7 @@ fn shapes_fit_roles() {
     }
 }
 
-/// What a probe reads, by name.
+/// Arguments that a probe reads, by function name.
 #[test]
 fn arguments() {
     let cases: &[(&str, &[u8])] = &[
@@ -64,7 +64,8 @@ fn arguments() {
     }
 }
 
-/// `operator new` throws unless its name says otherwise, and so do the functions that stand for it. Nothing of C does.
+/// `operator new` throws unless its name says otherwise, and so do the functions that replace it. No function of C
+/// does.
 #[test]
 fn throwing_functions() {
     for function in FUNCTIONS {

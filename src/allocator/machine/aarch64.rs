@@ -1,26 +1,26 @@
-//! AArch64's instructions, as far as it matters here where control goes and which registers are written (Arm ARM, C4.1:
-//! the encoding index). What is not known is said not to be: no register is taken for kept that could be written.
+//! Decoder for AArch64: control flow and written registers only (Arm ARM, C4.1: the encoding index). Unknown encodings
+//! are reported as unknown, so that a register which could be written never counts as preserved.
 
 use unwind_tables::addr::Svma;
 
 use super::{Flow, Instruction, Target};
 
-/// Bit of the stack pointer in a set of registers; the general ones have those of their numbers.
+/// Bit of the stack pointer in a set of registers; the bit of a general register is its number.
 pub const SP: u32 = 1 << 31;
-/// The link register.
+/// Bit of the link register.
 pub const LR: u32 = 1 << 30;
 
-/// Bytes of each instruction.
+/// Size of an instruction in bytes.
 pub const BYTES: u64 = 4;
 
-/// The words of `code`, the first of which is at `start`.
+/// The words of `code`, the first of which is at `start`, with their addresses.
 pub fn words(code: &[u8], start: Svma) -> impl Iterator<Item = (Svma, u32)> + '_ {
     let (words, _) = code.as_chunks::<4>();
     let addresses = (0u64..).map(move |number| start.wrapping_add(BYTES * number));
     addresses.zip(words.iter().map(|&word| u32::from_le_bytes(word)))
 }
 
-/// The instructions of `code`, the first of which is at `start`.
+/// Decodes the instructions of `code`, the first of which is at `start`.
 pub(super) fn instructions(code: &[u8], start: Svma) -> impl Iterator<Item = Instruction> + '_ {
     let mut known = Known::default();
     words(code, start).map(move |(at, word)| {
@@ -34,7 +34,7 @@ pub(super) fn instructions(code: &[u8], start: Svma) -> impl Iterator<Item = Ins
     })
 }
 
-/// Where control goes from an instruction.
+/// Control flow of an instruction.
 pub fn flow(word: u32, at: Svma) -> Flow {
     if let Some(target) = branch_target(word, at) {
         return match word >> 26 {
@@ -44,25 +44,25 @@ pub fn flow(word: u32, at: Svma) -> Flow {
         };
     }
     match word >> 24 {
-        // Branches by a register, with authentication or without.
+        // Branches by a register, with or without authentication.
         0xd6 | 0xd7 => by_register(word),
         // retaasppc, retabsppc
         0x55 if word & 0x00c0_001f == 0x1f => Flow::Return,
-        // svc; brk and its like
+        // svc; brk and similar
         0xd4 if word & 0x00e0_001f == 1 => Flow::Next,
         0xd4 => Flow::Ends,
         // Hints, barriers, system registers.
         0xd5 => Flow::Next,
         // udf
         0x00 if word >> 16 == 0 => Flow::Ends,
-        // What else is among branches.
+        // The rest of the branches.
         _ if group(word) & 0b1110 == 0b1010 => Flow::Unknown,
         _ => Flow::Next,
     }
 }
 
 fn by_register(word: u32) -> Flow {
-    // Without authentication, or by key A or B; the other words have no meaning.
+    // Without authentication, or by key A or B; other encodings are unallocated.
     let is_plain = word & 0xff1f_fc1f == 0xd61f_0000;
     let is_authenticated = word & 0x001f_f800 == 0x001f_0800;
     if !is_plain && !is_authenticated {
@@ -71,14 +71,14 @@ fn by_register(word: u32) -> Flow {
     match word >> 21 & 7 {
         0 => Flow::Jump(Target::Computed),
         1 => Flow::Call(Target::Computed),
-        // By another register than the link register it is a jump.
+        // `ret` by another register than the link register is a jump.
         2 if matches!(field(word, 5), 30 | 31) => Flow::Return,
         2 => Flow::Jump(Target::Computed),
         _ => Flow::Unknown,
     }
 }
 
-/// Where a direct branch or call leads to.
+/// Target of a direct branch or call.
 pub fn branch_target(word: u32, at: Svma) -> Option<Svma> {
     let (low, bits) = match word {
         // b, bl
@@ -91,6 +91,7 @@ pub fn branch_target(word: u32, at: Svma) -> Option<Svma> {
         _ if word & 0x7e00_0000 == 0x7400_0000 => (5, 9),
         _ => return None,
     };
+    // The field is moved to the top of the word, so that the arithmetic shift back extends its sign.
     let distance = (word << (32 - low - bits)).cast_signed() >> (32 - bits);
     Some(at.wrapping_add((4 * i64::from(distance)).cast_unsigned()))
 }
@@ -100,45 +101,44 @@ fn group(word: u32) -> u32 {
     word >> 25 & 15
 }
 
-/// The number of a register, by its lowest bit in the instruction.
+/// Number of the register whose field starts at bit `low`.
 fn field(word: u32, low: u32) -> u32 {
     word >> low & 31
 }
 
-/// The set of one register of those among which 31 is the zero register.
+/// The set of one register, where 31 encodes the zero register.
 fn register(number: u32) -> u32 {
     1 << number & !SP
 }
 
-/// The same where 31 is the stack pointer.
+/// The set of one register, where 31 encodes the stack pointer.
 fn register_or_sp(number: u32) -> u32 {
     1 << number
 }
 
-/// The registers that an instruction can write which does not branch: those of this set, or fewer. `None` if that is not
-/// known.
+/// Registers that a non-branch instruction can write: a superset. `None` if not known.
 pub fn written(word: u32) -> Option<u32> {
     let result = field(word, 0);
     match group(word) {
-        // Immediate: add and sub, logical ones; what sets flags has no stack pointer.
+        // Immediate: add and sub, logical ones; those that set flags cannot write the stack pointer.
         0b1000 | 0b1001 => Some(match word >> 23 & 7 {
             2 | 3 if word >> 29 & 1 == 0 => register_or_sp(result),
             4 if word >> 29 & 3 != 3 => register_or_sp(result),
             _ => register(result),
         }),
-        // By registers: all but add and sub of extended ones, and irg.
+        // By registers: only add and sub of extended registers, and irg, can write the stack pointer.
         0b0101 | 0b1101 if word & 0x3fe0_0000 == 0x0b20_0000 => Some(register_or_sp(result)),
         0b0101 | 0b1101 if word & 0xffe0_fc00 == 0x9ac0_1000 => Some(register_or_sp(result)),
         0b0101 | 0b1101 => Some(register(result)),
         0b0100 | 0b0110 | 0b1100 | 0b1110 => written_by_access(word),
-        // Of SIMD registers, some come to a general one.
+        // Some SIMD instructions write a general register.
         0b0111 | 0b1111 => Some(register(result)),
         0b1010 | 0b1011 => written_by_system(word),
         _ => None,
     }
 }
 
-/// Loads and stores of the usual forms.
+/// Registers written by loads and stores of the common forms.
 fn written_by_access(word: u32) -> Option<u32> {
     let base = register_or_sp(field(word, 5));
     let one = if is_load_of_one(word) {
@@ -150,9 +150,9 @@ fn written_by_access(word: u32) -> Option<u32> {
         // An unsigned offset; a register as the offset.
         _ if word & 0x3b00_0000 == 0x3900_0000 => Some(one),
         _ if word & 0x3b20_0c00 == 0x3820_0800 => Some(one),
-        // Nothing but an offset, or the base written before or after.
+        // An immediate offset, with or without writing back the base.
         _ if word & 0x3b20_0000 == 0x3800_0000 => Some(if word >> 10 & 1 == 1 { one | base } else { one }),
-        // A literal; of opcode 3, a hint.
+        // A literal; opcode 3 is a prefetch.
         _ if word & 0x3f00_0000 == 0x1800_0000 => Some(register(field(word, 0))),
         _ if word & 0x3f00_0000 == 0x1c00_0000 => Some(0),
         // A pair.
@@ -170,7 +170,7 @@ fn written_by_access(word: u32) -> Option<u32> {
     }
 }
 
-/// Whether it loads a general register, if it is an access to one.
+/// True for a load of a general register.
 fn is_load_of_one(word: u32) -> bool {
     let is_general = word >> 26 & 1 == 0;
     let is_store = word >> 22 & 3 == 0;
@@ -194,17 +194,16 @@ fn written_by_system(word: u32) -> Option<u32> {
     }
 }
 
-/// Whether it is a `hint`, which does nothing on machines that do not know it.
+/// True for a `hint`, which does nothing on machines that do not implement it.
 pub fn is_hint(word: u32) -> bool {
     word & 0xffff_f01f == 0xd503_201f
 }
 
-/// The number of a hint.
 pub fn hint(word: u32) -> u32 {
     word >> 5 & 0x7f
 }
 
-/// What the straight code so far says of registers: of addresses of the object, and of what was loaded from there.
+/// Register contents that are known in straight code: addresses in the object, and slots whose values were loaded.
 #[derive(Default)]
 struct Known {
     addresses: [Option<Svma>; 31],
@@ -212,7 +211,7 @@ struct Known {
 }
 
 impl Known {
-    /// A jump or call by a register that was loaded from a slot: `adrp`, `ldr`, `br`.
+    /// Resolves a jump or call by a register that was loaded from a slot: `adrp`, `ldr`, `br`.
     fn target(&self, flow: Flow, word: u32) -> Flow {
         let slot = self.loaded_from.get(field(word, 5) as usize).copied().flatten();
         match (flow, slot) {
@@ -256,10 +255,11 @@ impl Known {
     }
 }
 
-/// What an `adrp` computes.
+/// Result of an `adrp`.
 fn page(word: u32, at: Svma) -> Svma {
     const PAGE_SHIFT: u32 = 12;
     let pages = word >> 5 & 0x7_ffff;
+    // The 21-bit number of pages (immhi:immlo), at the top of the word: the shift back extends its sign.
     let pages = (pages << 2 | word >> 29 & 3) << 11;
     let distance = i64::from(pages.cast_signed()) >> 11 << PAGE_SHIFT;
     let page = at.get() >> PAGE_SHIFT << PAGE_SHIFT;

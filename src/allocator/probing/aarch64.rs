@@ -1,10 +1,9 @@
-//! Facts of `arch/arm64/kernel/probes/decode-insn.c` and `arch/arm64/lib/insn.c` as of Linux 6.1. Newer kernels emulate
-//! `nop` too (6.13).
+//! How the kernel executes AArch64 instructions under a uprobe, from `arch/arm64/kernel/probes/decode-insn.c` and
+//! `arch/arm64/lib/insn.c` as of Linux 6.1. Newer kernels emulate `nop` too (6.13).
 
 use super::{SiteCost, Unprobeable};
 use crate::allocator::machine::aarch64::{hint, is_hint};
 
-/// What the kernel does with an instruction.
 pub(in crate::allocator) fn probing(word: u32) -> Result<SiteCost, Unprobeable> {
     if is_emulated(word) {
         return Ok(SiteCost::Emulated);
@@ -21,7 +20,7 @@ pub(in crate::allocator) fn probing(word: u32) -> Result<SiteCost, Unprobeable> 
     Ok(SiteCost::SingleStepped)
 }
 
-/// Those that `arm_probe_decode_insn` has a handler for.
+/// True if `arm_probe_decode_insn` has a handler for the instruction.
 fn is_emulated(word: u32) -> bool {
     const EMULATED: [(u32, u32); 6] = [
         (0x7c00_0000, 0x1400_0000), // b, bl
@@ -34,7 +33,7 @@ fn is_emulated(word: u32) -> bool {
     EMULATED.iter().any(|&(mask, value)| word & mask == value) && word & 0xffff_fc1f != 0xd67f_0000
 }
 
-/// Those that `aarch64_insn_is_steppable` says no to.
+/// True if `aarch64_insn_is_steppable` refuses the instruction.
 fn is_refused(word: u32) -> bool {
     const REFUSED: [(u32, u32); 7] = [
         (0xfe00_0000, 0xd600_0000), // braa, blraa, retaa, eret
@@ -53,11 +52,12 @@ fn is_refused(word: u32) -> bool {
     !vector_literal && REFUSED.iter().any(|&(mask, value)| word & mask == value)
 }
 
-/// Those that depend on where they are, and that the kernel does not know: it would execute them elsewhere.
+/// True for instructions that depend on their own address and that the kernel does not recognise: it would execute them
+/// out of line.
 fn is_mistaken(word: u32) -> bool {
     // ldr of a literal to a vector register
     let vector_literal = word & 0x3f00_0000 == 0x1c00_0000;
-    // Of branches and system instructions, the latter only.
+    // Branches and system instructions share this group; the latter (0xd5) are fine.
     let unknown_branch = word >> 25 & 0b1110 == 0b1010 && word >> 24 != 0xd5;
     vector_literal || unknown_branch
 }
@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// What the kernel emulates is cheap.
+    /// Instructions that the kernel emulates are cheap.
     #[test]
     fn emulated() {
         let cheap = [
@@ -92,7 +92,7 @@ mod tests {
         check(&cheap, Ok(SiteCost::Emulated));
     }
 
-    /// What it copies and steps.
+    /// Instructions that the kernel copies and steps are single-stepped.
     #[test]
     fn stepped() {
         let dear = [
@@ -108,7 +108,7 @@ mod tests {
         check(&dear, Ok(SiteCost::SingleStepped));
     }
 
-    /// What it refuses is known beforehand.
+    /// Instructions that the kernel refuses are recognised.
     #[test]
     fn refused() {
         let refused = [
@@ -133,7 +133,7 @@ mod tests {
         check(&[0, 0x0000_1234], Err(Unprobeable::Invalid)); // udf
     }
 
-    /// What it would execute elsewhere as if it were there is never probed.
+    /// Instructions that the kernel would execute out of line although they depend on their address are never probed.
     #[test]
     fn mistaken() {
         let mistaken = [

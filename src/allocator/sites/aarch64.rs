@@ -1,4 +1,4 @@
-//! AArch64's part of the choice.
+//! Choice of sites on AArch64.
 
 use unwind_tables::addr::Svma;
 
@@ -7,10 +7,9 @@ use crate::allocator::machine::Flow;
 use crate::allocator::machine::aarch64::{BYTES, LR, SP, branch_target, flow, words, written};
 use crate::allocator::probing::{SiteCost, Unprobeable, aarch64::probing};
 
-/// What a caller expects back, stack pointer and return address apart: x19 to x29 (AAPCS64, 6.1.1).
+/// Callee-saved registers except stack pointer and return address: x19 to x29 (AAPCS64, 6.1.1).
 const CALLEE_SAVED: u32 = 0x3ff8_0000;
 
-/// An instruction.
 pub(super) struct Instruction {
     at: Svma,
     word: u32,
@@ -22,11 +21,11 @@ impl<'a> Decoded<'a> for Instruction {
         words(bytes, code.entry).map(|(at, word)| Self { at, word })
     }
 
-    /// All of the segment is looked at: a cold part of the function can be anywhere, and what is data there is hardly ever
-    /// a branch to just here.
+    /// Checks the whole segment: a cold part of the function can be anywhere, and data in it rarely looks like a branch
+    /// to this address.
     fn check_straight(code: &FunctionCode<'a>, site: Svma) -> Result<(), Obstacle> {
         let lands_before = |target: Svma| code.entry < target && target <= site;
-        // Instructions are aligned, whatever the segment is.
+        // Instructions are aligned, even if the segment is not.
         let skipped = code.text_start.get().wrapping_neg() % BYTES;
         let text = code.bytes_at(code.text_start.wrapping_add(skipped), u64::MAX);
         let mut branches = words(text, code.text_start.wrapping_add(skipped))
@@ -46,7 +45,7 @@ impl<'a> Decoded<'a> for Instruction {
     }
 
     fn check_effects(&self, arguments: &[u8]) -> Result<(), Obstacle> {
-        // svc
+        // `svc`, whose flow is `Next`.
         if flow(self.word, self.at) != Flow::Next || self.word >> 24 == 0xd4 {
             return Err(Obstacle::ControlLeaves);
         }

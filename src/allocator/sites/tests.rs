@@ -2,7 +2,7 @@ mod aarch64;
 
 use super::*;
 
-/// Where the made-up segments start; any address will do.
+/// Start of the synthetic segments; any address will do.
 const ENTRY: u64 = 0x1000;
 
 fn chosen(code: &[u8], reads: &[u8]) -> Result<Choice, Unprobeable> {
@@ -12,7 +12,7 @@ fn chosen(code: &[u8], reads: &[u8]) -> Result<Choice, Unprobeable> {
     choose(&code, reads.iter().copied())
 }
 
-/// The choice, as (bytes behind the entry, cost, why).
+/// Checks a choice: bytes behind the entry, cost, and why.
 fn check(code: &[u8], reads: &[u8], at: u64, why: Why) {
     let cost = match why {
         Why::CheapEntry | Why::Moved(_) => SiteCost::Emulated,
@@ -105,7 +105,7 @@ fn real_prologues() {
     check(&[0xe9, 0x6b, 0x5c, 0xff, 0xff], &[0, 2], 0, Why::CheapEntry);
 }
 
-/// Programs built for CET start each function with an endbr64, which is dear; what follows rarely is.
+/// Programs built for CET start each function with an endbr64, which is expensive; the next instruction rarely is.
 #[test]
 fn endbr64() {
     // endbr64; push %rbp
@@ -128,7 +128,7 @@ fn overwritten_argument() {
     stays(&[0x40, 0xb7, 0x01, 0x53], &[0], Obstacle::ArgumentOverwritten(0));
     // mov $1,%dh; push %rbx
     stays(&[0xb6, 0x01, 0x53], &[2], Obstacle::ArgumentOverwritten(2));
-    // cmove %rax,%rsi; push %rbx: written sometimes
+    // cmove %rax,%rsi; push %rbx: a conditional write
     stays(
         &[0x48, 0x0f, 0x44, 0xf0, 0x53],
         &[1],
@@ -141,7 +141,7 @@ fn overwritten_argument() {
     stays(&[0xf3, 0xa4, 0x53], &[1], Obstacle::ArgumentOverwritten(1));
 }
 
-/// The stack pointer and the return address are the entry's.
+/// The stack pointer and the return address must be the same as at the entry.
 #[test]
 fn stack_pointer() {
     // sub $0x18,%rsp; push %rbx
@@ -178,7 +178,7 @@ fn stack_pointer() {
     moved(&[0x48, 0x8b, 0x44, 0x24, 0x08, 0x53], &[0], 5);
 }
 
-/// The unwinder takes rbp and its like at the probe for the caller's.
+/// rbp and the other callee-saved registers must be the caller's, as the unwinder assumes.
 #[test]
 fn callee_saved() {
     // xor %ebp,%ebp; push %rbx
@@ -193,7 +193,7 @@ fn callee_saved() {
     moved(&[0x49, 0x89, 0xfb, 0x53], &[0], 3);
 }
 
-/// What may not come back, or may skip the site, ends the search.
+/// An instruction that may not return, or may skip the site, ends the search.
 #[test]
 fn control_flow() {
     // ret; push %rbx
@@ -229,8 +229,8 @@ fn branches() {
     );
 }
 
-/// A long branch into the window counts from wherever it is, before or behind, at any alignment, and
-/// outside the function: cold parts lie far away.
+/// A long branch into the window counts wherever it is, before or behind, at any alignment, and outside the function:
+/// cold parts lie far away.
 #[test]
 fn far_branches_count() {
     // test %rdi,%rdi; je +0x10; ret
@@ -285,7 +285,7 @@ fn too_far() {
     let mut fits = mov.repeat(21);
     fits.push(0x53); // push %rbx at +63
     moved(&fits, &[0], 63);
-    // A function of three bytes: what follows is another's.
+    // A function of three bytes: the following bytes belong to another.
     let entry = Svma::new(ENTRY);
     let code = FunctionCode::new(Architecture::X86_64, &[0x48, 0x89, 0xf8, 0x53], entry, entry, 3)
         .expect("the entry is in the segment");
@@ -295,7 +295,7 @@ fn too_far() {
     );
 }
 
-/// What cannot be probed at its entry is probed later or not at all.
+/// A function whose entry cannot be probed is probed later or not at all.
 #[test]
 fn unprobeable() {
     // ud2
@@ -307,11 +307,11 @@ fn unprobeable() {
     );
     // vzeroupper; push %rbx
     moved(&[0xc5, 0xf8, 0x77, 0x53], &[0], 3);
-    // 06: no instruction
+    // 06: not an instruction
     assert_eq!(chosen(&[0x06, 0x53], &[0]), Err(Unprobeable::Invalid));
     // test %rdi,%rdi; 06
     stays(&[0x48, 0x85, 0xff, 0x06], &[0], Obstacle::Undecodable);
-    // test %rdi,%rdi; je +1; 06: what cannot be decoded may hide a branch
+    // test %rdi,%rdi; je +1; 06: undecodable bytes may hide a branch
     stays(
         &[0x48, 0x85, 0xff, 0x74, 0x01, 0x06, 0x53],
         &[0],

@@ -1,4 +1,4 @@
-//! x86-64's part of the choice.
+//! Choice of sites on x86-64.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, OpKind, Register, UsedMemory,
@@ -8,10 +8,10 @@ use unwind_tables::addr::Svma;
 use super::{Decoded, FunctionCode, Obstacle, WINDOW};
 use crate::allocator::probing::{SiteCost, Unprobeable, probing};
 
-/// Short branches reach 127 bytes; one further away than this cannot land in the window.
+/// Reach of short branches (127 bytes) plus the window; a short branch further away cannot land in it.
 const SHORT_BRANCH_REACH: u64 = WINDOW + 128;
 
-/// The registers of the first six arguments (System V psABI, figure 3.4).
+/// Registers of the first six arguments (System V psABI, figure 3.4).
 const ARGUMENTS: [Register; 6] = [
     Register::RDI,
     Register::RSI,
@@ -21,7 +21,7 @@ const ARGUMENTS: [Register; 6] = [
     Register::R9,
 ];
 
-/// What a caller expects back, `rsp` apart (System V psABI, figure 3.4).
+/// Callee-saved registers except `rsp` (System V psABI, figure 3.4).
 const CALLEE_SAVED: [Register; 6] = [
     Register::RBX,
     Register::RBP,
@@ -131,9 +131,9 @@ fn writes(access: OpAccess) -> bool {
     )
 }
 
-/// Whether a store relative to `rsp` reaches beyond the red zone below it.
+/// True if a store relative to `rsp` may reach above the red zone, where the return address is.
 ///
-/// `rsp` is still the entry's here. Stores through other registers go where the program's data is.
+/// `rsp` is still the same as at the entry here. Stores through other registers go to the program's data.
 fn may_hit_return_address(memory: &UsedMemory) -> bool {
     if memory.base() != Register::RSP && memory.index() != Register::RSP {
         return false;
@@ -151,12 +151,11 @@ fn near_branch_target(instruction: &iced_x86::Instruction) -> Option<u64> {
     near.then(|| instruction.near_branch_target())
 }
 
-/// Everything in the segment that could be a `jmp rel32` or `jcc rel32`: where it is, where it goes.
+/// All byte sequences in the segment that could be a `jmp rel32` or `jcc rel32`: address and target.
 ///
-/// Every byte is taken for the start of an instruction, so that neither data between functions nor
-/// the cold part of a function, which compilers put megabytes away from it, hides a branch.
-/// Chance hits are rare: a window of 64 bytes is met by one in 2³² / 64 displacements, and the
-/// price is a dearer probe.
+/// Every byte is taken for the start of an instruction, so that neither data between functions nor the cold part of a
+/// function, which compilers put megabytes away, hides a branch. False matches are rare: one in 2³² / 64 displacements
+/// hits a window of 64 bytes, and only makes a probe more expensive.
 fn far_branches(text: &[u8], start: Svma) -> impl Iterator<Item = (Svma, Svma)> + '_ {
     let candidate = move |(at, bytes): (u64, &[u8])| {
         let (length, displacement) = match *bytes {

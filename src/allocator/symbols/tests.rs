@@ -14,7 +14,7 @@ const NAMES: &[&str] = &[
     "no_such_function",
 ];
 
-/// The ELF file that `cc` makes of some C.
+/// Compiles C source to an ELF file with `cc`.
 fn compile(name: &str, source: &str, flags: &[&str]) -> Vec<u8> {
     let directory: PathBuf = std::env::temp_dir();
     let stem = directory.join(format!("memleak-symbols-{}-{name}", std::process::id()));
@@ -50,7 +50,7 @@ fn without_section_headers(mut elf: Vec<u8>) -> Vec<u8> {
     elf
 }
 
-/// The C library is stripped; its functions are found with section headers and without, alike.
+/// The functions of the stripped C library are found with and without section headers.
 #[test]
 fn stripped_library() {
     let Ok(elf) = fs::read(LIBC) else { return };
@@ -107,8 +107,8 @@ fn not_definitions() {
     assert_eq!(found(&elf, NAMES), []);
 }
 
-/// Damaged files give errors or fewer symbols, never a panic: cut at many places, and with the
-/// headers and tables overwritten.
+/// Damaged files give errors or fewer symbols, never a panic: truncated at many places, and with headers and tables
+/// overwritten.
 #[test]
 fn damaged_files() {
     let elf = compile(

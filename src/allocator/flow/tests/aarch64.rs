@@ -1,10 +1,10 @@
 use super::*;
 
-/// Where the made-up object's code is, and where its slots are.
+/// Addresses of the synthetic object's code and slots.
 const CODE: u64 = 0x1000;
 const SLOTS: u64 = 0x3010;
 
-/// Functions that end in each way there is, as `aarch64-linux-gnu-as` makes them, and three entries of a PLT. Slots are
+/// Functions that end in each possible way, assembled by `aarch64-linux-gnu-as`, and three PLT entries. The slots are
 /// those of `other`, `abort` and `allocate`.
 #[rustfmt::skip]
 const FUNCTIONS: &[(&str, &[u32])] = &[
@@ -61,7 +61,7 @@ fn place(name: &str) -> Svma {
     Svma::new(CODE + 4 * u64::try_from(words).expect("few"))
 }
 
-/// A shared object of one segment, with these functions, and relocations for their slots.
+/// Makes a shared object of one segment, with these functions, and relocations for their slots.
 fn object() -> Vec<u8> {
     const NAMES: &[u8] = b"\0other\0abort\0allocate\0";
     const R_AARCH64_JUMP_SLOT: u64 = 1026;
@@ -75,7 +75,7 @@ fn object() -> Vec<u8> {
             put(at + 8 * number, &word.to_le_bytes());
         }
     };
-    // Program headers: all of the file, and the dynamic segment.
+    // Program headers: the whole file, and the dynamic segment.
     words(64, &[5 << 32 | 1, 0, 0, 0, 0x4000, 0x4000, 0x1000]);
     words(120, &[6 << 32 | 2, 0x200, 0x200, 0x200, 0x60, 0x60, 8]);
     // DT_STRTAB, DT_SYMTAB, DT_JMPREL, DT_PLTRELSZ
@@ -108,7 +108,7 @@ fn with_code(test: impl FnOnce(&Code<'_>)) {
     test(&Code::new(&elf, &view, &linkage));
 }
 
-/// The same as of x86-64: all returns are found, or it is said why not.
+/// On AArch64, all returns are found, or the error gives the reason.
 #[test]
 fn exits_of_aarch64() {
     with_code(|code| {
@@ -128,7 +128,7 @@ fn exits_of_aarch64() {
     });
 }
 
-/// Calls through a PLT are known by their names.
+/// Calls through a PLT are resolved to names.
 #[test]
 fn forwarders_of_aarch64() {
     with_code(|code| {

@@ -11,7 +11,7 @@ fn check(words: &[u32], expected: Flow) {
     }
 }
 
-/// Each way that control can go is told, and what is not a branch goes on.
+/// Each kind of control flow is recognised, and an instruction that does not branch continues at the next.
 #[test]
 fn flows() {
     check(&[0x1400_0001], Flow::Jump(Target::Code(Svma::new(AT + 4)))); // b
@@ -40,7 +40,7 @@ fn flows() {
     );
     check(&[0xd65f_0020], Flow::Jump(Target::Computed)); // ret x1
     check(&[0xd420_7d00, 0xd440_0000, 0x0000_0000], Flow::Ends); // brk; hlt; udf
-    // eret; what is almost ret, almost br
+    // eret; encodings that differ slightly from ret and br
     check(
         &[0xd69f_03e0, 0xd65f_83c0, 0xd65f_03c1, 0xd75f_03c0, 0xd61e_0220],
         Flow::Unknown,
@@ -59,7 +59,7 @@ fn flows() {
     check(&others, Flow::Next);
 }
 
-/// No register that is written is left out; what is not known is said not to be.
+/// Every written register is reported; unknown encodings give `None`.
 #[test]
 fn written_registers() {
     let (x0, x1, x16, x19, x29) = (1, 1 << 1, 1 << 16, 1 << 19, 1 << 29);
@@ -104,7 +104,7 @@ fn written_registers() {
     }
 }
 
-/// A jump by a register leads to the slot that it was loaded from, if nothing came between.
+/// A jump by a register leads to the slot that it was loaded from, unless the register was written in between.
 #[test]
 fn slots() {
     const ADRP: u32 = 0xd000_0010; // adrp x16, two pages on

@@ -46,7 +46,7 @@ fn real_prologues() {
     check(&[0xd503_245f, 0xb400_0ea0, 0xd503_233f], &[0], 4, Why::Moved(4));
 }
 
-/// A probe moves over what changes nothing that it tells.
+/// A probe moves past instructions that do not change what it reads.
 #[test]
 fn obstacles() {
     const BRANCH: u32 = 0xb400_0060; // cbz x0, +12
@@ -68,7 +68,7 @@ fn obstacles() {
     stays(&far, &[0], Obstacle::TooFar);
 }
 
-/// No branch of the segment may land between the entry and the site, wherever it is; one to the entry may.
+/// No branch of the segment may land between the entry and the site; one to the entry may.
 #[test]
 fn branches() {
     // cmp x0, #1; cmp x0, #1; cbz x0, +8; udf; then a branch
@@ -89,7 +89,7 @@ fn branches() {
 /// Branches are found wherever the segment begins.
 #[test]
 fn segments_that_are_not_aligned() {
-    // b entry + 4; cmp x0, #1; cbz x0, +8: behind two bytes that are no instruction
+    // b entry + 4; cmp x0, #1; cbz x0, +8: behind two bytes that are not an instruction
     let mut text = vec![0, 0];
     text.extend(code_of(&[0x1400_0002, 0xf100_041f, 0xb400_0040]));
     let start = Svma::new(ENTRY - 2);
@@ -100,7 +100,7 @@ fn segments_that_are_not_aligned() {
     assert_eq!(choice.why, Why::DearEntry(found));
 }
 
-/// What the kernel refuses at the entry is not probed there.
+/// An entry that the kernel refuses is not probed.
 #[test]
 fn refused_entries() {
     assert_eq!(choose_in(&[0xd65f_0bff], &[]), Err(Unprobeable::Kind)); // retaa
