@@ -1,4 +1,4 @@
-//! Where the allocators of an object would be probed.
+//! Claims about the probe sites in an object.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,11 +15,11 @@ use crate::allocator::symbols::{self, FunctionSymbol};
 use crate::allocator::{Catalog, Discovery, Selection, discover};
 use crate::process::Modules;
 
-/// Functions of one object that are believed to be an allocator's.
+/// Maximum number of sites in one object.
 const MAX_SITES: usize = 1024;
 
-/// Whatever an object says, what is probed is its code, at the entry of a function or near it and each address once; what
-/// ends a call is a `ret`; and the same is found again.
+/// For any object, each probe is in code, at or near the entry of a function, with each address once; each end of a
+/// call is a `ret`; and a second discovery finds the same.
 pub(super) fn allocators(bytes: &[u8]) {
     check_functions(bytes);
     let Some(found) = discovered(bytes) else {
@@ -41,7 +41,7 @@ pub(super) fn allocators(bytes: &[u8]) {
     assert_eq!(again.problems.len(), found.problems.len());
 }
 
-/// What is found in an object of this machine's, if it is one.
+/// Runs discovery over an object of this machine's architecture; `None` if it is not one.
 fn discovered(bytes: &[u8]) -> Option<Discovery> {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     file.write_all(bytes).expect("room");
@@ -54,7 +54,7 @@ fn discovered(bytes: &[u8]) -> Option<Discovery> {
     Some(discover(modules.iter(), &mut Catalog::new(selection)))
 }
 
-/// The same of each function by itself, of any machine's object. How many of them there are.
+/// Checks each function of an object of any architecture by itself. Returns the number of functions.
 pub(super) fn check_functions(bytes: &[u8]) -> usize {
     let catalog = Catalog::default();
     let Ok(elf) = ElfView::parse_any(bytes) else {
@@ -87,7 +87,7 @@ pub(super) fn check_functions(bytes: &[u8]) -> usize {
     symbols.len()
 }
 
-/// What is known of code by its names alone.
+/// Treats every known name as an allocator function.
 struct Named<'a> {
     symbols: &'a [FunctionSymbol],
     catalog: &'a Catalog,
@@ -115,7 +115,7 @@ fn check_ret(elf: &ElfView, bytes: &[u8], ret: FileOffset) {
             let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
             decoder.decode().flow_control() == FlowControl::Return
         }
-        // RET (Arm ARM, C6.2), by any register.
+        // RET by any register (Arm ARM, C6.2).
         Architecture::Aarch64 => {
             let word = code.first_chunk().map(|word| u32::from_le_bytes(*word));
             word.is_some_and(|word| word & 0xffff_fc1f == 0xd65f_0000)
@@ -124,7 +124,7 @@ fn check_ret(elf: &ElfView, bytes: &[u8], ret: FileOffset) {
     assert!(returns, "no function ends at {ret:#x}");
 }
 
-/// Where an instruction of an executable segment is in the file.
+/// File offset of an instruction in an executable segment.
 fn offset_of_code(elf: &ElfView, svma: Svma) -> Option<FileOffset> {
     let mut code = elf.segments().iter().filter(|segment| segment.executable);
     let segment = code.find(|segment| segment.file_backed().contains(&svma))?;

@@ -1,7 +1,7 @@
-//! What is made of bytes, choice by choice. The walk's claim, which is not compiled with this crate, has it by its path
-//! (tests/common/any_walk.rs).
+//! Choices taken from input bytes. The walk's claim, which is not compiled with this crate, includes this file by its
+//! path (tests/common/any_walk.rs).
 
-/// Numbers, taken from bytes; 0 where these end.
+/// Numbers, taken from bytes; 0 at the end.
 pub(super) struct Choices<'a>(pub(super) &'a [u8]);
 
 impl Choices<'_> {

@@ -1,9 +1,8 @@
-//! What holds for any bytes at all, of everything that memleak reads from others. Compiled for tests and for fuzzers
-//! only.
+//! Claims about all parsers of untrusted input, which hold for any bytes. Compiled for tests and for fuzzers only.
 //!
-//! A claim is a function of bytes that panics where it does not hold. `tests` tries each with seeds and a few thousand
-//! changes of them, in every test run; `tests/fuzz` with millions, led by what code they reach, under a sanitizer and with
-//! limits of time and memory. What they found is a seed since.
+//! A claim is a function of bytes that panics if it does not hold. `tests` tries each with seeds and a few thousand
+//! mutations of them, in every test run; `tests/fuzz` with millions, guided by coverage, under a sanitizer and with
+//! limits of time and memory. Inputs that broke a claim have become seeds.
 
 mod allocators;
 mod choices;
@@ -15,16 +14,15 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-/// A claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// What fuzzers and directories of seeds call it.
+    /// Name of the fuzz target and of its directory of seeds.
     pub name: &'static str,
-    /// Panics if it does not hold for these bytes.
+    /// Panics if the claim does not hold for these bytes.
     pub check: fn(&[u8]),
 }
 
-/// All of them, but the walk's, which needs the kernel side's code compiled for the host.
+/// All claims except the walk's, which needs the kernel side's code compiled for the host.
 pub const TARGETS: [Target; 11] = [
     Target {
         name: "elf",
@@ -76,7 +74,7 @@ pub const TARGETS: [Target; 11] = [
 ///
 /// # Panics
 ///
-/// It does not hold, or there is no such claim.
+/// The claim does not hold or does not exist.
 pub fn check(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     let target = target.unwrap_or_else(|| panic!("no claim is called {name}"));

@@ -1,4 +1,4 @@
-//! Names of code, from files of the target's.
+//! Claims about names of code, from files of the target.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use unwind_tables::addr::{Avma, Svma};
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, demangle};
 use leak_report::model::abbreviated;
 
-/// Bytes of the longest name.
+/// Maximum length of a name in bytes.
 const MAX_NAME_BYTES: usize = 4096;
-/// Addresses of a section that are asked for.
+/// Number of addresses of a section that are looked up.
 const ASKED_OF_SECTION: u64 = 8;
 const MAX_ADDRESSES: usize = 64;
 
-/// Whatever a file says, an address in it has names of bounded length, from a symbol that begins at or below it; and the
-/// same ones when it is read anew.
+/// For any file, an address has names of bounded length, from a symbol that begins at or below it; and the same ones
+/// when the file is read again.
 pub(super) fn symbols(bytes: &[u8]) {
     let object = CodeObject {
         key: 0,
@@ -63,12 +63,12 @@ fn addresses_of(bytes: &[u8]) -> Vec<u64> {
     addresses
 }
 
-/// A name has a readable form of bounded length; text that is no mangled name stays as it is. What is abbreviated is shorter,
-/// and as short as it gets.
+/// A demangled name has bounded length; text that is not a mangled name stays unchanged. An abbreviated name is not
+/// longer, and abbreviating it again changes nothing.
 pub(super) fn demangled(bytes: &[u8]) {
     for name in bytes.split(|&byte| byte == b'\n') {
         let shown = demangle::demangle(name);
-        // What is not UTF-8 is shown by a character of three bytes.
+        // Each invalid byte is shown by a character of three bytes.
         assert!(shown.len() <= 3 * MAX_NAME_BYTES, "{} bytes", shown.len());
         let short = abbreviated(&shown);
         assert!(short.len() <= shown.len(), "{short} for {shown}");
@@ -80,8 +80,7 @@ pub(super) fn demangled(bytes: &[u8]) {
     }
 }
 
-/// Of the pieces of code that lines name, those count that no later line is about, as a list shows that is searched from
-/// its end.
+/// A piece of code is found unless a later line overlaps it, as by a search of the list from its end.
 pub(super) fn perf_map(bytes: &[u8]) {
     let map = PerfMap::parse(bytes);
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').unwrap_or(0);

@@ -1,4 +1,4 @@
-//! ELF files into tables, and tables as the kernel reads them.
+//! Claims about unwind tables: from ELF files to tables, and tables as the kernel side reads them.
 
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::build;
@@ -8,13 +8,13 @@ use unwind_tables::verify::verify;
 use unwind_tables::walk::{self, Registers, ReturnProbes, Tables, Unwind};
 use unwind_tables::{Architecture, ElfView, Saves, UnwindRule, compile, compile_as, compile_saves};
 
-/// Addresses that an image is asked for.
+/// Maximum number of addresses that are looked up in an image.
 const MAX_ADDRESSES: u32 = 4096;
-/// What stands behind an image in the kernel's memory: another.
+/// Word of another image, which follows in the kernel side's memory.
 const FOREIGN: u32 = 0xffff_ffff;
 
-/// A file gives a table or an error. A table says at every address what gimli says, takes no more memory than the file's
-/// size allows, and is what the layout demands.
+/// A file gives a table or an error. A table agrees with gimli at every address, takes no more memory than the file's
+/// size allows, and has a valid layout.
 pub(super) fn elf(bytes: &[u8]) {
     let compiled = compile(bytes);
     let image = compiled
@@ -42,7 +42,7 @@ pub(super) fn elf(bytes: &[u8]) {
         let verified = verify(bytes, Some(&image)).expect("it compiled");
         assert_eq!(verified.wrong, 0, "{:?}", verified.examples);
     }
-    // An image of saves alone is no image of rules.
+    // An image of saves alone is not an image of rules.
     if let Ok(Some(saves)) = compile_saves(bytes) {
         Image::from_words(saves.words().to_vec()).expect_err("an image of saves");
     }
@@ -53,7 +53,7 @@ fn check_layout(image: &Image) {
     assert_eq!(again, *image);
 }
 
-/// The image says what the table says that it was made of.
+/// The image has the rules of the table that it was made from.
 fn check_rows(bytes: &[u8], image: &Image) {
     let view = ElfView::parse_any(bytes).expect("it compiled");
     let (table, _) = build::build(&view).expect("it compiled");
@@ -64,8 +64,8 @@ fn check_rows(bytes: &[u8], image: &Image) {
     }
 }
 
-/// Words are an image or not. One that is accepted is read within itself, whatever lies around it, and each of its rules
-/// can be followed.
+/// Words are an image or not. An accepted one is only read within its bounds, whatever surrounds it, and each of its
+/// rules can be followed.
 pub(super) fn image(bytes: &[u8]) {
     let words = bytes
         .chunks_exact(4)
@@ -73,7 +73,7 @@ pub(super) fn image(bytes: &[u8]) {
     let Ok(image) = Image::from_words(words.collect()) else {
         return;
     };
-    // Images are aligned to two words in the kernel's memory.
+    // Images are aligned to two words in the kernel side's memory.
     let before = 2;
     let mut among_others = vec![FOREIGN; before];
     among_others.extend(image.words());
@@ -112,7 +112,7 @@ fn is_gap(image: &Image, address: Svma) -> bool {
     view.relative_rule_at(address).unpack(image.architecture()) == Some(UnwindRule::Gap)
 }
 
-/// One step of a walk from `address`, by an image that lies at `at` in `words`.
+/// One step of a walk from `address`, with an image at `at` in `words`.
 fn step(
     architecture: Architecture,
     words: &[u32],

@@ -1,4 +1,4 @@
-//! What the kernel says of a process, much of which the process can choose.
+//! Claims about data that the kernel reports for a process, much of which the process can choose.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -8,8 +8,8 @@ use crate::process::maps::{self, MapsEntry, MapsName};
 use crate::process::regions::Regions;
 use crate::process::{smaps, stat};
 
-/// Each line of `/proc/PID/maps` is an entry or an error, and the entry says what the line does: it is the same when it is
-/// written as the kernel would. The same text is read as `smaps` and `stat`, too.
+/// Each line of `/proc/PID/maps` is an entry or an error, and an entry is unchanged when it is written as by the kernel
+/// and parsed again. The same text is parsed as `smaps` and `stat`, too.
 pub(super) fn maps(bytes: &[u8]) {
     let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     let entries: Vec<_> = maps::parse(bytes).collect();
@@ -31,7 +31,7 @@ pub(super) fn maps(bytes: &[u8]) {
     }
 }
 
-/// An entry as the kernel writes it.
+/// Formats an entry as the kernel does.
 fn written(entry: &MapsEntry) -> Vec<u8> {
     let flag = |is, letter| if is { letter } else { '-' };
     let mut line = format!(
@@ -63,7 +63,7 @@ fn written(entry: &MapsEntry) -> Vec<u8> {
     line
 }
 
-/// A record of any length and content is an event, or one that is not known.
+/// A record of any length and content is an event, or an unknown one.
 pub(super) fn events(bytes: &[u8]) {
     let event = Event::parse(bytes);
     let call = CallEvent::parse(bytes);
@@ -95,8 +95,7 @@ pub(super) fn events(bytes: &[u8]) {
     }
 }
 
-/// Whatever calls are told in whatever order, mappings do not overlap, and what is mapped is what was mapped less what was
-/// unmapped.
+/// For any calls in any order, mappings do not overlap, and the mapped bytes in the totals are those of the pieces.
 pub(super) fn regions(bytes: &[u8]) {
     const CAPACITY: usize = 64;
     let mut choices = Choices(bytes);
@@ -132,7 +131,7 @@ pub(super) fn regions(bytes: &[u8]) {
     }
 }
 
-/// A record of a call. Addresses are mostly pages of a small space, as they would hardly ever meet otherwise.
+/// A record of a call. Addresses are mostly pages of a small space, so that calls affect each other.
 fn record(choices: &mut Choices<'_>) -> [u8; 72] {
     let mut record = [0; 72];
     let [how, thread, call, ended, stack] = choices.take();
@@ -149,7 +148,7 @@ fn record(choices: &mut Choices<'_>) -> [u8; 72] {
         record[place..place + 8].copy_from_slice(&value.to_ne_bytes());
     }
     if how >> 6 & 1 == 1 {
-        // Flags as they are, of `mmap` and of `mremap`.
+        // Small numbers, which are valid flags of `mmap` and of `mremap`.
         record[40..48].copy_from_slice(&u64::from(choices.byte()).to_ne_bytes());
     }
     record

@@ -1,4 +1,4 @@
-//! Recordings from anywhere.
+//! Claims about untrusted recordings.
 
 use std::fs;
 use std::io::Write;
@@ -10,13 +10,13 @@ use crate::sinks::recording::{Recorder, Recording, Settings, sealed};
 use leak_report::model::Report;
 use leak_report::render::{Format, render};
 
-/// Reports of one recording that are looked at.
+/// Maximum number of reports of one recording that are read.
 const MAX_REPORTS: usize = 4;
-/// What recordings begin with; other bytes are chunks that are not compressed and have no checksums yet.
+/// First byte of recordings; other inputs are chunks without compression and checksums.
 const FIRST_BYTE: u8 = 0x89;
 
-/// A recording is read or refused; what is read can be shown in every format, and is the same after it is recorded and read
-/// again.
+/// A recording is read or refused; reports that are read can be rendered in every format, and are the same after being
+/// recorded and read again.
 pub(super) fn recording(bytes: &[u8]) {
     let file = match bytes.first() {
         Some(&FIRST_BYTE) => bytes.to_vec(),
@@ -38,7 +38,7 @@ pub(super) fn recording(bytes: &[u8]) {
     }
 }
 
-/// Four letters, a length of two bytes, and so many bytes of CBOR, again and again.
+/// Repeated: four letters, a length of two bytes, and that number of bytes of CBOR.
 fn chunks(bytes: &[u8]) -> Vec<([u8; 4], Vec<u8>)> {
     let mut choices = Choices(bytes);
     let mut chunks = Vec::new();

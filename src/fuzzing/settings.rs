@@ -1,9 +1,9 @@
-//! Text of the user's: settings, conditions, suppressions. It is not trusted either: root reads the user's files.
+//! Claims about the user's text: settings, conditions, suppressions. It is untrusted, too: root reads the user's files.
 
 use crate::cli::settings;
 use crate::sinks::gate;
 
-/// Any text is understood or refused with a line that can be shown: short, and without anything that moves a cursor.
+/// Any text is accepted, or refused with a message that is short and without control characters.
 pub(super) fn settings(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -1,4 +1,4 @@
-//! A few thousand changes of each seed: the same ones in every run.
+//! A few thousand mutations of each seed: the same ones in every run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::process::Command;
 
 use super::*;
 
-/// Changed inputs of each claim.
+/// Number of mutated inputs for each claim.
 const CHANGED: usize = 3000;
-/// Set, there are fewer: `make quick` is not to take long.
+/// Environment variable that reduces their number, for `make quick`.
 const SHORT_LOAD: &str = "MEMLEAK_SHORT_LOAD";
-/// Bytes of the largest input that is tried.
+/// Maximum size of an input in bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Reproducible numbers (SplitMix64).
+/// Reproducible random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// One change: of bytes, of their number, or of what they are taken for.
+/// Makes one mutation: changes a byte, writes an interesting number, or removes, copies or cuts off bytes.
 fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     const INTERESTING: [u64; 10] = [
         0,
@@ -67,7 +67,7 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Inputs of a directory, in the order of their names.
+/// Files of a directory, in the order of their names.
 fn inputs(directory: &Path) -> Vec<Vec<u8>> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
@@ -77,7 +77,7 @@ fn inputs(directory: &Path) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("a seed")).collect()
 }
 
-/// What is in the repository, and small objects that are made here.
+/// Inputs in the repository, and small objects that are compiled here.
 fn seeds(name: &str) -> Vec<Vec<u8>> {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/fuzz/seeds")
@@ -106,7 +106,7 @@ fn objects() -> Vec<Vec<u8>> {
     inputs(directory.path())
 }
 
-/// Keeps an input for whoever wants to know why it breaks its claim.
+/// An input, which is saved if its claim panics.
 struct Kept<'a>(&'a str, &'a [u8]);
 
 impl Drop for Kept<'_> {
@@ -127,7 +127,7 @@ fn check_kept(name: &str, bytes: &[u8]) {
     check(name, kept.1);
 }
 
-/// Tries a claim with its seeds, as they are and changed. An input that breaks it is kept.
+/// Tries a claim with its seeds, unchanged and mutated. An input that breaks it is saved.
 fn try_claim(name: &str) {
     let seeds = seeds(name);
     assert!(!seeds.is_empty(), "{name} has seeds");
@@ -155,7 +155,7 @@ macro_rules! claims {
             }
         )*
 
-        /// No claim goes untried.
+        /// Every claim is tried.
         #[test]
         fn every_claim_is_tried() {
             let tried = [$(stringify!($name)),*];
@@ -170,7 +170,7 @@ macro_rules! claims {
 
 claims! { elf image symbols allocators demangle perf_map maps events regions recording settings }
 
-/// Of either architecture there is a seed with an allocator.
+/// For each architecture there is a seed with an allocator.
 #[test]
 fn seeds_have_allocators() {
     let counts: Vec<_> = objects()

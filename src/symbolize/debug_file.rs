@@ -1,8 +1,8 @@
-//! Finding the separate debug file of an object, by build-id, else by `.gnu_debuglink`; and the supplementary file
-//! that several debug files share what they have in common in (dwz), by `.gnu_debugaltlink`.
+//! Finds the separate debug file of an object, by build-id, else by `.gnu_debuglink`; and the supplementary file with
+//! the content that several debug files share (dwz), by `.gnu_debugaltlink`.
 //!
-//! A file is used only if it says that it belongs to the object: by the same build-id or, where there is
-//! none, by the checksum that the link states.
+//! A file is used only if it belongs to the object: it has the same build-id or, if there is none, the checksum in the
+//! link.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -19,37 +19,36 @@ use object::{LittleEndian, Object, ReadRef};
 use super::sections::{Elf, parse_copied};
 use crate::process::foreign::{Found, LastLink, OpenError, open_in_root};
 
-/// Where debug files are kept.
+/// Directory of separate debug files.
 pub(super) const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 
-/// Larger files are not opened, in bytes.
+/// Maximum size of a debug file in bytes.
 const MAX_FILE: u64 = 4 << 30;
 
-/// Bytes of the longest build-id that is looked for. Linkers make 8, 16 or 20.
+/// Maximum length of a build-id in bytes. Linkers make 8, 16 or 20.
 const MAX_BUILD_ID: usize = 64;
-/// Notes that are looked through, and bytes of each. Objects have half a dozen of them, the largest of some ten kilobytes.
+/// Maximum number of notes that are searched, and maximum size of each in bytes. Objects have half a dozen, the largest
+/// of some ten kilobytes.
 const MAX_NOTES: usize = 64;
 const MAX_NOTE_BYTES: u64 = 1 << 20;
 
-/// What a server and a directory of debug files know an object by.
+/// Key of an object in debug directories and on debuginfod servers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BuildId(Vec<u8>);
 
-/// Opens a debug file that is named for a process whose root is `root`.
+/// Opens a debug file by a path in the root of a process.
 pub(super) fn open_regular(root: &Path, path: &Path) -> Result<Found, OpenError> {
     open_in_root(root, path, LastLink::Follow, MAX_FILE)
 }
 
-/// What an object says about its debug file.
+/// References from an object to its debug file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DebugLinks {
     build_id: Option<BuildId>,
-    /// File name and checksum.
     link: Option<(Vec<u8>, u32)>,
 }
 
 impl DebugLinks {
-    /// What `elf` says.
     pub(super) fn of<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Self {
         let link = elf.gnu_debuglink().ok().flatten();
         Self {
@@ -58,12 +57,11 @@ impl DebugLinks {
         }
     }
 
-    /// The object's build-id.
     pub(super) fn build_id(&self) -> Option<&BuildId> {
         self.build_id.as_ref()
     }
 
-    /// The first debug file found for the object at `path`, looking under each of `roots` in turn.
+    /// Finds the first debug file for the object at `path`, under each of `roots` in turn.
     pub(super) fn find(&self, path: &Path, roots: &[PathBuf]) -> Option<Found> {
         roots.iter().find_map(|root| {
             let by_id = self.build_id.as_ref().and_then(|id| id.open_kept(root));
@@ -85,10 +83,10 @@ impl DebugLinks {
         belongs.then_some(opened)
     }
 
-    /// Where the linked file may lie, as GDB's manual orders it ("Separate Debug Files").
+    /// Possible paths of the linked file, in the order of GDB's manual ("Separate Debug Files").
     fn link_paths(&self, path: &Path) -> Vec<PathBuf> {
         let name = self.link.as_ref().map(|(name, _)| OsStr::from_bytes(name));
-        // A name with slashes would be a path of the file's choosing.
+        // Reject names with slashes, which would let the file choose any path.
         let name = name.filter(|name| Path::new(name).file_name() == Some(name));
         let (Some(name), Some(directory)) = (name, path.parent()) else {
             return Vec::new();
@@ -102,7 +100,7 @@ impl DebugLinks {
     }
 }
 
-/// What a debug file says about its supplementary file.
+/// Reference from a debug file to its supplementary file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SupplementaryLink {
     name: PathBuf,
@@ -110,7 +108,7 @@ pub(super) struct SupplementaryLink {
 }
 
 impl SupplementaryLink {
-    /// What `elf` says.
+    /// Reads `.gnu_debugaltlink`.
     pub(super) fn of<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Option<Self> {
         let (name, build_id) = elf.gnu_debugaltlink().ok().flatten()?;
         Some(Self {
@@ -119,12 +117,12 @@ impl SupplementaryLink {
         })
     }
 
-    /// The file's build-id.
     pub(super) fn build_id(&self) -> &BuildId {
         &self.build_id
     }
 
-    /// The file, for a debug file at `linking`, looking under each of `roots` in turn: names are relative to that.
+    /// Opens the file, for a debug file at `linking`, under each of `roots` in turn: a relative name starts at the
+    /// debug file's directory.
     pub(super) fn find(&self, linking: Option<&Path>, roots: &[PathBuf]) -> Option<File> {
         let directory = linking.and_then(Path::parent);
         let named = match directory {
@@ -148,7 +146,7 @@ impl BuildId {
             .then(|| Self(bytes.to_vec()))
     }
 
-    /// Among the notes of the segments, or else of the sections, of which the first few are looked through.
+    /// Searches the notes of the segments, then those of the sections, up to [`MAX_NOTES`] each.
     fn of<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Option<Self> {
         let (endian, data) = (LittleEndian, elf.data());
         let segments = elf.elf_program_headers().iter();
@@ -184,12 +182,11 @@ impl BuildId {
         self.is_of(&opened.file).then_some(opened)
     }
 
-    /// Whether this is the build-id of `file`.
     pub(super) fn is_of(&self, file: &File) -> bool {
         build_id_of(file).as_ref() == Some(self)
     }
 
-    /// The file with this build-id among those that are kept by build-id.
+    /// Opens the file with this build-id in [`DEBUG_DIRECTORY`].
     fn open_kept(&self, root: &Path) -> Option<Found> {
         self.open_same(root, &self.kept_path())
     }
@@ -213,7 +210,7 @@ fn build_id_of(file: &File) -> Option<BuildId> {
     BuildId::of(&parse_copied(&cache)?)
 }
 
-/// The checksum of `.gnu_debuglink`: the CRC-32 of zip files.
+/// Checksum in `.gnu_debuglink`: the CRC-32 of zip files.
 fn crc_of(mut file: &File) -> io::Result<u32> {
     let mut crc = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 16];
@@ -232,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// The check value that every description of this CRC gives, of the whole file wherever it was read to.
+    /// The CRC has its published check value, and covers the whole file wherever its cursor is.
     #[test]
     fn crc_of_the_nine_digits() {
         let mut file = tempfile::tempfile().expect("a file");
@@ -240,7 +237,7 @@ mod tests {
         assert_eq!(crc_of(&file).expect("it can be read"), 0xcbf4_3926);
     }
 
-    /// A build-id names one file; one too short to have a directory and a file, or longer than any, names none.
+    /// A build-id gives one path; one that is too short for a directory and a file, or too long, gives none.
     #[test]
     fn build_id_paths() {
         let path = |bytes: &[u8]| BuildId::new(bytes).map(|id| id.kept_path());

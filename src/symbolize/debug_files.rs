@@ -1,4 +1,4 @@
-//! Where debug files come from: the targets' file systems, then ours, then, if that was asked for, servers.
+//! Sources of debug files: the targets' file systems, then memleak's own, then, if configured, debuginfod servers.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -7,25 +7,22 @@ use std::path::{Path, PathBuf};
 use super::debug_file::{BuildId, DebugLinks, SupplementaryLink};
 use super::debuginfod::{Debuginfod, Fetch};
 
-/// Finds debug files.
 pub(super) struct DebugFiles {
-    /// Directories that are roots of file systems, in the order in which they are looked into.
+    /// Root directories of file systems, in search order.
     pub(super) roots: Vec<PathBuf>,
-    /// What is asked when none of them has a file.
+    /// Used when no root has a file.
     pub(super) servers: Option<Debuginfod>,
     awaited: RefCell<Vec<BuildId>>,
 }
 
-/// A debug file that was found.
 pub(super) struct DebugFile {
-    /// The file.
     pub(super) file: File,
-    /// Where it lies in the root in which it was found; a server's file lies nowhere.
+    /// Path in the root in which it was found; `None` for a server's file.
     pub(super) path: Option<PathBuf>,
 }
 
 impl DebugFiles {
-    /// Finds files under each of `roots` in turn.
+    /// Makes a finder that searches each of `roots` in turn.
     pub(super) fn new(roots: Vec<PathBuf>) -> Self {
         Self {
             roots,
@@ -34,7 +31,7 @@ impl DebugFiles {
         }
     }
 
-    /// The debug file of the object at `object`, which says `links` about it.
+    /// Finds the debug file of the object at `object`, by the object's `links`.
     pub(super) fn debug_file(&self, links: &DebugLinks, object: &Path) -> Option<DebugFile> {
         if let Some(opened) = links.find(object, &self.roots) {
             return Some(DebugFile {
@@ -46,7 +43,7 @@ impl DebugFiles {
         Some(DebugFile { file, path: None })
     }
 
-    /// The supplementary file of a debug file at `linking`, which belongs to the object at `object`.
+    /// Finds the supplementary file of a debug file at `linking`, which belongs to the object at `object`.
     pub(super) fn supplementary(
         &self,
         link: &SupplementaryLink,
@@ -57,13 +54,13 @@ impl DebugFiles {
         found.or_else(|| self.fetch(link.build_id(), object))
     }
 
-    /// The files that were sought and are still on their way, since this was last asked.
+    /// Takes the build-ids of files that are still being fetched, of all requests since the last call.
     pub(super) fn take_awaited(&self) -> Vec<BuildId> {
         self.awaited.take()
     }
 
     fn fetch(&self, id: &BuildId, object: &Path) -> Option<File> {
-        // What has no path, the vDSO, is the kernel's.
+        // An object without a path is the vDSO, the kernel's own code.
         let servers = self.servers.as_ref().filter(|_| object.is_absolute())?;
         match servers.find(id, object) {
             Fetch::Here(file) => Some(file),

@@ -1,14 +1,14 @@
-//! Symbol names as people write them. Pure.
+//! Demangling of symbol names. Pure.
 //!
-//! Names come from untrusted files, and a mangled name can stand for one exponentially longer, so output is
-//! cut off by the writer, not measured afterwards.
+//! Names come from untrusted files, and a mangled name can expand exponentially, so the writer stops at a limit,
+//! instead of measuring the result.
 
 use std::fmt::{self, Write};
 
-/// Bytes of the longest name that is shown.
+/// Maximum length of a demangled name in bytes.
 const MAX_NAME: usize = 4096;
 
-/// The readable form of a linker's name, or the name itself where it has none or too long a one.
+/// Demangles a linker name; returns the name itself if it is not mangled, or if the result would be too long.
 pub(crate) fn demangle(name: &[u8]) -> String {
     let name = &name[..name.len().min(MAX_NAME)];
     let text = String::from_utf8_lossy(name);
@@ -17,9 +17,9 @@ pub(crate) fn demangle(name: &[u8]) -> String {
         .unwrap_or_else(|| text.into_owned())
 }
 
-/// Rust's name without its hash.
+/// Demangles a Rust name, without its hash.
 fn rust(name: &str) -> Option<String> {
-    // A legacy Rust name is a C++ name too; only its hash tells them apart.
+    // A legacy Rust name is a valid C++ name too; only its hash distinguishes it.
     if !name.starts_with("_R") && !has_rust_hash(name) {
         return None;
     }
@@ -27,7 +27,7 @@ fn rust(name: &str) -> Option<String> {
     bounded(|out| write!(out, "{demangled:#}"))
 }
 
-/// Whether the last component is `17h` and 16 hexadecimal digits, a suffix such as `.llvm.123` aside.
+/// True if the last component is `17h` and 16 hexadecimal digits, with or without a suffix such as `.llvm.123`.
 fn has_rust_hash(name: &str) -> bool {
     let Some((_, hash)) = name.rsplit_once("17h") else {
         return false;
@@ -38,7 +38,7 @@ fn has_rust_hash(name: &str) -> bool {
         && matches!(bytes.get(17), None | Some(b'.'))
 }
 
-/// C++'s name with its parameters.
+/// Demangles a C++ name, with its parameters.
 fn cpp(name: &[u8]) -> Option<String> {
     if !name.starts_with(b"_Z") {
         return None;
@@ -53,7 +53,7 @@ fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
     Some(out.0)
 }
 
-/// Text that refuses to grow beyond [`MAX_NAME`].
+/// Text that fails to grow beyond [`MAX_NAME`].
 struct Bounded(String);
 
 impl Write for Bounded {
@@ -70,7 +70,7 @@ impl Write for Bounded {
 mod tests {
     use super::*;
 
-    /// Each language's names come out as its own tools print them; what is no mangled name stays.
+    /// Names of each language are demangled as by its own tools; other names stay unchanged.
     #[test]
     fn names() {
         let cases = [
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// A name of 200 bytes that stands for one of 2^18 stays mangled.
+    /// A name of 200 bytes that expands to 2^18 stays mangled.
     #[test]
     fn exponential_names_stay_mangled() {
         // Each parameter is a template of the one before it, twice.
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(demangle(b"_Z1f1PIiiE1PIS0_S0_E"), short);
     }
 
-    /// Names that are not UTF-8, or longer than any tool shows, are shown as far as possible.
+    /// Names that are not UTF-8, or exceed the maximum, are shown as far as possible.
     #[test]
     fn odd_names() {
         assert_eq!(demangle(b"caf\xe9"), "caf\u{fffd}");

@@ -1,6 +1,6 @@
-//! The kernel's symbols, as `/proc/kallsyms` lists them: its own, its modules', and those of code that it generated.
+//! Kernel symbols from `/proc/kallsyms`: the kernel's own, its modules', and those of generated code.
 //!
-//! The list has no sizes: a symbol reaches to the next one, and the last of a module as far as its page at least.
+//! The list has no sizes: a symbol extends to the next one, and the last of a module at most [`LAST_SYMBOL_BYTES`].
 
 use std::fs;
 use std::io;
@@ -10,21 +10,19 @@ use unwind_tables::addr::Avma;
 
 use super::demangle::demangle;
 
-/// How far the last symbol of a module may reach.
+/// Maximum length of the last symbol of a module in bytes.
 const LAST_SYMBOL_BYTES: u64 = 16 << 10;
-/// The name that code of no module is listed under.
+/// Module name for code that belongs to no module.
 const KERNEL: &str = "[kernel]";
 
-/// The symbols cannot be had.
+/// Why the symbols are not available.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KallsymsError {
-    /// No list.
     #[error(
         "cannot read /proc/kallsyms: the kernel must be built with CONFIG_KALLSYMS, and /proc be mounted"
     )]
     Unreadable(#[from] io::Error),
-    /// A list without addresses.
     #[error(
         "the kernel hides its addresses in /proc/kallsyms: run as root or with CAP_SYSLOG, and with \
          `sysctl kernel.kptr_restrict` at 0 or 1"
@@ -32,7 +30,7 @@ pub enum KallsymsError {
     Hidden,
 }
 
-/// Code, sorted by address.
+/// Code symbols, sorted by address.
 #[derive(Debug, Default)]
 pub struct Kallsyms {
     symbols: Vec<Entry>,
@@ -43,7 +41,7 @@ pub struct Kallsyms {
 #[derive(Debug)]
 struct Module {
     name: String,
-    /// Its lowest address.
+    /// Lowest address of its symbols.
     start: u64,
 }
 
@@ -54,14 +52,13 @@ struct Entry {
     name: Box<str>,
 }
 
-/// What an address is.
+/// The function at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSymbol<'a> {
-    /// The function, as it is listed.
+    /// Name as listed, not demangled.
     pub name: &'a str,
-    /// Where it starts.
     pub start: Avma,
-    /// Its module's number.
+    /// Number for [`Kallsyms::module_at`].
     pub module: usize,
 }
 
@@ -70,7 +67,7 @@ impl Kallsyms {
     ///
     /// # Errors
     ///
-    /// There is none, or it is not for us.
+    /// The list cannot be read, or the kernel hides its addresses.
     pub fn read() -> Result<Self, KallsymsError> {
         let listed = Self::parse(&fs::read("/proc/kallsyms")?);
         match listed.symbols.is_empty() {
@@ -79,7 +76,7 @@ impl Kallsyms {
         }
     }
 
-    /// Only code that has an address counts. Lines that say nothing are left out.
+    /// Keeps code symbols with an address. Malformed lines are skipped.
     fn parse(text: &[u8]) -> Self {
         let mut listed = Self::default();
         listed.module(KERNEL);
@@ -91,7 +88,7 @@ impl Kallsyms {
             let name = name.into();
             listed.symbols.push(Entry { start, module, name });
         }
-        // Of several names, the first in order is as good as any; the same is chosen each time.
+        // Of several names for an address, choose the first in order, so that the choice is stable.
         listed
             .symbols
             .sort_unstable_by(|a, b| (a.start, &a.name).cmp(&(b.start, &b.name)));
@@ -104,7 +101,8 @@ impl Kallsyms {
         listed
     }
 
-    /// The number of the module that is listed under `name`. They are listed one after the other.
+    /// Number of the module with this name, added if new. Symbols of a module are mostly adjacent, so the search starts
+    /// at the last one.
     fn module(&mut self, name: &str) -> usize {
         let known = self.modules.iter().rposition(|module| module.name == name);
         known.unwrap_or_else(|| {
@@ -116,7 +114,7 @@ impl Kallsyms {
         })
     }
 
-    /// The function that holds `address`.
+    /// The function that contains `address`.
     pub fn find(&self, address: Avma) -> Option<KernelSymbol<'_>> {
         let address = address.get();
         let behind = self.symbols.partition_point(|symbol| symbol.start <= address);
@@ -135,13 +133,13 @@ impl Kallsyms {
         })
     }
 
-    /// A module's name, in brackets, and its lowest address.
+    /// Name of a module, in brackets, and its lowest address.
     pub fn module_at(&self, number: usize) -> Option<(&str, Avma)> {
         let module = self.modules.get(number)?;
         Some((&module.name, Avma::new(module.start)))
     }
 
-    /// The range of the code that interrupts begin with, if there is nothing else in it.
+    /// Address range of the interrupt entry code; `None` if it contains other symbols.
     pub fn interrupt_entries(&self) -> Option<(Avma, Avma)> {
         let first = self
             .symbols
@@ -159,17 +157,17 @@ impl Kallsyms {
     }
 }
 
-/// A function's name as people write it.
+/// Demangles a function's name.
 pub fn readable(name: &str) -> String {
     demangle(name.as_bytes())
 }
 
-/// Whether an interrupt begins there: what is above it on the stack is what was interrupted.
+/// True for an interrupt entry: the frames above it on the stack were interrupted.
 fn is_interrupt_entry(name: &str) -> bool {
     name.starts_with("asm_sysvec_") || ["asm_common_interrupt", "asm_spurious_interrupt"].contains(&name)
 }
 
-/// `ADDRESS TYPE NAME` or `ADDRESS TYPE NAME\t[MODULE]` of code.
+/// Parses a line `ADDRESS TYPE NAME` or `ADDRESS TYPE NAME\t[MODULE]` of a code symbol.
 fn parse_line(line: &[u8]) -> Option<(u64, &str, Option<&str>)> {
     let line = str::from_utf8(line).ok()?;
     let mut words = line.split_ascii_whitespace();
@@ -202,7 +200,7 @@ mod tests {
         Some((symbol.name.to_owned(), symbol.start.get(), module.to_owned()))
     }
 
-    /// An address is in the function before it, in that one's module; what only follows a module is in none.
+    /// An address belongs to the function before it and to its module; addresses far behind a module belong to none.
     #[test]
     fn addresses_are_in_functions() {
         let listed = Kallsyms::parse(LISTED);
@@ -238,7 +236,7 @@ mod tests {
         assert_eq!(start.get(), 0xffff_ffff_c000_0010);
     }
 
-    /// The entries of interrupts are one range, or none is known.
+    /// Interrupt entries form one range, or none is returned.
     #[test]
     fn interrupt_entries_lie_together() {
         let entries = Kallsyms::parse(LISTED).interrupt_entries();
@@ -252,7 +250,7 @@ mod tests {
         assert!(Kallsyms::parse(b"").interrupt_entries().is_none());
     }
 
-    /// A list that has been stripped of its addresses is no list.
+    /// A list without addresses is rejected.
     #[test]
     fn hidden_addresses_are_none() {
         let listed = Kallsyms::parse(b"0000000000000000 T _text\n0000000000000000 t x\t[y]\n");

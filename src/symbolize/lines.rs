@@ -11,24 +11,24 @@ use super::sections::{Reader, malformed};
 use super::split::SplitUnits;
 use leak_report::model::{Gap, InlinedFrame};
 
-/// The most functions inlined into each other that are shown.
+/// Maximum number of inlined functions per address.
 const MAX_INLINED: usize = 128;
-/// The deepest nesting of entries that is accepted. The reader recurses once per level; compilers nest a
-/// level per scope and inlined call, a few dozen.
+/// Maximum nesting of DWARF entries. The reader recurses once per level; compilers nest a level per scope and inlined
+/// call, a few dozen.
 const MAX_NESTING: isize = 1024;
 
-/// An object's debug information.
+/// Debug information of an object.
 pub(super) struct Lines {
     context: Context<Reader>,
     split: RefCell<SplitUnits>,
-    /// Why names are missing that are not in the file itself.
+    /// Why names may be missing, when a file other than the object could not be read.
     gap: Option<Gap>,
 }
 
-/// What debug information says of an address.
+/// Debug information for an address.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The function in whose machine code the address lies, demangled.
+    /// Function whose machine code contains the address, demangled.
     pub(super) function: Option<Arc<str>>,
     /// Source file of the call in that function.
     pub(super) file: Option<Arc<str>>,
@@ -36,12 +36,12 @@ pub(super) struct Found {
     pub(super) line: Option<u32>,
     /// Functions inlined there, innermost first.
     pub(super) inlined: Vec<InlinedFrame>,
-    /// Why there may be names missing, if they were sought in another file.
+    /// Why names may be missing, if they are in another file.
     pub(super) gap: Option<Gap>,
 }
 
 impl Lines {
-    /// What `dwarf` and the units that it has in other files say; `gap` is why some of it cannot be known.
+    /// Prepares lookups in `dwarf` and its split units; `gap` is why part of it may be unavailable.
     pub(super) fn new(dwarf: Dwarf<Reader>, split: SplitUnits, gap: Option<Gap>) -> Result<Self, Gap> {
         check_nesting(&dwarf).map_err(malformed)?;
         Ok(Self {
@@ -51,10 +51,10 @@ impl Lines {
         })
     }
 
-    /// What is known of the code at `address`.
+    /// Looks up the code at `address`.
     pub(super) fn find(&self, address: u64) -> Result<Found, Gap> {
         if address == u64::MAX {
-            // No code ends behind it, and addr2line would look there.
+            // No code ends behind this address, and addr2line would compute the next one.
             return Ok(Found::default());
         }
         let mut lookup = self.context.find_frames(address);
@@ -84,7 +84,7 @@ impl Lines {
                     .as_ref()
                     .and_then(|location| location.file)
                     .map(Into::into),
-                // Line 0 is code that belongs to no line.
+                // Line 0 means code that belongs to no line.
                 line: location
                     .and_then(|location| location.line)
                     .filter(|&line| line > 0),
@@ -107,7 +107,7 @@ impl Lines {
         })
     }
 
-    /// About how much memory this takes, in bytes.
+    /// Approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
         let sections = usize::try_from(self.split.borrow().taken()).unwrap_or(usize::MAX);
         // Parsed units and line rows take about as much again.
@@ -115,11 +115,11 @@ impl Lines {
     }
 }
 
-/// Rejects entries nested so deep that reading them could exhaust the program's own stack.
+/// Rejects entries nested so deep that reading them could overflow the stack.
 pub(super) fn check_nesting(dwarf: &Dwarf<Reader>) -> Result<(), gimli::Error> {
     let mut headers = dwarf.units();
     while let Some(header) = headers.next()? {
-        // A unit that cannot be read is skipped here as it is when it is looked up.
+        // Lookups skip units that cannot be read, too.
         let Ok(abbreviations) = dwarf.abbreviations(&header) else {
             continue;
         };

@@ -1,21 +1,21 @@
-//! `.gnu_debugdata`: a symbol table that distributions leave in stripped files, as an ELF file compressed by xz.
-//! It names the functions that other objects do not see; it has no lines.
+//! `.gnu_debugdata`: a symbol table that distributions leave in stripped files, as an xz-compressed ELF file. It has
+//! names of local functions, but no lines.
 
 use std::io::{self, Read};
 
 use lzma_rust2::XzReader;
 use object::{Object, ObjectSection};
 
-/// The most bytes that are taken. Tables of the largest libraries have a tenth of it.
+/// Maximum uncompressed size in bytes. Tables of the largest libraries have a tenth of it.
 const MAX_BYTES: u64 = 256 << 20;
-/// The most memory that the decoder may take, in KiB. The strongest settings of xz take 65 MiB.
+/// Maximum memory of the decoder in KiB. The strongest settings of xz take 65 MiB.
 const MAX_DECODER: u32 = 128 << 10;
 
-/// The ELF file with the table, if `elf` has one.
+/// Decompresses the ELF file with the table; `None` if `elf` has none.
 ///
 /// # Errors
 ///
-/// It is damaged, or too large.
+/// The section is damaged, or too large.
 pub(super) fn read<'a>(elf: &impl Object<'a>) -> io::Result<Option<Vec<u8>>> {
     let Some(section) = elf.section_by_name(".gnu_debugdata") else {
         return Ok(None);

@@ -1,13 +1,13 @@
 //! From an address in a module to function, inlined functions, file and line.
 //!
-//! A function's name comes from a symbol table where one holds the address, since a symbol says where it
-//! starts, and from DWARF otherwise; lines and inlined functions come from DWARF. Both are sought in the
-//! module's own file and in its separate debug file. What cannot be found is `None` with a reason, never a
-//! guess from the nearest symbol. Code outside all modules has the name that the program gave it, if it did.
+//! A function's name comes from a symbol table if a symbol contains the address, since a symbol has a start address,
+//! and from DWARF otherwise; lines and inlined functions come from DWARF. Both are looked for in the module's own file
+//! and in its separate debug file. A name that is not found is `None` with a reason, never a guess from the nearest
+//! symbol. Code outside all modules has the name that the program wrote to its perf map, if any.
 //!
-//! Debug information can be in many files: `debug_file` and `debug_files` find an object's separate file and what
-//! that shares with others, `split` the parts that the compiler put into files of their own, `mini_debug` a small
-//! table in the object itself, and [`debuginfod`] asks servers. All of them are untrusted.
+//! Debug information can be in many files: `debug_file` and `debug_files` find an object's separate file and the
+//! supplementary file that it shares with others, `split` the parts that the compiler put into separate files,
+//! `mini_debug` a small table in the object itself, and [`debuginfod`] asks servers. All of them are untrusted.
 
 mod debug_file;
 mod debug_files;
@@ -39,41 +39,41 @@ use self::object::LoadedObject;
 pub use kallsyms::{Kallsyms, KallsymsError, KernelSymbol, readable};
 pub use perf_map::PerfMap;
 
-/// How many objects are held at once.
+/// Maximum number of objects that are kept in memory.
 const MAX_OBJECTS: usize = 64;
-/// About how much memory objects may take together, in bytes; the one in use may exceed it alone.
+/// Maximum memory of all objects in bytes, approximately; the one in use may exceed it alone.
 const MAX_MEMORY: usize = 1 << 30;
-/// The most that one object may turn out to take, in bytes: its debug information, uncompressed, and twice that for what
-/// is made of it. What takes more was made to.
+/// Maximum memory of one object in bytes: its debug information, uncompressed, and twice that for the parsed form. An
+/// object that needs more was made to.
 const MAX_OF_ONE: usize = 3 << 30;
-/// The same while no names are sought.
+/// Maximum memory of all objects between reports, in bytes.
 const KEPT_MEMORY: usize = 64 << 20;
-/// How much memory the names that are remembered may take, in bytes: those of some 100 thousand addresses of C++ or Rust
-/// code with its inlined functions. All are asked for again in each report.
+/// Maximum memory of cached names in bytes: those of some 100 thousand addresses of C++ or Rust code with its inlined
+/// functions. All are looked up again for each report.
 const MAX_NAMES: usize = 128 << 20;
 
 /// An object with code, as the symbolizer needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeObject<'a> {
-    /// Tells objects apart; always the same for the same one.
+    /// Identifies the object; always the same for the same one.
     pub key: u32,
-    /// Where it lies, in its process's view.
+    /// Path in its process's view.
     pub path: &'a Path,
-    /// The ELF file.
+    /// Content of the ELF file.
     pub bytes: &'a [u8],
 }
 
-/// Finds names, and remembers them.
+/// Finds names, and caches them.
 pub struct Symbolizer {
     files: DebugFiles,
     objects: LruCache<u32, LoadedObject>,
     known: LruCache<Lookup, Arc<Symbolized>>,
     known_memory: usize,
-    /// Objects whose files are on their way.
+    /// Objects with files that are still being fetched.
     awaiting: Vec<(u32, BuildId)>,
 }
 
-/// An address that was looked up.
+/// Key of a cached lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Lookup {
     object: u32,
@@ -82,7 +82,7 @@ struct Lookup {
 }
 
 impl Symbolizer {
-    /// A symbolizer that looks for separate debug files under each of `debug_roots` in turn, such as
+    /// Makes a symbolizer that looks for separate debug files under each of `debug_roots` in turn, such as
     /// `/proc/PID/root` and `/`.
     pub fn new(debug_roots: Vec<PathBuf>) -> Self {
         Self {
@@ -94,14 +94,14 @@ impl Symbolizer {
         }
     }
 
-    /// The same, and what is found nowhere is asked of servers, if there are any.
+    /// Sets the servers for debug files that no root has.
     pub fn with_servers(mut self, servers: Option<Debuginfod>) -> Self {
         self.files.servers = servers;
         self
     }
 
-    /// Uses from now on what has come from servers by now; what is yet to come is waited for as `patience` says. To be
-    /// called before the names for a report are sought.
+    /// Discards the names of objects whose files have arrived, so that they are looked up anew; files that have not are
+    /// waited for as `patience` says. To be called before the names for a report are looked up.
     pub fn begin(&mut self, patience: Patience) {
         let Some(servers) = &mut self.files.servers else {
             return;
@@ -122,8 +122,8 @@ impl Symbolizer {
         }
     }
 
-    /// Gives back the memory that seeking names took, but for what is known by now. To be called when all names for a
-    /// report are found.
+    /// Releases the memory used for lookups, except for cached names. To be called when all names for a report have
+    /// been looked up.
     pub fn release(&mut self) {
         let held = self.objects.len();
         self.shrink(0, KEPT_MEMORY);
@@ -132,7 +132,7 @@ impl Symbolizer {
         }
     }
 
-    /// Forgets an object and the names in it.
+    /// Discards an object and its cached names.
     fn forget(&mut self, object: u32) {
         self.objects.pop(&object);
         let of_object = self.known.iter().map(|(lookup, _)| *lookup);
@@ -143,11 +143,11 @@ impl Symbolizer {
         }
     }
 
-    /// What is known of the code at `svma` of `object`.
+    /// Looks up the code at `svma` of `object`.
     ///
-    /// A return address is looked up one byte lower, in the call: the next instruction can belong to another
-    /// line, and behind a call that does not return to another function. `exact` addresses (a signal
-    /// interrupted them) are looked up as they are.
+    /// A return address is looked up one byte lower, in the call: the next instruction can belong to another line, or,
+    /// behind a call that does not return, to another function. `exact` addresses (a signal interrupted them) are
+    /// looked up unchanged.
     pub fn symbolize(&mut self, object: CodeObject<'_>, svma: Svma, exact: bool) -> Arc<Symbolized> {
         let lookup = Lookup {
             object: object.key,
@@ -162,7 +162,7 @@ impl Symbolizer {
         let symbolized = Arc::new(self.loaded(object).symbolize(svma.get(), code.get()));
         self.account(object, heap::own_bytes().saturating_sub(before));
         self.remember(lookup, symbolized.clone());
-        // What is read for one address can be much: its object's debug information, and its unit's.
+        // A single lookup can use much memory: it reads its object's debug information, and parses its unit.
         self.shrink(1, MAX_MEMORY);
         symbolized
     }
@@ -192,7 +192,7 @@ impl Symbolizer {
             .get_or_insert(object.key, || unreachable!("the object was put there above"))
     }
 
-    /// Adds to what an object is known to take. Of one that takes too much, only symbols are used from now on.
+    /// Adds to the memory counted for an object. If it exceeds [`MAX_OF_ONE`], only its symbols are used from now on.
     fn account(&mut self, object: CodeObject<'_>, bytes: usize) {
         let Some(loaded) = self.objects.peek_mut(&object.key) else {
             return;
@@ -207,8 +207,7 @@ impl Symbolizer {
         }
     }
 
-    /// Forgets the objects that were not used for the longest time until the rest takes at most `memory` or is no more
-    /// than `few`.
+    /// Discards the least recently used objects until the rest uses at most `memory` or is at most `few`.
     fn shrink(&mut self, few: usize, memory: usize) {
         let taken = |objects: &LruCache<u32, LoadedObject>| -> usize {
             objects.iter().map(|(_, object)| object.memory()).sum()
@@ -219,12 +218,12 @@ impl Symbolizer {
     }
 }
 
-/// How much memory it takes to remember names, in bytes: theirs, and that of a place in the cache.
+/// Memory of cached names in bytes, with their entry in the cache.
 fn remembered(names: &Symbolized) -> usize {
     names.memory() + 4 * size_of::<Lookup>()
 }
 
-/// Names for an address outside all modules: those that the program gave to code that it generated, if it did.
+/// Names for an address outside all modules, from the program's map of generated code.
 pub fn outside_modules(map: Option<&PerfMap>, pc: Avma, exact: bool) -> Arc<Symbolized> {
     let code = if exact { pc } else { pc.wrapping_sub(1) };
     let symbol = map.and_then(|map| map.find(code)).map(|(name, start)| Symbol {

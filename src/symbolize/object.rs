@@ -1,5 +1,4 @@
-//! Everything names come from for one object: its own symbols and debug information, and those of its
-//! separate debug file.
+//! All sources of names for one object: its own symbols and debug information, and those of its separate debug file.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -19,24 +18,24 @@ use super::symbols::{RawSymbol, SymbolTable};
 use crate::base::untrusted::MAX_NAME;
 use leak_report::model::{Gap, Symbol, Symbolized};
 
-/// The most symbols that are looked at in one table, and the most of code that are taken from one file. The largest
+/// Maximum number of symbols that are read in one table, and of code symbols that are kept of one file. The largest
 /// browsers have some two million.
 const MAX_SYMBOLS: usize = 1 << 22;
-/// The most bytes of names taken from one file. Names can overlap, so the file's size is no bound.
+/// Maximum length of all names of one file in bytes. Names can overlap, so the file's size is no bound.
 const MAX_NAME_BYTES: usize = 1 << 28;
 
-/// The names of one object.
+/// Symbols and debug information of one object.
 pub(super) struct LoadedObject {
     symbols: SymbolTable,
     lines: Option<Lines>,
-    /// Why there is less than there could be.
+    /// Why names or lines are missing.
     gap: Option<Gap>,
-    /// Bytes that were taken while it was read, and looked into.
+    /// Bytes by which the heap grew during lookups in it.
     taken: usize,
 }
 
 impl LoadedObject {
-    /// Reads the object at `path`, whose file holds `bytes`, and its debug file if there is one among `files`.
+    /// Reads the object at `path` with the content `bytes`, and its debug file if `files` has one.
     pub(super) fn load(bytes: &[u8], path: &Path, files: &DebugFiles) -> Self {
         let Some(own) = parse_mapped(bytes) else {
             return Self {
@@ -70,18 +69,18 @@ impl LoadedObject {
         }
     }
 
-    /// Adds to the bytes that were taken for it; returns how many that are.
+    /// Adds to the bytes counted for it; returns the sum.
     pub(super) fn add_memory(&mut self, bytes: usize) -> usize {
         self.taken = self.taken.saturating_add(bytes);
         self.taken
     }
 
-    /// Forgets the debug information.
+    /// Drops the debug information.
     pub(super) fn give_up_lines(&mut self) {
         (self.lines, self.gap, self.taken) = (None, Some(Gap::TooLarge), 0);
     }
 
-    /// What is known of `address`, where the code to look up is at `lookup`.
+    /// Names for `address`, where `lookup` is the address of the code to look up.
     pub(super) fn symbolize(&self, address: u64, lookup: u64) -> Symbolized {
         let (found, mut gap) = match self.lines.as_ref().map(|lines| lines.find(lookup)) {
             Some(Ok(found)) => (found, self.gap),
@@ -107,29 +106,29 @@ impl LoadedObject {
         }
     }
 
-    /// About how much memory this takes, in bytes.
+    /// Approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
         let lines = self.lines.as_ref().map_or(0, Lines::memory);
         lines.saturating_add(self.symbols.memory()).max(self.taken)
     }
 }
 
-/// Finds the lines of one object.
+/// Loads the debug information of one object.
 struct LineLoader<'a> {
     files: &'a DebugFiles,
-    /// Where the object lies.
+    /// Path of the object.
     object: &'a Path,
 }
 
 impl LineLoader<'_> {
-    /// Those of its debug file, if it has any.
+    /// Loads it from the debug file; `None` if that has none.
     fn load_debug(&self, debug: &DebugFile) -> Option<Result<Lines, Gap>> {
         let cache = ReadCache::new(&debug.file);
         let elf = parse_copied(&cache)?;
         has_lines(&elf).then(|| self.load(&elf, Content::File(&debug.file), debug.path.as_deref()))
     }
 
-    /// Those of the file `elf`, which lies at `path` if it lies anywhere.
+    /// Loads it from the file `elf`, at `path` unless it was fetched from a server.
     fn load<'d, R: ReadRef<'d>>(
         &self,
         elf: &Elf<'d, R>,
@@ -154,7 +153,7 @@ impl LineLoader<'_> {
         Lines::new(dwarf, split, gap)
     }
 
-    /// What a file at `path` shares with others.
+    /// Loads the supplementary file of a file at `path`.
     fn supplementary(
         &self,
         link: &SupplementaryLink,
@@ -170,8 +169,8 @@ impl LineLoader<'_> {
     }
 }
 
-/// The symbols of an object, its debug file, and where neither has a table for debuggers, of the small one that
-/// distributions leave in the object.
+/// Symbols of an object and its debug file; if neither has a `.symtab`, those of the `.gnu_debugdata` that
+/// distributions leave in the object, too.
 fn symbols<'a, R: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&DebugFile>) -> SymbolTable {
     let mut raw = code_symbols(own);
     let cache = debug.map(|debug| ReadCache::new(&debug.file));
@@ -191,7 +190,7 @@ fn symbols<'a, R: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&DebugFile>) -> S
     SymbolTable::new(raw)
 }
 
-/// The symbols of both tables that lie in code, up to the limits.
+/// Code symbols of both tables, up to the limits.
 fn code_symbols<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Vec<RawSymbol<'a>> {
     let section_ends = code_section_ends(elf);
     let name_bytes = Cell::new(0);
@@ -204,7 +203,7 @@ fn code_symbols<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Vec<RawSymbol<'a>> {
         .collect()
 }
 
-/// The symbol, if it is one of code. What was read for its name is added to `name_bytes`.
+/// Converts a symbol, if it is one of code. Adds the length of its name to `name_bytes`.
 fn code_symbol<'a>(
     symbol: &impl ObjectSymbol<'a>,
     section_ends: &[Option<u64>],
@@ -231,7 +230,7 @@ fn code_symbol<'a>(
     })
 }
 
-/// The end of each section that holds code, by section number.
+/// End of each code section, by section number.
 fn code_section_ends<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Vec<Option<u64>> {
     let mut ends = Vec::new();
     for section in elf.sections() {

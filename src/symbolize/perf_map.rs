@@ -1,9 +1,9 @@
-//! Names of code that was generated at run time, as the program itself writes them for `perf`: `/tmp/perf-PID.map`, a
-//! line `START SIZE NAME` for each piece of code, in hexadecimal (Linux, `tools/perf/Documentation/jit-interface.txt`).
+//! Names of code generated at run time, from the map that the program writes for `perf`: `/tmp/perf-PID.map`, a line
+//! `START SIZE NAME` for each piece of code, in hexadecimal (Linux, `tools/perf/Documentation/jit-interface.txt`).
 //!
-//! What is said later counts: a compiler that runs with the program uses memory again. The file is anybody's guess:
-//! lines that say nothing are left out. It is read only if it is the process's user's own, and no link: what is in it is
-//! shown, and a link, or another's file mounted there, would show a file that this user could not read.
+//! Later lines take precedence: a JIT compiler reuses memory. The file is untrusted: malformed lines are skipped. It is
+//! read only if it belongs to the process's user, and is not a link: its content is shown, and a link, or another
+//! user's file mounted there, would show a file that this user could not read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -14,16 +14,17 @@ use unwind_tables::addr::Avma;
 
 use crate::process::foreign::{LastLink, open_in_root};
 
-/// Nothing of a longer file is read beyond.
+/// Maximum number of bytes that are read; the rest of a longer file is ignored.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// More pieces are not kept: some 100 bytes each, besides their names. Large programs have some 100 thousand.
+/// Maximum number of pieces that are kept: some 100 bytes each, besides their names. Large programs have some 100
+/// thousand.
 const MAX_PIECES: usize = 1 << 20;
 
-/// The pieces of code that are named.
+/// Named pieces of generated code.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PerfMap {
-    /// By where they start; they do not overlap.
+    /// By start address; they do not overlap.
     pieces: BTreeMap<u64, Piece>,
 }
 
@@ -34,11 +35,11 @@ struct Piece {
 }
 
 impl PerfMap {
-    /// Reads the map of a process that has this root and this pid in its own view, and belongs to `user`.
+    /// Reads the map of a process with this root, this pid in its own pid namespace, and this user.
     ///
     /// # Errors
     ///
-    /// There is none, or it is not to be trusted.
+    /// The file does not exist, is a link, or belongs to another user.
     pub fn read(root: &Path, pid: u32, user: u32) -> io::Result<Self> {
         let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
         let file = open_in_root(root, &path, LastLink::Refuse, u64::MAX)?.file;
@@ -52,7 +53,7 @@ impl PerfMap {
 
     pub(crate) fn parse(text: &[u8]) -> Self {
         let mut map = Self::default();
-        // The last line may still be being written.
+        // The last line may be incomplete, while the program writes it.
         let whole = text.iter().rposition(|&byte| byte == b'\n').unwrap_or(0);
         for line in text[..whole].split(|&byte| byte == b'\n') {
             if let Some((start, piece)) = parse_line(line) {
@@ -62,7 +63,7 @@ impl PerfMap {
         map
     }
 
-    /// Adds a piece, in place of what was there before.
+    /// Adds a piece, and removes the pieces that it overlaps.
     fn add(&mut self, start: u64, piece: Piece) {
         let before = self.pieces.range(..start).next_back();
         let overlapping = before.filter(|(_, before)| before.end > start);
@@ -80,14 +81,14 @@ impl PerfMap {
         }
     }
 
-    /// The pieces: from where, up to where, and what they are called.
+    /// All pieces: start, end and name.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64, &str)> {
         let pieces = self.pieces.iter();
         pieces.map(|(&start, piece)| (start, piece.end, piece.name.as_str()))
     }
 
-    /// The name of the code at `address`, and where it starts.
+    /// Name and start address of the code at `address`.
     pub fn find(&self, address: Avma) -> Option<(&str, Avma)> {
         let (&start, piece) = self.pieces.range(..=address.get()).next_back()?;
         (address.get() < piece.end).then_some((piece.name.as_str(), Avma::new(start)))
@@ -111,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// The last line that names an address counts; what is not whole or makes no sense names nothing.
+    /// The last line that names an address counts; incomplete and malformed lines name nothing.
     #[test]
     fn the_last_name_counts() {
         let map = PerfMap::parse(
@@ -140,7 +141,7 @@ mod tests {
         }
     }
 
-    /// However many pieces a file names, memory for them is limited; what is named anew is still known.
+    /// The memory for pieces is limited; a piece that is named again is still updated.
     #[test]
     fn pieces_are_limited() {
         let mut text: String = (0..=MAX_PIECES)
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!((name(0), name(2 * MAX_PIECES)), (Some("again"), None));
     }
 
-    /// A file of another user's, and were it root's, is not read, nor one that is reached by a link.
+    /// A file of another user, even root, is not read, nor one that is reached by a link.
     #[test]
     fn only_the_users_own_as_root() {
         const USER: u32 = 4711;

@@ -1,9 +1,9 @@
-//! Whether debug information is in proportion: what its reader makes of it can be far more than the file has bytes.
+//! Limits for debug information whose parsed form can be far larger than the file.
 //!
-//! The reader keeps the abbreviations and the lists of files of all units, and, of those that an address leads to, the rows
-//! of lines. Units can share them, which a few bytes each do, and everything is kept once for each that does. So what they
-//! refer to is measured before, and what does not fit into its section without lying on something else is not read. Names
-//! come from symbols then.
+//! The reader keeps the abbreviations and the file lists of all units, and, of units in which an address was looked up,
+//! the line rows. Units can share these, at the cost of a few bytes each, but the reader keeps a copy per unit. So
+//! their sizes are measured before, and tables that overlap others in their section are not read. Names come from
+//! symbols then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,23 +12,24 @@ use gimli::{AttributeValue, DebugAbbrevOffset, Dwarf, Format, Reader as _, Secti
 use super::sections::{Reader, malformed};
 use leak_report::model::Gap;
 
-/// Units of one file; the largest browsers have some fifty thousand.
+/// Maximum number of units of one file; the largest browsers have some fifty thousand.
 const MAX_UNITS: usize = 1 << 19;
-/// Bytes of abbreviations. Each is kept as a hundred bytes, of five at least.
+/// Maximum size of abbreviations in bytes. Each takes at least five, and a hundred when parsed.
 const MAX_ABBREVIATIONS: usize = 16 << 20;
-/// Bytes of one unit's rows of lines, each of which is kept as thirty; the largest have a few megabytes.
+/// Maximum size of one unit's line rows in bytes. Each row takes thirty when parsed; the largest units have a few
+/// megabytes.
 const MAX_ROWS: u64 = 32 << 20;
-/// Bytes of one unit's list of files, each of which is kept as a hundred, of three at least.
+/// Maximum size of one unit's file list in bytes. Each entry takes at least three, and a hundred when parsed.
 const MAX_FILES: u64 = 4 << 20;
-/// The same of all units.
+/// Maximum size of all units' file lists in bytes.
 const MAX_FILES_OF_ALL: u64 = 64 << 20;
 
-/// Checks that there are not too many units, and that their tables of abbreviations are apart from each other and not too
-/// large. To be called before any is read.
+/// Checks the number of units, and that their abbreviation tables do not overlap and are not too large. To be called
+/// before any is read.
 ///
 /// # Errors
 ///
-/// [`Gap::TooLarge`], or the units cannot be told from each other.
+/// [`Gap::TooLarge`]; [`Gap::Malformed`] if tables overlap or a unit's header cannot be read.
 pub(super) fn check_units(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
     let section = dwarf.debug_abbrev.reader();
     if section.len() > MAX_ABBREVIATIONS {
@@ -53,7 +54,7 @@ pub(super) fn check_units(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
     Ok(())
 }
 
-/// Bytes of a table of abbreviations, up to where it is damaged.
+/// Length of an abbreviation table in bytes, up to where it is damaged.
 fn abbreviations_length(section: &Reader, offset: DebugAbbrevOffset) -> usize {
     let mut table = section.clone();
     if table.skip(offset.0).is_err() {
@@ -76,17 +77,17 @@ fn abbreviations_length(section: &Reader, offset: DebugAbbrevOffset) -> usize {
         }
         Ok(())
     };
-    // The reader gives up there, too.
+    // The reader stops at the damage, too.
     _ = skip();
     whole - table.len()
 }
 
-/// Checks that rows of lines are apart from each other, and neither they nor lists of files are too large. To be called
-/// before any is read, and after abbreviations that are shared are.
+/// Checks that line rows do not overlap, and that neither they nor file lists are too large. To be called before any is
+/// read, and after shared abbreviations have been.
 ///
 /// # Errors
 ///
-/// [`Gap::TooLarge`], or the units cannot be told from each other.
+/// [`Gap::TooLarge`]; [`Gap::Malformed`] if rows overlap or a unit's header cannot be read.
 pub(super) fn check_lines(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
     let section = dwarf.debug_line.reader();
     let (mut known, mut files_of_all, mut rows_of_all) = (BTreeMap::new(), 0, 0);
@@ -100,7 +101,7 @@ pub(super) fn check_lines(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
         };
         known.insert(offset as u64, rows);
         files_of_all += files;
-        // What is shared with units that have no code, as dwz does it, is read for the one that has some.
+        // Rows that are shared with units without code, as by dwz, are only read for the unit with code.
         rows_of_all += if has_code { rows } else { 0 };
         if rows > MAX_ROWS || files > MAX_FILES || files_of_all > MAX_FILES_OF_ALL {
             return Err(Gap::TooLarge);
@@ -114,7 +115,7 @@ pub(super) fn check_lines(dwarf: &Dwarf<Reader>) -> Result<(), Gap> {
     }
 }
 
-/// Where a unit has its lines.
+/// Position of a unit's line rows.
 struct Lines {
     offset: usize,
     has_code: bool,
@@ -136,14 +137,14 @@ fn lines_of(dwarf: &Dwarf<Reader>, unit: &UnitHeader<Reader>) -> Option<Lines> {
     found.map(|offset| Lines { offset, has_code })
 }
 
-/// Bytes of a unit's lines, and of its list of files among them.
+/// Sizes in bytes of a unit's line table, and of the file list in its header.
 fn lengths(section: &Reader, offset: usize) -> Option<(u64, u64)> {
     let mut lines = section.clone();
     lines.skip(offset).ok()?;
     let (length, format) = lines.read_initial_length().ok()?;
     let version = lines.read_u16().ok()?;
     if version >= 5 {
-        // Sizes of addresses and of selectors.
+        // Skips the sizes of addresses and of segment selectors.
         lines.skip(2).ok()?;
     }
     let files = match format {

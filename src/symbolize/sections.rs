@@ -1,7 +1,7 @@
-//! The sections of a file that functions and lines come from, uncompressed and up to a limit.
+//! The sections of a file with functions and lines, uncompressed and up to a limit.
 //!
 //! They are copied, not mapped: a debug file can be truncated by its owner at any time, and reading a mapping beyond
-//! its file's end is a signal, not an error.
+//! its file's end raises SIGBUS, while a failed read is an error.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,34 +16,34 @@ use super::proportions;
 use crate::base::untrusted::{MAX_SECTIONS, Untrusted};
 use leak_report::model::Gap;
 
-/// An ELF file that nobody vouches for.
+/// An untrusted ELF file.
 pub(super) type Elf<'a, R> = ElfFile64<'a, object::LittleEndian, Untrusted<R>>;
 
-/// The headers of a file that is in memory.
+/// Parses the headers of a file in memory.
 pub(super) fn parse_mapped(bytes: &[u8]) -> Option<Elf<'_, &[u8]>> {
     parse(Untrusted::mapped(bytes))
 }
 
-/// The headers of a file that is copied as it is read.
+/// Parses the headers of a file that is copied as it is read.
 pub(super) fn parse_copied<'a, 'f>(
     cache: &'a ReadCache<&'f File>,
 ) -> Option<Elf<'a, &'a ReadCache<&'f File>>> {
     parse(Untrusted::copied(cache))
 }
 
-/// A section is looked for among all of them, and many are.
+/// Parses the headers. Rejects files with too many sections, as each lookup of a section searches all of them.
 fn parse<'a, R: ReadRef<'a>>(bytes: Untrusted<R>) -> Option<Elf<'a, R>> {
     let elf = ElfFile64::parse(bytes).ok()?;
     (elf.elf_section_table().len() <= MAX_SECTIONS).then_some(elf)
 }
 
-/// Maximal bytes of debug sections, uncompressed, that are held for one object.
+/// Maximum total size of debug sections of one object in bytes, uncompressed.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
 
-/// What debug information is read with.
+/// Reader of debug sections.
 pub(super) type Reader = EndianArcSlice<LittleEndian>;
 
-/// The sections of an ordinary file, and of a supplementary one.
+/// Sections of an ordinary or supplementary file.
 const WHOLE: [SectionId; 10] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
@@ -57,7 +57,7 @@ const WHOLE: [SectionId; 10] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// The sections of a `.dwo` file. Lines are in the program's own file.
+/// Sections of a `.dwo` file. Its lines are in the program's own file.
 const SPLIT: [SectionId; 5] = [
     SectionId::DebugAbbrev,
     SectionId::DebugInfo,
@@ -66,12 +66,12 @@ const SPLIT: [SectionId; 5] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// The reason for a missing name where gimli cannot read what is there.
+/// Converts gimli's error to the reason for a missing name.
 pub(super) fn malformed(_: gimli::Error) -> Gap {
     Gap::Malformed
 }
 
-/// A reason that gimli's error converts to.
+/// A [`Gap`] to which gimli's error converts.
 struct Unreadable(Gap);
 
 impl From<gimli::Error> for Unreadable {
@@ -80,14 +80,13 @@ impl From<gimli::Error> for Unreadable {
     }
 }
 
-/// How much has been taken for one object.
+/// Bytes of sections read for one object, up to [`MAX_SECTION_BYTES`].
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     taken: u64,
 }
 
 impl Budget {
-    /// Bytes taken so far.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
@@ -102,24 +101,22 @@ impl Budget {
     }
 }
 
-/// Where the bytes of an ELF file are.
+/// Content of an ELF file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Content<'a> {
-    /// All of them.
+    /// In memory.
     Memory(&'a [u8]),
-    /// To be read when they are needed.
+    /// To be read when needed.
     File(&'a File),
 }
 
-/// An ELF file's headers, and its bytes.
+/// An ELF file's headers and content.
 pub(super) struct Source<'a, E> {
-    /// The headers.
     pub(super) elf: &'a E,
-    /// The bytes.
     pub(super) content: Content<'a>,
 }
 
-/// Whether `elf` has debug information of its own.
+/// True if `elf` has debug information of its own.
 pub(super) fn has_lines<'d>(elf: &impl Object<'d>) -> bool {
     let info = elf.section_by_name(SectionId::DebugInfo.name());
     let range = info.and_then(|section| section.compressed_file_range().ok());
@@ -127,18 +124,18 @@ pub(super) fn has_lines<'d>(elf: &impl Object<'d>) -> bool {
 }
 
 impl<'d, E: Object<'d>> Source<'_, E> {
-    /// The debug information of a whole file.
+    /// Loads the debug information of a file that is not split.
     pub(super) fn dwarf(&self, budget: &mut Budget) -> Result<Dwarf<Reader>, Gap> {
         let section = |id: SectionId| self.section(WHOLE.contains(&id).then(|| id.name()), budget);
         let mut dwarf = Dwarf::load(section)?;
         proportions::check_units(&dwarf)?;
-        // Units that dwz makes share one large table of abbreviations.
+        // Units from dwz share one large abbreviation table.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
         proportions::check_lines(&dwarf)?;
         Ok(dwarf)
     }
 
-    /// That of a `.dwo` file.
+    /// Loads the debug information of a `.dwo` file.
     pub(super) fn split(&self, budget: &mut Budget) -> Result<Dwarf<Reader>, Gap> {
         Dwarf::load(|id| match id.dwo_name() {
             Some(name) if id == SectionId::DebugInfo => self.joined(name, budget),
@@ -146,13 +143,13 @@ impl<'d, E: Object<'d>> Source<'_, E> {
         })
     }
 
-    /// That of a package of `.dwo` files: all of it, as its index is about all.
+    /// Loads a package of `.dwo` files: all of it, as its index covers all units.
     pub(super) fn package(&self, budget: &mut Budget) -> Result<DwarfPackage<Reader>, Gap> {
         let section = |id: SectionId| self.section(id.dwo_name(), budget).map_err(Unreadable);
         DwarfPackage::load(section, empty()).map_err(|Unreadable(gap)| gap)
     }
 
-    /// A copy of one section; empty where there is none or it is not needed.
+    /// Copies a section; empty if it does not exist or is not needed.
     fn section(&self, name: Option<&str>, budget: &mut Budget) -> Result<Reader, Gap> {
         match name.and_then(|name| self.elf.section_by_name(name)) {
             Some(section) => self.read(&section, budget),
@@ -160,7 +157,7 @@ impl<'d, E: Object<'d>> Source<'_, E> {
         }
     }
 
-    /// All sections of this name, one after the other: units of types can be in sections of their own.
+    /// Joins all sections of this name: type units can be in sections of their own.
     fn joined(&self, name: &str, budget: &mut Budget) -> Result<Reader, Gap> {
         let sections = self.elf.sections();
         let mut bytes = Vec::new();
@@ -179,7 +176,7 @@ impl<'d, E: Object<'d>> Source<'_, E> {
 }
 
 impl Content<'_> {
-    /// The bytes of `range`, uncompressed. Its size is to be checked before.
+    /// The bytes of `range`, uncompressed. The caller must check its size before.
     fn read(self, range: CompressedFileRange) -> Option<Arc<[u8]>> {
         match self {
             Self::Memory(bytes) => Some(range.data(bytes).ok()?.decompress().ok()?.into()),
@@ -195,7 +192,7 @@ impl Content<'_> {
 }
 
 fn read_exactly(file: &File, offset: u64, size: u64) -> Option<Arc<[u8]>> {
-    // Not before it is known that there is so much.
+    // Allocate only if the file is large enough.
     if offset.checked_add(size)? > file.metadata().ok()?.len() {
         return None;
     }

@@ -1,8 +1,8 @@
-//! Debug information that the compiler left in files of its own (`-gsplit-dwarf`): `.dwo` files, and `.dwp` packages
-//! of them.
+//! Debug information that the compiler left in separate files (`-gsplit-dwarf`): `.dwo` files, and `.dwp` packages of
+//! them.
 //!
-//! The program's own file holds lines, and for each unit its id and the name of the file with the rest. That file is
-//! used only if it states the same id. It is looked for when an address of the unit is.
+//! The program's own file has the lines, and for each unit its ID and the name of the file with the rest. That file is
+//! used only if it has the same ID. It is looked for when an address of the unit is looked up.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,13 +20,12 @@ use super::proportions;
 use super::sections::{Budget, Content, Reader, Source, malformed, parse_copied};
 use leak_report::model::Gap;
 
-/// Finds the split units of one object.
 #[derive(Debug)]
 pub(super) struct SplitUnits {
     roots: Vec<PathBuf>,
-    /// The object, and its debug file.
+    /// Paths of the object and its debug file.
     objects: Vec<PathBuf>,
-    /// The object's package, once it was looked for.
+    /// The object's package, after the first lookup.
     package: Option<Result<DwarfPackage<Reader>, Gap>>,
     budget: Budget,
     /// Why a unit was not found.
@@ -34,8 +33,8 @@ pub(super) struct SplitUnits {
 }
 
 impl SplitUnits {
-    /// Those of an object of which `objects` are the file and its debug file, looked for under each of `roots` in turn;
-    /// what is taken for them is added to `budget`.
+    /// Prepares lookups for an object with the file and debug file `objects`, under each of `roots` in turn; bytes read
+    /// are added to `budget`.
     pub(super) fn new(roots: Vec<PathBuf>, objects: Vec<PathBuf>, budget: Budget) -> Self {
         Self {
             roots,
@@ -46,17 +45,17 @@ impl SplitUnits {
         }
     }
 
-    /// Bytes taken for the object so far.
+    /// Bytes read for the object so far.
     pub(super) fn taken(&self) -> u64 {
         self.budget.taken()
     }
 
-    /// Why a unit was not found, if one was not.
+    /// Why a unit was not found; `None` if all were.
     pub(super) fn gap(&self) -> Option<Gap> {
         self.gap
     }
 
-    /// The unit that `wanted` tells of, alone.
+    /// Loads the unit that `wanted` describes, without others.
     pub(super) fn load(&mut self, wanted: &SplitDwarfLoad<Reader>) -> Option<Arc<Dwarf<Reader>>> {
         let unit = self.find(wanted);
         self.gap = self.gap.or(unit.as_ref().err().copied());
@@ -73,7 +72,7 @@ impl SplitUnits {
         Ok(unit)
     }
 
-    /// From the package.
+    /// Loads a unit from the package.
     fn packed(&mut self, wanted: &SplitDwarfLoad<Reader>) -> Result<Dwarf<Reader>, Gap> {
         let Self {
             roots,
@@ -89,7 +88,7 @@ impl SplitUnits {
         alone(unit, wanted.dwo_id).ok_or(Gap::Malformed)
     }
 
-    /// From a file of its own; without one, the answer is `absent`.
+    /// Loads a unit from its own file; fails with `absent` if there is none.
     fn unpacked(&mut self, wanted: &SplitDwarfLoad<Reader>, absent: Gap) -> Result<Dwarf<Reader>, Gap> {
         let paths = unit_paths(&self.objects, wanted);
         for file in opened(&self.roots, &paths) {
@@ -109,7 +108,7 @@ impl SplitUnits {
     }
 }
 
-/// Those of `paths` that are files, under each of `roots` in turn.
+/// Opens those of `paths` that exist, under each of `roots` in turn.
 fn opened(roots: &[PathBuf], paths: &[PathBuf]) -> impl Iterator<Item = File> {
     let all = roots
         .iter()
@@ -130,7 +129,7 @@ fn find_package(
     Source { elf: &elf, content }.package(budget)
 }
 
-/// Where an object's package may lie: beside it, by the name that `dwp` gives it, or where debug files are kept.
+/// Possible paths of an object's package: the name that `dwp` gives it, beside the object or in [`DEBUG_DIRECTORY`].
 fn package_paths(object: &Path) -> [PathBuf; 2] {
     let mut name = object.as_os_str().to_owned();
     name.push(".dwp");
@@ -140,7 +139,7 @@ fn package_paths(object: &Path) -> [PathBuf; 2] {
     [beside, kept]
 }
 
-/// Where a unit's file may lie: where the compiler put it, or beside the object.
+/// Possible paths of a unit's file: where the compiler put it, or beside the object.
 fn unit_paths(objects: &[PathBuf], wanted: &SplitDwarfLoad<Reader>) -> Vec<PathBuf> {
     let Some(name) = wanted.path.as_ref().and_then(path) else {
         return Vec::new();
@@ -148,7 +147,7 @@ fn unit_paths(objects: &[PathBuf], wanted: &SplitDwarfLoad<Reader>) -> Vec<PathB
     let compiled_in = wanted.comp_dir.as_ref().and_then(path).unwrap_or_default();
     let mut paths = Vec::new();
     for directory in objects.iter().filter_map(|object| object.parent()) {
-        // Names that are absolute are so wherever they are joined to.
+        // Joining an absolute path replaces the directory.
         paths.push(directory.join(&compiled_in).join(&name));
         paths.push(directory.join(&name));
         paths.extend(name.file_name().map(|name| directory.join(name)));
@@ -162,7 +161,7 @@ fn path(bytes: &Reader) -> Option<PathBuf> {
     (!bytes.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&bytes)))
 }
 
-/// Leaves of `dwarf` the unit with this id alone: before it there can be units of types.
+/// Restricts `dwarf` to the unit with this ID: type units can precede it.
 fn alone(mut dwarf: Dwarf<Reader>, id: DwoId) -> Option<Dwarf<Reader>> {
     let mut headers = dwarf.units();
     while let Some(header) = headers.next().ok()? {
@@ -197,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A unit's file is where the compiler says, or beside the object under its whole or its last name.
+    /// A unit's file is where the compiler put it, or beside the object under its whole or its last name.
     #[test]
     fn places_of_units() {
         let check = |directory, name, expected: &[&str]| {
@@ -217,7 +216,7 @@ mod tests {
         check("/src", "", &[]);
     }
 
-    /// A package is beside the object, with its whole name, or where debug files are kept.
+    /// A package is beside the object, with its whole name, or in the directory of debug files.
     #[test]
     fn places_of_packages() {
         let expected = ["/opt/libx.so.1.dwp", "/usr/lib/debug/opt/libx.so.1.dwp"];

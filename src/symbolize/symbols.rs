@@ -1,34 +1,34 @@
-//! Which function symbol holds an address. Pure: symbols in, names out.
+//! Lookup of the function symbol that contains an address. Pure: symbols in, names out.
 //!
-//! No name is better than a wrong one: a symbol that states its size ends there, and one that does not ends
-//! at the next symbol or with its section.
+//! A missing name is better than a wrong one: a symbol with a size ends there, and one without ends at the next symbol
+//! or with its section.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// A code symbol as its table states it.
+/// A code symbol as in its table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawSymbol<'a> {
-    /// First byte, in the ELF's own space.
+    /// First byte, as an SVMA.
     pub(super) start: u64,
-    /// Bytes, or 0 for not stated.
+    /// Size in bytes; 0 if not known.
     pub(super) size: u64,
-    /// End of the section that holds it.
+    /// End of the section that contains it.
     pub(super) section_end: u64,
-    /// The linker's name.
+    /// Mangled name.
     pub(super) name: &'a [u8],
-    /// Whether other objects can see it.
+    /// Set if other objects can see it.
     pub(super) global: bool,
-    /// Whether it is said to be a function and not just a label.
+    /// Set for a function, not just a label.
     pub(super) function: bool,
 }
 
-/// A symbol that holds an address.
+/// A symbol that contains an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found<'a> {
-    /// The linker's name.
+    /// Mangled name.
     pub(super) name: &'a [u8],
-    /// First byte.
+    /// First byte, as an SVMA.
     pub(super) start: u64,
 }
 
@@ -40,23 +40,24 @@ pub(super) struct SymbolTable {
     names: Vec<u8>,
 }
 
-/// Address ranges, sorted by start; of equal starts the longer comes first.
+/// Address ranges, sorted by start; of equal starts, the longer comes first.
 #[derive(Debug, Default)]
 struct Ranges(Vec<Entry>);
 
 #[derive(Debug)]
 struct Entry {
     range: Range<u64>,
-    /// The highest end among this entry and all before it.
+    /// The highest end among this entry and all before it: a lookup that goes back stops where it is too low.
     reach: u64,
     name: Range<usize>,
 }
 
-/// Entries that a lookup goes back over. Symbols nest two or three deep; only a malformed table has more.
+/// Maximum number of entries that a lookup goes back over. Symbols nest two or three deep; only a malformed table has
+/// more.
 const MAX_NESTING: usize = 256;
 
 impl SymbolTable {
-    /// The table of `symbols`, in any order.
+    /// Builds the table from `symbols`, in any order.
     pub(super) fn new<'a>(symbols: impl IntoIterator<Item = RawSymbol<'a>>) -> Self {
         let symbols = symbols.into_iter().map(without_version).filter(is_named);
         let (mut sized, mut unsized_): (Vec<_>, Vec<_>) = symbols.partition(|symbol| symbol.size > 0);
@@ -88,7 +89,7 @@ impl SymbolTable {
         table
     }
 
-    /// The symbol that holds `address`: the innermost of those with a size, else one without.
+    /// The symbol that contains `address`: the innermost one with a size, else one without.
     pub(super) fn find(&self, address: u64) -> Option<Found<'_>> {
         let entry = self.sized.find(address).or_else(|| self.unsized_.find(address))?;
         Some(Found {
@@ -97,12 +98,11 @@ impl SymbolTable {
         })
     }
 
-    /// Whether there is no symbol at all.
     pub(super) fn is_empty(&self) -> bool {
         self.sized.0.is_empty() && self.unsized_.0.is_empty()
     }
 
-    /// About how much memory the table takes, in bytes.
+    /// Approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
         self.names.len() + size_of::<Entry>() * (self.sized.0.len() + self.unsized_.0.len())
     }
@@ -131,7 +131,7 @@ impl Ranges {
     }
 }
 
-/// `name@VERSION` and `name@@VERSION` are how static symbol tables spell a versioned name.
+/// Removes the version: static symbol tables have versioned names as `name@VERSION` and `name@@VERSION`.
 fn without_version(symbol: RawSymbol<'_>) -> RawSymbol<'_> {
     let end = symbol
         .name
@@ -144,12 +144,12 @@ fn without_version(symbol: RawSymbol<'_>) -> RawSymbol<'_> {
     }
 }
 
-/// Assembler-local labels are not names of functions.
+/// True unless the name is empty or an assembler-local label.
 fn is_named(symbol: &RawSymbol<'_>) -> bool {
     !symbol.name.is_empty() && !symbol.name.starts_with(b".L")
 }
 
-/// Orders the names of one range of addresses, the one to show first: `malloc`, not `__libc_malloc`.
+/// Sort key for the names of one address range, the preferred one first: `malloc`, not `__libc_malloc`.
 fn preference<'a>(symbol: &RawSymbol<'a>) -> (bool, bool, usize, usize, &'a [u8]) {
     let mangled = symbol.name.starts_with(b"_Z") || symbol.name.starts_with(b"_R");
     let underscores = match mangled {
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A sized symbol holds its bytes and no more.
+    /// A sized symbol contains its bytes and no more.
     #[test]
     fn sizes_bound_symbols() {
         let symbols = [symbol("a", 0x1000, 0x10), symbol("b", 0x1020, 0x10)];
@@ -250,7 +250,7 @@ mod tests {
         );
     }
 
-    /// Of several names for the same bytes, the one in documentation is shown.
+    /// Among several names for the same bytes, the documented one is shown.
     #[test]
     fn aliases() {
         let cases: [(&[RawSymbol<'_>], &str); 5] = [
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Sizes that run past the end of the address space, and many symbols at one place, do no harm.
+    /// Sizes that exceed the address space, and many symbols at one address, are harmless.
     #[test]
     fn malformed_symbols() {
         check(

@@ -1,5 +1,5 @@
-//! Files that were fetched, in the directory and the layout that all clients of debuginfod share: `BUILDID/debuginfo`,
-//! empty for what no server had (debuginfod-client-config(7)).
+//! Cache of fetched files, in the directory and layout that all debuginfod clients share: `BUILDID/debuginfo`, empty if
+//! no server had the file (debuginfod-client-config(7)).
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -11,38 +11,36 @@ use nix::unistd::geteuid;
 
 use super::super::debug_file::BuildId;
 
-/// Files that say, in seconds, how the cache is kept, and what holds without them.
+/// Files with the cache's settings in seconds, and their defaults.
 const MISS: (&str, u64) = ("cache_miss_s", 600);
 const UNUSED: (&str, u64) = ("max_unused_age_s", 604_800);
 const INTERVAL: (&str, u64) = ("cache_clean_interval_s", 86_400);
 
-/// The directory.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     directory: PathBuf,
 }
 
-/// What is known of an object's debug file.
+/// Cached knowledge of an object's debug file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Cached {
-    /// It lies here.
+    /// Path of the file.
     File(PathBuf),
-    /// No server had it a short time ago.
+    /// No server had it less than `cache_miss_s` ago.
     Missing,
-    /// Nothing.
+    /// The cache has no entry, or an expired one.
     Nothing,
 }
 
-/// A file on its way into the cache; gone if it does not get there.
+/// A file being written to the cache; removed on drop unless kept.
 pub(super) struct Arriving {
-    /// To be filled.
     pub(super) file: File,
     path: PathBuf,
     target: PathBuf,
 }
 
 impl Cache {
-    /// The cache in `directory`, which is made if it is missing.
+    /// Opens the cache in `directory`, which is created if missing.
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         make_directory(directory)?;
         check_ours(&fs::metadata(directory)?)?;
@@ -51,7 +49,7 @@ impl Cache {
         })
     }
 
-    /// What is known of the debug file of the object with this build-id.
+    /// Looks up the debug file of the object with this build-id.
     pub(super) fn get(&self, id: &BuildId) -> Cached {
         let path = self.path(id);
         match fs::symlink_metadata(&path) {
@@ -62,12 +60,12 @@ impl Cache {
         }
     }
 
-    /// A place for the debug file of the object with this build-id, to be filled.
+    /// Creates a temporary file for the debug file of the object with this build-id.
     pub(super) fn arriving(&self, id: &BuildId) -> io::Result<Arriving> {
         let target = self.path(id);
         let path = target.with_extension(format!("{}", std::process::id()));
         make_directory(path.parent().unwrap_or(&self.directory))?;
-        // One of a process that had our number and was killed.
+        // Left by a process with the same pid that was killed.
         _ = fs::remove_file(&path);
         let mut options = OpenOptions::new();
         let file = options
@@ -79,21 +77,21 @@ impl Cache {
         Ok(Arriving { file, path, target })
     }
 
-    /// Notes that no server has it.
+    /// Stores that no server has the file.
     pub(super) fn note_missing(&self, id: &BuildId) -> io::Result<()> {
         let arriving = self.arriving(id)?;
         arriving.file.set_permissions(Permissions::from_mode(0o000))?;
         arriving.keep().map(|_| ())
     }
 
-    /// Removes what was not used for long, from time to time.
+    /// Removes files that were not used for long, at most once per `cache_clean_interval_s`.
     pub(super) fn clean(&self) {
         let interval = self.directory.join(INTERVAL.0);
         let last = fs::metadata(&interval).and_then(|metadata| metadata.modified());
         if is_younger(last, self.seconds(INTERVAL)) {
             return;
         }
-        // Its time is that of the last cleaning.
+        // The file's modification time is the time of the last cleaning.
         let text = self.seconds(INTERVAL).as_secs().to_string();
         let entries = fs::write(&interval, text).and_then(|()| fs::read_dir(&self.directory));
         let unused = self.seconds(UNUSED);
@@ -105,7 +103,7 @@ impl Cache {
             let file = entry.path().join("debuginfo");
             let metadata = fs::symlink_metadata(&file);
             if metadata.is_ok_and(|metadata| metadata.is_file() && !is_younger(metadata.accessed(), unused)) {
-                // Other clients clean too. A directory with more in it stays.
+                // Other clients clean too. A directory with other content stays.
                 _ = fs::remove_file(&file).and_then(|()| fs::remove_dir(entry.path()));
             }
         }
@@ -123,7 +121,7 @@ impl Cache {
 }
 
 impl Arriving {
-    /// Puts the file into its place, and says where that is.
+    /// Moves the file to its final path, which is returned.
     pub(super) fn keep(mut self) -> io::Result<PathBuf> {
         fs::rename(&self.path, &self.target)?;
         Ok(std::mem::take(&mut self.target))
@@ -132,7 +130,7 @@ impl Arriving {
 
 impl Drop for Arriving {
     fn drop(&mut self) {
-        // Kept ones are not there any more.
+        // A kept file has been renamed already.
         _ = fs::remove_file(&self.path);
     }
 }
@@ -141,7 +139,8 @@ fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Who else can make files there can have us write to others by links, and believe that a server has sent what is his.
+/// Fails unless the directory is owned and writable by this user only. Others who can create files there could redirect
+/// writes by links, and forge debug files.
 fn check_ours(directory: &Metadata) -> io::Result<()> {
     let why = match directory.uid() {
         owner if owner != geteuid().as_raw() => format!("it belongs to user {owner}"),
@@ -151,7 +150,8 @@ fn check_ours(directory: &Metadata) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-/// Whether a file's time is less than `age` ago. What has none is old; clocks that were set back make young.
+/// True if a file's time is less than `age` ago. A file without a time is old; one with a time in the future (the clock
+/// was set back) is young.
 fn is_younger(time: io::Result<SystemTime>, age: Duration) -> bool {
     time.is_ok_and(|time| time.elapsed().map_or(true, |elapsed| elapsed < age))
 }
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory that is another's, or in which others may write, is refused; one that is made is ours alone.
+    /// A directory of another user, or writable by others, is refused; a new one is created for this user alone.
     #[test]
     fn whose_directory_it_is_as_root() {
         let directory = tempfile::tempdir().expect("a directory");

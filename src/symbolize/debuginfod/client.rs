@@ -1,4 +1,4 @@
-//! The protocol: `GET SERVER/buildid/BUILDID/debuginfo` (debuginfod(8), "WEBAPI").
+//! The debuginfod protocol: `GET SERVER/buildid/BUILDID/debuginfo` (debuginfod(8), "WEBAPI").
 
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
@@ -16,37 +16,33 @@ use super::cache::{Arriving, Cache};
 use super::settings::DebuginfodSettings;
 use crate::base::hosts;
 
-/// What a server has to send within the time that it has to answer.
+/// Number of bytes that a server must send within the timeout.
 const FIRST_BYTES: u64 = 100 << 10;
 
-/// What asks servers.
 pub(super) struct Client {
     agent: Agent,
-    /// Of servers, those that have not failed: each would take as long to fail for the next file.
+    /// Servers that fail are removed: each would take as long to fail for the next file.
     settings: DebuginfodSettings,
     cache: Cache,
-    /// A server has failed.
+    /// Set once a server has failed.
     has_given_up: bool,
 }
 
-/// What came of asking for a file.
+/// Result of [`Client::fetch`].
 pub(super) enum Answer {
-    /// It was fetched.
     Fetched {
-        /// Where it is kept.
+        /// Path in the cache.
         path: PathBuf,
-        /// Its size in bytes.
         bytes: u64,
-        /// The server that had it.
+        /// Address of the server.
         server: String,
     },
-    /// No server has it.
     Nowhere,
-    /// A server could not be asked, or its file not be used; that has been said.
+    /// A server failed, or its file was unusable; this has been logged.
     Failed,
 }
 
-/// Why a server did not give a file that it may have.
+/// Why a server did not provide a file that it may have.
 #[derive(Debug, Error)]
 enum FetchError {
     #[error("{0}")]
@@ -64,7 +60,7 @@ enum FetchError {
 }
 
 impl FetchError {
-    /// Whether the next file would fail too.
+    /// True if the next request to the server would fail too.
     fn is_of_server(&self) -> bool {
         match self {
             Self::Http(_) | Self::Status(_) | Self::Slow(_) => true,
@@ -74,7 +70,7 @@ impl FetchError {
 }
 
 impl Client {
-    /// Asks the servers of `settings`, and keeps what they give in `cache`.
+    /// Makes a client for the servers of `settings` that stores files in `cache`.
     pub(super) fn new(settings: DebuginfodSettings, cache: Cache) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -93,13 +89,13 @@ impl Client {
         }
     }
 
-    /// Whether there is a server to ask.
+    /// True if a server is left.
     pub(super) fn can_ask(&self) -> bool {
         !self.settings.servers.is_empty()
     }
 
-    /// The debug file of the object with this build-id, from the first server that has it. What goes on is noted in
-    /// `progress`.
+    /// Fetches the debug file of the object with this build-id, from the first server that has it. Increments
+    /// `progress` for each request and each read.
     pub(super) fn fetch(&mut self, id: &BuildId, progress: &AtomicU64) -> Answer {
         let mut failed = self.has_given_up;
         for server in self.settings.servers.clone() {
@@ -157,7 +153,7 @@ impl Client {
         Ok(Some((path, bytes)))
     }
 
-    /// Writes a file as it comes, and returns its size.
+    /// Writes a file as it is received, and returns its size.
     fn receive(
         &self,
         mut body: impl Read,
@@ -188,7 +184,8 @@ impl Client {
     }
 }
 
-/// The certificates that this system trusts, if a server needs any: a company's server has the company's own.
+/// TLS with the system's trusted certificates, if a server uses https: a company's server may have a certificate of its
+/// own authority.
 fn tls(settings: &DebuginfodSettings) -> TlsConfig {
     let is_needed = settings.servers.iter().any(|server| server.starts_with("https:"));
     hosts::tls(is_needed.then(|| hosts::system_certificates("debuginfod")))

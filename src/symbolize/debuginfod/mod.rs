@@ -1,8 +1,8 @@
-//! Debug files from servers that know them by build-id (<https://sourceware.org/elfutils/Debuginfod.html>), for who asks
-//! for it. Nothing is sent but build-ids.
+//! Opt-in fetching of debug files from servers that index them by build-id
+//! (<https://sourceware.org/elfutils/Debuginfod.html>). Only build-ids are sent.
 //!
-//! Files are fetched by a thread of their own, one after the other, and no report waits for them while processes are
-//! traced: mapping changes are to be followed. What has arrived is used by the next report; the last one waits.
+//! Files are fetched by a separate thread, one after the other. No report waits for them while processes are traced, as
+//! mapping changes must be followed: each uses the files that have arrived. Only the last report waits.
 
 mod cache;
 mod client;
@@ -25,10 +25,10 @@ use client::{Answer, Client};
 use leak_report::units::size;
 pub use settings::DebuginfodSettings;
 
-/// How often who waits looks whether it is still to.
+/// Interval in which a waiting caller checks its patience.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Servers, and what came from them.
+/// Access to debuginfod servers and to the files fetched from them.
 pub struct Debuginfod {
     requests: Sender<Request>,
     shared: Arc<Shared>,
@@ -38,20 +38,19 @@ pub struct Debuginfod {
     has_waited: Cell<bool>,
 }
 
-/// Whether who needs a file waits for it.
+/// How long a caller waits for the files that it needs.
 #[derive(Clone, Debug, Default)]
 pub enum Patience {
-    /// It does not.
     #[default]
     None,
-    /// As long as something goes on.
+    /// Waits as long as there is progress.
     Long,
-    /// The same, until this is set.
+    /// Waits as long as there is progress, until this is set.
     Until(Arc<AtomicBool>),
 }
 
 impl Patience {
-    /// What people can do who have less.
+    /// How the user can end the wait, for messages.
     fn way_out(&self) -> &'static str {
         match self {
             Self::None | Self::Until(_) => "Ctrl-C makes it without them",
@@ -68,24 +67,24 @@ impl Patience {
     }
 }
 
-/// A file that is wanted.
+/// A file to fetch.
 struct Request {
     id: BuildId,
-    /// What people know its object by.
+    /// File name of its object, for messages.
     name: String,
 }
 
-/// What the fetching thread and others know.
+/// State shared with the fetching thread.
 #[derive(Default)]
 struct Shared {
     states: Mutex<HashMap<BuildId, State>>,
-    /// A state changed.
+    /// Signalled when a state has changed.
     changed: Condvar,
-    /// Changes whenever something goes on.
+    /// Incremented whenever data arrives or a request is made.
     progress: AtomicU64,
 }
 
-/// What is known of a file.
+/// State of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Asked,
@@ -93,34 +92,33 @@ enum State {
     Nowhere,
 }
 
-/// The answer to who looks for a file.
+/// Result of looking for a file.
 #[derive(Debug)]
 pub(super) enum Fetch {
-    /// The file.
     Here(File),
-    /// There is none.
+    /// No server has it, or it could not be fetched.
     Nowhere,
-    /// It was asked for.
+    /// Requested, and not yet fetched.
     NotYet,
 }
 
-/// Whether a file that was on its way has arrived.
+/// Progress of a requested file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It has.
+    /// Fetched.
     Here,
-    /// It will not.
+    /// No server has it, or it could not be fetched.
     Never,
-    /// Not yet.
+    /// Not yet fetched.
     Awaited,
 }
 
 impl Debuginfod {
-    /// Gets ready to ask the servers of `settings`. None is asked before a file is wanted.
+    /// Starts the fetching thread. Servers are contacted when the first file is needed.
     ///
     /// # Errors
     ///
-    /// The cache cannot be used, or no thread be made.
+    /// The cache is unusable, or the thread cannot be started.
     pub fn start(settings: DebuginfodSettings) -> io::Result<Self> {
         let cache = Cache::open(&settings.cache).map_err(|error| {
             let directory = settings.cache.display();
@@ -151,12 +149,11 @@ impl Debuginfod {
         })
     }
 
-    /// Whether files are waited for from now on.
     pub(super) fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
     }
 
-    /// The debug file of the object with this build-id, which lies at `object`.
+    /// Finds the debug file of the object at `object` with this build-id; requests it if it is not cached.
     pub(super) fn find(&self, id: &BuildId, object: &Path) -> Fetch {
         let mut states = self.shared.lock();
         if !states.contains_key(id) {
@@ -182,7 +179,7 @@ impl Debuginfod {
         }
     }
 
-    /// What became of a file that was on its way.
+    /// Progress of a file that [`Debuginfod::find`] has requested.
     pub(super) fn arrival(&self, id: &BuildId) -> Arrival {
         match self.shared.lock().get(id) {
             Some(State::Here(_)) => Arrival::Here,
@@ -204,7 +201,7 @@ impl Debuginfod {
         }
     }
 
-    /// Waits until it is known what becomes of a file, as long as something goes on.
+    /// Waits until a file was fetched or will not be, as long as there is progress and patience lasts.
     fn wait<'a>(
         &'a self,
         mut states: MutexGuard<'a, HashMap<BuildId, State>>,
@@ -238,13 +235,13 @@ impl Debuginfod {
 }
 
 impl Shared {
-    /// Nothing panics while it holds the lock.
+    /// A poisoned lock is usable: nothing panics while holding it.
     fn lock(&self) -> MutexGuard<'_, HashMap<BuildId, State>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the thread does.
+/// The fetching thread.
 struct Fetcher {
     client: Client,
     cache: Cache,

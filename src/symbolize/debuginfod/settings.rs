@@ -1,5 +1,4 @@
-//! What the environment says about servers: the variables and files that every client of debuginfod knows
-//! (debuginfod-client-config(7)).
+//! Settings from the environment variables and files that all debuginfod clients share (debuginfod-client-config(7)).
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,30 +9,30 @@ use leak_report::units::{self, TimeUnit};
 
 /// Where distributions name servers of their own; shells read it at login.
 const SYSTEM_SERVERS: &str = "/etc/debuginfod";
-/// Time for a server to send the first 100 KB, by the same manual page.
+/// Default time for a server to send the first 100 KB, by the same manual page.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// Time for a whole file. The manual page has no limit.
+/// Default time for a whole file. The manual page has no limit.
 const MAX_TIME: Duration = Duration::from_secs(600);
-/// The largest file that is fetched, in bytes. The manual page has no limit; what is larger could not be held.
+/// Default maximum size of a file in bytes. The manual page has no limit; larger files would not fit in memory.
 const MAX_SIZE: u64 = 2 << 30;
 
-/// Which servers are asked, and how much may be taken from them.
+/// Servers to use, and limits for the files fetched from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebuginfodSettings {
-    /// Addresses, in the order in which they are asked, without a slash at their end.
+    /// Addresses in the order of use, without a trailing slash.
     pub servers: Vec<String>,
-    /// Where files are kept.
+    /// Directory of the cache.
     pub cache: PathBuf,
-    /// Time for a server to answer, and for data to come.
+    /// Maximum time for a server to answer and to send its first 100 KB, and without progress while a report waits.
     pub timeout: Duration,
-    /// Time for a whole file.
+    /// Maximum time for a whole file.
     pub max_time: Duration,
-    /// Bytes of the largest file that is fetched.
+    /// Maximum size of a file in bytes.
     pub max_size: u64,
 }
 
 impl DebuginfodSettings {
-    /// What the environment and the system's files say; `None` if they name no server.
+    /// Reads the environment and the system's files; `None` if they name no server.
     pub fn of_environment() -> Option<Self> {
         let system = || system_servers(Path::new(SYSTEM_SERVERS));
         Self::new(|name| std::env::var_os(name), system, |path| path.is_dir())
@@ -45,7 +44,7 @@ impl DebuginfodSettings {
         is_directory: impl Fn(&Path) -> bool,
     ) -> Option<Self> {
         let given = variable("DEBUGINFOD_URLS").filter(|given| !given.is_empty());
-        // `sudo` does not hand the variable on, and what the login shell made it of is there to be read.
+        // `sudo` drops the variable, but the files that the login shell made it from can be read.
         let given = given.map_or_else(system_servers, |given| given.to_string_lossy().into_owned());
         let servers: Vec<String> = given
             .split_whitespace()
@@ -72,7 +71,7 @@ impl DebuginfodSettings {
     }
 }
 
-/// The words of all `*.urls` files in `directory`.
+/// Words of all `*.urls` files in `directory`.
 fn system_servers(directory: &Path) -> String {
     let Ok(entries) = fs::read_dir(directory) else {
         return String::new();
@@ -118,7 +117,7 @@ mod tests {
         DebuginfodSettings::new(variable, || system.to_owned(), is_directory)
     }
 
-    /// Servers come from the variable, else from the system's files; what is no address is no server.
+    /// Servers are read from the variable, else from the system's files; words that are not addresses are ignored.
     #[test]
     fn servers() {
         let servers = |variables: &[_], system| settings(variables, system).map(|settings| settings.servers);
@@ -139,7 +138,7 @@ mod tests {
         );
     }
 
-    /// Files are kept where the other clients of the same user keep theirs.
+    /// Files are kept where other clients of the same user keep theirs.
     #[test]
     fn caches() {
         for (variables, expected) in [
@@ -160,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Limits can be set; what is no number, or means no limit, leaves ours.
+    /// Limits can be set; a value that is not a number, or means no limit, leaves the default.
     #[test]
     fn limits() {
         let limits = |value: &str| {
