@@ -36,11 +36,11 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What was to be checked is wrong.
+/// Exit status when a check failed.
 const WRONG: u8 = 1;
-/// Wrong usage, or an error of the tool.
+/// Exit status for wrong usage, or an error of the tool.
 const FAILED: u8 = 2;
-/// Ended by a signal: shells add its number.
+/// Exit status when ended by a signal, without the signal's number, which is added as shells do.
 const KILLED: i32 = 128;
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     };
     cli.messages.color.choose();
     let diagnostics = Diagnostics::default();
-    // The view has colours of its own.
+    // The live view colours messages itself.
     let is_painted = !(cli.trace.live.live || matches!(cli.command, Some(Command::Live(_))));
     log(cli.messages.verbosity(), &diagnostics, is_painted);
     notes.iter().for_each(|note| tracing::warn!("{note}"));
@@ -101,7 +101,7 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A trace as the command line has it.
+/// Traces as the command line requests.
 fn trace_by(
     args: TraceArgs,
     is_verbose: bool,
@@ -118,13 +118,13 @@ fn trace_by(
 
 fn trace(config: &Config, diagnostics: &Diagnostics, has_line: bool) -> anyhow::Result<u8> {
     let is_restored = Arc::default();
-    // With a view, a second signal waits until the terminal is as it was.
+    // With a view, a second signal ends at once only after the terminal is restored.
     let signals = listen_to_signals(&config.trace, config.sinks.live.map(|_| &is_restored))?;
     let mut sinks = Sinks::open(&config.sinks, &config.trace, &signals, &is_restored, diagnostics)?;
     if config.sinks.ends_with_its_reader() {
         output::await_end_of_reader(Arc::clone(&signals.stop))?;
     }
-    // Lines of calls, and what a program says that was started, come at any time.
+    // Lines of calls and output of a started program, which the status line would garble, come at any time.
     let is_quiet = config.trace.program.is_empty() && config.trace.calls.is_none();
     if has_line && is_quiet && config.sinks.live.is_none() {
         diagnostics.line.begin();
@@ -133,8 +133,8 @@ fn trace(config: &Config, diagnostics: &Diagnostics, has_line: bool) -> anyhow::
     sinks.finish(status)
 }
 
-/// What the user says by signals from now on. Another signal that asks for an end is the end once `at_once` is set: if
-/// nothing else is given, from the first one on.
+/// Handles signals from now on. A further signal that requests the end ends at once when `at_once` is set; by default
+/// that is after the first one.
 fn listen_to_signals(config: &TraceConfig, at_once: Option<&Arc<AtomicBool>>) -> io::Result<Signals> {
     let signals = Signals {
         relay: Arc::new(Relay::new()),
@@ -147,14 +147,14 @@ fn listen_to_signals(config: &TraceConfig, at_once: Option<&Arc<AtomicBool>>) ->
         return Ok(signals);
     }
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // As nohup has it. SIGINT is another matter: it is ignored in whatever a script starts with `&`.
+        // SIGHUP stays ignored under nohup. SIGINT does not: it is ignored in whatever a script starts with `&`.
         if signal == Signal::SIGHUP && signals.relay.ignores(signal) {
             continue;
         }
         let number = signal as i32;
-        // When a terminal is closed, its shell sends one, and the kernel another: the second one says nothing new.
+        // A closed terminal causes two, by its shell and by the kernel: the second one must not end at once.
         if signal != Signal::SIGHUP {
-            // The kernel detaches what its process held.
+            // Exiting detaches: the kernel removes what the process held.
             signal_hook::flag::register_conditional_shutdown(number, KILLED + number, Arc::clone(&at_once))?;
         }
         signal_hook::flag::register(number, Arc::clone(&signals.stop))?;
@@ -162,7 +162,7 @@ fn listen_to_signals(config: &TraceConfig, at_once: Option<&Arc<AtomicBool>>) ->
     Ok(signals)
 }
 
-/// With a program that is started, signals are meant for it. memleak ends when it does.
+/// Forwards signals to the program that is started, for which they are meant. memleak ends when it does.
 fn pass_signals_on(signals: &Signals, at_once: Arc<AtomicBool>) -> io::Result<()> {
     let mut received = SignalsInfo::<WithOrigin>::new(PASSED_ON.map(|signal| signal as i32))?;
     let (relay, stop) = (Arc::clone(&signals.relay), Arc::clone(&signals.stop));
@@ -174,13 +174,13 @@ fn pass_signals_on(signals: &Signals, at_once: Arc<AtomicBool>) -> io::Result<()
             match relay.pass_on(signal, sender(&origin)) {
                 Relayed::Delivered => tracing::debug!("{signal} is for the program"),
                 Relayed::Refused(error) => tracing::warn!("cannot pass {signal} on to the program: {error}"),
-                // As if it were not handled, but not before a terminal is as it was.
+                // As if the signal were not handled, but only after the terminal is restored.
                 Relayed::NotStarted => {
                     stop.store(true, Ordering::Relaxed);
                     await_set(&at_once);
                     process::exit(KILLED + origin.signal);
                 }
-                // The last report is being made. A closed terminal says so twice.
+                // The last report is being made. A closed terminal sends SIGHUP twice.
                 Relayed::Ended if at_once.load(Ordering::Relaxed) && signal != Signal::SIGHUP => {
                     process::exit(KILLED + origin.signal)
                 }
@@ -192,7 +192,7 @@ fn pass_signals_on(signals: &Signals, at_once: Arc<AtomicBool>) -> io::Result<()
     Ok(())
 }
 
-/// Waits until a flag is set, but not long.
+/// Waits until a flag is set, at most 2 s.
 fn await_set(flag: &AtomicBool) {
     let began = Instant::now();
     while !flag.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(2) {
@@ -208,7 +208,7 @@ fn sender(origin: &Origin) -> Sender {
     }
 }
 
-/// Progress and warnings, a line each.
+/// Formats progress and warnings, one per line.
 struct Line {
     is_painted: bool,
 }
@@ -235,7 +235,7 @@ where
         } else {
             Style::new()
         };
-        // Names of processes and files are in it: they begin no line of their own, and paint nothing.
+        // Messages contain names of processes and files, which must not begin lines or set colours.
         let mut message = String::new();
         let fields = context.field_format();
         fields.format_fields(Writer::new(&mut message), event)?;
@@ -246,7 +246,7 @@ where
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();
 
-/// The style, where standard error has any.
+/// The style if standard error has colours; else none.
 fn painted(style: Style) -> Style {
     match AutoStream::choice(&io::stderr()) == ColorChoice::Never {
         true => Style::new(),
@@ -267,7 +267,7 @@ fn log(wanted: Targets, diagnostics: &Diagnostics, is_painted: bool) {
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, print)));
 }
 
-/// Help and version go where they were asked for; a mistake is one line.
+/// Prints help and version where they were requested, and a usage error in one line.
 fn refuse(error: &ParseError) -> ExitCode {
     if let ParseError::CommandLine(help) = error
         && matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
@@ -286,7 +286,7 @@ fn refuse(error: &ParseError) -> ExitCode {
 
 fn fail(line: &str, status: u8) -> ExitCode {
     let style = painted(BAD);
-    // Nothing is left to tell if standard error is gone too.
+    // Nothing can be reported if standard error is gone too.
     _ = writeln!(io::stderr(), "{style}memleak:{style:#} {}", printable(line));
     ExitCode::from(status)
 }

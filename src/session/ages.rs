@@ -1,4 +1,4 @@
-//! Reads how old blocks are, while the processes are followed.
+//! Reads the ages of blocks while the processes are followed.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -10,15 +10,16 @@ use super::View;
 use super::{Session, Signals};
 use crate::bpf::collect::{BlockTable, ListRequest, LiveBlocks, Moment};
 
-/// How long the block table is waited for before the processes are looked at again, and how long these are looked at.
+/// Time to wait for the block table before the processes are followed again.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Time to follow the processes between two waits.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Session<'_> {
-    /// The blocks of a moment by age, if ages are looked at.
+    /// Reads the blocks of a moment by age; `None` if the view has no age limit.
     ///
-    /// Millions of blocks take seconds. A thread of its own reads them: what the processes do meanwhile, loading a
-    /// library for example, must be acted upon at once.
+    /// Millions of blocks take seconds, so a thread of its own reads them: what the processes do meanwhile, such as
+    /// loading a library, must be handled at once.
     pub(super) fn read_blocks(
         &mut self,
         moment: Moment,

@@ -1,4 +1,4 @@
-//! What is attached for one process or for all: probes in allocators and the hooks of loaders, each file once.
+//! Attachments of one process or of all: probes in allocators and hooks of loaders, each file once.
 
 use std::collections::HashSet;
 
@@ -12,18 +12,18 @@ use crate::process::{Mappings, ModuleId, Modules};
 pub(super) struct Attachments {
     probes: Attached,
     hooks: Vec<AttachedHook>,
-    /// Modules whose probes, if there are any, are attached, and those for which that failed.
+    /// Modules already handled: their probes, if any, are attached, or attaching failed.
     probed: HashSet<ModuleId>,
-    /// The same for loaders and their hooks.
+    /// Loaders already handled: their hook, if any, is attached, or attaching failed.
     hooked: HashSet<ModuleId>,
 }
 
 impl Attachments {
-    /// Attaches to what is mapped and has nothing attached yet, for process `pid` or for all processes.
+    /// Attaches to the mapped files not handled yet, for process `pid` or, without one, for all processes.
     ///
     /// # Errors
     ///
-    /// The probes that could not be attached. It is not tried again.
+    /// Fails if probes cannot be attached. These are not tried again.
     pub(super) fn add(
         &mut self,
         kernel: &Kernel<'_>,
@@ -44,7 +44,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Without the hook, changes of the mappings are noticed by the walks that meet them.
+    /// Attaches the loader's hook. Without it, only the walks that meet changed mappings notice them.
     pub(super) fn add_hook(
         &mut self,
         kernel: &Kernel<'_>,
@@ -62,13 +62,13 @@ impl Attachments {
         }
     }
 
-    /// Detaches all of these, in no order. What was recorded must have been read.
+    /// Detaches all of these, in no particular order. What was recorded must have been read before.
     pub(super) fn detach(all: impl IntoIterator<Item = Self>) {
         let (probes, hooks): (Vec<_>, Vec<_>) = all.into_iter().map(|one| (one.probes, one.hooks)).unzip();
         detach_at_once(probes, hooks.into_iter().flatten());
     }
 
-    /// Links that hold probes.
+    /// Number of links that hold probes.
     pub(super) fn link_count(&self) -> usize {
         self.probes.link_count()
     }

@@ -1,4 +1,4 @@
-//! Calls told one by one (`-t`): takes them from the kernel side, finds out who called, and hands them on.
+//! Calls traced one by one (`-t`): reads them from the kernel side, resolves their callers and sends them to the sinks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,39 +12,38 @@ use crate::process::History;
 use leak_report::model::Name;
 use leak_report::render::{Call, ReportSink};
 
-/// How often the queue is looked at. It holds as many calls as come in 10 ms at ten million a second.
+/// Interval between reads of the queue. It holds the calls of 10 ms at ten million calls per second.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
-/// How often the queue is emptied each time; as a rule, all that it can hold is taken by half of it.
+/// Maximum reads of the queue each time; half of them usually take all that it can hold.
 const BATCHES: usize = 16;
 
-/// How often it is looked whether calls were left out, until some were.
+/// Interval between checks whether calls were left out, until some were.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Who called is remembered for so many stacks.
+/// Maximum number of stacks whose caller is cached.
 const MAX_CALLERS: usize = 1 << 16;
 
-/// Who made a call.
+/// Allocator function and caller of one call.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
-    /// The allocator function.
     pub(super) allocator: Name,
-    /// Where it was called, as far as is known.
+    /// Name of the innermost frame; `None` if unknown.
     pub(super) at: Option<Arc<str>>,
 }
 
-/// What is needed to tell calls.
+/// Traces calls one by one: reads the queue and sends the calls to the sinks.
 pub(super) struct CallTracer {
     queue: CallQueue,
     began: Moment,
-    /// By the number of the stack's record.
+    /// Callers by stack record number.
     callers: HashMap<u32, Caller>,
-    /// When it is looked whether some were left out; never again once that was said.
+    /// Time of the next check whether calls were left out; `None` once that was logged.
     next_look: Option<Instant>,
 }
 
 impl CallTracer {
-    /// `started`: when the last probe was attached.
+    /// `started` is when the last probe was attached.
     pub(super) fn new(queue: CallQueue, started: Instant) -> Self {
         Self {
             queue,
@@ -54,7 +53,7 @@ impl CallTracer {
         }
     }
 
-    /// Hands on what has come. `who` finds out who called, given a stack record; `pid_of` whose call it is.
+    /// Sends the queued calls to `reports`. `who` gives the caller for a stack record, `pid_of` the process of a call.
     pub(super) fn trace_all(
         &mut self,
         reports: &mut dyn ReportSink,
@@ -69,7 +68,7 @@ impl CallTracer {
         Ok(())
     }
 
-    /// Returns whether there can be more.
+    /// Sends one batch of calls. Returns whether the queue may hold more.
     fn tell(
         &mut self,
         reports: &mut dyn ReportSink,
@@ -105,14 +104,14 @@ impl CallTracer {
             return known.clone();
         }
         let caller = who(record);
-        // What is not known can be later, when the mappings are.
+        // An unknown caller may be resolved later, once its mappings are read.
         if caller.at.is_some() && self.callers.len() < MAX_CALLERS {
             self.callers.insert(record, caller.clone());
         }
         caller
     }
 
-    /// Says once that calls come too fast. Reports say how many were left out.
+    /// Logs once that calls are too frequent to be written. Reports give the number left out.
     pub(super) fn warn(
         &mut self,
         counters: impl FnOnce() -> Result<Counters, libbpf_rs::Error>,
@@ -134,7 +133,7 @@ impl CallTracer {
 }
 
 impl Session<'_> {
-    /// As [`Session::follow`], handing calls to `reports` as they come, if they are told.
+    /// Like [`Session::follow`], but sends calls to `reports` as they arrive, if calls are traced.
     pub(super) fn follow_calls(
         &mut self,
         deadline: Instant,
@@ -155,7 +154,7 @@ impl Session<'_> {
         }
     }
 
-    /// Hands on all calls that have come by now.
+    /// Sends all calls queued by now to `reports`.
     pub(super) fn trace_calls(&mut self, reports: &mut dyn ReportSink) -> anyhow::Result<()> {
         let Some(call_tracer) = &mut self.call_tracer else {
             return Ok(());

@@ -1,4 +1,5 @@
-//! What to trace: validated settings of a session. The command line's part is `cli`, and where reports go is `sinks`.
+//! Validated settings of a session: what to trace and how. `cli` has the command line's part, and `sinks` where reports
+//! go.
 
 use std::ffi::OsString;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -13,60 +14,58 @@ use crate::bpf::{AttachPath, FastPaths, SizeFilter, Walk};
 use crate::process::launch::Streams;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 
-/// What to trace and how; every value makes sense by itself.
+/// Settings of a trace; each value is valid by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceConfig {
-    /// The processes, each once; none when a program is started.
+    /// Processes to trace, each once; none if a program is started.
     pub pids: Vec<u32>,
-    /// How the kernel's own allocations are traced, instead of processes.
+    /// Set if the kernel's own allocations are traced instead of processes.
     pub kernel: Option<KernelConfig>,
-    /// The program to start and its arguments; nothing when processes are traced that run.
+    /// Program to start and its arguments; empty if running processes are traced.
     pub program: Vec<OsString>,
-    /// Whether their children are traced too.
+    /// True if child processes are traced too.
     pub follow_fork: bool,
-    /// Whether mappings are accounted, instead of what allocator functions allocate.
+    /// True if mappings are accounted instead of what allocator functions allocate.
     pub mmap: bool,
-    /// Which allocators are looked for, and where.
+    /// Allocators to probe, and the files to search for them.
     pub allocators: Selection,
-    /// How stacks are walked.
     pub walk: Walk,
     /// What makes walks faster; for benchmarks and tests.
     pub fast_paths: FastPaths,
     /// Whether probes are put on first instructions, whatever they cost; for benchmarks.
     pub first_instructions: bool,
-    /// What a program that is started may do with the terminal.
+    /// Access of a started program to the terminal.
     pub streams: Streams,
-    /// Stacks in a text report.
+    /// Maximum number of stacks in a text report.
     pub top: usize,
-    /// What reports show of what was recorded.
+    /// Part of what was recorded that reports show.
     pub view: View,
-    /// How calls are told one by one; without it, they are not.
+    /// Form in which calls are traced one by one; `None` if they are not.
     pub calls: Option<CallsTold>,
-    /// Which servers are asked for debug files, if any.
+    /// Servers to ask for debug files, if any.
     pub debuginfod: Option<DebuginfodSettings>,
-    /// Which allocations are recorded.
+    /// Selection of the allocations that are recorded.
     pub sampling: Sampling,
-    /// What tracing may cost the target.
+    /// Limit on the cost of tracing.
     pub max_overhead: Option<MaxOverhead>,
-    /// Sizes of allocations that are recorded, if not all are.
+    /// Sizes of the allocations that are recorded; `None` for all.
     pub sizes: Option<SizeFilter>,
-    /// Blocks that can be live at once; without it, as many as the processes' size suggests.
+    /// Maximum number of outstanding blocks; by default derived from the processes' resident memory.
     pub max_blocks: Option<u32>,
-    /// Distinct stacks that can be stored; without it, as many as the processes' code suggests.
+    /// Maximum number of distinct stacks; by default derived from the size of the processes' code.
     pub max_stacks: Option<u32>,
-    /// Bytes of unwind tables in the kernel, all together; without it, what the processes need with headroom.
+    /// Maximum total bytes of unwind tables in the kernel; by default what the processes need, with headroom.
     pub table_memory: Option<u32>,
-    /// Ways to attach, to be tried in this order.
+    /// Ways to attach, in the order in which they are tried.
     pub attach: Vec<AttachPath>,
-    /// Time between reports.
     pub interval: Duration,
-    /// Reports to make, or as many as there is time for.
+    /// Number of reports to make; unlimited without it.
     pub count: Option<NonZeroU64>,
-    /// How long to trace, or until something else ends it.
+    /// Time to trace; unlimited without it.
     pub duration: Option<Duration>,
 }
 
-/// A limit on what tracing costs, above 0.
+/// Limit on the cost of tracing, above 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxOverhead {
     thousandths: u32,
@@ -78,33 +77,33 @@ impl MaxOverhead {
         Self { thousandths }
     }
 
-    /// As a share of one CPU.
+    /// Limit as a share of one CPU (1.0 is all of it).
     pub fn share(self) -> f64 {
         f64::from(self.thousandths) / 100_000.0
     }
 }
 
-/// How the kernel's own allocations are traced.
+/// Options for tracing the kernel's own allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelConfig {
-    /// Whether those of the per-CPU allocator are, too.
+    /// True if the per-CPU allocator is traced too.
     pub percpu: bool,
 }
 
-/// What reports show of what was recorded.
+/// Part of what was recorded that reports show, and its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Blocks younger than this are hidden from people. Without it, ages are not looked at.
+    /// Age below which blocks are hidden in formats for people. Without it, ages are not read.
     pub older: Option<Duration>,
-    /// What stacks are ranked by.
+    /// Order in which stacks are ranked.
     pub sort: Option<Order>,
-    /// What is shown of a stack where there is one number for each.
+    /// Quantity shown in formats with one number per stack.
     pub quantity: Quantity,
-    /// Frames of a stack, the innermost; without it, all.
+    /// Maximum frames of a stack, from the innermost; without it, all.
     pub depth: Option<NonZeroUsize>,
-    /// How many blocks are listed; without it, none are.
+    /// Limits on the list of single blocks; without it, none are listed.
     pub list: Option<ListLimits>,
-    /// How names are written for people.
+    /// Form of names in formats for people.
     pub names: NameStyle,
 }
 
@@ -122,7 +121,7 @@ impl Default for View {
 }
 
 impl TraceConfig {
-    /// A trace of process `pid` of which nothing else is asked: all allocations, one report each second.
+    /// Traces process `pid` with defaults: all allocations, one report per second.
     pub fn of_process(pid: u32) -> Self {
         Self {
             pids: vec![pid],
@@ -152,7 +151,7 @@ impl TraceConfig {
         }
     }
 
-    /// Whether a report is made after an interval; `last`: none will follow.
+    /// Returns whether a report is made after an interval. `last`: no other follows.
     pub fn is_report_due(&self, last: bool) -> bool {
         match self.calls.map_or(Reports::Each, |calls| calls.reports) {
             Reports::Each => true,
@@ -161,7 +160,8 @@ impl TraceConfig {
         }
     }
 
-    /// The time between reports, if nothing is said: growth shows only after some of them, and who watches does not wait.
+    /// Default time between reports: 1 s if `is_often`, for someone who watches; else 5 s, as growth shows only after
+    /// several.
     pub(crate) const fn default_interval(is_often: bool) -> Duration {
         match is_often {
             true => Duration::from_secs(1),
@@ -169,8 +169,8 @@ impl TraceConfig {
         }
     }
 
-    /// Maximal bytes of unwind tables in the kernel, and what is taken at most without `--table-memory`.
+    /// Maximum bytes of unwind tables in the kernel, with `--table-memory` and without.
     pub const MAX_TABLE_MEMORY: u32 = 256 << 20;
-    /// Minimal bytes of unwind tables that can be asked for.
+    /// Minimum bytes of unwind tables that `--table-memory` accepts.
     pub const MIN_TABLE_MEMORY: u32 = 64 << 10;
 }

@@ -1,21 +1,21 @@
-//! Copies of one file, as containers have them: they need one unwind table between them.
+//! Finds copies of one file, as containers have them, which share one unwind table.
 //!
-//! A build-id says that two files may be copies, their bytes that they are: a table is not trusted to a name.
+//! Two files with the same build-id may be copies; only equal bytes prove it. No table is shared on the build-id alone.
 
 use std::collections::HashMap;
 
 use crate::process::{BuildId, Module, ModuleId, Modules};
 
-/// Which modules are copies of which.
+/// Modules that are copies of each other.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// The module that stands for each that was asked about; for most, itself.
+    /// Module that stands for each module that was looked up; for most, itself.
     originals: HashMap<ModuleId, ModuleId>,
     by_build_id: HashMap<BuildId, Vec<ModuleId>>,
 }
 
 impl Copies {
-    /// The module that stands for `id` and all its copies.
+    /// Returns the module that stands for `id` and all its copies.
     pub(super) fn original(&mut self, id: ModuleId, modules: &Modules) -> ModuleId {
         if let Some(&known) = self.originals.get(&id) {
             return known;
@@ -25,7 +25,7 @@ impl Copies {
         original
     }
 
-    /// The same, if it was asked before; else the module itself.
+    /// Like [`Copies::original`], but without a search: a module that was not looked up before stands for itself.
     pub(super) fn known_original(&self, id: ModuleId) -> ModuleId {
         self.originals.get(&id).copied().unwrap_or(id)
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use std::path::{Path, PathBuf};
 
-    /// A file of the test directory, gone with the test.
+    /// A file in the temporary directory, removed on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -73,7 +73,7 @@ mod tests {
         }
     }
 
-    /// A copy has its original's table; a file that differs in one byte has its own, whatever its build-id says.
+    /// A copy has its original's table; a file that differs in one byte has its own, even with the same build-id.
     #[test]
     fn copies_by_content() {
         let mut bytes = std::fs::read("/usr/bin/env").expect("a program with a build-id");

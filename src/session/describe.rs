@@ -1,4 +1,4 @@
-//! From a snapshot to a report: groups, resolves and names what the kernel recorded.
+//! Makes a report of a snapshot: groups, resolves and names what the kernel side recorded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -30,13 +30,13 @@ use leak_report::model::{
 };
 use leak_report::render::frame_name;
 
-/// Where frames come from, and what is known of them: processes that are traced, or the kernel.
+/// Source of frames and of facts about them: traced processes, or the kernel.
 pub(super) trait Origin {
-    /// The number of a module there.
+    /// Identifies a module of this origin.
     type Module: Copy + Ord + Hash;
-    /// What addresses of an instance were.
+    /// Resolves addresses of an instance to modules.
     type Addresses: Resolver<Self::Module>;
-    /// Whether code that is unknown now can become known, by mappings that are still to be read.
+    /// True if code that is unknown now can become known once more mappings are read.
     const LEARNS: bool;
 
     fn addresses(&self, instance: u32) -> &Self::Addresses;
@@ -44,10 +44,10 @@ pub(super) trait Origin {
     /// The process that a stack belongs to; `None` if it can be any.
     fn process(&self, instance: u32) -> Option<&TargetFacts>;
 
-    /// Whether what an instance holds can still be freed.
+    /// State of an instance, which decides whether its outstanding blocks can still be freed.
     fn holder(&self, instance: u32) -> Holder;
 
-    /// The name of what allocated: a function, a mapping call, a kind of the kernel's allocations.
+    /// Name of the allocator: a function, a mapping call or a kind of kernel allocation.
     fn allocator(&self, site: &Site<Self::Module>) -> Name;
 
     fn module(&mut self, module: Self::Module) -> Option<Module>;
@@ -55,7 +55,7 @@ pub(super) trait Origin {
     fn names(&mut self, instance: u32, frame: &SiteFrame<Self::Module>) -> Arc<Symbolized>;
 }
 
-/// Makes what reports have of what was recorded: names of frames, and the dictionary that stacks refer to.
+/// Resolves what was recorded: names frames, and fills the dictionary that stacks refer to.
 pub(super) struct Describer<O: Origin> {
     origin: O,
     dictionary: Dictionary,
@@ -63,7 +63,7 @@ pub(super) struct Describer<O: Origin> {
     frames: HashMap<FrameKey<O::Module>, FrameId>,
 }
 
-/// The identity of a frame before it has names: code outside all modules is its instance's.
+/// Identity of a frame before it has names. Code outside all modules belongs to its instance, `owner`.
 #[derive(PartialEq, Eq, Hash)]
 struct FrameKey<M> {
     at: Location<M>,
@@ -72,18 +72,18 @@ struct FrameKey<M> {
     owner: Option<u32>,
 }
 
-/// What is known of stacks beyond their totals.
+/// Facts about stacks beyond their totals: changes, ages and single blocks.
 pub(super) struct Recently<'a> {
     pub(super) changes: Changes<'a>,
-    /// There was no report before.
+    /// True if no report was made before.
     pub(super) first: bool,
     pub(super) marked: Option<TimeOfDay>,
-    /// If ages were looked at.
+    /// Set if block ages were read.
     pub(super) blocks: Option<&'a LiveBlocks>,
 }
 
 impl Recently<'_> {
-    /// What reports say of it.
+    /// Describes for the report what it was compared with.
     pub(super) fn compared(&self, view: &View) -> Compared {
         Compared {
             older: view.older,
@@ -94,22 +94,22 @@ impl Recently<'_> {
         }
     }
 
-    /// The site's blocks, if single ones were asked for.
+    /// Blocks of a site; `None` if no list of blocks was requested.
     pub(super) fn listed<M>(&self, site: &Site<M>) -> Option<BlockList> {
         self.blocks?.listed(&site.records)
     }
 }
 
-/// What reports show, whatever was recorded.
+/// Report options that do not depend on what was recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown<'a> {
     pub(super) view: &'a View,
-    /// Stacks in a text report.
+    /// Maximum number of stacks in a text report.
     pub(super) top: usize,
     pub(super) unwind: Unwind,
 }
 
-/// The report of `snapshot`, but for who was traced. `look` is given all sites, before they are cut to a depth.
+/// Makes the report of `snapshot`, without its targets. `look` is called with all sites before they are cut to a depth.
 pub(super) fn report<O: Origin>(
     origin: O,
     snapshot: &Snapshot,
@@ -196,13 +196,13 @@ fn code_segment(segment: &Segment) -> CodeSegment {
     }
 }
 
-/// A site's ages and changes, and how suspicious they are.
+/// Ages and changes of a site, and its suspicion score.
 fn recent<M>(site: &Site<M>, holder: Holder, view: &View, changes: &Changes<'_>) -> StackRecent {
     let young = match view.older {
         Some(Duration::ZERO) => Some(Estimate::default()),
         _ => site.young(holder),
     };
-    // Blocks of what has ended leave the table some time later.
+    // Blocks of ended instances stay in the table for a while.
     let ages = site.recent.blocks.map(|blocks| match holder {
         Holder::Ended => Ages::default(),
         Holder::Running | Holder::Several => blocks.ages,
@@ -217,7 +217,8 @@ fn recent<M>(site: &Site<M>, holder: Holder, view: &View, changes: &Changes<'_>)
     }
 }
 
-/// Of an instance that ended before the last report, no block is in the table any more.
+/// Counts all outstanding blocks as left out if the instance ended before the last report: none is in the table any
+/// more.
 fn still_known(list: BlockList, holder: Holder, outstanding: Amount) -> BlockList {
     match holder {
         Holder::Ended if list.listed.is_empty() => BlockList {
@@ -228,18 +229,18 @@ fn still_known(list: BlockList, holder: Holder, outstanding: Amount) -> BlockLis
     }
 }
 
-/// Processes as the origin of frames.
+/// Traced processes as the origin of frames.
 pub(super) struct Processes<'a> {
-    /// By instance.
+    /// Processes by instance.
     pub(super) all: &'a BTreeMap<u32, Process>,
     pub(super) modules: &'a Modules,
     pub(super) tables: &'a ModuleTables,
     pub(super) allocators: &'a Catalog,
     pub(super) symbolizer: &'a mut Symbolizer,
     pub(super) facts: &'a mut HashMap<ModuleId, Module>,
-    /// What programs call the code that they generated, by instance.
+    /// Perf maps, which name code generated at run time, by instance.
     pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
-    /// Of an instance that is not known.
+    /// Empty history, for unknown instances.
     pub(super) unknown: History,
 }
 
@@ -253,7 +254,7 @@ impl Origin for Processes<'_> {
         process.map_or(&self.unknown, |process| &process.history)
     }
 
-    /// A stack that stands for all belongs to the only one, if there is no other.
+    /// Returns the only process for every stack, if there is just one: a stack without an instance must be its.
     fn process(&self, instance: u32) -> Option<&TargetFacts> {
         let process = match self.all.len() {
             1 => self.all.values().next(),
@@ -380,7 +381,7 @@ impl<O: Origin> Describer<O> {
         number
     }
 
-    /// The caller of an allocation function, given the call's stack.
+    /// Caller of an allocator function, given the stack of the call.
     pub(super) fn caller(&mut self, stack: Option<StackTotals>) -> Caller {
         let snapshot = Snapshot {
             stacks: stack.into_iter().collect(),

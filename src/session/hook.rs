@@ -12,11 +12,12 @@ use crate::process::{MappedCode, Mappings, Module, Modules};
 
 const HOOK: &str = "_dl_debug_state";
 
-/// The loader's record for debuggers, and where in it is said whether it is at work (`r_state` of `struct r_debug`).
+/// Symbol of the loader's `struct r_debug`.
 const RECORD: &str = "_r_debug";
+/// Offset of `r_state` in `struct r_debug`: 0 unless the loader is changing its mappings.
 const STATE_AT: u64 = 24;
 
-/// The hook of a process with these mappings, if its loader has one. A static program has no loader.
+/// Finds the loader's hook in these mappings; `None` if the loader has none, or a static program has no loader.
 pub(super) fn find(mappings: &Mappings, modules: &Modules) -> Option<Hook> {
     let loader = modules.get(mappings.loader()?)?;
     Some(Hook {
@@ -37,8 +38,8 @@ fn site(loader: &Module) -> Option<Svma> {
         .ok()
 }
 
-/// The hook in the process's memory, and the word that is 0 when the hook is called and all is mapped and relocated.
-/// Without that word (musl), the first call says so.
+/// Addresses in the process of the hook and of `r_state`, which is 0 when the hook is called after everything is mapped
+/// and relocated. Without that word (musl), the first call of the hook means this.
 pub(super) fn in_memory(mappings: &Mappings, modules: &Modules) -> Option<(Avma, Option<Avma>)> {
     let loader = modules.get(mappings.loader()?)?;
     let bias = mappings.entries().iter().find_map(|entry| match entry.code {

@@ -1,4 +1,4 @@
-//! A trace of the kernel's own allocations, from start to end: what `session` does for processes.
+//! Traces the kernel's own allocations from start to end, as `session` does for processes.
 
 use std::collections::HashSet;
 use std::fs;
@@ -22,18 +22,18 @@ use leak_report::model::{CallTrace, Report};
 use leak_report::model::{Snapshot, Vitals};
 use leak_report::render::{ReportSink, Stage};
 
-/// Blocks that can be live at once, if nobody says otherwise. Memory for them is taken at once, some 100 MiB.
+/// Default maximum of outstanding blocks. Their memory is allocated at the start, some 100 MiB.
 const BLOCKS: u32 = 1 << 20;
-/// Distinct stacks that can be stored, if nobody says otherwise.
+/// Default maximum of distinct stacks.
 const STACKS: u32 = (1 << 16) - Capacity::FIXED_STACKS;
-/// Frames of a stack that the kernel gives, unless it says otherwise.
+/// Maximum frames of a stack if the kernel's limit cannot be read.
 const STACK_LIMIT: u32 = 127;
 
-/// Traces as `config` says and gives reports to `reports`, until all are made or an end is asked for.
+/// Traces as `config` says and sends reports to `reports`, until all are made or the end is requested.
 ///
 /// # Errors
 ///
-/// What is missing, and what to do about it. Nothing is left attached.
+/// Names what is missing and the remedy. Nothing stays attached.
 pub(super) fn run(
     config: &TraceConfig,
     kernel: KernelConfig,
@@ -99,9 +99,9 @@ fn settings(
     })
 }
 
-/// Kernel mode, attached. Dropping it detaches.
+/// An attached trace of the kernel. Dropping it detaches.
 struct Trace<'obj> {
-    // Dropped first: programs must be gone before what they use.
+    // First, so dropped first: programs must be detached before what they use is dropped.
     attached: Tracing,
     loaded: KernelTrace<'obj>,
     started: Instant,
@@ -127,18 +127,18 @@ impl<'obj> Trace<'obj> {
     }
 
     fn report(&mut self) -> anyhow::Result<Report> {
-        // In this order: what was old at the moment is in the totals.
+        // The moment comes before the snapshot, so that every block that is old by then is in the totals.
         let moment = Moment::now();
         let snapshot = self.snapshot()?;
         let blocks = self.live_blocks(moment, &self.facts.view)?;
         let recently = self.since.recently(&snapshot, blocks.as_ref());
-        // Modules and programs come and go: the symbols are those of now.
+        // Read again for each report, because kernel modules and BPF programs are loaded and unloaded.
         let report = report(snapshot.clone(), &recently, &Kallsyms::read()?, &self.facts);
         self.since.reported(&snapshot, blocks.as_ref(), |_| false);
         Ok(report)
     }
 
-    /// Gives calls that have come to `reports`.
+    /// Sends queued calls to `reports`.
     fn trace_calls(&mut self, reports: &mut dyn ReportSink) -> anyhow::Result<()> {
         let Some(Calls { call_tracer, symbols }) = &mut self.calls else {
             return Ok(());
@@ -158,7 +158,7 @@ impl<'obj> Trace<'obj> {
         collect::take_kernel(&self.loaded, self.started.elapsed()).context("cannot read what was recorded")
     }
 
-    /// The blocks of a moment by age, if ages are looked at.
+    /// Reads the blocks of a moment by age; `None` if the view has no age limit.
     fn live_blocks(&self, moment: Moment, view: &View) -> anyhow::Result<Option<LiveBlocks>> {
         let Some(older) = view.older else {
             return Ok(None);
@@ -206,15 +206,15 @@ impl Traced for Trace<'_> {
     }
 }
 
-/// What is needed to report calls one by one.
+/// State for tracing calls one by one.
 struct Calls {
     call_tracer: CallTracer,
-    /// Those of the beginning.
+    /// Symbols as of the start.
     symbols: Kallsyms,
 }
 
 impl Calls {
-    /// `None` where calls are not reported one by one.
+    /// Returns `None` if calls are not traced one by one.
     fn of(loaded: &KernelTrace<'_>, started: Instant) -> anyhow::Result<Option<Self>> {
         let queue = CallQueue::of_kernel_mode(loaded).context("cannot open the queue of calls")?;
         let calls = queue.map(|queue| {
@@ -227,7 +227,7 @@ impl Calls {
     }
 }
 
-/// Sleeps until `deadline`. Returns whether an end was asked for before.
+/// Sleeps until `deadline`. Returns whether the end was requested before.
 fn wait(deadline: Instant, signals: &Signals) -> bool {
     loop {
         if signals.wants_end() {

@@ -1,4 +1,4 @@
-//! From a snapshot of kernel mode to a report: cuts the allocators' own frames off, groups, names.
+//! Makes a report of a kernel-mode snapshot: cuts off the allocators' own frames, groups and names.
 
 use std::sync::Arc;
 
@@ -17,23 +17,21 @@ use leak_report::model::{
     Symbolized, TargetFacts,
 };
 
-/// The bits of a kernel's address that a stored frame has no room for. All are set in every address of kernel code.
+/// Upper bits of a kernel address, which a stored frame has no room for. All are set in every address of kernel code.
 const HIGH_BITS: u64 = 0xff << 56;
 
-/// What does not change from report to report.
+/// Facts that are the same in every report.
 #[derive(Clone)]
 pub(super) struct Facts {
-    /// The kernel's version.
     pub(super) release: String,
-    /// Whether the per-CPU allocator is traced.
+    /// True if the per-CPU allocator is traced.
     pub(super) percpu: bool,
-    /// Stacks to show.
+    /// Maximum number of stacks to show.
     pub(super) top: usize,
-    /// What they are ranked by, and which blocks are hidden.
+    /// Ranking of the stacks, and the age below which blocks are hidden.
     pub(super) view: View,
 }
 
-/// The report of `snapshot`.
 pub(super) fn report(
     mut snapshot: Snapshot,
     recently: &Recently<'_>,
@@ -53,7 +51,7 @@ pub(super) fn report(
     let report = describe::report(Listed(symbols), &snapshot, recently, shown, look);
     Report {
         targets: vec![kernel_as_target()],
-        // The kernel walked, by what it walks with.
+        // The kernel's own unwinder walked the stacks, so there are no steps of ours to count.
         steps: Vec::new(),
         kernel: Some(KernelFacts {
             release: facts.release.clone(),
@@ -63,7 +61,7 @@ pub(super) fn report(
     }
 }
 
-/// The caller of an allocation function, given the call's stack.
+/// Caller of an allocator function, given the stack of the call.
 pub(super) fn caller(stack: Option<StackTotals>, symbols: &Kallsyms, percpu: bool) -> Caller {
     let stack = stack.map(|mut stack| {
         from_the_caller_on(&mut stack, symbols, percpu);
@@ -84,7 +82,7 @@ fn kernel_as_target() -> TargetFacts {
     }
 }
 
-/// Restores the addresses, and leaves of the frames those from the caller on.
+/// Restores the upper bits of the addresses, and keeps only the frames from the caller on.
 fn from_the_caller_on(stack: &mut StackTotals, symbols: &Kallsyms, percpu: bool) {
     for frame in &mut stack.frames {
         frame.pc = Avma::new(frame.pc.get() | HIGH_BITS);
@@ -104,7 +102,7 @@ fn from_the_caller_on(stack: &mut StackTotals, symbols: &Kallsyms, percpu: bool)
     stack.function = kind.number();
 }
 
-/// What the kernel's symbols say of an address.
+/// Resolves addresses by the kernel's symbols.
 struct Listed<'a>(&'a Kallsyms);
 
 impl Resolver<usize> for Listed<'_> {
@@ -150,7 +148,7 @@ impl Origin for Listed<'_> {
         })
     }
 
-    /// The function that a return address leads into.
+    /// Names the function of the instruction before a return address.
     fn names(&mut self, _: u32, frame: &SiteFrame<usize>) -> Arc<Symbolized> {
         let pc = frame.at.pc;
         let symbol = self.0.find(pc.wrapping_sub(1)).map(|symbol| Symbol {
@@ -165,7 +163,7 @@ impl Origin for Listed<'_> {
     }
 }
 
-/// What there is of each kind.
+/// Totals of each kind of kernel allocation that was seen.
 fn kind_totals(sites: &[Site<usize>]) -> Vec<KindTotals> {
     let sum = |kind: Kind, amount: fn(&Site<usize>) -> Estimate| -> Amount {
         let of_kind = sites.iter().filter(|site| site.function == kind.number());

@@ -1,8 +1,8 @@
-//! Processes begin and end while they are traced: fork, exec, exit.
+//! Follows processes as they start and end: fork, exec, exit.
 //!
-//! The kernel side acts first, in the process itself: a new instance has a number and a slot before its code runs,
-//! an ended one's slot is closed. Here that is caught up with. What happened is read from the kernel side's record
-//! of all instances; events only say that it is time to.
+//! The kernel side acts first, in the process itself: a new instance has a number and a slot before its code runs, and
+//! an ended one's slot is closed. This file catches up by reading the kernel side's record of all instances; events
+//! only say that there is something to read.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -17,32 +17,34 @@ use crate::bpf::{Instance, Origin};
 use crate::process::{History, Target};
 use leak_report::model::InstanceEnd;
 
-/// The block table is cleared of ended instances this rarely at most, and with this share of the time at most.
+/// Minimum pause between two removals of ended instances from the block table.
 const MIN_PAUSE: Duration = Duration::from_millis(250);
+/// Minimum pause as a multiple of the time that the last removal took: less than 5 % of the time is spent on it.
 const PAUSE_PER_WORK: u32 = 20;
 
-/// How far the record of instances was followed.
+/// Progress through the kernel side's record of instances.
 #[derive(Debug, Default)]
 pub(super) struct Lifecycle {
     /// Instances below this number are known.
     next: u32,
-    /// Some instance has ended since the block table was cleared.
+    /// True if an instance has ended since the block table was cleared.
     to_forget: bool,
     forget_not_before: Option<Instant>,
 }
 
 impl Live<'_> {
-    /// Catches up with what processes did.
+    /// Catches up with the record: begins new instances, and ends those that have ended.
     pub(super) fn observe(&mut self) -> anyhow::Result<()> {
-        // What is new now may have ended in the meantime.
+        // A new instance may itself have ended in the meantime.
         while self.observe_once() {}
         self.free_slots()?;
         self.forget_sometimes()
     }
 
-    /// Returns whether there was anything new.
+    /// Returns whether there was a new instance.
     fn observe_once(&mut self) -> bool {
-        // Ends are looked for first: the last thing that a process did may have been to begin another.
+        // Ends are read first and applied last: the last act of an instance may be to begin another, which takes over
+        // part of its parent's state.
         let ended = self.observe_ends();
         let first = self.lifecycle.next;
         if self.observe_beginnings() {
@@ -53,13 +55,12 @@ impl Live<'_> {
         self.lifecycle.next != first
     }
 
-    /// The instances that have ended.
+    /// Numbers of the ended instances.
     pub(super) fn ended(&self) -> HashSet<u32> {
         let ended = self.processes.iter().filter(|(_, process)| !process.is_live());
         ended.map(|(&number, _)| number).collect()
     }
 
-    /// Whether anything is still traced.
     pub(super) fn any_process_running(&self) -> bool {
         self.processes.values().any(Process::is_live)
     }
@@ -76,7 +77,7 @@ impl Live<'_> {
         .collect()
     }
 
-    /// Returns whether all have been seen: one may have taken its number and not yet written its record.
+    /// Returns whether all were seen: an instance may have its number, but not yet its record.
     fn observe_beginnings(&mut self) -> bool {
         let end = self.kernel.processes.next();
         self.lifecycle.next = self.lifecycle.next.max(1);
@@ -108,7 +109,7 @@ impl Live<'_> {
                 process.history = parent.history.forked(process.instance.parent_epoch);
                 process.facts.exe = process.facts.exe.or_else(|| parent.facts.exe.clone());
             }
-            // Its probes stay, if what they were attached to does.
+            // Probes follow an exec only if the process's first thread called it.
             (Origin::Execed, Some(parent)) if parent.facts.pid == process.facts.pid => {
                 let attached = std::mem::take(&mut parent.attached);
                 if !by_other_thread {
@@ -142,7 +143,7 @@ impl Live<'_> {
         self.lifecycle.to_forget = true;
     }
 
-    /// Notes what walks ask for, or gives it to them.
+    /// Handles events: notes which mappings to read again, and provides saves at once.
     pub(super) fn react(&mut self, events: &[Event]) -> anyhow::Result<()> {
         for event in events {
             let (instance, demanded) = match *event {
@@ -166,7 +167,7 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Reads again the mappings of all processes.
+    /// Reads the mappings of all running processes again.
     pub(super) fn reload_all(&mut self) -> anyhow::Result<()> {
         let live = self.processes.iter().filter(|(_, process)| process.is_live());
         for number in live.map(|(&number, _)| number).collect::<Vec<_>>() {
@@ -177,7 +178,7 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Reads again the mappings of those processes for which it is time. Returns how long until the next is due.
+    /// Reads the mappings that are due to be read again. Returns the time until the next are due.
     pub(super) fn reload_due(&mut self) -> anyhow::Result<Option<Duration>> {
         let now = Instant::now();
         let due: Vec<u32> = self
@@ -207,14 +208,14 @@ impl Live<'_> {
         Ok(live.filter_map(|process| process.reloads.rest(now)).min())
     }
 
-    /// As [`Live::attach_new`]; what cannot be attached while tracing goes on is said.
+    /// Calls [`Live::attach_new`], and logs a failure, as the trace goes on.
     pub(super) fn attach_later(&mut self, number: u32) {
         if let Err(error) = self.attach_new(number) {
             tracing::warn!("{error:#}: what is allocated there is not seen");
         }
     }
 
-    /// Frees the slots of ended instances once no walk is in them.
+    /// Frees the slots of ended instances once no walk uses them.
     fn free_slots(&self) -> anyhow::Result<()> {
         let closed = self.kernel.processes.closed();
         if !closed.is_empty() {
@@ -227,9 +228,9 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// As [`Live::forget_ended`], not too often.
+    /// Calls [`Live::forget_ended`], unless the pause since the last call is not over.
     fn forget_sometimes(&mut self) -> anyhow::Result<()> {
-        // Then they are forgotten once they have been listed.
+        // Blocks of ended instances must stay until the next report has listed them.
         if self.lists_blocks {
             return Ok(());
         }
@@ -240,7 +241,7 @@ impl Live<'_> {
         }
     }
 
-    /// Takes the blocks of ended instances out of the block table.
+    /// Removes the blocks of ended instances from the block table.
     pub(super) fn forget_ended(&mut self) -> anyhow::Result<()> {
         if !self.lifecycle.to_forget {
             return Ok(());

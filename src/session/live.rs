@@ -1,6 +1,6 @@
-//! The half of a session that faces the kernel: a loaded object with tables, processes and probes in it.
+//! Kernel-facing half of a session: a loaded BPF object with its tables, processes and probes.
 //!
-//! How processes begin and end while it goes on is in `lifecycle`.
+//! `lifecycle` follows processes as they start and end.
 
 use leak_report::model::CallTrace;
 use std::collections::BTreeMap;
@@ -24,72 +24,73 @@ use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Sto
 use crate::process::{History, MappedCode, Mappings, Modules, Target};
 use leak_report::render::counted;
 
-/// Room in the kernel for the mappings and tables of libraries that are loaded later.
+/// Factor on the mappings at the start, as room for libraries that are loaded later.
 const MAPPINGS_HEADROOM: usize = 4;
+/// Factor on the table words at the start, as room for libraries that are loaded later.
 const TABLES_HEADROOM: usize = 2;
 const MIN_MAPPINGS: usize = 1 << 10;
 const MIN_TABLE_WORDS: usize = 1 << 20;
-/// The same where children bring other programs.
+/// Factor on the table words at the start if children, which may execute other programs, are traced.
 const FOLLOWED_TABLES_HEADROOM: usize = 4;
 const MIN_FOLLOWED_TABLE_WORDS: usize = 1 << 23;
 
-/// Room in the block table when none was asked for: for a process that holds a block in so many bytes.
+/// Default size of the block table: one block per this many resident bytes.
 const RESIDENT_BYTES_PER_BLOCK: u64 = 64;
 const MIN_BLOCKS: u32 = 1 << 20;
 const MAX_BLOCKS: u32 = 1 << 25;
 
-/// Room for stacks when none was asked for: one for so many bytes of code. clang, with a hundred megabytes of it, allocates
-/// from 124 000. Each takes 640 bytes, in this program's memory too.
+/// Default size of the stack table: one stack per this many bytes of code. clang, with a hundred megabytes of code,
+/// allocates from 124 000 stacks. Each takes 640 bytes, in this program's memory too.
 const CODE_BYTES_PER_STACK: u64 = 512;
 const MIN_STACKS: u32 = 1 << 16;
 const MAX_STACKS: u32 = 1 << 17;
 
-/// Pieces of mappings that one process can have: by default the kernel has no more than 65,530 (vm.max_map_count),
-/// but joins what is alike. Some 100 MB.
+/// Maximum pieces of mappings per process: by default the kernel allows 65,530 (vm.max_map_count), but merges
+/// neighbours that are alike. Some 100 MB.
 const MAX_REGIONS: u32 = 1 << 20;
 
-/// What a trace starts with, however it is attached.
+/// Everything that a trace needs before it is attached, whichever way that is done.
 pub(super) struct Prepared {
     pub(super) targets: Vec<Target>,
     pub(super) modules: Modules,
     pub(super) built: BuiltTables,
     pub(super) probes: AllocatorProbes,
-    /// What each of them has mapped.
+    /// Mappings of each target, in the order of `targets`.
     pub(super) mappings: Vec<Mappings>,
-    /// How long that took.
+    /// Durations of the steps of preparation.
     pub(super) phases: Phases,
 }
 
-/// A trace that goes on. Dropping it detaches.
+/// A running trace. Dropping it detaches.
 pub(super) struct Live<'obj> {
-    // Dropped first: probes must be gone before what they use.
-    /// What is attached for all processes; only with `follow_fork`.
+    // First, so dropped first: probes must be detached before what they use is dropped.
+    /// Attachments for all processes; only with `follow_fork`.
     pub(super) attached: Attachments,
-    /// Instances by number, those that have ended too.
+    /// Instances by number, including ended ones.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
-    /// With `--mmap`: what is accounted instead of blocks.
+    /// Mappings that are accounted instead of blocks (`--mmap`).
     pub(super) regions: Option<Ledger>,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
     pub(super) walk: Walk,
     pub(super) checks_walks: bool,
     pub(super) follow_fork: bool,
-    /// Reports list blocks one by one.
+    /// True if reports list single blocks.
     pub(super) lists_blocks: bool,
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
     said: Said,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
-    /// When the last probe was attached.
+    /// Time at which the last probe was attached.
     pub(super) started: Instant,
-    /// How long it took until then.
+    /// Durations of the steps of the attach.
     pub(super) phases: Phases,
 }
 
 impl<'obj> Live<'obj> {
-    /// Starts by the first way to attach that the kernel has.
+    /// Starts the trace by the first way to attach that the kernel supports.
     pub(super) fn start(
         storages: &'obj mut [Storage],
         config: &TraceConfig,
@@ -105,7 +106,7 @@ impl<'obj> Live<'obj> {
                 }
             }
         }
-        // Of the last way, which every kernel has.
+        // The error of the last way, which every kernel supports.
         match refused {
             Some(error) => match preflight::obstacles() {
                 none if none.is_empty() => Err(error),
@@ -118,7 +119,8 @@ impl<'obj> Live<'obj> {
         }
     }
 
-    /// Takes out of `prepared` what it needs once nothing can be refused any more.
+    /// Tries one way to attach. Takes the modules and probes out of `prepared`; if it fails later, it puts them back
+    /// for the next way.
     fn attempt(
         storage: &'obj mut Storage,
         path: AttachPath,
@@ -178,7 +180,8 @@ impl<'obj> Live<'obj> {
     }
 
     fn add_targets(&mut self, prepared: &Prepared) -> anyhow::Result<()> {
-        // Asked in the order in which they were built, so that of copies the same one stands for all.
+        // `used` is called in the order in which tables were built, so that the same one of several copies stands for
+        // all.
         let (built, all) = (&prepared.built, &prepared.mappings);
         let used = self.tables.used(all, &self.modules);
         let stored = self.tables.store(built, &self.modules, &used, &mut self.kernel);
@@ -190,14 +193,14 @@ impl<'obj> Live<'obj> {
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
         if let Some(regions) = &mut self.regions {
-            // Once walks have what they need: what comes before is older than the trace.
+            // Only after walks have what they need: mapping calls before this are older than the trace.
             regions.start(&self.kernel)?;
             self.know_regions();
         }
         Ok(())
     }
 
-    /// Begins to trace a process that runs: its mappings are published, then its probes attached.
+    /// Begins to trace a running process: publishes its mappings, then attaches its probes.
     fn add_target(&mut self, found: &Target) -> anyhow::Result<()> {
         let pid = found.pid();
         let target = Target::open(pid)?;
@@ -254,7 +257,7 @@ impl<'obj> Live<'obj> {
         tracing::debug!("attached by {links} {path:?} links");
     }
 
-    /// Takes all probes out of all processes. What was recorded stays.
+    /// Removes all probes from all processes. What was recorded stays.
     pub(super) fn detach(&mut self) {
         let began = Instant::now();
         let own = self.processes.values_mut();
@@ -263,7 +266,7 @@ impl<'obj> Live<'obj> {
         tracing::debug!("detached in {:.1?}", began.elapsed());
     }
 
-    /// Reads an instance's mappings again and publishes them with what tables they need. Returns whether they
+    /// Reads an instance's mappings again and publishes them with the tables that they need. Returns whether they
     /// changed.
     pub(super) fn reload(&mut self, number: u32) -> anyhow::Result<bool> {
         let Some(process) = self.processes.get_mut(&number) else {
@@ -272,7 +275,7 @@ impl<'obj> Live<'obj> {
         let slot = process.instance.slot;
         let reading = self.kernel.publisher.begin_reading(slot);
         let target = process.target.as_ref();
-        // A process that is gone or going has nothing to read; its exit is noticed elsewhere.
+        // An exiting process has no mappings to read; `lifecycle` notices its exit.
         let Some(Ok(mappings)) = target.map(|target| target.read_mappings(&mut self.modules)) else {
             return Ok(false);
         };
@@ -291,13 +294,13 @@ impl<'obj> Live<'obj> {
         Ok(changed)
     }
 
-    /// Makes the mappings of an instance and the tables that they need known to the kernel.
+    /// Publishes the mappings of an instance, and stores the tables that they need.
     fn publish(&mut self, number: u32, reading: Reading, mappings: Mappings) -> anyhow::Result<()> {
         let new_tables = self.provide_tables(&mappings)?;
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
         };
-        // Kept only if it is published: else it may be another instance's.
+        // Kept only if the mappings are published: otherwise they may be another instance's.
         let mut history = process.history.clone();
         history.add(&mappings);
         let list = self.tables.kernel_mappings(&mappings, &self.modules);
@@ -327,7 +330,7 @@ impl<'obj> Live<'obj> {
         Ok(())
     }
 
-    /// Builds and stores the tables that `mappings` need and that there are not. Returns how many were built.
+    /// Builds and stores the missing tables that `mappings` need. Returns how many were built.
     fn provide_tables(&mut self, mappings: &Mappings) -> anyhow::Result<usize> {
         let live = self.processes.values().map(|process| &process.mappings);
         let used = self.tables.used(live.chain([mappings]), &self.modules);
@@ -341,7 +344,7 @@ impl<'obj> Live<'obj> {
         Ok(built.len())
     }
 
-    /// Gives walks of an instance what they asked for at `address`: where the code there saves registers.
+    /// Provides the saves that walks of an instance requested at `address`.
     pub(super) fn provide_saves(&mut self, number: u32, address: Avma) -> anyhow::Result<()> {
         let Some(process) = self.processes.get(&number) else {
             return Ok(());
@@ -362,7 +365,7 @@ impl<'obj> Live<'obj> {
         Ok(())
     }
 
-    /// Attaches to what an instance has mapped and what has nothing attached for it yet.
+    /// Attaches to those mapped files of an instance that have nothing attached for it yet.
     pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
@@ -401,7 +404,7 @@ fn capacity(config: &TraceConfig, prepared: &Prepared) -> Capacity {
     }
 }
 
-/// Stacks that processes with so much code can be expected to allocate from, each process from its own.
+/// Estimates the number of stacks from the size of the code; each process has stacks of its own.
 fn stacks(follow_fork: bool, processes: &[Mappings]) -> u32 {
     let mappings = processes.iter().flat_map(Mappings::entries);
     let bytes = |range: &Range<Avma>| range.end.get().saturating_sub(range.start.get());
@@ -411,12 +414,12 @@ fn stacks(follow_fork: bool, processes: &[Mappings]) -> u32 {
         false => u32::try_from(code / CODE_BYTES_PER_STACK).unwrap_or(u32::MAX),
     };
     let stacks = stacks.clamp(MIN_STACKS, MAX_STACKS).next_power_of_two();
-    // What is stored beside them takes the rest.
+    // The stacks with fixed meanings take the rest of the power of two.
     stacks - Capacity::FIXED_STACKS
 }
 
-/// Blocks that processes of this size can be expected to hold at once. A block costs memory only once it is there, a
-/// place for it 16 bytes.
+/// Estimates the number of outstanding blocks from the resident memory. An entry of the block table takes 16 bytes; a
+/// block takes more only once it exists.
 fn blocks(targets: &[Target]) -> u32 {
     let resident: u64 = targets.iter().filter_map(Target::resident_bytes).sum();
     let blocks = resident / RESIDENT_BYTES_PER_BLOCK;
@@ -425,7 +428,8 @@ fn blocks(targets: &[Target]) -> u32 {
         .clamp(MIN_BLOCKS, MAX_BLOCKS)
 }
 
-/// Words of the table store, a power of two: all that was asked for, or what the processes need now with headroom.
+/// Words of the table store, a power of two: what `--table-memory` allows, or what the processes need now, with
+/// headroom.
 fn table_words(config: &TraceConfig, needed: usize) -> usize {
     let most = |bytes: u32| 1 << (bytes as usize / size_of::<u32>()).max(1).ilog2();
     match config.table_memory {

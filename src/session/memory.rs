@@ -1,5 +1,5 @@
-//! Where the resident memory of each process is (`crate::process::memory`): reads what that takes, at the attach and for each
-//! report.
+//! Breaks down the resident memory of each process (`crate::process::memory`): reads the data at the attach and for
+//! each report.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,21 +12,21 @@ use crate::bpf::collect::{Held, held};
 use crate::process::memory::{Live as LiveBytes, Sums, Tracks};
 use leak_report::model::Snapshot;
 
-/// What is kept of a process's memory from look to look.
+/// Facts about a process's memory that are kept between readings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// What was resident in the allocator's mappings when the process began to be traced.
+    /// Resident bytes of the allocator's mappings when the trace of the process began.
     at_attach: u64,
-    /// Stack pointers by thread, as of the last time that it was seen waiting.
+    /// Stack pointers by thread, from when the thread was last seen waiting.
     stack_pointers: BTreeMap<u32, Avma>,
 }
 
 impl Memory {
-    /// Of an instance that has just begun: what it took over from its parent is older than its trace.
+    /// Facts about a new instance. Memory that a forked one inherited is older than its trace.
     pub(super) fn of(origin: Origin) -> Self {
         let at_attach = match origin {
             Origin::Forked => u64::MAX,
-            // That of an attached one is looked at when its probes are in place.
+            // `note_memory` sets that of an attached one when its probes are in place.
             Origin::Attached | Origin::Execed => 0,
         };
         Self {
@@ -35,7 +35,7 @@ impl Memory {
         }
     }
 
-    /// A thread that runs has no stack pointer to be read; its stack is where it was.
+    /// Updates the stack pointers. That of a running thread cannot be read: its last known one is kept.
     fn update(&mut self, threads: Vec<(u32, Option<Avma>)>) {
         let known = std::mem::take(&mut self.stack_pointers);
         let known = |thread: u32| known.get(&thread).copied();
@@ -46,15 +46,15 @@ impl Memory {
     }
 }
 
-/// What was found in one look.
+/// Result of one reading.
 struct Look {
     sums: Sums,
-    /// Where everything is that is live was seen.
+    /// True if the address of everything outstanding is known.
     is_all: bool,
 }
 
 impl Live<'_> {
-    /// Notes what is resident when the trace of a process begins.
+    /// Records the resident memory when the trace of a process begins.
     pub(super) fn note_memory(&mut self, number: u32) {
         let look = self.look_at_memory(number);
         if let (Some(look), Some(process)) = (look, self.processes.get_mut(&number)) {
@@ -62,7 +62,7 @@ impl Live<'_> {
         }
     }
 
-    /// Gives the facts of each process that runs the parts of its memory.
+    /// Sets the memory breakdown of each running process.
     pub(super) fn describe_memory(&mut self, snapshot: &Snapshot) {
         let live = self.processes.iter().filter(|(_, process)| process.is_live());
         for number in live.map(|(&number, _)| number).collect::<Vec<_>>() {
@@ -88,7 +88,7 @@ impl Live<'_> {
         }
     }
 
-    /// What is live in an instance. What is not known to be of one is of the only one, if there is no other.
+    /// Outstanding bytes of an instance. If it is the only one, all stacks are counted as its.
     fn live_bytes(&self, number: u32, snapshot: &Snapshot) -> u64 {
         let is_only = self.processes.len() == 1;
         let stacks = snapshot.stacks.iter();
@@ -98,14 +98,14 @@ impl Live<'_> {
             .fold(0, u64::saturating_add)
     }
 
-    /// What is resident in a process now; `None` if it has ended.
+    /// Reads the resident memory of a process; `None` if it has ended.
     fn look_at_memory(&mut self, number: u32) -> Option<Look> {
         let process = self.processes.get_mut(&number)?;
         let target = process.target.as_ref()?;
         let mappings = target.read_smaps().ok()?;
         process.memory.update(target.stack_pointers());
         let pointers: Vec<Avma> = process.memory.stack_pointers.values().copied().collect();
-        // A mapping that nothing is resident of can hold live blocks all the same.
+        // Includes mappings without resident pages, which can hold outstanding blocks.
         let anonymous = mappings.iter().filter(|mapping| mapping.entry.inode == 0);
         let ranges: Vec<Range<Avma>> = anonymous.map(|mapping| mapping.entry.range.clone()).collect();
         let Held { bytes, is_all } = match &self.regions {

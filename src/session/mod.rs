@@ -1,7 +1,7 @@
-//! A trace from start to end: the only file that knows the order of things.
+//! Runs a trace from start to end: the only file that knows the order of its steps.
 //!
-//! Tables are built and published before the first probe is attached; probes are detached before anything else
-//! is taken down. Parsing, formatting and map access are elsewhere.
+//! Tables are built and published before the first probe is attached; probes are detached before anything else is taken
+//! down. Parsing, formatting and map access are elsewhere.
 
 mod ages;
 mod attachments;
@@ -66,7 +66,7 @@ pub use signals::Signals;
 use since::Since;
 use tables::ModuleTables;
 
-/// Storage for each way to attach that may have to be tried.
+/// Storage for each way to attach that may be tried.
 pub type Storages = [Storage; AttachPath::ALL.len()];
 
 /// Empty storage for a session, which borrows it.
@@ -74,15 +74,15 @@ pub fn storages() -> Storages {
     [const { Storage::uninit() }; AttachPath::ALL.len()]
 }
 
-/// How long the session sleeps at most before it looks at the target and at signals again.
+/// Maximum time between two checks of the target and of signals.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Traces as `config` says and gives reports to `reports`, until all are made, `signals` ask for an end, or
-/// the target ends. Returns the status of the program that it started, if that has ended; else 0.
+/// Traces as `config` says and sends reports to `reports`, until all are made, `signals` request the end, or the target
+/// ends. Returns the exit status of the program that it started if that has ended, else 0.
 ///
 /// # Errors
 ///
-/// What went wrong, on which object, and what to do about it. Nothing is left attached.
+/// Names what failed, on which object, and the remedy. Nothing stays attached.
 pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
     if let Some(kernel) = config.kernel {
         return kernel_mode::run(config, kernel, signals, reports).map(|()| 0);
@@ -96,9 +96,9 @@ pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink
     session.end_of_program(reports)
 }
 
-/// What reports are made of: processes, or the kernel.
+/// Source of reports: traced processes, or the kernel.
 trait Traced {
-    /// Follows it until `deadline`, giving calls to `reports` as they come. Returns whether the end came before.
+    /// Follows it until `deadline`, sending calls to `reports` as they arrive. Returns whether the trace ended before.
     fn follow_until(
         &mut self,
         deadline: Instant,
@@ -106,7 +106,7 @@ trait Traced {
         reports: &mut dyn ReportSink,
     ) -> anyhow::Result<bool>;
 
-    /// The report that is due, if reports are made now. At the end, what is traced is left alone in any case.
+    /// Makes the report if one is due. With `ending`, processes are detached in any case.
     fn due_report(
         &mut self,
         config: &TraceConfig,
@@ -116,7 +116,7 @@ trait Traced {
     ) -> anyhow::Result<Option<Report>>;
 }
 
-/// Makes reports until all are made, an end is asked for, or there is nothing to trace any more.
+/// Makes reports until all are made, the end is requested, or nothing is left to trace.
 fn make_reports(
     traced: &mut impl Traced,
     config: &TraceConfig,
@@ -140,33 +140,29 @@ fn make_reports(
     }
 }
 
-/// Processes that are being traced. Dropping it detaches.
+/// A trace of processes. Dropping it detaches.
 pub struct Session<'obj> {
-    /// What tracing costs; not with `--mmap`.
+    /// Measures the cost of tracing; `None` with `--mmap`.
     meter: Option<Meter>,
     live: Live<'obj>,
     symbolizer: Symbolizer,
     facts: HashMap<ModuleId, Module>,
-    /// What programs call the code that they generated, by instance, as of the last report.
+    /// Perf maps, which name code generated at run time, by instance, as of the last report.
     perf_maps: HashMap<u32, PerfMap>,
-    /// The program that was started.
+    /// Program that the session started.
     program: Option<Running>,
     since: Since,
-    /// Where calls are told one by one.
+    /// Set if calls are traced one by one.
     call_tracer: Option<CallTracer>,
 }
 
 impl<'obj> Session<'obj> {
-    /// Opens the targets, or starts the program that is one, builds and publishes their tables, attaches.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`].
+    /// Opens the targets or starts the program to trace, builds and publishes the tables, and attaches.
     pub fn start(storages: &'obj mut Storages, config: &TraceConfig) -> anyhow::Result<Self> {
         Self::start_with(storages, config, &Arc::default(), &mut |_| Ok(()))
     }
 
-    /// The same, telling `say` how far it has come. A program that is started is at the end of `relay`.
+    /// Like [`Session::start`], but announces each stage to `say`, and connects `relay` to a program that it starts.
     fn start_with(
         storages: &'obj mut Storages,
         config: &TraceConfig,
@@ -174,7 +170,7 @@ impl<'obj> Session<'obj> {
         say: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
         let servers = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
-        // Killed if anything fails from here on.
+        // Dropped, and so killed, if anything fails from here on.
         let held = match &config.program[..] {
             [] => None,
             words => Some(program::hold(words, config.streams, relay)?),
@@ -185,7 +181,7 @@ impl<'obj> Session<'obj> {
             let command = &words.join(" ");
             say(&Stage::Started { command, pid })?;
         }
-        // Not before a program is started: it would be allowed more, too.
+        // Only after the program is started, which would inherit the raised limit.
         allow_open_files();
         let prepared = prepare(config, started)?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
@@ -209,17 +205,13 @@ impl<'obj> Session<'obj> {
         })
     }
 
-    /// Follows the processes until `deadline`. Returns whether the end came before: all have ended, or it was
-    /// asked for. A mark that is asked for is made.
-    ///
-    /// # Errors
-    ///
-    /// The kernel side cannot be read or written any more.
+    /// Follows the processes until `deadline`, and marks the baseline if that is requested. Returns whether the trace
+    /// ended before: all processes have ended, or the end was requested.
     pub fn follow(&mut self, deadline: Instant, signals: &Signals) -> anyhow::Result<bool> {
         self.follow_with(deadline, signals, &mut |_| Ok(()))
     }
 
-    /// The same, calling `meanwhile` several times a second.
+    /// Like [`Session::follow`], but calls `meanwhile` several times a second.
     fn follow_with(
         &mut self,
         deadline: Instant,
@@ -254,14 +246,14 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// Says whether the program that was started has ended. Returns its status, as shells have it; 0 while it runs, or
-    /// if there is none.
+    /// Announces the end of the program that was started, if it has ended. Returns its exit status as shells report it;
+    /// 0 while it runs, or if there is none.
     fn end_of_program(&self, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
         let Some(program) = &self.program else {
             return Ok(0);
         };
         let mut given = self.live.processes.values().filter(|process| process.is_given);
-        // Its end is seen before its parent, which is this process, is told.
+        // The kernel side sees the exit before this process, the parent, is notified: only then is it worth waiting.
         let has_exited = given.any(|process| process.ended == Some(InstanceEnd::Exited));
         let end = if has_exited { program.wait() } else { program.end() };
         match end {
@@ -276,32 +268,24 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// Everything recorded so far.
-    ///
-    /// # Errors
-    ///
-    /// The kernel side cannot be read.
+    /// Reads everything recorded so far.
     pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
         collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")
     }
 
-    /// With `--mmap`: all that is mapped since the attach, with the instance that it belongs to, ascending.
-    ///
-    /// # Errors
-    ///
-    /// The kernel side cannot be read.
+    /// Ranges mapped since the attach (`--mmap`), each with its instance, ascending.
     pub fn regions(&mut self) -> anyhow::Result<Vec<(u32, Range<Avma>)>> {
         self.live.settle_regions()?;
         Ok(self.live.all_regions())
     }
 
-    /// With `--mmap`: pieces that turned out not to be mapped though no call was seen that unmapped them.
+    /// Number of pieces (`--mmap`) found unmapped although no call was seen that unmapped them.
     pub fn region_ends_not_seen(&self) -> u64 {
         let ledger = self.live.regions.as_ref();
         ledger.map_or(0, regions::Ledger::ends_not_seen)
     }
 
-    /// Reads what programs say of the code that they generated; what an ended one said last stays.
+    /// Reads the perf maps of programs that generate code. The last one of an ended program is kept.
     fn read_perf_maps(&mut self) {
         let generates = |mappings: &Mappings| {
             let mut entries = mappings.entries().iter();
@@ -321,23 +305,15 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// A report of everything recorded so far. While it is made, the processes are followed.
-    ///
-    /// # Errors
-    ///
-    /// The kernel side cannot be read or written.
+    /// Makes a report of everything recorded so far, and follows the processes meanwhile.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
         self.report_with(view, top, signals, Patience::None, |_| ())
     }
 
-    /// The same for the last time: the target is left alone as soon as everything is read, before names are found for
-    /// it, which can take seconds. (Not earlier: allocations and frees are not detached in one moment.)
-    ///
-    /// # Errors
-    ///
-    /// As [`Session::report`].
+    /// Makes the last report. Detaches as soon as everything is read, before names are resolved, which can take
+    /// seconds. (Not earlier: the probes of allocations and frees are not detached at the same moment.)
     pub fn last_report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        // An end that was asked for by a signal is so already; a second one ends at once.
+        // After a signal has requested the end, only a second one can cut this short, and that one ends at once.
         let patience = match signals.wants_end() {
             true => Patience::Long,
             false => Patience::Until(Arc::clone(&signals.stop)),
@@ -354,14 +330,15 @@ impl<'obj> Session<'obj> {
         then: impl FnOnce(&mut Live<'obj>),
     ) -> anyhow::Result<Report> {
         self.live.settle_regions()?;
-        // In this order: what was old at the moment is in the totals.
+        // The moment comes before the snapshot, so that every block that is old by then is in the totals.
         let moment = Moment::now();
         let mut snapshot = self.snapshot()?;
         let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
         let blocks = self.read_blocks(moment, view, signals)?;
-        // Stacks may be of instances that began, and in mappings that came, since they were looked at.
+        // The snapshot may have stacks of instances and in mappings that are newer than what was last read of them.
         self.live.observe()?;
         self.live.reload_all()?;
+        // Only now that `read_blocks` has listed the blocks of ended instances.
         self.live.forget_ended()?;
         then(&mut self.live);
         self.symbolizer.begin(patience);
@@ -391,7 +368,7 @@ impl<'obj> Session<'obj> {
         };
         let unwind = match self.live.walk {
             Walk::Fp => Unwind::Fp,
-            // Without a walk there are no stacks for the word to be about.
+            // Without a walk, there are no stacks that this describes.
             Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
         };
         let recently = self.since.recently(&snapshot, blocks.as_ref());
@@ -441,13 +418,13 @@ impl Traced for Session<'_> {
             }
             (false, false) => None,
         };
-        // Calls that came while it was made are written before it.
+        // Calls queued while the report was made are written before it.
         self.trace_calls(reports)?;
         Ok(report)
     }
 }
 
-/// Everything that can be made ready before anything is loaded.
+/// Prepares everything that can be done before anything is loaded.
 fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepared> {
     let mut modules = Modules::new();
     let mut phases = Phases::begin();
@@ -508,13 +485,13 @@ fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappi
     Ok(mappings)
 }
 
-/// Separate debug files are sought as the targets see the file system, then as we do.
+/// Directories to search for separate debug files: the root directory of each target, then our own.
 fn debug_roots(targets: &[Target]) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     let mut seen = HashSet::new();
     for target in targets {
         let root = PathBuf::from(format!("/proc/{}/root", target.pid()));
-        // Of targets with the same root, the first's leads there for as long as that one runs.
+        // Targets with the same root share the path of the first, which works for as long as that one runs.
         let identity = fs::metadata(&root).map(|metadata| (metadata.dev(), metadata.ino()));
         if identity.map_or(true, |identity| seen.insert(identity)) {
             roots.push(root);
@@ -524,17 +501,18 @@ fn debug_roots(targets: &[Target]) -> Vec<PathBuf> {
     roots
 }
 
-/// Allows as many open files as may be: those that a process has mapped as code stay open, and probes are files.
+/// Raises the limit on open files to its maximum: files that a process has mapped as code stay open, and probes are
+/// files.
 fn allow_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
-        // Without it, there is less that can be looked at, which is said.
+        // If this fails, fewer files can be read, and that is logged.
         _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
 
-/// Whether an error means that the reader of our output is gone, which is no failure.
+/// Returns whether an error means that the reader of our output is gone, which is not a failure.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -1,7 +1,7 @@
-//! What tracing costs, looked at once a second or more often by a thread of its own, and the governor that acts on it:
-//! neither may wait while tables are built or a report is made.
+//! Measures the cost of tracing once a second or more often, and runs the governor, in a thread of its own: neither may
+//! wait while tables are built or a report is made.
 //!
-//! What numbers mean is `overhead`'s affair.
+//! `bpf::overhead` defines the numbers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,14 +19,15 @@ use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};
 use leak_report::model::{Governed, Overhead, Sampling, Spent, Traps};
 use leak_report::render;
 
-/// How long the kernel keeps statistics for one look. They make each run of a program some 40 ns longer.
+/// Length of one measurement, for which the kernel keeps statistics. They make each run of a program some 40 ns longer.
 const WINDOW: Duration = Duration::from_millis(10);
-/// Time between looks: with a governor, and until the cost at the start is said; afterwards.
+/// Time between measurements with a governor, or until the cost at the start is logged.
 const OFTEN: Duration = Duration::from_millis(240);
+/// Time between measurements otherwise.
 const SELDOM: Duration = Duration::from_millis(990);
-/// What is "lately", and how long is measured before the cost is said.
+/// Period of the recent cost, and minimum time measured before the cost is logged.
 const LATELY: Duration = Duration::from_millis(900);
-/// Nanoseconds of traps where they cannot be measured: as on other machines.
+/// Nanoseconds per trap where they cannot be measured, as on other machines.
 const ASSUMED_TRAPS: Traps = Traps {
     emulated: 500.0,
     stepped: Some(16_000.0),
@@ -34,13 +35,13 @@ const ASSUMED_TRAPS: Traps = Traps {
     empty_program: 0.0,
 };
 
-/// Measures until it is dropped.
+/// Measures the cost of tracing until it is dropped.
 pub(super) struct Meter {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and the session both use.
+/// State that the thread and the session share.
 struct Shared {
     recorded: Arc<Recorded>,
     programs: ProbePrograms,
@@ -53,11 +54,11 @@ struct Shared {
 struct State {
     account: Account,
     slow: SlowSites,
-    /// What was spent up to each of the last looks, the oldest first; the oldest is about a second old.
+    /// Totals at each of the last measurements, oldest first; the oldest is about a second old.
     looks: VecDeque<Spent>,
-    /// The kernel's statistics could be read.
+    /// True if the kernel's statistics could be read.
     measured: bool,
-    /// The cost at the start was said.
+    /// True if the cost at the start was logged.
     said: bool,
     governing: Option<Governing>,
 }
@@ -65,13 +66,14 @@ struct State {
 struct Governing {
     governor: Governor,
     governed: Governed,
-    /// Up to the last look: what was spent, and the blocks recorded.
+    /// Cost up to the last measurement.
     spent: Spent,
+    /// Blocks recorded up to the last measurement.
     recorded: u64,
 }
 
 impl Meter {
-    /// Begins, for a trace that has just begun; `None` where no allocator is probed.
+    /// Starts measuring a trace that has just begun; `None` with `--mmap`, which probes no allocator.
     pub(super) fn start(live: &Live<'_>, limit: Option<MaxOverhead>) -> anyhow::Result<Option<Self>> {
         if live.regions.is_some() {
             return Ok(None);
@@ -107,7 +109,7 @@ impl Meter {
         }))
     }
 
-    /// What tracing has cost by now. `probes` may have come since this was asked last.
+    /// Cost of tracing so far. `probes` may have more than at the last call.
     pub(super) fn overhead(&self, probes: &AllocatorProbes) -> Overhead {
         let known = {
             let mut state = lock(&self.shared.state);
@@ -126,21 +128,21 @@ impl Drop for Meter {
         *lock(&self.shared.is_ending) = true;
         self.shared.ending.notify_all();
         if let Some(thread) = self.thread.take() {
-            // What it panicked with was said; there is nothing else to do about it.
+            // Its panic message was printed; nothing else can be done about it.
             _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// `calibration`: `None` where this program itself could not be probed.
+    /// Runs the thread. `calibration` is `None` if this program itself could not be probed.
     fn run(&self, calibration: Option<Calibration>) {
         if let Some(calibration) = &calibration {
             let traps = calibration.measure(lock(&self.state).slow.any);
             tracing::debug!("traps take {traps:?}");
             lock(&self.state).account.set_traps(traps);
         }
-        // To detach takes some tens of milliseconds, or more where the machine is busy.
+        // Another thread detaches: that takes some tens of milliseconds, or more on a busy machine.
         thread::scope(|scope| {
             _ = thread::Builder::new().spawn_scoped(scope, move || drop(calibration));
             self.look_until_the_end();
@@ -161,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// Until the next look. Not always the same, or it could keep step with what the target does.
+    /// Time until the next measurement. It varies, so as not to keep step with the target.
     fn pause(&self) -> Duration {
         let state = lock(&self.state);
         let pause = match state.governing.is_some() || !state.said {
@@ -172,7 +174,7 @@ impl Shared {
         pause - Duration::from_millis(jitter.into())
     }
 
-    /// Measures for a moment, brings the account up to date, and does what follows.
+    /// Measures for [`WINDOW`], updates the account, and acts on it.
     fn look(&self) {
         let (window, measured) = match self.window() {
             Ok(window) => (Some(window), true),
@@ -203,7 +205,7 @@ impl Shared {
         state.say();
     }
 
-    /// What the kernel's statistics show of the next moment.
+    /// Reads what the kernel's statistics count in the next [`WINDOW`].
     fn window(&self) -> anyhow::Result<Window> {
         let statistics = Statistics::keep()?;
         let (began, runs) = (Instant::now(), self.programs.read()?);
@@ -223,7 +225,7 @@ impl Shared {
 
 impl State {
     fn note_slow(&mut self, by_function: &[u64]) {
-        // A slow site that came with a library after the start.
+        // A slow site came with a library after the start, when traps of slow sites were not measured.
         let missing = self.slow.any && self.account.traps().stepped.is_none();
         let stepped = ASSUMED_TRAPS.stepped.filter(|_| missing);
         self.account.set_slow(self.slow.shares(by_function), stepped);
@@ -238,7 +240,7 @@ impl State {
         }
     }
 
-    /// What was spent in about the last second, or since the start.
+    /// Cost in about the last second, or since the start.
     fn lately(&self) -> Spent {
         let now = *self.account.spent();
         let first = self.looks.front().copied().unwrap_or_default();
@@ -248,8 +250,8 @@ impl State {
         }
     }
 
-    /// Once, when the target was seen for a second and does something, and it is known what that takes: what comes in
-    /// bursts can be between the windows at first.
+    /// Logs the forecast once: when the target was measured for [`LATELY`], is active, and at most half of its hits
+    /// were not measured, as bursts may fall between the first windows.
     fn say(&mut self) {
         let lately = self.lately();
         let is_known = lately.entries > 0.0 && lately.unmeasured <= lately.entries / 2.0;
@@ -343,7 +345,7 @@ impl Governing {
     }
 }
 
-/// Nothing that is locked here is ever left half changed.
+/// Locks even if poisoned: no update under these locks leaves data inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! How long each step of an attach took, and how much CPU time of all threads.
+//! Durations of the steps of an attach, and the CPU time of all threads in each.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Steps in their order.
+/// Finished steps, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Phases {
     done: Vec<Phase>,
@@ -20,7 +20,7 @@ struct Phase {
 }
 
 impl Phases {
-    /// The first step begins.
+    /// Starts the first step.
     pub(super) fn begin() -> Self {
         Self {
             done: Vec::new(),
@@ -28,7 +28,7 @@ impl Phases {
         }
     }
 
-    /// The step that is called `name` is done, and the next one begins.
+    /// Ends the step called `name`, and starts the next.
     pub(super) fn end(&mut self, name: &'static str) {
         let now = now();
         self.done.push(Phase {
@@ -52,7 +52,7 @@ impl fmt::Display for Phases {
     }
 }
 
-/// The moment, and the CPU time of this process.
+/// Current time, and CPU time of this process.
 fn now() -> (Instant, Duration) {
     let cpu = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID);
     (Instant::now(), cpu.map_or(Duration::ZERO, Duration::from))

@@ -1,4 +1,4 @@
-//! From the probe sites that discovery chose to the probes that the kernel side attaches.
+//! Turns the probe sites that discovery chose into the probes that the kernel side attaches.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,24 +12,24 @@ use crate::bpf::overhead::SlowShares;
 use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole};
 use crate::process::{Module, ModuleId, Modules};
 
-/// The probes of every module that was looked at; most have none.
+/// Probes of each module that was examined; most have none.
 #[derive(Debug, Default)]
 pub(super) struct AllocatorProbes {
     by_module: HashMap<ModuleId, Vec<Probe>>,
     catalog: Catalog,
-    /// Probes go to first instructions, not to the sites that were chosen.
+    /// True if probes go to first instructions instead of the chosen sites.
     first_instructions: bool,
     slow: SlowSites,
 }
 
-/// How many of the chosen sites the kernel has to single-step.
+/// Numbers of chosen sites that the kernel has to single-step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowSites {
-    /// Of each function, by its number: slow sites, and all.
+    /// Slow sites and all sites of each function that does not free, by function number.
     by_function: HashMap<usize, (u32, u32)>,
-    /// Of functions that free.
+    /// Slow sites and all sites of the functions that free.
     frees: (u32, u32),
-    /// There is a slow site, or a `ret`.
+    /// True if there is a slow site, or a probe at a `ret`.
     pub(super) any: bool,
 }
 
@@ -47,8 +47,8 @@ impl SlowSites {
         *all += 1;
     }
 
-    /// How many hits are at slow sites, `recorded` being what was allocated by each function. Frees are not told apart:
-    /// each site counts as much as another.
+    /// Shares of hits that are at slow sites, given the blocks recorded per function. Frees are not counted by
+    /// function: each site has the same weight.
     pub(super) fn shares(&self, recorded: &[u64]) -> SlowShares {
         let share = |(slow, all): (u32, u32)| f64::from(slow) / f64::from(all.max(1));
         let (mut slow, mut sum) = (0.0, 0.0);
@@ -65,7 +65,6 @@ impl SlowSites {
 }
 
 impl AllocatorProbes {
-    /// None yet, of what is to be looked for.
     pub(super) fn new(selection: Selection, first_instructions: bool) -> Self {
         Self {
             by_module: HashMap::new(),
@@ -75,17 +74,16 @@ impl AllocatorProbes {
         }
     }
 
-    /// Which sites are slow.
     pub(super) fn slow_sites(&self) -> &SlowSites {
         &self.slow
     }
 
-    /// The functions, by the numbers that probes give them.
+    /// Functions by the numbers in the probes' cookies.
     pub(super) fn catalog(&self) -> &Catalog {
         &self.catalog
     }
 
-    /// What is probed, each name once, in the order of the catalog.
+    /// Names of the probed functions, each once, in catalog order.
     pub(super) fn names(&self) -> Vec<&str> {
         let probes = self.by_module.values().flatten();
         let numbers: BTreeSet<usize> = probes.map(|probe| probe.cookie.function.into()).collect();
@@ -93,7 +91,7 @@ impl AllocatorProbes {
         functions.map(|function| &*function.name).collect()
     }
 
-    /// The probes of `wanted`, some of which may not have been looked at before.
+    /// Probes of the modules in `wanted`; examines those that are new.
     pub(super) fn of(&mut self, wanted: &[ModuleId], modules: &Modules) -> Vec<Probe> {
         let new: HashSet<_> = wanted
             .iter()
@@ -106,7 +104,7 @@ impl AllocatorProbes {
         known.flatten().cloned().collect()
     }
 
-    /// Looks at `new` modules. What is wrong with them is returned as text.
+    /// Examines `new` modules. Returns what is wrong with them.
     pub(super) fn look_at<'a>(
         &mut self,
         new: impl Iterator<Item = &'a Module>,
@@ -130,22 +128,22 @@ impl AllocatorProbes {
         discovery.problems
     }
 
-    /// Whether there is anything to probe in some of `modules`.
+    /// Returns whether any of `modules` has something to probe.
     pub(super) fn any(&self, modules: impl Iterator<Item = ModuleId>) -> bool {
         modules
             .filter_map(|module| self.by_module.get(&module))
             .any(|probes| !probes.is_empty())
     }
 
-    /// Probes in all modules together.
+    /// Number of probes in all modules.
     pub(super) fn count(&self) -> usize {
         self.by_module.values().map(Vec::len).sum()
     }
 }
 
-/// Says where each probe sits, which of them the kernel has to single-step, and what cannot be probed.
+/// Logs where the probes are, which sites the kernel has to single-step, and what cannot be probed.
 fn say(discovery: &Discovery) {
-    // That something is in none of these modules means nothing: it can be in those that were looked at before.
+    // Problems without a module are skipped: what these modules lack may be in one that was examined before.
     for problem in discovery
         .problems
         .iter()
@@ -177,7 +175,7 @@ fn say(discovery: &Discovery) {
     }
 }
 
-/// The probe of `site`, at `offset` of its file; `None` when its module has no file to probe.
+/// Makes the probe of `site`, at `offset` in its file; `None` if its module has no file to probe.
 fn probe(site: &ProbeSite, offset: FileOffset, modules: &Modules) -> Option<Probe> {
     let function = &site.function;
     let module = modules.get(site.module)?;
@@ -200,7 +198,8 @@ fn probe(site: &ProbeSite, offset: FileOffset, modules: &Modules) -> Option<Prob
     })
 }
 
-/// Whether something that the user asked for is nowhere to be found, and if so, what and what to do.
+/// Message about something that the user requested and that is nowhere to be found, with the remedy; `None` if nothing
+/// is.
 pub(super) fn missing_by_request<'a>(
     selection: &Selection,
     problems: &[Problem],

@@ -1,4 +1,4 @@
-//! What a session knows of one instance: a process between two execs.
+//! State of one instance in a session: a process between two execs.
 
 use super::attachments::Attachments;
 use super::memory::Memory;
@@ -8,26 +8,26 @@ use crate::process::{History, Mappings, Target};
 use leak_report::model::InstanceEnd;
 use leak_report::model::TargetFacts;
 
-/// One instance. It is kept after its end, for its stacks to be named.
+/// One instance. It is kept after its end, so that its stacks can be named.
 pub(super) struct Process {
-    /// What is attached for it alone; nothing with probes for all processes.
+    /// Attachments of this process alone; empty if probes are attached for all processes.
     pub(super) attached: Attachments,
     pub(super) instance: Instance,
-    /// `None` when it has ended, or could not be looked at.
+    /// `None` if it has ended, or could not be opened.
     pub(super) target: Option<Target>,
     pub(super) facts: TargetFacts,
     pub(super) history: History,
-    /// The mappings that were published last; none after its end.
+    /// Mappings published last; empty after its end.
     pub(super) mappings: Mappings,
     pub(super) reloads: Reloads,
-    /// The user gave the process, as this program or as one that this one replaced.
+    /// True if the user named the process, while it ran this program or one that this replaced.
     pub(super) is_given: bool,
     pub(super) ended: Option<InstanceEnd>,
     pub(super) memory: Memory,
 }
 
 impl Process {
-    /// An instance that has just begun, with the mappings that its addresses have until its own are read.
+    /// An instance that has just begun. `history` has the mappings of its addresses until its own are read.
     pub(super) fn new(instance: Instance, target: Option<Target>, history: History) -> Self {
         let facts = facts(&instance, target.as_ref());
         let is_given = instance.origin == Origin::Attached;
@@ -50,7 +50,7 @@ impl Process {
         self.ended.is_none()
     }
 
-    /// Lets go of what only a running process needs.
+    /// Notes the end, and releases what only a running process needs.
     pub(super) fn end(&mut self, end: InstanceEnd) {
         self.ended = Some(end);
         self.facts.ended = Some(end);
@@ -78,8 +78,8 @@ fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
     }
 }
 
-/// Whether a process that was looked at is still the instance whose first thread had the name `comm`: it can have
-/// executed another program by then. That is named by its file; a script's interpreter keeps the script's name.
+/// Returns whether an opened process is still the instance whose first thread had the name `comm`: it may have executed
+/// another program since. That is named by its file; a script's interpreter keeps the script's name.
 fn is_of_instance(target: &Target, comm: &str) -> bool {
     let file = target.exe().file_name().map(|name| name.to_string_lossy());
     let short = |name: &str| name.chars().take(15).collect::<String>();

@@ -1,5 +1,4 @@
-//! The program that a trace starts: from its exec to where it is held, with everything mapped that it needs and nothing
-//! of it run.
+//! Starts the program to trace and holds it where everything that it needs is mapped, but none of it has run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,12 +12,12 @@ use super::hook;
 use crate::process::launch::{Held, Relay, Streams};
 use crate::process::{Modules, Target};
 
-/// Starts `program` and holds it: at the last call of its loader's hook before constructors run, or, if it has no
-/// loader or that calls no hook, at its entry point.
+/// Starts `program` and holds it: at the last call of its loader's hook before constructors run, or at its entry point
+/// if it has no loader or that calls no hook.
 ///
 /// # Errors
 ///
-/// It cannot be started, held, or looked at. It does not run then.
+/// Fails if the program cannot be started, held or inspected. It does not run then.
 pub(super) fn hold(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -> anyhow::Result<Held> {
     let mut held = Held::start(program, streams, relay)?;
     let target = Target::open(held.pid())?;
@@ -38,7 +37,8 @@ pub(super) fn hold(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -
     let hook = hook::in_memory(&mappings, &modules);
     let memory = File::open(format!("/proc/{}/mem", held.pid())).context("cannot read its memory")?;
     while held.run_to(entry, hook.map(|(hook, _)| hook))? != entry {
-        // AArch64 would stop before it again. And a probe comes to it, which would announce a change that there is not.
+        // AArch64 would stop at it again. Also, a probe will be placed here, which would announce a change that did not
+        // happen.
         held.step()?;
         let state = hook.and_then(|(_, state)| state);
         if state.is_none_or(|state| is_zero(&memory, state)) {
@@ -48,7 +48,7 @@ pub(super) fn hold(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -
     Ok(held)
 }
 
-/// Whether the word of 32 bits at `address` is 0. Of memory that cannot be read nothing better can be assumed.
+/// Returns whether the 32-bit word at `address` is 0, which is also assumed if it cannot be read.
 fn is_zero(memory: &File, address: Avma) -> bool {
     let mut word = [0; 4];
     _ = memory.read_exact_at(&mut word, address.get());

@@ -1,5 +1,5 @@
-//! Mappings instead of blocks (`--mmap`): follows the mapping calls of each instance, and puts what became of the
-//! mappings in the place of an allocator's totals.
+//! Accounts mappings instead of blocks (`--mmap`): follows the mapping calls of each instance, and replaces an
+//! allocator's totals by those of its mappings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -19,39 +19,39 @@ use crate::process::regions::{RegionTotals, Regions};
 use crate::symbolize::{CodeObject, Symbolizer};
 use leak_report::model::{Amount, RegionKind, Snapshot, StackTotals};
 
-/// Frames among which an allocator's function is looked for.
+/// Maximum number of innermost frames searched for an allocator's function.
 const ALLOCATOR_FRAMES: usize = 12;
 
-/// How often maps are read for a report, while calls go on.
+/// Maximum readings of the maps for one report, while calls go on.
 const MAX_READINGS: usize = 8;
 
-/// For how long a call that is being written is waited for.
+/// Maximum time to wait for calls that are being written.
 const MAX_WRITING: Duration = Duration::from_millis(100);
 
-/// The addresses that are compared with the processes' maps.
+/// Addresses to compare with the processes' maps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// Those that calls left in doubt.
+    /// Addresses that calls left in doubt.
     Doubtful,
-    /// All that is known to be mapped.
+    /// All addresses known to be mapped.
     All,
 }
 
 /// The mappings of all instances.
 pub(super) struct Ledger {
-    /// By instance.
+    /// Mappings by instance.
     regions: BTreeMap<u32, Regions>,
-    /// Pieces that each can have.
+    /// Maximum pieces per instance.
     capacity: usize,
-    /// Calls that were not told, as of the last look.
+    /// Calls that were missed, as of the last report.
     untold: u64,
-    /// Pieces that turned out not to be mapped though no call was seen that unmapped them.
+    /// Pieces found unmapped although no call was seen that unmapped them.
     not_told: u64,
     watch: Option<RegionWatch>,
 }
 
 impl Ledger {
-    /// Nothing is followed yet.
+    /// Creates an empty ledger, which follows no calls yet. `capacity` is the maximum number of pieces per instance.
     pub(super) fn new(capacity: u32) -> Self {
         Self {
             regions: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl Ledger {
         }
     }
 
-    /// What each of `ranges` (ascending, disjoint) holds of an instance's mappings.
+    /// Bytes of an instance's mappings in each of `ranges` (ascending, disjoint).
     pub(super) fn held(&self, instance: u32, ranges: &[Range<Avma>]) -> Held {
         let mut bytes = vec![0_u64; ranges.len()];
         let regions = self.regions.get(&instance);
@@ -77,7 +77,7 @@ impl Ledger {
         Held { bytes, is_all: true }
     }
 
-    /// Calls, and what is mapped of all that they mapped.
+    /// Number of calls, and amount of what they mapped that is still mapped.
     pub(super) fn totals(&self) -> (u64, Amount) {
         let calls = self.regions.values().map(|regions| regions.events().calls);
         let pieces = self.regions.values().flat_map(Regions::iter);
@@ -88,7 +88,7 @@ impl Ledger {
         (calls.sum(), live.sum())
     }
 
-    /// Has an instance's mappings known, if they can be read and are not known yet.
+    /// Reads the mappings that an instance has from before, if they can be read and are not known yet.
     fn know(&mut self, kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u32) {
         let capacity = self.capacity;
         let entry = self.regions.entry(instance);
@@ -100,12 +100,12 @@ impl Ledger {
         }
     }
 
-    /// Pieces that turned out not to be mapped though no call was seen that unmapped them.
+    /// Number of pieces found unmapped although no call was seen that unmapped them.
     pub(super) fn ends_not_seen(&self) -> u64 {
         self.not_told
     }
 
-    /// Begins to follow.
+    /// Starts following mapping calls.
     pub(super) fn start(&mut self, kernel: &Kernel<'_>) -> anyhow::Result<()> {
         let watch = kernel.watch_regions().context(
             "cannot follow mapping calls: --mmap needs a kernel with CONFIG_FTRACE_SYSCALLS, and tracefs \
@@ -116,18 +116,18 @@ impl Ledger {
     }
 }
 
-/// The maps of an instance that goes on; `None` if it has none any more.
+/// Maps of a running instance; `None` if it has none any more.
 fn maps_of(kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u32) -> Option<Vec<MapsEntry>> {
     let process = processes.get(&instance)?;
     let maps = process.target.as_ref()?.read_maps().ok()?;
-    // Asked afterwards: what its process executes has other mappings.
+    // Checked afterwards: if the process has executed another program, the maps are not this instance's.
     let slot = process.instance.slot;
     let is_its_own = kernel.publisher.begin_reading(slot).instance() == instance;
     Some(maps).filter(|maps| is_its_own && !maps.is_empty())
 }
 
 impl Live<'_> {
-    /// Has what the processes have mapped by now known as theirs from before: calls are followed from now on.
+    /// Records what the processes have mapped by now as older than the trace: calls are followed from now on.
     pub(super) fn know_regions(&mut self) {
         let Some(ledger) = &mut self.regions else {
             return;
@@ -137,14 +137,14 @@ impl Live<'_> {
         }
     }
 
-    /// Takes in the mapping calls that came since the last time, and finds out what they left in doubt.
+    /// Applies the mapping calls since the last time, and resolves what they left in doubt.
     pub(super) fn follow_regions(&mut self) -> anyhow::Result<()> {
         self.take_in_calls();
         self.settle_doubts(Scope::Doubtful)?;
         Ok(())
     }
 
-    /// Returns how many events there were.
+    /// Applies the queued mapping calls. Returns their number.
     fn take_in_calls(&mut self) -> usize {
         let Some(ledger) = &mut self.regions else {
             return 0;
@@ -162,8 +162,8 @@ impl Live<'_> {
         events.len()
     }
 
-    /// Compares what is known to be mapped with the processes' maps, as far as no call has touched it meanwhile. Returns what turned
-    /// out not to be mapped; `None` if nothing was compared.
+    /// Compares what is known to be mapped with the processes' maps, except where a call has changed it meanwhile.
+    /// Returns what turned out not to be mapped; `None` if nothing was compared.
     fn settle_doubts(&mut self, scope: Scope) -> anyhow::Result<Option<Amount>> {
         let Some(ledger) = &mut self.regions else {
             return Ok(None);
@@ -192,8 +192,8 @@ impl Live<'_> {
         Ok(Some(settled.sum()))
     }
 
-    /// Takes in all calls that have begun by now. Returns whether that was possible: the kernel side writes in turn, and
-    /// who has the turn may be waiting for a CPU.
+    /// Applies all calls that have begun by now. Returns whether that was possible: the kernel side writes in turn, and
+    /// the thread whose turn it is may be waiting for a CPU.
     fn take_in_begun_calls(&mut self) -> anyhow::Result<bool> {
         let waiting = self.kernel.waiting_region_events();
         let mut waiting = waiting.context("cannot ask for mapping calls that wait")?;
@@ -208,8 +208,8 @@ impl Live<'_> {
         Ok(true)
     }
 
-    /// Takes in all mapping calls up to now, and compares all that is known to be mapped with the processes' maps. Those
-    /// that were lost are made up for as far as these say what is not mapped any more. Returns how many were lost.
+    /// Applies all mapping calls up to now, and compares everything known to be mapped with the processes' maps. These
+    /// make up for missed calls as far as they show what is no longer mapped. Returns how many calls were missed.
     pub(super) fn settle_regions(&mut self) -> anyhow::Result<u64> {
         if self.regions.is_none() {
             return Ok(0);
@@ -242,7 +242,7 @@ impl Live<'_> {
         Ok(untold)
     }
 
-    /// Compares with the processes' maps until nothing is in doubt that they can tell.
+    /// Compares with the processes' maps until they can resolve no more doubts.
     fn settle_all_doubts(&mut self) -> anyhow::Result<()> {
         for _ in 0..MAX_READINGS {
             if self.settle_doubts(Scope::Doubtful)?.is_none() {
@@ -252,7 +252,7 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// All that is mapped since the attach.
+    /// Ranges mapped since the attach, each with its instance.
     pub(super) fn all_regions(&self) -> Vec<(u32, Range<Avma>)> {
         let ledger = self.regions.iter();
         let all = ledger.flat_map(|ledger| &ledger.regions);
@@ -260,7 +260,7 @@ impl Live<'_> {
             .collect()
     }
 
-    /// What it can mean that no call was seen.
+    /// Warning for a report without any call: possible causes and remedies.
     pub(super) fn nothing_seen(&self) -> String {
         match self.regions {
             None => format!(
@@ -273,7 +273,7 @@ impl Live<'_> {
         }
     }
 
-    /// Puts the totals of mappings in `snapshot`, which has nothing but losses.
+    /// Adds the totals of mappings to `snapshot`, which has only losses.
     pub(super) fn add_regions(&self, snapshot: &mut Snapshot, symbolizer: &mut Symbolizer) {
         let Some(ledger) = &self.regions else {
             return;
@@ -318,7 +318,7 @@ impl Live<'_> {
         snapshot.events.frees = frees;
     }
 
-    /// Whether a stack is that of an allocator that takes memory from the kernel: one of its innermost frames is an
+    /// Returns whether a stack is that of an allocator taking memory from the kernel: one of its innermost frames is an
     /// allocator's function, or the mapping call was made by a library that is an allocator.
     fn is_allocators(&self, instance: u32, stack: u32, symbolizer: &mut Symbolizer) -> bool {
         let (Some(process), Some(stack)) = (self.processes.get(&instance), stack_of(&self.kernel, stack))
@@ -347,6 +347,7 @@ impl Live<'_> {
             {
                 return true;
             }
+            // Frame 0 is in the library with the system call's wrapper, frame 1 in the one that called it.
             match depth {
                 0 => wrapper = Some(module.id),
                 1 if wrapper != Some(module.id) && self.is_allocator_library(process, module) => return true,
@@ -362,7 +363,7 @@ impl Live<'_> {
     }
 }
 
-/// Counts among the losses what there was no room for here.
+/// Adds to the losses the mappings that there was no room for here.
 fn add_lost(snapshot: &mut Snapshot) {
     let of_mappings = snapshot.stacks.iter().filter(|stack| stack.kind.is_some());
     let lost: Amount = of_mappings.map(|stack| stack.lost).sum();
@@ -389,7 +390,7 @@ fn with_totals(shape: StackTotals, kind: RegionKind, totals: RegionTotals) -> St
     }
 }
 
-/// Whether a function's name is that of one that allocates. Allocators have more than one name for theirs.
+/// Returns whether a symbol names an allocating function. Allocators export these under several names.
 fn is_allocator(symbol: &str) -> bool {
     let plain = symbol.strip_prefix("__libc_").unwrap_or(symbol);
     let mut allocating = FUNCTIONS.iter().filter(|function| function.role != Role::Free);

@@ -1,36 +1,38 @@
-//! When to read a process's mappings again: at once when the loader says that they change or a walk asks for it,
-//! ever more rarely while walks ask and there is nothing new (garbage on a stack asks too, and has no mapping).
-//! After an exec also a few times unasked: until the new program's loader and allocator are probed, nobody can ask.
+//! Decides when to read a process's mappings again: at once when the loader announces a change or a walk requests it,
+//! but ever more rarely while walks request it and nothing is new (garbage on a stack causes requests too, and has no
+//! mapping). After an exec also a few times without a request: until the new program's loader and allocator are probed,
+//! there is none.
 
 use std::time::{Duration, Instant};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_millis(10);
-/// Pauses between looks after an exec: this, and so many times more each, up to the last.
+/// First pause between looks after an exec; each further one is `LOOKS_GROW` times as long, up to `LAST_LOOK`.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 const LOOKS_GROW: u32 = 3;
 const LAST_LOOK: Duration = Duration::from_millis(810);
 
-/// The state of reloading.
+/// Pending reloads of one process's mappings.
 #[derive(Debug)]
 pub(super) struct Reloads {
-    /// A walk met what it does not know.
+    /// True if a walk met an unknown mapping.
     requested: bool,
-    /// The mappings have changed, or are about to.
+    /// True if the mappings have changed or are about to.
     demanded: bool,
-    /// After a reload that found nothing, walks wait for this long.
+    /// Time for which requests of walks wait after a reload that found nothing.
     pause: Duration,
-    /// When a request is heard again.
+    /// Time before which requests of walks are not served.
     not_before: Option<Instant>,
-    /// When anything is: there is a rest as long as the work, up to [`LONGEST_REST`].
+    /// Time before which no request or demand is served: a rest as long as the last reload took, up to
+    /// [`LONGEST_REST`].
     rested: Option<Instant>,
-    /// When to look unasked, and how long after that again.
+    /// Time of the next look without a request, and the pause after it.
     look: Option<(Instant, Duration)>,
 }
 
 impl Reloads {
-    /// The state in which a reload is due.
+    /// Starts with a reload due.
     pub(super) fn demanded() -> Self {
         Self {
             requested: false,
@@ -42,7 +44,7 @@ impl Reloads {
         }
     }
 
-    /// The same for a program that has just been started: looks a few times more.
+    /// Starts for a program that was just executed: with a reload due, and a few looks without a request.
     pub(super) fn settling(now: Instant) -> Self {
         Self {
             look: Some((now, FIRST_LOOK)),
@@ -50,22 +52,21 @@ impl Reloads {
         }
     }
 
-    /// A walk met an unknown mapping.
+    /// Notes that a walk met an unknown mapping.
     pub(super) fn request(&mut self) {
         self.requested = true;
     }
 
-    /// The loader announced a change.
+    /// Notes that the loader announced a change.
     pub(super) fn demand(&mut self) {
         self.demanded = true;
     }
 
-    /// Whether to reload now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.rest(now).is_some_and(|rest| rest.is_zero())
     }
 
-    /// How long until a reload is due; `None` when nothing asks for one.
+    /// Time until a reload is due; `None` if nothing asks for one.
     pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
         let until =
             |time: Option<Instant>| time.map_or(Duration::ZERO, |time| time.saturating_duration_since(now));
@@ -75,13 +76,13 @@ impl Reloads {
         [demanded, requested, unasked].into_iter().flatten().min()
     }
 
-    /// A reload begins: what asks for one from here on is not answered by it.
+    /// Notes the start of a reload. It does not serve requests from here on.
     pub(super) fn begin(&mut self) {
         self.requested = false;
         self.demanded = false;
     }
 
-    /// Goes on to the next look, if this one was due.
+    /// Schedules the next look, if this one was due.
     fn looked(&mut self, now: Instant) {
         if let Some((at, pause)) = self.look
             && at <= now
@@ -90,7 +91,7 @@ impl Reloads {
         }
     }
 
-    /// A reload was done, and found something new or not.
+    /// Notes the end of a reload, and whether it found a change.
     pub(super) fn done(&mut self, began: Instant, now: Instant, changed: bool) {
         self.looked(began);
         self.pause = if changed {
@@ -135,7 +136,7 @@ mod tests {
         assert!(reloads.is_due(after(1000)));
     }
 
-    /// After an exec there are a few looks, further and further apart, and then no more.
+    /// Looks after an exec are further and further apart, and end.
     #[test]
     fn looks_after_an_exec_end() {
         let start = Instant::now();
@@ -150,8 +151,7 @@ mod tests {
         assert_eq!(looks, [0, 10, 40, 130, 400, 1210]);
     }
 
-    /// What the loader announces is read at once, whatever walks asked for before in vain, but not without
-    /// rest.
+    /// Announced changes are read at once, whatever walks requested in vain before, but not without a rest.
     #[test]
     fn announced_changes_are_read_at_once() {
         let start = Instant::now();

@@ -1,11 +1,11 @@
-//! When reports are due, and which is the last. Pure: the time is given.
+//! Decides when reports are due, and which is the last. Pure: the time is an argument.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use super::TraceConfig;
 
-/// An interval that no trace sees the end of, in place of those that no clock can count.
+/// Maximum interval, 100 years: replaces those that clocks cannot count.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The times at which reports are due.
@@ -13,14 +13,13 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub(super) struct Schedule {
     interval: Duration,
     count: Option<NonZeroU64>,
-    /// When the trace ends, whatever is due then.
+    /// End of the trace, whether or not a report is due then.
     end: Option<Instant>,
     next: Instant,
     made: u64,
 }
 
 impl Schedule {
-    /// As `config` says, from now on.
     pub(super) fn begin(config: &TraceConfig, now: Instant) -> Self {
         Self {
             interval: config.interval.min(FOR_EVER),
@@ -31,7 +30,8 @@ impl Schedule {
         }
     }
 
-    /// The time of the next report: an interval after the last was due, however long that took; none is made up for.
+    /// Time of the next report: one interval after the last was due, however long that took; missed ones are not made
+    /// up for.
     pub(super) fn next(&mut self, now: Instant) -> Instant {
         self.next = (self.next + self.interval).max(now);
         self.end.map_or(self.next, |end| self.next.min(end)).max(now)
@@ -49,7 +49,7 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// The seconds after the begin at which reports are made, up to five, and whether the last of them ends the trace;
+    /// Seconds after the start at which reports are made, up to five, and whether the last of them ends the trace;
     /// making one takes `cost` seconds.
     fn reports(interval: u64, count: Option<u64>, duration: Option<u64>, cost: u64) -> (Vec<u64>, bool) {
         let begin = Instant::now();
@@ -72,7 +72,7 @@ mod tests {
         (made, false)
     }
 
-    /// Reports come at intervals until there are enough, or until the time is over: then with a last one.
+    /// Reports are made at intervals until there are `count`, or until the duration is over: then with a last one.
     #[test]
     fn ends() {
         assert_eq!(reports(5, None, None, 0), (vec![5, 10, 15, 20, 25], false));
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(reports(2, None, Some(4), 3), (vec![2, 5], true));
     }
 
-    /// Times beyond what clocks count are for ever.
+    /// Times beyond what clocks count are limited to `FOR_EVER`.
     #[test]
     fn for_ever() {
         let (made, ended) = reports(u64::MAX, Some(1), Some(u64::MAX), 0);

@@ -1,18 +1,18 @@
-//! What the user asks of a running trace by signals. Setting the flags is the business of whoever has the signals.
+//! Requests of the user to a running trace, made by signals. The owner of the signal handlers sets the flags.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::process::launch::Relay;
 
-/// Set from outside while a trace goes on.
+/// Requests that are made from outside while a trace runs.
 #[derive(Debug, Default)]
 pub struct Signals {
-    /// An end is wanted: the last report is still made.
+    /// True if the end is requested; the last report is still made.
     pub stop: Arc<AtomicBool>,
-    /// What is outstanding now is to be the baseline of growth. Taken back when that is done.
+    /// True if what is outstanding now is to become the baseline of growth. The session clears it when it does that.
     pub mark: Arc<AtomicBool>,
-    /// The way to the program that is started, for signals that are meant for it.
+    /// Forwards signals to the program that is started.
     pub relay: Arc<Relay>,
 }
 
@@ -21,7 +21,7 @@ impl Signals {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether a mark was asked for since this was last asked.
+    /// Returns whether a mark was requested since the last call.
     pub(super) fn take_mark(&self) -> bool {
         self.mark.swap(false, Ordering::Relaxed)
     }

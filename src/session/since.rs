@@ -1,4 +1,4 @@
-//! What reports compare with: the one before, and the baseline that the user marks.
+//! References that reports compare with: the previous report, and the baseline that the user marks.
 
 use super::describe::{Recently, time_of_day};
 use crate::bpf::collect::LiveBlocks;
@@ -6,16 +6,16 @@ use leak_report::model::Snapshot;
 use leak_report::model::TimeOfDay;
 use leak_report::model::leak::Growth;
 
-/// What growth is measured from.
+/// Reference points of growth.
 #[derive(Default)]
 pub(super) struct Since {
     growth: Growth,
-    /// When the user marked the baseline.
+    /// Time at which the user marked the baseline.
     marked: Option<TimeOfDay>,
 }
 
 impl Since {
-    /// What is outstanding in `snapshot`, which is of now, is the baseline from now on.
+    /// Makes what is outstanding in `snapshot`, which is of now, the baseline.
     pub(super) fn mark(&mut self, snapshot: &Snapshot) {
         let time = time_of_day();
         self.growth.mark(snapshot);
@@ -23,7 +23,7 @@ impl Since {
         tracing::info!("marked at {time}: reports say what has changed since");
     }
 
-    /// What a report of `snapshot` says beyond totals. `blocks`: if ages were looked at.
+    /// Facts of a report beyond the totals of `snapshot`. `blocks` is set if ages were read.
     pub(super) fn recently<'a>(
         &'a self,
         snapshot: &Snapshot,
@@ -37,7 +37,8 @@ impl Since {
         }
     }
 
-    /// The next report compares with that of `snapshot`; blocks of instances that `has_ended` are no longer in `blocks`.
+    /// Makes `snapshot` the one to compare the next report with. Blocks of instances that `has_ended` are no longer in
+    /// `blocks`.
     pub(super) fn reported(
         &mut self,
         snapshot: &Snapshot,

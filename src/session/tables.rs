@@ -15,30 +15,30 @@ use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
 use leak_report::model::TableFacts;
 use leak_report::units::size;
 
-/// What became of a module's table.
+/// State of a module's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// It is in the kernel, at this word.
+    /// Stored in the kernel, at this word.
     Stored(u32),
     /// The module has no CFI.
     NoCfi,
-    /// There is none; why was said when it was found out.
+    /// No table; the reason was logged when it was found.
     Missing,
-    /// There was no room for it, which would take so many words.
+    /// No room for the table, which takes this many words.
     NoRoom(usize),
 }
 
-/// The result of compiling one module.
+/// Result of compiling one module, or the reason for failure.
 type Built = Result<Compiled, String>;
 
 /// The tables of all modules seen.
 #[derive(Debug, Default)]
 pub(super) struct ModuleTables {
-    /// By the module that stands for all copies of a file.
+    /// States by the module that stands for all copies of a file.
     states: HashMap<ModuleId, State>,
     facts: HashMap<ModuleId, TableFacts>,
     copies: Copies,
-    /// Those that were asked where they save registers; the answer is in the kernel, or was not to be had.
+    /// Modules whose saves were requested; these are in the kernel, or are not available.
     saves: HashSet<ModuleId>,
 }
 
@@ -58,7 +58,7 @@ impl BuiltTables {
     }
 }
 
-/// Words of the image, if there is one.
+/// Words of the image; 0 without one.
 fn words(built: &Built) -> usize {
     let image = built.as_ref().ok().and_then(|compiled| compiled.image.as_ref());
     image.map_or(0, |image| image.words().len())
@@ -67,7 +67,7 @@ fn words(built: &Built) -> usize {
 impl ModuleTables {
     /// Compiles the modules of `mappings` that have no table and could have one, on all cores.
     ///
-    /// `has_room` says whether a table of so many words would find room, for those that found none before.
+    /// `has_room` returns whether a table of that many words would fit now, for those that did not fit before.
     pub(super) fn build<'a>(
         &mut self,
         mappings: impl IntoIterator<Item = &'a Mappings>,
@@ -94,11 +94,11 @@ impl ModuleTables {
         BuiltTables(built)
     }
 
-    /// Stores what was built. What `used` modules need stays; other tables make room if there is not enough.
+    /// Stores what was built. Tables that `used` modules need stay; others are evicted if there is not enough room.
     ///
     /// # Errors
     ///
-    /// Walks that may still use what makes room could not be awaited.
+    /// Fails if it cannot wait for walks that may still use what is evicted.
     pub(super) fn store(
         &mut self,
         built: &BuiltTables,
@@ -151,11 +151,7 @@ impl ModuleTables {
         Ok(State::NoRoom(image.words().len()))
     }
 
-    /// Builds and stores where the functions of a module save registers, once.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::store`].
+    /// Builds and stores the saves of a module, once.
     pub(super) fn provide_saves(
         &mut self,
         module: ModuleId,
@@ -201,7 +197,7 @@ impl ModuleTables {
         }
     }
 
-    /// The modules whose tables are needed for `mappings`.
+    /// Modules whose tables `mappings` need.
     pub(super) fn used<'a>(
         &mut self,
         mappings: impl IntoIterator<Item = &'a Mappings>,
@@ -211,12 +207,12 @@ impl ModuleTables {
         ids.map(|id| self.copies.original(id, modules)).collect()
     }
 
-    /// What the table of a module holds; `None` without one.
+    /// Facts about a module's table; `None` without one.
     pub(super) fn facts(&self, id: ModuleId) -> Option<TableFacts> {
         self.facts.get(&self.copies.known_original(id)).copied()
     }
 
-    /// The mapping list for the kernel.
+    /// Makes the mapping list for the kernel.
     pub(super) fn kernel_mappings(&self, mappings: &Mappings, modules: &Modules) -> Vec<Mapping> {
         let kernel_mapping = |entry: &crate::process::CodeMapping| {
             let (kind, bias, image_at) = match entry.code {
@@ -231,7 +227,7 @@ impl ModuleTables {
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
                 MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
             };
-            // What returns to a trampoline returns to its first byte, and is looked up one byte lower.
+            // A return address into a trampoline is its first byte, and is looked up one byte lower.
             let below = u64::from(kind == MappingKind::Trampoline);
             Mapping {
                 start: entry.range.start.wrapping_sub(below),
@@ -242,7 +238,7 @@ impl ModuleTables {
                 identity: identity(&entry.code, mappings, modules),
             }
         };
-        // Above, there is only the kernel's own page; walks look nothing up there.
+        // Beyond these addresses is only the kernel's own page; walks look nothing up there.
         let user = mappings
             .entries()
             .iter()
@@ -251,12 +247,12 @@ impl ModuleTables {
     }
 }
 
-/// How a walk can tell that a mapping is still there.
+/// Evidence by which a walk verifies that a mapping is still there.
 fn identity(code: &MappedCode, mappings: &Mappings, modules: &Modules) -> Identity {
     match *code {
         MappedCode::Module { module, .. } if mappings.is_settled(module) => Identity::SETTLED,
         MappedCode::Module { module, bias } => {
-            // The words of a part that was mapped elsewhere are not where the part's bias says.
+            // If a part was mapped elsewhere, its words are not where this bias says.
             let module = modules
                 .get(module)
                 .filter(|module| mappings.is_loaded(module, bias));
@@ -287,7 +283,7 @@ fn facts(compiled: &Compiled) -> TableFacts {
     TableFacts::of(&compiled.coverage, table_bytes as u64)
 }
 
-/// Compiles modules, the last first. What was read of their files is not needed again soon.
+/// Compiles modules, the last first, and releases the pages of their files, which are not needed again soon.
 fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
     parallel::for_each(queue, |module| {
         let mut result = compile(module.bytes()).map_err(|error| error.to_string());

@@ -5,7 +5,7 @@ use unwind_tables::walk::End;
 use super::*;
 use crate::base::proc_fields::ProcFields;
 
-/// Debian's python3, allocating and freeing without end.
+/// Debian's python3, allocating and freeing in an endless loop.
 struct Python(Child);
 
 impl Python {
@@ -21,7 +21,7 @@ impl Python {
         Self(child)
     }
 
-    /// Does something while it stands still outside the kernel: no walk is under way.
+    /// Runs `act` while the program is stopped outside the kernel, so that no walk is in progress.
     fn paused(&self, act: impl FnOnce()) {
         self.signal("STOP");
         while ProcFields::status(self.0.id())
@@ -58,7 +58,7 @@ fn config(pid: u32) -> TraceConfig {
     }
 }
 
-/// Blocks whose stack was not walked for want of room, and blocks whose stack was.
+/// Blocks whose stack was not walked because no scratch was free, and blocks whose stack was.
 fn follow_and_count(session: &mut Session<'_>) -> (u64, u64) {
     session
         .follow(Instant::now() + Duration::from_millis(200), &Signals::default())
@@ -74,10 +74,10 @@ fn follow_and_count(session: &mut Session<'_>) -> (u64, u64) {
     (blocks(true), blocks(false))
 }
 
-/// A walk never uses room that another walk has taken: while all is taken, blocks are recorded as not walked, and
-/// walks go on when it is free again.
+/// A walk never uses scratch that another walk has taken: while all is taken, blocks are recorded as not walked, and
+/// walks resume when it is free again.
 ///
-/// This stands for a walk that is preempted by others on its CPU, which cannot be brought about at will.
+/// This stands for a walk that is preempted by others on its CPU, which cannot be caused at will.
 #[test]
 fn walks_do_not_share_room_as_root() {
     let python = Python::start();

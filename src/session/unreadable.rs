@@ -1,28 +1,28 @@
-//! Says which mapped files have no table because they could not be read: each once.
+//! Logs which mapped files have no table because they could not be read, each once.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use crate::process::{MappedCode, Mappings, Modules, Unreadable};
 
-/// Files that are named at most.
+/// Maximum number of files that are named.
 const MAX_NAMED: usize = 1000;
 
-/// The files that were named.
+/// Files that were named.
 #[derive(Debug, Default)]
 pub(super) struct Said(HashSet<PathBuf>);
 
 impl Said {
-    /// Names those of `mappings` that were not.
+    /// Logs those of `mappings` that were not named before.
     pub(super) fn say(&mut self, mappings: &Mappings, modules: &Modules) {
         for entry in mappings.entries() {
             match &entry.code {
                 MappedCode::Unreadable {
-                    // Neither is a file that stays without: the next reading of the mappings has another.
+                    // Neither is a file that stays without a table: the next reading of the mappings has another.
                     why: Unreadable::KernelPage | Unreadable::Gone,
                     ..
                 } => {}
-                // One for all of them.
+                // One warning for all of them.
                 MappedCode::Unreadable {
                     path,
                     why: why @ Unreadable::TooMany(_),
@@ -37,7 +37,7 @@ impl Said {
                 MappedCode::Unreadable { path, why } => self.say_once(path, &why.to_string()),
                 MappedCode::Module { module, .. } if mappings.is_different(*module) => {
                     if let Some(module) = modules.get(*module) {
-                        // Not once: it may have been unmapped just when it was looked at.
+                        // Not limited to once: it may have been unmapped just when it was read.
                         tracing::debug!(
                             "another file than {} is mapped in its place",
                             module.path.display()

@@ -1,4 +1,4 @@
-//! How a trace goes, for whoever wants to know between reports.
+//! Progress of a trace between reports.
 
 use anyhow::Context;
 
@@ -8,7 +8,7 @@ use leak_report::model::Vitals;
 use leak_report::render::ReportSink;
 
 impl Session<'_> {
-    /// Asks `reports` whether they want to know how it goes.
+    /// Offers the vitals to `reports`, which decide whether to read them.
     pub(super) fn show_vitals(&self, reports: &mut dyn ReportSink) -> anyhow::Result<()> {
         reports.poll(&mut || self.vitals())
     }

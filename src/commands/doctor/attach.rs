@@ -1,5 +1,5 @@
-//! Ways to attach, each tried: the programs are loaded and a probe is put on this process itself, where it is never
-//! hit. It is gone before the next is tried.
+//! Tries each way to attach: loads the programs and places a probe on this process itself, where it is never hit. It is
+//! detached before the next is tried.
 
 use anyhow::Context;
 use unwind_tables::addr::{FileOffset, Svma};
@@ -13,10 +13,10 @@ use crate::bpf::{
 };
 use leak_report::model::{CallTrace, Sampling};
 
-/// The path of this program's own file, for the kernel.
+/// Path of this program's own file, for the kernel.
 const OWN_FILE: &str = "/proc/self/exe";
 
-/// The least that the programs can be loaded with.
+/// Minimum capacity that the programs can be loaded with.
 const SMALL: Capacity = Capacity {
     table_words: 64,
     mappings: 16,
@@ -25,7 +25,7 @@ const SMALL: Capacity = Capacity {
     blocks: 16,
 };
 
-/// One finding per way to attach, and one that says which of them traces use; a fatal one if none works.
+/// Returns a finding per way to attach, and one about the way that traces use, which is fatal if none works.
 pub(super) fn findings() -> Vec<Finding> {
     let tried = AttachPath::ALL.map(|path| (path, attempt(path)));
     let mut findings: Vec<_> = tried
@@ -37,7 +37,7 @@ pub(super) fn findings() -> Vec<Finding> {
     findings
 }
 
-/// The way that traces use is the first that works, the cheapest; what a newer kernel would give.
+/// Names the way that traces use, which is the first that works and the cheapest, and what a newer kernel would add.
 fn used_finding(used: Option<AttachPath>) -> Finding {
     let text = |path| format!("traces use {}", name(path));
     match used {
@@ -86,7 +86,7 @@ fn finding(path: AttachPath, outcome: &anyhow::Result<()>) -> Finding {
     }
 }
 
-/// Loads the programs for `path` and attaches one of each kind to this process.
+/// Loads the programs for `path` and attaches a probe of each kind to this process.
 fn attempt(path: AttachPath) -> anyhow::Result<()> {
     let mut storage = Storage::uninit();
     let settings = Settings {
@@ -137,9 +137,9 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
     }
 }
 
-/// Where this program starts: code that runs once, and has run.
+/// Offset of this program's entry point: code that runs once, and has run.
 fn entry_point() -> anyhow::Result<FileOffset> {
-    // Bytes of the ELF header before the field, and behind it (gABI, figure 4-3).
+    // Bytes of `e_entry` in the ELF header (gABI, figure 4-3).
     const ENTRY: std::ops::Range<usize> = 24..32;
     let bytes = std::fs::read(OWN_FILE).context("cannot read our own file")?;
     let view = ElfView::parse(&bytes).context("our own file")?;

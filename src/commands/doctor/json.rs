@@ -12,7 +12,6 @@ use leak_report::render::write_json;
 
 const SCHEMA_VERSION: u32 = 1;
 
-/// Writes `diagnosis`.
 pub(super) fn render(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {
     let verdict = diagnosis.verdict();
     let json = DiagnosisJson {
@@ -57,7 +56,7 @@ struct ProcessJson {
     pid: u32,
     comm: Option<String>,
     exe: Option<String>,
-    /// All findings in words, those about modules and probes too.
+    /// All findings in words, including those about modules and probes.
     findings: Vec<FindingJson>,
     modules: Vec<ModuleJson>,
     probes: Vec<ProbeJson>,
@@ -81,9 +80,9 @@ struct ProbeJson {
     function: String,
     aliases: Vec<Name>,
     module: String,
-    /// In the module's own space.
+    /// SVMA in hexadecimal.
     address: String,
-    /// Behind the function's entry.
+    /// Bytes from the function's entry.
     offset: u64,
     emulated: bool,
 }

@@ -1,7 +1,7 @@
-//! `memleak doctor`: says before a trace whether there can be one, and how complete its stacks will be.
+//! `memleak doctor`: determines before a trace whether it can work, and how complete its stacks will be.
 //!
-//! Reads, and tries to load and attach in this process itself; a process that is asked about is only read. Each
-//! finding is one line with its remedy; what they come to is the verdict.
+//! Reads, and tries to load and attach in this process itself; the process to examine is only read. Each finding is one
+//! line with its remedy; the verdict sums them up.
 
 mod attach;
 mod json;
@@ -25,16 +25,15 @@ pub enum Format {
     Json,
 }
 
-/// What to look at and how to say it.
+/// Options of `memleak doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The process, if it is about one.
+    /// Process to examine, if any.
     pub pid: Option<u32>,
-    /// The form of the output.
     pub format: Format,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// As it should be.
@@ -48,7 +47,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The stable name.
+    /// Stable name, in text and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fine => "ok",
@@ -59,16 +58,13 @@ impl Level {
     }
 }
 
-/// One thing that was found out.
+/// A fact about the machine or the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
     pub level: Level,
-    /// What it is about: a stable name.
+    /// Stable name of its subject.
     pub topic: &'static str,
-    /// What was found.
     pub text: String,
-    /// What to do about it.
     pub remedy: Option<String>,
 }
 
@@ -106,32 +102,31 @@ impl Finding {
     }
 }
 
-/// Everything that was found out.
+/// All findings.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
-    /// About the machine and this process's rights.
+    /// Findings about the machine and this process's rights.
     pub system: Vec<Finding>,
-    /// About the process that was asked about.
+    /// Findings about the process to examine.
     pub process: Option<ProcessFindings>,
 }
 
-/// What all findings come to.
+/// Summary of all findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The worst level of any finding.
     pub level: Level,
-    /// In one line.
+    /// Summary in one line.
     pub text: String,
 }
 
 impl Diagnosis {
-    /// All findings, those about modules as findings too.
+    /// All findings, including those about modules and probes.
     fn findings(&self) -> impl Iterator<Item = Finding> + '_ {
         let process = self.process.iter().flat_map(ProcessFindings::findings);
         self.system.iter().cloned().chain(process)
     }
 
-    /// What it all comes to.
     pub fn verdict(&self) -> Verdict {
         let level = self
             .findings()
@@ -169,11 +164,7 @@ impl Diagnosis {
     }
 }
 
-/// Looks at everything and writes what it found. Returns whether there can be a trace.
-///
-/// # Errors
-///
-/// `out` cannot be written.
+/// Examines everything and writes the findings. Returns whether a trace can work.
 pub fn run(options: Options, out: &mut dyn Write) -> io::Result<bool> {
     let mut system = system::findings();
     system.extend(attach::findings());

@@ -1,4 +1,4 @@
-//! A process's modules: what the unwind table of each would hold, built on all cores and thrown away.
+//! Examines a process's modules: builds the unwind table of each on all cores, and discards it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,34 +13,33 @@ use crate::process::{Module, ModuleId};
 use leak_report::model::TableFacts;
 use leak_report::render::{counted, percent, printable, size};
 
-/// Code of which less than this is covered by CFI, in per cent, is worth a warning …
+/// Minimum percentage of code that CFI covers; less is worth a warning.
 const GOOD_COVERAGE: u64 = 90;
-/// … if it is more than what linkers and assembly add to any object, in bytes.
+/// Maximum bytes of uncovered code without a warning: linkers and assembly add as much to any object.
 const LITTLE_CODE: u64 = 4096;
 
-/// A module of the process.
+/// Findings about one module of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleFinding {
-    /// Its name within the process's modules.
+    /// Identifies it among the process's modules.
     pub id: ModuleId,
-    /// Its path as the process sees it.
+    /// Path as the process sees it.
     pub path: PathBuf,
-    /// Its build-id in hexadecimal digits.
+    /// Build ID in hexadecimal digits.
     pub build_id: Option<String>,
-    /// Its table, or why there is none.
+    /// Table, or the reason why there is none.
     pub table: Result<TableFinding, String>,
 }
 
-/// What a module's table would hold.
+/// Facts about the table that a module would have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableFinding {
-    /// The table in numbers.
     pub facts: TableFacts,
-    /// Calls after which stacks would end, since the table cannot express their place, by reason.
+    /// Calls at which stacks would end, since the table cannot express the rule there, by reason.
     pub unsupported_calls: BTreeMap<&'static str, u64>,
 }
 
-/// Builds the tables of `modules`. They are returned in the order given.
+/// Builds the tables of `modules`. Returns findings in the same order.
 pub(super) fn examine(modules: &[&Module]) -> Vec<ModuleFinding> {
     let ordered = modules.iter().enumerate().collect();
     let mut found = parallel::for_each(ordered, |(order, module)| (order, examine_one(module)));
@@ -71,7 +70,8 @@ fn table(bytes: &[u8]) -> Result<TableFinding, TableError> {
     })
 }
 
-/// Rows start between instructions, so each can be decoded by itself.
+/// Counts calls in rows that the table cannot express, by reason. Rows start between instructions, so each can be
+/// decoded by itself.
 fn unsupported_calls(bytes: &[u8]) -> Result<BTreeMap<&'static str, u64>, TableError> {
     let view = ElfView::parse(bytes)?;
     let (table, _) = build::build(&view)?;
@@ -90,7 +90,7 @@ fn unsupported_calls(bytes: &[u8]) -> Result<BTreeMap<&'static str, u64>, TableE
 }
 
 impl ModuleFinding {
-    /// The same in one line.
+    /// Sums up the module in one finding.
     pub(super) fn finding(&self) -> Finding {
         let path = printable(&self.path.to_string_lossy());
         let build = match &self.build_id {

@@ -1,4 +1,4 @@
-//! What a trace of one process would find. The process is read, nothing else.
+//! Examines what a trace of one process would find. Only reads the process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,22 +11,21 @@ use leak_report::model::TableFacts;
 use leak_report::render::ends::runtime_advice;
 use leak_report::render::{counted, percent, printable, size};
 
-/// What was found out about the process.
+/// Findings about one process.
 #[derive(Clone, Debug)]
 pub struct ProcessFindings {
-    /// Its id.
     pub pid: u32,
-    /// Its name, if it can be traced at all.
+    /// Name of the process; `None` if it cannot be traced.
     pub comm: Option<String>,
-    /// Its executable.
+    /// Path of the executable.
     pub exe: Option<PathBuf>,
-    /// What is not about a single module or probe.
+    /// Findings that are not about a single module or probe.
     pub general: Vec<Finding>,
-    /// Every module that it has mapped.
+    /// All modules that it has mapped.
     pub modules: Vec<ModuleFinding>,
-    /// Where probes would sit.
+    /// Sites where probes would be placed.
     pub sites: Vec<ProbeSite>,
-    /// What would not be probed.
+    /// Reasons why something would not be probed.
     pub problems: Vec<Problem>,
 }
 
@@ -43,7 +42,7 @@ impl ProcessFindings {
         }
     }
 
-    /// Everything as findings.
+    /// Returns everything as findings.
     pub(super) fn findings(&self) -> impl Iterator<Item = Finding> + '_ {
         let modules = self.modules.iter().map(ModuleFinding::finding);
         let sites = self.sites.iter().map(|site| self.site_finding(site));
@@ -52,7 +51,7 @@ impl ProcessFindings {
         general.chain(modules).chain(sites).chain(problems)
     }
 
-    /// The path of a module.
+    /// Path of a module, printable; `?` if unknown.
     pub(super) fn path(&self, id: ModuleId) -> String {
         let module = self.modules.iter().find(|module| module.id == id);
         module.map_or_else(
@@ -74,13 +73,12 @@ impl ProcessFindings {
 fn problem_finding(problem: &Problem) -> Finding {
     let text = problem.to_string();
     match problem.reason.is_warning() {
-        // The reason says what to do.
+        // The reason names the remedy.
         true => Finding::warning("not_probed", text),
         false => Finding::note("not_probed", text),
     }
 }
 
-/// Looks at process `pid`.
 pub(super) fn examine(pid: u32) -> ProcessFindings {
     let target = match Target::open(pid) {
         Ok(target) => target,
@@ -120,7 +118,7 @@ fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> Proc
     }
 }
 
-/// What there is to say of code that belongs to no module.
+/// Findings about code that belongs to no module, and about unreadable maps.
 fn mapping_findings(target: &Target, mappings: &Mappings) -> Vec<Finding> {
     let mut anonymous = (0_u64, 0_u64);
     let mut trampoline = false;
@@ -159,7 +157,7 @@ fn mapping_findings(target: &Target, mappings: &Mappings) -> Vec<Finding> {
     findings
 }
 
-/// All modules together.
+/// Sums up the CFI and the tables of all modules.
 fn coverage_finding(modules: &[ModuleFinding]) -> Finding {
     let tables = || modules.iter().filter_map(|module| module.table.as_ref().ok());
     let sum = |part: fn(TableFacts) -> u64| {

@@ -1,4 +1,4 @@
-//! What the kernel and this process's rights allow, as far as files say so. That it really works is `attach`.
+//! Checks what the kernel and this process's rights allow, as far as files show it. `attach` tests whether it works.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use crate::bpf::preflight::{self, Capability, PreflightError};
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 const UNPRIVILEGED: &str = "/proc/sys/kernel/unprivileged_bpf_disabled";
-/// Where the kernel says which of its tracepoints there are, for who may see it.
+/// Directories in which the kernel lists its tracepoints, for those who may read them.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"];
 const LIMITS: &str = "/proc/self/limits";
 const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 
-/// Fewer descriptors than this can be too few for a process's files.
+/// Minimum limit of open files; less can be too few for a process's files.
 const FEW_FILES: u64 = 1024;
-/// `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
+/// Link of the initial PID namespace: `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// One finding per thing that can be in the way.
+/// Returns a finding for each thing that can hinder a trace.
 pub(super) fn findings() -> Vec<Finding> {
     let mut findings = vec![release(&text_of(RELEASE)), btf(preflight::has_btf())];
     findings.extend(uprobes());
@@ -43,13 +43,13 @@ pub(super) fn findings() -> Vec<Finding> {
     findings
 }
 
-/// Empty when it cannot be read, which each reader of it takes for "unknown".
+/// Text of a file; empty if it cannot be read, which each caller treats as unknown.
 fn text_of(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
 fn release(text: &str) -> Finding {
-    // What it can do is tried, not read off its version.
+    // Features are tested, not inferred from the release.
     match text.trim() {
         "" => Finding::note("kernel", format!("the release cannot be read from {RELEASE}")),
         release => Finding::fine("kernel", format!("Linux {release}")),
@@ -112,7 +112,7 @@ fn capabilities(all: &[(Capability, bool)]) -> Vec<Finding> {
                 needed,
                 ..
             } = capability;
-            // One command for all: a second setcap takes back what the first one granted.
+            // One command for all: a second setcap revokes what the first one granted.
             let remedy = || match needed {
                 true => format!(
                     "run as root (sudo memleak …) or grant what it needs with {}",
@@ -160,7 +160,7 @@ fn lockdown(mode: Option<&str>) -> Finding {
     }
 }
 
-/// A file per module stays open, and a few descriptors more.
+/// Checks the limit of open files: one file per module stays open, and a few more.
 fn open_files(limits: &str) -> Finding {
     let line = limits
         .lines()
@@ -230,7 +230,7 @@ mod tests {
         check(&findings[2], Level::Note, "CAP_X is missing");
     }
 
-    /// Only confidentiality is in the way.
+    /// Only confidentiality mode is worth a warning.
     #[test]
     fn lockdown_modes() {
         check(&lockdown(Some("none")), Level::Fine, "none");
@@ -243,7 +243,7 @@ mod tests {
         check(&lockdown(None), Level::Fine, "not in this kernel");
     }
 
-    /// Limits and settings that are in the way name what to do.
+    /// Limits and settings that hinder a trace have a remedy.
     #[test]
     fn limits() {
         let limit = |soft| format!("Max processes 1 1\nMax open files            {soft}  4096  files\n");

@@ -1,11 +1,10 @@
-//! The diagnosis for people: a line per finding, the verdict last.
+//! Diagnosis for people: a line per finding, the verdict last.
 
 use std::io::{self, Write};
 
 use super::{Diagnosis, Finding};
 use leak_report::render::printable;
 
-/// Writes `diagnosis`.
 pub(super) fn render(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "System")?;
     for finding in &diagnosis.system {

@@ -1,4 +1,4 @@
-//! The ELF files below some paths, each file once, however many names it has.
+//! Finds the ELF files below some paths, each file once, however many names it has.
 
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
@@ -11,23 +11,23 @@ use anyhow::{Context, bail};
 use crate::process::foreign::open_exactly;
 use leak_report::units::size;
 
-/// No file that holds code is larger.
+/// Maximum size of a file; no file that holds code is larger.
 const MAX_BYTES: u64 = 4 << 30;
-/// Deeper directories are not gone into.
+/// Maximum depth of directories.
 const MAX_DEPTH: usize = 64;
 const MAGIC: [u8; 4] = *b"\x7fELF";
 
-/// A file that begins as ELF files do.
+/// A file that begins with the ELF magic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ElfFile {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
 }
 
-/// What was found.
+/// Result of a search.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Ascending by path.
+    /// Sorted by path.
     pub(super) files: Vec<ElfFile>,
     /// Files and directories that could not be read, and why.
     pub(super) unreadable: Vec<(PathBuf, io::Error)>,
@@ -38,7 +38,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 ///
-/// A given path that does not exist, or is neither a directory nor a regular file.
+/// Fails if a given path does not exist, or is neither a directory nor a regular file.
 pub(super) fn find(paths: &[impl AsRef<Path>]) -> anyhow::Result<Found> {
     let mut found = Found::default();
     for path in paths.iter().map(AsRef::as_ref) {
@@ -62,7 +62,7 @@ impl Found {
             Err(error) => return self.unreadable.push((path.to_owned(), error)),
         };
         for entry in entries.flatten() {
-            // Of the entry itself: links are not followed.
+            // Metadata of the entry itself: links are not followed.
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() && depth > 0 {
                 self.add_directory(&entry.path(), depth - 1);
@@ -96,7 +96,7 @@ fn begins_as_elf(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// A regular file's bytes, up to a size that no file with code exceeds.
+/// Reads a regular file of at most [`MAX_BYTES`].
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let file = open_exactly(path)?;
     let metadata = file.metadata()?;

@@ -1,4 +1,4 @@
-//! `memleak table`: what the unwind tables of ELF files hold. Touches no process and no kernel.
+//! `memleak table`: describes the unwind tables of ELF files. Touches no process and no kernel.
 
 mod files;
 mod verify;
@@ -17,7 +17,7 @@ pub use verify::verify;
 ///
 /// # Errors
 ///
-/// The first file that cannot be read or is no ELF file that can be unwound here.
+/// Fails at the first file that cannot be read, or is no ELF file that can be unwound here.
 pub fn tables(files: &[impl AsRef<Path>], out: &mut dyn Write) -> anyhow::Result<()> {
     for path in files.iter().map(AsRef::as_ref) {
         let bytes = files::read(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -17,21 +17,19 @@ use crate::allocator::calls;
 use crate::base::parallel;
 use leak_report::render::{counted, printable};
 
-/// How often progress is said.
+/// Interval between progress messages.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// What was found out about one file.
 enum Outcome {
     Verified(Box<FileResult>),
-    /// It is not of a kind that is unwound, or cannot be read.
+    /// Reason for skipping it: its kind is not unwound, or it cannot be read.
     Skipped(String),
 }
 
-/// The result for one file.
 struct FileResult {
     verified: Verified,
     calls: u64,
-    /// Calls that the table cannot unwind from.
+    /// Calls that the table cannot unwind from, by reason.
     unsupported_calls: BTreeMap<Reason, u64>,
 }
 
@@ -49,10 +47,6 @@ struct Sums {
 }
 
 /// Verifies every ELF file at or below `paths`. Returns whether no rule is wrong.
-///
-/// # Errors
-///
-/// A path that cannot be read, or output that cannot be written.
 pub fn verify(paths: &[impl AsRef<Path>], out: &mut dyn Write) -> anyhow::Result<bool> {
     let found = files::find(paths)?;
     for (path, error) in &found.unreadable {
@@ -108,7 +102,7 @@ fn verify_file(path: &Path) -> Outcome {
             let functions = Vec::new();
             Outcome::Verified(Box::new(FileResult {
                 verified: Verified {
-                    // Of a hundred thousand functions each, they would add up.
+                    // Dropped: a file can have a hundred thousand functions, and the results of all files are kept.
                     functions,
                     ..verified
                 },
@@ -120,7 +114,7 @@ fn verify_file(path: &Path) -> Outcome {
     }
 }
 
-/// The calls in all functions, and those of them whose place the table cannot express, by reason.
+/// Counts the calls in all functions, and by reason those that the table cannot unwind from.
 fn count_calls(
     bytes: &[u8],
     view: &ElfView<'_>,
@@ -148,7 +142,7 @@ fn count_calls(
     (total, unsupported)
 }
 
-/// Writes what is wrong with a file, or missing from its table; nothing of one that is well.
+/// Writes what is wrong with a file or missing from its table; nothing if neither is.
 fn describe(path: &Path, result: &FileResult, out: &mut dyn Write) -> io::Result<()> {
     let Verified {
         wrong,

@@ -1,4 +1,4 @@
-//! `memleak diff`: what grew from one report to another.
+//! `memleak diff`: growth from one report to another.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use leak_report::model::NameStyle;
 use leak_report::model::{Quantity, Report};
 use leak_report::render::{Format, ReportSink, printable};
 
-/// Modules that are named.
+/// Maximum modules named in a note.
 const MAX_MODULES: usize = 3;
 
-/// The form of a difference.
+/// Output format of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DifferenceFormat {
     /// For people.
     Text,
-    /// One object.
+    /// One JSON object.
     Json,
     /// A line for each stack, with both amounts.
     Folded(Quantity),
@@ -31,28 +31,21 @@ pub enum DifferenceFormat {
     Pprof,
 }
 
-/// What `memleak diff` is to do.
+/// Options of `memleak diff`.
 #[derive(Clone, Debug)]
 pub struct DifferenceOptions {
-    /// The earlier report.
+    /// Earlier report.
     pub before: Source,
-    /// The later one.
+    /// Later report.
     pub after: Source,
-    /// The form.
     pub format: DifferenceFormat,
-    /// Where it goes.
     pub destination: Destination,
-    /// Sites in text.
+    /// Maximum sites in text.
     pub top: usize,
-    /// How names are written.
     pub names: NameStyle,
 }
 
-/// Does it.
-///
-/// # Errors
-///
-/// A recording cannot be read, or nothing can be written.
+/// Compares two reports and writes the difference.
 pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
     let mut before = Opened::of(&options.before)?;
     let mut after = match options.after.file == options.before.file {
@@ -75,7 +68,7 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
         comparison.notes.push(note.to_owned());
     }
     let is_earlier = match is_one_trace {
-        // Whatever the clock said.
+        // In one trace the elapsed time decides, not the clock.
         true => after.report().elapsed < before.report().elapsed,
         false => after.report().read_at < before.report().read_at,
     };
@@ -105,7 +98,7 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
     }
 }
 
-/// pprof subtracts by itself: it needs both profiles.
+/// Writes the later profile alone: pprof subtracts by itself, and needs both.
 fn pprof(after: &Opened, options: &DifferenceOptions) -> anyhow::Result<()> {
     let mut output = Output::open(Format::Pprof, &options.destination)?;
     output.report(&Arc::new(after.report().clone()))?;
@@ -122,7 +115,7 @@ fn pprof(after: &Opened, options: &DifferenceOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A report of a recording.
+/// A report and its recording.
 struct Opened {
     recording: Arc<Recording>,
     index: usize,
@@ -134,7 +127,7 @@ impl Opened {
         Self::in_recording(Arc::new(open(&source.file)?), source)
     }
 
-    /// One of the same recording.
+    /// Opens another report of the same recording.
     fn another(&self, source: &Source) -> anyhow::Result<Self> {
         Self::in_recording(Arc::clone(&self.recording), source)
     }
@@ -171,12 +164,12 @@ impl Opened {
     }
 }
 
-/// Whether two recordings are of one trace: one is a copy of the other, or of its beginning.
+/// Returns whether two recordings are of one trace: one is a copy of the other, or of its beginning.
 pub(super) fn is_one_trace(a: &Recording, b: &Recording) -> bool {
     a.path() == b.path() || a.about() == b.about()
 }
 
-/// What is said of modules of which there are several builds.
+/// Note about modules with several builds; `None` without any.
 pub(super) fn rebuilt(paths: &[&str]) -> Option<String> {
     let name = |path: &&str| printable(path.rsplit('/').next().unwrap_or(path));
     let mut names: Vec<_> = paths.iter().take(MAX_MODULES).map(name).collect();

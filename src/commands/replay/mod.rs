@@ -1,5 +1,5 @@
-//! `memleak report`, `memleak diff` and `memleak trend`: what was recorded, read again, here or on another machine.
-//! Traces nothing and needs no privileges.
+//! `memleak report`, `memleak diff` and `memleak trend`: read recordings, here or on another machine. Trace nothing and
+//! need no privileges.
 
 mod diff;
 mod report;

@@ -1,5 +1,5 @@
-//! `memleak report`: reports of a recording in any format, held against what the user allows; a list of them; or a copy of
-//! the recording.
+//! `memleak report`: writes reports of a recording in any format, and checks the last one; or lists them, or copies the
+//! recording.
 
 use std::fs;
 use std::io::{self, Write};
@@ -21,51 +21,41 @@ use leak_report::model::{Amount, NameStyle};
 use leak_report::model::{Quantity, Report};
 use leak_report::render::{Format, ReportSink, Span, counted, size};
 
-/// Which reports of a recording are meant.
+/// Selection of reports of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The last.
     Last,
-    /// This one, counted from 1, or from -1 backwards.
+    /// Report with this number, from 1, or from -1 backwards.
     One(NonZeroI64),
-    /// All.
     All,
 }
 
-/// What `memleak report` is to do.
+/// Options of `memleak report`.
 #[derive(Clone, Debug)]
 pub struct ReportOptions {
-    /// The recording.
+    /// Path of the recording.
     pub file: PathBuf,
-    /// Its reports.
     pub which: Which,
-    /// Only a line for each.
+    /// True if only a line per report is written.
     pub list: bool,
-    /// Their form.
     pub format: Format,
-    /// Where they go.
     pub destination: Destination,
-    /// Stacks that are shown, if not as many as were to be when it was recorded.
+    /// Maximum stacks shown; by default as when it was recorded.
     pub top: Option<usize>,
-    /// What they are ranked by, if not as they were then.
+    /// Ranking of stacks; by default as when it was recorded.
     pub sort: Option<Order>,
-    /// How names are written.
     pub names: NameStyle,
-    /// What flame graphs show, if not what they were to show then.
+    /// Quantity of flame graphs; by default as when it was recorded.
     pub quantity: Option<Quantity>,
-    /// Whether names are replaced.
+    /// True if names are replaced.
     pub anonymize: bool,
-    /// Another recording that the reports are put into, instead.
+    /// Recording to copy the reports to, instead of showing them.
     pub record: Option<Settings>,
-    /// What the last of the reports is held against.
+    /// Conditions, suppressions and baselines that the last report is checked against.
     pub gate: gate::Settings,
 }
 
-/// Does it. Returns the exit status.
-///
-/// # Errors
-///
-/// The recording cannot be read, or nothing can be written.
+/// Shows, lists or copies reports. Returns the exit status.
 pub fn report(options: &ReportOptions) -> anyhow::Result<u8> {
     if options.which == Which::All && options.format.span() == Span::LastReport && options.record.is_none() {
         bail!(
@@ -75,7 +65,7 @@ pub fn report(options: &ReportOptions) -> anyhow::Result<u8> {
     }
     let recording = open(&options.file)?;
     let chosen = match (options.which, &options.record) {
-        // A document of all reports is of all that there are, unless one is chosen.
+        // A document of all reports has all of the recording, unless one is chosen.
         (Which::Last, None) if options.format.span() != Span::AllReports => {
             recording.count() - 1..recording.count()
         }
@@ -92,7 +82,7 @@ pub fn report(options: &ReportOptions) -> anyhow::Result<u8> {
     }
 }
 
-/// Shows reports, and holds the last of them against what the user allows. Returns the status that follows.
+/// Shows reports, and checks the last of them. Returns the exit status.
 fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) -> anyhow::Result<u8> {
     let mut shown = Shown {
         options,
@@ -129,12 +119,12 @@ fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) ->
     }
 }
 
-/// Shows reports as they are asked for.
+/// Shows reports with the requested options.
 struct Shown<'a> {
     options: &'a ReportOptions,
     output: Output,
     anonymizer: Option<Anonymizer>,
-    /// Nobody reads the output any more. What the reports are held against does not depend on that.
+    /// True if the output has no reader any more. The checks do not depend on that.
     is_gone: bool,
 }
 
@@ -176,7 +166,7 @@ impl Shown<'_> {
     }
 }
 
-/// Puts reports into another recording.
+/// Copies reports to another recording.
 fn copy(recording: &Recording, chosen: Range<usize>, settings: &Settings) -> anyhow::Result<()> {
     if is_same_file(recording.path(), &settings.file) {
         bail!(
@@ -197,7 +187,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// A line for each report.
+/// Writes a line for each report.
 fn list(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
     for index in 0..recording.count() {
         let recorded = recording.report(index).map_err(io::Error::other)?;
@@ -222,7 +212,7 @@ mod tests {
     use leak_report::render::render;
     use leak_report::samples;
 
-    /// A recording of three reports in a directory of its own, and options that ask for nothing.
+    /// A recording of three reports in a directory of its own, and options that request nothing special.
     fn recorded() -> (tempfile::TempDir, ReportOptions) {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("leaks.memleak");
@@ -268,7 +258,7 @@ mod tests {
         report
     }
 
-    /// What comes of `options`.
+    /// Output for `options`.
     fn shown(options: &ReportOptions) -> String {
         report(options).expect("shown");
         let file = options.destination.file.as_ref().expect("a file");
@@ -283,7 +273,7 @@ mod tests {
         String::from_utf8(out).expect("UTF-8")
     }
 
-    /// The last report, one of them, or all, as the trace would have written them; others than there are, are refused.
+    /// The last report, one of them, or all are written as the trace would have; numbers out of range are refused.
     #[test]
     fn which_reports() {
         let (_directory, options) = recorded();
@@ -316,7 +306,7 @@ mod tests {
         assert_eq!(shown(&list).lines().count(), 3);
     }
 
-    /// What was to be shown can be changed; a recording is not copied onto itself.
+    /// Options of the recorded report can be changed; a recording is not copied onto itself.
     #[test]
     fn other_views_and_copies() {
         let (directory, options) = recorded();
@@ -346,7 +336,7 @@ mod tests {
         assert_eq!(read(copy), read(options.file.clone()));
     }
 
-    /// The report that is shown is held against conditions; of one that may not have been the last, nothing is proved.
+    /// The report that is shown is checked against conditions; one that may not have been the last cannot meet them.
     #[test]
     fn statuses() {
         let (_directory, options) = recorded();

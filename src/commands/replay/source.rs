@@ -1,4 +1,4 @@
-//! Which report of which recording is meant, and what is to be said of the recording.
+//! Selection of a report of a recording, and messages about the recording.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,17 +12,17 @@ use chrono::{DateTime, Local};
 use crate::sinks::recording::{Ending, Recorded, Recording};
 use leak_report::render::{counted, printable};
 
-/// A recording, and which of its reports.
+/// A recording, and the number of one of its reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The recording.
+    /// Path of the recording.
     pub file: PathBuf,
-    /// The number of the report, from 1, or from -1 backwards.
+    /// Number of the report, from 1, or from -1 backwards; `None` if none was chosen.
     pub report: Option<NonZeroI64>,
 }
 
 impl Source {
-    /// `FILE` or `FILE:N`; what is the name of a file is one.
+    /// Parses `FILE` or `FILE:N`. The name of an existing file is taken whole.
     pub fn parse(text: &OsStr) -> Self {
         let whole = Self {
             file: text.into(),
@@ -53,7 +53,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// The index of the report with this number.
+/// Index of the report with this number.
 pub(super) fn index(recording: &Recording, number: NonZeroI64) -> anyhow::Result<usize> {
     let count = recording.count();
     let magnitude = usize::try_from(number.get().unsigned_abs()).unwrap_or(usize::MAX);
@@ -71,7 +71,7 @@ pub(super) fn index(recording: &Recording, number: NonZeroI64) -> anyhow::Result
     }
 }
 
-/// What a report is called where several are compared.
+/// Name of a report where several are compared.
 pub(super) fn name(recording: &Recording, index: usize) -> String {
     let file = recording
         .path()
@@ -84,7 +84,7 @@ pub(super) fn name(recording: &Recording, index: usize) -> String {
     }
 }
 
-/// Opens a recording and says what there is to know of it.
+/// Opens a recording, and logs its origin and whether it is complete.
 pub(super) fn open(path: &Path) -> anyhow::Result<Recording> {
     let recording = Recording::open(path)?;
     let about = recording.about();
@@ -128,12 +128,11 @@ pub(super) fn open(path: &Path) -> anyhow::Result<Recording> {
     Ok(recording)
 }
 
-/// Reads a report.
 pub(super) fn read(recording: &Recording, index: usize) -> anyhow::Result<Recorded> {
     Ok(recording.report(index)?)
 }
 
-/// A moment as clocks here show it.
+/// Formats a time in the local time zone.
 pub(super) fn local_time(unix_ns: u64) -> String {
     let nanoseconds = i64::try_from(unix_ns).unwrap_or(i64::MAX);
     let time = DateTime::from_timestamp_nanos(nanoseconds).with_timezone(&Local);
@@ -144,7 +143,7 @@ pub(super) fn local_time(unix_ns: u64) -> String {
 mod tests {
     use super::*;
 
-    /// A number behind the last colon is a report's, unless there is a file of the whole name.
+    /// A number after the last colon selects a report, unless a file has the whole name.
     #[test]
     fn sources() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! `memleak trend`: how fast sites grow, over the reports of a recording or over several recordings.
+//! `memleak trend`: growth rates of sites, over the reports of a recording or over several recordings.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,22 +12,20 @@ use crate::sinks::recording::Recording;
 use leak_report::compare::{self, Builds, Trace, render_trend_json, render_trend_text};
 use leak_report::model::NameStyle;
 
-/// What `memleak trend` is to do.
+/// Options of `memleak trend`.
 #[derive(Clone, Debug)]
 pub struct TrendOptions {
-    /// One recording, of which all reports are meant if none is chosen; or several, the last report of each.
+    /// One recording, with all its reports if none is chosen; or several, with the last report of each.
     pub sources: Vec<Source>,
-    /// Whether it is to be JSON instead of text.
+    /// True for JSON instead of text.
     pub json: bool,
-    /// Where it goes.
     pub destination: Destination,
-    /// Sites in text.
+    /// Maximum sites in text.
     pub top: usize,
-    /// How names are written.
     pub names: NameStyle,
 }
 
-/// A report to be read.
+/// A report to read.
 struct Chosen {
     recording: Arc<Recording>,
     index: usize,
@@ -35,11 +33,11 @@ struct Chosen {
     read_at: SystemTime,
 }
 
-/// Does it.
+/// Writes the trend of the chosen reports.
 ///
 /// # Errors
 ///
-/// A recording cannot be read, there are too few points, or nothing can be written.
+/// Fails if there are too few or too many reports, a recording cannot be read, or nothing can be written.
 pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
     let mut chosen = choose(&options.sources)?;
     if chosen.len() < 2 {
@@ -93,7 +91,7 @@ fn choose(sources: &[Source]) -> anyhow::Result<Vec<Chosen>> {
     }
 }
 
-/// Indices of reports, the first and the last among them; not more than there can be points.
+/// Indices of reports, spread evenly from the first to the last; at most as many as there can be points.
 fn spread(count: usize) -> Vec<usize> {
     let most = compare::Trend::MAX_POINTS;
     if count <= most {
@@ -103,8 +101,8 @@ fn spread(count: usize) -> Vec<usize> {
     (0..most).map(|at| at * (count - 1) / (most - 1)).collect()
 }
 
-/// Which builds all have, and what is to be said of it. Also puts reports into their order: of one trace, as they were
-/// made, whatever the clock said.
+/// Determines the builds of the traces, and a note about modules with several. Also sorts the reports: those of one
+/// trace as they were made, whatever the clock showed.
 fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
     let mut kernels = Vec::with_capacity(chosen.len());
     for chosen in chosen.iter_mut() {
