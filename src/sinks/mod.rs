@@ -1,5 +1,5 @@
-//! Where reports go while a trace runs: output, recordings, the live view, gates, receivers of profiles and metrics, the
-//! status line. [`Sinks`] has them in one list, and is all that knows their order.
+//! Sinks of reports while a trace runs: output, recordings, the live view, gates, receivers of profiles and metrics,
+//! the status line. [`Sinks`] has them in one list; only it knows their order.
 
 pub mod export;
 pub mod gate;
@@ -25,52 +25,51 @@ use output::{Destination, Output};
 use recording::Recorder;
 use status::{Progress, StatusLine};
 
-/// Where the reports of a trace go.
+/// Sinks to open for a trace, and their settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SinkConfig {
-    /// Form of the reports.
+    /// Format of the reports.
     pub format: Format,
-    /// Where they go.
+    /// File, or standard output, that they are written to.
     pub destination: Destination,
-    /// How they are recorded besides.
+    /// Recording to write besides.
     pub recording: Option<recording::Settings>,
-    /// How they are exported besides.
+    /// Receivers to export to besides.
     pub export: export::Settings,
-    /// Conditions, suppressions and baselines that it is checked against.
+    /// Conditions, suppressions and baselines that reports are checked against.
     pub gate: gate::Settings,
-    /// Whether and how reports are shown on the terminal while they are made.
+    /// Set if reports are shown on the terminal while they are made.
     pub live: Option<LiveConfig>,
 }
 
 impl SinkConfig {
-    /// Whether nobody gets anything of the trace once the reader of standard output is gone. What is not seen to the end is
-    /// not decided, so a trace with conditions goes on.
+    /// Returns whether every result of the trace is lost once the reader of standard output is gone. A trace with
+    /// conditions goes on, because conditions are decided only at its end.
     pub fn ends_with_its_reader(&self) -> bool {
         let writes = self.live.is_none() && self.destination.file.is_none();
         writes && !self.gate.is_enabled() && self.export.is_empty()
     }
 }
 
-/// How reports are shown on the terminal while they are made.
+/// Settings of the live view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveConfig {
-    /// Whether the last report is written when the view is left.
+    /// True if the last report is written when the view is left.
     pub keeps_report: bool,
 }
 
-/// What is written on a terminal besides reports.
+/// Log messages and the status line, both on standard error.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnostics {
-    /// Log messages, held back while the live view is there.
+    /// Log messages, held back while the live view is open.
     pub messages: Messages,
-    /// The status line.
     pub line: StatusLine,
 }
 
 /// The sinks of a trace.
 ///
-/// Each report goes to metrics and profiles and into the recording first, since what reads the output may be gone; then it is
-/// checked, which marks what is suppressed, and shown.
+/// Each report is exported and recorded first, since the reader of the output may be gone; then it is checked, which
+/// marks what is suppressed, and shown.
 pub struct Sinks<'a> {
     config: &'a SinkConfig,
     progress: Option<Progress>,
@@ -81,19 +80,18 @@ pub struct Sinks<'a> {
     shown: Shown,
 }
 
-/// Where a report is shown.
 enum Shown {
     Output(Output),
     View(Box<LiveView>),
 }
 
 impl<'a> Sinks<'a> {
-    /// Opens what reports of `trace` will go to, before there are any. `is_restored` is set when the terminal is as it was
-    /// before the live view.
+    /// Opens the sinks before there are reports of `trace`. `is_restored` is set when the terminal is as it was before
+    /// the live view.
     ///
     /// # Errors
     ///
-    /// A file cannot be made or read, a port is taken, or there is no terminal.
+    /// Fails if a file cannot be created or read, a port is taken, or there is no terminal.
     pub fn open(
         config: &'a SinkConfig,
         trace: &TraceConfig,
@@ -129,21 +127,22 @@ impl<'a> Sinks<'a> {
         })
     }
 
-    /// Writes what is written at the end and decides the exit status, given that of the trace: that of the program that was
-    /// started.
+    /// Writes what is written at the end, and decides the exit status, given the result of the trace: the status of the
+    /// program that was started.
     ///
     /// # Errors
     ///
-    /// That of the trace, or something cannot be written. What was reported before an error is still written.
+    /// Returns the error of the trace, or that something cannot be written. What was reported before an error is still
+    /// written.
     pub fn finish(self, traced: anyhow::Result<u8>) -> anyhow::Result<u8> {
         self.line.end();
         let recorded = self.recorder.map_or(Ok(()), Recorder::finish);
-        // The terminal is as it was from here on.
+        // From here on, the terminal is as it was before the view.
         let shown = match self.shown {
             Shown::Output(output) => output.finish(),
             Shown::View(mut view) => view.finish(traced.is_err()),
         };
-        // Nothing is decided about a trace that failed.
+        // A failed trace has no verdict.
         let decided = match &traced {
             Ok(status) => self.gate.finish(*status),
             Err(_) => Ok(None),
@@ -155,7 +154,7 @@ impl<'a> Sinks<'a> {
     }
 }
 
-/// The status of a trace. A reader that is gone is no failure: what was decided stays decided, but what was not cannot
+/// Exit status of a trace. A reader that is gone is not a failure: a verdict stays, but conditions without one cannot
 /// pass for held.
 fn settle(
     traced: anyhow::Result<u8>,
@@ -175,7 +174,6 @@ fn settle(
 }
 
 impl Sinks<'_> {
-    /// The sink that shows reports.
     fn shown(&mut self) -> &mut dyn ReportSink {
         match &mut self.shown {
             Shown::Output(output) => output,

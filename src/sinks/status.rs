@@ -1,8 +1,8 @@
-//! A line on standard error that says how a trace goes, while nothing else is said. Only on a terminal, which nobody else
-//! writes to, and only while memleak is in its foreground.
+//! Status line on standard error, drawn while nothing else is written. Only on a terminal to which no one else writes,
+//! and only while memleak is in its foreground.
 //!
-//! There is no thread: the session asks several times a second, between reports, and whatever is written takes the line
-//! away first. Numbers are read twice a second.
+//! There is no thread: the session polls several times a second, between reports, and every other writer clears the
+//! line first. Numbers are read twice a second.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,43 +16,43 @@ use leak_report::model::Report;
 use leak_report::model::Vitals;
 use leak_report::render::{self, Call, ReportSink, Stage};
 
-/// Between two pictures.
+/// Minimum time between two redraws.
 const PICTURE: Duration = Duration::from_millis(100);
-/// Between two readings of numbers: rates are over this time.
+/// Minimum time between two readings of numbers; rates are over this time.
 const READING: Duration = Duration::from_millis(500);
 
 const WHEEL: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 const ASCII_WHEEL: [char; 4] = ['|', '/', '-', '\\'];
 
-/// Takes the line away: to its beginning, and everything from there.
+/// Clears the line: moves to its start, and erases from there.
 const CLEAR: &str = "\r\x1b[K";
 
-/// The line. Copies are the same line.
+/// The status line. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct StatusLine(Arc<Mutex<Drawn>>);
 
 #[derive(Debug, Default)]
 struct Drawn {
-    /// It is wanted, and there is a place for it.
+    /// True if it is enabled and the terminal can show it.
     is_wanted: bool,
-    /// It is on the terminal now.
+    /// True if it is on the terminal now.
     is_there: bool,
 }
 
 impl StatusLine {
-    /// From now on the line is drawn, if standard error is a terminal that can do that.
+    /// Enables the line, if standard error is a terminal that can show it.
     pub fn begin(&self) {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         self.lock().is_wanted = io::stderr().is_terminal() && !is_dumb;
     }
 
-    /// From now on it is not.
+    /// Clears and disables the line.
     pub fn end(&self) {
         self.clear();
         self.lock().is_wanted = false;
     }
 
-    /// Takes it away, so that something else can be written.
+    /// Clears the line, so that something else can be written.
     pub fn clear(&self) {
         self.lock().clear();
     }
@@ -61,14 +61,14 @@ impl StatusLine {
         self.lock().is_wanted
     }
 
-    /// Nothing is left to tell if standard error is gone.
+    /// Draws the line; ignores errors, since nothing can be reported if standard error is gone.
     fn draw(&self, text: &str) {
         let mut drawn = self.lock();
         let is_ours = tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp());
         if !drawn.is_wanted || !is_ours {
             return;
         }
-        // A line that is as long as the terminal is wide would go on in the next.
+        // A line as long as the terminal is wide would continue on the next.
         let width =
             terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
         let short: String = text.chars().take(width.saturating_sub(1)).collect();
@@ -77,7 +77,7 @@ impl StatusLine {
     }
 
     fn lock(&self) -> MutexGuard<'_, Drawn> {
-        // Every change of it is whole.
+        // Poison is ignored: every change of it is complete.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +90,7 @@ impl Drawn {
     }
 }
 
-/// Makes writers that take the line away before they write.
+/// Makes writers that clear the line before they write.
 #[derive(Clone, Debug)]
 pub struct Above<M> {
     line: StatusLine,
@@ -98,7 +98,7 @@ pub struct Above<M> {
 }
 
 impl<M> Above<M> {
-    /// Those of `inner`.
+    /// Wraps the writers of `inner`.
     pub fn new(line: StatusLine, inner: M) -> Self {
         Self { line, inner }
     }
@@ -122,7 +122,7 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Above<M> {
     }
 }
 
-/// A writer that takes the line away first. It is not drawn again before that is done.
+/// Writer that clears the line first. It holds the lock, so the line is not redrawn until the write is done.
 #[derive(Debug)]
 pub struct AboveWriter<'a, W> {
     line: &'a StatusLine,
@@ -141,18 +141,17 @@ impl<W: Write> Write for AboveWriter<'_, W> {
     }
 }
 
-/// Draws the line between what other sinks write.
+/// Draws the line between the output of other sinks.
 pub struct Progress {
     line: StatusLine,
     pictures: usize,
     drawn: Option<Instant>,
-    /// The last reading and when it was made, and calls per second up to it.
+    /// Time of the last reading, its numbers, and calls per second up to it.
     reading: Option<(Instant, Vitals, f64)>,
     is_utf8: bool,
 }
 
 impl Progress {
-    /// Draws `line`.
     pub fn new(line: &StatusLine) -> Self {
         Self {
             line: line.clone(),
@@ -170,7 +169,7 @@ impl Progress {
             .draw(&format!("{} {what}", wheel[self.pictures % wheel.len()]));
     }
 
-    /// Reads numbers, if those that there are have become old.
+    /// Reads numbers if the last ones are at least [`READING`] old.
     fn read(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
         let now = Instant::now();
         let since = self.reading.as_ref().map(|(at, ..)| now.duration_since(*at));
@@ -225,7 +224,7 @@ impl ReportSink for Progress {
     }
 }
 
-/// What the line says.
+/// Text of the line.
 fn text(vitals: &Vitals, rate: f64) -> String {
     let seconds = vitals.elapsed.as_secs();
     let time = match seconds {
@@ -255,7 +254,7 @@ fn per_second(count: u64, time: Duration) -> f64 {
     }
 }
 
-/// Whether the terminal shows more than ASCII, as far as its user says.
+/// Returns whether the user's locale is UTF-8.
 fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let named = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
     let mut named = named.filter(|value| !value.is_empty());
@@ -268,7 +267,7 @@ mod tests {
     use super::*;
     use leak_report::model::Amount;
 
-    /// Numbers are short and have units; a loss is not overlooked.
+    /// Numbers are short and have units; a loss is visible.
     #[test]
     fn texts() {
         let vitals = |seconds, lost| Vitals {
@@ -293,7 +292,7 @@ mod tests {
         assert!(text(&vitals(7261, 3), 1e6).starts_with("2 h 1 min | "));
     }
 
-    /// The first variable of the locale that is set decides.
+    /// The first locale variable that is set and not empty decides.
     #[test]
     fn locales() {
         let of = |pairs: &[(&str, &str)]| {
@@ -304,7 +303,7 @@ mod tests {
         assert!(!of(&[]) && !of(&[("LC_ALL", "C"), ("LANG", "en_US.UTF-8")]));
     }
 
-    /// Numbers are read now and then, however often the session asks, and not at all where there is no line.
+    /// Numbers are read at most once per [`READING`] however often the session polls, and not at all without a line.
     #[test]
     fn reading_is_seldom() {
         let mut readings = 0;

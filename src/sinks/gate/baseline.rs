@@ -1,4 +1,4 @@
-//! Baselines: what sites held in a run that was accepted. Text to be reviewed and kept with the source.
+//! Baselines: the amounts that sites held in an accepted run. They are text, to be reviewed and kept with the source.
 //!
 //! ```text
 //! memleak baseline 1
@@ -10,9 +10,8 @@
 //!     main
 //! ```
 //!
-//! Lines that begin with `#` and empty ones say nothing; indented lines are the names of the site above them, the
-//! allocator function first. Sites are ordered by their names, not by what they hold, so that two baselines differ in
-//! what has changed.
+//! Empty lines and lines that begin with `#` are ignored; indented lines are the names of the site above them, the allocator
+//! function first. Sites are ordered by name, not by amount, so that a diff of two baselines shows what has changed.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -23,20 +22,16 @@ use leak_report::model::Amount;
 use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::render::printable;
 
-/// What the first line begins with.
+/// Beginning of the first line; the version follows.
 pub(super) const MAGIC: &str = "memleak baseline ";
 const VERSION: u32 = 1;
 
-/// What each site may hold.
+/// The accepted amount of each site.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Baseline(HashMap<SiteName, Amount>);
 
 impl Baseline {
-    /// Reads a file.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or does not say what a baseline says.
+    /// Reads and parses a baseline file.
     pub(super) fn read(path: &Path, names: &mut SiteNames) -> Result<Self, InputError> {
         Self::parse(&Lines::read(path)?, names)
     }
@@ -73,13 +68,13 @@ impl Baseline {
         Ok(Self(sites))
     }
 
-    /// What a site may hold.
+    /// The accepted amount of a site; 0 if it is not listed.
     pub(super) fn of(&self, site: &SiteName) -> Amount {
         self.0.get(site).copied().unwrap_or_default()
     }
 }
 
-/// That the first line is that of a version that is known.
+/// Checks that the first line is `MAGIC` with the known version.
 fn check_version(lines: &Lines, first: Option<(usize, &str)>) -> Result<(), InputError> {
     let number = first.map_or(1, |(number, _)| number);
     let version = first.and_then(|(_, line)| line.strip_prefix(MAGIC));
@@ -110,7 +105,7 @@ fn is_indented(line: &str) -> bool {
     line.starts_with([' ', '\t'])
 }
 
-/// `480 bytes in 12 blocks`.
+/// Parses `480 bytes in 12 blocks`.
 fn amount(line: &str) -> Option<Amount> {
     let words: Vec<_> = line.split_whitespace().collect();
     let [bytes, "byte" | "bytes", "in", blocks, "block" | "blocks"] = words[..] else {
@@ -122,11 +117,7 @@ fn amount(line: &str) -> Option<Amount> {
     })
 }
 
-/// Writes what sites hold as a baseline.
-///
-/// # Errors
-///
-/// It cannot be written.
+/// Writes the amounts of sites as a baseline.
 pub(super) fn write(sites: &[(SiteName, Amount)], names: &SiteNames, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{MAGIC}{VERSION}")?;
     writeln!(
@@ -168,7 +159,7 @@ mod tests {
         Amount { bytes, blocks }
     }
 
-    /// What is written is ordered by names, and read as what it was.
+    /// A written baseline is ordered by names, and is read as it was.
     #[test]
     fn written_and_read() {
         let mut names = SiteNames::default();
@@ -198,7 +189,7 @@ mod tests {
         assert_eq!(read.of(&other), Amount::default());
     }
 
-    /// What people make of it: comments, other indentation and line ends.
+    /// A baseline edited by hand is read: comments, other indentation and line ends.
     #[test]
     fn edited() {
         let mut names = SiteNames::default();
@@ -210,7 +201,7 @@ mod tests {
         assert_eq!(parse("memleak baseline 1", &mut names).expect("empty").0.len(), 0);
     }
 
-    /// What is no baseline is refused, with file, line and remedy.
+    /// An invalid baseline is refused, with file, line and remedy.
     #[test]
     fn nonsense_is_refused() {
         let begin = "memleak baseline 1\n";
@@ -265,13 +256,13 @@ mod tests {
     }
 
     proptest! {
-        /// Any text is read or refused.
+        /// No text causes a panic.
         #[test]
         fn nothing_panics(text in "(memleak baseline 1\n)?([0-9]{0,22} bytes in [0-9]{0,3} blocks\n|[ \t]\\PC{0,9}\n|\\PC{0,9}\n){0,9}") {
             let _ = parse(&text, &mut SiteNames::default());
         }
 
-        /// What is written is read as what it was, whatever the names are.
+        /// A written baseline is read as it was, for any names.
         #[test]
         fn nothing_is_lost(sites in proptest::collection::hash_map(
             proptest::collection::vec("[!-~\u{e4}]([ -~]{0,9}[!-~])?", 1..5), (any::<u64>(), any::<u64>()), 0..9)

@@ -1,4 +1,4 @@
-//! Conditions that a trace must not meet, as `--fail-on` has them: `outstanding>1MiB`, `growth>64KiB/min`. Pure.
+//! Parses the conditions of `--fail-on`: `outstanding>1MiB`, `growth>64KiB/min`. Pure.
 //!
 //! ```text
 //! condition = measure (">" | ">=") number [unit] ["/" time]
@@ -7,7 +7,7 @@
 //! time      = "s" | "min" | "h" | "d"
 //! ```
 //!
-//! Blanks may be between any two of these. Which unit a measure has is in the table.
+//! Blanks are allowed between any two tokens. `MEASURES` has the unit of each measure.
 
 use std::fmt;
 
@@ -16,32 +16,32 @@ use thiserror::Error;
 use leak_report::render::printable;
 use leak_report::units::{self, TimeUnit, UnitError};
 
-/// What a condition is about.
+/// Quantity that a condition limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Bytes allocated and not freed.
+    /// Outstanding bytes.
     Outstanding,
-    /// Blocks allocated and not freed.
+    /// Outstanding blocks.
     Blocks,
-    /// How fast the outstanding bytes grow.
+    /// Growth rate of the outstanding bytes.
     Growth,
-    /// The most outstanding bytes of one site.
+    /// Outstanding bytes of the site with most.
     SiteOutstanding,
-    /// The most outstanding blocks of one site.
+    /// Outstanding blocks of the site with most.
     SiteBlocks,
-    /// The fastest growth of one site.
+    /// Growth rate of the fastest-growing site.
     SiteGrowth,
-    /// Bytes that were allocated, freed or not.
+    /// Allocated bytes, freed or not.
     Allocated,
-    /// Blocks that were allocated, freed or not.
+    /// Allocated blocks, freed or not.
     Allocations,
-    /// Share of what was allocated that could not be recorded.
+    /// Share of allocations that could not be recorded.
     Lost,
-    /// Share of allocations whose stack is not complete.
+    /// Share of allocations without a complete stack.
     Incomplete,
 }
 
-/// What a measure is measured in.
+/// Unit of a measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Bytes,
@@ -50,7 +50,7 @@ enum Unit {
     Percent,
 }
 
-/// The measures by name.
+/// Name, measure and unit.
 const MEASURES: &[(&str, Measure, Unit)] = &[
     ("outstanding", Measure::Outstanding, Unit::Bytes),
     ("blocks", Measure::Blocks, Unit::Count),
@@ -64,26 +64,23 @@ const MEASURES: &[(&str, Measure, Unit)] = &[
     ("incomplete", Measure::Incomplete, Unit::Percent),
 ];
 
-/// Parts of a percent that a limit is kept in.
+/// Number of parts of a percent in which a limit is stored.
 const PARTS: u64 = 1000;
 
-/// A unit of time that growth is reckoned by.
+/// Unit of time of a growth rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Per {
-    /// Its usual name.
     pub name: &'static str,
-    /// Its length.
     pub seconds: u32,
 }
 
 impl Per {
-    /// One second.
     pub(super) const SECOND: Self = Self {
         name: "s",
         seconds: 1,
     };
 
-    /// A unit of at least a second.
+    /// Converts a unit of at least a second.
     fn of(unit: TimeUnit) -> Option<Self> {
         let seconds = u32::try_from(unit.seconds()).ok();
         let seconds = seconds.filter(|&seconds| seconds > 0)?;
@@ -94,32 +91,31 @@ impl Per {
     }
 }
 
-/// A condition; whatever exists makes sense.
+/// A valid condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// As it was written, without blanks at its ends.
+    /// Text as given, trimmed.
     text: String,
     measure: Measure,
-    /// Whether the limit itself is too much.
+    /// True for `>=`: the limit itself exceeds the condition.
     inclusive: bool,
-    /// In bytes, blocks, or thousandths of a percent.
+    /// Limit in bytes, blocks, or thousandths of a percent.
     limit: u64,
-    /// The time that it is for, of rates.
+    /// Unit of time, for growth rates only.
     per: Option<Per>,
 }
 
 impl Condition {
-    /// What it is about.
     pub fn measure(&self) -> Measure {
         self.measure
     }
 
-    /// The time that its rate is for.
+    /// The unit of time, for growth rates only.
     pub fn per(&self) -> Option<Per> {
         self.per
     }
 
-    /// Whether `value` is too much: bytes, blocks, bytes per second, or per cent.
+    /// Returns whether `value` exceeds the limit; in bytes, blocks, bytes per second, or percent.
     #[allow(
         clippy::cast_precision_loss,
         reason = "exact below 2^53, beyond which a byte more or less decides nothing"
@@ -145,17 +141,17 @@ impl fmt::Display for Condition {
     }
 }
 
-/// Not a condition.
+/// Invalid condition.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("--fail-on `{}`, character {column}: {problem}", printable(.text))]
 pub struct ConditionError {
     text: String,
-    /// Where the problem is, the first character being 1.
+    /// Position of the problem in characters, from 1.
     column: usize,
     problem: Problem,
 }
 
-/// What is wrong at a place.
+/// Reason for refusing a condition.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 enum Problem {
     #[error("expected a measure, one of {names}", names = names())]
@@ -185,11 +181,7 @@ fn names() -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Reads a condition.
-///
-/// # Errors
-///
-/// What is wrong, where, and what would be right.
+/// Parses a condition.
 pub fn parse(text: &str) -> Result<Condition, ConditionError> {
     let mut reader = Reader { text, at: 0 };
     read(&mut reader).map_err(|(at, problem)| ConditionError {
@@ -199,7 +191,7 @@ pub fn parse(text: &str) -> Result<Condition, ConditionError> {
     })
 }
 
-/// What is wrong, and at which byte.
+/// Byte offset and problem.
 type Wrong = (usize, Problem);
 
 fn read(reader: &mut Reader<'_>) -> Result<Condition, Wrong> {
@@ -263,14 +255,14 @@ fn example(unit: Unit) -> &'static str {
     }
 }
 
-/// A number, and at which byte it is.
+/// A parsed number and its byte offset.
 struct Number {
     at: usize,
     number: units::Number,
 }
 
 impl Number {
-    /// In whole ones of what it is kept in.
+    /// The number times `unit`, if that is a whole number that fits.
     fn times(&self, unit: u64) -> Result<u64, Wrong> {
         let whole = self.number.times(unit);
         whole.map_err(|error| (self.at, error.into()))
@@ -291,7 +283,7 @@ fn read_number(reader: &mut Reader<'_>, unit: Unit) -> Result<Number, Wrong> {
     Ok(Number { at, number })
 }
 
-/// Bytes, if nothing is said.
+/// Parses an optional unit; without one, the number is in bytes.
 fn read_size(reader: &mut Reader<'_>) -> Result<u64, Wrong> {
     let (at, word) = reader.take(is_of_unit);
     units::byte_unit(word).map_err(|error| (at, error.into()))
@@ -307,15 +299,15 @@ fn read_time(reader: &mut Reader<'_>) -> Result<Per, Wrong> {
     time.ok_or_else(|| (at, Problem::Time(word.to_owned())))
 }
 
-/// What is left of a text.
+/// A position in the text of a condition.
 struct Reader<'a> {
     text: &'a str,
-    /// The byte that is next.
+    /// Byte offset of the next character.
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// The next characters of a kind, behind blanks, and at which byte they begin.
+    /// Skips blanks and takes the characters that `is_wanted`; returns their byte offset and text.
     fn take(&mut self, is_wanted: impl Fn(char) -> bool) -> (usize, &'a str) {
         let rest = self.text[self.at..].trim_start();
         let begin = self.text.len() - rest.len();
@@ -331,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    /// Each condition is exceeded by the second value, and not by the first: bytes, blocks, bytes per second, per cent.
+    /// Each condition is exceeded by the second value, and not by the first: bytes, blocks, bytes per second, percent.
     #[test]
     fn limits() {
         for (text, measure, [held, exceeded]) in [
@@ -371,7 +363,7 @@ mod tests {
         }
     }
 
-    /// What is no condition is refused at the character where it goes wrong, with what would be right.
+    /// An invalid condition is refused at the wrong character, with a remedy.
     #[test]
     fn errors_point_at_the_place() {
         for (text, column, part) in [
@@ -428,7 +420,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any text is read or refused, at a character that it has or at its end.
+        /// Any text is parsed or refused, at a character of it or at its end.
         #[test]
         fn nothing_panics(text in "\\PC*|[a-z.]{0,12} ?[<>=]{0,2} ?[0-9.]{0,25}[KMGTiB%/a-zµ]{0,6}") {
             if let Err(error) = parse(&text) {

@@ -1,4 +1,4 @@
-//! What of a report conditions are decided by: kept from the last one, which is known to be the last only later.
+//! Data for deciding conditions. It is kept of each report, as only later it is known which report was the last.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,46 +11,45 @@ use leak_report::model::Report;
 use leak_report::model::site_name::{SiteName, SiteNamer, SiteNames};
 use leak_report::model::{Amount, Estimate, Events, Losses, NameStyle};
 
-/// Sites that are named for a condition.
+/// Maximum number of sites named for a condition.
 pub(super) const MAX_CULPRITS: usize = 3;
 
-/// A report, as far as conditions are about it.
+/// The data of a report that conditions need.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) elapsed: Duration,
-    /// How names are written.
+    /// Style in which function names are printed.
     pub(super) style: NameStyle,
-    /// When it was made.
     pub(super) read_at: SystemTime,
-    /// Nothing that was traced runs any more.
+    /// True if all traced processes have ended.
     pub(super) is_over: bool,
     pub(super) sites: Vec<SiteFacts>,
-    /// By key, where among the sites.
+    /// Index into `sites`.
     by_key: HashMap<SiteName, usize>,
-    /// What was allocated by stacks that count.
+    /// Allocated by the stacks that count.
     pub(super) allocated: Estimate,
-    /// The stacks with most of it, in bytes and in blocks.
+    /// The stacks that allocated most, by bytes and by blocks.
     pub(super) most_allocated: [Vec<SiteFacts>; 2],
     pub(super) events: Events,
     pub(super) losses: Losses,
-    /// Bytes that were allocated and recorded, whether they count or not.
+    /// Bytes of all recorded allocations, including those that do not count.
     pub(super) recorded_bytes: u64,
-    /// Walks that were complete, and all.
+    /// Number of allocations with a complete stack, and of all.
     pub(super) walks: [u64; 2],
 }
 
-/// A site, as far as conditions are about it.
+/// The data of a site that conditions need.
 #[derive(Clone, Debug)]
 pub(super) struct SiteFacts {
     pub(super) key: SiteName,
-    /// What of it counts.
+    /// The amount that counts.
     pub(super) amount: Estimate,
-    /// Where in the user's source it is.
+    /// The site's innermost line in the user's source.
     pub(super) source: Option<Source>,
 }
 
 impl Facts {
-    /// Those of `report`. What sites hold counts as far as it is beyond the baseline.
+    /// Extracts the data of `report`. A site counts only with what it holds beyond the baseline.
     pub(super) fn of(
         report: &Report,
         sites: &[Site<'_>],
@@ -87,13 +86,13 @@ impl Facts {
         }
     }
 
-    /// A site that holds something.
+    /// The data of a site, if it holds memory.
     pub(super) fn site(&self, key: &SiteName) -> Option<&SiteFacts> {
         self.by_key.get(key).and_then(|&at| self.sites.get(at))
     }
 }
 
-/// What of a site's amount is beyond what it may hold.
+/// Subtracts the amount that the baseline accepts for a site.
 pub(super) fn beyond(baseline: Option<&Baseline>, site: &SiteName, held: Estimate) -> Estimate {
     let accepted = baseline.map_or_else(Amount::default, |baseline| baseline.of(site));
     Estimate {
@@ -102,7 +101,7 @@ pub(super) fn beyond(baseline: Option<&Baseline>, site: &SiteName, held: Estimat
     }
 }
 
-/// The stacks that allocated most.
+/// The stacks that allocated most by `order`.
 fn most(
     report: &Report,
     order: impl Fn(&Amount) -> u64,

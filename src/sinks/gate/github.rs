@@ -1,14 +1,14 @@
-//! Findings as GitHub's workflow commands, which its runner turns into annotations of the change. Pure.
+//! Formats findings as GitHub's workflow commands, which its runner turns into annotations. Pure.
 //!
-//! A command is a line of its own on either of a step's streams. (Workflow commands for GitHub Actions, "Setting an error
-//! message"; of each step the first ten errors are shown.)
+//! A command is a line on stdout or stderr of a step. (Workflow commands for GitHub Actions, "Setting an error message"; the
+//! first ten errors of each step are shown.)
 
 use super::verdict::{Culprit, Finding, Verdict};
 
-/// Annotations of one kind that a step can have.
+/// Maximum number of annotations of one kind that are shown for a step.
 const MAX: usize = 10;
 
-/// The lines for what failed: one for each site that is named, where it is known in which file, else one for the condition.
+/// One line for each named site whose file is known, or else one for the condition; none for conditions that hold.
 pub(super) fn lines(findings: &[Finding]) -> Vec<String> {
     let lines = findings.iter().flat_map(of_finding);
     lines.take(MAX).collect()
@@ -52,12 +52,12 @@ fn command(place: Option<&Culprit>, title: &str, message: &str) -> String {
     )
 }
 
-/// A message with what would end it escaped.
+/// Escapes the characters that would end a message.
 fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// A property's value, which colons and commas end too.
+/// Escapes a property's value, which colons and commas would end, too.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Sites are where their source is, the others in one annotation; nothing is said of what held.
+    /// A site with a known file gets its own annotation, the others share one, and conditions that hold get none.
     #[test]
     fn annotations() {
         let findings = [
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(lines(&findings), expected);
     }
 
-    /// A step shows ten, so there are no more.
+    /// At most ten annotations are written, as no more are shown.
     #[test]
     fn not_more_than_are_shown() {
         let many = vec![finding(Verdict::Exceeded, Vec::new()); 12];

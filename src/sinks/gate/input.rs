@@ -1,4 +1,4 @@
-//! Text files of the user's, line by line. Bounded in size.
+//! Reads the user's text files line by line, with a size limit.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,26 +6,19 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Bytes of the largest file that is read. A site of a baseline takes some kilobytes.
+/// Maximum size of a file in bytes. A site of a baseline takes some kilobytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// A file that does not say what it should.
+/// Failure to read or parse a file.
 #[derive(Debug, Error)]
 pub enum InputError {
-    /// It cannot be read.
     #[error("cannot read `{}`: {error}", .path.display())]
-    File {
-        /// Its name.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// A line of it is wrong.
+    File { path: PathBuf, error: io::Error },
     #[error("{place}: {problem}")]
     Line {
-        /// File and line.
+        /// File name and line number.
         place: String,
-        /// What is wrong with it, and what would be right.
+        /// Problem and remedy.
         problem: String,
     },
 }
@@ -42,7 +35,7 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// It cannot be read, is too large, or is not text.
+    /// The file cannot be read, is larger than [`MAX_BYTES`], or is not UTF-8.
     pub(super) fn read(path: &Path) -> Result<Self, InputError> {
         let read = || {
             let mut text = String::new();
@@ -60,7 +53,7 @@ impl Lines {
         Ok(Self::of(path, text))
     }
 
-    /// The lines of `text`, of which errors say that it is in `path`.
+    /// The lines of `text`; errors name `path`.
     pub(super) fn of(path: &Path, text: String) -> Self {
         Self {
             path: path.to_owned(),
@@ -68,17 +61,17 @@ impl Lines {
         }
     }
 
-    /// The lines with their numbers, which begin with 1.
+    /// The lines with their numbers, from 1.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())
     }
 
-    /// File and line, for people.
+    /// File name and line number, for messages.
     pub(super) fn place(&self, number: usize) -> String {
         format!("{}:{number}", self.path.display())
     }
 
-    /// That a line is wrong.
+    /// An error about a line.
     pub(super) fn wrong(&self, number: usize, problem: String) -> InputError {
         InputError::Line {
             place: self.place(number),

@@ -1,7 +1,7 @@
-//! Findings as a JUnit test suite, a test case for each condition. Pure.
+//! Writes findings as a JUnit test suite, one test case per condition. Pure.
 //!
-//! The elements and attributes are those that all readers of such files know (Jenkins' `junit-10.xsd`): what failed has a
-//! `failure`, what could not be told an `error`.
+//! Only elements and attributes that all readers support are used (Jenkins' `junit-10.xsd`): an exceeded condition has a
+//! `failure`, an inconclusive one an `error`.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -12,19 +12,19 @@ use quick_xml::events::{BytesDecl, BytesText, Event};
 
 use super::verdict::{Culprit, Finding, Verdict};
 
-/// The suite, and what its test cases belong to.
+/// Name of the suite and class name of its test cases.
 const SUITE: &str = "memleak";
 
-/// What there is to know of a suite beside its test cases.
+/// Attributes of the suite.
 pub(super) struct Run {
-    /// When it began, as ISO 8601 has it, without a zone.
+    /// Start in ISO 8601 (UTC), without a zone.
     pub(super) timestamp: String,
-    /// How long it took.
+    /// Duration of the trace.
     pub(super) time: Duration,
 }
 
 impl Run {
-    /// Of a trace whose last report was made then, so long after its begin. Both may be a recording's, and anything.
+    /// The attributes for a last report at `ended`, `time` after the start. Both may come from a recording and have any value.
     pub(super) fn new(ended: SystemTime, time: Duration) -> Self {
         let ended = DateTime::<Utc>::from(ended);
         let elapsed = TimeDelta::from_std(time).ok();
@@ -34,11 +34,7 @@ impl Run {
     }
 }
 
-/// Writes the suite.
-///
-/// # Errors
-///
-/// It cannot be written.
+/// Writes the document.
 pub(super) fn write(findings: &[Finding], run: &Run, out: &mut dyn Write) -> io::Result<()> {
     let is_failure = |finding: &&Finding| finding.verdict == Verdict::Exceeded;
     let is_error = |finding: &&Finding| matches!(finding.verdict, Verdict::Unsure(_));
@@ -107,7 +103,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64())
 }
 
-/// Text without what no XML document may hold, not even escaped (XML 1.0, 2.2).
+/// Replaces characters that XML does not allow even escaped (XML 1.0, 2.2).
 fn sound(text: &str) -> String {
     let is_allowed = |&character: &char| {
         matches!(character, '\t' | '\n' | '\r')
@@ -148,7 +144,7 @@ mod tests {
         }
     }
 
-    /// The whole document: one case that passes, one that fails, one that is no result.
+    /// The whole document, with a condition that holds, one that is exceeded, and one that is inconclusive.
     #[test]
     fn suite() {
         let findings = [
@@ -180,7 +176,7 @@ mod tests {
         "#);
     }
 
-    /// No time is too long to be written.
+    /// Any time can be written.
     #[test]
     fn times() {
         let latest = UNIX_EPOCH + Duration::from_nanos(u64::MAX);

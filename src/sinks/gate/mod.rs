@@ -1,9 +1,8 @@
-//! Holds a trace against what the user allows: conditions, suppressions, a baseline. What fails is said on standard error,
-//! and, if asked for, as annotations and as test cases; the exit status follows from it.
+//! Checks a trace against conditions, suppressions and a baseline. Findings are logged and, on request, written as annotations
+//! and test cases; they determine the exit status.
 //!
-//! What counts is what reports for people show: what is outstanding and not young, of stacks that can be leaks and are not
-//! suppressed, at the time of the last report; of a program that has ended, what it held then. Nothing here looks at the
-//! process: everything comes from its reports.
+//! Memory counts as in reports for people: outstanding, not young, of stacks that can be leaks and are not suppressed, at the
+//! time of the last report; for an ended program, at its end. The gate reads nothing but reports.
 
 mod baseline;
 mod condition;
@@ -44,21 +43,21 @@ use trend::Trend;
 use verdict::{Evidence, Finding, Verdict};
 use workspace::Workspace;
 
-/// Whether the text of a file is one of suppressions: for fuzzers.
+/// Parses the text of a suppression file; for fuzzers.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check_suppressions(text: &str) -> Result<(), InputError> {
     let lines = input::Lines::of(Path::new("suppressions"), text.to_owned());
     Suppressions::default().add(&lines)
 }
 
-/// A condition is met.
+/// Exit status if a condition is exceeded.
 const EXCEEDED: u8 = 1;
-/// A condition cannot be told to hold.
+/// Exit status if none is exceeded and one is inconclusive.
 const UNRELIABLE: u8 = 3;
-/// Rules that did nothing and are named.
+/// Maximum number of unused rules that are named.
 const MAX_IDLE: usize = 5;
 
-/// Checks reports against conditions, and marks what is suppressed in them.
+/// Checks reports against conditions, and marks suppressed stacks in them.
 pub struct Gate<'a> {
     settings: &'a Settings,
     suppressions: Suppressions,
@@ -67,27 +66,27 @@ pub struct Gate<'a> {
     names: SiteNames,
     trend: Trend,
     workspace: Workspace,
-    /// Of the last report.
+    /// Taken from the last report.
     last: Option<Kept>,
-    /// Why there may have been later ones.
+    /// Reason why later reports may be missing.
     doubt: Option<String>,
 }
 
-/// What is written at the end.
+/// Files to write at the end.
 struct Documents {
     junit: Option<Document>,
     baseline: Option<Document>,
     suppressions: Option<Document>,
 }
 
-/// What is kept of a report.
+/// Data kept of the last report.
 struct Kept {
     facts: Facts,
-    /// What counts, whatever the baseline says; only if it is to be written.
+    /// Amounts per site before the baseline is subtracted; empty unless a baseline is to be written.
     held: Vec<(SiteName, Amount)>,
-    /// Only if they are to be written.
+    /// Empty unless suppressions are to be written.
     proposals: Vec<Proposal>,
-    /// What was left out, by the rule that did it.
+    /// Suppressed amounts by rule.
     suppressed: Vec<(Arc<Suppression>, Amount)>,
     is_estimated: bool,
 }
@@ -107,11 +106,11 @@ impl Documents {
 }
 
 impl<'a> Gate<'a> {
-    /// Reads what the user allows, and prepares what is to be written.
+    /// Reads the suppressions and the baseline, and opens the files to write.
     ///
     /// # Errors
     ///
-    /// A file cannot be read, does not say what it should, or is there and may not be replaced.
+    /// A file cannot be read or parsed, or exists and must not be replaced.
     pub fn open(settings: &'a Settings) -> anyhow::Result<Self> {
         let mut suppressions = Suppressions::default();
         for path in &settings.suppressions {
@@ -133,7 +132,7 @@ impl<'a> Gate<'a> {
         })
     }
 
-    /// Checks a report. Returns it with what is suppressed marked, as it is to be shown.
+    /// Checks a report. Returns it with the suppressed stacks marked.
     pub fn check(&mut self, report: &Arc<Report>) -> Arc<Report> {
         let marked = self.marked(report);
         if self.settings.is_enabled() {
@@ -142,25 +141,21 @@ impl<'a> Gate<'a> {
         marked
     }
 
-    /// Notes a report before those that are checked, for how fast things grow. It goes nowhere else.
+    /// Records an earlier report for growth only.
     pub fn note_earlier(&mut self, report: &Arc<Report>) {
         let report = self.marked(report);
         let sites = site::sites(&report, &mut self.names);
         self.note(&report, &sites);
     }
 
-    /// Notes that there may have been later reports than those that are checked, and why: what the last of them holds
+    /// Makes results inconclusive that later, missing reports could change: a condition that is not exceeded in the last report
     /// proves nothing then.
     pub fn doubt(&mut self, reason: String) {
         self.doubt = Some(reason);
     }
 
-    /// Says what the last report came to, and writes what is to be written. `status` is that of the program that was
-    /// traced. Returns the exit status that follows; `None` if nothing does.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be written.
+    /// Logs the findings and writes the requested files. `status` is the traced program's exit status. Returns the exit
+    /// status for the findings, or `None` if no condition was exceeded or inconclusive.
     pub fn finish(mut self, status: u8) -> anyhow::Result<Option<u8>> {
         let Some(last) = self.last.take() else {
             return Ok(None);
@@ -176,11 +171,11 @@ impl<'a> Gate<'a> {
         Ok(decided)
     }
 
-    /// Writes findings for others, and what counts.
+    /// Writes annotations, test cases, the baseline and proposed suppressions, as requested.
     fn publish(self, findings: &[Finding], last: Kept) -> anyhow::Result<()> {
         if self.settings.annotations == Some(Annotations::GitHub) {
             let mut out = io::stderr().lock();
-            // Nothing is left to tell if standard error is gone.
+            // Without standard error there is nowhere left to report a failure.
             _ = github::lines(findings)
                 .iter()
                 .try_for_each(|line| writeln!(out, "{line}"));
@@ -213,7 +208,7 @@ impl<'a> Gate<'a> {
         evidence.decide(&self.settings.conditions)
     }
 
-    /// The report, with what is suppressed marked.
+    /// The report with suppressed stacks marked.
     fn marked(&self, report: &Arc<Report>) -> Arc<Report> {
         if self.suppressions.is_empty() {
             return Arc::clone(report);
@@ -252,8 +247,8 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Notes what runs and what it holds now, if growth is asked for. What has ended grows no more: what a program holds at
-    /// its end says what it left, after it may have cleaned up, not how it grew.
+    /// Adds the outstanding memory of running processes to the trend, if a condition is about growth. Ended processes are
+    /// left out: memory at a program's end shows what it left after cleaning up, not how it grew.
     #[allow(
         clippy::cast_precision_loss,
         reason = "growth needs no more than a few digits"
@@ -279,7 +274,7 @@ impl<'a> Gate<'a> {
     }
 }
 
-/// What was left out, by the rule that did it.
+/// Sums the suppressed amounts by rule.
 fn suppressed(report: &Report) -> Vec<(Arc<Suppression>, Amount)> {
     let mut sums: Vec<(Arc<Suppression>, Amount)> = Vec::new();
     for stack in report.stacks() {
@@ -295,7 +290,7 @@ fn suppressed(report: &Report) -> Vec<(Arc<Suppression>, Amount)> {
     sums
 }
 
-/// What each rule left out; which ones did nothing, as they may hide something else one day.
+/// Logs what each rule suppressed, and the rules that suppressed nothing, as they may later hide something else.
 fn say_suppressed(suppressions: &Suppressions, used: &[(Arc<Suppression>, Amount)]) {
     for (by, held) in used {
         let (bytes, blocks) = (size(held.bytes), counted(held.blocks, "block"));
@@ -318,7 +313,7 @@ fn named(Suppression { rule, place }: &Suppression) -> String {
     format!("{rule} ({})", printable(place))
 }
 
-/// A line for a condition, and one for each site to look at.
+/// Logs one line for a finding, and one for each of its sites unless it is not exceeded.
 fn say(finding: &Finding) {
     let Finding { condition, found, .. } = finding;
     match &finding.verdict {
@@ -351,7 +346,7 @@ fn say_written(path: &Path, count: usize, noun: &str, is_estimated: bool) {
     tracing::info!("wrote {count} to {}{estimated}", path.display());
 }
 
-/// The status that findings make: what is exceeded weighs more than what cannot be told.
+/// The exit status for the findings; exceeded takes precedence over inconclusive.
 fn decided(findings: &[Finding]) -> Option<u8> {
     let any = |is_such: fn(&Verdict) -> bool| findings.iter().any(|finding| is_such(&finding.verdict));
     if any(|verdict| *verdict == Verdict::Exceeded) {

@@ -1,23 +1,23 @@
-//! Patterns of suppressions, as LeakSanitizer has them. Pure.
+//! Suppression patterns with LeakSanitizer's syntax. Pure.
 //!
-//! A pattern is text that is looked for anywhere in a name. `*` stands for any characters, `^` at its begin for the
-//! begin of the name, `$` for the name's end; what follows a `$` means nothing. Nothing matches a name that is empty.
+//! A pattern is searched for anywhere in a name. `*` matches any characters, `^` at the beginning anchors to the beginning of
+//! the name, `$` to its end; text after a `$` is ignored. No pattern matches an empty name.
 //!
-//! LeakSanitizer takes the first place where a piece of a pattern is found and does not go back: its `new$` does not
-//! match `new renew`. Here it does, which is what such a pattern says. In everything else the two agree.
+//! LeakSanitizer takes the first match of each piece and does not backtrack: its `new$` does not match `new renew`. Here it
+//! does, as the syntax implies. In everything else the two agree.
 
-/// A pattern, in the pieces between its `*`.
+/// A pattern, split at `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
-    /// The first piece must be where the name begins.
+    /// True if the first piece must begin the name.
     from_begin: bool,
-    /// The last piece must be where the name ends.
+    /// True if the last piece must end the name.
     to_end: bool,
     pieces: Vec<String>,
 }
 
 impl Pattern {
-    /// Reads a pattern; any text is one.
+    /// Parses a pattern; any text is valid.
     pub(super) fn new(text: &str) -> Self {
         let (text, from_begin) = match text.strip_prefix('^') {
             Some(rest) => (rest, true),
@@ -34,15 +34,15 @@ impl Pattern {
         }
     }
 
-    /// Whether it says nothing that a name could lack.
+    /// Returns whether the pattern matches every name.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.iter().all(String::is_empty)
     }
 
-    /// Whether `name` is meant.
+    /// Returns whether the pattern matches `name`.
     ///
-    /// Each piece is taken where it comes first, as that leaves the most for those behind it; only the last one, if the
-    /// name must end with it, is looked for at the end.
+    /// Taking the first match of each piece is enough, as it leaves the longest rest for the next ones; only a last piece
+    /// anchored to the end is matched there.
     pub(super) fn matches(&self, name: &str) -> bool {
         if name.is_empty() {
             return false;
@@ -69,7 +69,7 @@ impl Pattern {
     }
 }
 
-/// What follows the first `piece` in `text`.
+/// The text behind the first `piece`.
 fn behind<'a>(text: &'a str, piece: &str) -> Option<&'a str> {
     let at = text.find(piece)?;
     text.get(at + piece.len()..)
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// What each pattern means, and what not.
+    /// Each pattern matches the names it should, and no other.
     #[test]
     fn meanings() {
         for (pattern, name, expected) in [
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// The same by going back wherever a choice was wrong.
+    /// A reference matcher that backtracks.
     fn matches_somehow(pattern: &[char], name: &[char], anchored: bool) -> bool {
         let here = match pattern {
             [] => true,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     proptest! {
-        /// No choice of places would match what is not matched.
+        /// `matches` agrees with a matcher that backtracks.
         #[test]
         fn no_match_is_missed(pattern in "\\^?[ab*]{0,6}\\$?", name in "[ab]{1,8}") {
             let characters = |text: &str| text.chars().collect::<Vec<_>>();
@@ -149,7 +149,7 @@ mod tests {
             prop_assert_eq!(Pattern::new(&pattern).matches(&name), expected);
         }
 
-        /// Any text is a pattern, and any text a name.
+        /// No pattern or name causes a panic.
         #[test]
         fn nothing_panics(pattern in "\\PC{0,20}", name in "\\PC{0,40}") {
             let _ = Pattern::new(&pattern).matches(&name);

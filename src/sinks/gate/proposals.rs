@@ -1,8 +1,8 @@
-//! Suppressions proposed for what counts: a line for each site, to be looked at and kept.
+//! Proposes suppressions for sites that count, one rule per site, to be reviewed.
 //!
-//! A rule is about one function, and should be about no more sites than it must: the function is the one of the site's that
-//! fewest of all stacks have, be they freed or not, and of such the innermost. What all go through (`main`, the module of a
-//! program without symbols) is not proposed: it would suppress everything.
+//! A rule names one function and should suppress as few other sites as possible: it is the function of the site that occurs in
+//! the fewest of all stacks, freed or not; among equals, the innermost. Functions in every stack (`main`, the module of a
+//! program without symbols) are not proposed: they would suppress everything.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -16,17 +16,17 @@ use leak_report::model::site_name::{SiteNames, plain, without_start};
 use leak_report::model::{Amount, FrameRef};
 use leak_report::render::{counted, printable, size};
 
-/// A rule that is proposed, with what it would suppress.
+/// A proposed rule, with what it would suppress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Proposal {
-    /// `None` if every one would be about everything.
+    /// `None` if every pattern would suppress everything.
     pattern: Option<String>,
-    /// The site, or one of them, in words.
+    /// Description of the site, or of one of several.
     site: String,
     held: Amount,
 }
 
-/// One proposal for each of `sites` with what it holds, or fewer where one does for several; most bytes first.
+/// Proposes a rule for each of `sites` with its amount; sites with the same rule are merged. Most bytes first.
 pub(super) fn propose<'a>(
     report: &Report,
     sites: impl Iterator<Item = (&'a Site<'a>, Amount)>,
@@ -59,7 +59,7 @@ pub(super) fn propose<'a>(
     proposals
 }
 
-/// A pattern for a frame; `None` if only its address is known, or if it says nothing of who wanted the memory.
+/// A pattern for a frame; `None` if only its address is known, or all its functions are plumbing ([`is_plumbing`]).
 fn pattern(frame: FrameRef<'_>) -> Option<String> {
     let inlined = frame.inlined().filter_map(|inlined| inlined.symbol);
     let own = frame.function();
@@ -72,22 +72,18 @@ fn pattern(frame: FrameRef<'_>) -> Option<String> {
     Some(anchored(module.path(), true))
 }
 
-/// A pattern for a whole name, or for what begins with it.
+/// A pattern for exactly `name`, or for names that begin with it.
 fn anchored(name: &str, is_whole: bool) -> String {
     let end = if is_whole { "$" } else { "" };
-    // What would mean something else, or end the line.
+    // `$` and control characters would have another meaning or end the line.
     let text = name.replace(|character: char| character == '$' || character.is_control(), "*");
     format!("^{text}{end}")
 }
 
-/// What a file of proposals begins with.
+/// Beginning of a file of proposals.
 pub(super) const MAGIC: &str = "# Proposed by memleak";
 
-/// Writes the proposals as a file of suppressions.
-///
-/// # Errors
-///
-/// It cannot be written.
+/// Writes the proposals as a suppression file.
 pub(super) fn write(proposals: &[Proposal], out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,

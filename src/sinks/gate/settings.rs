@@ -1,4 +1,4 @@
-//! What the user asks of a gate: validated.
+//! Validates the gate's options.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,63 +8,59 @@ use thiserror::Error;
 use super::condition::{Condition, ConditionError};
 use leak_report::units;
 
-/// What a trace is held against, and where that is written. By itself, nothing.
+/// The gate's options; by default it checks nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// What must not be.
+    /// Conditions that must not be exceeded.
     pub conditions: Vec<Condition>,
-    /// What may be lost.
+    /// Maximum share of losses.
     pub max_lost: MaxLost,
-    /// Files of rules that leave stacks out.
+    /// Suppression files.
     pub suppressions: Vec<PathBuf>,
-    /// Where rules are proposed for what counts.
+    /// File for proposed suppressions.
     pub write_suppressions: Option<PathBuf>,
-    /// What is accepted.
+    /// File with the accepted amounts.
     pub baseline: Option<PathBuf>,
-    /// Where that which counts is written, to be accepted.
+    /// File to write the current amounts to, as a baseline.
     pub write_baseline: Option<PathBuf>,
-    /// Where findings are written as test cases.
+    /// File for findings as JUnit test cases.
     pub junit: Option<PathBuf>,
-    /// Whose annotations findings are written as.
+    /// Format of annotations, if any are written.
     pub annotations: Option<Annotations>,
-    /// Whether files that are there are replaced, whatever they are.
+    /// True if existing files of any kind are replaced.
     pub overwrite: bool,
 }
 
-/// Whose annotations there are.
+/// Format of annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Annotations {
     /// GitHub's workflow commands.
     GitHub,
 }
 
-/// The share of allocations that may be lost before a result is not relied on.
+/// Maximum share of lost allocations for a result that is not inconclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxLost {
-    /// In thousandths of a percent.
+    /// Thousandths of a percent.
     thousandths: u32,
 }
 
 impl Default for MaxLost {
-    /// One in a thousand: as much as no leak that matters hides in.
+    /// 0.1 %: no leak that matters hides in so little.
     fn default() -> Self {
         Self { thousandths: 100 }
     }
 }
 
 impl MaxLost {
-    /// Reads a percentage from 0 to 100, with or without its sign.
-    ///
-    /// # Errors
-    ///
-    /// It is none.
+    /// Parses a percentage from 0 to 100, with or without `%`.
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
         units::parse_percentage(text, 0..=100_000)
             .map(|thousandths| Self { thousandths })
             .ok_or_else(|| SettingsError::MaxLost(text.to_owned()))
     }
 
-    /// Whether a percentage is more.
+    /// Returns whether `percent` is above the maximum.
     pub(super) fn is_exceeded_by(self, percent: f64) -> bool {
         percent > f64::from(self.thousandths) / 1000.0
     }
@@ -77,22 +73,18 @@ impl fmt::Display for MaxLost {
 }
 
 impl Settings {
-    /// Whether reports need to be looked at.
+    /// Returns whether reports need to be checked.
     pub fn is_enabled(&self) -> bool {
         let is_written = self.write_baseline.is_some() || self.write_suppressions.is_some();
         is_written || !self.conditions.is_empty() || !self.suppressions.is_empty()
     }
 
-    /// Whether growth is among the conditions.
+    /// Returns whether a condition is about growth.
     pub fn is_about_growth(&self) -> bool {
         self.conditions.iter().any(|condition| condition.per().is_some())
     }
 
-    /// Checks that everything is about something.
-    ///
-    /// # Errors
-    ///
-    /// A flag is about conditions, and there are none.
+    /// Refuses options about conditions if there are no conditions.
     pub fn check(self) -> Result<Self, SettingsError> {
         let about_conditions = [
             ("--baseline", self.baseline.is_some()),
@@ -108,17 +100,14 @@ impl Settings {
     }
 }
 
-/// Flags that make no sense.
+/// Invalid gate options.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// Not a condition.
     #[error(transparent)]
     Condition(#[from] ConditionError),
-    /// Not a share.
     #[error("invalid value `{0}` for --max-lost: expected a percentage from 0 to 100; for example, 0.1")]
     MaxLost(String),
-    /// A flag about conditions, without any.
     #[error("{0} needs a condition: add one, for example --fail-on 'outstanding>0'")]
     NoCondition(&'static str),
 }
@@ -128,7 +117,7 @@ mod tests {
     use super::super::condition::parse;
     use super::*;
 
-    /// A share is a percentage, as people write it.
+    /// A share is parsed as a percentage, and is exceeded only by a larger one.
     #[test]
     fn shares() {
         for (text, shown) in [
@@ -153,7 +142,7 @@ mod tests {
         assert!(!MaxLost { thousandths: 0 }.is_exceeded_by(0.0));
     }
 
-    /// What is about conditions needs one; the rest stands by itself.
+    /// Options about conditions need a condition; the others do not.
     #[test]
     fn flags_are_about_something() {
         let nothing = Settings::default();

@@ -1,29 +1,29 @@
-//! The sites that a gate counts, by the names of their functions.
+//! Groups the stacks that count by site name.
 
 use std::collections::HashMap;
 
 use leak_report::model::site_name::{SiteName, SiteNamer, SiteNames};
 use leak_report::model::{Estimate, InstanceEnd, Report, StackRef};
 
-/// The stacks of a report that are of one site, together.
+/// A site: the stacks of a report with the same site name.
 #[derive(Clone, Debug)]
 pub(super) struct Site<'a> {
     pub(super) key: SiteName,
-    /// What they hold: what reports for people show.
+    /// Outstanding and not young.
     pub(super) held: Estimate,
-    /// What of it processes hold that still run.
+    /// The part of `held` in processes that still run.
     pub(super) running: Estimate,
-    /// The one that holds most.
+    /// The stack that holds most bytes.
     pub(super) stack: StackRef<'a>,
 }
 
-/// The stacks that count: those that can be leaks, but for what a program held when it executed another, which is nobody's.
+/// The stacks that count: possible leaks, except of instances that ended with an exec, which discards their memory.
 pub(super) fn counted(report: &Report) -> impl Iterator<Item = StackRef<'_>> {
     let suspects = report.suspects();
     suspects.filter(|stack| stack.ended != Some(InstanceEnd::Execed))
 }
 
-/// The sites that hold something, in the order of their first stack.
+/// The sites that hold memory, in the order of their first stack.
 pub(super) fn sites<'a>(report: &'a Report, names: &mut SiteNames) -> Vec<Site<'a>> {
     let mut reader = SiteNamer::new(names);
     let mut sites: Vec<Site<'a>> = Vec::new();

@@ -1,12 +1,11 @@
-//! Suppressions: rules of the user's that leave stacks out, in LeakSanitizer's file format. Marks reports.
+//! Suppressions: the user's rules for leaving stacks out, in LeakSanitizer's file format. Marks reports.
 //!
-//! A line is `leak:PATTERN` (see `pattern`), empty, or begins with `#`. A stack is suppressed if the pattern matches, of
-//! any of its frames, the path of the module, the name of a function, inlined ones too, or the path of a source file;
-//! or the name of the allocator function, which LeakSanitizer's stacks have for their first frame. So they have
-//! `operator new`, which it replaces by its own: of that, the name alone counts, or a rule about libstdc++ would be about all
-//! of C++.
+//! A line is `leak:PATTERN` (see `pattern`), empty, or begins with `#`. A stack is suppressed if the pattern matches, for any
+//! frame, the path of the module, the name of a function, including inlined ones, or the path of a source file; or the name of
+//! the allocator function, which is the first frame of LeakSanitizer's stacks. That includes `operator new`, which
+//! LeakSanitizer replaces by its own: of its frame only the name counts, or a rule about libstdc++ would match all of C++.
 //!
-//! Functions are matched by their exact names and as reports abbreviate them, so that what was read can be written here.
+//! Functions are matched by their exact names and as reports abbreviate them, so that names can be copied from a report.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,7 +18,7 @@ use leak_report::model::abbreviated;
 use leak_report::model::{FrameId, FrameRef, Report, StackRef, Suppression};
 use leak_report::render::printable;
 
-/// The only kind of rule that is about leaks.
+/// The only kind of rule about leaks.
 const KIND: &str = "leak";
 
 /// Rules, in the order in which they are tried.
@@ -29,16 +28,16 @@ pub(super) struct Suppressions(Vec<Rule>);
 #[derive(Clone, Debug)]
 struct Rule {
     pattern: Pattern,
-    /// As reports have it.
+    /// Rule and location as reports name them.
     named: Arc<Suppression>,
 }
 
 impl Suppressions {
-    /// Reads a file's rules and adds them.
+    /// Adds the rules of a file.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or a line of it is no rule.
+    /// The file cannot be read, or a line is not a rule.
     pub(super) fn add_file(&mut self, path: &Path) -> Result<(), InputError> {
         self.add(&Lines::read(path)?)
     }
@@ -75,17 +74,15 @@ impl Suppressions {
         Ok(())
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Suppression>> {
         self.0.iter().map(|rule| &rule.named)
     }
 
-    /// Says of each stack which rule suppresses it: the first that matches in the innermost frame where any does.
+    /// Marks each stack with the rule that suppresses it: the first that matches the innermost frame with a match.
     pub(super) fn mark(&self, report: &mut Report) {
         let mut matcher = Matcher::new(&self.0);
         let marks: Vec<_> = report.stacks().map(|stack| matcher.of_stack(stack)).collect();
@@ -97,7 +94,7 @@ impl Suppressions {
     }
 }
 
-/// Finds rules, and remembers those of a report's frames: its stacks have most of them in common.
+/// Finds the rules for stacks. Results are cached by frame, as the stacks of a report share most frames.
 struct Matcher<'a> {
     rules: &'a [Rule],
     known: HashMap<FrameId, Option<usize>>,
@@ -136,7 +133,7 @@ impl<'a> Matcher<'a> {
         rule
     }
 
-    /// Functions and files, innermost first.
+    /// Matches functions and files of a frame, innermost inlined function first.
     fn of_names(&self, frame: FrameRef<'_>) -> Option<usize> {
         let inlined = frame.inlined().map(|inlined| (inlined.symbol, inlined.file));
         let mut functions = inlined.chain([(frame.function(), frame.file())]);
@@ -146,7 +143,7 @@ impl<'a> Matcher<'a> {
         })
     }
 
-    /// Of a function's name, by either of its forms; each is a name of its own, with a begin and an end.
+    /// Matches the exact and the abbreviated name separately, each with its own beginning and end.
     fn of_function(&self, name: &str) -> Option<usize> {
         match abbreviated(name) {
             Cow::Borrowed(name) => self.of_text(name),

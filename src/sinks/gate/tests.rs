@@ -1,4 +1,4 @@
-//! Hand-made reports against conditions, suppressions and baselines.
+//! Checks hand-made reports against conditions, suppressions and baselines.
 
 mod fixture;
 mod suppressed;
@@ -22,7 +22,7 @@ fn settings(conditions: &[&str]) -> Settings {
     }
 }
 
-/// What the conditions came to after these reports: `.`, `!` or `?`, and in words.
+/// Results of the conditions after these reports: `.` held, `!` exceeded, `?` inconclusive; and the findings.
 fn findings(settings: &Settings, reports: Vec<Report>) -> (String, Vec<Finding>) {
     let mut gate = Gate::open(settings).expect("nothing to open");
     for report in reports {
@@ -56,7 +56,7 @@ const ALL: [&str; 8] = [
     "site.blocks>11",
 ];
 
-/// Amounts are of all that counts; sites with the same names are one, whatever process they are of.
+/// Amounts sum everything that counts; sites of the same names are one, in any process.
 #[test]
 fn amounts() {
     let two = || {
@@ -94,8 +94,7 @@ fn amounts() {
     assert_eq!(findings[0].culprits[0].site, "init < main");
 }
 
-/// What is young, what a program held when it executed another, and mappings that are no leaks do not count; what a
-/// program held at its end does.
+/// Young blocks, memory at an exec, and mappings that are not leaks do not count; memory at a program's end does.
 #[test]
 fn what_counts() {
     let with = |change: fn(&mut Stack)| {
@@ -123,7 +122,8 @@ fn what_counts() {
     }
 }
 
-/// Losses leave nothing certain but what is exceeded all the same; they can be allowed, and be a condition themselves.
+/// Lost allocations make held conditions inconclusive, missed frees exceeded ones; `--max-lost` allows losses, and `lost`
+/// limits them.
 #[test]
 fn losses() {
     let lossy = |blocks, bytes, frees, processes| {
@@ -145,7 +145,7 @@ fn losses() {
         (lossy(1, 0, 0, 0), "!..!"),
         (lossy(2, 0, 0, 0), "!?.!"),
         (lossy(11, 0, 0, 0), "!?!!"),
-        // One block, as large as all others.
+        // One lost block, as large as all others together.
         (lossy(1, 100, 0, 0), "!?!!"),
         (lossy(0, 0, 0, 1), "!?.!"),
         (lossy(0, 0, 2, 0), "?..!"),
@@ -164,7 +164,7 @@ fn losses() {
     assert_eq!(findings(&strict, vec![lossy(1, 0, 0, 0)]).0, "!?.!");
 }
 
-/// Where nothing was seen, nothing is proved, whatever was asked.
+/// Without any allocation, every condition is inconclusive.
 #[test]
 fn nothing_seen() {
     let mut nothing = report(Vec::new());
@@ -181,7 +181,7 @@ fn findings_of_no_report() -> Option<u8> {
     gate.finish(0).expect("nothing to write")
 }
 
-/// Stacks that are not complete are a share of allocations.
+/// Incomplete stacks are measured as a share of allocations.
 #[test]
 fn incomplete_stacks() {
     let mut cut = report(Vec::new());
@@ -194,7 +194,8 @@ fn incomplete_stacks() {
     );
 }
 
-/// An estimate is beyond a limit, or below it, if it is by twice its error; else nobody knows.
+/// An estimate decides a condition if it differs from the limit by two standard errors; otherwise the condition is
+/// inconclusive.
 #[test]
 fn estimates() {
     let mut estimated = report(vec![stack(&["f"], 1000, 10)]);
@@ -223,7 +224,7 @@ fn estimates() {
     );
 }
 
-/// A report after so many seconds, of a process that runs.
+/// A report after `seconds`, of a running process.
 fn later(seconds: u64, stacks: Vec<leak_report::model::Stack>) -> Report {
     Report {
         elapsed: Duration::from_secs(seconds),
@@ -231,7 +232,7 @@ fn later(seconds: u64, stacks: Vec<leak_report::model::Stack>) -> Report {
     }
 }
 
-/// Growth is that of what runs, over the reports made while it does, since the mark if there is one.
+/// Growth is measured while processes run, since the mark if there is one.
 #[test]
 fn growth() {
     let conditions = [
@@ -280,7 +281,7 @@ fn growth() {
     );
     assert_eq!(found[2].culprits.len(), 1);
 
-    // The last report of a program that has ended says what it left, not how it grew.
+    // The last report after a program's end shows what it left, not how it grew.
     let at_end = ended(later(9, vec![stack(&["grow"], 1 << 20, 1)]));
     let reports = (1..=4).map(growing).chain([at_end]).collect();
     assert_eq!(findings(&settings, reports).0, "!.!.");
@@ -296,7 +297,7 @@ fn growth() {
     assert_eq!(findings(&settings, reports).0, "!.!.");
 }
 
-/// What a baseline accepts does not count; what is beyond it does, and what is new.
+/// Memory within a baseline does not count; memory beyond it and new sites do.
 #[test]
 fn baselines() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -335,15 +336,15 @@ fn baselines() {
         "90 B in 2 blocks at 2 sites beyond the baseline"
     );
     assert_eq!(findings[0].culprits[0].site, "new < main");
-    // Its own kind of file is replaced; another is not.
+    // An existing baseline file is replaced, another kind of file is not.
     assert!(Gate::open(&writing).is_ok());
     std::fs::write(&path, "something else").expect("our own file");
     let error = Gate::open(&writing).err().expect("refused").to_string();
     assert!(error.contains("already exists"), "{error}");
 }
 
-/// SiteNames are what builds have in common: without what compilers append, without the frames that all programs begin
-/// with, and however often a function calls itself.
+/// Site names are stable across builds: without compilers' suffixes, without the start-up frames of all programs, and
+/// regardless of the depth of recursion.
 #[test]
 fn sites_survive_other_builds() {
     let mut names = SiteNames::default();
@@ -374,7 +375,7 @@ fn sites_survive_other_builds() {
         frame("", None, "/usr/lib/libc.so.6", None),
     ];
     assert_eq!(key(framed(inlined)), plain);
-    // Where there is nothing else, all of it; what has no name is its module.
+    // A stack with nothing else keeps all frames; a frame without a symbol is named after its module.
     assert_eq!(key(stack(&["_start"], 1, 1)), ["malloc", "_start"]);
     let unnamed = vec![
         frame("", None, "/usr/lib/libx.so.1", None),
@@ -384,7 +385,7 @@ fn sites_survive_other_builds() {
     assert_eq!(key(stack(&["malloc", "malloc"], 1, 1)), ["malloc", "malloc"]);
 }
 
-/// What is exceeded weighs more than what cannot be told, and that more than nothing.
+/// Exceeded takes precedence over inconclusive, and that over held.
 #[test]
 fn statuses() {
     let status = |conditions: &[&str], lost| {

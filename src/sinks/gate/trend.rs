@@ -1,8 +1,8 @@
-//! How fast something grows, from what it was at several moments. Pure.
+//! Computes growth rates from amounts at several moments. Pure.
 //!
-//! The slope is the median of the slopes between all pairs of moments (Theil and Sen's) in the second half of the trace: what
-//! is steady counts, while a warm-up, a peak, a cache that is filled once or emptied now and then do not. A process that
-//! was attached to warms up too: what it held before is not known, and is replaced by what is.
+//! The rate is the median of the slopes between all pairs of moments (Theil–Sen) in the second half of the trace, so that
+//! steady growth counts, and a warm-up, a peak, or a cache that is filled once or emptied now and then does not. A process that
+//! was attached to warms up too: memory from before the attach is unknown, and is replaced by known memory.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,23 @@ use leak_report::model::leak::moments::{Moments, Noted, thin};
 use leak_report::model::leak::theil_sen::slope;
 use leak_report::model::site_name::SiteName;
 
-/// Moments that are kept.
+/// Maximum number of moments kept.
 const MAX: usize = 64;
-/// Fewer moments in the half that counts tell nothing: of two, either can be the exception.
+/// Minimum number of moments in the half that counts: with two, either can be an outlier.
 pub(super) const MIN: usize = 3;
 
-/// What sites held, and all of them together, at several moments of a trace.
+/// Outstanding bytes of each site and in total, at several moments of a trace.
 #[derive(Debug)]
 pub(super) struct Trend {
     /// Seconds since the attach, ascending.
     moments: Moments,
-    /// Bytes at each moment.
+    /// Total bytes at each moment.
     total: Vec<f64>,
-    /// The same by site; of those that came later, only the last moments.
+    /// Bytes of each site at each moment; each list ends with the last moment at which the site held memory.
     sites: HashMap<SiteName, Vec<f64>>,
-    /// The variance of the total at each moment, in bytes squared.
+    /// Variance of the total at each moment, in bytes squared.
     variances: Vec<f64>,
-    /// Somebody said when the warm-up was over.
+    /// True if a mark has set the end of the warm-up.
     is_warm: bool,
 }
 
@@ -42,17 +42,17 @@ impl Default for Trend {
     }
 }
 
-/// A slope and what it rests on.
+/// A growth rate and its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slope {
-    /// In bytes per second.
+    /// Bytes per second.
     pub(super) rate: f64,
-    /// How far it can be off where amounts are estimates: a standard error.
+    /// Standard error in bytes per second; 0 unless amounts are estimates.
     pub(super) error: f64,
 }
 
 impl Trend {
-    /// Notes a moment: how many bytes each site holds, and the variance of all together.
+    /// Adds a moment: the bytes of each site, and the variance of their sum.
     pub(super) fn note<'k>(
         &mut self,
         seconds: f64,
@@ -75,7 +75,7 @@ impl Trend {
                 Some(values) => values,
                 None => self.sites.entry(key.clone()).or_default(),
             };
-            // It may have held nothing for some moments.
+            // The site may have held nothing at earlier moments.
             values.resize(before, 0.0);
             values.push(bytes);
         }
@@ -83,7 +83,7 @@ impl Trend {
         self.variances.push(variance);
     }
 
-    /// Forgets what was before a moment at which everything was warm.
+    /// Drops the moments before a mark, which ends the warm-up.
     pub(super) fn begin_at(&mut self, seconds: f64) {
         if self
             .moments
@@ -96,7 +96,7 @@ impl Trend {
         self.is_warm = true;
     }
 
-    /// The first of the moments that count.
+    /// Index of the first moment that counts: after the mark, or else in the second half of the trace.
     fn first(&self) -> usize {
         let moments = self.moments.seconds();
         let last = moments.last().copied().unwrap_or_default();
@@ -104,12 +104,12 @@ impl Trend {
         moments.partition_point(is_warmup)
     }
 
-    /// How many moments count.
+    /// Number of moments that count.
     pub(super) fn moments(&self) -> usize {
         self.moments.seconds().len() - self.first()
     }
 
-    /// Seconds between the first of them and the last.
+    /// Seconds from the first to the last moment that counts.
     pub(super) fn seconds(&self) -> f64 {
         match self.moments.seconds()[self.first()..] {
             [first, .., last] => last - first,
@@ -117,7 +117,7 @@ impl Trend {
         }
     }
 
-    /// How fast everything together grows; `None` if there are too few moments to tell.
+    /// Growth rate of the total; `None` with fewer than [`MIN`] moments.
     pub(super) fn slope(&self) -> Option<Slope> {
         let rate = self.slope_of(&self.total)?;
         let ends = [self.variances.get(self.first()), self.variances.last()];
@@ -128,7 +128,7 @@ impl Trend {
         })
     }
 
-    /// The same of each site that ever held something, in bytes per second.
+    /// Growth rate of each site that ever held memory, in bytes per second.
     pub(super) fn slopes(&self) -> impl Iterator<Item = (&SiteName, f64)> {
         let slopes = |(key, values): (_, &Vec<f64>)| Some((key, self.slope_of(values)?));
         self.sites.iter().filter_map(slopes)
@@ -147,7 +147,7 @@ impl Trend {
             .skip(self.first());
         let points = moments.map(|(at, moment)| (moment, values.get(at).copied().unwrap_or_default()));
         let points: Vec<(f64, f64)> = points.collect();
-        // Most sites hold the same all the time.
+        // A shortcut: most sites do not change.
         match points.windows(2).all(|pair| pair[0].1 == pair[1].1) {
             true => Some(0.0),
             false => Some(slope(&points)),
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use leak_report::model::site_name::SiteNames;
 
-    /// A trend of one site that holds these bytes, a second after another.
+    /// A trend of one site that holds these bytes, one second apart.
     fn trend(bytes: impl IntoIterator<Item = u32>) -> (Trend, SiteName) {
         let key = SiteNames::default().site(["malloc"].into_iter());
         let mut trend = Trend::default();
@@ -177,7 +177,7 @@ mod tests {
             .map(|(_, slope)| slope)
     }
 
-    /// What is steady is growth; what happens once, or comes and goes, or comes early, is not.
+    /// Steady growth counts; what happens once, is temporary or early does not.
     #[test]
     fn slopes() {
         for (bytes, expected) in [
@@ -187,13 +187,13 @@ mod tests {
             (&[5, 10, 15, 20], Some(5.0)),
             (&[7, 7, 7, 7, 7, 7], Some(0.0)),
             (&[30, 20, 10, 0], Some(-10.0)),
-            // Warm-ups, a peak, a drop at the end, caches that are emptied.
+            // Warm-ups, a peak, a drop at the end, and caches that are emptied.
             (&[0, 90, 90, 90, 90, 90], Some(0.0)),
             (&[0, 30, 60, 90, 90, 90, 90, 90], Some(0.0)),
             (&[0, 0, 0, 0, 0, 900, 0, 0], Some(0.0)),
             (&[10, 20, 30, 40, 50, 60, 70, 0], Some(10.0)),
             (&[0, 10, 20, 0, 10, 20, 0, 10, 20, 0, 10, 20], Some(0.0)),
-            // Leaking through all of it.
+            // A leak throughout, with an outlier.
             (&[0, 10, 20, 30, 40, 500, 60, 70, 80], Some(10.0)),
         ] {
             let (trend, key) = trend(bytes.iter().copied());
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// However long it goes on, some moments of all of it are kept.
+    /// For any length of trace, a bounded number of moments spread over all of it is kept.
     #[test]
     fn long_traces() {
         let (trend, _) = trend((0..10_000).map(|second| 3 * second));
@@ -225,7 +225,7 @@ mod tests {
         );
     }
 
-    /// A site that came later held nothing before, and holds nothing where it is not named.
+    /// A site held nothing at the moments for which it was not given.
     #[test]
     fn sites_come_and_go() {
         let mut names = SiteNames::default();
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(slope_of(&trend, &late), Some(1.0));
     }
 
-    /// A mark begins anew, once, and all after it counts; an estimate's slope has the error of both its ends.
+    /// A mark discards earlier moments once, and all later ones count; the error combines the variances at both ends.
     #[test]
     fn marks_and_errors() {
         let (mut trend, key) = trend([50, 60, 70, 80]);

@@ -1,4 +1,4 @@
-//! What conditions come to: held, exceeded, or not to be told. Pure.
+//! Decides conditions: held, exceeded, or inconclusive. Pure.
 
 use super::MaxLost;
 use super::condition::{Condition, Measure, Per};
@@ -10,87 +10,86 @@ use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::model::{Amount, Estimate};
 use leak_report::render::{self, size};
 
-/// Standard errors by which an estimate must be beyond a limit to be taken for it: wrong once in forty times.
+/// Number of standard errors by which an estimate must be beyond a limit to decide a condition: wrong in 1 of 40 cases.
 const ERRORS: f64 = 2.0;
 
-/// What a condition came to.
+/// Result of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is not met.
+    /// The limit is not exceeded.
     Held,
-    /// It is met.
     Exceeded,
-    /// It cannot be told, for this reason.
+    /// Inconclusive, for this reason.
     Unsure(String),
 }
 
-/// A condition, what it came to, and why.
+/// A condition with its result.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) condition: Condition,
     pub(super) verdict: Verdict,
-    /// What was found, in words; nothing if it could not be measured.
+    /// The measured value in words; empty if it could not be measured.
     pub(super) found: String,
-    /// It holds only because there was no time for it to be exceeded.
+    /// True if the condition holds only because the trace was too short to exceed it.
     pub(super) is_untried: bool,
-    /// The sites that have most of it.
+    /// The sites with the largest values.
     pub(super) culprits: Vec<Culprit>,
 }
 
-/// A site to look at.
+/// A site named in a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Culprit {
-    /// Its part of what was found.
+    /// The site's value in words.
     pub(super) amount: String,
-    /// Its functions, in words.
+    /// The site's functions in words.
     pub(super) site: String,
-    /// Where in the user's source it is.
+    /// The site's innermost line in the user's source.
     pub(super) source: Option<Source>,
 }
 
-/// What conditions are decided by.
+/// Input for deciding conditions.
 pub(super) struct Evidence<'a> {
     pub(super) facts: &'a Facts,
     pub(super) trend: &'a Trend,
     pub(super) names: &'a SiteNames,
     pub(super) has_baseline: bool,
     pub(super) max_lost: MaxLost,
-    /// Why this may not have been the last report.
+    /// Reason why later reports may be missing.
     pub(super) doubt: Option<&'a str>,
 }
 
-/// A value and how far it can be off: of the whole, or of one site.
+/// A value and its margin, which is [`ERRORS`] standard errors.
 type Value = (f64, f64);
 
-/// What was found of a measure.
+/// Measured values of a condition.
 #[derive(Default)]
 struct Measured {
-    /// One of them beyond the limit is enough.
+    /// The value, or those of all sites; one beyond the limit is enough.
     values: Vec<Value>,
     words: String,
     culprits: Vec<Culprit>,
     is_untried: bool,
 }
 
-/// Why a result may be wrong.
+/// A possible error of all results.
 struct Doubt {
     reason: String,
     about: Suspicion,
 }
 
-/// What may be wrong with a result.
+/// Direction of a possible error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Suspicion {
-    /// It says nothing.
+    /// Nothing can be concluded.
     Everything,
-    /// What was found may be too little.
+    /// Measured values may be too small.
     TooLittle,
-    /// What was found outstanding may be too much.
+    /// Outstanding memory may be measured too large.
     TooMuch,
 }
 
 impl Evidence<'_> {
-    /// What each condition came to.
+    /// Decides each condition.
     pub(super) fn decide(&self, conditions: &[Condition]) -> Vec<Finding> {
         let doubts = self.doubts();
         let decided = conditions
@@ -132,7 +131,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// What is held by all together.
+    /// Measures the outstanding memory of all sites.
     fn held(&self, value: fn(&Estimate) -> Value) -> Measured {
         let beyond = self.beyond(value);
         let all: Estimate = beyond.iter().map(|site| site.amount).sum();
@@ -145,7 +144,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// What is held by the site that holds most.
+    /// Measures the outstanding memory of each site.
     fn held_by_one(&self, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
         let beyond = self.beyond(value);
         let most = beyond.first().map(|site| site.amount).unwrap_or_default();
@@ -163,7 +162,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// Sites that hold something, most first.
+    /// Sites with a value above 0, largest first.
     fn beyond(&self, value: fn(&Estimate) -> Value) -> Vec<&SiteFacts> {
         let sites = self.facts.sites.iter();
         let mut beyond: Vec<_> = sites.filter(|site| value(&site.amount).0 > 0.0).collect();
@@ -223,14 +222,14 @@ impl Evidence<'_> {
         })
     }
 
-    /// How far a site's slope can be off, if it was as far off at the first moment as it is now.
+    /// Margin of a site's growth rate, on the assumption that its error at the first moment was as large as it is now.
     fn slope_error(&self, site: &SiteName) -> f64 {
         let spread = self.facts.site(site).map(|site| site.amount.spread);
         let error = spread.unwrap_or_default().standard_error().bytes;
         ERRORS * std::f64::consts::SQRT_2 * error / self.trend.seconds()
     }
 
-    /// What ended before it could show growth did not grow; what still runs might.
+    /// Result with too few reports: held if all processes have ended, as they did not grow; inconclusive if one still runs.
     fn too_short(&self) -> Result<Measured, String> {
         let made = match self.trend.moments() {
             1 => "1 report was".to_owned(),
@@ -277,7 +276,7 @@ impl Evidence<'_> {
         )
     }
 
-    /// The larger of the shares of blocks and of bytes.
+    /// The larger of the lost shares of blocks and of bytes.
     fn lost_percent(&self) -> f64 {
         let Facts {
             losses,
@@ -304,7 +303,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// Why the result may be wrong as a whole.
+    /// Reasons why results may be wrong.
     fn doubts(&self) -> Vec<Doubt> {
         let Facts { losses, events, .. } = self.facts;
         let frees = percent(losses.frees, events.frees.saturating_add(losses.frees));
@@ -345,7 +344,7 @@ impl Evidence<'_> {
     }
 }
 
-/// By the values alone. An estimate is beyond a limit if it is by its error.
+/// Decides by the values and their margins.
 fn verdict(condition: &Condition, values: &[Value]) -> Verdict {
     let exceeds = |offset: f64| {
         let mut values = values.iter();
@@ -364,12 +363,13 @@ fn verdict(condition: &Condition, values: &[Value]) -> Verdict {
     }
 }
 
-/// A verdict for which there is a reason that it is wrong is none.
+/// Makes a verdict inconclusive if a doubt could change it.
 fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt]) -> Verdict {
     let measure = condition.measure();
-    // Shares are of what was seen, and what was allocated does not depend on frees.
+    // Shares are relative to what was seen, and allocations do not depend on frees.
     let is_share = matches!(measure, Measure::Lost | Measure::Incomplete);
     let is_held = !is_share && !matches!(measure, Measure::Allocated | Measure::Allocations);
+    // What was missed can only hide an excess, and missed frees can only cause one, so each changes one verdict.
     let applies = |doubt: &&Doubt| match (doubt.about, &verdict) {
         (Suspicion::Everything, Verdict::Held) => true,
         (Suspicion::TooLittle, Verdict::Held) => !is_share,
@@ -400,7 +400,7 @@ fn of_blocks(estimate: &Estimate) -> Value {
     (estimate.amount.blocks as f64, ERRORS * error.blocks)
 }
 
-/// An amount, with how far it can be off if it is an estimate.
+/// Formats an amount, with its standard error if it is an estimate.
 fn in_blocks(estimate: &Estimate) -> String {
     let Amount { bytes, blocks } = estimate.amount;
     let error = estimate.spread.standard_error();

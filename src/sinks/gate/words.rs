@@ -1,16 +1,16 @@
-//! Rates, shares and sites in words.
+//! Formats rates, shares and sites for messages.
 
 use super::condition::Per;
 use leak_report::model::NameStyle;
 use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::render::titles::shortened;
 
-/// Functions that a site is described by.
+/// Maximum number of functions that describe a site.
 const MAX_NAMES: usize = 4;
-/// Characters of a function's name. SiteNames of templates have thousands.
+/// Maximum number of characters of a function name. Names of C++ templates can have thousands.
 const MAX_CHARACTERS: usize = 100;
 
-/// A site by its innermost functions, from the responsible one outwards, with names in a style.
+/// Describes a site by its innermost functions, from the responsible one outwards.
 pub(super) fn described(names: &SiteNames, key: &SiteName, style: NameStyle) -> String {
     let Some(allocator) = names.functions(key).next() else {
         return String::new();
@@ -32,7 +32,7 @@ pub(super) fn described(names: &SiteNames, key: &SiteName, style: NameStyle) -> 
     format!("{}{more}", short.join(" < "))
 }
 
-/// So many bytes per second in the time that was asked for, with their sign.
+/// Formats a rate with its sign, in the condition's unit of time.
 pub(super) fn rate(bytes_per_second: f64, per: Per) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut amount = bytes_per_second * f64::from(per.seconds);
@@ -44,7 +44,7 @@ pub(super) fn rate(bytes_per_second: f64, per: Per) -> String {
     format!("{amount:+.1} {}/{}", UNITS[unit], per.name)
 }
 
-/// A share that is 0 only if it is exactly that.
+/// Formats a percentage; a positive one is never shown as 0.
 pub(super) fn share(percent: f64) -> String {
     if percent > 0.0 && percent < 0.001 {
         return "less than 0.001%".to_owned();
@@ -58,7 +58,7 @@ pub(super) fn share(percent: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Sites are told by who wanted the memory, and in one line of bounded length.
+    /// A site is described by its responsible function and its callers, in one line of bounded length.
     #[test]
     fn sites() {
         let long = "x".repeat(1000);
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Rates have their sign, a unit, and the time that was asked for.
+    /// A rate is shown with its sign, a unit, and the condition's unit of time.
     #[test]
     fn rates() {
         let (second, minute) = (
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(rate(f64::MAX, second).split('.').count(), 2);
     }
 
-    /// Shares do not round to nothing.
+    /// A positive share is not rounded to 0.
     #[test]
     fn shares() {
         for (percent, expected) in [

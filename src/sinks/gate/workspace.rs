@@ -1,4 +1,4 @@
-//! Where in the user's own source a stack comes from: the innermost frame whose file is in the working tree.
+//! Finds the line of the user's own source that a stack comes from: the innermost frame whose file is in the working tree.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -6,27 +6,27 @@ use std::path::{Component, Path, PathBuf};
 use leak_report::model::StackRef;
 use leak_report::render::printable;
 
-/// A line of the user's.
+/// A line of the user's source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    /// The file, from the root of the tree.
+    /// Path relative to the root of the tree.
     pub(super) file: String,
     pub(super) line: u32,
 }
 
-/// The tree that is worked in.
+/// The working tree.
 #[derive(Clone, Debug)]
 pub(super) struct Workspace {
-    /// Where paths are reckoned from, absolute.
+    /// Absolute path that file names are relative to.
     root: PathBuf,
-    /// What relative paths of debug information may be relative to; below the root, or the root itself.
+    /// Base of relative paths in debug information: the root, or below it.
     directory: PathBuf,
-    /// Files that were looked for, and where in the tree they are, if they are.
+    /// Results of [`Self::file`].
     known: HashMap<String, Option<String>>,
 }
 
 impl Workspace {
-    /// The working directory, or the tree that GitHub says it is in.
+    /// The working directory, within the tree of `GITHUB_WORKSPACE` if it is in that.
     pub(super) fn find() -> Self {
         let directory = std::env::current_dir().unwrap_or_default();
         let root = std::env::var_os("GITHUB_WORKSPACE").map(PathBuf::from);
@@ -42,7 +42,7 @@ impl Workspace {
         }
     }
 
-    /// The innermost line of a stack's frames that is in a file of the tree.
+    /// The innermost line of a stack, inlined ones included, whose file is in the tree.
     pub(super) fn locate(&mut self, stack: StackRef<'_>) -> Option<Source> {
         stack.frames().find_map(|frame| {
             let inlined = frame.inlined().map(|inlined| (inlined.file, inlined.line));
@@ -54,7 +54,7 @@ impl Workspace {
         })
     }
 
-    /// Where a file is in the tree, if it is.
+    /// The path of a file relative to the root, if it exists in the tree.
     fn file(&mut self, file: &str) -> Option<String> {
         if let Some(known) = self.known.get(file) {
             return known.clone();
@@ -68,7 +68,7 @@ impl Workspace {
     }
 }
 
-/// A path without `.` and `..`. Debug information has them in plenty, of directories that need not be there.
+/// Resolves `.` and `..` lexically: debug information has many of them, in directories that may not exist.
 fn lexical(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Files of the tree are found by absolute and relative paths; others, and directories, are not the user's.
+    /// Files of the tree are found by absolute and relative paths; other files, and directories, are not.
     #[test]
     fn files_of_the_tree() {
         let tree = tempfile::tempdir().expect("a directory");

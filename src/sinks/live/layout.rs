@@ -1,15 +1,15 @@
-//! Where things are on the screen. Geometry only.
+//! Layout of the screen. Geometry only.
 
 use ratatui::layout::{Constraint, Layout, Rect};
 
-/// Below this there is no room for anything.
+/// Minimum columns and rows; below them, nothing but a message is drawn.
 pub(super) const MIN: (u16, u16) = (40, 10);
-/// From this height on there is a line for messages.
+/// Minimum rows for a line of messages.
 const MESSAGE_HEIGHT: u16 = 14;
-/// The least height of both panes together, with the lines above them.
+/// Minimum rows of both panes together, with their headings.
 const TWO_PANES: u16 = 12;
 
-/// Which pane keys go to; where there is room for one only, it is that one.
+/// Pane that keys go to; where there is room for only one, it is the one shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Focus {
     #[default]
@@ -17,7 +17,7 @@ pub(super) enum Focus {
     Stack,
 }
 
-/// The parts of the screen, from top to bottom. Empty ones are not shown.
+/// Parts of the screen, from top to bottom. Empty ones are not shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Panes {
     pub(super) subject: Rect,
@@ -32,14 +32,14 @@ pub(super) struct Panes {
 }
 
 impl Panes {
-    /// `None` where there is too little room.
+    /// Lays out `area`; `None` if it is smaller than [`MIN`].
     pub(super) fn of(area: Rect, focus: Focus) -> Option<Self> {
         if area.width < MIN.0 || area.height < MIN.1 {
             return None;
         }
         let message = u16::from(area.height >= MESSAGE_HEIGHT);
         let rest = area.height - 4 - message;
-        // Columns and sites, title and stack.
+        // `above`: headings and sites; `below`: title and stack.
         let (above, below) = match (rest >= TWO_PANES, focus) {
             (true, _) => (rest * 9 / 20, rest - rest * 9 / 20),
             (false, Focus::Sites) => (rest, 0),
@@ -85,7 +85,7 @@ impl Panes {
 mod tests {
     use super::*;
 
-    /// At every size all lines are used once; the pane that has the keys is there.
+    /// At every size, all lines are used once, and the pane that has the keys is shown.
     #[test]
     fn all_sizes() {
         for height in 0..100 {
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(Panes::of(Rect::new(0, 0, 39, 24), Focus::Sites), None);
     }
 
-    /// Of a usual terminal both panes have enough.
+    /// Both panes have enough room on a usual terminal.
     #[test]
     fn usual_size() {
         let panes = Panes::of(Rect::new(0, 0, 80, 24), Focus::Sites).expect("there is room");

@@ -1,5 +1,5 @@
-//! Progress and warnings, which would garble the screen while the view is there: then they are kept, shown in it, and
-//! warnings are printed when it is gone.
+//! Log messages, which would garble the screen while the view is open: then they are kept and shown in it, and warnings
+//! are printed when it is closed.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
@@ -9,43 +9,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Messages that are kept.
+/// Maximum number of messages kept.
 const KEPT: usize = 200;
 
-/// Something that was said.
+/// One logged line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    /// A warning or an error.
+    /// True for a warning or an error.
     pub(super) is_warning: bool,
-    /// One line, as it would have been printed.
+    /// Line as it would have been printed.
     pub(super) text: String,
 }
 
-/// Where messages go: to standard error, and while a view is there into it.
+/// Destination of log messages: standard error, or the view while it is open. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Messages(Arc<Mutex<Kept>>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// A view is there.
+    /// True while a view is open.
     is_held: bool,
-    /// The newest last.
+    /// Kept messages, newest last.
     messages: VecDeque<Message>,
-    /// How many were kept in all.
+    /// Number of messages kept in all.
     count: u64,
-    /// Warnings that gave way to later messages.
+    /// Warnings dropped for later messages.
     forgotten_warnings: u64,
-    /// Warnings that were printed when the view was gone: the last report may say the same once more.
+    /// Warnings printed when the view was closed: the last report may repeat them, and then they are not printed.
     printed: Vec<String>,
 }
 
 impl Messages {
-    /// From now on messages are kept.
+    /// Keeps messages from now on.
     pub(super) fn hold(&self) {
         self.lock().is_held = true;
     }
 
-    /// From now on they are printed; warnings that were kept are, now.
+    /// Prints messages from now on, and the kept warnings now.
     pub(super) fn release(&self) {
         let kept = mem::take(&mut *self.lock());
         // They went to a file at once.
@@ -64,12 +64,12 @@ impl Messages {
         printed.iter().for_each(|warning| print(warning));
     }
 
-    /// How many messages there were while they were held.
+    /// Number of messages kept in all while they were held.
     pub(super) fn count(&self) -> u64 {
         self.lock().count
     }
 
-    /// The last messages, the newest last.
+    /// Kept messages, newest last.
     pub(super) fn kept(&self) -> Vec<Message> {
         self.lock().messages.iter().cloned().collect()
     }
@@ -94,7 +94,7 @@ impl Messages {
 
 impl Kept {
     fn keep(&mut self, is_warning: bool, line: &str) {
-        // What is said with each report is kept once.
+        // A message that is repeated with each report is kept once.
         self.messages.retain(|message| message.text != line);
         if self.messages.len() == KEPT {
             let oldest = self.messages.pop_front();
@@ -108,12 +108,12 @@ impl Kept {
     }
 }
 
-/// Nothing is left to tell if standard error is gone.
+/// Prints; ignores errors, since nothing can be reported if standard error is gone.
 fn print(text: &str) {
     _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// One message on its way.
+/// Writer of one message.
 #[derive(Debug)]
 pub struct Sink<'a> {
     messages: &'a Messages,
@@ -139,8 +139,8 @@ impl<'a> MakeWriter<'a> for Messages {
 }
 
 impl Write for Sink<'_> {
-    /// A whole message, as the subscriber writes it at once. Never fails: the subscriber would say so on standard error,
-    /// and end the program if that is gone.
+    /// Takes a whole message, as the subscriber writes it at once. Never fails: the subscriber would print that on
+    /// standard error, and end the program if that is gone.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.messages
             .take(self.is_warning, &String::from_utf8_lossy(text));
@@ -156,7 +156,7 @@ impl Write for Sink<'_> {
 mod tests {
     use super::*;
 
-    /// While a view is there, messages are kept, warnings as such, the last of them, and a line each.
+    /// While a view is open, the last messages are kept, by lines, and warnings are marked.
     #[test]
     fn kept_while_held() {
         let messages = Messages::default();
@@ -178,7 +178,7 @@ mod tests {
         assert!(!messages.lock().is_held && messages.kept().is_empty());
     }
 
-    /// The subscriber says which messages are warnings.
+    /// The level of the event decides what is a warning.
     #[test]
     fn levels() {
         let messages = Messages::default();

@@ -5,9 +5,9 @@
 //!                                  └──── view ────► screen
 //! ```
 //!
-//! [`LiveView`] takes reports and shows them. What it keeps of one is bounded (`sample`), and so is what it remembers of
-//! earlier ones (`trend`). What is on the screen is a matter of the model alone; `view` draws it, and `terminal` is all
-//! that knows of a terminal. Nothing is printed on it by anybody else while the view is there (`messages`).
+//! [`LiveView`] takes reports and shows them. What it keeps of one report is bounded (`sample`), and so is what it
+//! keeps of earlier ones (`trend`). The model alone determines what is on the screen; `view` draws it, and only
+//! `terminal` deals with a terminal. No one else prints on it while the view is open (`messages`).
 
 mod layout;
 mod messages;
@@ -36,28 +36,29 @@ use sample::{Order, Sample};
 use terminal::Screen;
 pub use terminal::TerminalError;
 
-/// Shows reports, until it is told to end.
+/// Shows reports on the terminal until it is ended.
 pub struct LiveView {
     screen: Screen,
-    /// Set when an end is wanted, by a key or a signal.
+    /// Set when the end is requested, by a key or a signal.
     stop: Arc<AtomicBool>,
-    /// Where the last report is to go.
+    /// Output for the last report.
     output: Option<Output>,
     last: Option<Arc<Report>>,
-    /// What there is to say of the last report when the view is gone.
+    /// Line about the last report, logged when the view is closed.
     summary: Option<String>,
-    /// How many reports there were, and how many there are to be.
+    /// Number of reports made.
     made: u64,
+    /// Number of reports to make; `None` if unlimited.
     count: Option<u64>,
 }
 
 impl LiveView {
-    /// Takes the terminal. `is_restored` is set when it is as before, which can be long before the trace is at its end.
-    /// The last report will be written to `output`.
+    /// Takes the terminal. `is_restored` is set when it is as before, which can be long before the end of the trace.
+    /// The last report is written to `output`.
     ///
     /// # Errors
     ///
-    /// There is no terminal, or none that can be drawn on.
+    /// Fails if there is no terminal, or none that can be drawn on.
     pub fn open(
         config: &TraceConfig,
         signals: &Signals,
@@ -83,12 +84,12 @@ impl LiveView {
         })
     }
 
-    /// Gives the terminal back: if the trace ended by itself, when the user has seen that and leaves; else at once. Then
-    /// the last report is written, and a line about it to standard error.
+    /// Gives the terminal back: if the trace ended by itself, once the user leaves the view; else at once. Then writes
+    /// the last report, and logs a line about it.
     ///
     /// # Errors
     ///
-    /// The report cannot be written, or the view did not come as far as this.
+    /// Fails if the report cannot be written, or the view has failed.
     pub fn finish(&mut self, has_failed: bool) -> anyhow::Result<()> {
         let are_all_made = self.count.is_some_and(|count| self.made >= count);
         if !has_failed && !are_all_made && !self.stop.load(Ordering::Relaxed) {
@@ -96,7 +97,7 @@ impl LiveView {
             self.screen.wait();
         }
         let closed = self.screen.close();
-        // The file first: what is said could have to wait for a terminal that takes nothing.
+        // The file first: logging may have to wait for a terminal that takes nothing.
         if let (Some(mut output), Some(report)) = (self.output.take(), self.last.take()) {
             output.report(&report)?;
             output.finish()?;
@@ -119,7 +120,7 @@ impl ReportSink for LiveView {
     }
 }
 
-/// What is left to say when the view is gone.
+/// Line about the last report, logged when the view is closed.
 fn summary(sample: &Sample) -> String {
     let largest = sample.sites.iter().max_by_key(|site| site.shown.bytes);
     let largest = largest.filter(|site| site.shown.blocks > 0);

@@ -1,4 +1,4 @@
-//! What the view shows and what keys do to it. No terminal, no clock.
+//! State of the view and the effect of keys on it. No terminal, no clock.
 
 mod keys;
 mod sites;
@@ -15,24 +15,23 @@ use super::trend::Trends;
 pub(super) use keys::HELP;
 use leak_report::model::{SiteKey, Unit};
 
-/// What the user asks for that is not the view's.
+/// Requests of the user that the view cannot fulfil itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// To leave.
     Quit,
-    /// To make what is outstanding now the baseline.
+    /// Makes what is outstanding now the baseline.
     Mark,
-    /// To draw everything anew: something else wrote to the terminal.
+    /// Redraws everything: something else wrote to the terminal.
     Redraw,
 }
 
-/// A key, as far as it means something.
+/// Keys that have a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Move(Move),
     Left,
     Right,
-    /// Or Tab.
+    /// Enter or Tab.
     Enter,
     Escape,
     Backspace,
@@ -45,7 +44,7 @@ pub(super) enum Key {
     Character(char),
 }
 
-/// Where to move in what is longer than its pane.
+/// Movement in something longer than its pane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Up,
@@ -57,7 +56,7 @@ pub(super) enum Move {
 }
 
 impl Move {
-    /// The same way back.
+    /// Opposite direction.
     fn back(self) -> Self {
         match self {
             Self::Up => Self::Down,
@@ -69,7 +68,7 @@ impl Move {
         }
     }
 
-    /// Where that leads from line `at`, by pages of so many lines. The last line is the caller's to know.
+    /// Line that this leads to from line `at`, with pages of `page` lines. The caller limits it to the last line.
     fn from(self, at: usize, page: usize) -> usize {
         match self {
             Self::Up => at.saturating_sub(1),
@@ -82,7 +81,7 @@ impl Move {
     }
 }
 
-/// What lies over the panes.
+/// Window over the panes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Overlay {
     #[default]
@@ -91,47 +90,48 @@ pub(super) enum Overlay {
     Messages,
 }
 
-/// What reports said, up to one of them.
+/// Facts of all reports up to one of them.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     pub(super) sample: Sample,
     pub(super) trends: Trends,
-    /// Per second, since the report before.
+    /// Allocations per second since the previous report.
     pub(super) allocations: f64,
+    /// Frees per second since the previous report.
     pub(super) frees: f64,
 }
 
-/// The view.
+/// State of the view.
 #[derive(Debug, Default)]
 pub(super) struct Model {
-    /// Grows with everything that can be seen.
+    /// Incremented with every change that can be seen.
     version: u64,
     area: Rect,
     now: Option<Said>,
-    /// While paused, what is shown instead.
+    /// Shown instead of `now` while paused.
     paused: Option<Said>,
-    /// No more reports come.
+    /// True if no more reports will come.
     is_over: bool,
     messages: Vec<Message>,
     order: Chosen,
     filter: String,
-    /// The filter is being written.
+    /// True while the filter is being typed.
     is_filtering: bool,
     focus: Focus,
     overlay: Overlay,
-    /// The sites shown, by their place in the sample.
+    /// Indices in the sample of the sites shown, in order.
     listed: Vec<usize>,
-    /// The site that the user moved to; without one, the first.
+    /// Site that the user moved to; without one, the first is selected.
     selected: Option<SiteKey>,
-    /// Where it was in the list.
+    /// Row of the selected site in the list.
     row: usize,
-    /// Lines and columns of the stack that are out of sight.
+    /// Lines and columns of the stack that are scrolled out of sight.
     scrolled: (usize, usize),
-    /// Lines of help, or messages, that are.
+    /// Lines of help, or messages, that are scrolled out of sight.
     overlay_scrolled: usize,
 }
 
-/// What sites are ordered by.
+/// Order and unit of the list of sites.
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
     order: Order,
@@ -158,12 +158,12 @@ impl Model {
         }
     }
 
-    /// Another number than before, if anything changed that can be seen.
+    /// Number that is different after every change that can be seen.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Takes a report.
+    /// Adds a report.
     pub(super) fn take(&mut self, sample: Sample) {
         let before = self.now.take();
         let (mut trends, earlier) = match before {
@@ -187,19 +187,19 @@ impl Model {
         }
     }
 
-    /// No more reports come.
+    /// Notes that no more reports will come.
     pub(super) fn end(&mut self) {
         self.is_over = true;
         self.changed();
     }
 
-    /// What was said lately, the newest last.
+    /// Sets the kept messages, newest last.
     pub(super) fn say(&mut self, messages: Vec<Message>) {
         self.messages = messages;
         self.changed();
     }
 
-    /// The terminal has this size.
+    /// Sets the size of the terminal.
     pub(super) fn resize(&mut self, area: Rect) {
         if self.area != area {
             self.area = area;
@@ -212,7 +212,7 @@ impl Model {
         self.limit_scrolling();
     }
 
-    /// Nothing is scrolled further than to its last line.
+    /// Limits scrolling to the last line.
     fn limit_scrolling(&mut self) {
         let heights = Panes::of(self.area, self.focus).map(|panes| panes.stack.height);
         let height = usize::from(heights.unwrap_or_default());
@@ -226,7 +226,7 @@ impl Model {
         );
         let lines = match self.overlay {
             Overlay::None => 0,
-            // In a frame.
+            // The frame takes two lines.
             Overlay::Help => HELP
                 .len()
                 .saturating_sub(usize::from(self.area.height.saturating_sub(2))),
@@ -236,9 +236,9 @@ impl Model {
     }
 }
 
-/// What is to be drawn.
+/// Accessors for drawing.
 impl Model {
-    /// What is shown of reports; `None` before the first.
+    /// Facts of reports that are shown; `None` before the first.
     pub(super) fn said(&self) -> Option<&Said> {
         self.paused.as_ref().or(self.now.as_ref())
     }
@@ -259,7 +259,7 @@ impl Model {
         &self.messages
     }
 
-    /// How many messages, from the newest on, or lines of help, from the first on, are out of sight.
+    /// Number of messages, from the newest, or lines of help, from the first, that are scrolled out of sight.
     pub(super) fn overlay_scrolled(&self) -> usize {
         self.overlay_scrolled
     }
@@ -288,13 +288,13 @@ impl Model {
         self.overlay
     }
 
-    /// The sites shown, in their order.
+    /// Sites shown, in order.
     pub(super) fn sites(&self) -> Vec<&Site> {
         let sites = self.sample().map_or(&[][..], |sample| &sample.sites);
         self.listed.iter().filter_map(|&at| sites.get(at)).collect()
     }
 
-    /// Where the selected site is in the list.
+    /// Row of the selected site in the list.
     pub(super) fn row(&self) -> usize {
         self.row
     }
@@ -304,7 +304,7 @@ impl Model {
         sites.get(*self.listed.get(self.row)?)
     }
 
-    /// Lines and columns of the stack that are out of sight.
+    /// Lines and columns of the stack that are scrolled out of sight.
     pub(super) fn scrolled(&self) -> (usize, usize) {
         self.scrolled
     }

@@ -1,7 +1,7 @@
-//! What the view keeps of a report: numbers, and the sites that are worth a line.
+//! Part of a report that the view keeps: numbers, and the sites worth a line.
 //!
-//! A report can hold more than a hundred thousand stacks, and a view has no use for most. Kept are those that are
-//! among the first in any of the orders that the user can choose; the others are counted.
+//! A report can have more than a hundred thousand stacks, most of which a view cannot use. It keeps those that are
+//! among the first in any order that the user can choose, and counts the others.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use leak_report::render::{
     counted, end_of, explain, losses_in_short, percent, share, short_size, via, whole,
 };
 
-/// Sites that are kept for each order.
+/// Sites kept per order.
 const SITES_PER_ORDER: usize = 250;
 
-/// What sites are ordered by, the largest first.
+/// Orders of sites, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// How much they behave like leaks.
+    /// Suspicion: how much they behave like leaks.
     Suspicion,
     /// Bytes outstanding.
     Outstanding,
-    /// What came less what went.
+    /// Net growth (allocated - freed).
     Growth,
-    /// All that was allocated.
+    /// Everything allocated.
     Allocated,
     /// Blocks outstanding.
     Blocks,
@@ -47,7 +47,7 @@ impl Order {
         Self::Blocks,
     ];
 
-    /// What follows, in a circle.
+    /// Next order, in a circle.
     pub(super) fn next(self) -> Self {
         match self {
             Self::Suspicion => Self::Outstanding,
@@ -59,7 +59,7 @@ impl Order {
     }
 }
 
-/// Bytes and blocks that came less those that went.
+/// Net growth (allocated - freed) in bytes and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Net {
     pub(super) bytes: i64,
@@ -75,37 +75,37 @@ impl Net {
     }
 }
 
-/// A site, as far as it is shown.
+/// Part of a site that is shown.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    /// The same in each report.
+    /// Identical in each report.
     pub(super) key: SiteKey,
     pub(super) pid: u32,
     pub(super) ended: Option<InstanceEnd>,
-    /// The function that it is called by; printable.
+    /// Function that names the site; printable.
     pub(super) name: String,
-    /// The allocator function, with what a mapping is for; printable.
+    /// Allocator function, with the purpose of a mapping; printable.
     pub(super) allocator: String,
     /// Outstanding and not young.
     pub(super) shown: Amount,
     pub(super) young: Amount,
     pub(super) allocated: Amount,
     pub(super) lost: Amount,
-    /// Since the baseline, if the user marked one; else since the last report.
+    /// Growth since the baseline, if the user marked one; else since the previous report.
     pub(super) growth: Net,
     pub(super) suspicion: Suspicion,
-    /// How far the bytes shown can be off; `None` where they are exact.
+    /// Standard error of the bytes shown; `None` where they are exact.
     pub(super) error: Option<u64>,
     pub(super) end: End,
-    /// It ends where the user wanted no more of it.
+    /// True if the stack was cut at the depth that the user chose.
     pub(super) is_cut: bool,
-    /// How the stack ended, and what can be done about it if it is not complete; printable.
+    /// End of the stack, and what can be done about it if it is not complete; printable.
     pub(super) end_lines: Vec<String>,
     pub(super) path: Option<PathId>,
 }
 
 impl Site {
-    /// Where it stands in an order; more comes first.
+    /// Rank in an order; the greater comes first.
     pub(super) fn rank(&self, order: Order, unit: Unit) -> (bool, [i128; 3]) {
         let Self {
             shown,
@@ -149,41 +149,42 @@ impl Ranked {
     }
 }
 
-/// A report, as far as it is shown.
+/// Part of a report that is shown.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
-    /// The frames of its sites.
+    /// Frames of the sites.
     pub(super) dictionary: Arc<Dictionary>,
     pub(super) elapsed: Duration,
-    /// Time since the last report, or the attach.
+    /// Time since the previous report, or the attach.
     pub(super) since_last: Duration,
-    /// When the user marked the baseline, and how long ago.
+    /// Time at which the user marked the baseline, and time since then.
     pub(super) marked: Option<(TimeOfDay, Duration)>,
-    /// Whose memory it is; printable.
+    /// Processes or kernel that the memory belongs to; printable.
     pub(super) subject: String,
-    /// Several processes: sites say whose they are.
+    /// True if several processes are traced: sites then show theirs.
     pub(super) is_of_several: bool,
-    /// Processes were traced, and all have ended.
+    /// True if processes were traced, and all have ended.
     pub(super) has_ended: bool,
     pub(super) unwind: Unwind,
     pub(super) names: NameStyle,
-    /// Below this age blocks are young.
+    /// Age below which blocks are young.
     pub(super) older: Option<Duration>,
-    /// Since the attach.
+    /// Allocations since the attach.
     pub(super) allocations: u64,
+    /// Frees since the attach, of known and unknown blocks.
     pub(super) frees: u64,
     /// Outstanding, young or not.
     pub(super) live: Amount,
-    /// In words.
+    /// Overhead in words.
     pub(super) overhead: Option<String>,
     pub(super) lost: Option<String>,
     pub(super) completeness: String,
     pub(super) is_complete: bool,
     pub(super) sampling: Option<String>,
     pub(super) sites: Vec<Site>,
-    /// Sites that hold something, kept or not.
+    /// Number of sites with something outstanding, kept or not.
     pub(super) holders: u64,
-    /// Sites that are not kept.
+    /// Number of sites that are not kept.
     pub(super) unlisted: u64,
 }
 
@@ -227,13 +228,13 @@ impl Sample {
         }
     }
 
-    /// Over which time growth is said.
+    /// Time over which growth is counted.
     pub(super) fn grown_in(&self) -> Duration {
         self.marked.map_or(self.since_last, |(_, time)| time)
     }
 }
 
-/// The numbers of the stacks that are among the first in any order.
+/// Indices of the stacks that are among the first in any order.
 fn most_important(suspects: &[StackRef<'_>], report: &Report) -> HashSet<usize> {
     let measure = |stack: &StackRef<'_>| {
         let ranked = Ranked {
@@ -246,7 +247,7 @@ fn most_important(suspects: &[StackRef<'_>], report: &Report) -> HashSet<usize> 
     };
     let measured: Vec<_> = suspects.iter().map(measure).collect();
     let orders = Order::ALL.map(|order| (order, Unit::Bytes));
-    // In these two orders the unit decides.
+    // Only these two orders depend on the unit.
     let by_blocks = [Order::Growth, Order::Allocated].map(|order| (order, Unit::Blocks));
     let mut kept = HashSet::new();
     for (order, unit) in orders.into_iter().chain(by_blocks) {
@@ -337,7 +338,7 @@ fn overhead(report: &Report) -> Option<String> {
     ))
 }
 
-/// What was lost; `None` if nothing was.
+/// Losses in words; `None` if nothing was lost.
 fn losses(losses: &Losses) -> Option<String> {
     let parts = losses_in_short(losses, short_size);
     let causes = losses.causes.iter().filter(|&(_, &blocks)| blocks > 0);
@@ -351,7 +352,7 @@ fn losses(losses: &Losses) -> Option<String> {
     }
 }
 
-/// How many stacks are complete, in words, and whether all are.
+/// Number of complete stacks in words, and whether all are.
 fn completeness(report: &Report) -> (String, bool) {
     let [complete, stacks] = report.completeness.complete_stacks();
     if stacks == 0 {

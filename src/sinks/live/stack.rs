@@ -11,27 +11,27 @@ use leak_report::model::owner::function;
 use leak_report::model::{InstanceEnd, NameStyle};
 use leak_report::render::short_size;
 
-/// What a line is about.
+/// Subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What is known of the site beside its stack.
+    /// Facts about the site besides its stack.
     Facts,
     Frame,
     Inlined,
-    /// How a complete stack ended.
+    /// End of a complete stack.
     Complete,
-    /// How one ended that is not, and what can be done about it.
+    /// End of an incomplete stack, and what can be done about it.
     Incomplete,
 }
 
-/// Lines, printable.
+/// Printable lines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackText {
     pub(super) lines: Vec<(Kind, String)>,
 }
 
 impl StackText {
-    /// Of a site of `sample`.
+    /// Lines for a site of `sample`.
     pub(super) fn of(site: &Site, sample: Option<&Sample>) -> Self {
         let mut lines = vec![(Kind::Facts, facts(site, sample))];
         let unwind = sample.map_or(Unwind::Dwarf, |sample| sample.unwind);
@@ -82,7 +82,7 @@ fn facts(site: &Site, sample: Option<&Sample>) -> String {
 }
 
 fn frame_line(frame: FrameRef<'_>, unwind: Unwind, names: NameStyle) -> String {
-    // Where the user asked for frame pointers, the mark would be on each frame.
+    // Where the user chose frame pointers, every frame would be marked.
     let mark = match (frame.found_by, unwind) {
         (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
         (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
@@ -93,7 +93,7 @@ fn frame_line(frame: FrameRef<'_>, unwind: Unwind, names: NameStyle) -> String {
     printable(&format!("{name}{}{source}{mark}", module(frame)))
 }
 
-/// Innermost first.
+/// Lines of inlined functions, innermost first.
 fn inlined_lines(frame: FrameRef<'_>, names: NameStyle) -> impl Iterator<Item = (Kind, String)> {
     frame.inlined().map(move |inlined| {
         let name = names.show(inlined.symbol.unwrap_or("[unknown]"));

@@ -1,5 +1,5 @@
-//! The terminal: what it was like before, keys from it, the screen to it. In a thread of its own, so that neither reports
-//! nor drawing wait for each other; what they share is the model, which nobody holds while anything else is waited for.
+//! The terminal: its state before the view, keys from it, the screen on it. In a thread of its own, so that reports and
+//! drawing do not wait for each other. They share the model, which no one locks while waiting for anything else.
 
 use std::io::{self, IsTerminal, Stdout};
 use std::mem::ManuallyDrop;
@@ -30,47 +30,44 @@ use super::model::{Action, Key, Model, Move};
 use super::view::{self, Theme};
 use crate::session::Signals;
 
-/// Time between two screens at least, and between two looks at what has changed.
+/// Minimum time between two redraws, and between two checks for changes.
 const FRAME: Duration = Duration::from_millis(100);
-/// How long a terminal that takes nothing is waited for.
+/// Maximum time to wait for a terminal that takes nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Keys that are taken before the screen is looked at again.
+/// Maximum keys taken before the screen is updated.
 const MAX_KEYS: usize = 64;
-/// The name of the thread.
+/// Name of the thread.
 const THREAD: &str = "screen";
 
-/// There is no terminal to draw on.
+/// Reasons why the view cannot be drawn.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TerminalError {
-    /// A stream goes elsewhere.
     #[error(
         "--live draws on a terminal, and {0} is none: leave --live out, or run it where both standard input and standard \
          output are a terminal (ssh -t, docker exec -it)"
     )]
     NotATerminal(&'static str),
-    /// It can only print.
     #[error(
         "--live cannot draw on a terminal of type `{0}`: leave --live out, or set TERM to what the terminal is"
     )]
     Dumb(String),
-    /// It refuses.
     #[error("cannot draw on this terminal: {0}")]
     Refused(#[from] io::Error),
-    /// We failed.
+    /// The thread has panicked.
     #[error("the view failed; what it said is above: please report it")]
     Failed,
 }
 
-/// The screen, as long as it is there.
+/// The screen while the view is open.
 pub(super) struct Screen {
     shared: Arc<Shared>,
-    /// Is hung up when the thread has ended.
+    /// Disconnected when the thread has ended.
     ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread, the session and a panic share.
+/// State that the thread, the session and a panic hook share.
 struct Shared {
     model: Mutex<Model>,
     /// Held while something is written to the terminal.
@@ -85,7 +82,7 @@ struct Shared {
 }
 
 impl Screen {
-    /// Takes the terminal. `is_restored` is set when it is given back, by whatever way.
+    /// Takes the terminal. `is_restored` is set when it is given back, for whatever reason.
     pub(super) fn open(
         model: Model,
         signals: &Signals,
@@ -108,7 +105,7 @@ impl Screen {
         restore_on_panic(&shared);
         shared.messages.hold();
         let (sender, ended) = channel();
-        // Dropped on an error, which restores.
+        // Dropping it, on an error, restores the terminal.
         let mut screen = Self {
             shared: Arc::clone(&shared),
             ended,
@@ -124,15 +121,16 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Does something to what is shown.
+    /// Changes the model.
     pub(super) fn update(&self, change: impl FnOnce(&mut Model)) {
         change(&mut lock(&self.shared.model));
     }
 
-    /// Waits until the user has left, or an end is asked for.
+    /// Waits until the user has left, or the end is requested.
     pub(super) fn wait(&self) {
         let is_wanted = || self.shared.stop.load(Ordering::Relaxed);
-        // Nothing is ever sent: the sender is gone when the thread has ended. It may be waiting for the terminal.
+        // Nothing is ever sent: the channel is disconnected when the thread has ended. The thread may be waiting for
+        // the terminal.
         while !is_wanted() && self.ended.recv_timeout(FRAME) == Err(RecvTimeoutError::Timeout) {}
     }
 
@@ -140,10 +138,10 @@ impl Screen {
     ///
     /// # Errors
     ///
-    /// The thread has panicked.
+    /// Fails if the thread has panicked.
     pub(super) fn close(&mut self) -> Result<(), TerminalError> {
         self.shared.restore();
-        // Not longer: a thread that waits for a terminal that takes nothing is left behind.
+        // Waits no longer: a thread that waits for a terminal that takes nothing is left behind.
         if self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             return Ok(());
         }
@@ -173,7 +171,7 @@ fn check() -> Result<(), TerminalError> {
     }
 }
 
-/// By `--color`; without it by <https://no-color.org>: unless NO_COLOR is there and not empty.
+/// Follows `--color`; without it <https://no-color.org>: colours unless NO_COLOR is set and not empty.
 fn has_colours() -> bool {
     match ColorChoice::global() {
         ColorChoice::Always | ColorChoice::AlwaysAnsi => true,
@@ -184,7 +182,7 @@ fn has_colours() -> bool {
 
 fn enter() -> io::Result<()> {
     enable_raw_mode()?;
-    // A read never waits, so that the first bytes of a key that never comes whole do not stop everything.
+    // A read never waits, so that an incomplete key sequence does not stop everything.
     let mut modes = tcgetattr(io::stdin())?;
     modes.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
     modes.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
@@ -192,7 +190,7 @@ fn enter() -> io::Result<()> {
     execute!(io::stdout(), EnterAlternateScreen, Hide)
 }
 
-/// What a panic says comes after the terminal is as it was before, and is the end of the trace.
+/// Restores the terminal before a panic message is printed, and ends the trace.
 fn restore_on_panic(shared: &Arc<Shared>) {
     let shared = Arc::downgrade(shared);
     let before = panic::take_hook();
@@ -205,16 +203,16 @@ fn restore_on_panic(shared: &Arc<Shared>) {
     }));
 }
 
-/// What is on the screen.
+/// State of the screen.
 #[derive(Default)]
 struct Drawn {
-    /// `None` if it is not known.
+    /// Time of the last redraw; `None` if the content of the screen is unknown.
     at: Option<Instant>,
     version: u64,
 }
 
 impl Drawn {
-    /// When to draw this version; `None` if it is there.
+    /// Time until this version is to be drawn; `None` if it is on the screen.
     fn due(&self, version: u64) -> Option<Duration> {
         match self.at {
             None => Some(Duration::ZERO),
@@ -228,7 +226,7 @@ impl Shared {
     fn run(&self) {
         let outcome = self.follow();
         if self.is_open() {
-            // However it came to this, a view that has ended is the end of the trace.
+            // A view that has ended, for whatever reason, ends the trace.
             self.stop.store(true, Ordering::Relaxed);
         }
         self.restore();
@@ -241,9 +239,9 @@ impl Shared {
         self.is_open.load(Ordering::SeqCst)
     }
 
-    /// Draws and takes keys, until there is an end.
+    /// Draws and takes keys until the end.
     fn follow(&self) -> io::Result<()> {
-        // Not dropped: it would show the cursor, which is our affair, and panic where the terminal is gone.
+        // Not dropped: that would show the cursor, which `restore` does, and panic if the terminal is gone.
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         let mut terminal = ManuallyDrop::new(terminal);
         let (mut drawn, mut messages) = (Drawn::default(), 0);
@@ -269,7 +267,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Brings the model up to date with what is not a report. Returns its version.
+    /// Updates the model with messages and the size of the terminal. Returns its version.
     fn look(&self, messages: &mut u64, size: Size) -> u64 {
         let count = self.messages.count();
         let mut model = lock(&self.model);
@@ -289,11 +287,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for a key, but not longer than `pause`, and does what it and those behind it say, up to one that is not the
-    /// model's affair.
+    /// Waits up to `pause` for a key, and handles it and those queued behind it, up to one that the model cannot
+    /// handle.
     fn take_keys(&self, mut pause: Duration) -> io::Result<Option<Action>> {
         for _ in 0..MAX_KEYS {
-            // Without any time, crossterm would not even look.
+            // With a timeout of 0, crossterm would not poll at all.
             if !event::poll(pause.max(Duration::from_millis(1)))? {
                 break;
             }
@@ -313,13 +311,13 @@ impl Shared {
         Ok(None)
     }
 
-    /// Makes the terminal what it was before, once.
+    /// Restores the terminal, once.
     fn restore(&self) {
         if !self.is_open.swap(false, Ordering::SeqCst) {
             return;
         }
         let drawing = self.await_drawing();
-        // Modes first: to set them never waits for what the terminal is to take.
+        // Modes first: setting them never waits for output that the terminal has not taken.
         _ = disable_raw_mode();
         if drawing.is_some() || is_own_thread() {
             _ = execute!(io::stdout(), ResetColor, LeaveAlternateScreen, Show);
@@ -329,7 +327,7 @@ impl Shared {
         self.messages.release();
     }
 
-    /// Until nothing is being drawn; `None` if that takes too long, or if it is this thread that draws and panics.
+    /// Waits until nothing is being drawn; `None` if that takes too long, or if this thread itself draws and panics.
     fn await_drawing(&self) -> Option<MutexGuard<'_, ()>> {
         let began = Instant::now();
         loop {
@@ -349,7 +347,7 @@ fn is_own_thread() -> bool {
     thread::current().name() == Some(THREAD)
 }
 
-/// Whether nobody is at the other end any more.
+/// Returns whether the terminal is gone.
 fn is_hung_up() -> io::Result<bool> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
@@ -360,7 +358,7 @@ fn is_hung_up() -> io::Result<bool> {
     }
 }
 
-/// Keys that have one meaning, whatever else is held down.
+/// Keys with one meaning, whatever modifiers are held.
 const KEYS: [(KeyCode, Key); 14] = [
     (KeyCode::Up, Key::Move(Move::Up)),
     (KeyCode::Down, Key::Move(Move::Down)),
@@ -396,7 +394,7 @@ fn key_of(event: KeyEvent) -> Option<Key> {
     }
 }
 
-/// Nothing that is locked here is ever left half changed.
+/// Locks even if poisoned: no update under these locks leaves data inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Reports for the tests of the view's parts, and tests of what keeps of them.
+//! Reports for the tests of the view's parts, and tests of samples.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use leak_report::model::{Amount, Events, InstanceEnd, Losses, Overhead, Sampling
 use leak_report::model::{Compared, Report, Stack, StackRecent, TargetFacts};
 use leak_report::samples::{self, frame, stack};
 
-/// A stack of one function, which holds so many bytes in blocks of ten and grew by a tenth of that.
+/// A stack of one function, with `bytes` outstanding in blocks of ten bytes, which grew by a tenth of that.
 pub(super) fn holding(function: &str, bytes: u64) -> Stack {
     let amount = |bytes| Amount {
         bytes,
@@ -35,7 +35,7 @@ pub(super) fn holding(function: &str, bytes: u64) -> Stack {
     }
 }
 
-/// A report of process 4242, a second after another.
+/// A report of process 4242, one second after the previous.
 pub(super) fn report(stacks: Vec<Stack>) -> Report {
     let mut completeness = Completeness::default();
     for stack in &stacks {
@@ -81,14 +81,14 @@ pub(super) fn target(pid: u32, comm: &str) -> TargetFacts {
     }
 }
 
-/// What is kept of a report of such stacks.
+/// The sample of a report with such stacks, given as function and bytes.
 pub(super) fn sample(stacks: &[(&str, u64)]) -> Sample {
     let stacks = stacks.iter().map(|&(function, bytes)| holding(function, bytes));
     Sample::of(&report(stacks.collect()))
 }
 
-/// A site is the same in the next report, whatever happened to its amounts, and where its module was mapped; another
-/// stack, allocator, process or end is another site.
+/// A site has the same key in the next report, whatever its amounts and the mapping of its module; another stack,
+/// allocator, process or end is another site.
 #[test]
 fn sites_stay_the_same() {
     let key = |stack: Stack| Sample::of(&report(vec![stack])).sites[0].key;
@@ -116,8 +116,7 @@ fn sites_stay_the_same() {
     }));
 }
 
-/// However many stacks there are, no more are kept than the first of each order; those that are first in any are, and
-/// the others are counted.
+/// A sample keeps the first stacks of each order, and counts the others, however many there are.
 #[test]
 fn what_is_kept_is_bounded() {
     let mut stacks: Vec<_> = (0..5000)
@@ -153,7 +152,7 @@ fn what_is_kept_is_bounded() {
     }
 }
 
-/// What a name holds does not get through to the terminal, nor to the line at the end.
+/// Control characters in names reach neither the terminal nor the line at the end.
 #[test]
 fn names_are_printable() {
     let mut report = report(vec![holding("evil\u{1b}[31m\u{202e}", 100)]);
@@ -164,7 +163,7 @@ fn names_are_printable() {
     assert!(!summary(&sample).chars().any(char::is_control));
 }
 
-/// Whose memory it is, with several processes, when some have ended, and when all have.
+/// The subject of a report covers several processes, some ended, and all ended.
 #[test]
 fn subjects() {
     let subject = |pids: &[(u32, bool)]| {
@@ -190,7 +189,7 @@ fn subjects() {
     assert_eq!(subject(&[(1, true), (2, true)]), said("2 processes, ended", true));
 }
 
-/// Losses of every kind are said, with their causes.
+/// Losses of every kind are shown with their causes.
 #[test]
 fn losses_are_said() {
     let lost = |losses: Losses| {
@@ -235,7 +234,7 @@ fn losses_are_said() {
     }
 }
 
-/// The line at the end says how much is held, by whom most, and how far that can be trusted.
+/// The line at the end has what is outstanding, the largest site, and how far that can be trusted.
 #[test]
 fn last_words() {
     insta::assert_snapshot!(summary(&sample(&[("fill()", 20_480), ("keep()", 10)])), @"65.0 s: 20.0 KiB in 2.0 k blocks outstanding at 2 sites, most by fill() (20.0 KiB); all 2 stacks complete, nothing lost");

@@ -1,4 +1,4 @@
-//! Words and numbers as cells of a terminal.
+//! Words and numbers as terminal cells.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use leak_report::render::cells::columns;
 pub(super) use leak_report::render::cells::{fit, width, wrap};
 use leak_report::render::{rate, short_size};
 
-/// `text` from a process or its files, as a terminal can show it: every character takes the one or two columns that
-/// we take it for.
+/// Makes `text` from a process or its files safe for a terminal: every character takes exactly the one or two columns
+/// that are counted for it.
 ///
-/// Escaped are control characters, and those that take no column of their own: combining ones, of which there can be
-/// any number, and the invisible ones that turn the direction of a line around. Emoji that terminals merge with their
-/// neighbours, or do not, are escaped too.
+/// Escapes control characters, and those without a column of their own: combining ones, of which there can be any
+/// number, and the invisible ones that reverse the direction of a line. Emoji that terminals may or may not merge with
+/// their neighbours are escaped too.
 pub(super) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
@@ -25,7 +25,7 @@ pub(super) fn printable(text: &str) -> String {
     printable
 }
 
-/// What is left of a printable text when its first `columns` columns are out of sight.
+/// Rest of a printable text after its first `columns` columns.
 pub(super) fn skip(text: &str, columns: usize) -> String {
     let mut skipped = 0;
     let rest = text.chars().skip_while(|&character| {
@@ -36,7 +36,7 @@ pub(super) fn skip(text: &str, columns: usize) -> String {
     rest.collect()
 }
 
-/// A number of two or three digits, with its unit.
+/// Number with two or three digits and a unit.
 pub(super) fn short_count(number: u64) -> String {
     rate(number as f64)
 }
@@ -53,13 +53,11 @@ pub(super) fn block_rate(net: i64, time: Duration) -> String {
     }
 }
 
-/// Bytes and blocks.
 pub(super) fn amount(amount: Amount) -> String {
     let Amount { bytes, blocks } = amount;
     format!("{} in {} blocks", short_size(bytes), short_count(blocks))
 }
 
-/// Hours, minutes and seconds.
 pub(super) fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     let mut text = String::new();
@@ -77,8 +75,7 @@ pub(super) fn clock(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// Nothing that a name holds can move the cursor, end a line, turn it around, or take columns that are not
-    /// counted.
+    /// No name can move the cursor, end a line, reverse it, or take columns that are not counted.
     #[test]
     fn hostile_names() {
         for (name, expected) in [
@@ -96,14 +93,14 @@ mod tests {
         ] {
             assert_eq!(printable(name), expected);
         }
-        // Each alone, and as ratatui measures the whole.
+        // Each character alone, and as ratatui measures the whole.
         for character in ('\0'..='\u{1ffff}').map(|character| printable(&character.to_string())) {
             let line = ratatui::text::Line::raw(character.as_str());
             assert_eq!(line.width(), width(&character), "{character:?}");
         }
     }
 
-    /// A text is cut to its columns, wide characters as a whole.
+    /// Texts are cut to their columns; wide characters are kept or dropped as a whole.
     #[test]
     fn cutting() {
         for (text, columns, expected) in [

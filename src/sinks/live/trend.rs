@@ -1,4 +1,4 @@
-//! How what sites hold went lately, and how that looks in a line of text.
+//! History of what is outstanding at each site, and its drawing in a line of text.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,23 +6,23 @@ use super::sample::Sample;
 use leak_report::model::Unit;
 use leak_report::model::{Amount, SiteKey};
 
-/// Points that are remembered of each site.
+/// Maximum points kept per site.
 pub(super) const POINTS: usize = 120;
 
-/// From almost nothing to the most.
+/// From almost nothing to the maximum.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What the sites of the last sample held, at each of the last samples.
+/// Amounts outstanding at the sites of the last sample, at each of the last samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trends {
-    /// How many samples there were.
+    /// Number of samples so far.
     samples: usize,
-    /// The newest point last; it is the last sample's.
+    /// Points by site, newest last; the newest is of the last sample.
     sites: HashMap<SiteKey, VecDeque<Amount>>,
 }
 
 impl Trends {
-    /// Remembers what the sites of `sample` hold, and forgets all others.
+    /// Adds a point for each site of `sample`, and forgets all other sites.
     pub(super) fn take(&mut self, sample: &Sample) {
         self.samples += 1;
         let mut before = std::mem::take(&mut self.sites);
@@ -36,13 +36,14 @@ impl Trends {
         }
     }
 
-    /// The last points of a site in `width` characters, the newest last. Of points that share a character, the largest is
-    /// shown.
+    /// Draws the last points of a site in `width` characters, newest last. If points share a character, it shows the
+    /// largest.
     pub(super) fn line(&self, site: SiteKey, unit: Unit, width: usize) -> String {
         let Some(points) = self.sites.get(&site).filter(|_| width > 0) else {
             return " ".repeat(width);
         };
-        // Which points share a character does not change with each new one.
+        // Cells are aligned to multiples of `per_cell`, so points that share a character keep sharing it as new ones
+        // come.
         let per_cell = self.samples.min(POINTS).div_ceil(width).max(1);
         let first = self.samples - points.len();
         let last_cell = (self.samples - 1) / per_cell;
@@ -57,8 +58,8 @@ impl Trends {
     }
 }
 
-/// Levels are between the least and the most. What hardly changes is not blown up: the least is never more than seven
-/// eighths of the most.
+/// Draws levels between the minimum and the maximum. The minimum is taken as at most seven eighths of the maximum, so
+/// that small changes are not exaggerated.
 fn drawn(cells: &[Option<u64>]) -> String {
     let most = cells.iter().flatten().copied().max().unwrap_or_default();
     let least = cells.iter().flatten().copied().min().unwrap_or_default();
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
     use crate::sinks::live::tests::sample;
 
-    /// Feeds what one site holds, report by report.
+    /// Adds points of one site, one per report.
     fn trends(values: impl IntoIterator<Item = u64>) -> (Trends, SiteKey) {
         let mut trends = Trends::default();
         let mut key = sample(&[("site", 0)]).sites[0].key;
@@ -93,7 +94,7 @@ mod tests {
         (trends, key)
     }
 
-    /// Growth rises, what stays is level, what hardly changes is nearly so, nothing is blank.
+    /// Growth rises, a constant is level, small changes are nearly level, and nothing is blank.
     #[test]
     fn shapes() {
         for (values, expected) in [
@@ -110,8 +111,8 @@ mod tests {
         }
     }
 
-    /// Of a long time all points that are remembered are shown, however narrow the line, and which of them share a
-    /// character stays when more come.
+    /// All points that are kept are shown, however narrow the line, and those that share a character still do when more
+    /// come.
     #[test]
     fn long_times() {
         let mut trends = Trends::default();
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(trends.line(other, Unit::Bytes, 0), "");
     }
 
-    /// What is remembered is bounded in time, and to the sites of the last sample.
+    /// History is bounded in time, and to the sites of the last sample.
     #[test]
     fn bounds() {
         let (mut trends, key) = trends(0..500);

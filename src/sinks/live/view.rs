@@ -1,4 +1,4 @@
-//! Draws the model. Nothing is decided here but what fits.
+//! Draws the model. Decides only what fits.
 
 mod overlay;
 mod sites;
@@ -20,10 +20,10 @@ use leak_report::render::rate;
 const KEYS: &str = "q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit";
 const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Enter sites  s order  / filter  m mark  p pause";
 
-/// How things look.
+/// Appearance of the view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Theme {
-    /// Without colours, what stands out is bold or inverse.
+    /// False if attributes such as bold and inverse replace colours.
     pub(super) colours: bool,
 }
 
@@ -59,7 +59,7 @@ impl Theme {
         self.coloured(Color::Yellow, Modifier::BOLD)
     }
 
-    /// What was lost: it must not be missed.
+    /// Style of losses, which must not be missed.
     fn bad(self) -> Style {
         let modifier = Modifier::BOLD | Modifier::REVERSED;
         self.coloured(Color::Red, modifier).add_modifier(Modifier::BOLD)
@@ -99,7 +99,7 @@ fn draw_too_small(frame: &mut Frame<'_>, area: Rect) {
     }
 }
 
-/// One line, as far as it fits.
+/// Draws as much of one line as fits.
 fn draw_line<'a>(frame: &mut Frame<'_>, area: Rect, spans: impl IntoIterator<Item = Span<'a>>) {
     let mut left = usize::from(area.width);
     let mut fitting = Vec::new();
@@ -113,7 +113,7 @@ fn draw_line<'a>(frame: &mut Frame<'_>, area: Rect, spans: impl IntoIterator<Ite
     }
 }
 
-/// Whose memory it is, how long it was watched, and what is unusual about what is shown.
+/// Draws whose memory is traced, for how long, and any unusual state of the view.
 fn draw_subject(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let said = model.said();
     let subject = said.map_or("", |said| &said.sample.subject);
@@ -140,7 +140,7 @@ fn draw_subject(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
     draw_line(frame, area, spans.into_iter().chain(right));
 }
 
-/// What happens now.
+/// Draws current rates and totals.
 fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let Some(said) = model.said() else {
         return;
@@ -150,7 +150,7 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     if sample.lost.is_some() {
         parts.push(Span::styled("LOST", theme.bad()));
     }
-    // Calls that were not recorded are not counted: those that were stand for them.
+    // Calls that were not recorded are not counted: the rates are estimates from the recorded ones.
     let about = if sample.sampling.is_some() { "~" } else { "" };
     parts.push(Span::raw(format!("alloc {about}{}/s", rate(said.allocations))));
     parts.push(Span::raw(format!("free {about}{}/s", rate(said.frees))));
@@ -170,7 +170,7 @@ fn separated<'a>(parts: Vec<Span<'a>>) -> impl Iterator<Item = Span<'a>> {
     parts.into_iter().flat_map(with_gap).skip(1)
 }
 
-/// The stack of the selected site, and above it which site that is.
+/// Draws the stack of the selected site, below the title of that site.
 fn draw_stack(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: Theme) {
     let text = model.selected().map(|site| {
         let sample = model.said().map(|said| &said.sample);
@@ -233,7 +233,7 @@ fn title(site: &Site, model: &Model) -> String {
     )
 }
 
-/// How far all this can be trusted.
+/// Draws losses, completeness and sampling: how far the numbers can be trusted.
 fn draw_health(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let Some(Said { sample, .. }) = model.said() else {
         return;
@@ -254,7 +254,7 @@ fn draw_health(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     draw_line(frame, area, separated(parts));
 }
 
-/// The last thing that was said.
+/// Draws the last message.
 fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     if model.is_over() {
         let all = model.said().is_some_and(|said| said.sample.has_ended);
@@ -280,7 +280,7 @@ fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
 fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     if model.is_filtering() {
         let filter = super::text::printable(model.filter());
-        // What is written last is what must be seen.
+        // Shows the end of the filter, where it is being typed.
         let room = usize::from(area.width).saturating_sub(2);
         let filter = skip(&filter, width(&filter).saturating_sub(room));
         let hint = Span::styled("  Enter keeps it, Esc ends it", Theme::quiet());

@@ -1,4 +1,4 @@
-//! A file that is made for output: readable by its owner alone, who is the user that called sudo, if one did.
+//! Output files: readable only by their owner, who is the user that called sudo, if one did.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -14,17 +14,17 @@ use super::OutputError;
 use super::there::There;
 use crate::process::launch;
 
-/// What output is written to.
+/// File that output is written to.
 pub(crate) enum File {
-    /// Under its name from the beginning.
+    /// Has its name from the start.
     Open(fs::File),
-    /// Without a name until it is whole: of a memleak that is killed, none is left.
+    /// Has no name until it is complete: nothing is left if memleak is killed.
     Nameless {
         file: fs::File,
         path: PathBuf,
         overwrite: bool,
     },
-    /// The same under a passing name, on file systems that know no files without one.
+    /// Has a temporary name until it is complete, on file systems without `O_TMPFILE`.
     Hidden {
         file: NamedTempFile,
         path: PathBuf,
@@ -33,18 +33,18 @@ pub(crate) enum File {
 }
 
 impl File {
-    /// Makes the file, or empties it if it is there and is to be replaced.
+    /// Creates the file, or truncates an existing one if `overwrite` is set.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
         let there = There::at(path)?;
-        // A device or a pipe is written to; nothing of it is lost.
+        // Devices and pipes are written to: nothing in them is lost.
         let overwrite = overwrite || there.as_ref().is_some_and(|there| !there.is_file());
         let mut options = OpenOptions::new();
         let options = options.write(true).truncate(true);
         make(path, there, overwrite, options).map(Self::Open)
     }
 
-    /// Makes a file that is read again, too, and can have another put into its place; or opens it if it is there and is
-    /// to be replaced. It is not emptied. Returns whether it was made.
+    /// Creates a file that is also read back and can be replaced by another; or, with `overwrite`, opens an existing
+    /// one without truncating it. Returns whether it was created.
     pub(crate) fn open_to_rewrite(path: &Path, overwrite: bool) -> Result<(fs::File, bool), OutputError> {
         let there = There::at(path)?;
         if there.as_ref().is_some_and(|there| !there.is_file()) {
@@ -56,10 +56,10 @@ impl File {
         Ok((file, is_new))
     }
 
-    /// Makes a file beside `path` that will take its place.
+    /// Creates a file beside `path` that will replace it.
     pub(crate) fn prepare(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
         let there = There::at(path)?;
-        // What a link leads to is replaced, not the link.
+        // Replaces the target of a link, not the link.
         let path = match &there {
             Some(there) if !there.is_file() => return Self::open(path, true),
             Some(_) if !overwrite => return Err(OutputError::Exists(path.to_owned())),
@@ -74,7 +74,7 @@ impl File {
                 overwrite,
             });
         }
-        // Not by its own means, whose errors name a file that the user has never heard of.
+        // tempfile's own opening is not used: its errors name a temporary file that the user does not know.
         let make = |path: &Path| {
             let mut options = OpenOptions::new();
             let options = options.read(true).write(true).create_new(true).mode(0o600);
@@ -89,7 +89,7 @@ impl File {
         })
     }
 
-    /// Gives the file its name, now that it is whole.
+    /// Gives the complete file its name.
     pub(crate) fn publish(self) -> Result<fs::File, OutputError> {
         let (file, path, overwrite) = match self {
             Self::Open(file) => return Ok(file),
@@ -116,7 +116,7 @@ impl File {
 }
 
 impl File {
-    /// Writes something whole, or nothing of it: what is there when there is no more room can be read on.
+    /// Writes all of something or none of it, so that the file stays readable when there is no more room.
     pub(super) fn write_whole(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -127,7 +127,7 @@ impl File {
         };
         let written = write(self);
         if let (Err(_), Some(begin), Self::Open(file)) = (&written, begin, self) {
-            // What is said is why it could not be written.
+            // Ignored: the error that is reported is why it could not be written.
             _ = file
                 .set_len(begin)
                 .and_then(|()| file.seek(SeekFrom::Start(begin)));
@@ -136,7 +136,7 @@ impl File {
     }
 }
 
-/// An error in writing that says where, and what to do about it. A reader that is gone is left as it is.
+/// Adds the place and the remedy to a write error. A broken pipe is returned unchanged.
 pub(super) fn explained(place: &str, error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return error;
@@ -145,7 +145,7 @@ pub(super) fn explained(place: &str, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// What to do about an error in writing, to be put behind it.
+/// Remedy for a write error, to be appended to it.
 pub(crate) fn remedy(error: &io::Error) -> &'static str {
     let is_full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
     if is_full {
@@ -161,7 +161,7 @@ impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Open(file) | Self::Nameless { file, .. } => file.write(bytes),
-            // Its passing name says nothing to anybody.
+            // tempfile's `write` would name the temporary file in errors.
             Self::Hidden { file, .. } => file.as_file_mut().write(bytes),
         }
     }
@@ -174,7 +174,7 @@ impl Write for File {
     }
 }
 
-/// Opens what is there if it is to be replaced, or makes a file where nothing is.
+/// Opens an existing file if `overwrite` is set, or creates one.
 fn make(
     path: &Path,
     there: Option<There>,
@@ -184,7 +184,7 @@ fn make(
     let file = match there {
         Some(_) if !overwrite => return Err(OutputError::Exists(path.to_owned())),
         Some(there) => there.open(options),
-        // Not by a link that has come there meanwhile, either.
+        // `create_new` also refuses a link that was created meanwhile.
         None => {
             let new = options.truncate(false).create_new(true).mode(0o600);
             new.open(path).and_then(owned)
@@ -200,7 +200,7 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// A file that is gone when it is closed, unless it is given a name.
+/// Creates a file that vanishes when it is closed, unless it is given a name.
 fn nameless(directory: &Path) -> io::Result<fs::File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -216,7 +216,7 @@ fn give_name(file: &fs::File, path: &Path, overwrite: bool) -> io::Result<()> {
     if !overwrite {
         return name(path);
     }
-    // Only a name can take the place of another.
+    // `linkat` replaces nothing, but a rename does: so it gets a temporary name first.
     let passing = Builder::new()
         .prefix(".memleak-")
         .make_in(directory_of(path), name)?;
@@ -231,7 +231,7 @@ fn refused(path: &Path, error: io::Error) -> OutputError {
     }
 }
 
-/// A file just made becomes that of the user who called sudo.
+/// Gives a new file to the user who called sudo.
 fn owned(file: fs::File) -> io::Result<fs::File> {
     if let Some((user, group)) = launch::invoking_user()? {
         fchown(&file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
@@ -249,7 +249,7 @@ mod tests {
         fs::read_to_string(path).ok()
     }
 
-    /// A file that is there is left as it is, unless it is to be replaced; what is made is for its owner alone.
+    /// An existing file is unchanged unless it is to be overwritten; a new one is for its owner alone.
     #[test]
     fn nothing_is_overwritten_by_accident() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -273,8 +273,8 @@ mod tests {
         }
     }
 
-    /// A document is under its name only once it is whole, and does not replace what came there meanwhile; what is
-    /// not finished leaves nothing.
+    /// A document has its name only once it is complete, and does not replace what was created there meanwhile; an
+    /// unfinished one leaves nothing.
     #[test]
     fn documents_appear_whole() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(text(&path).as_deref(), Some("another's"));
     }
 
-    /// What cannot be made is said with its name.
+    /// An error in creating a file has its name.
     #[test]
     fn directories_that_are_not_there() {
         let path = Path::new("/nonexistent/leaks.txt");

@@ -1,8 +1,7 @@
-//! Where reports go: to standard output, or into a file that is nobody's by accident.
+//! Writes reports to standard output, or into a file that is never overwritten by accident.
 //!
-//! What a format looks like is `report`'s; here is when it is written, and that nothing is lost by it: a file that
-//! is there is replaced only if that was asked for, and a document that is made at the end is under its name only
-//! once it is whole.
+//! `leak_report::render` defines the formats; this decides when they are written, and keeps what exists: a file is
+//! replaced only on request, and a document that is written at the end has its name only once it is complete.
 
 mod file;
 mod reader;
@@ -21,60 +20,51 @@ use leak_report::render::paint::Painted;
 use leak_report::render::{self, Beside, Call, Format, Page, People, ReportSink, Screen, Span, Stage};
 pub use reader::await_end_of_reader;
 
-/// Where reports are to go.
+/// File or stream to write reports to, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destination {
-    /// A file; standard output without it.
+    /// File; `None` for standard output.
     pub file: Option<PathBuf>,
-    /// Whether a file that is there is replaced.
+    /// True if an existing file is replaced.
     pub overwrite: bool,
-    /// Text for people leaves nothing out (`-v`).
+    /// True if text for people leaves nothing out (`-v`).
     pub is_verbose: bool,
 }
 
-/// There is no way to put reports where they should go.
+/// Reasons why output cannot be written to its destination.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OutputError {
-    /// It is there already.
     #[error("`{}` already exists: use -f to overwrite it, or another name", .0.display())]
     Exists(PathBuf),
-    /// It is there already, and another user's.
     #[error(
         "refusing to write `{}`: owned by user {owner}, who could read it, or redirect it; remove it, or use another name", .path.display()
     )]
     Stranger {
-        /// Its name.
         path: PathBuf,
-        /// Whose it is, or the link there.
+        /// Owner of the file, or of the link at its name.
         owner: u32,
     },
-    /// It cannot be made.
     #[error("cannot write `{}`: {error}{}", .path.display(), remedy(error))]
-    File {
-        /// Its name.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// Bytes that would garble a terminal.
+    File { path: PathBuf, error: io::Error },
+    /// Binary formats would garble a terminal.
     #[error("refusing to write {} to a terminal: use --output FILE, or redirect standard output", .0.name())]
     Terminal(Format),
 }
 
-/// A document that is under its name once it is whole.
+/// Document that has its name once it is complete.
 pub(crate) struct Document {
     file: File,
     name: String,
 }
 
 impl Document {
-    /// Prepares a file. One that is there is replaced if it begins with `begin`, as documents of its kind do, or if
-    /// anything is to be.
+    /// Prepares a file. An existing one is replaced if it begins with `begin`, as documents of its kind do, or if
+    /// `overwrite` is set.
     ///
     /// # Errors
     ///
-    /// [`OutputError`]; nothing was made then.
+    /// Fails with an [`OutputError`], and creates nothing then.
     pub(crate) fn prepare(path: &Path, begin: &str, overwrite: bool) -> Result<Self, OutputError> {
         let overwrite = overwrite || there::begins_with(path, begin.as_bytes());
         Self::at(path, overwrite)
@@ -87,11 +77,11 @@ impl Document {
         })
     }
 
-    /// Writes it and gives it its name.
+    /// Writes the document and gives it its name.
     ///
     /// # Errors
     ///
-    /// It cannot be written; there is none then.
+    /// Fails if it cannot be written, and leaves no file then.
     pub(crate) fn publish(
         mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -105,48 +95,42 @@ impl Document {
     }
 }
 
-/// How a file is called in messages.
+/// Name of a file in messages.
 fn named(path: &Path) -> String {
     format!("`{}`", path.display())
 }
 
-/// The same of standard output.
+/// Name of standard output in messages.
 const STANDARD: &str = "to standard output";
 
-/// Reports in one format, on their way to one place.
+/// Writes reports in one format to one place.
 pub struct Output {
     format: Format,
     place: Place,
-    /// How that is called.
+    /// Name of the place in messages.
     name: String,
     people: People,
-    /// The next report is the last.
+    /// True if the next report is the last.
     is_last: bool,
     at_end: AtEnd,
 }
 
-/// What is written at the end.
+/// Output to write at the end.
 #[derive(Default)]
 enum AtEnd {
     /// Nothing, or nothing yet.
     #[default]
     Nothing,
-    /// The last report.
     Last(Arc<Report>),
-    /// All reports.
     All(Box<Page>),
 }
 
-/// Whether text for people has colours on standard output: on a terminal, unless the user says otherwise.
+/// Returns whether text for people has colours on standard output: on a terminal, unless the user chose otherwise.
 pub fn is_painted() -> bool {
     !matches!(AutoStream::choice(&io::stdout()), ColorChoice::Never)
 }
 
-/// As [`write_document`], text for people: with colours where these are.
-///
-/// # Errors
-///
-/// As [`write_document`].
+/// Writes text for people like [`write_document`], with colours where [`is_painted`].
 pub fn write_text(
     destination: &Destination,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -156,10 +140,6 @@ pub fn write_text(
 }
 
 /// Writes with colours, or without.
-///
-/// # Errors
-///
-/// `out` cannot be written.
 pub fn paint(
     is_painted: bool,
     out: &mut dyn Write,
@@ -173,11 +153,11 @@ pub fn paint(
     painted.flush()
 }
 
-/// Writes one document, whole or not at all, that is not of one report.
+/// Writes one document, complete or not at all, that is not of a single report.
 ///
 /// # Errors
 ///
-/// It cannot be written, or its file is there already.
+/// Fails if it cannot be written, or if its file exists already.
 pub fn write_document(
     destination: &Destination,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -196,11 +176,11 @@ enum Place {
 }
 
 impl Output {
-    /// Opens what reports will go to, before there are any.
+    /// Opens the destination before there are reports.
     ///
     /// # Errors
     ///
-    /// [`OutputError`]; nothing was made then.
+    /// Fails with an [`OutputError`], and creates nothing then.
     pub fn open(format: Format, destination: &Destination) -> Result<Self, OutputError> {
         let place = match &destination.file {
             None if format.is_binary() && io::stdout().is_terminal() => {
@@ -232,10 +212,6 @@ impl Output {
     }
 
     /// Writes what is written at the end.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be written.
     pub fn finish(mut self) -> anyhow::Result<()> {
         match std::mem::take(&mut self.at_end) {
             AtEnd::Nothing => return Ok(()),
@@ -264,7 +240,7 @@ impl Output {
         self.people = people;
         for line in format.beside(report) {
             match line {
-                // Nothing is left to tell if standard error is gone.
+                // Nothing can be reported if standard error is gone.
                 Beside::Verbatim(line) => _ = writeln!(io::stderr(), "{line}"),
                 Beside::Warning(line) => tracing::warn!("{line}"),
             }
@@ -272,7 +248,7 @@ impl Output {
         Ok(())
     }
 
-    /// In large pieces: a report of many stacks is many megabytes of small ones.
+    /// Writes in large pieces: a report of many stacks is many megabytes of small ones.
     fn with_place(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         let written = match &mut self.place {
             Place::Standard => buffered(&mut io::stdout().lock(), write),
@@ -324,7 +300,7 @@ impl ReportSink for Output {
         }
         text.push('\n');
         match self.format.calls_told().is_some_and(|told| told.aside) {
-            // Nothing is left to tell if standard error is gone.
+            // Nothing can be reported if standard error is gone.
             true => _ = io::stderr().write_all(text.as_bytes()),
             false => self.with_place(|out| out.write_all(text.as_bytes()))?,
         }

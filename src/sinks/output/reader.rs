@@ -1,5 +1,5 @@
-//! Whoever reads standard output: when they go, there is nothing left to do. A write would say so too, but the next one
-//! can be an interval away.
+//! Detects the end of the reader of standard output, after which nothing is left to do. A write would fail too, but the
+//! next one can be an interval away.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,11 +11,11 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
 
-/// Sets `gone` when nobody can read standard output any more, if that is a pipe or a socket.
+/// Sets `gone` when standard output, if it is a pipe or a socket, has no reader any more.
 ///
 /// # Errors
 ///
-/// There is no thread to wait for it.
+/// Fails if the thread that waits for it cannot be created.
 pub fn await_end_of_reader(gone: Arc<AtomicBool>) -> io::Result<()> {
     let kind = fstat(io::stdout()).map_or(SFlag::empty(), |facts| {
         SFlag::from_bits_truncate(facts.st_mode) & SFlag::S_IFMT
@@ -32,10 +32,10 @@ pub fn await_end_of_reader(gone: Arc<AtomicBool>) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits as long as `out` can be read by anybody. Returns whether that was so until now.
+/// Waits while `out` has a reader. Returns whether it lost its reader, rather than could not be polled.
 fn is_error_awaited(out: &impl AsFd) -> bool {
     loop {
-        // Errors and the end are told without being asked for.
+        // POLLERR and POLLHUP are reported without being requested.
         let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
         match poll(&mut fds, PollTimeout::NONE) {
             Err(Errno::EINTR) => {}
@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// As long as there is a reader nothing is told, full or not; then it is, at once.
+    /// Nothing is reported while there is a reader; its end is, at once.
     #[test]
     fn readers_end() {
         let (reader, writer) = io::pipe().expect("a pipe");

@@ -1,9 +1,10 @@
-//! What is at the name of an output already, and whether to write to it.
+//! Examines what exists at the name of an output, and whether to write to it.
 //!
-//! In a directory where others may make files, such as /tmp, somebody can be there first: with a link to a file that only
-//! we may write, with a pipe or a file of his own to read along, with a link to a disk. So nothing is written to what
-//! belongs to a stranger, and no link of a stranger's is followed. (The kernel can do the same, fs.protected_symlinks and
-//! so on, but need not.) What is looked at is held, and it is what is written to.
+//! In a directory where others may create files, such as /tmp, another user can be there first: with a link to a file
+//! that only we may write, with a pipe or a file of their own to read along, with a link to a disk. So nothing is
+//! written to a file of another user, and no link of another user is followed. (The kernel can do the same,
+//! fs.protected_symlinks and so on, but need not.) The file that was examined is held by a descriptor, and it is the
+//! one written to.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -20,23 +21,23 @@ use nix::unistd::geteuid;
 use super::OutputError;
 use crate::process::launch;
 
-/// As many links are followed as the kernel follows.
+/// Maximum number of links followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// What is there, held but not open.
+/// Existing file, held by a descriptor (`O_PATH`) but not open.
 pub(super) struct There {
     held: OwnedFd,
     metadata: Metadata,
-    /// Its name, where all links are followed.
+    /// Name after all links are followed.
     pub(super) path: PathBuf,
 }
 
 impl There {
-    /// What `path` leads to; `None` if nothing has that name.
+    /// Examines the file that `path` leads to; `None` if nothing has that name.
     ///
     /// # Errors
     ///
-    /// It is a stranger's, or a link that leads nowhere.
+    /// Fails if it belongs to another user, or is a link that leads nowhere.
     pub(super) fn at(path: &Path) -> Result<Option<Self>, OutputError> {
         let cannot = |error: io::Error| OutputError::File {
             path: path.to_owned(),
@@ -64,7 +65,7 @@ impl There {
         self.metadata.is_file()
     }
 
-    /// Opens it, whatever has its name by now.
+    /// Opens the file that was examined, whatever has its name by now.
     pub(super) fn open(&self, options: &OpenOptions) -> io::Result<File> {
         let mut options = options.clone();
         options.custom_flags(OFlag::O_NOCTTY.bits());
@@ -72,12 +73,12 @@ impl There {
     }
 }
 
-/// What one name says.
+/// Result of looking up one name.
 enum Step {
     Here(There),
-    /// Another name.
+    /// Target of a link.
     Link(PathBuf),
-    /// It belongs to this user.
+    /// Owner, who is another user.
     Stranger(u32),
 }
 
@@ -93,7 +94,7 @@ fn look(name: &Path) -> io::Result<Step> {
     let metadata = metadata_of(&held)?;
     let is_link = metadata.file_type().is_symlink();
     if is_link && fstatfs(&held)?.filesystem_type() == PROC_SUPER_MAGIC {
-        // No name, but what a process has open: with /dev/stdout, we.
+        // Not a name, but a file that a process has open: with /dev/stdout, our own.
         return here(open(name, flags, Mode::empty())?, name.to_owned());
     }
     if !is_trusted(metadata.uid(), metadata_of(&directory_held)?.uid())? {
@@ -110,8 +111,8 @@ fn here(held: OwnedFd, path: PathBuf) -> io::Result<Step> {
     Ok(Step::Here(There { held, metadata, path }))
 }
 
-/// Whether what belongs to `owner` may be written to, in a directory of this one's: who owns that can do as he likes with
-/// what we make there, too.
+/// Returns whether a file of `owner` may be written to in a directory of user `of_directory`: that user can do anything
+/// with what we create there, too.
 fn is_trusted(owner: u32, of_directory: u32) -> io::Result<bool> {
     if [0, geteuid().as_raw(), of_directory].contains(&owner) {
         return Ok(true);
@@ -127,7 +128,7 @@ fn own_link(held: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", held.as_raw_fd())
 }
 
-/// Whether a file is there that begins so. Devices and pipes are not read, nor is a stranger's file.
+/// Returns whether a regular file exists and begins with `begin`. Devices, pipes and files of other users are not read.
 pub(super) fn begins_with(path: &Path, begin: &[u8]) -> bool {
     let read = || {
         let there = There::at(path).ok().flatten().filter(There::is_file)?;
@@ -150,14 +151,14 @@ mod tests {
 
     const STRANGER: u32 = 4711;
 
-    /// A directory in which everybody may make files, as in /tmp.
+    /// A directory in which everyone may create files, as in /tmp.
     fn everybodys() -> tempfile::TempDir {
         let directory = tempfile::tempdir().expect("a directory");
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).expect("our own");
         directory
     }
 
-    /// What is at a name, in one word.
+    /// Describes in one word what is at a name.
     fn told(path: &Path) -> String {
         match There::at(path) {
             Ok(None) => "nothing".to_owned(),
@@ -168,7 +169,8 @@ mod tests {
         }
     }
 
-    /// What is ours, and what our links lead to, is found; what is a stranger's, and what his links lead to, is not.
+    /// Our files, and what our links lead to, are found; another user's files, and what that user's links lead to, are
+    /// not.
     #[test]
     fn whose_it_is_as_root() {
         let (shared, own) = (everybodys(), tempfile::tempdir().expect("a directory"));
@@ -210,13 +212,13 @@ mod tests {
         for (name, part) in [("dangling", "No such file"), ("loop", "Too many")] {
             assert!(told(&path(name)).contains(part), "{name}: {}", told(&path(name)));
         }
-        // In a directory of his own, his files are what is to be expected.
+        // In a user's own directory, that user's files are expected.
         chown(shared.path(), Some(STRANGER), None).expect("as root");
         assert_eq!(told(&path("his-file")), "his");
         assert!(!begins_with(&path("his-pipe"), b"h") && begins_with(&path("his-file"), b"hi"));
     }
 
-    /// What we have open ourselves is ours, whoever made it.
+    /// Files that we have open ourselves are ours, whoever created them.
     #[test]
     fn own_descriptors() {
         let (reader, writer) = io::pipe().expect("a pipe");

@@ -1,12 +1,11 @@
-//! Reports without names: what functions, files, processes and hosts are called is replaced by meaningless names.
+//! Replaces the names of functions, files, processes and hosts in reports by meaningless ones.
 //!
-//! The same name always becomes the same meaningless one, also in other recordings that are made on this machine, so
-//! that they can be compared. Elsewhere nobody can try out names and see what becomes of them, since the machine's own id
-//! (`/etc/machine-id`), which is to be kept confidential, is part of the reckoning.
+//! A name is always replaced by the same one, also in other recordings from this machine, so that they can be compared.
+//! Replacements are keyed by the machine ID (`/etc/machine-id`, which is to be kept confidential), so that others cannot
+//! confirm guessed names.
 //!
-//! What stays: amounts, times, process ids, how stacks are built and how they end, addresses, line numbers, allocators
-//! that everybody knows (`malloc`). Build-ids are replaced as names are: they would lead everyone who has the file to
-//! its names.
+//! Kept: amounts, times, process IDs, the shape and end of stacks, addresses, line numbers, well-known allocators (`malloc`).
+//! Build IDs are replaced too: they would lead anyone who has the file to its names.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,13 +19,13 @@ use leak_report::model::dictionary::{Import, Renumbering};
 use leak_report::model::leak::kernel_frames::Kind;
 use leak_report::model::{Dictionary, Report, Stack, Text, TextKind};
 
-/// Replaces names.
+/// Replaces names by keyed hashes.
 pub struct Anonymizer {
     key: [u8; 16],
 }
 
 impl Anonymizer {
-    /// By this machine's id; without one by what is random, and then no two of them do the same.
+    /// Keyed by the machine ID; without one, by a random key, and names then match no other recording's.
     pub fn of_this_machine() -> Self {
         let id = fs::read_to_string("/etc/machine-id").ok();
         let id = id.and_then(|id| u128::from_str_radix(id.trim(), 16).ok());
@@ -40,7 +39,7 @@ impl Anonymizer {
         }
     }
 
-    /// The same report without names.
+    /// Copies `report` with all names replaced.
     pub fn report(&self, report: &Report) -> Report {
         let mut dictionary = Dictionary::default();
         let rename = |text: &Text| self.text(text);
@@ -51,7 +50,7 @@ impl Anonymizer {
             &rename,
         );
         let stacks = report.stacks.iter().map(|stack| Stack {
-            // The reader's, and a name.
+            // The rule is from the reader's suppression file, and contains names.
             suppressed_by: None,
             ..stack.renumbered(&mut import)
         });
@@ -66,7 +65,7 @@ impl Anonymizer {
         anonymous
     }
 
-    /// What a text becomes; `None` if it stays.
+    /// The replacement of a text; `None` if it is kept.
     fn text(&self, text: &Text) -> Option<Arc<str>> {
         let replaced = match text.kind {
             TextKind::Function => self.name("function", &text.text),
@@ -78,7 +77,7 @@ impl Anonymizer {
         Some(replaced.into())
     }
 
-    /// Replaces the names that are not in the dictionary.
+    /// Replaces the names outside the dictionary.
     fn replace_names(&self, report: &mut Report) {
         for target in &mut report.targets {
             target.comm = self.name("process", &target.comm);
@@ -98,7 +97,7 @@ impl Anonymizer {
         }
     }
 
-    /// Names of two sorts have nothing to do with each other.
+    /// Hashes `name` within its `sort`: equal names of different sorts get unrelated hashes.
     fn hash(&self, sort: &str, name: &str) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write(b"memleak ");
@@ -108,17 +107,17 @@ impl Anonymizer {
         hasher.finish()
     }
 
-    /// 48 bits: of a hundred thousand names, two become the same one time in fifty thousand.
+    /// Uses 48 bits: among 100,000 names, a collision has a chance of 1 in 50,000.
     fn name(&self, sort: &str, name: &str) -> String {
         format!("{sort}_{:012x}", self.hash(sort, name) >> 16)
     }
 
-    /// Names in brackets are the kernel's for what is no file.
+    /// Replaces a path. Names in brackets are the kernel's for mappings without a file, and are kept.
     fn path(&self, path: &str) -> Option<String> {
         (!path.starts_with('[')).then(|| format!("/{}", self.name("file", path)))
     }
 
-    /// Allocators that everybody knows keep their names.
+    /// Replaces an allocator's name, unless it is well known.
     fn allocator(&self, name: &str) -> Option<String> {
         let mut known = FUNCTIONS.iter().map(|function| function.name.as_ref());
         let mut calls = RegionCall::ALL.into_iter().map(RegionCall::name);

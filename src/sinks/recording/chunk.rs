@@ -1,13 +1,13 @@
-//! The frame of a recording: a header that never changes, and chunks, each written whole, checked and compressed by
-//! itself. What is in them is `schema`'s.
+//! The framing of a recording: a header of a fixed layout, and chunks, each written whole, with a checksum, compressed
+//! separately. Their content is in `chunks`.
 //!
 //! All numbers are little-endian.
 //!
 //! ```text
-//! header (32 bytes)   89 'memleak', u32 format, u32 0, 16 bytes: the version of the writer, padded with zeros
-//! chunk  (16 bytes)   4 letters: its kind, u32 bytes of CBOR, u32 bytes stored, u32 CRC-32 of these 12 bytes and of
-//!                     what is stored
-//!                     then what is stored: the CBOR, compressed by zlib (RFC 1950)
+//! header (32 bytes)   89 'memleak', u32 format, u32 0, 16 bytes: version of the writer, padded with zeros
+//! chunk  (16 bytes)   4 letters: its kind, u32 bytes of CBOR, u32 bytes stored, u32 CRC-32 of these 12 bytes and the
+//!                     stored bytes
+//!                     followed by the stored bytes: the CBOR, compressed by zlib (RFC 1950)
 //! ```
 
 use std::fs::File;
@@ -20,35 +20,35 @@ use flate2::write::ZlibEncoder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The format that is written, and the only one that is read.
+/// Format number that is written, and the only one that is read.
 pub(super) const FORMAT: u32 = 2;
-/// The first byte is no text, so that nothing takes it for text and mends its line ends.
+/// The first byte is not ASCII, so that no tool takes the file for text and converts its line ends.
 const MAGIC: [u8; 8] = *b"\x89memleak";
 pub(super) const HEADER_BYTES: usize = 32;
 const WRITER_AT: usize = 16;
 const FRAME_BYTES: usize = 16;
-/// The most bytes of one chunk's CBOR. Writers split what could be more.
+/// Maximum number of bytes of one chunk's CBOR. Writers split larger content.
 const MAX_BYTES: u32 = 8 << 20;
-/// On 60 MB of chunks of a trace of clang: 4.1 MB in 0.35 s. More effort takes up to four times as long for 2 % less; zstd
-/// as far as there is one in Rust, 7.5 MB.
+/// zlib level 2: 60 MB of chunks from a trace of clang become 4.1 MB in 0.35 s. Higher levels take up to four times as long for
+/// 2 % less; zstd in pure Rust gives 7.5 MB.
 const EFFORT: Compression = Compression::new(2);
-/// Nesting of a chunk's CBOR; ours has 5.
+/// Maximum nesting of a chunk's CBOR; memleak writes 5.
 const MAX_NESTING: usize = 16;
 
-/// What a chunk is.
+/// Kind of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Where the recording comes from; the first one.
+    /// Origin of the recording; the first chunk.
     Head,
-    /// What others refer to by number.
+    /// Entries that other chunks refer to by number.
     Definitions,
-    /// Stacks of a report's stacks: a part of the report that follows.
+    /// Stacks of the report that follows.
     Stacks,
-    /// Single blocks of stacks that were before: a part of the report that follows.
+    /// Single blocks of preceding stacks; part of the report that follows.
     Blocks,
-    /// A report, whose stacks were before.
+    /// A report; its stacks precede it.
     Report,
-    /// The end, if the recording has one.
+    /// Totals at the end; missing if memleak was killed.
     Done,
 }
 
@@ -74,11 +74,11 @@ impl Kind {
     }
 }
 
-/// There is more than a recording has room for.
+/// A bound of the format is exceeded.
 #[derive(Debug)]
 pub(super) struct TooLarge;
 
-/// The header of a file of this program.
+/// The header that this version writes.
 pub(super) fn header() -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -90,7 +90,7 @@ pub(super) fn header() -> [u8; HEADER_BYTES] {
     header
 }
 
-/// What a header says: the format, and which version wrote it. `None` if it is none.
+/// Parses a header into the format number and the version that wrote it. `None` without the magic bytes.
 pub(super) fn read_header(header: &[u8; HEADER_BYTES]) -> Option<(u32, String)> {
     let rest = header.strip_prefix(&MAGIC)?;
     let format = u32::from_le_bytes(*rest.first_chunk()?);
@@ -100,15 +100,15 @@ pub(super) fn read_header(header: &[u8; HEADER_BYTES]) -> Option<(u32, String)> 
     Some((format, writer.map(|&byte| char::from(byte)).collect()))
 }
 
-/// The whole chunk.
+/// Encodes, compresses and frames a chunk.
 pub(super) fn encode(kind: Kind, payload: &impl Serialize) -> Result<Vec<u8>, TooLarge> {
     let mut bytes = Vec::new();
-    // Writing to memory does not fail, and what is written has nothing that CBOR has no form for.
+    // Writing to memory cannot fail, and every type here has a CBOR form.
     ciborium::into_writer(payload, &mut bytes).map_err(|_| TooLarge)?;
     seal(kind.letters(), &bytes)
 }
 
-/// The chunk with these bytes of CBOR in it.
+/// Compresses and frames a chunk with these bytes of CBOR.
 pub(super) fn seal(kind: [u8; 4], bytes: &[u8]) -> Result<Vec<u8>, TooLarge> {
     let length = u32::try_from(bytes.len())
         .ok()
@@ -126,7 +126,7 @@ pub(super) fn seal(kind: [u8; 4], bytes: &[u8]) -> Result<Vec<u8>, TooLarge> {
     Ok(chunk)
 }
 
-/// A file of chunks, by what is in them: for tests and fuzzers, which change that.
+/// A file of chunks from their CBOR, for tests and fuzzers that change it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn sealed(chunks: &[([u8; 4], Vec<u8>)]) -> Vec<u8> {
     let sealed = chunks.iter().filter_map(|(kind, bytes)| seal(*kind, bytes).ok());
@@ -143,37 +143,37 @@ fn checksum(frame: &[u8], stored: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// A chunk in a file, found to be whole.
+/// A chunk in a file, with a valid checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// `None` for a kind that this version does not know.
+    /// `None` for an unknown kind.
     pub(super) kind: Option<Kind>,
-    /// Where it begins.
+    /// File offset of the chunk.
     pub(super) at: u64,
     /// Bytes of CBOR.
     length: u32,
     stored: u32,
 }
 
-/// What comes next in a file.
+/// Result of reading a chunk's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Chunk(Chunk),
-    /// Nothing.
+    /// End of the file.
     End,
-    /// The beginning of a chunk.
+    /// The file ends within a chunk.
     Cut,
-    /// What was never written like this.
+    /// Wrong checksum or impossible size.
     Damaged,
 }
 
 impl Chunk {
-    /// Where the next one begins.
+    /// File offset of the next chunk.
     pub(super) fn end(&self) -> u64 {
         self.at + FRAME_BYTES as u64 + u64::from(self.stored)
     }
 
-    /// What is in it. It was found whole before; `None` if it is no such thing all the same.
+    /// Decodes the content, whose checksum [`next`] has verified. `None` if it is not a valid `T`.
     pub(super) fn read<T: DeserializeOwned>(&self, file: &File) -> io::Result<Option<T>> {
         let mut stored = vec![0; self.stored as usize];
         file.read_exact_at(&mut stored, self.at + FRAME_BYTES as u64)?;
@@ -187,7 +187,7 @@ impl Chunk {
     }
 }
 
-/// The chunk at `at` in a file that ends at `end`.
+/// Reads the frame at offset `at` of a file of `end` bytes.
 pub(super) fn next(file: &File, at: u64, end: u64) -> io::Result<Next> {
     let left = end.saturating_sub(at);
     if left == 0 {
@@ -200,7 +200,7 @@ pub(super) fn next(file: &File, at: u64, end: u64) -> io::Result<Next> {
     file.read_exact_at(&mut frame, at)?;
     let number = |from: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| frame[from + byte]));
     let (length, stored, sum) = (number(4), number(8), number(12));
-    // What zlib cannot make smaller it makes larger by a few bytes in each 16 KiB.
+    // zlib enlarges incompressible data by a few bytes per 16 KiB.
     if length > MAX_BYTES || stored > MAX_BYTES + MAX_BYTES / 1024 {
         return Ok(Next::Damaged);
     }
@@ -231,7 +231,7 @@ mod tests {
         (file, bytes.len() as u64)
     }
 
-    /// A chunk is read as it was written; cut anywhere it is cut, and with any bit changed it is not taken for whole.
+    /// A chunk is read as it was written; truncated anywhere it is cut, and with any bit changed it is not accepted.
     #[test]
     fn chunks_are_checked() {
         let payload: Vec<u64> = (0..100).map(|number| number * number).collect();
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Whoever can make a checksum can lie about lengths: nothing is unpacked beyond what was announced.
+    /// A valid checksum does not make the lengths valid: no more is decompressed than was announced.
     #[test]
     fn lies_about_lengths() {
         let chunk = encode(Kind::Head, &"x".repeat(1 << 20)).expect("small");
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(next(&file, 0, end).expect("readable"), Next::Damaged);
     }
 
-    /// A header says the format and who wrote it; what begins otherwise is none.
+    /// A header has the format number and the writer's version; other magic bytes are refused.
     #[test]
     fn headers() {
         let version = env!("CARGO_PKG_VERSION").to_owned();

@@ -1,5 +1,5 @@
-//! What is in the chunks of a recording: the report's own types, as they are serialised, and what leads from one chunk to
-//! the next. Names of fields are names in the file.
+//! The content of a recording's chunks: the report's own types in their serde form, and the state kept between chunks. Field
+//! names are part of the file format.
 
 use std::sync::Arc;
 
@@ -9,82 +9,82 @@ use super::chunk::{self, Kind, TooLarge};
 use leak_report::model::dictionary::{Import, Limits, Renumbering, Sizes};
 use leak_report::model::{AGE_BOUNDS, BlockList, Dictionary, Report, Stack, Text};
 
-/// Bounds of what definitions may be: far above what can be recorded, since a recording may be anybody's.
+/// Bounds of the definitions: far above what can be recorded, as a recording may be from an untrusted source.
 pub(super) const LIMITS: Limits = Limits {
     entries: 1 << 22,
     text_bytes: 512 << 20,
-    // Walks have 512 frames. The kernel's stacks have a limit of their own, which can be set.
+    // User stacks have at most 512 frames. The limit for kernel stacks is configurable.
     depth: 1 << 16,
 };
-/// Stacks and frames of all stacks of one report.
+/// Maximum number of stacks of one report, and of frames of all its stacks.
 pub(super) const MAX_STACKS: usize = 1 << 20;
 pub(super) const MAX_FRAMES: usize = 1 << 25;
-/// Single blocks of one report.
+/// Maximum number of single blocks of one report.
 pub(super) const MAX_BLOCKS: usize = 1 << 22;
-/// Processes of one report, those that ended among them.
+/// Maximum number of processes of one report, including ended ones.
 pub(super) const MAX_TARGETS: usize = 1 << 18;
-/// Stacks, and single blocks, of one chunk.
+/// Maximum number of stacks, and of single blocks, of one chunk.
 const STACKS_IN_CHUNK: usize = 1 << 11;
 const BLOCKS_IN_CHUNK: usize = 1 << 14;
-/// Bytes of a text; what is longer is cut. Names of functions have some thousand.
+/// Maximum number of bytes of a text; longer ones are cut. Function names have some thousand.
 const MAX_TEXT: usize = 1 << 20;
-/// About how many bytes of definitions are in one chunk.
+/// Approximate bytes of definitions in one chunk.
 const DEFINITION_BYTES: usize = 1 << 20;
 
-/// Single blocks of a stack; several have blocks of one.
+/// Single blocks of one stack; a stack's blocks may be split over several of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct StackBlocks {
-    /// The number of the stack in the report, from 0.
+    /// Index of the stack in the report, from 0.
     pub(super) stack: usize,
     pub(super) blocks: BlockList,
 }
 
-/// A report without its stacks, which are in the chunks before.
+/// A report without its stacks, which precede it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Numbered {
-    /// The report's number among all that were made, from 1; not all need be recorded.
+    /// Number among the reports that were made, from 1; recorded numbers can have gaps.
     pub(super) number: u64,
-    /// Stacks of the report.
+    /// Number of stacks of the report.
     pub(super) stacks: usize,
-    /// Upper bounds of the classes of ages in nanoseconds, but of the last, which has none.
+    /// Upper bounds of the age classes in nanoseconds; the last class has none.
     pub(super) age_bounds_ns: Vec<u64>,
     pub(super) report: Report,
 }
 
-/// The end of a recording.
+/// Totals at the end of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Done {
-    /// Reports that were made.
+    /// Number of reports made.
     pub(super) made: u64,
-    /// Those of them that are recorded.
+    /// Number of reports recorded.
     pub(super) recorded: u64,
 }
 
-/// The bounds of the classes of ages, by which recorded ages are counted.
+/// The bounds of the age classes in nanoseconds; a recording with other bounds cannot be read.
 pub(super) fn age_bounds() -> Vec<u64> {
     let nanoseconds = AGE_BOUNDS.iter().map(|bound| u64::try_from(bound.as_nanos()));
     nanoseconds.map(|bound| bound.unwrap_or(u64::MAX)).collect()
 }
 
-/// A report in chunks.
+/// A report encoded as chunks.
 pub(super) struct Encoded {
-    /// What this report and later ones refer to; must be written whether the report is or not.
+    /// Definitions for this and later reports; must be written even if the report is not.
     pub(super) definitions: Vec<u8>,
-    /// The report.
+    /// Chunks of the report.
     pub(super) report: Vec<u8>,
 }
 
-/// Encodes one report after another.
+/// Encodes successive reports, each definition once.
 #[derive(Default)]
 pub(super) struct Encoder {
-    /// Everything that was defined.
+    /// All definitions so far.
     dictionary: Dictionary,
-    /// The dictionary of the last report, whose numbers are known.
+    /// The last report's dictionary, and the numbers of its entries in the file.
     last: Option<(Arc<Dictionary>, Renumbering)>,
 }
 
 impl Encoder {
-    /// The chunks of a report.
+    /// Encodes a report as chunks.
     pub(super) fn encode(&mut self, number: u64, report: &Report) -> Result<Encoded, TooLarge> {
         let frames: usize = report.stacks().map(|stack| stack.frames().len()).sum();
         let blocks = report.stacks.iter().filter_map(|stack| stack.blocks.as_ref());
@@ -117,14 +117,14 @@ impl Encoder {
         })
     }
 
-    /// The numbers in the file that entries of a report's dictionary are known to have.
+    /// The known numbers, in the file, of the entries of a report's dictionary; empty if the dictionary is not the last one.
     fn known(&mut self, dictionary: &Arc<Dictionary>) -> Renumbering {
         let last = self.last.take();
         let same = last.filter(|(last, _)| Arc::ptr_eq(last, dictionary));
         same.map_or_else(Renumbering::default, |(_, numbers)| numbers)
     }
 
-    /// The chunks of what was defined since there were `known`.
+    /// Encodes the definitions added since `known`.
     fn definitions(&self, known: Sizes) -> Result<Vec<u8>, TooLarge> {
         if !self.dictionary.is_within(LIMITS) {
             return Err(TooLarge);
@@ -137,7 +137,7 @@ impl Encoder {
     }
 }
 
-/// A text that is longer than a recording has room for, without its end.
+/// A prefix of at most [`MAX_TEXT`] bytes of a longer text; `None` if the text is not longer.
 fn cut(text: &Text) -> Option<Arc<str>> {
     let text = &text.text;
     if text.len() <= MAX_TEXT {
@@ -147,7 +147,7 @@ fn cut(text: &Text) -> Option<Arc<str>> {
     Some(text[..end].into())
 }
 
-/// The blocks of all stacks in parts, each of a bounded number of them.
+/// Splits the blocks of all stacks into parts of at most [`BLOCKS_IN_CHUNK`].
 fn block_parts(stacks: &[Stack]) -> Vec<Vec<StackBlocks>> {
     let mut parts = vec![Vec::new()];
     let mut room = BLOCKS_IN_CHUNK;
@@ -157,7 +157,7 @@ fn block_parts(stacks: &[Stack]) -> Vec<Vec<StackBlocks>> {
         };
         let (mut rest, mut left_out) = (listed.as_slice(), *left_out);
         loop {
-            // An empty list takes room as a block does, so that a part's lists are bounded, too.
+            // An empty list counts as one block, so that the number of lists in a part is bounded, too.
             if room == 0 {
                 parts.push(Vec::new());
                 room = BLOCKS_IN_CHUNK;
@@ -206,8 +206,7 @@ mod tests {
         })
     }
 
-    /// However many blocks there are of a stack, and however many stacks, no part has more than a chunk has room for,
-    /// and together they are what they were.
+    /// For any number of blocks and stacks, no part exceeds a chunk's limit, and all parts together hold what was recorded.
     #[test]
     fn parts_are_bounded() {
         let stack = |blocks: Option<BlockList>| Stack {

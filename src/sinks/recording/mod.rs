@@ -1,26 +1,27 @@
-//! Recordings: the reports of a trace in one file, to be read later and elsewhere, without root, without the programs
-//! that were traced.
+//! Recordings: the reports of a trace in one file, which can be read later and on other machines, without root and without the
+//! traced programs.
 //!
-//! A recording has a header, and chunks, of which each is written whole (`chunk`). Each chunk is a
-//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item: types of [`model`](leak_report::model) as they are serialised, with the
-//! names of their fields (`chunks`).
+//! A recording has a header and chunks; each chunk is written whole (`chunk`). Each chunk is a
+//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item: types of [`model`](leak_report::model) in their serde form, with field
+//! names (`chunks`).
 //!
 //! ```text
 //! header
-//! head    where the recording comes from
-//! defs    texts, modules with build-ids, names, frames, paths: each once, when it is first seen
-//! stks    stacks of a report and their amounts, by the numbers of their definitions
-//! blks    single blocks of these stacks, if they were asked for
-//! rept    everything else of the report: it is whole now
+//! head    origin of the recording
+//! defs    texts, modules with build-ids, names, frames, paths: each once, when first used
+//! stks    stacks of a report and their amounts; they refer to definitions by number
+//! blks    single blocks of these stacks, if requested
+//! rept    the rest of the report, which is complete with it
 //!         … defs, stks and rept for each report
-//! done    how many reports were made and are here; missing, if memleak was killed
+//! done    number of reports made and recorded; missing if memleak was killed
 //! ```
 //!
-//! * What a report was is what is read: every format can be made of it, and says the same to the byte.
-//! * Whatever was written before memleak or the machine came to an end can be read.
-//! * The file is bounded (`recorder`), and so is reading it (`read`): a recording can come from anywhere.
-//! * A chunk of an unknown kind is skipped, and a field that is not known. What cannot be understood without them has
-//!   another format number, and says which version wrote it.
+//! * A report is read as it was: each format rendered from it is equal to the byte.
+//! * What was written before memleak or the machine stopped can be read.
+//! * The size of the file is bounded (`recorder`), and so are the resources for reading it (`read`): a recording can come from
+//!   an untrusted source.
+//! * Unknown chunk kinds and unknown fields are skipped. A change that older versions must not skip gets a new format number;
+//!   the header names the version that wrote it.
 
 mod anonymize;
 mod chunk;
@@ -47,34 +48,34 @@ use leak_report::units::size;
 pub use read::{Ending, Glance, Recorded, Recording};
 pub use recorder::{Recorder, Settings};
 
-/// Where a recording comes from.
+/// Origin of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
-    /// The version that recorded.
+    /// Version of memleak that recorded.
     pub memleak: String,
-    /// When it began, in nanoseconds since 1970.
+    /// Start of the recording, in nanoseconds since 1970.
     pub created_unix_ns: u64,
-    /// On which machine, if that is said.
+    /// The recording machine; `None` if anonymized.
     pub host: Option<Host>,
-    /// Names are not the real ones.
+    /// True if names are replaced.
     pub anonymized: bool,
 }
 
-/// A machine.
+/// The machine that recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
-    /// What it is called.
+    /// Hostname.
     pub name: String,
-    /// The kernel's version.
+    /// Kernel release.
     pub release: String,
-    /// The kind of its processor.
+    /// Architecture, as in [`std::env::consts::ARCH`].
     pub machine: String,
 }
 
 impl About {
-    /// What is said of a recording that begins here and now.
+    /// The origin of a recording that starts now on this machine.
     pub fn here() -> Self {
         let kernel = |name| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
         Self {
@@ -89,7 +90,7 @@ impl About {
         }
     }
 
-    /// What a recording that is made of it says.
+    /// The origin of a copy of this recording.
     fn of_copy(&self, anonymize: bool) -> Self {
         Self {
             host: self.host.clone().filter(|_| !anonymize),
@@ -99,34 +100,28 @@ impl About {
     }
 }
 
-/// A recording cannot be made, or not go on.
+/// Failure to create or write a recording.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// Its file cannot be made, or not take another's place.
+    /// The file cannot be created or replaced.
     #[error(transparent)]
     File(#[from] OutputError),
-    /// It cannot be written to.
     #[error("cannot write `{}`: {error}{}", .path.display(), remedy(error))]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// Not even one report has room.
+    Write { path: PathBuf, error: io::Error },
+    /// The limit is too small for one report.
     #[error(
         "a report takes {}, more than --record-limit allows ({}): raise that, or record less with --sample-bytes",
         size(*.needed),
         size(*.limit)
     )]
     NoRoom {
-        /// What it takes.
+        /// Bytes that the recording would take with this report alone.
         needed: u64,
-        /// What there is.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// More than the format has room for.
+    /// A bound of the format is exceeded.
     #[error("a part of a report takes more than a recording has room for")]
     TooLarge,
 }
@@ -137,55 +132,44 @@ impl From<chunk::TooLarge> for RecordError {
     }
 }
 
-/// A recording cannot be read.
+/// Failure to read a recording.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The file cannot be.
     #[error("cannot read `{}`: {error}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// Something else.
+    File { path: PathBuf, error: io::Error },
     #[error("`{}` is not a recording: those are made by memleak --record FILE", .0.display())]
     NotARecording(PathBuf),
-    /// What `--format json` writes.
+    /// A file written by `--format json`.
     #[error(
         "`{}` has reports in JSON, which other programs read: for memleak to read, record with --record FILE", .0.display()
     )]
     Json(PathBuf),
-    /// Of another format.
+    /// A recording in another format version.
     #[error(
         "`{}` was recorded by memleak {writer} in format {format}, and this is memleak {}, which reads format {}: {}",
         .path.display(), env!("CARGO_PKG_VERSION"), chunk::FORMAT, other_format(*.format, .writer)
     )]
     Format {
-        /// The file.
         path: PathBuf,
-        /// Its format.
+        /// Format number in the header.
         format: u32,
-        /// The version that wrote it.
+        /// Version of memleak that wrote it.
         writer: String,
     },
-    /// No report.
     #[error("`{}` holds no whole report: memleak was ended before it made one, or the file is damaged", .0.display())]
     Empty(PathBuf),
-    /// Not what was written.
+    /// The content of a valid chunk is wrong.
     #[error("report {report} of `{}` is damaged: {what}", .path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Which report, from 1.
+        /// Number of the report, from 1.
         report: usize,
-        /// What is wrong.
         what: String,
     },
 }
 
-/// What to do about a recording of another format.
+/// The remedy for a recording in another format.
 fn other_format(format: u32, writer: &str) -> String {
     match format < chunk::FORMAT {
         true => "record again, or read it with the memleak that recorded it".to_owned(),

@@ -1,7 +1,7 @@
-//! Reads recordings: definitions at once, reports when they are asked for.
+//! Reads recordings: the definitions when a file is opened, the reports on request.
 //!
-//! A file may end anywhere, be changed anywhere, or be made to do harm. What is before the first chunk that is not whole
-//! is read, and what comes after it is not; what a chunk refers to and how much it asks for is checked.
+//! A file may be truncated, damaged or malicious. Chunks are read up to the first that is not whole; references and sizes in
+//! chunks are checked.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -19,34 +19,33 @@ use super::{About, ReadError};
 use leak_report::model::dictionary::{Definitions, Invalid};
 use leak_report::model::{Dictionary, Report, Stack};
 
-/// The most that is read from what is no file, as a pipe.
+/// Maximum number of bytes that are read from a pipe.
 const MAX_FROM_PIPES: u64 = 4 << 30;
 
-/// How a recording ends.
+/// End of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// As it should.
+    /// Complete.
     Done {
-        /// Reports that were made, recorded or not.
+        /// Number of reports made, recorded or not.
         made: u64,
     },
-    /// Between two chunks: memleak still writes it, or was killed.
+    /// After a whole chunk: memleak is still writing, or was killed.
     Open,
-    /// Within a chunk that begins here.
+    /// Within the chunk at this file offset.
     Cut(u64),
-    /// At a chunk that is not what was written, or not by this version.
+    /// At a chunk that is damaged, or was not written by this version.
     Damaged {
-        /// Where it begins.
+        /// File offset of the chunk.
         at: u64,
-        /// What is wrong with it.
         why: String,
     },
 }
 
-/// Where a report is.
+/// The chunks of one report.
 #[derive(Clone, Debug)]
 struct Place {
-    /// Its stacks.
+    /// Stacks and blocks, in the order of the file.
     parts: Vec<Chunk>,
     report: Chunk,
 }
@@ -64,29 +63,28 @@ pub struct Recording {
 /// A report as it was recorded.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// Its number among all that were made, from 1; not all need be recorded.
+    /// Number among the reports that were made, from 1; recorded numbers can have gaps.
     pub number: u64,
-    /// The report.
     pub report: Report,
 }
 
-/// What is known of a report at a glance.
+/// Summary of a report that is read without its stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glance {
-    /// Its number among all that were made, from 1.
+    /// Number among the reports that were made, from 1.
     pub number: u64,
-    /// When totals were read.
+    /// Time at which the totals were read.
     pub read_at: SystemTime,
-    /// The kernel's version, if it was traced.
+    /// Kernel release, if the kernel was traced.
     pub kernel: Option<String>,
 }
 
 impl Recording {
-    /// Opens the recording at `path`, `-` being standard input; one in a pipe is read to its end.
+    /// Opens the recording at `path`, or standard input for `-`; a pipe is copied to a temporary file first.
     ///
     /// # Errors
     ///
-    /// It is none, cannot be read, or has no report that can be.
+    /// The file is not a recording, cannot be read, or has no readable report.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let read = Self::try_open(path).map_err(|error| ReadError::File {
             path: path.to_owned(),
@@ -133,7 +131,7 @@ impl Recording {
         Ok(Ok(recording))
     }
 
-    /// Finds the chunks, and reads the definitions.
+    /// Finds the chunks up to `end` bytes, and reads the definitions.
     fn index(&mut self, end: u64) -> io::Result<()> {
         let mut at = HEADER_BYTES as u64;
         let mut parts = Vec::new();
@@ -162,7 +160,7 @@ impl Recording {
         }
     }
 
-    /// Notes what a chunk is; `parts` are those of the next report.
+    /// Indexes one chunk; `parts` collects the stacks and blocks of the next report.
     fn note(&mut self, chunk: Chunk, parts: &mut Vec<Chunk>) -> io::Result<Result<(), Wrong>> {
         let Some(kind) = chunk.kind else {
             return Ok(Ok(()));
@@ -193,36 +191,30 @@ impl Recording {
         Ok(Ok(()))
     }
 
-    /// How many reports can be read; at least one.
+    /// Number of readable reports, at least 1.
     pub fn count(&self) -> usize {
         self.reports.len()
     }
 
-    /// Where it comes from.
+    /// The origin of the recording.
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// How it ends.
     pub fn ending(&self) -> &Ending {
         &self.ending
     }
 
-    /// Everything that stacks of its reports refer to.
+    /// The definitions that the reports' stacks refer to.
     pub fn dictionary(&self) -> &Dictionary {
         &self.dictionary
     }
 
-    /// Its file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What can be known of a report without reading its stacks; the first has index 0.
-    ///
-    /// # Errors
-    ///
-    /// As [`Recording::report`].
+    /// Reads a report's summary without its stacks; the first has index 0.
     pub fn glance(&self, index: usize) -> Result<Glance, ReadError> {
         self.checked(index, self.try_glance(index))
     }
@@ -242,10 +234,6 @@ impl Recording {
     }
 
     /// Reads a report; the first has index 0.
-    ///
-    /// # Errors
-    ///
-    /// It is damaged, or there is none.
     pub fn report(&self, index: usize) -> Result<Recorded, ReadError> {
         self.checked(index, self.try_report(index))
     }
@@ -269,7 +257,7 @@ impl Recording {
         for chunk in &place.parts {
             let added = match chunk.kind {
                 Some(Kind::Blocks) => chunk.read(&self.file)?.map(|blocks| stacks.add_blocks(blocks)),
-                // There are no others.
+                // `note` collects no other kinds.
                 _ => chunk.read(&self.file)?.map(|part| stacks.add(part)),
             };
             match added {
@@ -284,7 +272,7 @@ impl Recording {
         Ok(self.whole(numbered, stacks.stacks))
     }
 
-    /// The report with its stacks.
+    /// Combines a report with its stacks, and checks both.
     fn whole(&self, numbered: Numbered, stacks: Vec<Stack>) -> Result<Recorded, Wrong> {
         let Numbered {
             number,
@@ -314,7 +302,7 @@ impl Recording {
     }
 }
 
-/// The reason why a chunk whose checksum is right is refused: it was not made by this program, or by a newer one.
+/// Reason for refusing a chunk with a valid checksum: written by another program or a newer version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wrong(String);
 
@@ -324,8 +312,8 @@ impl From<Invalid> for Wrong {
     }
 }
 
-/// The stacks of a report, while they are read. A recording may be anybody's, so their number has a bound, and that of their
-/// frames, which take no memory but time.
+/// Collects the stacks of a report. The numbers of stacks, frames and blocks are bounded, as a recording may be from an
+/// untrusted source; frames take no memory, but time.
 struct Stacks<'a> {
     dictionary: &'a Dictionary,
     stacks: Vec<Stack>,
@@ -355,7 +343,7 @@ impl<'a> Stacks<'a> {
         Ok(())
     }
 
-    /// Adds single blocks to those of stacks that were added.
+    /// Appends single blocks to stacks that were added before.
     fn add_blocks(&mut self, part: Vec<StackBlocks>) -> Result<(), Wrong> {
         for StackBlocks { stack, blocks } in part {
             self.blocks += blocks.listed.len();
@@ -371,7 +359,7 @@ impl<'a> Stacks<'a> {
     }
 }
 
-/// The same file, or what a pipe has as one, and where it ends.
+/// A seekable file with its size; the content of a pipe is copied to a temporary file.
 fn seekable(mut file: File) -> io::Result<(File, u64)> {
     let metadata = file.metadata()?;
     if metadata.is_file() {
@@ -383,7 +371,7 @@ fn seekable(mut file: File) -> io::Result<(File, u64)> {
     Ok((copy, bytes))
 }
 
-/// What a file is instead, as far as can be told.
+/// The error for a file without the header, with a hint if it looks like a JSON report.
 fn not_a_recording(path: &Path, file: &File) -> ReadError {
     let mut start = [0; 64];
     let length = file.read_at(&mut start, 0).unwrap_or(0);

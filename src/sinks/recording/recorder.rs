@@ -1,9 +1,9 @@
-//! Writes reports into a file as they are made, and keeps it below its limit.
+//! Writes reports to a file as they are made, and keeps it below its limit.
 //!
-//! What is written is whole at any moment: memleak can be killed, and everything up to its last report is there. When
-//! the file would grow too large, every second report is taken out of it, and from then on only every second is
-//! recorded, then every fourth, and so on: however long a trace is, what is recorded lies evenly over all of it. The
-//! last one always has room, and the first is kept as long as there is any for it.
+//! The file is valid at any moment: if memleak is killed, everything up to the last report is there. When the file would
+//! exceed its limit, every second report is removed from it, and from then on only every second is recorded, then every
+//! fourth, and so on, so that the recorded reports are spread evenly over any length of trace. The last report always has
+//! room, and the first is kept as long as it fits.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,76 +19,67 @@ use crate::sinks::output::File;
 use leak_report::model::Report;
 use leak_report::render::{ReportSink, counted, size};
 
-/// How reports are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Into which file.
+    /// The file to write.
     pub file: PathBuf,
-    /// Whether it is replaced if it is there.
+    /// True if an existing file is replaced.
     pub overwrite: bool,
-    /// The most bytes that it may have.
+    /// Maximum number of bytes of the file.
     pub limit: u64,
-    /// Whether names are replaced by meaningless ones.
+    /// True if names are replaced by meaningless ones.
     pub anonymize: bool,
 }
 
 impl Settings {
-    /// The limit, if nobody says otherwise.
+    /// Default limit in bytes.
     pub const DEFAULT_LIMIT: u64 = 256 << 20;
-    /// The least limit that makes sense.
+    /// Minimum limit in bytes.
     pub const MIN_LIMIT: u64 = 64 << 10;
 }
 
-/// Room for the last chunk, which has two numbers.
+/// Bytes reserved for the last chunk, which has two numbers.
 const DONE_BYTES: u64 = 128;
 
-/// What is in the file, in its order.
+/// A range of the file: one report, or one run of definitions.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     at: u64,
     bytes: u64,
-    /// The number of the report that it is; `None` for definitions.
+    /// Number of the report; `None` for the header and for definitions.
     report: Option<u64>,
 }
 
-/// A recording that is being made.
+/// A recording in progress.
 pub struct Recorder {
     settings: Settings,
     file: fs::File,
-    /// It was not there before.
+    /// True if the file did not exist before.
     is_new: bool,
-    /// What the file begins with, until there is a report: what is replaced is there for as long.
+    /// The header and first chunk, until the first report: a file that is replaced keeps its content until then.
     start: Option<Vec<u8>>,
     anonymizer: Option<Anonymizer>,
     encoder: Encoder,
     pieces: Vec<Piece>,
-    /// Bytes in the file.
+    /// Bytes written.
     length: u64,
-    /// The number of the last report that was made.
+    /// Number of the last report made, from 1.
     made: u64,
-    /// Reports are recorded whose number is one more than a multiple of this.
+    /// A report is recorded if its number is 1 plus a multiple of this.
     stride: u64,
-    /// The last report, if it is not recorded.
+    /// The last report if the stride skips it; [`Self::finish`] writes it.
     pending: Option<(u64, Vec<u8>)>,
-    /// Why nothing more is recorded.
+    /// The error after which nothing is recorded.
     failed: Option<RecordError>,
 }
 
 impl Recorder {
-    /// Makes the file, before there is a report.
-    ///
-    /// # Errors
-    ///
-    /// It is there already, or cannot be made.
+    /// Opens the file; nothing is written to it before the first report.
     pub fn create(settings: &Settings) -> Result<Self, RecordError> {
         Self::create_with(settings, &super::About::here())
     }
 
-    /// The same for reports that were recorded before.
-    ///
-    /// # Errors
-    ///
-    /// As [`Recorder::create`].
+    /// Opens the file for reports that were recorded before, with their origin `about`.
     pub fn create_with(settings: &Settings, about: &super::About) -> Result<Self, RecordError> {
         let anonymizer = settings.anonymize.then(Anonymizer::of_this_machine);
         let mut start = chunk::header().to_vec();
@@ -110,11 +101,7 @@ impl Recorder {
         })
     }
 
-    /// Records a report, which has this number among all that were made, from 1, or keeps it in case that it is the last one.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be written, or there is no room for it alone.
+    /// Records report `number` of all that were made, from 1. One that the stride skips is kept in case it is the last.
     pub fn record(&mut self, number: u64, report: &Report) -> Result<(), RecordError> {
         self.made = number;
         self.begin()?;
@@ -134,7 +121,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes what the file begins with, if that is not done.
+    /// Before the first report, empties the file and writes the header.
     fn begin(&mut self) -> Result<(), RecordError> {
         let Some(start) = self.start.take() else {
             return Ok(());
@@ -153,7 +140,7 @@ impl Recorder {
         length + more + DONE_BYTES <= self.settings.limit
     }
 
-    /// Takes reports out of the file until `encoded` fits. Returns whether that is enough.
+    /// Doubles the stride and removes reports from the file until `encoded` fits. Returns whether it does.
     fn make_room(&mut self, encoded: &Encoded) -> Result<bool, RecordError> {
         let (before, mut length) = (self.stride, self.length);
         while !self.has_room(length, encoded) {
@@ -187,13 +174,14 @@ impl Recorder {
         Ok(true)
     }
 
-    /// Whether a piece stays in the file.
+    /// Returns whether a piece stays in the file at the current stride; definitions always do, as they are numbered in file order.
     fn stays(&self, piece: &Piece) -> bool {
         piece.report.is_none_or(|number| self.is_due(number))
     }
 
-    /// Where even one report beside the definitions of all others is too much: leaves nothing but this one.
+    /// Drops everything but this report, because the definitions of all reports leave no room for even one.
     fn start_over(&mut self, number: u64, report: &Report) -> Result<(), RecordError> {
+        // The old definitions are dropped, so numbering starts over.
         self.encoder = Encoder::default();
         let encoded = self.encoder.encode(number, report)?;
         let Some(&start) = self.pieces.first() else {
@@ -213,7 +201,7 @@ impl Recorder {
         )
     }
 
-    /// Puts these pieces of the file, and these new ones, into its place.
+    /// Replaces the file by `kept` pieces of it followed by `new` ones.
     fn rewrite(&mut self, kept: &[Piece], new: &[(&[u8], Option<u64>)]) -> Result<(), RecordError> {
         let mut file = File::prepare(&self.settings.file, true)?;
         let mut pieces = Vec::with_capacity(kept.len() + new.len());
@@ -240,13 +228,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes whole chunks, or nothing of them.
+    /// Appends whole chunks; on failure, cuts a partial write off.
     fn append(&mut self, bytes: &[u8], report: Option<u64>) -> Result<(), RecordError> {
         if bytes.is_empty() {
             return Ok(());
         }
         if let Err(error) = self.file.write_all_at(bytes, self.length) {
-            // What there is ends with a whole chunk again, if it can be had.
+            // Try to end the file with a whole chunk again; if this fails, readers stop at the partial one.
             _ = self.file.set_len(self.length);
             return Err(self.cannot_write(error));
         }
@@ -269,15 +257,15 @@ impl Recorder {
         self.pieces.iter().filter(|piece| piece.report.is_some()).count() as u64
     }
 
-    /// Ends the recording. If there was no report, the file is as it was before.
+    /// Writes the last report and the totals. Without any report, an existing file stays as it was, and a new one is removed.
     ///
     /// # Errors
     ///
-    /// Why something is missing that should be in it.
+    /// An earlier failure to record a report, or a failed write.
     pub fn finish(mut self) -> Result<(), RecordError> {
         if self.start.is_some() {
             if self.is_new {
-                // It is empty; that it is there does no harm.
+                // A leftover empty file does no harm.
                 _ = fs::remove_file(&self.settings.file);
             }
             return Ok(());
@@ -304,7 +292,7 @@ impl Recorder {
 }
 
 impl ReportSink for Recorder {
-    /// A trace goes on though it cannot be recorded: its reports may go elsewhere too. [`Recorder::finish`] says it again.
+    /// Logs a failure instead of returning it, as the trace and its other outputs continue; [`Recorder::finish`] returns it.
     fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         let number = self.made + 1;
         if self.failed.is_some() {

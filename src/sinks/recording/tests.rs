@@ -1,4 +1,4 @@
-//! Recordings as a whole: what was recorded is what is read, whatever happened to the file, and whatever is in it.
+//! Recordings are read as they were recorded, and damaged or malicious files are handled.
 
 mod hostile;
 mod limit;
@@ -16,7 +16,7 @@ use leak_report::model::{Dictionary, ModuleId, Report, Stack, StackRef, TextKind
 use leak_report::render::{Format, render};
 use sample::{grown, rich};
 
-/// A directory, and the settings of a recording in it.
+/// A temporary directory, and the settings of a recording in it.
 struct Place {
     _directory: TempDir,
     settings: Settings,
@@ -41,7 +41,7 @@ impl Place {
         &self.settings.file
     }
 
-    /// Records `reports` and ends the recording.
+    /// Records `reports` and finishes the recording.
     fn record(&self, reports: &[Report]) {
         let mut recorder = Recorder::create(&self.settings).unwrap();
         for (report, number) in reports.iter().zip(1..) {
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// A report in every format.
+/// Renders a report in every format.
 fn formats(report: &Report) -> Vec<Vec<u8>> {
     let written = Format::all().map(|format| {
         let mut out = Vec::new();
@@ -71,7 +71,7 @@ fn formats(report: &Report) -> Vec<Vec<u8>> {
     written.collect()
 }
 
-/// Everything that a report says, by what it refers to.
+/// The content of a report with its references resolved.
 fn said(report: &Report) -> Vec<String> {
     let stack = |stack: StackRef<'_>| {
         let frames: Vec<_> = stack
@@ -146,7 +146,7 @@ fn assert_same(read: &Report, recorded: &Report) {
     assert_eq!(formats(read), formats(recorded));
 }
 
-/// Every field of every report is read as it was recorded, and every format of it is the same to the byte.
+/// Every field of every report is read as it was recorded, and every format of it is equal to the byte.
 #[test]
 fn what_is_recorded_is_read() {
     let place = Place::new();
@@ -180,7 +180,7 @@ fn what_is_recorded_is_read() {
     );
 }
 
-/// What reports have in common is there once: the tenth takes a small part of what the first takes.
+/// Shared definitions are written once: the tenth report takes a small part of the first one's bytes.
 #[test]
 fn definitions_are_written_once() {
     let place = Place::new();
@@ -194,7 +194,7 @@ fn definitions_are_written_once() {
     assert!(last * 3 < first, "{sizes:?}");
 }
 
-/// Wherever a file ends, the reports before that are read as they were; a file without an end says so.
+/// A file truncated anywhere still has the reports before that point, and its ending is not `Done`.
 #[test]
 fn files_that_were_cut() {
     let place = Place::new();
@@ -211,7 +211,7 @@ fn files_that_were_cut() {
     let whole = file.metadata().unwrap().len();
     let around = |end: u64| end.saturating_sub(20)..end + 20;
     let close = |length: &u64| ends.iter().any(|&end| around(end).contains(length));
-    // A file that was cut is cut again.
+    // Truncate the same file further each time.
     for length in (0..whole)
         .rev()
         .filter(|length| length % 11 == 0 || close(length))
@@ -234,7 +234,7 @@ fn files_that_were_cut() {
     }
 }
 
-/// A file of another version, or of something else, is refused with what to do about it.
+/// A file of another version or type is refused with a remedy.
 #[test]
 fn other_files() {
     let place = Place::new();
@@ -274,7 +274,7 @@ fn other_files() {
 
 const HEADER: usize = chunk::HEADER_BYTES;
 
-/// What a later version may add is skipped: chunks of other kinds, fields with other names.
+/// Additions of later versions are skipped: chunks of unknown kinds and unknown fields.
 #[test]
 fn what_is_not_known_is_skipped() {
     let place = Place::new();
@@ -296,7 +296,7 @@ fn what_is_not_known_is_skipped() {
     assert_same(&recording.report(0).unwrap().report, &rich());
 }
 
-/// A recording is its owner's alone, and replaces nothing unless that was asked for.
+/// Only its owner can read a recording, and it replaces a file only if that was requested.
 #[test]
 fn nothing_is_replaced_by_accident() {
     use std::os::unix::fs::PermissionsExt;
@@ -311,7 +311,7 @@ fn nothing_is_replaced_by_accident() {
         "{refused}"
     );
     place.settings.overwrite = true;
-    // A trace that does not begin replaces nothing.
+    // A trace without a report replaces nothing.
     place.record(&[]);
     assert_eq!(fs::read(place.file()).unwrap(), b"old");
     place.record(&[rich()]);
@@ -330,7 +330,7 @@ fn nothing_is_replaced_by_accident() {
     assert!(special.contains("not a regular file"), "{special}");
 }
 
-/// Two recordings without names are the same as far as the names in them are, and have no name in them that was there.
+/// Two anonymized recordings of the same names have the same replacements, and contain no original name.
 #[test]
 fn anonymized() {
     let mut place = Place::new();
@@ -349,7 +349,7 @@ fn anonymized() {
         assert_eq!((stack.outstanding, stack.end), (was.outstanding, was.end));
         assert_eq!(stack.frames().len(), was.frames().len());
     }
-    // What had one name has one name, and the executable is the module.
+    // Equal names have equal replacements, and the executable's path equals its module's.
     let frame = |stack: usize, frame: usize| first.stack(&first.stacks[stack]).frames().nth(frame).unwrap();
     assert_eq!(frame(0, 0).function(), frame(2, 0).function());
     assert_ne!(frame(0, 0).function(), frame(0, 1).function());
@@ -361,7 +361,7 @@ fn anonymized() {
     assert_same(&place.open().report(0).unwrap().report, &first);
 }
 
-/// All that chunks of a file hold, as text.
+/// The CBOR of all chunks of a file, as text.
 fn unpacked(path: &Path) -> String {
     let file = fs::File::open(path).unwrap();
     let end = file.metadata().unwrap().len();
@@ -376,7 +376,7 @@ fn unpacked(path: &Path) -> String {
     text
 }
 
-/// A copy of a recording is the same recording.
+/// A copy of a recording is equal to it.
 #[test]
 fn copies() {
     let place = Place::new();
@@ -394,7 +394,7 @@ fn copies() {
     assert_eq!(read(copy.settings.file), read(place.settings.file));
 }
 
-/// A bit that is wrong ends what can be read, and is said to be; what came before is there.
+/// A flipped bit ends the readable part and is reported; the reports before it are read.
 #[test]
 fn damaged_files() {
     let place = Place::new();

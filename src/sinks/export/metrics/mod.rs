@@ -1,4 +1,4 @@
-//! The last report as metrics, for Prometheus and what else reads its text format, on request.
+//! Serves the last report as metrics over HTTP, in Prometheus' text format.
 
 mod page;
 mod server;
@@ -15,25 +15,19 @@ use super::push::Progress;
 use super::{ExportError, SettingsError};
 use leak_report::model::Report;
 
-/// How metrics are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where.
     pub address: Address,
-    /// How many sites have series of their own.
+    /// Number of sites that get their own series; the rest are summed.
     pub sites: usize,
 }
 
-/// An address to listen on.
+/// A socket address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(SocketAddr);
 
 impl Address {
-    /// What `text` means: without a host, this machine alone.
-    ///
-    /// # Errors
-    ///
-    /// It is no address.
+    /// Parses `PORT`, `:PORT` or `IP:PORT`; without a host, listens on loopback only.
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
         let refused = || SettingsError::Address(text.to_owned());
         let local = |port: &str| Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), decimal(port)?));
@@ -45,7 +39,7 @@ impl Address {
         address.map(Self).ok_or_else(refused)
     }
 
-    /// Whether others can reach it.
+    /// Returns whether other machines can connect.
     fn is_open(self) -> bool {
         match self.0.ip() {
             IpAddr::V4(address) => !address.is_loopback(),
@@ -65,27 +59,27 @@ fn decimal(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| is_decimal)
 }
 
-/// Metrics that are served.
+/// A running metrics server.
 pub struct Metrics {
     sites: usize,
     shared: Arc<Shared>,
 }
 
-/// What the server reads.
+/// State shared with the server's threads.
 struct Shared {
-    /// What the last report says.
+    /// The rendered last report, without the push counters.
     page: Mutex<Arc<str>>,
-    /// How far pushing has come.
+    /// Push counters, read at each request.
     progress: Option<Progress>,
 }
 
 impl Metrics {
-    /// Listens from now on.
+    /// Starts the server.
     pub(super) fn start(settings: &Settings, progress: Option<Progress>) -> Result<Self, ExportError> {
         Self::start_at(settings, progress).map(|(metrics, _)| metrics)
     }
 
-    /// The same, and where that is: the kernel chooses the port for port 0.
+    /// Starts the server and returns its bound address: the kernel chooses the port for port 0.
     fn start_at(settings: &Settings, progress: Option<Progress>) -> Result<(Self, SocketAddr), ExportError> {
         let shared = Arc::new(Shared {
             page: Mutex::new(page::before_reports().into()),
@@ -108,7 +102,7 @@ impl Metrics {
         Ok((Self { sites, shared }, address))
     }
 
-    /// From now on, `report` is what is served.
+    /// Makes `report` the one that is served.
     pub(super) fn take(&self, report: &Report) {
         let page = page::of_report(report, self.sites).into();
         *self.shared.page.lock().unwrap_or_else(PoisonError::into_inner) = page;

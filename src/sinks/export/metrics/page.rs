@@ -1,7 +1,7 @@
-//! What the page says.
+//! Renders the metrics page.
 //!
-//! Counters are those of the trace, from its attach on, as of the last report. What is outstanding is what reports show
-//! people: what can be a leak, without young blocks. Series of processes and of sites are bounded: all others are in one.
+//! Counters count from the attach to the last report. Outstanding memory excludes young blocks, as in reports for people.
+//! The number of process and site series is bounded; one more series holds the sum of the rest.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,19 +14,19 @@ use leak_report::model::{Amount, CALLS, Count, LOSSES, Losses, Sampling};
 use leak_report::model::{Report, TargetFacts};
 use leak_report::render::printable;
 
-/// Processes with series of their own.
+/// Maximum number of processes with their own series.
 const MAX_PROCESSES: usize = 100;
-/// What stands for all others in a label.
+/// Label value of the series that sums the rest.
 const OTHER: &str = "other";
 
-/// The page when there is no report yet.
+/// The page before the first report.
 pub(super) fn before_reports() -> String {
     let mut page = Page::default();
     build(&mut page);
     page.into_text()
 }
 
-/// The page of a report, with `sites` sites.
+/// The page of a report, with own series for the `sites` largest sites.
 pub(super) fn of_report(report: &Report, sites: usize) -> String {
     let mut page = Page::default();
     build(&mut page);
@@ -101,7 +101,7 @@ fn times(page: &mut Page, report: &Report) {
     }
 }
 
-/// Those counts that are metrics.
+/// Adds the counts that have a metric.
 fn counts<T>(page: &mut Page, counts: &[Count<T>], of: &T) {
     for count in counts {
         if let Some(metric) = &count.metric {
@@ -129,7 +129,7 @@ fn outstanding(page: &mut Page, report: &Report, sites: usize) {
             ("function", site.function.clone()),
             ("module", site.module.clone()),
         ];
-        // The kernel, and what is not one process's, have none.
+        // Kernel memory and memory of no single process have no pid label.
         if site.pid != 0 {
             labels.push(("pid", site.pid.to_string()));
         }
@@ -173,7 +173,7 @@ fn two_families(
     }
 }
 
-/// Processes that run; those that have ended hold nothing any more.
+/// Adds series for running processes; ended ones hold no memory.
 fn processes(page: &mut Page, report: &Report) {
     let mut held: HashMap<u32, Amount> = HashMap::new();
     for stack in report.suspects() {

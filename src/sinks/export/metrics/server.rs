@@ -1,7 +1,7 @@
-//! The least of an HTTP/1.1 server (RFC 9112): one page, one request for each connection.
+//! A minimal HTTP/1.1 server (RFC 9112): one page, one request per connection.
 //!
-//! Clients are not trusted: how many are served at once, how long each may take and how much it may say are limited.
-//! (Servers that there are for this, such as tiny_http, have no limit of any of these.)
+//! Clients are not trusted: their number, the time for each and the size of a request are limited. (Existing servers for
+//! this purpose, such as tiny_http, limit none of these.)
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,23 +10,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Clients that are served at once.
+/// Maximum number of clients served at once.
 const MAX_CLIENTS: usize = 8;
-/// Bytes of a request's head.
+/// Maximum number of bytes of a request's head.
 const MAX_HEAD: usize = 8 << 10;
-/// Headers in it.
+/// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
-/// Time for a request to come, and for its answer to go.
+/// Timeout for reading a request, and for writing its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time for a client to close, once it has its answer.
+/// Time for a client to close the connection after its answer.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Where the page is.
+/// The only path with a page.
 const PATH: &str = "/metrics";
 const PAGE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Serves what `page` makes on `address`, and says where that is, until the process ends.
+/// Serves the result of `page` on `address` until the process ends; returns the bound address.
 pub(super) fn start(
     address: SocketAddr,
     page: impl Fn() -> String + Send + Sync + 'static,
@@ -43,9 +43,8 @@ pub(super) fn start(
     Ok(bound)
 }
 
-/// What is served.
 struct Site<P> {
-    /// Whether this machine alone is served.
+    /// True if the socket is bound to loopback, so that the `Host` header is checked.
     is_local: bool,
     page: P,
 }
@@ -54,7 +53,7 @@ fn accept<P: Fn() -> String + Send + Sync + 'static>(listener: &TcpListener, sit
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
-            // No descriptors are left: not at once again.
+            // Probably out of file descriptors: wait before the next try.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -64,7 +63,7 @@ fn accept<P: Fn() -> String + Send + Sync + 'static>(listener: &TcpListener, sit
         };
         let site = Arc::clone(site);
         let served = thread::Builder::new().name("metrics".to_owned()).spawn(move || {
-            // A client that is gone needs no answer.
+            // An error means that the client has disconnected.
             _ = serve(&stream, &site);
             drop(place);
         });
@@ -74,11 +73,11 @@ fn accept<P: Fn() -> String + Send + Sync + 'static>(listener: &TcpListener, sit
     }
 }
 
-/// Says that all places are taken, and waits for nothing: the answer fits into the socket's buffer.
+/// Answers 503 without blocking: the answer fits into the socket's buffer.
 fn refuse(mut stream: &TcpStream) {
     let answer = Answer::plain(503, "Service Unavailable");
     let bytes = format!("{}{}", answer.head(), answer.body);
-    // What has not been read when a connection is closed makes the kernel break it off, and the answer with it.
+    // Closing a socket with unread input sends RST, which can discard the answer, so what is there is read before.
     _ = stream
         .set_nonblocking(true)
         .and_then(|()| stream.write_all(bytes.as_bytes()))
@@ -86,7 +85,7 @@ fn refuse(mut stream: &TcpStream) {
         .and_then(|()| stream.read(&mut [0; 4096]));
 }
 
-/// One of the places for clients.
+/// One of the [`MAX_CLIENTS`] slots, released on drop.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -105,7 +104,6 @@ impl Drop for Place {
     }
 }
 
-/// An answer.
 struct Answer {
     status: u16,
     reason: &'static str,
@@ -156,7 +154,7 @@ fn serve<P: Fn() -> String>(stream: &TcpStream, site: &Site<P>) -> io::Result<()
         bytes.extend(answer.body.as_bytes());
     }
     write_all(stream, &bytes, Instant::now() + PATIENCE)?;
-    // The same as above.
+    // Close in order, as in `refuse`: send FIN, then read the rest of the input so that close does not send RST.
     stream.shutdown(Shutdown::Write)?;
     let end = Instant::now() + LINGER;
     let mut rest = [0; 1024];
@@ -164,7 +162,7 @@ fn serve<P: Fn() -> String>(stream: &TcpStream, site: &Site<P>) -> io::Result<()
     Ok(())
 }
 
-/// A request's head, as far as it comes in time.
+/// Reads up to the end of a request's head; fails with the answer to send.
 fn read_head(stream: &TcpStream, end: Instant) -> Result<Vec<u8>, Answer> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
@@ -196,7 +194,7 @@ fn answer<P: Fn() -> String>(head: &[u8], site: &Site<P>) -> Answer {
         Err(httparse::Error::Version) => return Answer::plain(505, "HTTP Version Not Supported"),
         Ok(httparse::Status::Partial) | Err(_) => return Answer::plain(400, "Bad Request"),
     };
-    // A page in a browser here may have a host of its own mean this machine, and read what it is answered.
+    // DNS rebinding: a web page in a local browser can make its own host name resolve to loopback and read the answer.
     if site.is_local && !request.headers.iter().all(is_local_host) {
         return Answer::plain(421, "Misdirected Request");
     }
@@ -218,7 +216,7 @@ fn answer<P: Fn() -> String>(head: &[u8], site: &Site<P>) -> Answer {
     }
 }
 
-/// Whether a header, if it says which host is asked, names this machine as nobody else can: by its own name, or by a number.
+/// Returns whether a header is not `Host`, or names this machine by `localhost` or an IP address, which no DNS can redirect.
 fn is_local_host(header: &httparse::Header<'_>) -> bool {
     if !header.name.eq_ignore_ascii_case("host") {
         return true;
@@ -234,7 +232,7 @@ fn is_local_host(header: &httparse::Header<'_>) -> bool {
     name.eq_ignore_ascii_case("localhost") || literal.unwrap_or(name).parse::<IpAddr>().is_ok()
 }
 
-/// Time until `end`; an error if there is none.
+/// Time left until `end`; `TimedOut` if there is none.
 fn left(end: Instant) -> io::Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     match left.is_zero() {

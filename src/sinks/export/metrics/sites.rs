@@ -1,5 +1,5 @@
-//! The sites that hold most, each with a name that is the same in each report and in other runs of the same builds, and all
-//! others together.
+//! The sites that hold the most memory, each with an ID that is stable across reports and across runs of the same builds, and
+//! the sum of all others.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,10 +10,9 @@ use leak_report::model::{ModuleRef, Report, SiteId};
 use leak_report::render::printable;
 use leak_report::render::titles::shortened;
 
-/// The most characters of a function's name: those of templates have no end.
+/// Maximum number of characters of a function name: C++ template names are unbounded.
 const MAX_CHARACTERS: usize = 200;
 
-/// A site, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Site {
     pub(super) id: String,
@@ -24,7 +23,7 @@ pub(super) struct Site {
     pub(super) held: Amount,
 }
 
-/// The `most` sites that hold most, and the sum of all others.
+/// Returns the `most` largest sites by outstanding bytes, and the sum of all others.
 pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
     let mut sums: HashMap<(u32, SiteId), (StackRef<'_>, Amount)> = HashMap::new();
     for stack in report.suspects().filter(|stack| stack.shown().blocks > 0) {
@@ -51,7 +50,7 @@ pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
     (sites.collect(), others)
 }
 
-/// Whose memory it is, and in which module that is.
+/// The responsible function and its module; empty if there is none.
 fn caller(stack: StackRef<'_>) -> (String, String) {
     let Some(owner) = owner(stack) else {
         return (String::new(), String::new());

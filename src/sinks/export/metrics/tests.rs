@@ -1,4 +1,4 @@
-//! The page of a report, as Prometheus' own library reads it, and clients of all kinds.
+//! The page of a report as Prometheus' own library parses it, and well- and ill-behaved clients.
 
 use leak_report::samples;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use super::super::push::Counts;
 use super::*;
 use leak_report::model::{Amount, Frame, Symbol, Symbolized};
 
-/// What Python's `prometheus_client` reads: each series with its value. It must say nothing else.
+/// Parses a page with Python's `prometheus_client`: each series with its value. Fails if the parser prints anything else.
 fn read(page: &str) -> Vec<String> {
     const SCRIPT: &str = "
 import sys
@@ -39,7 +39,7 @@ for family in families(sys.stdin.read()):
     lines
 }
 
-/// Everything that a report says, in its order.
+/// The page has every value of a report, in the report's order.
 #[test]
 fn page_of_a_full_report() {
     let page = page::of_report(&samples::full(), 20).replace(env!("CARGO_PKG_VERSION"), "VERSION");
@@ -135,7 +135,7 @@ memleak_kernel_memory_bytes 104857600
     read(&page);
 }
 
-/// Before there is a report, there are the version and how pushing goes.
+/// Before the first report, the page has the version and the push counters.
 #[test]
 fn page_before_reports() {
     let counts = Counts {
@@ -160,8 +160,8 @@ fn page_before_reports() {
     );
 }
 
-/// Names of programs and functions can have any characters, and are read as they are shown; sites that are not among the
-/// first are together, and alike sites are one.
+/// Program and function names can hold any characters, and are escaped; sites beyond the limit are summed, and equal sites are
+/// merged.
 #[test]
 fn hostile_names_and_many_sites() {
     let mut report = samples::full();
@@ -200,7 +200,7 @@ fn hostile_names_and_many_sites() {
     assert!(!without.contains("_site_"), "{without}");
 }
 
-/// A site's name does not depend on where in memory its code is.
+/// A site's ID does not depend on where its code is loaded.
 #[test]
 fn names_of_sites() {
     let report = samples::full();
@@ -221,7 +221,7 @@ fn names_of_sites() {
     assert_eq!(sites, sites::largest(&moved, 20).0);
     assert_eq!(others, Amount::default());
     let ids: Vec<&str> = sites.iter().map(|site| site.id.as_str()).collect();
-    // If they change, the names of all sites in all dashboards do.
+    // A change here changes the site IDs in every dashboard.
     insta::assert_snapshot!(ids.join(" "), @"c188d93a89a4f6c9 b60eefd1c9f167ae");
 }
 
@@ -247,7 +247,7 @@ fn answer(mut stream: TcpStream) -> String {
     answer
 }
 
-/// The page is where it belongs, as of the last report; everything else is refused for what it is.
+/// The page of the last report is at its path; every other request gets the matching error status.
 #[test]
 fn requests() {
     let (metrics, address) = served();
@@ -296,8 +296,8 @@ fn requests() {
     assert!(answer(half).starts_with("HTTP/1.1 400 "));
 }
 
-/// A host's name that others decide about is not answered, as long as this machine alone is served; its own name and
-/// numbers are. So no page of theirs can read what is served here (DNS rebinding).
+/// On loopback, requests with a foreign `Host` name are refused, and those with `localhost` or an IP address are answered, so
+/// that no web page can read the metrics (DNS rebinding).
 #[test]
 fn hosts_of_others() {
     let (_metrics, address) = served();
@@ -326,7 +326,7 @@ fn hosts_of_others() {
     ] {
         assert_eq!(get(&address, host), "HTTP/1.1 421 ", "{host}");
     }
-    // Who serves others says so, and they have names for us.
+    // On a public address any host name is accepted.
     let settings = Settings {
         address: Address::parse("0.0.0.0:0").unwrap(),
         sites: 0,
@@ -336,14 +336,14 @@ fn hosts_of_others() {
     assert_eq!(get(&address, "host.example"), "HTTP/1.1 200 ");
 }
 
-/// Clients that say nothing are told to go after some seconds, however slowly they say something; while all places are
-/// taken, others are told so at once.
+/// Clients are disconnected after a few seconds, even if they keep sending slowly; when all slots are taken, others get a
+/// 503 at once.
 #[test]
 fn slow_clients() {
     let (_metrics, address) = served();
     let slow: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let get = "GET /metrics HTTP/1.1\r\n\r\n";
-    // They are in the queue of the listening socket, which is taken from in order.
+    // The listening socket's queue is accepted in order, so the earlier clients have their slots by now.
     let refused = answer(TcpStream::connect(&address).unwrap());
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     for mut stream in slow {
@@ -359,7 +359,7 @@ fn slow_clients() {
     }
 }
 
-/// A port that is taken is an error that names the remedy.
+/// A port in use is an error that names the remedy.
 #[test]
 fn taken_ports() {
     let (_metrics, address) = served();
@@ -374,7 +374,7 @@ fn taken_ports() {
     );
 }
 
-/// Whether others can reach an address.
+/// `is_open` is true for all but loopback addresses.
 #[test]
 fn open_addresses() {
     for (text, open) in [

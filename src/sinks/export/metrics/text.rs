@@ -3,29 +3,29 @@
 
 use std::fmt::{Display, Write as _};
 
-/// A page that grows.
+/// A page under construction.
 #[derive(Default)]
 pub(super) struct Page(String);
 
-/// Series of one name.
+/// The series of one metric.
 pub(super) struct Family<'a> {
     page: &'a mut Page,
     name: &'static str,
 }
 
 impl Page {
-    /// What only grows, as long as one trace goes on; its name ends with `_total`.
+    /// Adds a counter, which only grows during a trace; `name` must end with `_total`.
     pub(super) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
         self.family(name, "counter", help)
     }
 
-    /// What comes and goes.
+    /// Adds a gauge, which can go up and down.
     pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
         self.family(name, "gauge", help)
     }
 
     fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
-        // Nothing fails that is written to memory; here and below.
+        // Writing to a string cannot fail; here and below.
         _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         Family { page: self, name }
     }
@@ -36,12 +36,12 @@ impl Page {
 }
 
 impl Family<'_> {
-    /// The only series.
+    /// Adds the metric's only series, without labels.
     pub(super) fn is(&mut self, value: impl Display) {
         self.of(&[], value);
     }
 
-    /// The series with these labels, which no other has.
+    /// Adds the series with these labels, which must be unique within the metric.
     pub(super) fn of(&mut self, labels: &[(&str, &str)], value: impl Display) {
         let text = &mut self.page.0;
         text.push_str(self.name);

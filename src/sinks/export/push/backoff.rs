@@ -1,12 +1,12 @@
-//! How long to wait before a server is asked again. Pure, but for chance.
+//! Computes the delay before the next request to a failing server. Pure, but for randomness.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The longest that a server can ask us to wait.
+/// Maximum delay that a server can ask for.
 const MAX_ASKED: Duration = Duration::from_secs(600);
 
-/// Waits that grow, until something succeeds.
+/// Exponential backoff.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backoff {
     first: Duration,
@@ -15,7 +15,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Of `first` and twice as much each time, up to `longest`.
+    /// Creates a backoff that starts at `first` and doubles up to `longest`.
     pub(super) fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,
@@ -24,13 +24,13 @@ impl Backoff {
         }
     }
 
-    /// The next wait starts small again.
+    /// Restarts at the first delay, after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// The wait after one more failure; `asked`: what the server said that it should be at least. A random part of it
-    /// keeps the fleet from coming back all at once.
+    /// The delay after one more failure, at least `asked` (the server's `Retry-After`). Half of it is random, so that many
+    /// clients do not retry at the same moment.
     pub(super) fn next(&mut self, asked: Option<Duration>) -> Duration {
         self.wait(asked, random())
     }
@@ -45,13 +45,13 @@ impl Backoff {
         let own = half + half.mul_f64(share);
         match asked.map(|asked| asked.min(MAX_ASKED)) {
             None => own,
-            // All who were told the same come a little after it.
+            // Clients that got the same `Retry-After` spread out behind it.
             Some(asked) => own.max(asked + self.first.mul_f64(share)),
         }
     }
 }
 
-/// A number that nobody knows before: the keys of hash maps are the kernel's random ones.
+/// An unpredictable number: the keys of hash maps are seeded from the kernel's random numbers.
 pub(super) fn random() -> u64 {
     RandomState::new().hash_one(())
 }
@@ -60,7 +60,7 @@ pub(super) fn random() -> u64 {
 mod tests {
     use super::*;
 
-    /// Waits double up to the longest, half of each by chance, and start again after a success.
+    /// Delays double up to the longest, half of each is random, and a reset restarts them.
     #[test]
     fn waits_grow() {
         let seconds = Duration::from_secs;
@@ -84,7 +84,7 @@ mod tests {
         assert!(waits.len() > 1, "there is chance in it");
     }
 
-    /// A server can make it longer, not shorter, and not endless.
+    /// A server can make the delay longer, up to 600 s, but not shorter.
     #[test]
     fn servers_are_heeded() {
         let seconds = Duration::from_secs;

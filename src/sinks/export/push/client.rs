@@ -1,4 +1,4 @@
-//! One request, and what its answer means.
+//! Sends one request and classifies its answer.
 
 use std::fs;
 use std::io::Read;
@@ -17,12 +17,12 @@ use crate::base::hosts;
 use crate::sinks::export::ExportError;
 use leak_report::render::printable;
 
-/// The most bytes of an answer that are read.
+/// Maximum number of bytes that are read of an answer.
 const MAX_ANSWER: u64 = 64 << 10;
-/// The most characters of an answer that are shown.
+/// Maximum number of characters of an answer that are logged.
 const MAX_SHOWN: usize = 200;
 
-/// What sends requests to one server.
+/// An HTTP client for one server.
 pub(super) struct Client {
     api: Api,
     server: String,
@@ -31,34 +31,32 @@ pub(super) struct Client {
     agent: Agent,
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The server has it.
     Accepted,
-    /// The server does not want it, now or ever.
+    /// Refused for good; sending it again would not help.
     Refused(String),
-    /// It may want it later; it said when, if it did.
+    /// Refused for now, with the delay that the server asked for, if any.
     Later(String, Option<Duration>),
-    /// There was no answer.
     Unreachable(String),
 }
 
 impl Client {
-    /// Gets ready to ask the server of `settings`.
+    /// Creates a client for the server of `settings`.
     pub(super) fn new(settings: &Settings) -> Result<Self, ExportError> {
         let wallet = settings.credentials.clone().map(Wallet::open).transpose()?;
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
-            // What is sent once must not be sent elsewhere, least of all with credentials.
+            // A redirect must not send the data elsewhere, least of all with credentials.
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // Servers close connections that are idle between reports, and a request on one of these would fail.
+            // Servers close connections that are idle between reports, and a request on a closed one would fail.
             .max_idle_connections(0)
             .user_agent(concat!("memleak/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls(settings)?);
         if settings.is_local {
-            // What the environment names as proxy has another idea of this machine.
+            // For a proxy of the environment, localhost would mean another machine.
             config = config.proxy(None);
         }
         Ok(Self {
@@ -70,12 +68,11 @@ impl Client {
         })
     }
 
-    /// The server's address.
     pub(super) fn server(&self) -> &str {
         &self.server
     }
 
-    /// Sends `upload`, in at most this time.
+    /// Sends `upload`, within `timeout`.
     pub(super) fn send(&mut self, upload: &Upload, timeout: Duration) -> Outcome {
         let address = format!("{}{}", self.server, upload.target);
         let mut request = self
@@ -103,7 +100,7 @@ impl Client {
     }
 }
 
-/// Whom to trust: whom the user says, or whom this system trusts.
+/// Trusts the certificates of `--push-ca`, or else the system's.
 fn tls(settings: &Settings) -> Result<TlsConfig, ExportError> {
     let given = settings.authority.as_ref().map(|path| {
         let found = fs::read(path).map_err(|error| error.to_string());
@@ -156,8 +153,8 @@ fn meaning(api: Api, mut response: Response<Body>) -> Outcome {
                 "status {status}: it refers to{place}, where nothing is sent: give that address"
             ))
         }
-        // Request Timeout, Too Early, Too Many Requests, and what is the server's fault but for Not Implemented and HTTP
-        // Version Not Supported (RFC 9110, 15; RFC 8470; RFC 6585).
+        // Request Timeout, Too Early, Too Many Requests, and all server errors except Not Implemented and HTTP Version Not
+        // Supported (RFC 9110, 15; RFC 8470; RFC 6585).
         408 | 425 | 429 | 500 | 502..=504 | 506..=599 => {
             Outcome::Later(answer(status, &body), retry_after(headers))
         }
@@ -181,14 +178,14 @@ fn answer(status: u16, body: &[u8]) -> String {
     }
 }
 
-/// The beginning of what a server says.
+/// The printable beginning of a server's text.
 fn shown(text: &str) -> String {
     let short: String = text.chars().take(MAX_SHOWN).collect();
     let rest = if short.len() < text.len() { "…" } else { "" };
     format!("{}{rest}", printable(&short))
 }
 
-/// Seconds, or a date (RFC 9110, 10.2.3).
+/// Parses `Retry-After`: seconds, or a date (RFC 9110, 10.2.3).
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("retry-after")?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
@@ -199,7 +196,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(wait.to_std().unwrap_or_default())
 }
 
-/// The status of a call, which is in the headers if there is nothing else, and at the end of the body else.
+/// Classifies the gRPC status, which is in a trailer at the end of the body, or in the headers if there is no body.
 fn grpc_meaning(headers: &HeaderMap, body: &[u8]) -> Outcome {
     let header = |name| headers.get(name)?.to_str().ok().map(str::to_owned);
     let trailers = trailers(body);
@@ -217,14 +214,14 @@ fn grpc_meaning(headers: &HeaderMap, body: &[u8]) -> Outcome {
     let text = format!("gRPC status {}: {}", shown(&status), shown(&message));
     match status.as_str() {
         "0" => Outcome::Accepted,
-        // CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, UNAVAILABLE: what can be otherwise the next time
+        // CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, UNAVAILABLE: the ones that a retry can change
         // (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md).
         "1" | "4" | "8" | "10" | "14" => Outcome::Later(text, retry_after(headers)),
         _ => Outcome::Refused(text),
     }
 }
 
-/// The text of the frame that is marked as trailers.
+/// The text of the frame that is flagged as trailers; empty if there is none.
 fn trailers(mut body: &[u8]) -> String {
     const TRAILERS: u8 = 0x80;
     while let Some((&[flags, a, b, c, d], rest)) = body.split_first_chunk() {
@@ -251,7 +248,7 @@ mod tests {
         pairs.collect()
     }
 
-    /// The result of a call is at the end of the body, or in the headers of an answer without one.
+    /// The gRPC status is read from the end of the body, or from the headers of an answer without one.
     #[test]
     fn grpc_answers() {
         let message = [0, 0, 0, 0, 2, 9, 9];
@@ -287,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A server says how long to wait in seconds, or until when.
+    /// `Retry-After` is a number of seconds or a date.
     #[test]
     fn waits() {
         let wait = |text: &str| retry_after(&headers(&[("retry-after", text)]));
@@ -304,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Of what a server says, the message is shown, in one line, without control characters, and not all of it.
+    /// An error answer is shown as one line of its message, shortened and without control characters.
     #[test]
     fn answers() {
         let message = br#"{"code":"invalid_argument","message":"no labels\nat all"}"#;

@@ -1,4 +1,4 @@
-//! Who pushes. What proves it is never shown, nor taken from the command line alone, which everyone can read.
+//! Credentials for the store. They are never logged, and none has to be on the command line, which other users can read.
 
 use std::fmt;
 use std::fs::File;
@@ -10,15 +10,14 @@ use base64::prelude::BASE64_STANDARD;
 
 use crate::sinks::export::ExportError;
 
-/// The most bytes of a token.
+/// Maximum number of bytes of a token file.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// A text that is not shown.
+/// A text that `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// This one.
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -34,24 +33,24 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where a token is.
+/// Source of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
-    /// Here.
+    /// Given by value.
     Known(Secret),
-    /// In this file, which others may renew at any time.
+    /// A file that is read again for each request, as it may be renewed at any time.
     File(PathBuf),
 }
 
-/// How a server is told who pushes.
+/// Bearer token, or user name and password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Credentials {
-    /// The name that goes with the token, if it is a password.
+    /// The user name, if the token is a password (Basic authentication).
     pub(super) user: Option<String>,
     pub(super) token: Token,
 }
 
-/// Credentials as they were last read.
+/// Credentials with the token as it was last read.
 pub(super) struct Wallet {
     credentials: Credentials,
     last: Secret,
@@ -69,12 +68,12 @@ impl Wallet {
         Ok(Self { credentials, last })
     }
 
-    /// The value of the header `Authorization`.
+    /// The value of the header `Authorization`. Keeps the last token if its file cannot be read.
     pub(super) fn authorization(&mut self) -> String {
         if let Token::File(path) = &self.credentials.token {
             match read(path) {
                 Ok(token) => self.last = token,
-                // It may just be written.
+                // The file may be half written.
                 Err(why) => tracing::debug!("push: the token in {} stays: {why}", path.display()),
             }
         }
@@ -86,7 +85,7 @@ impl Wallet {
     }
 }
 
-/// The token in a file, without the line's end.
+/// Reads and trims the token in a file.
 fn read(path: &PathBuf) -> Result<Secret, String> {
     let mut text = String::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
@@ -102,7 +101,7 @@ fn read(path: &PathBuf) -> Result<Secret, String> {
     Ok(Secret::new(token))
 }
 
-/// Whether a header can carry it.
+/// Returns whether a header can carry `text`.
 pub(super) fn is_printable(text: &str) -> bool {
     text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
 }
@@ -113,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// A token of a file is as it is now, and as it was if it cannot be read now; it is not shown.
+    /// A token file is read again for each request, the last token stays if that fails, and `Debug` does not show it.
     #[test]
     fn tokens_in_files() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,17 +1,17 @@
-//! Requests as servers want them.
+//! Builds the requests of each protocol.
 //!
 //! * Pyroscope: `POST /push.v1.PusherService/Push` with the message of
 //!   <https://github.com/grafana/pyroscope/blob/main/api/push/v1/push.proto>, by the unary Connect protocol
-//!   (<https://connectrpc.com/docs/protocol>). All series in one request. `__delta__="false"` says that what was allocated
-//!   is a difference already.
-//! * Pyroscope before it: `POST /ingest?name=SERVICE{LABELS}&…&format=pprof`, a request for each series.
+//!   (<https://connectrpc.com/docs/protocol>). All series in one request. `__delta__="false"` declares that allocations are
+//!   already differences.
+//! * Older Pyroscope: `POST /ingest?name=SERVICE{LABELS}&…&format=pprof`, one request per series.
 //! * Parca: `POST /parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw` with the message of
 //!   <https://github.com/parca-dev/parca/blob/main/proto/parca/profilestore/v1alpha1/profilestore.proto>, by gRPC-Web
 //!   (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>), which Parca's own pages use and which needs no
 //!   HTTP/2.
 //!
-//! Parca takes a profile with a duration for one of differences, whatever its values are, and so is given two: what was
-//! allocated, and what is held at this moment.
+//! Parca treats a profile with a duration as a difference, whatever its values are, so it gets two: allocations since the last
+//! report, and outstanding memory at this moment.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,38 +23,38 @@ use super::backoff::random;
 use super::settings::Api;
 use leak_report::render::Amounts;
 
-/// The label that says what kind of profile it is.
+/// The label with the kind of a profile.
 pub(super) const METRIC_NAME: &str = "__name__";
-/// The kind.
+/// Value of [`METRIC_NAME`].
 const MEMORY: &str = "memory";
-/// Characters that are data in a query.
+/// Characters to percent-encode in a query.
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Profiles of one process, at one moment.
+/// Profiles of one process from one report.
 pub(super) struct Series {
     pub(super) labels: BTreeMap<String, String>,
-    /// Compressed, one for each of [`Api::parts`].
+    /// Compressed pprof, one for each of [`Api::parts`].
     pub(super) profiles: Vec<Vec<u8>>,
     pub(super) until: SystemTime,
     pub(super) duration: Duration,
 }
 
-/// A request.
+/// An HTTP request.
 pub(super) struct Upload {
-    /// What comes behind the server's address.
+    /// Path and query, appended to the server's address.
     pub(super) target: String,
     pub(super) content_type: &'static str,
     pub(super) body: Vec<u8>,
-    /// How many profiles are in it.
+    /// Number of profiles in the body.
     pub(super) profiles: u64,
 }
 
 impl Api {
-    /// What comes behind a server's address.
+    /// Path of the API, appended to the server's address.
     pub(super) const fn path(self) -> &'static str {
         match self {
             Self::Pyroscope => "/push.v1.PusherService/Push",
@@ -63,7 +63,7 @@ impl Api {
         }
     }
 
-    /// The profiles that a report is.
+    /// Contents of the profiles that one report is split into.
     pub(super) const fn parts(self) -> &'static [Amounts] {
         match self {
             Self::Pyroscope | Self::PyroscopeIngest => &[Amounts::Both],
@@ -71,12 +71,12 @@ impl Api {
         }
     }
 
-    /// Whether what has no name is not shown. (Parca can find it, by build-id and address.)
+    /// Returns whether frames without a symbol need a substitute name. (Parca resolves them by build-id and address.)
     pub(super) const fn needs_names(self) -> bool {
         !matches!(self, Self::Parca)
     }
 
-    /// Headers besides the type of the content.
+    /// Headers besides `Content-Type`.
     pub(super) const fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Pyroscope => &[("connect-protocol-version", "1")],
@@ -85,7 +85,7 @@ impl Api {
         }
     }
 
-    /// The requests for all of `series`.
+    /// Builds the requests for all of `series`.
     pub(super) fn uploads(self, series: &[Series]) -> Vec<Upload> {
         if series.is_empty() {
             return Vec::new();
@@ -154,7 +154,7 @@ pub(super) struct Label {
 pub(super) struct Sample {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) raw_profile: Vec<u8>,
-    /// Of Pyroscope alone: a UUID, by which it knows a profile that it is sent again.
+    /// UUID by which Pyroscope detects a profile that is sent again; empty for Parca.
     #[prost(string, tag = "2")]
     pub(super) id: String,
 }
@@ -199,7 +199,7 @@ fn samples(series: &Series, id: fn() -> String) -> Vec<Sample> {
     series.profiles.iter().map(sample).collect()
 }
 
-/// A random UUID (RFC 9562, 5.4).
+/// Creates a random UUID (RFC 9562, 5.4).
 fn uuid() -> String {
     let bits = u128::from(random()) << 64 | u128::from(random());
     let bits = bits & !(0xf << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
@@ -208,7 +208,7 @@ fn uuid() -> String {
     parts.join("-")
 }
 
-/// A message as gRPC puts it: not compressed, and its length.
+/// Prefixes a message with gRPC's header: the flag byte 0 (not compressed) and the length.
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     let mut framed = vec![0];
@@ -217,7 +217,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     framed
 }
 
-/// A request for each of a series' profiles.
+/// Builds one request for each profile of a series.
 fn ingests(series: &Series) -> impl Iterator<Item = Upload> {
     let seconds = |time: SystemTime| {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -241,7 +241,7 @@ fn ingests(series: &Series) -> impl Iterator<Item = Upload> {
     })
 }
 
-/// `SERVICE{NAME=VALUE,…}`, which knows no quotes: what would end a value is replaced.
+/// `SERVICE{NAME=VALUE,…}`. The syntax has no quoting, so characters that would end a value are replaced.
 fn ingest_name(labels: &BTreeMap<String, String>) -> String {
     const SERVICE: &str = "service_name";
     let service = labels.get(SERVICE).map_or("unknown", String::as_str);
@@ -256,7 +256,7 @@ fn ingest_name(labels: &BTreeMap<String, String>) -> String {
 mod tests {
     use super::*;
 
-    /// Pyroscope's older protocol has a syntax of its own for names, without a way to quote.
+    /// Characters that would end a value in a name for `/ingest` are replaced, as its syntax has no quoting.
     #[test]
     fn ingest_names() {
         let labels = [
@@ -282,8 +282,8 @@ mod tests {
         }
     }
 
-    /// The bytes of messages, reckoned by hand from the servers' definitions and protobuf's encoding: a field's tag is its
-    /// number times 8 plus 2, and then comes a length.
+    /// The encoded messages equal bytes computed by hand from the servers' definitions and protobuf's encoding: a field's tag
+    /// byte is its number times 8 plus 2, and a length follows.
     #[test]
     fn bytes_of_messages() {
         let label = |name: &str, value: &str| {
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(framed(b"abc"), b"\0\0\0\0\x03abc");
     }
 
-    /// Version 4, variant 1, and never the same.
+    /// A UUID is of version 4 and variant 1, and two are different.
     #[test]
     fn uuids() {
         let (one, other) = (uuid(), uuid());

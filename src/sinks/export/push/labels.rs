@@ -1,4 +1,4 @@
-//! The labels that a store knows a process's profiles by.
+//! The labels of a process's profiles.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,17 +7,17 @@ use super::Settings;
 use leak_report::model::{Report, TargetFacts};
 use leak_report::render::printable;
 
-/// The most bytes of a value. (Pyroscope takes 2048: `-validation.max-length-label-value`.)
+/// Maximum number of bytes of a value. (Pyroscope accepts 2048: `-validation.max-length-label-value`.)
 const MAX_BYTES: usize = 1024;
-/// The service where it is not one process's.
+/// `service_name` of memory that belongs to no single process.
 const SEVERAL: &str = "several-processes";
-/// The service whose memory is the kernel's.
+/// `service_name` of kernel memory.
 const KERNEL: &str = "linux";
 
-/// What is the same for all processes.
+/// Labels that all processes share.
 pub(super) struct Labeller {
     hostname: Option<String>,
-    /// The user's, which count.
+    /// Labels from `--push-label`, which override the others.
     given: BTreeMap<String, String>,
 }
 
@@ -31,13 +31,13 @@ impl Labeller {
         }
     }
 
-    /// As on all machines.
+    /// Drops the hostname, so that tests are equal on all machines.
     #[cfg(test)]
     pub(super) fn forget_hostname(&mut self) {
         self.hostname = None;
     }
 
-    /// The labels of `target`, or of what is no single process's.
+    /// The labels of `target`, or of memory that belongs to no single process.
     pub(super) fn labels(&self, report: &Report, target: Option<&TargetFacts>) -> BTreeMap<String, String> {
         let service = match (target, &report.kernel) {
             (Some(target), _) => target.comm.as_str(),
@@ -58,7 +58,7 @@ impl Labeller {
         ];
         let mut labels = BTreeMap::new();
         for (name, value) in own {
-            // A label without a value is none.
+            // Prometheus treats an empty label as a missing one.
             if let Some(value) = value.filter(|value| !value.is_empty()) {
                 labels.insert(name.to_owned(), value);
             }
@@ -69,7 +69,7 @@ impl Labeller {
     }
 }
 
-/// Without control characters, and not too long.
+/// Escapes control characters and cuts at [`MAX_BYTES`].
 fn shortened(value: &str) -> String {
     let value = printable(value);
     let end = (0..=MAX_BYTES.min(value.len()))

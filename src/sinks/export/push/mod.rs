@@ -1,10 +1,10 @@
-//! Each report as profiles, pushed to a store that speaks Pyroscope's or Parca's protocol.
+//! Pushes each report as pprof profiles to a store with Pyroscope's or Parca's protocol.
 //!
-//! A thread of its own sends them, so that a slow server delays neither tracing nor reports. What it has not sent yet is
-//! kept up to a limit, oldest dropped; what a server refuses is not sent again. Each loss is counted by its cause.
+//! A separate thread sends them, so that a slow server delays neither tracing nor reports. Unsent profiles are queued up to a
+//! limit, oldest dropped first; profiles that a server refuses are not sent again. Each loss is counted by its cause.
 //!
-//! A process is a series of profiles of its own as long as it runs, and once more when it has ended, with what it held at
-//! its end.
+//! Each process is its own series of profiles while it runs, and is pushed once more after it has ended, with the memory that
+//! was outstanding at its end.
 
 mod api;
 mod backoff;
@@ -35,19 +35,19 @@ pub(crate) use sender::{Counts, Progress};
 use sender::{Sender, Shared, Timing};
 pub use settings::{Api, Given, Settings};
 
-/// Profiles on their way.
+/// Converts reports to profiles and queues them for the sending thread.
 pub struct Pusher {
     api: Api,
     server: String,
     labeller: Labeller,
     shared: Arc<Shared>,
     timing: Timing,
-    /// Instances that have ended and been pushed since.
+    /// Instances that had ended by the last report, and so need no further push.
     ended: HashSet<u32>,
 }
 
 impl Pusher {
-    /// Gets ready to push as `settings` say. Nothing is sent before there is a report.
+    /// Starts the sending thread. Nothing is sent before the first report.
     pub(super) fn start(settings: &Settings) -> Result<Self, ExportError> {
         Self::start_with(settings, Timing::default())
     }
@@ -84,12 +84,12 @@ impl Pusher {
         })
     }
 
-    /// How far pushing has come, from now on.
+    /// A handle to the live counters.
     pub(super) fn progress(&self) -> Progress {
         Progress(Arc::clone(&self.shared))
     }
 
-    /// Puts the profiles of `report` on their way.
+    /// Queues the profiles of `report`.
     pub(super) fn take(&mut self, report: &Report) {
         let series = self.series(report);
         for upload in self.api.uploads(&series) {
@@ -109,7 +109,7 @@ impl Pusher {
             _ => None,
         };
         for stack in report.suspects() {
-            // That of no known stack is the only process's.
+            // A stack of no known process belongs to the only target.
             let instance = only.unwrap_or(stack.instance);
             stacks.entry(instance).or_default().push(stack);
         }
@@ -118,7 +118,7 @@ impl Pusher {
         let of_targets = targets
             .filter(is_new)
             .map(|target| (target.instance, Some(target)));
-        // No instance has this number.
+        // Stacks of no known process have instance 0, which no target has.
         let of_none = (0, None);
         of_targets
             .chain([of_none])
@@ -133,7 +133,7 @@ impl Pusher {
         stacks: &[StackRef<'_>],
     ) -> Option<Series> {
         let profile = |&amounts: &Amounts| {
-            // Nothing fails that is written to memory.
+            // Writing to memory cannot fail.
             let part = Part {
                 target,
                 amounts,
@@ -150,7 +150,7 @@ impl Pusher {
         })
     }
 
-    /// Sends what is left, once, as long as there is time, and says what became of everything.
+    /// Makes one more attempt to send what is queued, within [`Timing::end`], and logs the totals.
     pub(super) fn finish(self) {
         let progress = self.shared.end(self.timing.end);
         let sent = format!(
@@ -170,7 +170,7 @@ fn ended(report: &Report) -> impl Iterator<Item = u32> {
     ended.map(|target| target.instance)
 }
 
-/// `time` as people read it.
+/// `time` in whole seconds, rounded up, with its unit.
 fn seconds(time: Duration) -> String {
     format!("{:.0} s", time.as_secs_f64().ceil())
 }

@@ -1,19 +1,18 @@
-//! What waits to be sent, up to a limit. Pure.
+//! The bounded queue of uploads. Pure.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::envelope::Upload;
 
-/// What an upload takes besides its bytes.
+/// Estimated bytes of memory per upload besides its body and target.
 const OVERHEAD: usize = 200;
 
-/// An upload that waits.
+/// A queued upload.
 pub(super) struct Item {
     pub(super) upload: Upload,
-    /// When it was made.
     pub(super) made: Instant,
-    /// How often it was sent in vain.
+    /// Attempts that the server answered with a failure.
     pub(super) attempts: u32,
 }
 
@@ -31,7 +30,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// For so many bytes.
+    /// Creates a queue of at most `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             items: VecDeque::new(),
@@ -40,28 +39,28 @@ impl Queue {
         }
     }
 
-    /// Adds what is the newest, and returns how many profiles had to go for it.
+    /// Adds the newest upload; returns the number of profiles dropped to make room.
     pub(super) fn put(&mut self, item: Item) -> u64 {
         self.bytes += item.bytes();
         self.items.push_back(item);
         self.shrink()
     }
 
-    /// Puts the oldest back.
+    /// Returns the oldest upload to the front; returns the number of profiles dropped to make room.
     pub(super) fn put_back(&mut self, item: Item) -> u64 {
         self.bytes += item.bytes();
         self.items.push_front(item);
         self.shrink()
     }
 
-    /// The oldest.
+    /// Removes the oldest upload.
     pub(super) fn take(&mut self) -> Option<Item> {
         let item = self.items.pop_front()?;
         self.bytes -= item.bytes();
         Some(item)
     }
 
-    /// How many profiles wait.
+    /// Number of queued profiles.
     pub(super) fn profiles(&self) -> u64 {
         self.items.iter().map(|item| item.upload.profiles).sum()
     }
@@ -93,7 +92,7 @@ mod tests {
         }
     }
 
-    /// The oldest goes first, whether it is new or was put back; what is larger than everything is not kept.
+    /// The oldest upload is dropped first, whether it is new or was put back; an upload larger than the limit is not kept.
     #[test]
     fn oldest_is_dropped() {
         let mut queue = Queue::new(3 * (OVERHEAD + 1));

@@ -1,4 +1,4 @@
-//! The thread that sends, and what it shares with the one that reports.
+//! The sending thread, and the state it shares with the reporting thread.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,23 +9,23 @@ use super::client::{Client, Outcome};
 use super::queue::{Item, Queue};
 use super::seconds;
 
-/// Bytes of uploads that wait: some hours of a server's absence for usual processes and intervals.
+/// Maximum number of bytes of queued uploads: enough for some hours without a server, for usual processes and intervals.
 const MAX_BYTES: usize = 32 << 20;
-/// What a server cannot take so often is not sent to it again. (What none was there to take is.)
+/// Failed answers after which an upload is given up. Attempts without an answer do not count.
 const MAX_ATTEMPTS: u32 = 10;
-/// What is older is not sent. (Pyroscope refuses it, if nothing else is set: `-validation.reject-older-than`.)
+/// Maximum age of an upload. (Pyroscope refuses older ones by default: `-validation.reject-older-than`.)
 const OLDEST: Duration = Duration::from_secs(3600);
 
-/// How long things may take.
+/// Timeouts and delays.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
-    /// One request.
+    /// Maximum duration of one request.
     pub(super) request: Duration,
-    /// The wait after the first failure.
+    /// Delay after the first failure.
     pub(super) first_wait: Duration,
-    /// The longest wait between two requests.
+    /// Maximum delay between two requests.
     pub(super) longest_wait: Duration,
-    /// Everything, once the trace has ended.
+    /// Maximum time for sending the rest once the trace has ended.
     pub(super) end: Duration,
 }
 
@@ -40,21 +40,21 @@ impl Default for Timing {
     }
 }
 
-/// Profiles that did not arrive, by cause.
+/// Profiles that were not delivered, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
-    /// No room was left for them.
+    /// Dropped because the queue was full.
     pub(super) full: u64,
-    /// The server refused them.
+    /// Refused by the server.
     pub(super) refused: u64,
-    /// They were sent too often in vain, or got too old.
+    /// Failed [`MAX_ATTEMPTS`] times, or older than [`OLDEST`].
     pub(super) given_up: u64,
-    /// They had not been sent, or not been answered, when there was no time left.
+    /// Not sent, or not answered, when [`Timing::end`] had passed.
     pub(super) unsent: u64,
 }
 
 impl Lost {
-    /// Each with its name.
+    /// Number of profiles by cause, with the cause's name in metrics.
     pub(crate) fn by_cause(&self) -> [(&'static str, u64); 4] {
         [
             ("buffer_full", self.full),
@@ -65,15 +65,15 @@ impl Lost {
     }
 }
 
-/// How far it has come.
+/// Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Profiles that servers have.
+    /// Profiles that the server accepted.
     pub(crate) sent: u64,
     pub(crate) losses: Lost,
-    /// Profiles that wait, or are being sent.
+    /// Profiles that are queued or being sent.
     pub(crate) waiting: u64,
-    /// Requests that failed and were, or are to be, made again.
+    /// Failed requests that were put back to be sent again.
     pub(crate) retries: u64,
 }
 
@@ -82,7 +82,7 @@ impl Counts {
         self.losses.by_cause().iter().map(|(_, count)| count).sum()
     }
 
-    /// Why what was lost was, in words.
+    /// The causes and counts of the losses, as text for the log.
     pub(super) fn causes(&self) -> String {
         let Lost {
             full,
@@ -99,24 +99,23 @@ impl Counts {
         let mut text = String::new();
         for (count, why) in causes.into_iter().filter(|&(count, _)| count > 0) {
             let separator = if text.is_empty() { "" } else { ", " };
-            // Nothing fails that is written to memory.
+            // Writing to a string cannot fail.
             _ = write!(text, "{separator}{count} {why}");
         }
         text
     }
 }
 
-/// How far pushing has come, for others.
+/// A handle for reading the live counters.
 pub(crate) struct Progress(pub(super) Arc<Shared>);
 
 impl Progress {
-    /// Now.
     pub(crate) fn counts(&self) -> Counts {
         self.0.lock().counts_now()
     }
 }
 
-/// What two threads share.
+/// State shared by the reporting and the sending thread.
 pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
@@ -125,11 +124,11 @@ pub(super) struct Shared {
 struct State {
     queue: Queue,
     counts: Counts,
-    /// Profiles in the request that is under way.
+    /// Number of profiles in the request in flight.
     under_way: u64,
-    /// When everything has to end, once that is known.
+    /// Deadline for the last request; set when the trace ends.
     end: Option<Instant>,
-    /// The thread does nothing any more.
+    /// True once the sending thread has ended.
     is_done: bool,
 }
 
@@ -158,12 +157,12 @@ impl State {
 }
 
 impl Shared {
-    /// Nothing panics while it holds the lock.
+    /// Locks the state. A poisoned lock is still usable: nothing panics while it is held.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what is to be sent.
+    /// Queues an upload and wakes the sending thread.
     pub(super) fn put(&self, item: Item) {
         let mut state = self.lock();
         let lost = state.queue.put(item);
@@ -175,12 +174,12 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Ends after `time`, and says how far it came.
+    /// Sets the deadline, waits up to `time` for the sending thread, and returns the final counts.
     pub(super) fn end(&self, time: Duration) -> Counts {
         let mut state = self.lock();
         state.end = Some(Instant::now() + time);
         self.changed.notify_all();
-        // The request that is under way may have begun with more time.
+        // A request in flight may have started with a longer timeout, so do not wait for it beyond `time`.
         let ended = self
             .changed
             .wait_timeout_while(state, time, |state| !state.is_done);
@@ -189,7 +188,8 @@ impl Shared {
         state.counts
     }
 
-    /// The oldest, and how long sending it may take; waits for one. `None`: there will be none.
+    /// Waits for the oldest upload and returns it with the timeout for its request. `None` once the trace has ended and the
+    /// queue is empty or the deadline has passed.
     fn take(&self, request: Duration) -> Option<(Item, Duration)> {
         let mut state = self.lock();
         loop {
@@ -208,14 +208,14 @@ impl Shared {
         }
     }
 
-    /// What was under way is no more.
+    /// Ends the request in flight and counts its result.
     fn settle(&self, change: impl FnOnce(&mut Counts)) {
         let mut state = self.lock();
         state.under_way = 0;
         change(&mut state.counts);
     }
 
-    /// What was under way is to be sent again. Says whether there is time for that.
+    /// Queues a failed upload again. Returns whether the trace still runs.
     fn put_back(&self, item: Item) -> bool {
         let mut state = self.lock();
         state.under_way = 0;
@@ -225,12 +225,12 @@ impl Shared {
         state.end.is_none()
     }
 
-    /// Whether the end is not near.
+    /// Returns whether the trace still runs.
     fn has_time(&self) -> bool {
         self.lock().end.is_none()
     }
 
-    /// Waits, but not beyond the end of the trace.
+    /// Sleeps for `time`, or until the trace ends.
     fn pause(&self, time: Duration) {
         let state = self.lock();
         let waited = self
@@ -245,7 +245,7 @@ impl Shared {
     }
 }
 
-/// What the thread does.
+/// The sending thread.
 pub(super) struct Sender {
     pub(super) client: Client,
     pub(super) shared: Arc<Shared>,
@@ -253,7 +253,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Sends until the end.
+    /// Sends uploads until the trace ends, and then the queued ones once, until the first failure or the deadline.
     pub(super) fn run(mut self) {
         let mut backoff = Backoff::new(self.timing.first_wait, self.timing.longest_wait);
         let mut said = Said::of(self.client.server());
@@ -287,7 +287,7 @@ impl Sender {
     }
 }
 
-/// What was said of failures: each once, until something else happens.
+/// The last logged failure and refusal, so that each is logged once until something else happens.
 struct Said {
     server: String,
     failure: Option<(Instant, String)>,
@@ -303,7 +303,7 @@ impl Said {
         }
     }
 
-    /// `again`: what failed is sent again.
+    /// Logs `outcome`. `again`: a failed upload will be sent again.
     fn say(&mut self, outcome: &Outcome, again: bool) {
         let server = &self.server;
         match outcome {

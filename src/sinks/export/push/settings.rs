@@ -1,4 +1,4 @@
-//! Where profiles are pushed, and how: what the user said, validated.
+//! Validates the push options.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,9 +13,9 @@ use super::credentials::{Credentials, Secret, Token, is_printable};
 use super::envelope::METRIC_NAME;
 use crate::sinks::export::SettingsError;
 
-/// The header that names a tenant to Pyroscope, and to others of its family.
+/// The header with the tenant for Pyroscope and the other Grafana databases.
 pub(super) const TENANT: &str = "x-scope-orgid";
-/// Headers that follow from what is sent.
+/// Headers that memleak or its HTTP client sets.
 const OWN_HEADERS: [&str; 9] = [
     "host",
     "connection",
@@ -31,50 +31,44 @@ const OWN_HEADERS: [&str; 9] = [
 /// What the user said.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// The server's address.
+    /// URL of the server, possibly with a user name and a password.
     pub url: String,
-    /// Its protocol.
     pub api: Api,
     /// Labels, each `NAME=VALUE`.
     pub labels: Vec<String>,
-    /// The tenant.
+    /// Value of the header `X-Scope-OrgID`.
     pub tenant: Option<String>,
     /// Headers, each `NAME: VALUE`.
     pub headers: Vec<String>,
-    /// A file with a token.
+    /// File with a token or password.
     pub token_file: Option<PathBuf>,
-    /// A token of the environment.
+    /// Token or password from the environment.
     pub token: Option<Secret>,
-    /// The name that makes it a password.
+    /// User name; makes the token a password.
     pub user: Option<String>,
-    /// A file with the certificates of who is trusted.
+    /// PEM file with the certificates to trust.
     pub authority: Option<PathBuf>,
 }
 
-/// Where profiles are pushed, and how.
+/// The validated options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The server's protocol.
     pub api: Api,
-    /// Its address, without credentials and without a slash at its end.
+    /// URL of the server, without credentials and without a slash at its end.
     pub server: String,
-    /// Labels of all profiles.
+    /// Labels added to all profiles.
     pub labels: BTreeMap<String, String>,
-    /// Headers of all requests, the tenant's among them.
+    /// Headers added to all requests, including the tenant's.
     pub(super) headers: Vec<(String, Secret)>,
     pub(super) credentials: Option<Credentials>,
-    /// A file with the certificates of who is trusted, instead of whom the system trusts.
+    /// PEM file with the certificates to trust instead of the system's.
     pub authority: Option<PathBuf>,
-    /// The server is on this machine.
+    /// True if the server is on this machine.
     pub(super) is_local: bool,
 }
 
 impl Settings {
-    /// What `given` means.
-    ///
-    /// # Errors
-    ///
-    /// It makes no sense.
+    /// Validates `given`.
     pub fn new(given: Given) -> Result<Self, SettingsError> {
         let address = Address::parse(&given.url, given.api)?;
         let headers = headers(&given)?;
@@ -90,17 +84,17 @@ impl Settings {
         })
     }
 
-    /// Whether credentials go over a network on which they can be read.
+    /// Returns whether credentials are sent unencrypted over a network.
     pub(super) fn tells_secrets_in_clear(&self) -> bool {
         let is_clear = !self.is_local && self.server.starts_with("http:");
         is_clear && (self.credentials.is_some() || self.headers.iter().any(|(name, _)| name != TENANT))
     }
 }
 
-/// The server's address.
+/// A parsed server URL.
 struct Address {
     server: String,
-    /// The name and the password in it.
+    /// User name and password from the URL.
     user: Option<(String, Option<Secret>)>,
     is_local: bool,
 }
@@ -119,7 +113,7 @@ impl Address {
             Some((user, host)) => (Some(user_of(user)?), host),
             None => (None, authority.as_str()),
         };
-        // Some give the whole address that documentation names.
+        // Documentation of stores names the full URL, so accept one with the API's path.
         let path = uri.path().trim_end_matches('/');
         let path = path.strip_suffix(api.path()).unwrap_or(path);
         Ok(Self {
@@ -158,7 +152,7 @@ fn labels(given: &[String]) -> Result<BTreeMap<String, String>, SettingsError> {
     Ok(labels)
 }
 
-/// Names that Prometheus and so all stores take. Those with two underscores in front are theirs.
+/// Returns whether `name` is a label name that Prometheus, and so all stores, accept. Names that begin with `__` are reserved.
 fn is_label_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     debug_assert!(METRIC_NAME.starts_with("__"));
@@ -174,7 +168,7 @@ fn headers(given: &Given) -> Result<Vec<(String, Secret)>, SettingsError> {
         let name = name.trim();
         let shown = || match text.contains(':') {
             true => format!("`{name}`"),
-            // It may be the value.
+            // Without a colon, the text may be the secret value.
             false => "without a colon".to_owned(),
         };
         let is_right = HeaderName::from_bytes(name.as_bytes()).is_ok()
@@ -201,7 +195,7 @@ fn headers(given: &Given) -> Result<Vec<(String, Secret)>, SettingsError> {
     Ok(headers)
 }
 
-/// Who pushes, of all that says so: a user is named once, with one password.
+/// Merges the sources of credentials; more than one user name or password is an error.
 fn credentials(
     given: &Given,
     in_address: Option<(String, Option<Secret>)>,
@@ -249,7 +243,7 @@ mod tests {
         Settings::new(given)
     }
 
-    /// Addresses are kept without what is secret in them, and without what memleak adds itself.
+    /// The server address is kept without credentials and without the path that memleak adds itself.
     #[test]
     fn addresses() {
         for (url, server) in [
@@ -276,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Who pushes is said in one way.
+    /// Credentials from two sources, a user without a password and an unprintable token are refused.
     #[test]
     fn identities() {
         let token = || Some(Secret::new("t"));
@@ -312,7 +306,7 @@ mod tests {
         );
     }
 
-    /// Credentials in the clear are noticed, except on this machine; a tenant's name is none.
+    /// Unencrypted credentials are detected, except on this machine; a tenant name is not a credential.
     #[test]
     fn secrets_in_clear() {
         let is_clear = |url: &str, change: fn(&mut Given)| {
@@ -340,7 +334,7 @@ mod tests {
         }));
     }
 
-    /// What no server could be told is refused, and secrets are not repeated.
+    /// Labels and headers that no server accepts are refused, and the messages do not repeat secrets.
     #[test]
     fn labels_and_headers() {
         let label = |text: &str| settings("http://h", |given| given.labels = vec![text.to_owned()]);

@@ -1,4 +1,4 @@
-//! Servers that check what arrives, with Go's `pprof` for the profiles, and ones that misbehave.
+//! Servers that check the requests they receive, with Go's `pprof` for the profiles, and servers that misbehave.
 
 #[path = "../../../../tests/common/receiver.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests of other kinds use it too")]
@@ -28,8 +28,7 @@ const QUICK: Timing = Timing {
     end: Duration::from_secs(20),
 };
 
-/// The report that formats are tested with, five seconds after the one before it: its first stack allocated 90 bytes in
-/// these.
+/// The sample report of the format tests, five seconds after its predecessor: its first stack allocated 90 bytes in between.
 fn report() -> Report {
     let mut report = samples::full();
     report.compared.since_last = Duration::from_secs(5);
@@ -53,7 +52,7 @@ fn accepted(_: usize) -> Option<String> {
     Some(answer(200, "", ""))
 }
 
-/// The lines of `pprof -raw`, without the locations.
+/// Output of `pprof -raw`, without the locations.
 fn raw(profile: &[u8]) -> String {
     let text = all_raw(profile);
     let lines = text.lines().take_while(|line| *line != "Locations");
@@ -78,11 +77,11 @@ fn all_raw(profile: &[u8]) -> String {
 
 fn pairs<'a>(labels: impl IntoIterator<Item = &'a envelope::Label>) -> Vec<(&'a str, &'a str)> {
     let pairs = labels.into_iter().map(|label| (&*label.name, &*label.value));
-    // Of this machine.
+    // The hostname depends on the machine.
     pairs.filter(|(name, _)| *name != "hostname").collect()
 }
 
-/// Pyroscope gets one profile of a process: what came since the last report, and all that is held; and is told who sends it.
+/// Pyroscope gets one profile per process, with allocations since the last report and outstanding memory, and the credentials.
 #[test]
 fn pyroscope() {
     let receiver = Receiver::start(accepted);
@@ -138,7 +137,7 @@ alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes[dflt
           0          0          1         40: 3 4 5
                 allocator:[malloc] end:[no_cfi]
 ");
-    // What has no name is called by its module here, and by nothing for Parca.
+    // Frames without a symbol are named after their module here, and stay unnamed for Parca.
     let locations = all_raw(&series.samples[0].raw_profile);
     assert!(locations.contains(" [libplugin.so] "), "{locations}");
     pusher.take(&report());
@@ -147,7 +146,7 @@ alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes[dflt
     pusher.finish();
 }
 
-/// Parca takes what has a duration for differences: what is held comes as a profile of its own, of a moment.
+/// Parca treats a profile with a duration as a difference, so outstanding memory is a second profile without one.
 #[test]
 fn parca() {
     let receiver = Receiver::start(|number| {
@@ -210,7 +209,7 @@ inuse_objects/count inuse_space/bytes[dflt]
     assert_eq!((counts.sent, counts.losses.refused), (2, 2));
 }
 
-/// Pyroscope's older protocol has everything but the profile in the address.
+/// The older Pyroscope protocol has everything but the profile in the URL.
 #[test]
 fn ingest() {
     let receiver = Receiver::start(accepted);
@@ -227,7 +226,7 @@ fn ingest() {
     pusher.finish();
 }
 
-/// What a server cannot take now is sent again, what it does not want is not; both are counted.
+/// An upload that a server cannot accept now is sent again, one that it refuses is not; both are counted.
 #[test]
 fn failures() {
     let receiver = Receiver::start(|number| match number {
@@ -249,7 +248,7 @@ fn failures() {
             message.series[0].samples[0].id.clone()
         })
         .collect();
-    // Three attempts failed, the fourth was the first's; the second and the third were refused.
+    // The first upload took four requests, three of which failed; the second and the third were refused.
     let distinct: HashSet<&String> = ids.iter().collect();
     assert_eq!(distinct.len(), 4, "{ids:?}");
     assert!(ids[..4].iter().all(|id| *id == ids[0]), "{ids:?}");
@@ -265,7 +264,7 @@ fn failures() {
     assert!(receiver.rest().is_empty(), "nothing follows a redirection");
 }
 
-/// A server that takes nothing is not asked for ever with the same.
+/// An upload is given up after a number of failed answers.
 #[test]
 fn given_up() {
     let receiver = Receiver::start(|_| Some(answer(500, "", "broken")));
@@ -280,7 +279,7 @@ fn given_up() {
     assert_eq!((counts.losses.given_up, counts.retries), (1, 9), "{counts:?}");
 }
 
-/// A server that does not answer delays no report, and the end not for long; what it did not get is counted.
+/// A server that does not answer delays no report, and the end only for a limited time; unanswered profiles are counted.
 #[test]
 fn silence() {
     let receiver = Receiver::start(|_| {
@@ -298,12 +297,12 @@ fn silence() {
     receiver.next();
     pusher.take(&report());
     assert_eq!(Progress(Arc::clone(&shared)).counts().waiting, 2);
-    // A request may take a hundred times as long.
+    // Each request has a timeout a hundred times as long.
     pusher.finish();
     assert_eq!(shared.end(Duration::ZERO).losses.unsent, 2);
 }
 
-/// At the end there is one more attempt, whatever wait a server asked for.
+/// One more attempt is made at the end, whatever delay a server asked for.
 #[test]
 fn last_attempt() {
     let receiver = Receiver::start(|number| match number {
@@ -323,7 +322,7 @@ fn last_attempt() {
     assert_eq!((counts.sent, counts.lost()), (1, 0));
 }
 
-/// A process that has ended is pushed once more. What is of no process is a series of its own beside several.
+/// An ended process is pushed once more. Memory of no single process is its own series when there are several processes.
 #[test]
 fn series_of_processes() {
     let receiver = Receiver::start(accepted);
@@ -348,17 +347,17 @@ fn series_of_processes() {
     assert_eq!(services(&mut pusher, &two), ["leaker"]);
     two.stacks[1].instance = 0;
     assert_eq!(services(&mut pusher, &two), ["leaker", "several-processes"]);
-    // With one process, it is that one's.
+    // With one process, that memory is the process's.
     two.targets.pop();
     assert_eq!(services(&mut pusher, &two), ["leaker"]);
-    // Nothing is sent for nothing.
+    // Nothing is sent without stacks.
     two.stacks.clear();
     pusher.take(&two);
     pusher.finish();
     assert!(receiver.rest().is_empty());
 }
 
-/// Who is trusted is whom the user says.
+/// `--push-ca` replaces the system's certificates.
 #[test]
 fn encrypted() {
     const CERTIFICATES: &str = r#"
@@ -421,7 +420,7 @@ fn server_config(certificate: &Path, key: &Path) -> Arc<ServerConfig> {
     Arc::new(config.unwrap())
 }
 
-/// Values that no server takes are shortened.
+/// Label values that are too long for servers are shortened.
 #[test]
 fn labels_are_short() {
     let mut report = report();

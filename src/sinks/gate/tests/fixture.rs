@@ -11,7 +11,7 @@ use leak_report::model::{
 };
 use leak_report::samples;
 
-/// A report of 10 seconds of a process that runs.
+/// A report after 10 seconds, of a running process.
 pub(super) fn report(stacks: Vec<Stack>) -> Report {
     Report {
         elapsed: Duration::from_secs(10),
@@ -23,12 +23,12 @@ pub(super) fn report(stacks: Vec<Stack>) -> Report {
     }
 }
 
-/// The process of such a report.
+/// The process of [`report`].
 pub(super) fn target() -> TargetFacts {
     report(Vec::new()).targets.remove(0)
 }
 
-/// A stack of functions of one program, innermost first, that holds this much.
+/// A stack of functions of one program, innermost first, with these outstanding amounts.
 pub(super) fn stack(functions: &[&str], bytes: u64, blocks: u64) -> Stack {
     let outstanding = Amount { bytes, blocks };
     let frames = functions
@@ -41,7 +41,7 @@ pub(super) fn stack(functions: &[&str], bytes: u64, blocks: u64) -> Stack {
     }
 }
 
-/// A frame of a function, with one inlined into it; no name is an empty one.
+/// A frame of a function and one inlined into it; an empty `function` is one without a symbol.
 pub(super) fn frame(function: &str, inlined: Option<&str>, module: &str, file: Option<&str>) -> FrameId {
     let names = Symbolized {
         symbol: (!function.is_empty()).then(|| Symbol {
@@ -73,7 +73,7 @@ pub(super) fn frame(function: &str, inlined: Option<&str>, module: &str, file: O
     })
 }
 
-/// A stack of these frames that holds a block.
+/// A stack of these frames with one outstanding block.
 pub(super) fn framed(frames: Vec<FrameId>) -> Stack {
     samples::with_frames(stack(&[], 1, 1), frames)
 }

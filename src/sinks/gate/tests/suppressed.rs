@@ -1,4 +1,4 @@
-//! Suppressions: what they match, what becomes of it, and which ones are proposed.
+//! Matching, effect and proposals of suppressions.
 
 use super::fixture::{frame, framed, report, stack};
 use super::*;
@@ -11,8 +11,8 @@ fn suppressions(text: &str) -> Result<Suppressions, InputError> {
     Ok(suppressions)
 }
 
-/// Rules match functions, inlined ones too, source files and modules of any frame, and the allocator function; the
-/// innermost frame's rule is the one that counts.
+/// Rules match functions, including inlined ones, source files and modules of any frame, and the allocator function; the
+/// innermost frame's rule is applied.
 #[test]
 fn suppressed_stacks() {
     let rules = "# known\n\nleak:^outer$\n  leak:inl*d \r\nleak:src/a.c\nleak:libfoo.so\nleak:^memalign$\nleak:unused\n";
@@ -49,7 +49,7 @@ fn suppressed_stacks() {
             Some(("leak:libfoo.so", 6)),
         ),
         (aligned, Some(("leak:^memalign$", 7))),
-        // It is in all stacks of C++.
+        // `operator new` is in all C++ stacks.
         (
             framed(vec![frame(
                 "operator new(unsigned long)",
@@ -65,7 +65,7 @@ fn suppressed_stacks() {
     }
 }
 
-/// A function is meant by its exact name or by the one that reports show; the ends of patterns are those of either.
+/// A function is matched by its exact or its abbreviated name; anchors apply to each separately.
 #[test]
 fn either_name() {
     let exact = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::reserve(unsigned long)";
@@ -90,7 +90,7 @@ fn either_name() {
     }
 }
 
-/// What is no rule is refused, with file, line and remedy.
+/// An invalid rule is refused, with file, line and remedy.
 #[test]
 fn nonsense_suppressions_are_refused() {
     for (text, line, part) in [
@@ -117,7 +117,7 @@ fn nonsense_suppressions_are_refused() {
     assert!(suppressions("leak:*").is_ok());
 }
 
-/// What is suppressed counts for nothing, is marked for whoever comes next, and its sum is known.
+/// A suppressed stack does not count, is marked in the returned report, and its amount is summed.
 #[test]
 fn suppressions_take_effect() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -149,7 +149,7 @@ fn suppressions_take_effect() {
     assert_eq!(marks.collect::<Vec<_>>(), [true, false, true]);
 }
 
-/// A rule is proposed that suppresses its site and as little else as can be, and can be read again.
+/// A proposed rule suppresses its site and as few others as possible, and can be parsed.
 #[test]
 fn proposals() {
     let stacks = vec![
@@ -192,7 +192,7 @@ fn proposals() {
         .suspects()
         .filter(|stack| stack.outstanding.amount.blocks > 0)
         .collect();
-    // Of one, nothing is known.
+    // One stack has no frames.
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(
         left[0].path.is_none() && text.contains("# Every rule for it"),

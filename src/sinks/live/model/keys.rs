@@ -1,4 +1,4 @@
-//! What each key does. The table of them is what the help shows.
+//! Effect of each key. The help shows the table of them.
 
 use ratatui::layout::Rect;
 
@@ -7,14 +7,14 @@ use crate::sinks::live::layout::{Focus, Panes};
 use crate::sinks::live::sample::Order;
 use leak_report::model::Unit;
 
-/// Characters of a filter.
+/// Maximum characters of a filter.
 const LONGEST_FILTER: usize = 100;
-/// Columns that the stack moves at once.
+/// Columns that the stack scrolls at once.
 const COLUMNS: usize = 8;
-/// Lines that what lies over the panes moves at once.
+/// Lines that a page scrolls in help and messages.
 const LINES: usize = 10;
 
-/// Keys and what they do, for people.
+/// Keys and their effects, for people.
 pub(in crate::sinks::live) const HELP: [(&str, &str); 18] = [
     ("q  Esc  Ctrl-C", "leave; Esc first takes back what is open"),
     ("↑ ↓  j k", "select a site, or scroll the stack"),
@@ -40,7 +40,7 @@ pub(in crate::sinks::live) const HELP: [(&str, &str); 18] = [
 ];
 
 impl Model {
-    /// Does what a key says.
+    /// Handles a key.
     pub(in crate::sinks::live) fn press(&mut self, key: Key) -> Option<Action> {
         let action = match (key, self.overlay, self.is_filtering) {
             (Key::Interrupt, ..) => Some(Action::Quit),
@@ -115,7 +115,7 @@ impl Model {
         self.list();
     }
 
-    /// Takes back what was opened last; with nothing open, leaves.
+    /// Closes what was opened last; leaves if nothing is open.
     fn step_back(&mut self) -> Option<Action> {
         if self.focus == Focus::Stack {
             self.focus = Focus::Sites;
@@ -147,7 +147,7 @@ impl Model {
         self.list();
     }
 
-    /// Moves through what lies over the panes; any other key takes it away.
+    /// Scrolls the window over the panes; any other key closes it.
     fn press_over_overlay(&mut self, key: Key) {
         let way = match key {
             Key::Move(way) => Some(way),
@@ -161,14 +161,14 @@ impl Model {
             return;
         };
         let way = match self.overlay {
-            // The newest is the last, and the one to begin with: up is back in time.
+            // The newest message is the last one and shown first: up goes back in time.
             Overlay::Messages => way.back(),
             Overlay::None | Overlay::Help => way,
         };
         self.overlay_scrolled = way.from(self.overlay_scrolled, LINES);
     }
 
-    /// Moves through the pane that has the keys.
+    /// Moves in the pane that has the focus.
     fn go(&mut self, way: Move) {
         let panes = Panes::of(self.area, self.focus).unwrap_or_default();
         let page = |pane: Rect| usize::from(pane.height).saturating_sub(1).max(1);

@@ -1,4 +1,4 @@
-//! Which sites are listed, in which order, and which of them is selected.
+//! Selection, order and filter of the listed sites.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use crate::sinks::live::sample::{Net, Order, Sample, Site};
 use leak_report::model::{FrameRef, ModuleRef};
 
 impl Model {
-    /// Lists the sites anew. What is selected stays so; if it is not there any more, what is in its place is.
+    /// Lists the sites again. The selected site stays selected; if it is gone, the one in its row is selected.
     pub(super) fn list(&mut self) {
         let Some(sample) = self.sample() else {
             return self.changed();
@@ -34,13 +34,13 @@ impl Model {
     pub(super) fn select(&mut self, row: usize) {
         self.row = row.min(self.listed.len().saturating_sub(1));
         let key = self.selected().map(|site| site.key);
-        // In the first row stays what is first.
+        // In the first row, no site is selected: whatever is first stays highlighted.
         self.selected = key.filter(|_| self.row > 0);
         self.scrolled = (0, 0);
         self.changed();
     }
 
-    /// Sites that the filter, the order and the report's own choice leave out.
+    /// Counts the sites that the filter, the order and the sample's limit leave out.
     pub(in crate::sinks::live) fn left_out(&self) -> LeftOut {
         let Some(sample) = self.sample() else {
             return LeftOut::default();
@@ -54,16 +54,16 @@ impl Model {
     }
 }
 
-/// How many sites are not shown, and why.
+/// Numbers of sites that are not shown, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::sinks::live) struct LeftOut {
-    /// The filter does not fit them.
+    /// Sites that the filter excludes.
     pub(in crate::sinks::live) filtered: usize,
-    /// They are among the first in no order.
+    /// Sites that are among the first in none of the orders.
     pub(in crate::sinks::live) unlisted: u64,
 }
 
-/// Whether a site has anything of what is ordered by.
+/// Returns whether a site has anything of the quantity that it is ordered by.
 fn is_listed(site: &Site, order: Order) -> bool {
     match order {
         Order::Suspicion | Order::Outstanding | Order::Blocks => site.shown.blocks > 0,
@@ -72,7 +72,7 @@ fn is_listed(site: &Site, order: Order) -> bool {
     }
 }
 
-/// Whether anything that is said of a site, or of a frame of its stack, holds the words of a filter.
+/// Returns whether the site or a frame of its stack matches a filter.
 fn matches(site: &Site, sample: &Sample, wanted: &str) -> bool {
     let holds = |text: &str| text.to_lowercase().contains(wanted);
     wanted.is_empty()

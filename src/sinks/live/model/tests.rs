@@ -1,4 +1,4 @@
-//! What keys and reports do to the model.
+//! Tests of what keys and reports do to the model.
 
 use super::*;
 use crate::sinks::live::messages::Message;
@@ -36,7 +36,7 @@ fn press(model: &mut Model, keys: &str) -> Vec<Action> {
         .collect()
 }
 
-/// Four sites, each the first in another order.
+/// Four sites, each the first in a different order.
 fn four() -> Sample {
     let mut stacks = [
         holding("large", 9000),
@@ -51,7 +51,7 @@ fn four() -> Sample {
     Sample::of(&report(stacks.into()))
 }
 
-/// Each order has its key, and the next key goes through all of them.
+/// Each order has its key, and one key cycles through all of them.
 #[test]
 fn orders() {
     let mut model = model(four());
@@ -75,8 +75,8 @@ fn orders() {
     assert_eq!((model.unit(), names(&model)[0]), (Unit::Blocks, "large"));
 }
 
-/// A site that the user moved to stays selected, wherever it goes; the first row is always of what is first; in the
-/// place of what is gone is its successor.
+/// A site that the user moved to stays selected wherever it goes; the first row always has the first site; a site that
+/// is gone is replaced by its successor.
 #[test]
 fn selection() {
     let mut model = model(sample(&[("a", 300), ("b", 200), ("c", 100)]));
@@ -106,7 +106,7 @@ fn selection() {
     assert!(model.sites().is_empty());
 }
 
-/// Sites that hold nothing are only where that is not what is ordered by.
+/// Sites with nothing outstanding are listed only in orders by something else.
 #[test]
 fn sites_that_hold_nothing() {
     let mut gone = holding("gone", 100);
@@ -124,7 +124,7 @@ fn sites_that_hold_nothing() {
     }
 }
 
-/// A filter takes effect while it is written; it looks at names, modules and files of all frames, in any case.
+/// A filter takes effect while it is typed; it searches names, modules and files of all frames, ignoring case.
 #[test]
 fn filter() {
     let mut model = model(sample(&[
@@ -135,7 +135,7 @@ fn filter() {
     press(&mut model, "/CACHE");
     assert_eq!(names(&model), ["Cache::insert", "cache_fill"]);
     assert!(model.is_filtering());
-    // Letters are letters, but one can move.
+    // Letters are typed, but movement works.
     press(&mut model, ">");
     assert_eq!(selected(&model), "cache_fill");
     press(&mut model, "~");
@@ -165,7 +165,7 @@ fn filter() {
     assert!(!model.is_filtering() && model.filter().is_empty());
 }
 
-/// Escape takes back one thing at a time and leaves when there is nothing; Control-C leaves from anywhere.
+/// Escape closes one thing at a time and leaves when nothing is open; Control-C leaves from anywhere.
 #[test]
 fn ways_out() {
     let mut model = model(four());
@@ -180,12 +180,12 @@ fn ways_out() {
         press(&mut model, "!");
     }
     assert_eq!(press(&mut model, "m"), [Action::Mark]);
-    // What closes the help does nothing else.
+    // The key that closes the help does nothing else.
     assert_eq!(press(&mut model, "?q"), []);
     assert_eq!(model.overlay(), Overlay::None);
 }
 
-/// While paused, nothing that is shown changes; nothing is missing afterwards.
+/// While paused, nothing that is shown changes; afterwards nothing is missing.
 #[test]
 fn pause() {
     let line = |model: &Model| {
@@ -212,7 +212,7 @@ fn pause() {
     assert_eq!(line(&model).trim().chars().count(), 4);
 }
 
-/// A stack is scrolled as far as it is longer than its pane, and begins anew with another site.
+/// A stack scrolls only as far as it is longer than its pane, and from the start again with another site.
 #[test]
 fn scrolling() {
     let deep = holding("deep", 100);
@@ -226,7 +226,7 @@ fn scrolling() {
     press(&mut model, "~>>>");
     assert_eq!(model.scrolled(), (3, 0));
     model.press(Key::Move(Move::Last));
-    // A line of facts, 42 frames, the end; ten are in sight.
+    // A line of facts, 42 frames, the end; ten are visible.
     assert_eq!(model.scrolled(), (34, 0));
     model.press(Key::Move(Move::PageUp));
     assert_eq!(model.scrolled(), (25, 0));
@@ -244,7 +244,7 @@ fn scrolling() {
     press(&mut model, "~>><<s");
 }
 
-/// What happens in a second is by the reports' own time; nothing that was counted twice goes below zero.
+/// Rates use the reports' own time; nothing that was counted twice goes below zero.
 #[test]
 fn rates() {
     let mut first = report(Vec::new());
@@ -261,7 +261,7 @@ fn rates() {
     assert_eq!(rates(&model), Some((0.0, 0.0)));
 }
 
-/// With a mark, growth is what came since.
+/// With a mark, growth is counted from it.
 #[test]
 fn growth_since_the_mark() {
     let mut marked = report(vec![holding("a", 100), holding("b", 100)]);
@@ -273,7 +273,7 @@ fn growth_since_the_mark() {
     assert_eq!(growth, [77, 10]);
 }
 
-/// What ended processes held comes last, as in reports.
+/// Sites of ended processes come last, as in reports.
 #[test]
 fn ended_processes_come_last() {
     let mut report = report(vec![holding("held", 1000), holding("holds", 10)]);
@@ -283,7 +283,7 @@ fn ended_processes_come_last() {
     assert_eq!(names(&model), ["holds", "held"]);
 }
 
-/// Everything that can be seen to change is a reason to draw; what cannot is none.
+/// Every visible change causes a redraw, and nothing else does.
 #[test]
 fn versions() {
     let mut model = model(four());
@@ -304,7 +304,7 @@ fn versions() {
     assert!(model.version() > said);
 }
 
-/// Messages are gone through from the newest back, and help from its beginning, as far as it does not fit.
+/// Messages scroll from the newest back, and help from its start, as far as they do not fit.
 #[test]
 fn overlays() {
     let mut model = model(four());

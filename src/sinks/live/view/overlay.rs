@@ -1,4 +1,4 @@
-//! What lies over everything else: help, and messages.
+//! Windows over everything else: help and messages.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -11,7 +11,7 @@ use crate::sinks::live::messages::Message;
 use crate::sinks::live::model::{HELP, Model};
 use crate::sinks::live::text::{printable, wrap};
 
-/// Columns of the help.
+/// Maximum columns of the help.
 const HELP_WIDTH: u16 = 76;
 
 pub(super) fn draw_help(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
@@ -41,7 +41,7 @@ pub(super) fn draw_help(frame: &mut Frame<'_>, area: Rect, model: &Model, theme:
 pub(super) fn draw_messages(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let (room, columns) = (area.height.saturating_sub(2), area.width.saturating_sub(2));
     let earlier = model.messages().iter().rev().skip(model.overlay_scrolled());
-    // From the newest back, as many as there is room for.
+    // From the newest back, as many as fit.
     let mut lines = Vec::new();
     for message in earlier.take(room.into()) {
         let style = if message.is_warning {
@@ -67,7 +67,7 @@ pub(super) fn draw_messages(frame: &mut Frame<'_>, area: Rect, model: &Model, th
     );
 }
 
-/// A message without the name of the program.
+/// Text of a message without the program's name.
 pub(super) fn shown(message: &Message) -> String {
     let text = message.text.strip_prefix("memleak: ");
     printable(text.unwrap_or(&message.text))

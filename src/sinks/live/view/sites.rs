@@ -13,13 +13,14 @@ use crate::sinks::live::text::{block_rate, fit, printable, short_count, width};
 use leak_report::model::Unit;
 use leak_report::render::{growth_rate, short_size};
 
-/// From these widths on there is room for the trend, and for everything.
+/// Minimum columns for the trend.
 const MEDIUM: u16 = 70;
+/// Minimum columns for all columns of the table.
 const WIDE: u16 = 110;
 const TREND: usize = 6;
 const WIDE_TREND: usize = 30;
 
-/// What is said of each site, from left to right; its name comes last and has the rest of the line.
+/// Columns of the table, from left to right; the name of the site comes last and takes the rest of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Suspicion,
@@ -43,7 +44,7 @@ impl Column {
         }
     }
 
-    /// The order of which this is the reason.
+    /// Order of the list that sorts by this column.
     fn order(self) -> Option<Order> {
         match self {
             Self::Suspicion => Some(Order::Suspicion),
@@ -148,7 +149,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: T
     }
 }
 
-/// Keeps the selected row in the middle, as far as the list is long enough.
+/// First row to show: keeps the selected row in the middle, if the list is long enough.
 fn first_shown(row: usize, rows: usize, height: usize) -> usize {
     let last_first = rows.saturating_sub(height);
     row.saturating_sub(height / 2).min(last_first)
@@ -183,7 +184,7 @@ fn draw_headings(
     draw_line(frame, panes.columns, spans);
 }
 
-/// What is not in the table, in words.
+/// Numbers of sites that are not in the table, in words.
 fn left_out(model: &Model) -> String {
     let left_out = model.left_out();
     let filter = match model.filter() {

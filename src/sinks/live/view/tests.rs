@@ -1,4 +1,4 @@
-//! Screens, as they are drawn.
+//! Tests of screens as they are drawn.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -38,7 +38,7 @@ fn press(model: &mut Model, keys: &str) {
     });
 }
 
-/// Three sites: a large one through inlined code, one that is cut, one that is nearly nothing.
+/// Three sites: a large one with inlined code, one whose stack is incomplete, a very small one.
 fn leaking(scale: u64) -> Report {
     let large = holding("LeakLib::slowMemoryLeak()", 35_600 * scale);
     let frames = vec![
@@ -74,7 +74,7 @@ fn model() -> Model {
     model
 }
 
-/// A usual terminal.
+/// A usual terminal shows sites and stack.
 #[test]
 fn usual() {
     insta::assert_snapshot!(screen(&mut model(), 80, 24), @r"
@@ -105,7 +105,7 @@ q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u 
 ");
 }
 
-/// A large one, with the second site selected, sampling, losses, a mark, several processes.
+/// A large terminal shows the second site selected, sampling, losses, a mark and several processes.
 #[test]
 fn large() {
     let mut model = model();
@@ -167,7 +167,7 @@ q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u 
 ");
 }
 
-/// The smallest one has one pane at a time.
+/// The smallest terminal shows one pane at a time.
 #[test]
 fn small() {
     let mut model = model();
@@ -198,7 +198,7 @@ fn small() {
     ");
 }
 
-/// Before the first report, when nothing is outstanding, and when a filter fits nothing.
+/// Screens are clear before the first report, with nothing outstanding, and with a filter that matches nothing.
 #[test]
 fn empty() {
     let mut model = Model::new(Order::Growth);
@@ -214,7 +214,7 @@ fn empty() {
     );
 }
 
-/// Help, messages, the filter, pause and the end say so.
+/// Help, messages, the filter, a pause and the end are shown.
 #[test]
 fn states() {
     let mut model = model();
@@ -269,7 +269,7 @@ q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u 
     );
 }
 
-/// At no size is there a panic, or a line that is longer than the screen; below the least it says so.
+/// No size causes a panic or a line longer than the screen; below the minimum, a message is drawn.
 #[test]
 fn all_sizes() {
     for keys in ["", "?", "l", "/x", "p"] {
@@ -299,7 +299,7 @@ fn all_sizes() {
     }
 }
 
-/// Names with wide characters take the columns they take, and what is behind them stays in its place.
+/// Names with wide characters take their columns, and what follows stays in its place.
 #[test]
 fn wide_names() {
     let wide = "内存泄漏".repeat(20);
@@ -317,7 +317,7 @@ fn wide_names() {
     }
 }
 
-/// Without colours nothing is coloured, and what was lost still stands out.
+/// Without colours nothing is coloured, and losses still stand out.
 #[test]
 fn no_colours() {
     let mut model = model();

@@ -1,4 +1,4 @@
-//! Files that were made to do harm: nothing panics, and nothing takes more than there can be.
+//! Malicious files cause no panic and no unbounded use of memory.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::*;
 use leak_report::model::dictionary::{Definitions, Invalid, Limits, Sizes};
 use leak_report::model::{Dictionary, Frame, Location, Symbolized, Text, TextKind};
 
-/// Does with a file all that can be done with one.
+/// Uses every reading operation on a file.
 fn exercise(path: &Path) {
     let Ok(recording) = Recording::open(path) else {
         return;
@@ -46,7 +46,7 @@ fn recorded() -> Place {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Bytes of a file changed anywhere.
+    /// Bytes of the file are changed anywhere.
     #[test]
     fn changed_files(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
         let place = recorded();
@@ -59,7 +59,7 @@ proptest! {
         exercise(place.file());
     }
 
-    /// Bytes changed, taken out or put in where a checksum says that all is right.
+    /// Bytes are changed, removed or inserted within chunks whose checksum is valid.
     #[test]
     fn changed_chunks(
         which in any::<prop::sample::Index>(),
@@ -82,7 +82,7 @@ proptest! {
         exercise(place.file());
     }
 
-    /// Whole chunks in another order, missing, or twice.
+    /// Whole chunks are reordered, missing or repeated.
     #[test]
     fn other_orders(order in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
         let place = recorded();
@@ -93,7 +93,7 @@ proptest! {
     }
 }
 
-/// What a chunk refers to and is not there is refused, with the report that needs it.
+/// A reference to a missing definition is refused, with the number of the report that has it.
 #[test]
 fn what_is_not_defined() {
     let place = recorded();
@@ -105,7 +105,7 @@ fn what_is_not_defined() {
         refused.contains("report 1 of") && refused.contains("text number") && refused.contains("not defined"),
         "{refused}"
     );
-    // What is defined twice would shift the numbers of what follows.
+    // A repeated definition would shift the numbers of those that follow.
     let mut chunks = self::chunks(recorded().file());
     let is_definitions = |(kind, _): &([u8; 4], Vec<u8>)| *kind == Kind::Definitions.letters();
     let definitions = chunks.iter().position(is_definitions).unwrap();
@@ -130,7 +130,7 @@ fn dictionary(paths: u32) -> Definitions {
     dictionary.added_since(Sizes::default(), usize::MAX).remove(0)
 }
 
-/// Texts, entries and frames of one stack have bounds, and nothing refers to what comes later.
+/// Texts, entries and frames of a stack are bounded, and definitions refer only to earlier ones.
 #[test]
 fn definitions_are_bounded() {
     let limits = Limits {

@@ -1,8 +1,8 @@
-//! The size of recordings.
+//! The size limit of recordings.
 
 use super::*;
 
-/// A recording of `count` reports of `stacks` stacks with this limit; its size is checked after each.
+/// Records `count` reports of `stacks` stacks with this limit, and checks the file's size after each.
 fn bounded(limit: u64, count: u64, stacks: impl Fn(u64) -> u64) -> (Place, Recorder) {
     let mut place = Place::new();
     place.settings.limit = limit;
@@ -22,8 +22,8 @@ fn numbers(recording: &Recording) -> Vec<u64> {
         .collect()
 }
 
-/// However many reports are made, the file keeps below its limit; it has the first and the last, and those between them
-/// are evenly far apart. At any moment, what it has can be read.
+/// For any number of reports, the file stays below its limit and has the first and the last, and those between them are evenly
+/// spaced. It can be read at any moment.
 #[test]
 fn thinned_evenly() {
     const COUNT: u64 = 300;
@@ -51,7 +51,7 @@ fn thinned_evenly() {
     );
 }
 
-/// When stacks grow so many that nothing else has room, the last report is what stays.
+/// When the stacks become so many that only one report fits, the last one stays.
 #[test]
 fn the_last_has_room() {
     let (place, recorder) = bounded(Settings::MIN_LIMIT, 30, |number| 40 * number);
@@ -64,7 +64,7 @@ fn the_last_has_room() {
     );
 }
 
-/// A report that is too large by itself is said to be, and what was recorded before stays readable.
+/// A report that is too large by itself is an error, and earlier ones stay readable.
 #[test]
 fn not_even_one_has_room() {
     let (place, mut recorder) = bounded(Settings::MIN_LIMIT, 3, |_| 10);
@@ -73,7 +73,7 @@ fn not_even_one_has_room() {
     assert_eq!(numbers(&place.open()), [1, 2, 3]);
 }
 
-/// A trace goes on when its recording cannot, and is told so at the end.
+/// A trace continues when its recording fails, and gets the error at the end.
 #[test]
 fn a_trace_outlives_its_recording() {
     use leak_report::render::ReportSink;

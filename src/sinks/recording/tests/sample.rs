@@ -1,4 +1,4 @@
-//! Reports that have everything a report can have.
+//! Reports with a value in every field.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,7 +15,6 @@ use leak_report::model::{
 };
 use leak_report::samples;
 
-/// Every gap.
 const GAPS: [Gap; 8] = [
     Gap::NoModule,
     Gap::Unreadable,
@@ -27,7 +26,7 @@ const GAPS: [Gap; 8] = [
     Gap::NoSupplementaryFile,
 ];
 
-/// Names that are in these reports and are nobody's business.
+/// Names in these reports that an anonymized recording must not contain.
 pub(super) const NAMES: [&str; 9] = [
     "LeakLib",
     "leaker",
@@ -54,7 +53,7 @@ fn estimate(seed: u64) -> Estimate {
     }
 }
 
-/// With a value other than the usual one in every field of it.
+/// A report whose fields all differ from their defaults.
 pub(super) fn rich() -> Report {
     let mut report = samples::full();
     report.time = TimeOfDay {
@@ -243,7 +242,7 @@ fn overhead() -> Overhead {
     }
 }
 
-/// One of the kernel's own allocations.
+/// A report of kernel allocations.
 pub(super) fn of_the_kernel() -> Report {
     let mut report = samples::full();
     let total = |allocator: &str, holds_others| KindTotals {
@@ -269,7 +268,7 @@ pub(super) fn of_the_kernel() -> Report {
     report
 }
 
-/// One in which nothing is.
+/// A report without content.
 pub(super) fn empty() -> Report {
     let mut report = samples::full();
     report.targets.clear();
@@ -280,7 +279,7 @@ pub(super) fn empty() -> Report {
     report
 }
 
-/// One with so many stacks, the first of which hold more than in a smaller one.
+/// A report with `stacks` stacks, the first of which hold more than in a smaller one.
 pub(super) fn grown(stacks: u64) -> Report {
     let mut report = samples::full();
     let pattern = report.stacks[0].clone();
