@@ -1,4 +1,4 @@
-//! The flags that say which allocators are probed.
+//! Flags that select the allocators to probe.
 
 use clap::Args;
 
@@ -66,7 +66,7 @@ mod tests {
         cli.trace.allocators.try_into()
     }
 
-    /// Each flag can be repeated, and all of them go together.
+    /// Flags can be repeated, and combine.
     #[test]
     fn repeated() {
         let selection = selection("-O c -O /lib/x.so -S je_ --alloc a:free(0) --alloc b:alloc(size=1)");
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(selection.functions.len(), 2);
     }
 
-    /// What makes no sense is refused with its own reason.
+    /// Each invalid value is refused with its own reason.
     #[test]
     fn nonsense() {
         for (arguments, error) in [

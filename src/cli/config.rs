@@ -1,4 +1,4 @@
-//! What the command line means: validated settings, and what can be wrong with them.
+//! Validated settings of a command line, and its errors.
 
 use std::ffi::{OsStr, OsString};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -15,176 +15,119 @@ use crate::session::{MaxOverhead, TraceConfig};
 use crate::sinks::gate::SettingsError;
 use crate::sinks::{SinkConfig, export, recording};
 
-/// A trace that can be attempted.
+/// A valid trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What to trace.
     pub trace: TraceConfig,
-    /// Where its reports go.
     pub sinks: SinkConfig,
 }
 
-/// The command line does not say what can be done.
+/// Error in the meaning of a command line that parses.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A flag about the kernel's allocations, with a process.
     #[error("{0} applies to the kernel's own allocations, which are traced without -p: use only one of them")]
     KernelFlag(&'static str),
-    /// A flag about processes, without one.
     #[error("{0} needs a process: add -p PID (without it, the kernel's own allocations are traced)")]
     ProcessFlag(&'static str),
-    /// Both a process and a program.
     #[error("-p traces a running process, -c and `-- PROGRAM` start one: use only one of them")]
     TwoTargets,
-    /// Two programs.
     #[error("-c COMMAND and `-- PROGRAM` both start a program: use only one of them")]
     TwoPrograms,
-    /// No words in a command.
     #[error("-c names no program: give it with its arguments, for example -c 'ls -l'")]
     EmptyCommand,
-    /// A command that has no end.
     #[error(
         "-c `{0}` cannot be split into words: close the quote that is open, or leave out the backslash at its end"
     )]
     CommandWords(String),
-    /// Not a process id.
     #[error("`{0}` is not a process id: give a number, for example -p $(pidof -s {0})")]
     NotAPid(String),
-    /// A process id that no process has.
     #[error("{0} is not a process id: they start at 1")]
     PidRange(u64),
-    /// The same process more than once.
     #[error("process {0} is given twice: give each once")]
     SamePid(u32),
-    /// More processes than there can be.
     #[error("{count} processes are too many: at most {most} can be traced at once")]
-    TooManyPids {
-        /// How many were given.
-        count: usize,
-        /// How many there can be.
-        most: u32,
-    },
-    /// Not an amount of memory, or not a duration.
+    TooManyPids { count: usize, most: u32 },
     #[error("invalid value `{text}` for {flag}: {error}; for example, {example}")]
     Unit {
-        /// The flag or argument.
         flag: &'static str,
-        /// As it was written.
         text: String,
-        /// What is wrong with it.
         error: UnitError,
-        /// A value that is right.
         example: &'static str,
     },
-    /// Not a time that can pass.
     #[error("invalid value `{1}` for {0}: it must be above 0; for example, 5, 500ms or 1m30s")]
     NoTime(&'static str, String),
-    /// Not a count.
     #[error("invalid value `{0}` for COUNT: expected a number above 0; leave it out to report until Ctrl-C")]
     Count(String),
-    /// Not a sampling rate.
     #[error(
         "invalid value `{0}` for -s: expected a number from 1 to 16777216; -s 100 records one of 100 allocations"
     )]
     SampleRate(String),
-    /// Not a sampling distance.
     #[error("invalid value `{0}` for --sample-bytes: it must be from 1 B to 1 TiB; for example, 512K")]
     SampleBytes(String),
-    /// Not a limit on what tracing costs.
     #[error(
         "invalid value `{0}` for --max-overhead: expected a percentage of one CPU from 0.001 to 100000; for example, 10"
     )]
     MaxOverhead(String),
-    /// Calls are to be counted, where the rate must be able to change.
     #[error(
         "-s samples by calls, and --max-overhead by bytes: leave out -s, or use --sample-bytes SIZE for the distance to begin \
          with"
     )]
     OverheadByCalls,
-    /// No size is between the limits.
     #[error("no allocation is at least {min} (-z) and at most {max} (-Z) bytes large: raise -Z or lower -z")]
-    NoSize {
-        /// The least that was asked for.
-        min: u64,
-        /// The most.
-        max: u64,
-    },
-    /// Not an amount of memory for tables.
+    NoSize { min: u64, max: u64 },
     #[error("invalid value `{0}` for --table-memory: it must be from 64 KiB to 256 MiB; for example, 32M")]
     TableMemory(String),
-    /// Not a description of a function.
     #[error("--alloc: {0}")]
     Alloc(GivenError),
-    /// The same function twice.
     #[error("--alloc: `{0}` is described twice: give each function once")]
     AllocTwice(String),
-    /// An empty name.
     #[error("{0} needs a name: leave it out to look everywhere")]
     EmptyName(&'static str),
-    /// Ages are asked for where none are read.
     #[error("--older needs the ages of blocks, which --combined-only does not read: use only one of them")]
     AgesNotRead,
-    /// Blocks are asked for where none are read.
     #[error("--show-allocs lists the block table, which {0} does not read: use only one of them")]
     BlocksNotRead(&'static str),
-    /// Blocks are asked for where there is no place for them.
     #[error(
         "--format {0} cannot list single blocks: leave out --show-allocs, or use text, json, bcc or libbpf"
     )]
     NoPlaceForBlocks(&'static str),
-    /// Calls are to be told where there is no place for them.
     #[error("--format {0} cannot list single calls: leave out --trace, or use text, bcc or libbpf")]
     NoPlaceForCalls(&'static str),
-    /// Not a depth.
     #[error(
         "invalid value `{0}` for --perf-max-stack-depth: expected a number above 0; leave it out to keep all frames"
     )]
     Depth(String),
-    /// A file whose name says nothing of its format.
     #[error("cannot tell the format from the name `{0}`: add --format, or use one of the endings {1}")]
     UnknownEnding(String, String),
-    /// Permission to replace nothing.
     #[error("-f has no file to overwrite: add --output FILE, or leave it out")]
     NothingToReplace,
-    /// Something about a recording, without one.
     #[error("{0} needs a recording: add --record FILE, or leave it out")]
     NothingToRecord(&'static str),
-    /// A recording that cannot be one.
     #[error("--record needs a file that can be written to more than once: `{0}` is not one")]
     RecordToStdout(String),
-    /// Two things in one file.
     #[error("--output and --record name the same file `{0}`: give each its own")]
     SameFile(String),
-    /// Not a size of a recording.
     #[error("invalid value `{0}` for --record-limit: it must be at least 64 KiB; for example, 256M")]
     RecordLimit(String),
-    /// A copy is asked for, and something else.
     #[error("{0} shows reports, and --record copies them: use only one of them")]
     CopiedOnly(&'static str),
-    /// Reports that are not shown, or without names, are to be held against something.
     #[error(
         "--fail-on, suppressions and baselines need reports with their names: they cannot be used with {0}"
     )]
     NotHeld(&'static str),
-    /// Growth of what is growth.
     #[error("a difference is growth already: use --measure outstanding or allocated, or leave it out")]
     GrowthOfGrowth,
-    /// A form that comparisons do not have.
     #[error("cannot write {1} as {0}: use --format {2}")]
     NoSuchForm(String, &'static str, &'static str),
-    /// What a flame graph shows, without one.
     #[error(
         "{flag} applies to formats with one number for each stack (folded, svg, speedscope, html), not to {format}: leave it \
          out, or use another --format"
     )]
     NoQuantity {
-        /// What was asked for.
         flag: &'static str,
-        /// The format.
         format: &'static str,
     },
-    /// Nobody to ask for debug files.
     #[error(
         "--debuginfod needs a server: set DEBUGINFOD_URLS, for example \
          DEBUGINFOD_URLS=https://debuginfod.elfutils.org (sudo takes it as sudo DEBUGINFOD_URLS=… memleak …)"
@@ -208,21 +151,16 @@ pub enum ConfigError {
         "--live shows reports on the terminal and writes none: leave out --format, or add --output FILE for the last one"
     )]
     LiveFormat,
-    /// Two things on one terminal.
     #[error("-t writes a line for each call, and --live draws on the same terminal: use only one of them")]
     LiveCalls,
-    /// A size that must not be 0.
     #[error("{0} must be above 0")]
     Zero(&'static str),
-    /// A trace without reports is to be held against something.
     #[error(
         "--fail-on, suppressions and baselines need reports, and -t makes none in this format: use only one of them"
     )]
     NoReports,
-    /// What the trace is to be held against makes no sense.
     #[error(transparent)]
     Gate(#[from] SettingsError),
-    /// What is to be exported makes no sense.
     #[error(transparent)]
     Export(#[from] export::SettingsError),
 }
@@ -271,7 +209,7 @@ impl ConfigError {
     }
 }
 
-/// A process id.
+/// Parses a process id.
 pub(crate) fn parse_pid(text: &str) -> Result<u32, ConfigError> {
     let number: u64 = text.parse().map_err(|_| ConfigError::NotAPid(text.to_owned()))?;
     // The kernel's pid_t is signed.
@@ -281,7 +219,7 @@ pub(crate) fn parse_pid(text: &str) -> Result<u32, ConfigError> {
     }
 }
 
-/// The processes to trace.
+/// Parses the processes to trace: no duplicates, at most [`Capacity::MAX_PROCESSES`].
 pub(crate) fn parse_pids(texts: &[String]) -> Result<Vec<u32>, ConfigError> {
     let mut pids = Vec::with_capacity(texts.len());
     for text in texts {
@@ -301,7 +239,7 @@ pub(crate) fn parse_pids(texts: &[String]) -> Result<Vec<u32>, ConfigError> {
     }
 }
 
-/// The words of a command.
+/// Splits a command into words as a shell does.
 pub(crate) fn parse_command(text: &OsStr) -> Result<Vec<OsString>, ConfigError> {
     let words = shlex::bytes::split(text.as_bytes());
     let words = words.ok_or_else(|| ConfigError::CommandWords(text.to_string_lossy().into_owned()))?;
@@ -311,7 +249,7 @@ pub(crate) fn parse_command(text: &OsStr) -> Result<Vec<OsString>, ConfigError> 
     }
 }
 
-/// An amount of memory.
+/// Parses an amount of memory, in bytes.
 fn parse_size(flag: &'static str, text: &str, example: &'static str) -> Result<u64, ConfigError> {
     units::parse_bytes(text).map_err(|error| ConfigError::Unit {
         flag,
@@ -321,7 +259,7 @@ fn parse_size(flag: &'static str, text: &str, example: &'static str) -> Result<u
     })
 }
 
-/// A duration; a number alone is in `bare`.
+/// Parses a duration; a number without a unit is in `bare`.
 fn parse_time(flag: &'static str, text: &str, bare: TimeUnit) -> Result<Duration, ConfigError> {
     units::parse_duration(text, bare).map_err(|error| ConfigError::Unit {
         flag,
@@ -331,7 +269,7 @@ fn parse_time(flag: &'static str, text: &str, bare: TimeUnit) -> Result<Duration
     })
 }
 
-/// A duration above 0, such as that between reports; a number alone is in seconds.
+/// Parses a duration above 0; a number without a unit is in seconds.
 pub(crate) fn parse_period(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
     let period = parse_time(flag, text, TimeUnit::SECOND)?;
     Some(period)
@@ -339,29 +277,29 @@ pub(crate) fn parse_period(flag: &'static str, text: &str) -> Result<Duration, C
         .ok_or_else(|| ConfigError::NoTime(flag, text.to_owned()))
 }
 
-/// The age below which blocks are hidden; a number alone is in milliseconds.
+/// Parses the age below which blocks are hidden; a number without a unit is in milliseconds.
 pub(crate) fn parse_older(text: &str) -> Result<Duration, ConfigError> {
     parse_time("--older", text, TimeUnit::MILLISECOND)
 }
 
-/// The most frames of a stack.
+/// Parses the maximum number of frames per stack.
 pub(crate) fn parse_depth(text: &str) -> Result<NonZeroUsize, ConfigError> {
     text.parse().map_err(|_| ConfigError::Depth(text.to_owned()))
 }
 
-/// The number of reports.
+/// Parses the number of reports.
 pub(crate) fn parse_count(text: &str) -> Result<NonZeroU64, ConfigError> {
     text.parse().map_err(|_| ConfigError::Count(text.to_owned()))
 }
 
-/// The most bytes of a recording.
+/// Parses the maximum size of a recording, in bytes.
 pub(crate) fn parse_record_limit(text: &str) -> Result<u64, ConfigError> {
     Some(parse_size("--record-limit", text, "256M")?)
         .filter(|&limit| limit >= recording::Settings::MIN_LIMIT)
         .ok_or_else(|| ConfigError::RecordLimit(text.to_owned()))
 }
 
-/// Memory for tables.
+/// Parses the memory for unwind tables, in bytes.
 pub(crate) fn parse_table_memory(text: &str) -> Result<u32, ConfigError> {
     u32::try_from(parse_size("--table-memory", text, "32M")?)
         .ok()
@@ -369,7 +307,7 @@ pub(crate) fn parse_table_memory(text: &str) -> Result<u32, ConfigError> {
         .ok_or_else(|| ConfigError::TableMemory(text.to_owned()))
 }
 
-/// Which allocations are recorded: one of so many calls, or one for so many bytes.
+/// Parses the sampling interval, in calls or in bytes. An interval of one call is no sampling.
 pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result<Sampling, ConfigError> {
     if let Some(text) = bytes {
         return Some(parse_size("--sample-bytes", text, "512K")?)
@@ -387,14 +325,14 @@ pub(crate) fn parse_sampling(calls: Option<&str>, bytes: Option<&str>) -> Result
     }
 }
 
-/// What tracing may cost.
+/// Parses the limit on what tracing costs, in percent of one CPU.
 pub(crate) fn parse_max_overhead(text: &str) -> Result<MaxOverhead, ConfigError> {
     units::parse_percentage(text, 1..=100_000_000)
         .map(MaxOverhead::from_thousandths)
         .ok_or_else(|| ConfigError::MaxOverhead(text.to_owned()))
 }
 
-/// Sizes that are recorded.
+/// Parses the limits on sizes that are recorded; `None` without any.
 pub(crate) fn parse_sizes(min: Option<&str>, max: Option<&str>) -> Result<Option<SizeFilter>, ConfigError> {
     let (min, max) = (
         min.map(|text| parse_size("-z", text, "64 or 4K")).transpose()?,
@@ -410,7 +348,7 @@ pub(crate) fn parse_sizes(min: Option<&str>, max: Option<&str>) -> Result<Option
     Ok(Some(SizeFilter { min, max }))
 }
 
-/// A capacity.
+/// Checks that a capacity is above 0.
 pub(crate) fn non_zero(name: &'static str, value: u32) -> Result<u32, ConfigError> {
     if value == 0 {
         Err(ConfigError::Zero(name))

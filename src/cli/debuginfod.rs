@@ -1,4 +1,4 @@
-//! The flag that lets servers be asked for debug files.
+//! The flag that permits asking servers for debug files.
 
 use clap::Args;
 
@@ -17,7 +17,7 @@ pub struct DebuginfodArgs {
 }
 
 impl DebuginfodArgs {
-    /// What the flag means in this environment.
+    /// Settings from the environment, if the flag is given.
     pub(super) fn check(&self) -> Result<Option<DebuginfodSettings>, ConfigError> {
         if !self.debuginfod {
             return Ok(None);

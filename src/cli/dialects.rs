@@ -1,4 +1,4 @@
-//! Flags of bcc's two memleaks that are about nothing else here.
+//! Flags of bcc's and libbpf-tools' memleak without a counterpart elsewhere.
 
 use clap::{ArgAction, Args};
 
@@ -23,7 +23,7 @@ pub struct DialectArgs {
 }
 
 impl DialectArgs {
-    /// How calls are told one by one in `format`; `None` if that was not asked for.
+    /// Destination of call lines in `format`; `None` if they are not requested.
     pub(super) fn calls(&self, format: Format) -> Result<Option<CallsTold>, ConfigError> {
         if !self.trace {
             return Ok(None);

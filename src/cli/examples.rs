@@ -1,12 +1,12 @@
-//! What help and the manual say beyond the flags' own words: examples, exit status, signals, environment, files. Words only;
-//! how they are shown is `help`'s and `manual`'s.
+//! Texts of help and the manual besides those of flags: examples, exit status, signals, environment, files. `help` and
+//! `manual` lay them out.
 
 use super::help::is_built;
 
 /// A command line, and what comes of it.
 pub(super) type Example = (&'static str, &'static str);
 
-/// Commands to begin with; `-h` has no more, and takes at most 37 characters for a line and 41 for what comes of it.
+/// Examples for beginners, which are all that `-h` shows: at most 37 characters for a line and 41 for its meaning.
 pub(super) const EXAMPLES: &[Example] = &[
     ("memleak -p 4711", "report every 5 seconds until Ctrl-C"),
     ("memleak -p 4711 1m 3", "report three times, a minute apart"),
@@ -54,7 +54,7 @@ const MORE_EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Those of the subcommands.
+/// Examples of the subcommands.
 const OF_COMMANDS: &[(&str, &[Example])] = &[
     (
         "table",
@@ -150,10 +150,10 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
     ),
 ];
 
-/// A paragraph of the long help, by its heading: a word, and what it means.
+/// A section of the long help: its heading, and words with their meaning.
 pub(super) type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// What the long help and the manual say besides.
+/// Sections of the long help and the manual.
 pub(super) const SECTIONS: &[Section] = &[
     (
         "Exit status",
@@ -238,7 +238,7 @@ pub(super) const SECTIONS: &[Section] = &[
     ),
 ];
 
-/// Examples of a subcommand, or of memleak without one.
+/// Examples of a subcommand.
 pub(super) fn of(command: &str) -> &'static [Example] {
     let own = OF_COMMANDS.iter().find(|(name, _)| *name == command);
     own.map_or(&[], |(_, examples)| examples)

@@ -1,4 +1,4 @@
-//! Flags that say where reports are pushed to, and how metrics are served.
+//! Flags for pushing reports and serving metrics.
 
 use std::path::PathBuf;
 
@@ -58,10 +58,10 @@ pub struct ExportArgs {
 }
 
 impl ExportArgs {
-    /// Sites, if nothing is said.
+    /// Default number of sites with metrics.
     const DEFAULT_SITES: usize = 20;
 
-    /// What the flags mean. `has_reports`: there will be some.
+    /// Checks the flags. `has_reports`: the trace makes reports.
     pub(super) fn check(self, has_reports: bool) -> Result<Settings, ConfigError> {
         let pushing = self.flags_of_push().next();
         if let Some(flag) = pushing.filter(|_| !cfg!(feature = "net")) {
@@ -130,7 +130,7 @@ mod tests {
         Config::try_from(cli.trace).map(|config| config.sinks.export)
     }
 
-    /// The protocols have the names that they have elsewhere.
+    /// Values of `--push-api` are the names of the protocols.
     #[test]
     fn names() {
         for api in Api::value_variants() {
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(Api::value_variants().len(), Api::ALL.len());
     }
 
-    /// Metrics are for this machine unless an address is given.
+    /// Metrics are served on this machine only, unless an address is given.
     #[test]
     fn metrics() {
         let metrics = |arguments: &str| exported(arguments).expect("it makes sense").metrics;
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(sites, Some(0));
     }
 
-    /// What is pushed, and where.
+    /// A server, its protocol and labels are taken from the flags.
     #[test]
     fn push() {
         let settings =
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(exported(""), Ok(Settings::default()));
     }
 
-    /// Headers of a file are like those of the command line.
+    /// Headers in a file equal those on the command line.
     #[test]
     fn header_files() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Hidden flags: what makes tracing fast, switched off one by one, for benchmarks and tests.
+//! Hidden flags for benchmarks and tests: switch single fast paths off.
 
 use clap::{Args, ValueEnum};
 

@@ -1,4 +1,4 @@
-//! Flags that hold a trace against what the user allows.
+//! Flags for the conditions that a trace is checked against.
 
 use std::path::PathBuf;
 
@@ -48,13 +48,13 @@ pub enum AnnotationsArg {
 }
 
 impl GateArgs {
-    /// Whether files are to be written.
+    /// Returns whether files are written, which -f applies to.
     pub(super) fn writes(&self) -> bool {
         let files = [&self.junit, &self.write_baseline, &self.write_suppressions];
         files.iter().any(|file| file.is_some())
     }
 
-    /// What the flags mean.
+    /// Checks the flags.
     pub(super) fn check(self, overwrite: bool) -> Result<Settings, SettingsError> {
         let conditions = self.fail_on.iter().map(|text| parse(text));
         let settings = Settings {
@@ -93,7 +93,7 @@ mod tests {
         cli.trace.try_into()
     }
 
-    /// All that is given is kept; without anything, nothing is asked for.
+    /// Every flag is kept; without any, the settings are the defaults.
     #[test]
     fn settings() {
         assert_eq!(
@@ -122,7 +122,7 @@ mod tests {
         );
     }
 
-    /// What is no condition is refused as such.
+    /// Invalid conditions and limits are refused, with their position.
     #[test]
     fn nonsense_is_refused() {
         for (arguments, part) in [
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Reports are made more often where growth is asked for, unless it is said how often.
+    /// The default interval is shorter for conditions on growth.
     #[test]
     fn intervals() {
         for (arguments, expected) in [

@@ -1,23 +1,23 @@
-//! How `--help` shows the flags, in groups, and what it shows besides (`examples`); and `-h`, a screen of what people need
-//! first. Also which settings may come from where, as that is a matter of each flag.
+//! Layout of `--help`, with flags in groups and examples (`examples`), and of `-h`, one screen of what is needed first.
+//! Also where each flag can be set, since that is declared per flag.
 //!
-//! Flags are declared where they are understood (`cli/*.rs`), in any order; here they get their places. A flag that is in
-//! no group fails a test.
+//! Flags are declared in the modules that interpret them (`cli/*.rs`), in any order; `GROUPS` orders them. A flag in no
+//! group fails a test.
 
 use clap::{Arg, ArgAction, Command, ValueHint};
 
 use super::examples::{self, EXAMPLES, Example, SECTIONS};
 
-/// Where the command line is described.
+/// Destination of the description of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
-    /// On a terminal, where `-h` is a screen.
+    /// A terminal, where `-h` is one screen.
     Screen,
-    /// In the manual.
+    /// Manual pages and the reference.
     Manual,
 }
 
-/// The flags that `-h` shows, at most 54 characters for each text.
+/// Flags that `-h` shows; each text has at most 54 characters.
 const FIRST_FLAGS: &[(&str, &str)] = &[
     (
         "-p, --pid PID[,PID…]",
@@ -44,28 +44,29 @@ const FIRST_FLAGS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Where a flag can be set besides the command line. Who may set a later one may set those before it.
+/// Sources that a flag can be set by besides the command line. Ordered: a source may set a flag if its own level is at
+/// least the flag's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// Also in the file of the user who called sudo, which root must not believe: what is measured and shown. Nothing that
-    /// names files, programs, processes or servers, or takes memory of the kernel.
+    /// Also the file of the user who called sudo, which root must not trust: flags about what is measured and shown. Not
+    /// those that name files, programs, processes or servers, or take memory of the kernel.
     Anyone,
-    /// In files of root or of the very user that memleak runs as, and in the file that `--config` names.
+    /// Files owned by root or by the user that memleak runs as, and the file that `--config` names.
     Trusted,
-    /// In the environment only: what to trace is no matter of habit.
+    /// Environment variables: the target of a trace does not belong in a settings file.
     Environment,
-    /// Nowhere else.
+    /// None.
     CommandLine,
 }
 
-/// A flag's place.
+/// A flag and where it can be set.
 struct Flag {
-    /// The name of its field.
+    /// Name of its field.
     id: &'static str,
     source: Source,
 }
 
-/// Flags that belong together.
+/// Flags below one heading.
 struct Group {
     heading: &'static str,
     flags: &'static [Flag],
@@ -77,7 +78,7 @@ const fn flag(id: &'static str, source: Source) -> Flag {
 
 use Source::{Anyone, CommandLine, Environment, Trusted};
 
-/// In the order in which help shows them.
+/// Groups and their flags in the order of help.
 const GROUPS: &[Group] = &[
     Group {
         heading: "What to trace",
@@ -208,7 +209,7 @@ const GROUPS: &[Group] = &[
 
 const GENERAL: &str = "General";
 
-/// The whole command line, with help.
+/// Adds groups, headings, examples and help texts to the whole command line.
 pub(super) fn arrange(command: Command, page: Page) -> Command {
     let command = command.mut_subcommands(|command| {
         let hidden = command.is_hide_set() || is_left_out(command.get_name());
@@ -220,7 +221,7 @@ pub(super) fn arrange(command: Command, page: Page) -> Command {
     let command = command.after_long_help(long_help()).max_term_width(100);
     let command = match page {
         Page::Manual => command,
-        // What a template has for `-h` it has for `--help`: each page is one text.
+        // clap uses one template for `-h` and `--help`, so each page is passed to it as one text.
         Page::Screen => {
             let long = command.clone().render_long_help();
             let command = command.before_help(short_help()).before_long_help(long);
@@ -233,7 +234,7 @@ pub(super) fn arrange(command: Command, page: Page) -> Command {
     })
 }
 
-/// Where a flag can be set; only on the command line if that is not known.
+/// Source level of a flag; [`CommandLine`] for an unknown one.
 pub(super) fn source_of(id: &str) -> Source {
     let flags = GROUPS.iter().flat_map(|group| group.flags);
     let flag = flags.into_iter().find(|flag| flag.id == id);
@@ -283,7 +284,7 @@ fn arrange_flags(mut command: Command) -> Command {
     command.disable_help_flag(true).arg(help_flag())
 }
 
-/// What shells complete, where the type does not say so.
+/// Shell completion of arguments whose type does not imply it.
 const HINTS: &[(&str, ValueHint)] = &[
     ("command", ValueHint::CommandString),
     ("program", ValueHint::CommandWithArguments),
@@ -291,7 +292,7 @@ const HINTS: &[(&str, ValueHint)] = &[
     ("after", ValueHint::FilePath),
 ];
 
-/// As clap has it, but among the general ones.
+/// clap's own flag, but below the general heading.
 fn help_flag() -> Arg {
     Arg::new("help")
         .short('h')
@@ -312,7 +313,7 @@ fn version_flag() -> Arg {
         .display_order(usize::MAX)
 }
 
-/// A screen of 24 lines and 80 columns.
+/// Text of at most 24 lines and 80 columns.
 fn short_help() -> String {
     let mut text = format!(
         "Find memory leaks in a running process: shows the call stacks whose allocations\nwere never freed.\n\n\
@@ -346,7 +347,7 @@ fn long_help() -> String {
     text
 }
 
-/// What comes of a command line stands behind it, or below if that is long.
+/// Examples with their meaning on the same line, or below a long command line.
 fn listed(examples: &[Example]) -> String {
     const COLUMN: usize = 42;
     if examples.is_empty() {
@@ -363,7 +364,7 @@ fn listed(examples: &[Example]) -> String {
     text
 }
 
-/// In the style of clap's own headings.
+/// A heading in clap's style.
 fn title(text: &str) -> String {
     let style = anstyle::Style::new().bold().underline();
     format!("{style}{text}:{style:#}")
@@ -383,7 +384,7 @@ mod tests {
         root.get_subcommands().cloned().chain([root.clone()]).collect()
     }
 
-    /// Every flag is in one group, and there is none in a group that no command has.
+    /// Every flag is in exactly one group, and every flag in a group exists.
     #[test]
     fn every_flag_has_its_place() {
         let declared: BTreeSet<_> = commands()
@@ -401,7 +402,7 @@ mod tests {
         assert_eq!(placed.into_iter().collect::<BTreeSet<_>>(), declared);
     }
 
-    /// Every command has examples, which are command lines that make sense.
+    /// Every command has examples, and they parse.
     #[test]
     fn examples_can_be_typed() {
         let names = commands()
@@ -424,7 +425,7 @@ mod tests {
         }
     }
 
-    /// The short help fits on a screen, and names what there is; each heading of the long one is in its place.
+    /// The short help fits on a screen and names existing flags; headings of the long help are in order.
     #[test]
     fn short_and_long() {
         let mut command = crate::cli::command(Page::Screen).term_width(80);

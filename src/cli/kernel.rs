@@ -1,4 +1,4 @@
-//! The flags of kernel mode, which is what a trace without a process is.
+//! Flags of kernel mode: a trace without a process.
 
 use clap::Args;
 
@@ -18,7 +18,8 @@ pub struct KernelArgs {
 }
 
 impl KernelArgs {
-    /// What the flags mean; nothing where a process is traced.
+    /// Checks the flags; `None` if a process is traced. `of_processes`: flags that need a process, and whether each is
+    /// given.
     pub(super) fn check(
         &self,
         is_process: bool,

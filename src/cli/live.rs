@@ -1,4 +1,4 @@
-//! The flag that shows reports on the terminal.
+//! Flag for reports on the terminal.
 
 use clap::Args;
 
@@ -18,7 +18,7 @@ pub struct LiveArgs {
 }
 
 impl LiveArgs {
-    /// What the flag means, beside where reports go and whether calls are told one by one.
+    /// Checks the flag against the output flags and call lines, `tells_calls`.
     pub(super) fn check(
         &self,
         output: &OutputArgs,
@@ -42,7 +42,7 @@ impl LiveArgs {
 }
 
 impl TraceArgs {
-    /// The same, on the terminal.
+    /// Adds --live.
     pub fn live(mut self) -> Self {
         self.live.live = true;
         self
@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    /// The flag and the subcommand are the same, with all other flags; reports come each second if nothing is said.
+    /// Flag and subcommand are equivalent and accept all other flags; the default interval is 1 s.
     #[test]
     fn two_ways_to_say_it() {
         let second = Duration::from_secs(1);
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// A format for nothing is refused, and lines between the screens.
+    /// A format without an output, and call lines on the same terminal, are refused.
     #[test]
     fn nonsense_is_refused() {
         assert_eq!(config("live -p 1 -t"), Err(ConfigError::LiveCalls));

@@ -1,5 +1,4 @@
-//! What comes with a package besides the program, made from the command line's own description: completions for shells,
-//! and pages of the manual.
+//! Shell completions and manual pages, generated from the command line's own description.
 
 use std::fs;
 use std::io::{self, Write};
@@ -29,14 +28,10 @@ pub struct ManArgs {
     pub output_dir: Option<PathBuf>,
 }
 
-/// Administrators' commands.
+/// Manual section for administration commands.
 const SECTION: &str = "8";
 
-/// Writes a shell's completions.
-///
-/// # Errors
-///
-/// They cannot be written.
+/// Writes the completions of a shell.
 pub fn completions(args: &CompletionsArgs, out: &mut dyn Write) -> io::Result<()> {
     let mut script = Vec::new();
     let mut command = visible(&super::command(Page::Manual));
@@ -44,7 +39,7 @@ pub fn completions(args: &CompletionsArgs, out: &mut dyn Write) -> io::Result<()
     out.write_all(&script)
 }
 
-/// Without flags that are hidden, which scripts would offer all the same.
+/// Removes hidden flags, which completion scripts would offer.
 fn visible(command: &Command) -> Command {
     let about = command.get_about().cloned().unwrap_or_default();
     let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
@@ -57,11 +52,7 @@ fn visible(command: &Command) -> Command {
         .subcommands(command.get_subcommands().map(visible))
 }
 
-/// Writes memleak's page of the manual, or those of all commands into a directory.
-///
-/// # Errors
-///
-/// They cannot be written.
+/// Writes memleak's manual page, or those of all commands into a directory.
 pub fn man(args: &ManArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut root = super::command(Page::Manual).disable_help_subcommand(true);
     root.build();
@@ -88,7 +79,7 @@ fn page(command: &Command, out: &mut dyn Write) -> io::Result<()> {
     let man = Man::new(command.clone()).section(SECTION);
     let name = command.get_display_name().unwrap_or("memleak");
     let version = env!("CARGO_PKG_VERSION");
-    // There is no date: a page is as old as its program.
+    // No date: the version identifies the page.
     writeln!(
         out,
         ".TH {name} {SECTION} \"\" \"memleak {version}\" \"System Administration\""

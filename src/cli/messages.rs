@@ -1,4 +1,4 @@
-//! Flags about memleak itself: how much it says, in which colours, and where its settings are.
+//! Flags about memleak itself: verbosity, colours, and settings files.
 
 use std::path::PathBuf;
 
@@ -57,7 +57,7 @@ impl MessageArgs {
 }
 
 impl ColorArg {
-    /// Makes that the choice of everything that writes for people.
+    /// Sets the colour choice of the whole program.
     pub fn choose(self) {
         let choice = match self {
             Self::Auto => ColorChoice::Auto,
@@ -74,7 +74,7 @@ mod tests {
 
     use crate::cli::Cli;
 
-    /// Each flag counts, and is the same behind a subcommand.
+    /// Each repetition counts, and the flags work behind a subcommand, too.
     #[test]
     fn verbosity() {
         for (flags, expected) in [

@@ -1,4 +1,4 @@
-//! The command line as it is written, and what it means as settings.
+//! The command line: its description, and its conversion to validated settings.
 
 mod allocators;
 mod config;
@@ -315,7 +315,7 @@ impl TryFrom<TraceArgs> for Config {
             allocators: args.allocators.try_into()?,
             walk: args.unwind,
             interval,
-            // A view draws on the terminal.
+            // The live view draws on the terminal.
             streams: match live {
                 None => Streams::Ours,
                 Some(_) => Streams::OursWithoutTerminal,

@@ -1,4 +1,4 @@
-//! The flag that says how names are written for people.
+//! Flag for how function names are written for people.
 
 use clap::Args;
 
@@ -35,7 +35,7 @@ mod tests {
     use crate::commands::replay::{DifferenceOptions, ReportOptions, TrendOptions};
     use leak_report::model::NameStyle;
 
-    /// The style of names that the command line asks for.
+    /// Style of names that a command line selects.
     fn style(arguments: &str) -> NameStyle {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
@@ -49,7 +49,7 @@ mod tests {
         }
     }
 
-    /// Names are abbreviated unless each of the commands that show some is told not to.
+    /// Every command that shows names abbreviates them unless told otherwise.
     #[test]
     fn everywhere() {
         for command in ["-p 1", "", "live -p 1", "report a", "diff a b", "trend a b"] {

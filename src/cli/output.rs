@@ -1,4 +1,4 @@
-//! Flags that say in which form reports are written, and where to.
+//! Flags for the format and the destination of reports.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// Where that is; `-` is standard output. `has_other`: there is another file that -f can be about.
+    /// Checks the flags; `-` is standard output. `has_other`: -f also applies to another file.
     pub(super) fn check(&self, has_other: bool) -> Result<Destination, ConfigError> {
         let file = self.output.clone().filter(|file| file.as_os_str() != "-");
         if self.force && file.is_none() && !has_other {
@@ -46,7 +46,7 @@ impl PlaceArgs {
 }
 
 impl OutputArgs {
-    /// What the flags mean. `records`: there is a recording, too.
+    /// Checks the flags. `records`: -f also applies to other files.
     pub(super) fn check(&self, records: bool) -> Result<(Format, Destination), ConfigError> {
         let destination = self.place.check(records)?;
         let format = self.format;
@@ -54,7 +54,7 @@ impl OutputArgs {
     }
 }
 
-/// The format: what was asked for, or what the file's name says, or text.
+/// The requested format, else that of the file's extension, else text.
 pub(super) fn format_of(asked: Option<Format>, destination: &Destination) -> Result<Format, ConfigError> {
     match (asked, &destination.file) {
         (Some(format), _) => Ok(format),
@@ -81,7 +81,7 @@ mod tests {
         cli.trace.output.check(cli.trace.gate.writes())
     }
 
-    /// `--format` has the names that formats have.
+    /// Values of `--format` are the names of formats.
     #[test]
     fn names() {
         for format in Format::value_variants() {
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// The file's name says the format, unless it is given.
+    /// The file's extension gives the format, unless --format is given.
     #[test]
     fn formats() {
         let to = |file: &str| Destination {
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// A name that says nothing, and a permission without an object, are refused.
+    /// An unknown extension, and -f without a file, are refused.
     #[test]
     fn nonsense_is_refused() {
         for name in ["leaks", "leaks.xml"] {

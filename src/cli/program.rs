@@ -1,4 +1,4 @@
-//! The flags that name a program to start.
+//! Flags for a program to start.
 
 use std::ffi::OsString;
 
@@ -22,7 +22,7 @@ pub struct ProgramArgs {
 }
 
 impl ProgramArgs {
-    /// The program and its arguments; nothing if none was given.
+    /// Program and arguments; empty if none is given.
     pub(super) fn words(self) -> Result<Vec<OsString>, ConfigError> {
         match self.command {
             Some(_) if !self.program.is_empty() => Err(ConfigError::TwoPrograms),

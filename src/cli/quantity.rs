@@ -1,4 +1,4 @@
-//! Flags that say what flame graphs show of each stack.
+//! Flags for the number that flame graphs show of each stack.
 
 use clap::Args;
 
@@ -22,7 +22,7 @@ pub struct QuantityArgs {
 }
 
 impl QuantityArgs {
-    /// What the flags mean for reports in `format`.
+    /// Checks the flags for reports in `format`.
     pub(super) fn check(&self, format: Format) -> Result<Quantity, ConfigError> {
         let given = [
             ("--measure", self.measure.is_some()),
@@ -57,7 +57,7 @@ mod tests {
         cli.trace.quantity.check(format)
     }
 
-    /// Outstanding bytes, if nothing is said; what is said is refused where nothing would come of it.
+    /// The default is outstanding bytes; flags are refused where the format does not use them.
     #[test]
     fn quantities() {
         let quantity_of = |measure, unit| Ok(Quantity { measure, unit });

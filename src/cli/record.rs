@@ -1,4 +1,4 @@
-//! Flags that say how reports are recorded.
+//! Flags for recordings.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// As [`RecordArgs::check`], where nothing but a recording can be without names.
+    /// Like [`RecordArgs::check`], for traces, where only a recording can be anonymised.
     pub(super) fn check_for_trace(&self, reports: &Destination) -> Result<Option<Settings>, ConfigError> {
         match self.anonymize && self.record.is_none() {
             true => Err(ConfigError::NothingToRecord("--anonymize")),
@@ -36,7 +36,7 @@ impl RecordArgs {
         }
     }
 
-    /// How reports are recorded, if they are; `reports` are where else they go.
+    /// Settings of the recording, if there is one; `reports` is the other destination of reports.
     pub(super) fn check(&self, reports: &Destination) -> Result<Option<Settings>, ConfigError> {
         let Some(file) = &self.record else {
             return match self.record_limit {
@@ -78,7 +78,7 @@ mod tests {
         Config::try_from(cli.trace).map(|config| config.sinks.recording)
     }
 
-    /// A recording has a file, a limit, and its part in -f.
+    /// A recording has a file, a size limit, and shares -f.
     #[test]
     fn recordings() {
         let usual = Settings {
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// What cannot be recorded, or is about no recording, is refused.
+    /// Invalid limits, and recording flags without a recording, are refused.
     #[test]
     fn nonsense_is_refused() {
         let limit = |text: &str| ConfigError::RecordLimit(text.to_owned());

@@ -1,5 +1,5 @@
-//! The reference of the command line, `docs/cli.md`: made from the same description as help and the manual. `make docs` writes
-//! it, and a test compares it with what is committed.
+//! Generates `docs/cli.md`, the reference of the command line, from the description that help and the manual use. `make
+//! docs` writes it; a test compares it with the committed page.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use clap::{Arg, Command};
 use super::examples::{self, Example};
 use super::help::Page;
 
-/// The page is made anew where this variable is set.
+/// Environment variable that makes the test write the page.
 const UPDATE: &str = "MEMLEAK_UPDATE_DOCS";
 
 const HEAD: &str = "\
@@ -21,7 +21,6 @@ Units of sizes and times, settings files and exit status are explained in [setti
 screen of this, `memleak --help` all of it, `memleak man` a manual page.
 ";
 
-/// The whole page.
 fn page() -> String {
     let mut root = super::command(Page::Manual).disable_help_subcommand(true);
     root.build();
@@ -33,7 +32,7 @@ fn page() -> String {
     text
 }
 
-/// A command with its arguments. Those that the whole program has, too, are named and not described again.
+/// A command with its arguments. Arguments that it shares with the whole program are named without a description.
 fn section(text: &mut String, command: &Command, root: Option<&Command>) {
     let name = command.get_display_name().unwrap_or("memleak").replace('-', " ");
     line(text, &format!("\n## {name}\n"));
@@ -95,13 +94,13 @@ fn long_name(arg: &Arg) -> String {
         .map_or_else(|| spelled(arg), |long| format!("`--{long}`"))
 }
 
-/// What help says at most of an argument.
+/// Longest help text of an argument.
 fn described(arg: &Arg) -> String {
     let text = arg.get_long_help().or_else(|| arg.get_help());
     text.map(ToString::to_string).unwrap_or_default()
 }
 
-/// An argument as one writes it.
+/// Names of an argument, with its values.
 fn spelled(arg: &Arg) -> String {
     let names = arg.get_value_names().unwrap_or_default();
     let values: Vec<_> = names.iter().map(|name| name.to_string()).collect();
@@ -165,7 +164,7 @@ fn listed(text: &mut String, examples: &[&Example]) {
     }
 }
 
-/// As Markdown has it: what would be a tag of HTML, or begin emphasis, is text; lines are one.
+/// Text on one line, with the characters escaped that Markdown would take for HTML tags or emphasis.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
@@ -182,7 +181,7 @@ fn line(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-/// The committed page is the one that is made now.
+/// The committed page is up to date.
 #[test]
 fn page_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");

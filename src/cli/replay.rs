@@ -181,7 +181,7 @@ impl TryFrom<ReportArgs> for ReportOptions {
     }
 }
 
-/// The form with the name of the format that the file's name says; `what` has the forms `all`.
+/// Form named like the format of the file's extension. For errors: `what` has the forms `all`.
 fn form<T: ValueEnum>(
     destination: &Destination,
     what: &'static str,
@@ -192,7 +192,7 @@ fn form<T: ValueEnum>(
     form.map_err(|_| ConfigError::NoSuchForm(format.name().to_owned(), what, all))
 }
 
-/// The format of reports with the name of a form.
+/// Report format named like a form.
 fn format_of_form(form: &impl ValueEnum) -> Option<Format> {
     Format::from_str(form.to_possible_value()?.get_name(), false).ok()
 }

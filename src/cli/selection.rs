@@ -1,4 +1,4 @@
-//! The flags that say which allocations are recorded.
+//! Flags that select the allocations to record.
 
 use clap::Args;
 
@@ -40,7 +40,7 @@ pub struct SelectionArgs {
 }
 
 impl SelectionArgs {
-    /// What the flags mean.
+    /// Checks the flags.
     pub(super) fn check(&self) -> Result<Selected, ConfigError> {
         let sampling = parse_sampling(self.sample_rate.as_deref(), self.sample_bytes.as_deref())?;
         let max_overhead = self.max_overhead.as_deref().map(parse_max_overhead).transpose()?;
@@ -57,7 +57,7 @@ impl SelectionArgs {
     }
 }
 
-/// What [`SelectionArgs`] mean.
+/// Validated [`SelectionArgs`].
 pub(super) struct Selected {
     pub(super) sampling: Sampling,
     pub(super) max_overhead: Option<MaxOverhead>,

@@ -1,39 +1,39 @@
-//! A process id where INTERVAL or COUNT is expected: `-p $(pidof server)` with two servers is `-p A B`.
+//! Detects a process id in the place of INTERVAL or COUNT: `-p $(pidof server)` with two servers is `-p A B`.
 //!
-//! Kernel threads and the first processes have small numbers, so that not every number that is a process id is meant as
-//! one. It is if that process is like one that is traced, which all processes of `pidof` are, or if nobody would wait for
-//! so long; what else is a process is taken for an interval, with a note. Hours and other whole minutes are intervals, too:
-//! scripts that give these must not fail whenever a process happens to have that number. And one second is what nearly
-//! everybody means by 1, which is the first process's number.
+//! Kernel threads and the first processes have small numbers, so not every number that is a process id is meant as one. It
+//! is if that process resembles a traced one, as all processes of `pidof` do, or if it would be an implausibly long
+//! interval; the number of any other process is taken for an interval, with a note. Hours and other whole minutes are
+//! intervals, too: scripts that use them must not fail when a process happens to have that number. And 1 nearly always
+//! means one second, though it is the first process's number.
 
 use thiserror::Error;
 
 use super::TraceArgs;
 use crate::process::ProcessName;
 
-/// Seconds from which on an interval without a unit is not believed if it is a process id, too, unless it is in minutes.
+/// Seconds above which an interval without a unit, not in whole minutes, is refused if it is also a process id.
 const LONG: u32 = 3600;
 
-/// Starts all others; in a container, it often is the program itself.
+/// The init process; in a container, often the program itself.
 const FIRST_PROCESS: u32 = 1;
 
-/// A number that is rather a process id.
+/// A number that is more likely a process id.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "{name} `{number}` is the pid of a process ({comm}): to trace several, separate them by commas: -p {pids}{}",
     interval(.name, *.number)
 )]
 pub struct StrayPid {
-    /// The argument that it was taken for.
+    /// Argument in whose place it is.
     name: &'static str,
     number: u32,
     comm: String,
-    /// The value that -p needs for all processes.
+    /// Value for -p with all processes.
     pids: String,
 }
 
 impl StrayPid {
-    /// A note for where it is taken for an interval all the same.
+    /// Note for a number that is taken for an interval anyway.
     fn note(&self) -> String {
         let Self {
             number, comm, pids, ..
@@ -50,16 +50,16 @@ fn interval(name: &str, number: u32) -> String {
 }
 
 impl TraceArgs {
-    /// Checks that INTERVAL and COUNT are no process ids. Returns what there is to note about them.
+    /// Checks that INTERVAL and COUNT are not process ids. Returns a note about a number that may be one.
     ///
     /// # Errors
     ///
-    /// One of them is.
+    /// If one of them most likely is a process id.
     pub fn check_stray_pids(&self) -> Result<Option<String>, StrayPid> {
         self.check_stray(&ProcessName::of)
     }
 
-    /// As [`TraceArgs::check_stray_pids`], with names of processes from `name_of`.
+    /// Checks as [`TraceArgs::check_stray_pids`] does, with processes from `name_of`.
     fn check_stray(&self, name_of: &dyn Fn(u32) -> Option<ProcessName>) -> Result<Option<String>, StrayPid> {
         let pids: Vec<u32> = self.pid.iter().filter_map(|pid| pid.parse().ok()).collect();
         let traced: Vec<_> = pids.iter().filter_map(|&pid| name_of(pid)).collect();
@@ -68,7 +68,7 @@ impl TraceArgs {
         for (name, text) in given {
             let number = text.as_ref().and_then(|text| text.parse().ok());
             let process = number.and_then(|number| Some((number, name_of(number)?)));
-            // `-p 1 1` is what one writes in a container; the same process twice is what nobody means.
+            // `-p 1 1` is common in a container; naming the same process twice is not.
             let process = process.filter(|(number, _)| !pids.is_empty() && !pids.contains(number));
             let Some((number, process)) = process else {
                 continue;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// The first process, servers 4711, 4712 and 10, a shell 5, a daemon 300, and something else with a large number.
+    /// Processes: the first one, servers 4711, 4712 and 10, a shell 5, a worker 300, and others with large numbers.
     fn name_of(pid: u32, is_container: bool) -> Option<ProcessName> {
         let named = |comm: &str, exe: &str| ProcessName {
             comm: comm.to_owned(),
@@ -129,7 +129,7 @@ mod tests {
         checked.map_err(|error| error.to_string())
     }
 
-    /// Numbers that are no process, or written with a unit, or where nothing is traced by -p, are what they seem.
+    /// Numbers that are not processes, that have a unit, or that appear without -p, are intervals and counts.
     #[test]
     fn intervals() {
         for arguments in [
@@ -157,7 +157,7 @@ mod tests {
             note,
             "INTERVAL is 5 s, not process 5 (sh): to trace that, too, use -p 4711,5"
         );
-        // Of a container's first process, one second is what is meant, and said.
+        // In a container whose first process is like the target, 1 is an interval, with a note.
         let note = check_in("-p 4711 1 1", true).expect("an interval");
         assert!(note.is_some_and(|note| note.contains("use -p 4711,1")));
         for arguments in ["-p 4711 3600 5", "-p 4711 7200"] {
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Processes like those that are traced are meant to be traced, too, as are those with numbers beyond an hour.
+    /// Numbers of processes like the traced ones are refused, as are process ids above an hour.
     #[test]
     fn process_ids() {
         for (arguments, parts) in [

@@ -29,7 +29,7 @@ fn interval_and_count_are_read() {
     assert_eq!(config.trace.pids, [17]);
 }
 
-/// Times between reports, and of the whole trace, are seconds or have their units.
+/// Times between reports and of the whole trace are in seconds or have units.
 #[test]
 fn times_have_units() {
     let times = |text: &str| config(text).map(|config| (config.trace.interval, config.trace.duration));
@@ -123,7 +123,7 @@ fn no_process_is_the_kernel() {
     assert_eq!(kernel("--wa-missing-free -p 5"), Ok((None, vec![5])));
 }
 
-/// A program is given by one argument that is split, or by words that are taken as they are.
+/// A program is given as one argument that is split into words, or as separate words that are not.
 #[test]
 fn programs() {
     let program = |arguments: &[&str]| {
@@ -165,7 +165,7 @@ fn programs() {
     }
 }
 
-/// A limit on the overhead is a percentage; sampling then begins with all allocations, or as was asked for.
+/// A limit on the overhead is a percentage; sampling then starts with all allocations, or with the requested interval.
 #[test]
 fn max_overhead() {
     let of = |text: &str| {
@@ -201,7 +201,7 @@ fn table_memory() {
     assert_eq!(of(""), Ok(None));
 }
 
-/// Samples are of calls or of bytes; size limits are given singly or both.
+/// Samples are by calls or by bytes; size limits are given singly or both.
 #[test]
 fn selection() {
     let of = |text: &str| {
@@ -225,7 +225,7 @@ fn selection() {
     }
 }
 
-/// Every command line that makes no sense is refused with its own reason.
+/// Every invalid command line is refused with its own reason.
 #[test]
 fn nonsense_is_refused() {
     let bad = |text: &str| text.to_owned();

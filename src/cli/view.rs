@@ -1,4 +1,4 @@
-//! Flags that say what of a trace the reports show. They change nothing of what is traced.
+//! Flags for what reports show; they do not affect what is traced.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// What the flags mean for reports in `format`, of mappings or of blocks.
+    /// Checks the flags for reports in `format`. `of_mappings`: of mappings, not of blocks.
     pub(super) fn check(&self, format: Format, of_mappings: bool) -> Result<View, ConfigError> {
         let older = match (&self.older, self.combined_only) {
             (Some(_), true) => return Err(ConfigError::AgesNotRead),
@@ -88,8 +88,8 @@ mod tests {
         cli.trace.view.check(Format::Text, false)
     }
 
-    /// Ages: half a second if nothing is said, milliseconds or a duration, none with totals only; to ask for both is
-    /// refused, also for the same half second.
+    /// The default age is 0.5 s; numbers are milliseconds; totals only have no ages, and asking for both is refused, even
+    /// for the default age.
     #[test]
     fn ages() {
         let older = |arguments: &str| view(arguments).map(|view| view.older);
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Blocks are listed where they are read and where there is a place for them, as many as the format has room for.
+    /// Blocks are listed where they are read and the format has a place for them, up to the format's limit.
     #[test]
     fn blocks() {
         let args = |arguments: &str| {
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(args("-a").check(Format::Text, true), not_read("--mmap"));
     }
 
-    /// Depths are numbers of frames.
+    /// Depths are numbers of frames above 0.
     #[test]
     fn depths() {
         let depth = |arguments: &str| view(arguments).map(|view| view.depth.map(NonZeroUsize::get));
@@ -148,7 +148,7 @@ mod tests {
         }
     }
 
-    /// Without a choice the order is the format's.
+    /// Without --sort, the format decides the order.
     #[test]
     fn order() {
         let sort = |arguments: &str| view(arguments).map(|view| view.sort);

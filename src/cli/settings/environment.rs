@@ -1,4 +1,4 @@
-//! Settings as variables: `MEMLEAK_FORMAT=json` is `--format json`.
+//! Settings from environment variables: `MEMLEAK_FORMAT=json` is `--format json`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,8 +9,8 @@ use super::{Entry, Flags, Origin, PREFIX, Value, source_of};
 use crate::cli::help::Source;
 use crate::sinks::export::TOKEN_VARIABLE;
 
-/// The settings among `variables`. Others than ours may have names like ours (`MEMLEAK_DIR` of some build): those are
-/// left alone, unless they look like a slip.
+/// Settings among `variables`. Other programs may use the prefix (`MEMLEAK_DIR` of some build): unknown names are ignored,
+/// with a note if one resembles a setting.
 pub(super) fn entries(
     variables: &[(OsString, OsString)],
     flags: &Flags,
@@ -37,7 +37,7 @@ pub(super) fn entries(
         let Some(arg) = flags.find(command, name) else {
             continue;
         };
-        // Empty is as good as not there, as everywhere. MEMLEAK_VERSION is nobody's wish to see one.
+        // An empty variable counts as unset. Flags such as --version are for the command line only.
         if value.is_empty() || source_of(arg) == Source::CommandLine {
             continue;
         }
@@ -49,12 +49,12 @@ pub(super) fn entries(
             trust: Source::Environment,
         });
     }
-    // What is said of a subcommand comes before what is said of all.
+    // Settings of a subcommand take precedence over those of all.
     entries.sort_by_key(|entry| entry.command.is_none());
     entries
 }
 
-/// The subcommand and the flag that a name means.
+/// Subcommand and flag of a name.
 fn split<'a>(name: &'a str, flags: &Flags) -> Option<(Option<&'a str>, &'a str)> {
     if flags.find(None, name).is_some() {
         return Some((None, name));
@@ -64,7 +64,7 @@ fn split<'a>(name: &'a str, flags: &Flags) -> Option<(Option<&'a str>, &'a str)>
     Some((Some(command), flag))
 }
 
-/// A switch is a word for yes or no; several values are lines.
+/// Parses a value: switches are words for yes or no; several values are separate lines.
 fn read(arg: &Arg, value: &OsStr) -> Value {
     let word = value.to_str().unwrap_or_default().to_ascii_lowercase();
     match (arg.get_action(), &word[..]) {

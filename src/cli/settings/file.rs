@@ -1,10 +1,10 @@
-//! The files that settings are in: which, in which order, and how far each is believed.
+//! Settings files: which are read, in which order, and how far each is trusted.
 //!
-//! memleak is run by root, mostly through sudo, and then the user's file is that of a user who may be allowed to run
-//! nothing else than `memleak -p`. So it is opened with that user's rights, as a link in it could lead anywhere, and
-//! believed only in what is measured and shown ([`Source::Anyone`]): it cannot make root write a file, ask a server, or
-//! trace what was not asked for. Root's files are believed, and the one that `--config` names, which is a word of the
-//! command line. A file that others can write to is refused, whoever's it is.
+//! memleak mostly runs as root through sudo, and the user's file belongs to a user who may be allowed to run only `memleak
+//! -p`. So it is opened with that user's rights, since a link can lead anywhere, and trusted only in what is measured and
+//! shown ([`Source::Anyone`]): it cannot make root write a file, contact a server, or trace what was not requested. Root's
+//! files are trusted, and the one that `--config` names, which counts as part of the command line. A file that others can
+//! write to is refused, whoever owns it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -18,77 +18,65 @@ use thiserror::Error;
 use crate::cli::help::Source;
 use crate::process::launch;
 
-/// The machine's settings.
+/// System-wide settings.
 const SYSTEM: &str = "/etc/memleak/config.toml";
 
-/// More is no file of settings.
+/// Maximum size of a settings file.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Which files are to be read.
+/// Settings files to read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// None.
     None,
-    /// This one.
     One(PathBuf),
-    /// The user's and the machine's.
+    /// The user's file and the system-wide one.
     Usual,
 }
 
-/// A file of settings that cannot be used.
+/// Reason why a settings file cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be read.
     #[error("cannot read settings from `{}`: {error}", .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// It is not TOML.
+    Unreadable { path: PathBuf, error: io::Error },
     #[error("{}:{line}: not TOML: a setting is written as format = \"json\"", .path.display())]
     Syntax {
-        /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// It could be anybody's.
     #[error(
         "refusing to read settings from `{}`: writable by others; chmod go-w it, or use --no-config",
         .0.display()
     )]
     Writable(PathBuf),
-    /// It is somebody else's.
     #[error(
         "refusing to read settings from `{}`: owned by user {owner}; chown it, or use --no-config",
         .path.display()
     )]
     Owner {
-        /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// User id.
         owner: u32,
     },
 }
 
-/// A file, whose word it is.
+/// A settings file and how far it is trusted.
 struct Candidate {
     path: PathBuf,
-    /// Who opens it and may own it besides root; anybody for one that was named.
+    /// User and group to open it as; it must belong to that user or to root. `None` for a named file: opened as this
+    /// process, any owner.
     user: Option<(Uid, Gid)>,
     trust: Source,
 }
 
-/// Whether this program has privileges that who started it has not (a set-user-ID bit): then nothing of theirs is
-/// believed but their command line.
+/// Returns whether this program has privileges that its caller lacks (a set-user-ID bit); then only the command line of the
+/// caller is trusted.
 pub(super) fn is_privileged_by_file() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
 
-/// The files that there are, with their text, those first that come first.
+/// Path, text and trust of the files that exist, in descending precedence.
 pub(super) fn read_all(wanted: &Wanted) -> Result<Vec<(PathBuf, String, Source)>, FileError> {
     let candidates = match wanted {
         Wanted::None => Vec::new(),
@@ -102,7 +90,7 @@ pub(super) fn read_all(wanted: &Wanted) -> Result<Vec<(PathBuf, String, Source)>
     let mut files = Vec::new();
     for candidate in candidates {
         match candidate.read() {
-            // Whoever has no file has no settings; nobody needs to read a home that is closed to them.
+            // Default files are optional, and a home directory may be inaccessible.
             Err(FileError::Unreadable { error, .. }) if *wanted == Wanted::Usual && is_absent(&error) => {}
             Err(error) => return Err(error),
             Ok(text) => files.push((candidate.path, text, candidate.trust)),
@@ -127,12 +115,12 @@ fn usual() -> Vec<Candidate> {
     users().into_iter().chain([system]).collect()
 }
 
-/// The user's file: of who called sudo, if somebody did.
+/// The user's file; under sudo that of the user who called it.
 fn users() -> Option<Candidate> {
     if is_privileged_by_file() {
         return None;
     }
-    // Whoever SUDO_UID names does not exist: there is no file of theirs.
+    // If the user that SUDO_UID names does not exist, there is no file.
     let caller = launch::invoking_user().ok()?;
     let caller = caller.map(|(user, group)| (Uid::from_raw(user), Gid::from_raw(group)));
     let home = match caller {
@@ -140,7 +128,7 @@ fn users() -> Option<Candidate> {
         None => std::env::var_os("HOME").map(PathBuf::from)?,
     };
     let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    // By its specification, a relative one is as good as none.
+    // The XDG specification says to ignore a relative path.
     let directory = named
         .filter(|path| path.is_absolute())
         .unwrap_or_else(|| home.join(".config"));
@@ -163,7 +151,7 @@ impl Candidate {
         if !facts.is_file() {
             return Err(unreadable(io::Error::other("it is not a regular file")));
         }
-        // A file that was named is the business of who named it, but not that of everybody.
+        // A named file may be writable by its group, but not by everyone.
         let others = if self.user.is_some() { 0o022 } else { 0o002 };
         if facts.mode() & others != 0 {
             return Err(FileError::Writable(path()));
@@ -184,7 +172,7 @@ impl Candidate {
         }
     }
 
-    /// With the rights of its user. A pipe in its place is not waited for.
+    /// Opens the file with the rights of `user`. O_NONBLOCK: does not wait for a writer if the path is a pipe.
     fn open(&self) -> io::Result<File> {
         let _rights = self.user.map(|(user, group)| Rights::of(user, group));
         open(&self.path)
@@ -198,7 +186,7 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Rights in file systems that this thread has for a while instead of its own.
+/// The previous file system user and group of this thread, restored on drop.
 struct Rights {
     user: Uid,
     group: Gid,
@@ -206,7 +194,7 @@ struct Rights {
 
 impl Rights {
     fn of(user: Uid, group: Gid) -> Self {
-        // In this order: only who may do anything may become another group.
+        // In this order: only a privileged user can change the group.
         let group = setfsgid(group);
         Self {
             user: setfsuid(user),
@@ -232,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// A file as its user would have it: that of user 1, who is nobody here, or one that was named.
+    /// Reads a settings file as that of a user, or as a named one.
     fn read(path: &Path, user: Option<u32>) -> Result<String, FileError> {
         let candidate = Candidate {
             path: path.to_owned(),
@@ -248,7 +236,7 @@ mod tests {
         chown(path, Some(owner), Some(owner)).expect("root: these tests give files away");
     }
 
-    /// Files that others can write to are nobody's word, nor are those of others; a named file is its namer's.
+    /// Files that others own or can write to are refused; a named file may have any owner.
     #[test]
     fn whose_word_it_is_as_root() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -272,7 +260,7 @@ mod tests {
         }
     }
 
-    /// What is no file, or too much of one, is not read; a link leads where its user may go.
+    /// Files that are not regular or too large are refused; a link is followed with the user's rights only.
     #[test]
     fn strange_files_as_root() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -294,11 +282,11 @@ mod tests {
             let error = read(&path(name), user).expect_err(name).to_string();
             assert!(error.contains(expected), "{name}: {error}");
         }
-        // The rights are those of before.
+        // The thread has its previous rights again.
         assert_eq!(read(&path("link"), Some(0)).expect("root's"), "secret = 1");
     }
 
-    /// A named file has to be there; the usual ones need not.
+    /// A named file must exist; default ones need not.
     #[test]
     fn absent_files() {
         let missing = PathBuf::from("/nonexistent/config.toml");

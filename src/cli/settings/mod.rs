@@ -1,16 +1,16 @@
-//! Settings that are made elsewhere than on the command line, and how they and it become one.
+//! Settings from outside the command line, and how they are merged with it.
 //!
 //! ```text
-//!  command line  >  MEMLEAK_*  >  the user's file  >  /etc/memleak/config.toml  >  what is so without any
+//!  command line  >  MEMLEAK_*  >  the user's file  >  /etc/memleak/config.toml  >  defaults
 //! ```
 //!
-//! Names are those of the long flags. What is set higher up replaces what is set below it, whole. Settings are habits, the
-//! command line is a wish: a setting that makes no sense beside it (or beside a setting higher up) yields without a word,
-//! one that makes no sense by itself is an error, which says where it was made.
+//! Names are those of the long flags. A setting replaces the whole value of those to its right. Settings are habits, the
+//! command line is a request: a setting that conflicts with the command line, or with a setting of higher precedence, is
+//! left out without a message; one that is invalid by itself is an error that names its origin.
 //!
-//! Which files there are and who is believed is `file`'s, what is in them `table`'s; here is what it means. There is no
-//! second parser: settings become flags in front of those that were given, one after another, and clap and `config` are
-//! asked after each.
+//! `file` decides which files are read and trusted, `table` parses them; this module interprets their entries. There is no
+//! second parser: settings are inserted as flags before the given ones, one at a time, and clap and `config` check the
+//! result each time.
 
 mod environment;
 mod file;
@@ -35,78 +35,59 @@ use crate::commands::doctor;
 use crate::commands::replay::{DifferenceOptions, ReportOptions, TrendOptions};
 pub use file::FileError;
 
-/// Begins the names of variables.
+/// Prefix of variables.
 const PREFIX: &str = "MEMLEAK_";
 
-/// Two names are taken for the same with a slip in one, from so much likeness on (1: they are equal).
+/// Minimum likeness of a known name to be suggested for an unknown one (1: equal).
 const LIKENESS: f64 = 0.65;
 
-/// What the user wants.
+/// The command line merged with all settings.
 #[derive(Debug)]
 pub struct Parsed {
-    /// All of it.
     pub cli: Cli,
-    /// Settings that were left out, and why, to be said as warnings.
+    /// Warnings about settings that were ignored.
     pub notes: Vec<String>,
-    /// Where settings were made that do not go with the rest.
+    /// Origins of settings left out because they conflict with others.
     pub yielded: Vec<Origin>,
 }
 
-/// It is not clear what the user wants.
+/// Error of the command line or of a setting; includes requests for help.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// Of the command line, or a wish for help.
+    /// From clap; also a request for help or the version.
     #[error("{}", one_line(.0))]
     CommandLine(#[from] clap::Error),
-    /// Of a setting elsewhere.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// Of a file.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// A setting that cannot be one.
+/// An invalid setting.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingError {
-    /// No flag has this name.
     #[error("{origin}: unknown setting `{name}`{}: names are those of the long flags in memleak --help", nearest(.near))]
     Unknown {
-        /// Where it was made.
         origin: Origin,
-        /// As it was written.
+        /// Name as written.
         name: String,
-        /// What may be meant.
+        /// Closest known name.
         near: Option<String>,
     },
-    /// A flag that is a wish.
+    /// The flag exists, but not for this origin.
     #[error("{origin}: `{name}` cannot be set here: use the flag on the command line")]
-    Misplaced {
-        /// Where it was made.
-        origin: Origin,
-        /// The flag.
-        name: String,
-    },
-    /// A value of the wrong kind.
+    Misplaced { origin: Origin, name: String },
     #[error("{origin}: `{name}` must be {wanted}")]
     Kind {
-        /// Where it was made.
         origin: Origin,
-        /// The flag.
         name: String,
-        /// What it is to be.
+        /// Expected kind of value.
         wanted: &'static str,
     },
-    /// A value that the flag cannot have.
     #[error("{origin}: {error}")]
-    Value {
-        /// Where it was made.
-        origin: Origin,
-        /// What is wrong with it.
-        error: String,
-    },
+    Value { origin: Origin, error: String },
 }
 
 fn nearest(near: &Option<String>) -> String {
@@ -114,12 +95,12 @@ fn nearest(near: &Option<String>) -> String {
         .map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"))
 }
 
-/// Where a setting was made.
+/// Place where a setting was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In the environment.
+    /// Name of an environment variable.
     Variable(String),
-    /// In a file, in a line.
+    /// File and line number.
     File(PathBuf, usize),
 }
 
@@ -132,34 +113,34 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A setting as it was written.
+/// A setting as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    /// The subcommand that it is for; none for a trace.
+    /// Subcommand that it is for; `None` for a trace.
     command: Option<String>,
-    /// The flag.
+    /// Name of the flag.
     name: String,
     value: Value,
     origin: Origin,
-    /// Which flags are believed of where it was made.
+    /// Level of flags that its origin may set.
     trust: Source,
 }
 
-/// Its value.
+/// Value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Value {
     Switch(bool),
     Text(OsString),
     List(Vec<OsString>),
-    /// Something that no flag has.
+    /// A value of a kind that no flag has.
     Other,
 }
 
-/// Reads the command line, the environment and the files.
+/// Reads the command line, the environment and the settings files.
 ///
 /// # Errors
 ///
-/// One of them makes no sense, or help was asked for.
+/// If one of them is invalid, or help is requested.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, ParseError> {
     let arguments: Vec<_> = arguments.into_iter().collect();
     let variables: Vec<_> = match file::is_privileged_by_file() {
@@ -169,7 +150,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, Pa
     parse_with(&arguments, &variables, file::read_all)
 }
 
-/// The same, where the environment is `variables`, and files are read by `read`.
+/// Merges the command line with `variables` and the files that `read` returns.
 fn parse_with(
     arguments: &[OsString],
     variables: &[(OsString, OsString)],
@@ -185,13 +166,13 @@ fn parse_with(
     merge(&flags, arguments, &given, entries, notes)
 }
 
-/// Whether the text of a file is one of settings: for fuzzers.
+/// Parses the text of a settings file, for fuzzers.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check_text(text: &str) -> Result<(), FileError> {
     table::entries(std::path::Path::new("config.toml"), text, Source::Anyone).map(drop)
 }
 
-/// Colours that are asked for, found without understanding the rest: for what is said of the rest.
+/// Colour choice of the command line or environment, found without parsing the rest: for errors about the rest.
 pub fn wanted_color(arguments: &[OsString]) -> Option<super::ColorArg> {
     use clap::ValueEnum;
     let own = arguments.iter().take_while(|argument| *argument != "--");
@@ -204,7 +185,7 @@ pub fn wanted_color(arguments: &[OsString]) -> Option<super::ColorArg> {
     super::ColorArg::from_str(&wanted, false).ok()
 }
 
-/// The files that are to be read, as the command line and the environment have it.
+/// Settings files to read, according to the command line and the environment.
 fn named_files(given: &ArgMatches, entries: &[Entry]) -> file::Wanted {
     let of_environment = |name| {
         entries
@@ -226,7 +207,7 @@ fn named_files(given: &ArgMatches, entries: &[Entry]) -> file::Wanted {
     }
 }
 
-/// The flags that there are, of memleak without a subcommand and of each.
+/// All flags, of memleak without a subcommand and of each subcommand.
 struct Flags {
     command: clap::Command,
     by_command: BTreeMap<Option<String>, BTreeMap<String, Arg>>,
@@ -249,20 +230,20 @@ impl Flags {
         Self { command, by_command }
     }
 
-    /// A flag that settings of a subcommand, or of a trace, can name.
+    /// Flag that settings of a subcommand, or of a trace, can name.
     fn find(&self, command: Option<&str>, name: &str) -> Option<&Arg> {
         let key = command.map(str::to_owned);
         self.by_command.get(&key)?.get(name)
     }
 
-    /// The flag that is most like one that there is not.
+    /// Known flag that resembles an unknown one.
     fn near(&self, command: Option<&str>, name: &str) -> Option<String> {
         let flags = self.by_command.get(&command.map(str::to_owned))?.iter();
         let shown = flags.filter(|(_, arg)| !arg.is_hide_set());
         most_like(name, shown.map(|(name, _)| name.as_str()))
     }
 
-    /// A flag that there is not, or a subcommand.
+    /// Error for an unknown flag or subcommand.
     fn unknown(&self, command: Option<String>, name: String, origin: Origin) -> SettingError {
         let near = self.near(command.as_deref(), &name);
         let is_command = self.by_command.contains_key(&command);
@@ -284,14 +265,14 @@ fn most_like<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<Str
     (likeness(nearest) >= LIKENESS).then(|| nearest.to_owned())
 }
 
-/// How settings name a flag; the time between reports has a name, too.
+/// Name of a flag in settings; INTERVAL has one, too.
 fn name_of(arg: &Arg) -> Option<String> {
     let is_interval = arg.get_id() == "interval";
     let long = arg.get_long().or(is_interval.then_some("interval"));
     long.map(str::to_owned)
 }
 
-/// Where a flag can be set.
+/// Source level of a flag.
 fn source_of(arg: &Arg) -> Source {
     match arg.get_id() == "interval" {
         true => Source::Anyone,
@@ -299,7 +280,7 @@ fn source_of(arg: &Arg) -> Source {
     }
 }
 
-/// The command line with all settings that go with it; `entries` have those first that come first.
+/// Merges the command line with all settings that fit it; `entries` are in descending precedence.
 fn merge(
     flags: &Flags,
     arguments: &[OsString],
@@ -308,7 +289,7 @@ fn merge(
     mut notes: Vec<String>,
 ) -> Result<Parsed, ParseError> {
     let subcommand = given.subcommand();
-    // It comes first: behind a flag it would be the interval.
+    // Settings go behind the subcommand: behind a flag, its name would be taken for the interval.
     let at = 1 + usize::from(subcommand.is_some());
     let name = subcommand.map(|(name, _)| name);
     let own = subcommand.map_or(given, |(_, own)| own);
@@ -329,7 +310,7 @@ fn merge(
         arguments: arguments.to_vec(),
         at: at.min(arguments.len()),
     };
-    // One may need another (--force is about --output): those that do not go are tried once more.
+    // One setting may need another (--force needs --output): those that do not fit are retried while any fits.
     while line.take_all(&mut waiting)? {}
     Ok(Parsed {
         cli: line.parse(&[])?,
@@ -338,14 +319,14 @@ fn merge(
     })
 }
 
-/// A setting as flags.
+/// A setting as flags of the command line.
 struct Setting {
     id: String,
     words: Vec<OsString>,
     origin: Origin,
 }
 
-/// What an entry means for the command `name`; `None` if that is another's.
+/// Checks an entry for the command `name`; `None` if it is for another command, or ignored with a note.
 fn check(
     flags: &Flags,
     name: Option<&str>,
@@ -372,7 +353,7 @@ fn check(
         name: flag,
         wanted,
     })?;
-    // `live` is a trace, and what is said and how is everybody's.
+    // `live` is a trace; global flags apply to every command.
     let is_trace = matches!(name, None | Some("live"));
     let is_ours = match &entry.command {
         Some(command) => name == Some(command),
@@ -382,7 +363,7 @@ fn check(
     Ok(is_ours.then_some(Setting { id, words, origin }))
 }
 
-/// A flag with this value as it would be written, or what its value is to be.
+/// A flag with a value as words of the command line, or a description of the value it needs.
 fn words(arg: &Arg, name: &str, value: Value) -> Result<Vec<OsString>, &'static str> {
     let flag = || OsString::from(format!("--{name}"));
     let with = |value: &OsStr| {
@@ -411,16 +392,16 @@ fn words(arg: &Arg, name: &str, value: Value) -> Result<Vec<OsString>, &'static 
     }
 }
 
-/// A command line that settings are added to.
+/// A command line that settings are inserted into.
 struct Line {
     command: clap::Command,
     arguments: Vec<OsString>,
-    /// Where they are put.
+    /// Position where settings are inserted.
     at: usize,
 }
 
 impl Line {
-    /// Takes in all settings that go with what is there. Returns whether there were any.
+    /// Inserts all settings that fit. Returns whether there were any.
     fn take_all(&mut self, waiting: &mut Vec<Setting>) -> Result<bool, ParseError> {
         let before = waiting.len();
         let mut left = Vec::new();
@@ -433,7 +414,7 @@ impl Line {
         Ok(waiting.len() < before)
     }
 
-    /// Returns whether it goes.
+    /// Inserts a setting if it fits. Returns whether it did.
     fn take(&mut self, setting: &Setting) -> Result<bool, ParseError> {
         let wrong = |error: String| SettingError::Value {
             origin: setting.origin.clone(),
@@ -444,7 +425,7 @@ impl Line {
             Err(error) if error.kind() == ErrorKind::ArgumentConflict => return Ok(false),
             Err(error) => return Err(wrong(one_line(&error)).into()),
         };
-        // What is wrong without it, too, is not its fault.
+        // An error that exists without the setting, too, is not the setting's.
         let goes = match with {
             None => true,
             Some(error) if Some(&error) == complaint(self.parse(&[])?).as_ref() => true,
@@ -466,7 +447,7 @@ impl Line {
     }
 }
 
-/// What is wrong with what is wanted, if it can be parsed.
+/// Error in the meaning of a command line that parses.
 fn complaint(cli: Cli) -> Option<ConfigError> {
     match cli.command {
         None => Config::try_from(cli.trace).err(),
@@ -479,7 +460,7 @@ fn complaint(cli: Cli) -> Option<ConfigError> {
     }
 }
 
-/// A mistake on the command line in one line.
+/// A command-line error on one line.
 pub fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first: Vec<_> = text
@@ -492,7 +473,7 @@ pub fn one_line(error: &clap::Error) -> String {
     format!("{line}{}", hint_of_pids(error))
 }
 
-/// A remedy for one number too many: `-p $(pidof server)` gives one for each process.
+/// Hint for a stray number: `-p $(pidof server)` gives one for each process.
 fn hint_of_pids(error: &clap::Error) -> &'static str {
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(text))

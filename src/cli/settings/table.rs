@@ -1,4 +1,4 @@
-//! Settings as a file has them: TOML, keys as flags, a table for each subcommand. Text in, entries out; nothing is read.
+//! Parses a settings file: TOML, with keys named like flags and a table for each subcommand. Does not access files.
 //!
 //! ```toml
 //! format = "json"
@@ -8,7 +8,7 @@
 //! format = "text"
 //! ```
 //!
-//! What is wrong is said without quoting the file but for a key: it may be one that whoever sees the message may not read.
+//! Errors quote only keys of the file: its reader may not be permitted to read it.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,7 +19,7 @@ use toml::de::{DeArray, DeFloat, DeInteger, DeTable, DeValue};
 use super::{Entry, FileError, Origin, Value};
 use crate::cli::help::Source;
 
-/// The entries of a file.
+/// Entries of a file, those of subcommands first.
 pub(super) fn entries(path: &Path, text: &str, trust: Source) -> Result<Vec<Entry>, FileError> {
     let line_of = |at: usize| 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();
     let document = DeTable::parse(text).map_err(|error| FileError::Syntax {
@@ -47,12 +47,12 @@ pub(super) fn entries(path: &Path, text: &str, trust: Source) -> Result<Vec<Entr
             .iter()
             .for_each(|(name, value)| add(Some(&command), name, value));
     }
-    // What is said of a subcommand comes before what is said of all.
+    // Settings of a subcommand take precedence over those of all.
     entries.sort_by_key(|entry| entry.command.is_none());
     Ok(entries)
 }
 
-/// A key that could move the cursor, or is a page long, is shown harmless and short.
+/// A key for messages, escaped and cut to 64 characters.
 fn printable(name: &str) -> String {
     let short: String = name.chars().take(64).collect();
     short.escape_debug().to_string()
@@ -68,7 +68,7 @@ fn read(value: &DeValue<'_>) -> Value {
     text(value).map_or(Value::Other, Value::Text)
 }
 
-/// As one would write it behind a flag.
+/// Value as it would be written behind a flag.
 fn text(value: &DeValue<'_>) -> Option<OsString> {
     let integer = value.as_integer().filter(|number| number.radix() == 10);
     let number = integer.map(DeInteger::as_str);

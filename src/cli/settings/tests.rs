@@ -1,4 +1,4 @@
-//! Claims about settings: whose word counts, what yields, and what is refused.
+//! Claims about settings: precedence, conflicts, and errors.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use leak_report::model::Sampling;
 use leak_report::model::leak::Order;
 use leak_report::render::Format;
 
-/// The user's file and the machine's, as parsed behind this command line in this environment.
+/// Parses a command line with this environment, user's file and system-wide file.
 fn parsed(line: &str, environment: &[(&str, &str)], files: &[(&str, Source)]) -> Result<Parsed, ParseError> {
     let arguments: Vec<_> = line.split_whitespace().map(OsString::from).collect();
     let variables: Vec<_> = environment
@@ -37,7 +37,7 @@ fn refused(line: &str, environment: &[(&str, &str)], file: &str) -> String {
     parsed.expect_err("refused").to_string()
 }
 
-/// The command line, the environment, the user's file, the machine's: what comes first counts, of lists the whole.
+/// Precedence is command line, environment, user's file, system-wide file; a list is replaced whole.
 #[test]
 fn precedence() {
     let files = [
@@ -64,13 +64,13 @@ fn precedence() {
         config("memleak -p 1", &[], &files).trace.view.sort,
         Some(Order::Count)
     );
-    // An empty variable is as good as none.
+    // An empty variable counts as unset.
     assert_eq!(of("memleak -p 1", &[("MEMLEAK_TOP", "")]).0, 3);
     let none = config("memleak -p 1 2 3", &[], &[]);
     assert_eq!((none.trace.top, none.trace.count), (10, NonZeroU64::new(3)));
 }
 
-/// A switch is taken back where it is set to no higher up; words for yes and no are the usual ones.
+/// A switch set further down can be unset further up; the usual words for yes and no are accepted.
 #[test]
 fn switches() {
     let follows =
@@ -97,8 +97,8 @@ fn switches() {
     assert_eq!(loud(&[], "quiet = true"), "memleak=warn");
 }
 
-/// A setting yields to what it does not go with, be it a conflict of flags, of their values, or of what is traced; and
-/// one that needs another is there with that one.
+/// A setting that conflicts with the command line, by flags, values or target, is left out; one that needs another is
+/// applied with it.
 #[test]
 fn settings_yield() {
     let sampling = |line: &str, file: &str| config(line, &[], &[file]).trace.sampling;
@@ -112,7 +112,7 @@ fn settings_yield() {
         sampling("memleak -p 1", "sample-rate = 100"),
         Sampling::Calls(100)
     );
-    // Of the kernel's allocations there are no tables.
+    // Kernel mode has no unwind tables.
     assert_eq!(
         config("memleak 5", &[], &["table-memory = '64M'"])
             .trace
@@ -146,7 +146,7 @@ fn settings_yield() {
             .format,
         Format::Svg
     );
-    // What only the environment names is traced, unless the command line names something.
+    // A target named only by the environment is traced, unless the command line names one.
     assert_eq!(
         config("memleak", &[("MEMLEAK_PID", "3,4")], &[]).trace.pids,
         [3, 4]
@@ -164,7 +164,7 @@ fn settings_yield() {
     );
 }
 
-/// Subcommands have tables of their own; how things are said is everybody's.
+/// Subcommands have tables of their own; settings about messages apply to all.
 #[test]
 fn subcommands() {
     let file = "format = 'json'\ncolor = 'never'\n[report]\nformat = 'folded'\ntop = 7\n[diff]\ntop = 5\n";
@@ -187,7 +187,7 @@ fn subcommands() {
     }
 }
 
-/// What makes no sense by itself is refused, with its place and what is meant; a name that is nobody's is no slip.
+/// An invalid setting is refused, with its origin and a suggestion; an unrelated variable is ignored.
 #[test]
 fn nonsense_is_refused() {
     for (environment, file, parts) in [
@@ -264,7 +264,7 @@ fn nonsense_is_refused() {
             assert!(error.contains(part), "{file}: no {part:?} in {error}");
         }
     }
-    // A secret that is not TOML is not shown.
+    // A secret that is not TOML is not quoted.
     assert!(!refused("memleak -p 1", &[], "root:$6$hash:19000::").contains("hash"));
     let parsed = parsed(
         "memleak -p 1",
@@ -281,7 +281,7 @@ fn nonsense_is_refused() {
     );
 }
 
-/// The command line comes first with its mistakes, too, and help is help whatever the files say.
+/// Errors of the command line come before those of settings, and help works regardless of the files.
 #[test]
 fn the_command_line_comes_first() {
     assert!(refused("memleak --nonsense", &[], "nonsense = 1").contains("--nonsense"));
@@ -293,7 +293,7 @@ fn the_command_line_comes_first() {
     }
 }
 
-/// Whoever called sudo is believed in what is shown and measured, and in nothing that reaches further.
+/// The file of the user who called sudo is trusted in what is shown and measured, and in nothing else.
 #[test]
 fn the_callers_file() {
     let file = "top = 3\nmax-overhead = 5\noutput = '/etc/passwd'\nforce = true\ndebuginfod = true\n[report]\nrecord = 'x'\n";
@@ -316,7 +316,7 @@ fn the_callers_file() {
     assert_eq!(config.trace.interval, Duration::from_secs(5));
 }
 
-/// Files are named by the command line, or by the environment, or are the usual ones.
+/// The command line or the environment names the file; otherwise the default ones are read.
 #[test]
 fn which_files() {
     let wanted = |line: &str, environment: &[(&str, &str)]| {
@@ -342,7 +342,7 @@ fn which_files() {
     assert_eq!(wanted("memleak -p 1", &[("MEMLEAK_NO_CONFIG", "1")]), "None");
 }
 
-/// Colours are known before the rest is understood.
+/// The colour choice is found without parsing the rest.
 #[test]
 fn colors() {
     use super::super::ColorArg;
@@ -357,7 +357,7 @@ fn colors() {
 }
 
 proptest! {
-    /// Files can say anything.
+    /// Any text is handled without a panic.
     #[test]
     fn any_file(text in "([a-z\\[\\]={}\"'.#, \n-]|top|format|\\[report\\]|true|\\PC){0,60}") {
         let _ = parsed("memleak -p 1", &[], &[(&text, Source::Anyone)]);
