@@ -19,10 +19,7 @@ pub(crate) fn command(name: &str) -> io::Result<Command> {
         .map(|directory| PathBuf::from(directory).join(name));
     let path = paths.find(|path| path.is_file()).ok_or_else(|| {
         let places = DIRECTORIES.join(", ");
-        io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("`{name}` not found in {places}"),
-        )
+        io::Error::new(io::ErrorKind::NotFound, format!("`{name}` not found in {places}"))
     })?;
     let mut command = Command::new(path);
     command

@@ -47,9 +47,11 @@ impl Account {
             return Ok(None);
         };
         let found = Self::parse(&line);
-        found
-            .map(Some)
-            .ok_or_else(|| io::Error::other(format!("the output of getent passwd {user} is not a passwd entry")))
+        found.map(Some).ok_or_else(|| {
+            io::Error::other(format!(
+                "the output of getent passwd {user} is not a passwd entry"
+            ))
+        })
     }
 
     /// Parses a line of passwd(5).

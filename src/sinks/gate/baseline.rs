@@ -224,7 +224,11 @@ mod tests {
                 "`480 bytes` is not an amount",
             ),
             (format!("{begin}  malloc\n"), 2, "`malloc` is not an amount"),
-            (format!("{begin}-1 bytes in 1 blocks\n  malloc\n"), 2, "not an amount"),
+            (
+                format!("{begin}-1 bytes in 1 blocks\n  malloc\n"),
+                2,
+                "not an amount",
+            ),
             (
                 format!("{begin}  1 bytes in 1 blocks\n  malloc\n"),
                 2,
@@ -245,7 +249,11 @@ mod tests {
                 4,
                 "listed twice",
             ),
-            (format!("{begin}<<<<<<< ours\n"), 2, "`<<<<<<< ours` is not an amount"),
+            (
+                format!("{begin}<<<<<<< ours\n"),
+                2,
+                "`<<<<<<< ours` is not an amount",
+            ),
         ] {
             let error = parse(&text, &mut SiteNames::default())
                 .expect_err(&text)

@@ -207,7 +207,10 @@ fn accepted_leaks() {
     fs::write(&rules, "leak:a\nrace:b\n").expect("our own file");
     let (status, said) = again(&suppressions);
     assert_eq!(status, Some(2), "{said}");
-    assert!(said.contains("known.txt:2: `race:b` is not a suppression"), "{said}");
+    assert!(
+        said.contains("known.txt:2: `race:b` is not a suppression"),
+        "{said}"
+    );
 }
 
 /// Suppressions mean what they mean to LeakSanitizer, but for one thing: of the same program, a file leaves out the same
