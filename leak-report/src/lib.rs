@@ -1,4 +1,4 @@
-//! What a leak trace found, and everything that renders it.
+//! Reports of leak traces, and everything that renders them.
 //!
 //! - [`model`]: a [`Report`](model::Report) as plain values that refer to one dictionary by number.
 //! - [`compare`]: differences and trends of reports.

@@ -2,7 +2,7 @@
 //! BPF has made (`proc_pid_fdinfo(5)`).
 //!
 //! They are bytes, not text: a process gives itself a name of any bytes, and the kernel cuts it at 15, within a character too.
-//! It escapes line ends of names, so that each line is what it seems.
+//! The kernel escapes line ends of names, so that each line is one field.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ impl ProcFields {
     ///
     /// # Errors
     ///
-    /// What the kernel says; the process is gone, say.
+    /// The kernel's error, for example that the process is gone.
     pub(crate) fn read(path: impl AsRef<Path>) -> io::Result<Self> {
         fs::read(path).map(Self)
     }

@@ -103,7 +103,7 @@ pub struct SizeFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub walk: Walk,
-    /// What makes walks faster.
+    /// Fast paths that are on.
     pub fast_paths: FastPaths,
     /// How probes are attached.
     pub attach: AttachPath,

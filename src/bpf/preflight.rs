@@ -43,7 +43,7 @@ pub struct Capability {
     pub name: &'static str,
     /// Number in `include/uapi/linux/capability.h`.
     pub number: u32,
-    /// What it permits memleak to do, as a verb phrase.
+    /// Permitted actions, as a verb phrase.
     pub purpose: &'static str,
     /// True if nothing can be traced without it.
     pub needed: bool,

@@ -139,11 +139,11 @@ pub enum ConfigError {
          on by default"
     )]
     NotBuilt {
-        /// What was asked for.
+        /// The flag or subcommand.
         flag: &'static str,
-        /// What it needs.
+        /// The part of memleak that it needs.
         what: &'static str,
-        /// What that is part of.
+        /// The cargo feature of that part.
         feature: &'static str,
     },
     /// A format where nothing is written.
@@ -175,7 +175,7 @@ impl ConfigError {
         }
     }
 
-    /// Whether it is about things that do not go together, each of which can make sense by itself.
+    /// True if two things conflict, each of which can be valid by itself.
     pub(crate) fn is_of_several(&self) -> bool {
         matches!(
             self,

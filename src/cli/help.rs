@@ -241,7 +241,7 @@ pub(super) fn source_of(id: &str) -> Source {
     flag.map_or(CommandLine, |flag| flag.source)
 }
 
-/// Whether a flag, or a subcommand, is of a part that this program was built without. It is understood, so that an error can
+/// True if a flag or a subcommand belongs to a cargo feature that this program was built without. It is understood, so that an error can
 /// say so, and not shown.
 pub(super) fn is_left_out(id: &str) -> bool {
     match id {
@@ -251,7 +251,7 @@ pub(super) fn is_left_out(id: &str) -> bool {
     }
 }
 
-/// Whether a command line, or the name of a variable, is about nothing that is left out.
+/// True if a command line, or the name of a variable, names nothing that is left out.
 pub(super) fn is_built(line: &str) -> bool {
     let name = |word: &str| {
         let word = word.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! What the flags about pushing mean.
+//! Flags about pushing, checked.
 
 use std::fs::File;
 use std::io::Read;

@@ -30,9 +30,9 @@ pub struct TraceConfig {
     /// Allocators to probe, and the files to search for them.
     pub allocators: Selection,
     pub walk: Walk,
-    /// What makes walks faster; for benchmarks and tests.
+    /// Fast paths that are on; for benchmarks and tests.
     pub fast_paths: FastPaths,
-    /// Whether probes are put on first instructions, whatever they cost; for benchmarks.
+    /// Puts probes on first instructions, whatever they cost; for benchmarks.
     pub first_instructions: bool,
     /// Access of a started program to the terminal.
     pub streams: Streams,

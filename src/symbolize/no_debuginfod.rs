@@ -17,15 +17,15 @@ pub enum DebuginfodSettings {}
 #[derive(Clone, Copy, Debug)]
 pub enum Debuginfod {}
 
-/// Whether who needs a file waits for it.
+/// How long a missing file is waited for.
 #[derive(Clone, Debug, Default)]
 pub enum Patience {
-    /// It does not.
+    /// Not at all.
     #[default]
     None,
     /// As long as something goes on.
     Long,
-    /// The same, until this is set.
+    /// Until this is set.
     Until(Arc<AtomicBool>),
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Fetch {
     NotYet,
 }
 
-/// Whether a file that was on its way has arrived.
+/// Outcome of a fetch.
 #[allow(dead_code, reason = "nothing is on its way")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
@@ -48,7 +48,7 @@ pub(super) enum Arrival {
 }
 
 impl DebuginfodSettings {
-    /// What the environment says: nobody is asked.
+    /// No servers: this build asks none.
     pub fn of_environment() -> Option<Self> {
         None
     }

@@ -322,6 +322,44 @@ fn pure_crates_are_pure() {
     }
 }
 
+/// A doc comment stands alone: it names a thing or an action, and neither asks nor continues its neighbour. In `src/cli` comments are
+/// also help, which is read under the name of a flag.
+#[test]
+fn doc_comments_stand_alone() {
+    const STARTS: [&str; 7] = [
+        "What ",
+        "Whether ",
+        "Who ",
+        "Of ",
+        "That of ",
+        "Those of ",
+        "The same, ",
+    ];
+    let files = ["src", "leak-report/src"].map(|directory| sources(directory, &["rs"]));
+    let mut offences = Vec::new();
+    for file in files
+        .iter()
+        .flatten()
+        .filter(|file| !file.path.starts_with("src/cli"))
+    {
+        let mut continues = false;
+        for (number, line) in (1..).zip(file.text.lines()) {
+            let line = line.trim_start();
+            let text = line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! "));
+            let is_start =
+                !continues && text.is_some_and(|text| STARTS.iter().any(|start| text.starts_with(start)));
+            if is_start {
+                offences.push(format!("{}:{number}: {line}", file.display()));
+            }
+            continues = text.is_some();
+        }
+    }
+    assert_none(
+        &offences,
+        "doc comments that begin as questions, or lean on their neighbour",
+    );
+}
+
 /// Generated types stay in the module that talks to the kernel.
 #[test]
 fn skeleton_types_stay_inside() {

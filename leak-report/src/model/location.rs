@@ -25,7 +25,7 @@ pub struct Place<M> {
 pub struct Location<M> {
     /// Address in the process.
     pub pc: Avma,
-    /// The same address in its module; `None` outside all modules (JIT code).
+    /// Module and SVMA of the address; `None` outside all modules (JIT code).
     pub place: Option<Place<M>>,
 }
 

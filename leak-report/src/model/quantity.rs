@@ -3,7 +3,7 @@
 use super::{Amount, Change, Spread, StackRef};
 use serde::{Deserialize, Serialize};
 
-/// What of a stack is measured.
+/// Measure of a stack: the one number that a flame graph shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
@@ -17,7 +17,7 @@ pub enum Measure {
     Growth,
 }
 
-/// What it is measured in.
+/// Unit of a measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]

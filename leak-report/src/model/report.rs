@@ -23,7 +23,7 @@ use super::{
 pub struct Report {
     /// Local time at which the totals were read.
     pub time: TimeOfDay,
-    /// The same moment as `time`, as an absolute time.
+    /// Absolute time of the moment that `time` is.
     pub read_at: SystemTime,
     /// Time since the attach.
     pub elapsed: Duration,

@@ -19,7 +19,7 @@ pub(crate) fn own_memory() -> OwnMemory {
     }
 }
 
-/// What BPF maps take, given what the kernel says of descriptors, some of which are maps and some maps twice.
+/// Bytes of BPF maps, given `fdinfo` of all descriptors: not all are maps, and a map can have several.
 fn map_bytes(descriptions: impl Iterator<Item = ProcFields>) -> u64 {
     let map = |fields: ProcFields| Some((fields.number("map_id")?, fields.number("memlock")?));
     let maps: BTreeMap<u64, u64> = descriptions.filter_map(map).collect();

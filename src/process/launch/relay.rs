@@ -124,7 +124,7 @@ fn has_ended(pid: Pid) -> bool {
     waitid(Id::Pid(pid), look).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
-/// Those of the signals passed on, and of memleak's own, that a process ignores: bit N - 1 is signal N.
+/// Signals, of those that are passed on and those that memleak uses, which a process ignores: bit N - 1 is signal N.
 fn ignored(status: &ProcFields) -> Vec<Signal> {
     let mask = status.bits("SigIgn").unwrap_or_default();
     let is_ignored = |signal: &Signal| mask >> (*signal as i32 - 1) & 1 == 1;

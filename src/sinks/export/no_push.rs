@@ -20,7 +20,7 @@ pub(super) enum Pusher {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Progress {}
 
-/// What pushing has come to.
+/// Outcome of pushing so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts;
 

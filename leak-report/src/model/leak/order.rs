@@ -4,7 +4,7 @@ use super::{Change, Suspicion};
 use crate::model::Amount;
 use serde::{Deserialize, Serialize};
 
-/// What stacks are ranked by, the largest first.
+/// Rank of stacks, the largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]

@@ -65,7 +65,7 @@ fn sites(stacks: Vec<StackTotals>) -> Vec<Site<u32>> {
     group(&snapshot, |_| &Layout, |_| Recent::default())
 }
 
-/// The same code at other addresses in a later epoch is one site, shown at the later addresses.
+/// Code that is at other addresses in a later epoch is one site, shown at the later addresses.
 #[test]
 fn epochs_merge() {
     let merged = sites(vec![
@@ -153,7 +153,7 @@ fn stacks_cut_to_their_innermost_frames_merge() {
     assert_eq!(end_at, Some(Avma::new(0x1020)), "the last frame that is kept");
 }
 
-/// The same address in another epoch is different code.
+/// An address is different code in another epoch.
 #[test]
 fn equal_addresses_of_other_epochs_stay_apart() {
     let apart = sites(vec![

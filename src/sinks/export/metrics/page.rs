@@ -39,13 +39,13 @@ pub(super) fn of_report(report: &Report, sites: usize) -> String {
     page.into_text()
 }
 
-/// What is added for pushing, by a build that does not.
+/// Adds nothing: this build does not push.
 #[cfg(not(feature = "net"))]
 pub(super) fn of_push(Counts: &Counts) -> String {
     String::new()
 }
 
-/// What is added for pushing.
+/// Adds the metrics of pushing.
 #[cfg(feature = "net")]
 pub(super) fn of_push(counts: &Counts) -> String {
     let mut page = Page::default();

@@ -28,7 +28,7 @@ const OWN_HEADERS: [&str; 9] = [
     "connect-protocol-version",
 ];
 
-/// What the user said.
+/// Flags and variables as they were given.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// URL of the server, possibly with a user name and a password.
