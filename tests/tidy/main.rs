@@ -335,7 +335,7 @@ fn doc_comments_stand_alone() {
         "Those of ",
         "The same, ",
     ];
-    let files = ["src", "leak-report/src"].map(|directory| sources(directory, &["rs"]));
+    let files = ["src", "leak-report/src", "unwind-tables/src"].map(|directory| sources(directory, &["rs"]));
     let mut offences = Vec::new();
     for file in files
         .iter()

@@ -1,11 +1,11 @@
-//! The three address spaces, and the only arithmetic that crosses between them.
+//! The three address spaces, and the only conversions between them.
 //!
 //! * [`Avma`]: actual virtual memory address, in the running process.
-//! * [`Svma`]: stated virtual memory address, as the ELF file's own headers count it.
+//! * [`Svma`]: stated virtual memory address, as in the ELF file's own headers.
 //! * [`FileOffset`]: byte position in the ELF file; probes are placed by it.
 //!
-//! A mapping's [`Bias`] leads from AVMA to SVMA; ELF segments lead from SVMA to file offset
-//! (`ElfView`). Nothing else converts.
+//! A mapping's [`Bias`] converts between AVMA and SVMA; ELF segments convert between SVMA and file offset
+//! (`ElfView`).
 
 use std::fmt;
 use std::ops::Range;
@@ -24,12 +24,12 @@ macro_rules! address {
                 Self(raw)
             }
 
-            /// The raw value.
+            /// Returns the raw value.
             pub const fn get(self) -> u64 {
                 self.0
             }
 
-            /// This address moved up by `bytes`, or `None` past the end of the address space.
+            /// Adds `bytes`; returns `None` past the end of the address space.
             pub const fn checked_add(self, bytes: u64) -> Option<Self> {
                 match self.0.checked_add(bytes) {
                     Some(raw) => Some(Self(raw)),
@@ -37,17 +37,17 @@ macro_rules! address {
                 }
             }
 
-            /// This address moved up by `bytes`, wrapping.
+            /// Adds `bytes`, wrapping.
             pub const fn wrapping_add(self, bytes: u64) -> Self {
                 Self(self.0.wrapping_add(bytes))
             }
 
-            /// This address moved down by `bytes`, wrapping.
+            /// Subtracts `bytes`, wrapping.
             pub const fn wrapping_sub(self, bytes: u64) -> Self {
                 Self(self.0.wrapping_sub(bytes))
             }
 
-            /// Bytes from `lower` up to this address, wrapping.
+            /// Returns the bytes from `lower` up to this address, wrapping.
             pub const fn offset_from(self, lower: Self) -> u64 {
                 self.0.wrapping_sub(lower.0)
             }
@@ -92,27 +92,27 @@ address! {
 pub struct Bias(u64);
 
 impl Bias {
-    /// The bias of a mapping in which `avma` and `svma` are the same byte.
+    /// Returns the bias of a mapping in which `avma` and `svma` are the same byte.
     pub const fn between(avma: Avma, svma: Svma) -> Self {
         Self(avma.0.wrapping_sub(svma.0))
     }
 
-    /// The raw difference, for the kernel's mapping list.
+    /// Returns the raw difference, for the kernel's mapping list.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The bias with this raw difference.
+    /// Returns the bias with this raw difference.
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// Where `avma` lies in the ELF's own space.
+    /// Converts `avma` to the ELF file's own address space.
     pub const fn to_svma(self, avma: Avma) -> Svma {
         Svma(avma.0.wrapping_sub(self.0))
     }
 
-    /// Where `svma` lies in the process.
+    /// Converts `svma` to the process's address space.
     pub const fn to_avma(self, svma: Svma) -> Avma {
         Avma(svma.0.wrapping_add(self.0))
     }
@@ -124,23 +124,23 @@ impl fmt::Debug for Bias {
     }
 }
 
-/// The SVMA of a byte of a loaded segment, given where the segment starts in both spaces.
+/// Returns the SVMA of a byte of a loaded segment, given the segment's start in both spaces.
 ///
-/// `None` when `offset` lies before the segment.
+/// `None` if `offset` lies before the segment.
 pub fn segment_svma(offset: FileOffset, segment_offset: FileOffset, segment_svma: Svma) -> Option<Svma> {
     let into = offset.0.checked_sub(segment_offset.0)?;
     segment_svma.checked_add(into)
 }
 
-/// The file offset of an SVMA in a loaded segment, given where the segment starts in both spaces.
+/// Returns the file offset of an SVMA in a loaded segment, given the segment's start in both spaces.
 ///
-/// `None` when `svma` lies before the segment.
+/// `None` if `svma` lies before the segment.
 pub fn segment_offset(svma: Svma, segment_svma: Svma, segment_offset: FileOffset) -> Option<FileOffset> {
     let into = svma.0.checked_sub(segment_svma.0)?;
     segment_offset.checked_add(into)
 }
 
-/// Whether `address` lies in `range`, written once for all three spaces.
+/// Returns whether `address` lies in `range`, for all three spaces.
 pub fn contains<T: PartialOrd + Copy>(range: &Range<T>, address: T) -> bool {
     range.start <= address && address < range.end
 }

@@ -1,10 +1,10 @@
-//! What differs between the machines whose code is unwound: DWARF's register numbers, and where a call leaves its
+//! Differences between the architectures whose code is unwound: DWARF's register numbers, and the location of a call's
 //! return address.
 //!
-//! On x86-64, a call pushes it: a function's caller is always found in memory. On AArch64, a call leaves it in the link
-//! register `x30`, and a function that calls others saves it, nearly always above the caller's frame pointer `x29`: a
-//! *frame record* (AAPCS64, "The Frame Pointer"). So the link register holds something only in the frame that was
-//! running: where a walk may begin, and below a signal frame.
+//! On x86-64, a call pushes it, so it is always in memory. On AArch64, a call puts it into the link register `x30`, and a
+//! function that calls others saves it, nearly always above the caller's frame pointer `x29`: a *frame record* (AAPCS64,
+//! "The Frame Pointer"). So the link register is known only in a running frame: at the start of a walk, and below a
+//! signal frame.
 
 use gimli::{AArch64, Register as Column, Vendor, X86_64};
 use object::elf::{self, Machine};
@@ -12,7 +12,7 @@ use object::elf::{self, Machine};
 use crate::program::{FP, LR, PC, SP};
 use crate::rule::Register;
 
-/// A machine.
+/// An architecture whose code can be unwound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Architecture {
@@ -24,14 +24,14 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// The one that this program is compiled for.
+    /// The architecture that this program is compiled for.
     pub const HOST: Self = if cfg!(target_arch = "aarch64") {
         Self::Aarch64
     } else {
         Self::X86_64
     };
 
-    /// By its number in an image; `None` for another.
+    /// Returns the architecture with this number in an image; `None` for an unknown number.
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         let known = [Self::X86_64, Self::Aarch64];
         known
@@ -48,7 +48,7 @@ impl Architecture {
         }
     }
 
-    /// The name that its users know.
+    /// Returns the common name, for messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86-64",
@@ -56,7 +56,8 @@ impl Architecture {
         }
     }
 
-    /// User addresses have so many bits. Above them, an AArch64 return address can have an authentication code.
+    /// Returns the number of bits of a user address. The bits above can hold an authentication code in an AArch64 return
+    /// address.
     pub const fn address_bits(self) -> u32 {
         match self {
             Self::X86_64 => 47,
@@ -64,7 +65,7 @@ impl Architecture {
         }
     }
 
-    /// An address without its authentication code, if it can have one.
+    /// Strips the authentication code, if any, from an address.
     pub const fn strip(self, address: u64) -> u64 {
         match self {
             Self::X86_64 => address,
@@ -72,7 +73,7 @@ impl Architecture {
         }
     }
 
-    /// Whose instructions there are in call frame information.
+    /// Returns gimli's vendor, which selects vendor-specific CFI instructions.
     pub(crate) const fn vendor(self) -> Vendor {
         match self {
             Self::X86_64 => Vendor::Default,
@@ -80,7 +81,7 @@ impl Architecture {
         }
     }
 
-    /// The column of the frame pointer.
+    /// Returns the column of the frame pointer.
     pub(crate) const fn frame_pointer(self) -> Column {
         match self {
             Self::X86_64 => X86_64::RBP,
@@ -88,7 +89,7 @@ impl Architecture {
         }
     }
 
-    /// The column of the stack pointer.
+    /// Returns the column of the stack pointer.
     pub(crate) const fn stack_pointer(self) -> Column {
         match self {
             Self::X86_64 => X86_64::RSP,
@@ -96,7 +97,7 @@ impl Architecture {
         }
     }
 
-    /// The column that says whether the return address has an authentication code.
+    /// Returns the pseudo-register column that is 1 if the return address has an authentication code.
     pub(crate) const fn sign_state(self) -> Option<Column> {
         match self {
             Self::X86_64 => None,
@@ -104,7 +105,7 @@ impl Architecture {
         }
     }
 
-    /// The register that a walker knows in every frame and that DWARF gives this number.
+    /// Returns the register with this DWARF number if walkers know it in every frame.
     pub(crate) fn base(self, column: u16) -> Option<Register> {
         if column == self.stack_pointer().0 {
             Some(Register::Sp)
@@ -115,7 +116,7 @@ impl Architecture {
         }
     }
 
-    /// The number that a program has for a register that it can start from.
+    /// Returns the number in rule programs of a register that they can use.
     pub(crate) fn number(self, column: Column) -> Option<u8> {
         match (self, column) {
             (Self::X86_64, Column(number)) => u8::try_from(number).ok().filter(|&number| number <= PC),

@@ -1,9 +1,9 @@
-//! Functions of one or two sections into one table: order, overlaps, gaps.
+//! Merges the functions of one or two sections into one table: order, overlaps, gaps.
 //!
-//! Overlap: at each address the function with the greatest start at or below it counts, and none if that one
-//! has ended, because this is what the search table of `.eh_frame_hdr` leads the program's own unwinder to. Of
-//! several with the same start, the first in the section counts. What no section describes may be a signal trampoline;
-//! some code is not where its section says (`switches`).
+//! Overlap: the function with the greatest start at or below an address applies, or none if that function has ended:
+//! the program's own unwinder finds the same through the search table of `.eh_frame_hdr`. Of several functions with the
+//! same start, the first in the section applies. Code without CFI can be a signal trampoline (`trampoline`); some calls
+//! leave the stack that their CFI describes (`switches`).
 
 use std::ops::Range;
 
@@ -21,16 +21,16 @@ use crate::switches;
 use crate::table::{Row, RowRule, Rows, UnwindTable};
 use crate::trampoline;
 
-/// Code may span this many times the file's size: the index grows with the span, and a file of one page must
-/// not ask for megabytes.
+/// MAX span of code per byte of the file: the index grows with the span, and a file of one page must not make it take
+/// megabytes.
 const MAX_SPAN_PER_BYTE: u64 = 16;
 const MAX_SPAN_FLOOR: u64 = 16 << 20;
 
-/// Builds the table of an ELF file. Without any CFI, it has no rows.
+/// Builds the unwind table of an ELF file; without CFI, it has no rows.
 ///
 /// # Errors
 ///
-/// [`TableError::Image`] when there are more rows, or lying further apart, than an image can hold.
+/// [`TableError::Image`] if the rows are too many or too far apart for an image.
 pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> {
     let mut programs = Programs::new(view.architecture());
     let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
@@ -55,7 +55,7 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     Ok((table, coverage))
 }
 
-/// Builds the table of where an ELF file's functions save registers.
+/// Builds the table of saves of an ELF file.
 ///
 /// # Errors
 ///
@@ -67,19 +67,19 @@ pub fn build_saves(view: &ElfView<'_>) -> Result<SavesTable, TableError> {
     Ok(SavesTable { rows, long })
 }
 
-/// Where functions save registers.
+/// Table of saves: where functions save registers.
 #[derive(Debug)]
 pub struct SavesTable {
-    /// A row for each change.
+    /// Rows, one for each change.
     pub rows: Rows<SavesRule>,
-    /// What rows refer to.
+    /// Long entries that rows refer to.
     pub long: LongSaves,
 }
 
-/// What a file's sections say, `.eh_frame` and `.debug_frame`, and what they say together.
+/// CFI of `.eh_frame` and of `.debug_frame`, and the rows of both merged.
 type Read<R> = ([Cfi<R>; 2], Vec<Row<R>>);
 
-/// Reads the rows of a file. `of_trampoline` says what a signal trampoline without CFI gets.
+/// Reads the rows of a file. `of_trampoline` makes the rule of a signal trampoline without CFI.
 fn rows<T: Translate>(
     view: &ElfView<'_>,
     rules: &mut T,
@@ -97,7 +97,7 @@ fn rows<T: Translate>(
     ];
     let described = fill_gaps(pieces(&sections[0]), pieces(&sections[1]));
     let covered = described.iter().map(|piece| &piece.range);
-    // Segments that hold code often hold as much data.
+    // Code ranges, not executable segments: those often hold as much data as code.
     let gaps = ranges::without(&ranges::merge(view.code_ranges()), covered);
     let trampolines = trampoline::find(view.architecture(), gaps, view.code_bytes());
     let found = match trampolines.as_slice() {
@@ -123,7 +123,7 @@ fn check_span<R>(rows: &[Row<R>], file_bytes: u64) -> Result<(), ImageError> {
     }
 }
 
-/// A stretch of code that one function describes.
+/// A range of code that one function describes.
 #[derive(Clone, Debug)]
 struct Piece<'a, R = PackedRule> {
     range: Range<Svma>,
@@ -131,7 +131,7 @@ struct Piece<'a, R = PackedRule> {
     rows: &'a [Row<R>],
 }
 
-/// The stretches of code of one section: ascending, not overlapping.
+/// Returns the pieces of one section: ascending, not overlapping.
 fn pieces<R>(cfi: &Cfi<R>) -> Vec<Piece<'_, R>> {
     let mut functions: Vec<&Function> = cfi.functions.iter().collect();
     functions.sort_by_key(|function| function.range.start);
@@ -182,9 +182,9 @@ fn fill_gaps<'a, R>(first: Vec<Piece<'a, R>>, second: Vec<Piece<'a, R>>) -> Vec<
     filled
 }
 
-/// Writes the rows of all pieces one after the other, with a gap row wherever CFI is missing. In the padding between
-/// functions, too: nothing runs there, but a stack that a program made by hand can begin with the address of a
-/// function that nobody called, which is looked up one byte lower.
+/// Concatenates the rows of all pieces, with a gap row wherever CFI is missing, including the padding between functions:
+/// a stack that a program built by hand can begin with the address of a function that was never called, which is looked
+/// up one byte lower.
 fn lay_out<R: RowRule>(pieces: &[Piece<'_, R>]) -> Vec<Row<R>> {
     let row_count: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
     let mut rows: Vec<Row<R>> = Vec::with_capacity(row_count + row_count / 8 + 1);
@@ -247,7 +247,7 @@ mod tests {
         })
     }
 
-    /// A section of functions, each of two rows, with rules that tell everything apart.
+    /// Returns a section of functions of two rows each, with all rules distinct.
     fn cfi(ranges: &[(u64, u64)], first_offset: i32) -> Cfi<UnwindRule> {
         let mut cfi = Cfi::default();
         for (&(start, length), number) in ranges.iter().zip(0..) {
@@ -275,7 +275,7 @@ mod tests {
         cfi
     }
 
-    /// What the module's documentation says, for one section and address.
+    /// Returns the rule that the module's documentation requires for an address of one section.
     fn said(cfi: &Cfi<UnwindRule>, address: Svma) -> Option<UnwindRule> {
         let below = cfi
             .functions
@@ -291,7 +291,7 @@ mod tests {
         (address < function.range.end).then_some(row.rule)
     }
 
-    /// The same for both sections and every address.
+    /// Returns the rules that the module's documentation requires for both sections, at every address.
     fn expected(eh_frame: &Cfi<UnwindRule>, debug_frame: &Cfi<UnwindRule>) -> Vec<UnwindRule> {
         let said = |address| said(eh_frame, address).or_else(|| said(debug_frame, address));
         let addresses = (0..SPACE).map(Svma::new);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     proptest! {
-        /// At every address, the table says what the documented order of functions and sections says.
+        /// At every address, the table has the rule that the documented order of functions and sections requires.
         #[test]
         fn table_says_what_the_winning_function_says(eh_frame in ranges(), debug_frame in ranges()) {
             let (eh_frame, debug_frame) = (cfi(&eh_frame, 1000), cfi(&debug_frame, 2000));

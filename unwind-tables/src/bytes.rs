@@ -1,6 +1,6 @@
-//! Untrusted little-endian bytes: reads out of range are `None`, never a panic.
+//! Untrusted little-endian bytes: reads out of range return `None` and never panic.
 
-/// A run of bytes, addressed by 64-bit offsets as files do.
+/// A byte slice with 64-bit offsets, as in files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -9,7 +9,7 @@ impl<'a> Bytes<'a> {
         self.0.len() as u64
     }
 
-    /// `size` bytes from `start`.
+    /// Returns `size` bytes from `start`.
     pub(crate) fn at(self, start: u64, size: u64) -> Option<Self> {
         let start = usize::try_from(start).ok()?;
         let end = start.checked_add(usize::try_from(size).ok()?)?;

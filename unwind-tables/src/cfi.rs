@@ -1,10 +1,9 @@
-//! Call frame information (`.eh_frame`, `.debug_frame`) into functions and their rows.
+//! Reads call frame information (`.eh_frame`, `.debug_frame`) into functions and their rows.
 //!
-//! Nearly every FDE is read by `plain`, the others by gimli. What a row means is `translate`; which function wins
-//! where two overlap is `build`. Sections are untrusted: entries are found by their lengths, so that one bad entry
-//! costs only itself; a function whose instructions are malformed keeps the rows before the fault. Time is bounded by
-//! the section's size: FDEs do not overlap in the section, and the instructions of CIEs, which each FDE of gimli's
-//! repeats, have a budget.
+//! `plain` reads nearly all FDEs, gimli the others. `translate` interprets rows; `build` resolves overlaps of functions.
+//! Sections are untrusted: entries are found by their lengths, so a bad entry does not affect others; a function with
+//! malformed instructions keeps the rows before the fault. Time is bounded by the section's size: FDEs do not overlap in
+//! the section, and the instructions of CIEs, which gimli repeats for each FDE, have a budget.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,36 +26,35 @@ use crate::saves::{self, LongSaves, SavesRule};
 use crate::table::{Row, RowRule};
 use crate::translate::{self, RowContext, Slice};
 
-/// How a section is laid out.
+/// Layout of a CFI section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// `.eh_frame`: CIE references count back from themselves, zero ends the section.
+    /// `.eh_frame`: CIE references are relative to themselves, backwards; a length of 0 ends the section.
     EhFrame,
-    /// `.debug_frame`: CIE references count from the start of the section.
+    /// `.debug_frame`: CIE references are relative to the start of the section.
     DebugFrame,
 }
 
-/// The code of one FDE and where its rows stand in [`Cfi::rows`].
+/// Code range of one FDE, and the indexes of its rows in [`Cfi::rows`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// Its code.
     pub(crate) range: Range<Svma>,
-    /// Its rows; the first starts where the code starts.
+    /// Indexes of its rows; the first starts where the code starts.
     pub(crate) rows: Range<usize>,
 }
 
-/// Everything a section says.
+/// Content of a CFI section.
 #[derive(Clone, Debug)]
 pub(crate) struct Cfi<R = PackedRule> {
     /// Functions in the order of the section.
     pub(crate) functions: Vec<Function>,
     /// Rows of all functions, ascending within each.
     pub(crate) rows: Vec<Row<R>>,
-    /// FDEs.
+    /// Number of FDEs.
     pub(crate) fdes: u32,
-    /// FDEs, or what stands in their place, that could not be read completely.
+    /// Number of entries that could not be read completely.
     pub(crate) malformed: u32,
-    /// FDEs of code that no executable segment holds.
+    /// Number of FDEs whose code is outside of all executable segments.
     pub(crate) outside: u32,
 }
 
@@ -72,14 +70,14 @@ impl<R> Default for Cfi<R> {
     }
 }
 
-/// What is to be read of each row.
+/// Conversion of rows of CFI to rules of a table.
 pub(crate) trait Translate {
-    /// What a row becomes.
+    /// Rule that a row is converted to.
     type Rule: RowRule;
-    /// What stands for code whose instructions are malformed.
+    /// Rule for code whose CFI instructions are malformed.
     const MALFORMED: Self::Rule;
 
-    /// What `row` says.
+    /// Converts a row that gimli evaluated.
     fn translate<'a, S: UnwindSection<Slice<'a>>>(
         &mut self,
         section: &S,
@@ -87,7 +85,7 @@ pub(crate) trait Translate {
         row: &gimli::UnwindTableRow<usize>,
     ) -> Self::Rule;
 
-    /// The same of a plain row; `None` if that is for [`Self::translate`] to say.
+    /// Converts a plain row; `None` if the entry must go through [`Self::translate`].
     fn translate_plain(&mut self, row: &PlainRow) -> Option<Self::Rule>;
 }
 
@@ -127,15 +125,15 @@ impl Translate for LongSaves {
     }
 }
 
-/// CIE bytes that may be gone through for each byte of the section: linkers share one CIE of 24 bytes among
-/// FDEs of about 40, so 1 is usual.
+/// MAX CIE bytes processed per byte of the section: linkers share one CIE of 24 bytes among FDEs of about 40, so 1 is
+/// usual.
 const CIE_BUDGET_PER_BYTE: u64 = 8;
 const CIE_BUDGET_FLOOR: u64 = 1 << 16;
 /// Bytes of section per row, measured: 5.2 (libLLVM) to 6.5 (libstdc++).
 const BYTES_PER_ROW: usize = 5;
 const MAX_RESERVED_ROWS: usize = 1 << 20;
 
-/// Reads a section. `code` is where code may lie, merged: what an FDE says about other addresses is dropped.
+/// Reads a section. `code` is the merged ranges that can hold code: rows of other addresses are dropped.
 ///
 /// # Errors
 ///
@@ -173,7 +171,7 @@ pub(crate) fn read<T: Translate>(
 type Cie<'a> = CommonInformationEntry<Slice<'a>>;
 type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
 
-/// What a section is, besides its bytes.
+/// Properties of a section besides its bytes.
 struct About<'a> {
     source: &'a CfiSection<'a>,
     layout: Layout,
@@ -188,14 +186,14 @@ struct Reader<'a, S, T: Translate> {
     bases: &'a BaseAddresses,
     bytes: Bytes<'a>,
     svma: Svma,
-    /// A zero length says that the section ends, not only that an object file's part of it does.
+    /// True if a zero length ends the section, not only the part of it from one object file.
     zero_ends: bool,
     layout: Layout,
     architecture: Architecture,
     code: &'a [Range<Svma>],
-    /// By their offset; `None` for one that is malformed.
+    /// CIEs by offset; `None` for a malformed one.
     cies: HashMap<usize, Option<Cie<'a>>>,
-    /// The CIE that was asked for last, by its offset, if plain FDEs can refer to it: many in a row share one.
+    /// Offset of the last CIE, and its plain form if it has one: many consecutive FDEs share a CIE.
     plain_cie: Option<(usize, Option<PlainCie>)>,
     cie_budget: u64,
     context: UnwindContext<usize>,
@@ -272,7 +270,7 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
         let section = self.section.clone();
         let partial = match section.partial_fde_from_offset(self.bases, at.into()) {
             Ok(partial) => partial,
-            // A CIE: it is read when an FDE asks for it.
+            // A CIE: it is read when an FDE refers to it.
             Err(gimli::Error::NotCiePointer(_)) => return,
             Err(_) => {
                 self.cfi.malformed += 1;
@@ -287,7 +285,7 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
         }
     }
 
-    /// Reads the entry at `at` if it is a plain FDE. Else nothing of it is kept.
+    /// Reads the entry at `at` if it is a plain FDE; else returns `None` and keeps nothing of it.
     fn read_plain(&mut self, at: u64) -> Option<()> {
         let back = self.bytes.u32(at + 4).filter(|&back| back != 0)?;
         let cie = usize::try_from((at + 4).checked_sub(back.into())?).ok()?;
@@ -326,7 +324,7 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
     fn push_plain_rows(&mut self, cie: &PlainCie, fde: &PlainFde<'_>, limit: Svma) -> Option<()> {
         let (rows, rules) = (&mut self.cfi.rows, &mut *self.rules);
         cie.rows(fde, |start, end, row| {
-            // Beyond the limit of either, what is to be kept is for the other way to say.
+            // Where a limit is exceeded, the general path decides what to keep.
             if start < end && start < limit {
                 let rule = rules
                     .translate_plain(row)
@@ -349,7 +347,7 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
         usable.ok_or(gimli::Error::NotCieId(0))
     }
 
-    /// Length of the entry at `offset`, as far as time is concerned.
+    /// Returns the length of the entry at `offset`, for the time budget.
     fn entry_length(&self, offset: usize) -> u64 {
         match self.bytes.u32(offset as u64) {
             Some(u32::MAX) | None => self.bytes.len(),
@@ -387,12 +385,12 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
         self.cfi.functions.push(Function { range, rows });
     }
 
-    /// Linkers set the addresses of discarded functions to 0 in sections that are not loaded.
+    /// Returns whether the linker discarded the function: in sections that are not loaded, it sets its address to 0.
     fn is_discarded(&self, start: Svma) -> bool {
         self.layout == Layout::DebugFrame && start == Svma::new(0)
     }
 
-    /// Pushes the rows of a function. A fault leaves the rest of its code as malformed.
+    /// Pushes the rows of a function. After malformed instructions, the rest of its code gets `MALFORMED`.
     fn read_rows(&mut self, fde: &Fde<'a>, range: &Range<Svma>) -> gimli::Result<()> {
         let mut next = range.start;
         let result = self.push_rows(fde, range, &mut next);

@@ -1,4 +1,4 @@
-//! How much of an object's code its table answers for, and what with. Numbers only; printing is elsewhere.
+//! Statistics of an object's table: rows and bytes of code by kind of rule. Numbers only; printing is elsewhere.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::program::Programs;
 use crate::rule::{CfaRule, Reason, Register, UnwindRule};
 use crate::table::UnwindTable;
 
-/// Which section a table comes from.
+/// Sections that a table comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CfiSource {
     /// The object has no CFI.
@@ -18,11 +18,11 @@ pub enum CfiSource {
     EhFrame,
     /// `.debug_frame`
     DebugFrame,
-    /// `.eh_frame`, and `.debug_frame` where it says nothing.
+    /// `.eh_frame`, and `.debug_frame` for code that it does not cover.
     Both,
 }
 
-/// What a row answers with, coarsely.
+/// Kinds of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuleKind {
     /// The CFA is at an offset from the stack pointer.
@@ -31,15 +31,15 @@ pub enum RuleKind {
     FramePointer,
     /// The CFA is read from memory (DRAP).
     Deref,
-    /// A procedure linkage table.
+    /// The rule of a procedure linkage table (PLT).
     Plt,
-    /// Any other way: a program.
+    /// The caller is computed by a rule program.
     Program,
     /// The frame of a signal handler's caller.
     SignalFrame,
     /// The outermost frame.
     EndOfStack,
-    /// CFI that cannot be expressed; [`Coverage::unsupported`] has it by reason.
+    /// CFI that no rule expresses; see [`Coverage::unsupported`] for counts by reason.
     Unsupported,
     /// No CFI.
     Gap,
@@ -59,7 +59,7 @@ impl RuleKind {
         Self::Gap,
     ];
 
-    /// The kind of a rule of a table with these programs.
+    /// Returns the kind of a rule of a table with these programs.
     pub fn of(rule: UnwindRule, programs: &Programs) -> Self {
         match rule {
             UnwindRule::Program(program) if programs.is_signal_frame(program) => Self::SignalFrame,
@@ -82,7 +82,7 @@ impl RuleKind {
         }
     }
 
-    /// The stable name used in reports.
+    /// Returns the stable name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::StackPointer => "sp",
@@ -98,43 +98,43 @@ impl RuleKind {
     }
 }
 
-/// Bytes between two functions that are padding, not code without CFI: functions are aligned to 16.
+/// MAX bytes between two functions that count as padding, not as code without CFI: functions are aligned to 16.
 pub const MAX_PADDING: u64 = 15;
 
-/// Rows, and bytes of code that they answer for.
+/// Number of rows, and bytes of code that they cover.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
     /// Bytes of code.
     pub bytes: u64,
 }
 
-/// What an object's table holds.
+/// Statistics of an object's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Where its rows come from.
+    /// Sections that its rows come from.
     pub source: CfiSource,
-    /// FDEs in the sections.
+    /// Number of FDEs in the sections.
     pub fdes: u32,
-    /// FDEs that could not be read, or not to their end.
+    /// Number of FDEs that could not be read completely.
     pub malformed_fdes: u32,
-    /// FDEs of code that no executable segment holds.
+    /// Number of FDEs whose code is outside of all executable segments.
     pub outside_fdes: u32,
-    /// Rows before overlaps were cut and equal neighbours merged.
+    /// Number of rows before overlaps were cut and equal neighbours merged.
     pub raw_rows: u64,
-    /// Rows of the table.
+    /// Number of rows of the table.
     pub rows: u64,
-    /// Bytes of code without CFI, padding between functions left out.
+    /// Bytes of code without CFI, excluding padding between functions.
     pub gap_bytes: u64,
-    /// Bytes that executable sections (without section headers: segments) hold.
+    /// Bytes of executable sections, or of executable segments in a file without section headers.
     pub code_bytes: u64,
     kinds: [Count; RuleKind::ALL.len()],
     reasons: [Count; Reason::ALL.len()],
 }
 
 impl Coverage {
-    /// Counts a table's rows. `code` is where code may lie, ascending.
+    /// Counts a table's rows. `code` is the ascending ranges that can hold code.
     pub(crate) fn of_table(table: &UnwindTable, code: &[Range<Svma>]) -> Self {
         let mut coverage = Self {
             rows: table.packed_rows().as_slice().len() as u64,
@@ -170,12 +170,12 @@ impl Coverage {
         }
     }
 
-    /// Rows of one kind.
+    /// Returns the count of one kind of rule.
     pub fn of_kind(&self, kind: RuleKind) -> Count {
         self.kinds[kind as usize]
     }
 
-    /// Rows that could not be expressed for one reason.
+    /// Returns the count of rows that are unsupported for one reason.
     pub fn unsupported(&self, reason: Reason) -> Count {
         self.reasons[reason as usize - 1]
     }
@@ -185,7 +185,7 @@ fn length(range: &Range<Svma>) -> u64 {
     range.end.offset_from(range.start)
 }
 
-/// Bytes of `range` that lie in `code`. Ranges must be asked for in ascending order.
+/// Returns the bytes of `range` that lie in `code`. Ranges must be passed in ascending order.
 fn overlap<'a>(
     code: &mut std::iter::Peekable<impl Iterator<Item = &'a Range<Svma>>>,
     range: &Range<Svma>,
@@ -213,8 +213,8 @@ mod tests {
         Svma::new(start)..Svma::new(end)
     }
 
-    /// Bytes are counted by rule; a gap only where code lies, also before the first row and
-    /// after the last, and if it is more than padding.
+    /// Bytes are counted by kind of rule; gap bytes only where code lies, including before the first row and after the
+    /// last, and only in gaps longer than padding.
     #[test]
     fn bytes_are_counted_by_rule() {
         let unsupported = UnwindRule::Unsupported(Reason::CfaRegister);

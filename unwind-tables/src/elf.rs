@@ -1,4 +1,4 @@
-//! What an ELF file says about itself: segments, build-id, and where its unwind information lies.
+//! Facts of an ELF file: segments, build-id, and where its unwind information lies.
 //!
 //! Only executables and shared objects, with or without section headers, from a file or copied out
 //! of memory (the vDSO). Reads no CFI and opens no files. Every offset and size in the file is untrusted: `object`
@@ -24,9 +24,9 @@ pub struct Segment {
     pub svma: Range<Svma>,
     /// The part that is read from the file, cut where the file ends.
     pub offset: Range<FileOffset>,
-    /// Whether code in it can run.
+    /// True if code in it can run.
     pub executable: bool,
-    /// Whether the program may change it.
+    /// True if the program may write to it.
     pub writable: bool,
 }
 
@@ -176,7 +176,7 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// What its code is for.
+    /// Architecture of its code.
     pub fn architecture(&self) -> Architecture {
         self.architecture
     }
@@ -209,7 +209,7 @@ impl<'a> ElfView<'a> {
         self.bytes.u64(offset.get())
     }
 
-    /// Whether the file has usable section headers.
+    /// Returns whether the file has usable section headers.
     pub fn has_section_headers(&self) -> bool {
         !self.sections.headers.is_empty()
     }
@@ -335,7 +335,7 @@ impl<'a> ElfView<'a> {
         Some(FileOffset::new(start)..FileOffset::new(end))
     }
 
-    /// Whether there is a section of this name.
+    /// Returns whether there is a section of this name.
     pub(crate) fn has_section(&self, name: &[u8]) -> bool {
         self.sections.named(name).is_some()
     }

@@ -1,4 +1,4 @@
-//! Rows into an [`Image`], and the check that words are one. Reading an image is `image`.
+//! Encodes rows as an [`Image`], and checks that words are a valid one. `image` reads images.
 
 use crate::architecture::Architecture;
 use crate::build::SavesTable;
@@ -9,23 +9,23 @@ use crate::program::{self, MAX_OPS, OP_WORDS, Op};
 use crate::saves::LONG_WORDS;
 use crate::table::{Row, RowRule, Rows, UnwindTable};
 
-/// The most blocks an index may have: 4 GiB of code.
+/// MAX blocks of an index: 4 GiB of code.
 const MAX_BLOCKS: u64 = 1 << 24;
 
 /// Lays out `table` as an image.
 ///
 /// # Errors
 ///
-/// [`ImageError`] when the table exceeds what the layout can hold.
+/// [`ImageError`] if the table exceeds a limit of the layout.
 pub fn encode(table: &UnwindTable) -> Result<Image, ImageError> {
     Ok(Image::from_checked(lay_out_rules(table)?))
 }
 
-/// The same, followed by an image of where registers are saved.
+/// Lays out `table` as an image, followed by an image of saves.
 ///
 /// # Errors
 ///
-/// As [`encode`], of either table.
+/// [`ImageError`] if either table exceeds a limit of the layout.
 pub fn encode_with_saves(table: &UnwindTable, saves: &SavesTable) -> Result<Image, ImageError> {
     let mut words = lay_out_rules(table)?;
     let saves = lay_out_saves(saves)?;
@@ -35,7 +35,7 @@ pub fn encode_with_saves(table: &UnwindTable, saves: &SavesTable) -> Result<Imag
     Ok(Image::from_checked(words))
 }
 
-/// Lays out where registers are saved as an image by itself, for [`header::SAVES_AT`] of an image of rules to refer to.
+/// Lays out an image of saves by itself, for [`header::SAVES_AT`] of an image of rules to refer to.
 ///
 /// # Errors
 ///
@@ -57,7 +57,7 @@ fn lay_out_rules(table: &UnwindTable) -> Result<Vec<u32>, ImageError> {
     Ok(words)
 }
 
-/// The words of rows, and of what wide rules among them refer to.
+/// Returns the words of an image of these rows and of `wide`, which its wide rules refer to.
 fn lay_out<R: RowRule>(table: &Rows<R>, wide: &[u32]) -> Result<Vec<u32>, ImageError> {
     let rows = table.as_slice();
     let row_count = rows.len() + 1;
@@ -95,10 +95,10 @@ fn lay_out<R: RowRule>(table: &Rows<R>, wide: &[u32]) -> Result<Vec<u32>, ImageE
     Ok(words)
 }
 
-/// Which rules get a number of their own: the 255 most frequent ones.
+/// Rules that get a rule number: the 255 most frequent ones.
 struct Numbers {
     by_number: Vec<PackedRule>,
-    /// Each rule at its place or the next free one behind it; a quarter full at most. Asked once for each row.
+    /// Hash table with linear probing, at most a quarter full; one lookup for each row.
     by_rule: [Option<(PackedRule, u8)>; Self::PLACES],
 }
 
@@ -117,9 +117,9 @@ impl Numbers {
         Self { by_number, by_rule }
     }
 
-    /// Where a rule can be, in order.
+    /// Returns the places where a rule can be, in order of probing.
     fn places(rule: PackedRule) -> impl Iterator<Item = usize> {
-        /// 2^32 over the golden ratio: spreads what differs in few bits.
+        /// 2^32 over the golden ratio: spreads rules that differ in few bits.
         const SPREAD: u32 = 0x9e37_79b1;
         let first = (rule.bits().wrapping_mul(SPREAD) >> (32 - Self::PLACE_BITS)) as usize;
         (first..first + Self::PLACES).map(|place| place % Self::PLACES)
@@ -131,8 +131,8 @@ impl Numbers {
     }
 }
 
-/// Counts by sorting: a table has a million rows and a few hundred distinct rules, and sorting those is four
-/// times faster than counting them in a map.
+/// Numbers the most frequent rules. Counts by sorting: with a million rows and a few hundred distinct rules, this is four
+/// times faster than counting in a map.
 fn number_by_frequency(rules_of_rows: &[PackedRule]) -> Numbers {
     let mut sorted = rules_of_rows.to_vec();
     // The leading row.
@@ -142,7 +142,7 @@ fn number_by_frequency(rules_of_rows: &[PackedRule]) -> Numbers {
         .chunk_by(|a, b| a == b)
         .map(|equal| (equal.len(), equal[0]))
         .collect();
-    // The second key makes the image a function of its rows alone.
+    // The second key makes the order, and so the image, deterministic.
     ordered.sort_unstable_by_key(|&(count, rule)| (std::cmp::Reverse(count), rule));
     let rules = ordered.into_iter().map(|(_, rule)| rule);
     Numbers::new(rules.take(ESCAPE.into()).collect())
@@ -171,7 +171,7 @@ fn push_index<R: RowRule>(words: &mut Vec<u32>, rows: &[Row<R>]) -> Result<(), I
     Ok(())
 }
 
-/// Returns the rows whose rule has no number.
+/// Pushes the words of all rows; returns the rows whose rule has no number.
 fn push_rows<R: RowRule>(
     words: &mut Vec<u32>,
     rows: &[Row<R>],
@@ -220,7 +220,7 @@ fn to_u32(value: usize) -> Result<u32, ImageError> {
     u32::try_from(value).map_err(|_| ImageError::TooManyRows(value))
 }
 
-/// Checks every count, offset and reference, so that a reader that follows them stays inside.
+/// Checks every count, offset and reference, so that a reader that follows them stays in bounds.
 pub(crate) fn check(words: &[u32]) -> Result<(), ImageError> {
     let header = words.get(..HEADER_WORDS).ok_or(ImageError::BadMagic)?;
     let architecture = header[header::ARCHITECTURE];
@@ -253,7 +253,7 @@ fn is_saves_rule(rule: PackedRule, wide: &[u32]) -> bool {
     }
 }
 
-/// `is_known`: whether an image may hold a rule, given the words that wide rules refer to.
+/// Checks the layout. `is_known` returns whether an image can contain a rule, given the words that wide rules refer to.
 fn check_layout(
     words: &[u32],
     magic: u32,
@@ -333,7 +333,7 @@ mod tests {
     use crate::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
     use crate::table::Row;
 
-    /// An image with 300 rules, so with escapes, and one wide rule.
+    /// Returns an image with 300 rules, and so with escapes, and one wide rule.
     fn words() -> Vec<u32> {
         let mut programs = Programs::default();
         let mut frame = |offset| {
@@ -360,7 +360,7 @@ mod tests {
         encode(&table).expect("a small table").words().to_vec()
     }
 
-    /// Each number that a reader follows is checked, and the error says which one was wrong.
+    /// Each number that a reader follows is checked, and the error names the wrong one.
     #[test]
     fn damage_is_named() {
         let whole = words();

@@ -1,7 +1,7 @@
 //! DWARF expressions in call frame information, as the ops of a program.
 //!
-//! Known are all operations that an expression in CFI may use (DWARF 5 §6.4.2) but branches, division and fixed
-//! addresses, which no object of a stock distribution has there: an expression with one of these is none.
+//! Supports all operations that an expression in CFI can use (DWARF 5 §6.4.2) except branches, division and fixed
+//! addresses, which no object of a stock distribution has there: an expression with one of these is unsupported.
 
 use gimli::{Operation, UnwindExpression, UnwindSection};
 
@@ -9,7 +9,7 @@ use crate::architecture::Architecture;
 use crate::program::{MAX_OPS, Op, Opcode};
 use crate::translate::{RowContext, Slice};
 
-/// The ops of `expression`; `None` when it is malformed, too long, or uses an operation that is not known.
+/// Returns the ops of `expression`; `None` if it is malformed, too long, or uses an unsupported operation.
 pub(crate) fn ops<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     context: RowContext,
@@ -27,7 +27,7 @@ pub(crate) fn ops<'a, S: UnwindSection<Slice<'a>>>(
     Some(ops)
 }
 
-/// Appends what `operation` does.
+/// Appends the ops of `operation`.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "whatever gimli learns later is not one of the operations that are known"
@@ -70,7 +70,7 @@ fn push_constant(ops: &mut Vec<Op>, value: u64) -> Option<()> {
     Some(())
 }
 
-/// Operations without operands of their own.
+/// Returns the opcode of an operation without immediate operands.
 #[allow(clippy::wildcard_enum_match_arm, reason = "as of `push`")]
 fn opcode(operation: &Operation<Slice<'_>>) -> Option<Opcode> {
     Some(match operation {

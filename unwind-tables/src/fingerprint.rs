@@ -1,32 +1,31 @@
-//! What tells an object in a process's memory from every other: two words that are loaded with it.
+//! Fingerprint of an object in a process's memory: two words that are loaded with it.
 //!
-//! The build-id, where there is one. Without it there is no such thing, only what makes a mistake unlikely: where
-//! the section headers stand in the file, and a word from the middle of the CFI. Words that the program could
-//! change are never taken.
+//! From the build-id, if the object has one, which identifies it. Otherwise the offset of the section headers and a word
+//! from the middle of the CFI, which only make confusion unlikely. Words that the program can change are never used.
 
 use crate::addr::{FileOffset, Svma};
 use crate::elf::ElfView;
 use crate::mapping::CHECKS;
 
-/// Words of an object, and where they are loaded.
+/// Words of an object, and the addresses where they are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Address and word.
+    /// Addresses and words.
     pub words: [(Svma, u64); CHECKS],
-    /// No other object has the same.
+    /// True if no other object has the same words.
     pub unique: bool,
 }
 
-/// Where an ELF header says where the section headers are.
+/// Offset of `e_shoff`, the section headers' offset, in an ELF header.
 const SECTION_HEADERS_AT: u64 = 40;
 const WORD_BYTES: u64 = 8;
 
-/// The fingerprint of an object; `None` when nothing constant of it is loaded.
+/// Returns the fingerprint of an object; `None` if no constant words of it are loaded.
 pub fn fingerprint(elf: &ElfView<'_>) -> Option<Fingerprint> {
     by_build_id(elf).or_else(|| by_contents(elf))
 }
 
-/// The first and the last 8 bytes of the build-id, which is a digest of at least as many.
+/// Uses the first and the last 8 bytes of the build-id; `None` if it is shorter.
 fn by_build_id(elf: &ElfView<'_>) -> Option<Fingerprint> {
     let range = elf.build_id_range()?;
     let length = range.end.offset_from(range.start);

@@ -1,6 +1,6 @@
-//! The byte layout of one object's table, as the kernel reads it.
+//! Layout of one object's table, as the kernel side reads it.
 //!
-//! An image is a run of little-endian 32-bit words; every `*_at` in it counts words from its own start, so
+//! An image is a sequence of little-endian 32-bit words; every `*_at` is a number of words from the image's start, so
 //! an image can be copied anywhere. `bpf/walk/tables.h` reads the same layout.
 //!
 //! ```text
@@ -10,11 +10,11 @@
 //!  rules    rule_count words: packed rules
 //!  escapes  escape_count pairs of words {row, packed rule}, sorted: for rows whose rule number is ESCAPE
 //!  wide     wide_count words: the programs that wide rules refer to by the number of an op
-//!  saves    optional: an image of the same layout whose rules say where registers are saved, see [`saves`](crate::saves)
+//!  saves    optional: an image of saves, of the same layout, see [`saves`](crate::saves)
 //! ```
 //!
-//! A row holds from its address to the next row's. Row 0 is a gap that stands before the first block, so
-//! "no row of this block starts at or below the address" is answered by the row before, always.
+//! A row applies from its address up to the next row's. Row 0 is a gap before the first block, so if no row of a block
+//! starts at or below an address, the row before the block always exists and applies.
 
 use crate::addr::Svma;
 use crate::architecture::Architecture;
@@ -27,88 +27,88 @@ use crate::rule::UnwindRule;
 pub const MAGIC: u32 = u32::from_le_bytes(*b"MLT\x02");
 /// First word of an image of saves.
 pub const SAVES_MAGIC: u32 = u32::from_le_bytes(*b"MLS\x01");
-/// Bytes of code that one index entry covers, as a power of two.
+/// Binary logarithm of the bytes of code that one index entry covers.
 pub const BLOCK_SHIFT: u32 = 8;
-/// Rule number of a row whose rule stands in the escapes.
+/// Rule number of a row whose rule is in the escapes.
 pub const ESCAPE: u8 = 255;
-/// The most rows that one object may have.
+/// MAX rows of one object.
 pub const MAX_ROWS: u32 = 1 << 24;
 
-/// Word numbers in an image's header.
+/// Numbers of the words of an image's header.
 pub mod header {
-    /// [`super::MAGIC`].
+    /// [`super::MAGIC`], or [`super::SAVES_MAGIC`] in an image of saves.
     pub const MAGIC: usize = 0;
-    /// Address of the first block, shifted down by [`super::BLOCK_SHIFT`].
+    /// SVMA of the first block, shifted down by [`super::BLOCK_SHIFT`].
     pub const FIRST_BLOCK: usize = 1;
     /// Number of blocks.
     pub const BLOCK_COUNT: usize = 2;
-    /// Where the index starts.
+    /// Start of the index.
     pub const INDEX_AT: usize = 3;
-    /// Where the rows start.
+    /// Start of the rows.
     pub const ROWS_AT: usize = 4;
     /// Number of rows.
     pub const ROW_COUNT: usize = 5;
-    /// Where the rules start.
+    /// Start of the rules.
     pub const RULES_AT: usize = 6;
     /// Number of rules.
     pub const RULE_COUNT: usize = 7;
-    /// Where the escapes start.
+    /// Start of the escapes.
     pub const ESCAPES_AT: usize = 8;
     /// Number of escapes.
     pub const ESCAPE_COUNT: usize = 9;
-    /// Where starts what wide rules refer to.
+    /// Start of the words that wide rules refer to.
     pub const WIDE_AT: usize = 10;
-    /// Number of its words.
+    /// Number of words that wide rules refer to.
     pub const WIDE_COUNT: usize = 11;
-    /// Words of the whole image.
+    /// Number of words of the whole image, including an image of saves.
     pub const TOTAL_WORDS: usize = 12;
-    /// Where the image of saves starts; 0 for none.
+    /// Start of the image of saves; 0 for none.
     pub const SAVES_AT: usize = 13;
     /// [`Architecture`](super::Architecture) of the rules.
     pub const ARCHITECTURE: usize = 14;
 }
 
-/// Words of the header; a multiple of a cache line.
+/// Number of words of the header; a multiple of a cache line.
 pub const HEADER_WORDS: usize = 16;
 
-/// One object's table in the kernel's layout.
+/// One object's table in the kernel side's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     words: Vec<u32>,
 }
 
 impl Image {
-    /// Takes `words` as an image after checking every count, offset and reference in it.
+    /// Converts `words` to an image after checking every count, offset and reference in it.
     ///
     /// # Errors
     ///
-    /// The first thing that is not as the layout demands.
+    /// [`ImageError`] for the first violation of the layout.
     pub fn from_words(words: Vec<u32>) -> Result<Self, ImageError> {
         crate::encode::check(&words)?;
         Ok(Self { words })
     }
 
-    /// Takes words that the encoder laid out.
+    /// Converts words that the encoder laid out, without a check.
     pub(crate) fn from_checked(words: Vec<u32>) -> Self {
         Self { words }
     }
 
-    /// The image as the kernel sees it.
+    /// Returns the words that the kernel side reads.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn byte_len(&self) -> usize {
         self.words.len() * size_of::<u32>()
     }
 
-    /// Number of rows, with the leading gap.
+    /// Returns the number of rows, including the leading gap.
     pub fn row_count(&self) -> u32 {
         self.words[header::ROW_COUNT]
     }
 
-    /// The rule for one address; a gap outside the blocks.
+    /// Returns the rule for one address; a gap outside of the blocks.
     pub fn rule_at(&self, svma: Svma) -> UnwindRule {
         let view = ImageView {
             words: &self.words,
@@ -118,7 +118,7 @@ impl Image {
         rule.unpack(self.architecture()).unwrap_or(UnwindRule::Gap)
     }
 
-    /// The ops of a program that a rule of this image refers to, its end left out.
+    /// Returns the ops of a program that a rule of this image refers to, without the final `End`.
     pub fn program(&self, program: ProgramId) -> Vec<Op> {
         let first = self.words[header::WIDE_AT] as usize + program.0 as usize * OP_WORDS;
         let words = self.words.get(first..).unwrap_or_default().chunks_exact(OP_WORDS);
@@ -126,30 +126,30 @@ impl Image {
         ops.take_while(|op| op.code != Opcode::End).collect()
     }
 
-    /// What the code is for that it is about.
+    /// Returns the architecture of the object's code.
     pub fn architecture(&self) -> Architecture {
         Architecture::from_number(self.words[header::ARCHITECTURE]).unwrap_or_default()
     }
 
-    /// Whether it says where registers are saved.
+    /// Returns whether the image includes an image of saves.
     pub fn has_saves(&self) -> bool {
         self.words[header::SAVES_AT] != 0
     }
 }
 
-/// An image inside a larger run of words, read as the kernel reads it: unchecked words read as 0.
+/// An image inside a larger sequence of words, read as the kernel side reads it: words out of range read as 0.
 ///
 /// Mirrors `bpf/walk/tables.h` function by function.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageView<'a> {
-    /// The run of words.
+    /// The whole sequence of words.
     pub words: &'a [u32],
-    /// Where the image starts in it.
+    /// Index of the image's first word.
     pub at: u32,
 }
 
 impl ImageView<'_> {
-    /// Any word of the run.
+    /// Returns a word of the whole sequence; 0 if out of range.
     pub fn word(&self, at: u32) -> u32 {
         self.words.get(at as usize).copied().unwrap_or(0)
     }
@@ -170,9 +170,9 @@ impl ImageView<'_> {
         self.word(rows.wrapping_add(row / 2)) >> (16 * (row % 2)) & 0xffff
     }
 
-    /// The packed rule for one address: a gap outside the blocks.
+    /// Returns the packed rule for one address; a gap outside of the blocks.
     ///
-    /// A wide rule comes with the number of the word, of the whole run, where what it refers to starts.
+    /// The operand of a wide rule is replaced by the index in `words` of the first word that it refers to.
     pub fn rule_at(&self, svma: Svma) -> PackedRule {
         let rule = self.relative_rule_at(svma);
         if rule.kind() != kind::WIDE {
@@ -182,7 +182,8 @@ impl ImageView<'_> {
         PackedRule::wide(self.section(header::WIDE_AT).wrapping_add(at)).unwrap_or(PackedRule::GAP)
     }
 
-    /// The same, a wide rule being as it is stored.
+    /// Returns the packed rule for one address as stored: a wide rule's operand is the number of an op; a gap outside of the
+    /// blocks.
     pub fn relative_rule_at(&self, svma: Svma) -> PackedRule {
         let block = (svma.get() >> BLOCK_SHIFT).wrapping_sub(self.header(header::FIRST_BLOCK).into());
         if block >= self.header(header::BLOCK_COUNT).into() {
@@ -196,7 +197,7 @@ impl ImageView<'_> {
         self.rule_of_row(self.find_row(block, pc_low))
     }
 
-    /// The image of where registers are saved, if there is one.
+    /// Returns the image of saves, if included.
     pub fn saves(&self) -> Option<Self> {
         match self.header(header::SAVES_AT) {
             0 => None,
@@ -207,7 +208,7 @@ impl ImageView<'_> {
         }
     }
 
-    /// The last row of `block` whose address is at or below `pc_low`, or the row before the block.
+    /// Returns the last row of `block` whose address is at or below `pc_low`, or else the row before the block.
     fn find_row(&self, block: u32, pc_low: u32) -> u32 {
         let index = self.section(header::INDEX_AT);
         let rows = self.section(header::ROWS_AT);
@@ -231,7 +232,7 @@ impl ImageView<'_> {
         self.escaped_rule(row)
     }
 
-    /// The rule of the last escape at or below `row`.
+    /// Returns the rule of the last escape at or below `row`.
     fn escaped_rule(&self, row: u32) -> PackedRule {
         let escapes = self.section(header::ESCAPES_AT);
         let count = self.header(header::ESCAPE_COUNT);

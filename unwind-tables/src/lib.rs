@@ -1,4 +1,5 @@
-//! ELF in, compact unwind table image out: what a walker in the kernel needs to get from a frame to its caller.
+//! Compiles an ELF file's call frame information to a compact unwind table image, by which a walker in the kernel gets from
+//! a frame to its caller.
 //!
 //! ```text
 //!  ELF bytes ─ elf ──► segments, build-id, .eh_frame / .debug_frame      sections: decompression
@@ -14,9 +15,9 @@
 //!
 //! `verify` compares an image with gimli's own evaluation of the same CFI, at every address.
 //!
-//! What is deliberately absent: opening files, `/proc`, BPF, and any rule for what the CFI does not say. A row
-//! that no rule expresses exactly is [`rule::UnwindRule::Unsupported`] with a reason, and code without CFI is
-//! [`rule::UnwindRule::Gap`]; both are counted in [`Coverage`], and a walk that meets them says so.
+//! Deliberately absent: opening files, `/proc`, BPF, and guesses about code that the CFI does not cover. A row that no rule
+//! expresses exactly is [`rule::UnwindRule::Unsupported`] with a reason, and code without CFI is
+//! [`rule::UnwindRule::Gap`]; both are counted in [`Coverage`], and a walk that meets them reports it as its end.
 //!
 //! ```
 //! use unwind_tables::addr::Svma;
@@ -71,35 +72,35 @@ pub use error::TableError;
 pub use image::Image;
 pub use rule::UnwindRule;
 
-/// An object's table in the kernel's layout, and what it covers.
+/// An object's table in the kernel side's layout, and its statistics.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// The table; `None` when the object has no CFI at all.
+    /// The table; `None` if the object has no CFI.
     pub image: Option<Image>,
-    /// What it covers.
+    /// Statistics of the table, also if it has no rows.
     pub coverage: Coverage,
 }
 
-/// Compiles an ELF file's call frame information, with where registers are saved if its own rules need that.
+/// Compiles an ELF file's call frame information, with an image of saves if its own rules need one.
 ///
 /// # Errors
 ///
-/// [`TableError`] when the bytes are not an executable or shared object for a known [`Architecture`], or when the table
-/// exceeds what an image can hold. What is wrong with single functions is counted in [`Coverage`] instead.
+/// [`TableError`] if the bytes are not an executable or shared object for a known [`Architecture`], or if the table
+/// exceeds the limits of an image. Faults in single functions are counted in [`Coverage`] instead.
 pub fn compile(elf: &[u8]) -> Result<Compiled, TableError> {
     compile_as(elf, Saves::IfNeeded)
 }
 
-/// Whether an image says where registers are saved, which only rules of unusual frames ask for.
+/// Choice of including an image of saves, which only rules of unusual frames need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saves {
-    /// If a rule of this object starts from a register that another frame may have saved.
+    /// Only if a rule of this object uses a register that another frame may have saved.
     IfNeeded,
-    /// Always: for an object between such a frame and a probe.
+    /// Always: for an object with frames between such a frame and a probe.
     Always,
 }
 
-/// As [`compile`].
+/// Compiles an ELF file's call frame information, with an image of saves as `saves` requires.
 ///
 /// # Errors
 ///
@@ -117,8 +118,8 @@ pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
     Ok(Compiled { image, coverage })
 }
 
-/// Compiles only where an ELF file's functions save registers: what a walk asks for that comes through it to a frame
-/// whose rule starts from such a register. `None` without any CFI, and on AArch64, where no such rule is supported.
+/// Compiles only the image of saves of an ELF file, for walks through it to a frame whose rule uses a saved register.
+/// `None` without CFI, and on AArch64, where no such rule is supported.
 ///
 /// # Errors
 ///

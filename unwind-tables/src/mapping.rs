@@ -1,18 +1,17 @@
-//! What a walk knows of the process's memory: which code is where, and how far that can be trusted.
+//! Mapping lists: the executable mappings of a process, and checks that they are current.
 //!
-//! A mapping list is as old as its last publication, and code comes and goes without asking. So an entry
-//! carries how to tell that it still holds ([`Identity`]); a walk asks before it uses anything of it. The kernel's
-//! counterpart is `bpf/walk/mappings.h`.
+//! A process can map and unmap code after a mapping list was published. So each entry has an [`Identity`], by which a walk
+//! checks the entry before it uses it. The kernel side's counterpart is `bpf/walk/mappings.h`.
 
 use crate::addr::{Avma, Bias};
 use crate::architecture::Architecture;
 
-/// User addresses are below 2 to the power of this; nothing above is looked up.
+/// Number of bits of a user address; addresses with more are not looked up.
 pub const ADDRESS_BITS: u32 = Architecture::HOST.address_bits();
-/// Words that tell one object from every other.
+/// Number of words by which a mapping's object is recognized.
 pub const CHECKS: usize = 2;
 
-/// What an executable mapping holds, as far as unwinding goes.
+/// Kinds of executable mappings, by how a walk gets rules for their code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MappingKind {
@@ -28,43 +27,43 @@ pub enum MappingKind {
     Trampoline = 4,
 }
 
-/// What it takes for an entry of the list to be true.
+/// Checks that an entry of the list must pass before a walk uses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Trust {
-    /// Nothing: as long as the program runs, nothing unloads it.
+    /// None: it cannot be unloaded while its program runs.
     #[default]
     Settled = 0,
-    /// The process's memory holds the words of its checks.
+    /// The process's memory must hold the words of its checks.
     Checked = 1,
-    /// No change of the mappings is announced.
+    /// No change of the mappings may be announced.
     Unchanged = 2,
-    /// Both: its checks say too little alone.
+    /// Both, for an object whose checks alone do not identify it.
     CheckedUnchanged = 3,
 }
 
-/// A word that stands in the process's memory while the mapping is what the list says.
+/// A word that the process's memory holds at `at` while the list's entry is valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Check {
-    /// Where.
+    /// Address of the word.
     pub at: Avma,
-    /// What.
+    /// Expected value.
     pub word: u64,
 }
 
-/// How to tell that a mapping still holds what the list says.
+/// Checks by which a walk recognizes that a mapping is current.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// What it takes.
+    /// Checks that are required.
     pub trust: Trust,
-    /// Words to compare.
+    /// Words to compare, if `trust` requires it.
     pub checks: [Check; CHECKS],
 }
 
 impl Identity {
-    /// Of what stays as long as the program runs.
+    /// Identity of a mapping that cannot be unloaded while its program runs.
     pub const SETTLED: Self = Self::unchecked(Trust::Settled);
-    /// Of what there is nothing to compare by.
+    /// Identity of a mapping without words to compare.
     pub const UNCHANGED: Self = Self::unchecked(Trust::Unchanged);
 
     const fn unchecked(trust: Trust) -> Self {
@@ -86,17 +85,17 @@ pub struct Mapping {
     pub start: Avma,
     /// First address after it.
     pub end: Avma,
-    /// From its addresses to the object's own.
+    /// Bias between its addresses and the object's own.
     pub bias: Bias,
-    /// Where the object's image starts in the table words; meaningful for [`MappingKind::Table`].
+    /// Index of the image's first word in the table words, for [`MappingKind::Table`].
     pub image_at: u32,
-    /// What it holds.
+    /// Kind of its content.
     pub kind: MappingKind,
-    /// Whether it still does.
+    /// Checks that it is current.
     pub identity: Identity,
 }
 
-/// The mapping that holds `address`, among `mappings` in ascending order.
+/// Returns the mapping that holds `address`, among `mappings` in ascending order.
 pub fn find(mappings: &[Mapping], address: Avma) -> Option<&Mapping> {
     if address.get() >> ADDRESS_BITS != 0 {
         return None;
@@ -107,7 +106,7 @@ pub fn find(mappings: &[Mapping], address: Avma) -> Option<&Mapping> {
 }
 
 impl Mapping {
-    /// The object of the first image, at its own addresses: for single steps that no process is needed for.
+    /// Returns a mapping of all addresses without bias, to the first image: for single steps without a process.
     pub const fn everywhere() -> Self {
         Self {
             start: Avma::new(0),
@@ -119,8 +118,8 @@ impl Mapping {
         }
     }
 
-    /// Whether it still holds what the list says. `changing`: a change of the mappings is announced that the
-    /// list does not have yet.
+    /// Returns whether the mapping is current. `changing`: a change of the mappings was announced that the list does not
+    /// contain yet.
     pub fn is_current(&self, changing: bool, mut read: impl FnMut(Avma) -> Option<u64>) -> bool {
         let trust = self.identity.trust;
         let checked = matches!(trust, Trust::Checked | Trust::CheckedUnchanged);

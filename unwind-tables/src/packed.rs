@@ -1,4 +1,4 @@
-//! Rules as the kernel holds them: 31 bits for nearly every rule, a program for the rest.
+//! Packed rules, as in the kernel side's tables: 31 bits for nearly every rule, a program for the rest.
 //!
 //! ```text
 //!  bit 31   30        20 19                 3 2    0
@@ -16,11 +16,11 @@
 //! | 4 | drap | `cfa = *(fp + 8a)`, `ra = *(cfa - 8)`, `fp = *(fp + 8b)`; a and b signed |
 //! | 5 | wide | the program that starts at op `a + (b << 17)` of the object's programs |
 //! | 6 | stop | a = 0 end of stack, 1 gap, 2 + reason unsupported |
-//! | 7 | chain | never stored; in the cache, a return address that a frame-pointer walk has checked |
+//! | 7 | chain | never stored; in the rule cache, a return address that a frame-pointer walk has checked |
 //!
-//! Kinds 1 to 4 are those of x86-64; AArch64 has its own, see [`aarch64`].
+//! Kinds 1 to 4 are those of x86-64; for AArch64 see [`aarch64`].
 //!
-//! The 32nd bit is left to the kernel's cache, whose 64-bit entries are a rule and 33 bits of tag.
+//! Bit 31 is reserved for the rule cache, whose 64-bit entries are a rule, a bit, and a 32-bit tag.
 
 pub mod aarch64;
 
@@ -28,23 +28,23 @@ use crate::architecture::Architecture;
 use crate::program::ProgramId;
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 
-/// Numbers of the rule kinds; `bpf/shared.h` has the same under the same names.
+/// Numbers of the rule kinds, as in `bpf/walk/rules.h`.
 pub mod kind {
     /// `cfa = sp + 8a`
     pub const SP: u32 = 1;
     /// `cfa = fp + 8a`
     pub const FP: u32 = 2;
-    /// A procedure linkage table entry.
+    /// An entry of a procedure linkage table (PLT).
     pub const PLT: u32 = 3;
     /// A return address saved alone (AArch64).
     pub const LONE: u32 = 3;
     /// A function that realigned its stack.
     pub const DRAP: u32 = 4;
-    /// A program.
+    /// A rule program.
     pub const WIDE: u32 = 5;
     /// No caller: end of stack, gap, or unsupported.
     pub const STOP: u32 = 6;
-    /// A return address checked by a frame-pointer walk.
+    /// A return address that a frame-pointer walk has checked.
     pub const CHAIN: u32 = 7;
 }
 
@@ -54,15 +54,15 @@ pub mod stop {
     pub const END: u32 = 0;
     /// No CFI.
     pub const GAP: u32 = 1;
-    /// Unsupported: this plus the reason's number.
+    /// Unsupported: this value plus the reason's number.
     pub const UNSUPPORTED: u32 = 2;
 }
 
-/// Bits of a packed rule's kind.
+/// Number of bits of a packed rule's kind.
 pub const KIND_BITS: u32 = 3;
-/// Bits of a packed rule's first operand.
+/// Number of bits of a packed rule's first operand.
 pub const A_BITS: u32 = 17;
-/// Bits of a packed rule's second operand.
+/// Number of bits of a packed rule's second operand.
 pub const B_BITS: u32 = 11;
 /// Stack slots are 8 bytes; offsets are stored in slots.
 const SLOT: i32 = 8;
@@ -82,47 +82,47 @@ impl PackedRule {
         Self(kind | (a & low_bits(A_BITS)) << KIND_BITS | (b & low_bits(B_BITS)) << (KIND_BITS + A_BITS))
     }
 
-    /// The rule with these raw bits.
+    /// Returns the rule with these raw bits, unchecked.
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// The raw bits.
+    /// Returns the raw bits.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The kind, one of [`kind`].
+    /// Returns the kind, one of [`kind`].
     pub const fn kind(self) -> u32 {
         self.0 & low_bits(KIND_BITS)
     }
 
-    /// The first operand.
+    /// Returns the first operand.
     pub const fn a(self) -> u32 {
         self.0 >> KIND_BITS & low_bits(A_BITS)
     }
 
-    /// The second operand.
+    /// Returns the second operand.
     pub const fn b(self) -> u32 {
         self.0 >> (KIND_BITS + A_BITS) & low_bits(B_BITS)
     }
 
-    /// The first operand, sign-extended.
+    /// Returns the first operand, sign-extended.
     pub const fn signed_a(self) -> i32 {
         sign_extend(self.a(), A_BITS)
     }
 
-    /// The second operand, sign-extended.
+    /// Returns the second operand, sign-extended.
     pub const fn signed_b(self) -> i32 {
         sign_extend(self.b(), B_BITS)
     }
 
-    /// Number of the first op of a wide rule's program.
+    /// Returns the number of the first op of a wide rule's program.
     pub const fn wide_index(self) -> u32 {
         self.a() | self.b() << A_BITS
     }
 
-    /// The rule whose program starts at op `index`; `None` past 2^28 ops.
+    /// Returns the rule whose program starts at op `index`; `None` from 2^28 on.
     pub const fn wide(index: u32) -> Option<Self> {
         if index >> (A_BITS + B_BITS) != 0 {
             return None;
@@ -130,12 +130,12 @@ impl PackedRule {
         Some(Self::new(kind::WIDE, index, index >> A_BITS))
     }
 
-    /// Nothing, for a reason.
+    /// Returns the rule for a row that no rule expresses, for `reason`.
     pub const fn unsupported(reason: Reason) -> Self {
         Self::new(kind::STOP, stop::UNSUPPORTED + reason as u32, 0)
     }
 
-    /// Packs `rule` of code for `architecture`, or `None` when it must become a program.
+    /// Packs `rule` of code for `architecture`; `None` if it must become a program.
     pub fn pack(rule: UnwindRule, architecture: Architecture) -> Option<Self> {
         match rule {
             UnwindRule::Frame(frame) => match architecture {
@@ -189,7 +189,7 @@ impl PackedRule {
         }
     }
 
-    /// What this rule says in a table of code for `architecture`; `None` for bits that none holds.
+    /// Unpacks a rule of a table of code for `architecture`; `None` for bits that are not a valid rule.
     pub fn unpack(self, architecture: Architecture) -> Option<UnwindRule> {
         match (self.kind(), architecture) {
             (kind::WIDE, _) => Some(UnwindRule::Program(ProgramId(self.wide_index()))),
@@ -297,7 +297,7 @@ mod tests {
         })
     }
 
-    /// A rule that fits 31 bits comes back unchanged, up to the widest offsets of each form.
+    /// A rule that fits in 31 bits is unchanged after packing and unpacking, up to the widest offsets of each form.
     #[test]
     fn packed_rules_round_trip() {
         let offset = |register, offset| CfaRule::Offset { register, offset };
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    /// A rule that does not fit is refused, never cut to size.
+    /// A rule that does not fit is rejected, never truncated.
     #[test]
     fn rules_that_do_not_fit_become_programs() {
         let sp = |offset| CfaRule::Offset {

@@ -1,10 +1,9 @@
-//! The call frame information that compilers write for nearly every function, evaluated in one pass over its bytes.
+//! A fast path for plain entries, the CFI that compilers write for nearly every function, in one pass over its bytes.
 //!
-//! A CFA at an offset from the stack or frame pointer, registers saved at offsets from it: ten kinds of instructions say
-//! all of that.
-//! Whatever else an entry has, an expression for example, makes it one that is not plain: it is left to gimli
-//! (`cfi`, `translate`), from its start. So this knows no errors and decides nothing: a plain entry has the same rows
-//! either way, four times sooner.
+//! In a plain entry, the CFA is at an offset from the stack or frame pointer, and registers are saved at offsets from it:
+//! ten kinds of instructions express this. An entry with anything else, such as an expression, is left to gimli (`cfi`,
+//! `translate`) from its start. So this has no errors of its own: a plain entry has the same rows either way, four times
+//! faster.
 
 use gimli::{CallFrameInstruction, CommonInformationEntry, DwEhPe, constants};
 
@@ -14,49 +13,49 @@ use crate::bytes::Bytes;
 use crate::program::{FP, PC, SP};
 use crate::translate::Slice;
 
-/// Registers that are followed: of x86-64 the general ones and the return address, by their DWARF numbers; of AArch64
-/// those that rules are about, by the numbers of their counterparts.
+/// Number of registers that are tracked: on x86-64 the general ones and the return address, by DWARF number; on AArch64
+/// those that rules use, by the numbers of their counterparts.
 const REGISTERS: usize = 17;
-/// Columns that AArch64 has: general registers, then what is not saved, vector registers.
+/// Number of AArch64 columns: general registers, columns that are not saved, vector registers.
 const AARCH64_COLUMNS: usize = 96;
-/// States that can be remembered: compilers write one, gimli knows two at least.
+/// MAX remembered states: compilers use one, gimli supports two at least.
 const MAX_REMEMBERED: usize = 2;
 
-/// What a row says of one register.
+/// Rule of a row for one register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// Nothing.
+    /// The row has no rule for it.
     #[default]
     Unmentioned,
-    /// The caller's value is still in it.
+    /// The register still has the caller's value.
     Same,
-    /// The caller's value is gone.
+    /// The caller's value is lost.
     Undefined,
-    /// In the slot at so many bytes from the CFA.
+    /// In the slot at this offset from the CFA, in bytes.
     AtCfa(i32),
 }
 
-/// A row of a plain entry: `cfa = register + offset`, and where registers are.
+/// A row of a plain entry: `cfa = register + offset`, and a rule for each register.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainRow {
     pub(crate) cfa_register: u8,
     pub(crate) cfa_offset: i32,
     pub(crate) kept: [Kept; REGISTERS],
-    /// The return address has an authentication code.
+    /// True if the return address has an authentication code.
     pub(crate) signed: bool,
 }
 
-/// What a CIE says, if FDEs that refer to it can be plain.
+/// A CIE that plain FDEs can refer to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainCie {
-    /// What holds where a function starts.
+    /// Row at the start of each function.
     initial: PlainRow,
     factors: Factors,
-    /// Bytes of augmentation data that an FDE has: a pointer to what exception handling needs, or nothing.
+    /// Bytes of augmentation data of an FDE: a pointer to exception handling data, or none.
     augmentation_bytes: u8,
 }
 
-/// What numbers in instructions count, and what registers they are about.
+/// Factors of the operands of instructions, and the architecture of their registers.
 #[derive(Clone, Copy, Debug)]
 struct Factors {
     architecture: Architecture,
@@ -64,7 +63,7 @@ struct Factors {
     data: i32,
 }
 
-/// An FDE: the code that it is about, and its instructions.
+/// A plain FDE: its code range and instructions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainFde<'a> {
     pub(crate) start: Svma,
@@ -73,7 +72,7 @@ pub(crate) struct PlainFde<'a> {
 }
 
 impl PlainCie {
-    /// `None` if anything about it is unusual.
+    /// Returns the plain form of a CIE; `None` if anything in it is unusual.
     pub(crate) fn of<'a>(
         cie: &CommonInformationEntry<Slice<'a>>,
         architecture: Architecture,
@@ -89,7 +88,7 @@ impl PlainCie {
             Some(DwEhPe(FDE_POINTER)) => 4,
             Some(_) => return None,
         };
-        // Of x86-64, compilers write no others than 1 and -8; of AArch64, some.
+        // On x86-64, compilers always write 1 and -8; on AArch64, they vary.
         let factors = Factors {
             architecture,
             code: cie.code_alignment_factor(),
@@ -106,7 +105,7 @@ impl PlainCie {
         })
     }
 
-    /// The FDE of this CIE that stands at `at` of a section at `svma`; `None` if it is not plain.
+    /// Returns the FDE of this CIE at `at` in a section at `svma`; `None` if it is not plain.
     pub(crate) fn fde<'a>(&self, section: Bytes<'a>, svma: Svma, at: u64) -> Option<PlainFde<'a>> {
         // The length, the reference to the CIE, the address, the length of the code, that of the augmentation data.
         const ADDRESS: u64 = 8;
@@ -131,8 +130,8 @@ impl PlainCie {
         })
     }
 
-    /// Gives `row` each row of `fde`: where it starts, where it ends, what it says. `None`, at whatever row, if the
-    /// entry is not plain, or if `row` says so.
+    /// Calls `row` with start, end and content of each row of `fde`. Returns `None`, possibly after some rows, if the entry is
+    /// not plain or `row` returns `None`.
     pub(crate) fn rows(
         &self,
         fde: &PlainFde<'_>,
@@ -160,7 +159,7 @@ impl PlainCie {
     }
 }
 
-/// What a CIE's instructions say; `None` without a plain CFA.
+/// Returns the row that a CIE's instructions produce; `None` without a plain CFA.
 fn initial_row(
     instructions: impl IntoIterator<Item = gimli::Result<CallFrameInstruction<usize>>>,
     factors: Factors,
@@ -198,7 +197,7 @@ fn initial_row(
 }
 
 impl Factors {
-    /// The slot at so many units from the CFA.
+    /// Returns the rule for a slot at a factored offset from the CFA.
     fn slot(self, units: u64) -> Option<Kept> {
         let offset = i32::try_from(units).ok()?.checked_mul(self.data)?;
         Some(Kept::AtCfa(offset))
@@ -206,8 +205,8 @@ impl Factors {
 }
 
 impl Architecture {
-    /// Where a register stands in a row; the inner `None` for one that rules are not about, the outer for one that is
-    /// for the other way to say.
+    /// Returns the index of a column in a row; the inner `None` for a register that rules do not use, the outer for one that
+    /// makes the entry not plain.
     fn plain_index(self, column: usize) -> Option<Option<usize>> {
         match (self, column) {
             (Self::X86_64, 0..REGISTERS) => Some(Some(column)),
@@ -228,7 +227,7 @@ struct State<'a> {
     depth: usize,
 }
 
-/// The upper two bits of an opcode that has its operand in the lower six.
+/// Mask of the upper two bits, the opcode of an instruction with its operand in the lower six.
 const PRIMARY: u8 = 0xc0;
 
 impl State<'_> {
@@ -297,7 +296,7 @@ impl State<'_> {
     }
 }
 
-/// The instructions that are left.
+/// Remaining instructions.
 struct Cursor<'a>(&'a [u8]);
 
 impl Cursor<'_> {
@@ -313,7 +312,7 @@ impl Cursor<'_> {
         Some(first)
     }
 
-    /// By how much `opcode` advances; the inner `None` if it does something else.
+    /// Returns the distance that `opcode` advances; the inner `None` if it is not an advance.
     fn advance(&mut self, opcode: u8) -> Option<Option<u64>> {
         if opcode & PRIMARY == constants::DW_CFA_advance_loc.0 {
             return Some(Some(u64::from(opcode & !PRIMARY)));
@@ -331,7 +330,7 @@ impl Cursor<'_> {
         usize::try_from(self.uleb()?).ok()
     }
 
-    /// A number of up to four bytes; there are longer ones, of which none is plain.
+    /// Reads a ULEB128 of up to four bytes; an entry with a longer one is not plain.
     fn uleb(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in [0, 7, 14, 21] {
@@ -361,7 +360,7 @@ mod tests {
     const CODE: u64 = 0x10_0000;
     const CODE_BYTES: u32 = 0x100;
 
-    /// An entry: its length, then `body`, filled up with nops.
+    /// Returns an entry: its length, then `body`, padded with nops.
     fn entry(body: &[u8]) -> Vec<u8> {
         let mut body = body.to_vec();
         body.resize(body.len().next_multiple_of(4), 0);
@@ -369,7 +368,7 @@ mod tests {
         [&length.to_le_bytes()[..], &body].concat()
     }
 
-    /// A section, loaded at 0, of one CIE whose instructions end in `last`, and an FDE for each of `functions`.
+    /// Returns a section, loaded at 0, of one CIE whose instructions end in `last`, and an FDE for each of `functions`.
     fn section(architecture: Architecture, last: &[u8], functions: &[Vec<u8>]) -> Vec<u8> {
         let usual: &[u8] = match architecture {
             Architecture::X86_64 => b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01",
@@ -427,8 +426,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever its instructions, an entry has the same rows as when gimli reads it: of a CIE that says the same
-        /// by an instruction that is not plain.
+        /// Whatever its instructions, an entry has the same rows as when gimli reads it, by an equivalent CIE with an
+        /// instruction that is not plain.
         #[test]
         fn plain_entries_say_what_gimli_says(
             architecture in prop_oneof![Just(Architecture::X86_64), Just(Architecture::Aarch64)],
@@ -452,7 +451,7 @@ mod tests {
         }
     }
 
-    /// What a compiler writes for a function is plain: `push %rbx`, `sub $16, %rsp`, an early return, and all undone.
+    /// The CFI that a compiler writes for a function is plain: `push %rbx`, `sub $16, %rsp`, an early return, and all undone.
     #[test]
     fn usual_functions_are_plain() {
         let function =

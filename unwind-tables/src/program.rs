@@ -1,10 +1,10 @@
-//! Rules that do not pack: straight-line programs that compute the caller's registers from a frame's.
+//! Rule programs: straight-line programs that compute the caller's registers, for rules that do not pack.
 //!
-//! Whatever a row of CFI can say is an expression over registers and memory (DWARF 5 §6.4.2), so one small stack
-//! machine holds all of it: a CFA in any register, a return address in a register, `val_offset`, and DWARF
-//! expressions without branches. Both walkers run these programs (`walk`, `bpf/walk/program.h`); where they come
-//! from is `translate` and `expression`. A program is at most [`MAX_OPS`] long and needs at most [`MAX_OPERANDS`]
-//! operands at a time, both checked when it is made, so that running one needs no checks of its own.
+//! Any row of CFI is a set of expressions over registers and memory (DWARF 5 §6.4.2), so one small stack machine covers all
+//! of it: a CFA in any register, a return address in a register, `val_offset`, and DWARF expressions without branches.
+//! Both walkers run these programs (`walk`, `bpf/walk/program.h`); `translate` and `expression` make them. A program has at
+//! most [`MAX_OPS`] ops and needs at most [`MAX_OPERANDS`] operands at a time; both are checked when it is made, so that
+//! running it needs no checks.
 //!
 //! An op is two words: opcode and, above its 8 bits, an operand; then an immediate.
 
@@ -14,31 +14,31 @@ use crate::architecture::Architecture;
 use crate::packed::PackedRule;
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 
-/// The most ops of one program, the last one included.
+/// MAX ops of one program, including the last one.
 pub const MAX_OPS: usize = 64;
-/// The most operands that a program may have on its stack.
+/// MAX operands on a program's stack.
 pub const MAX_OPERANDS: usize = 8;
-/// Words of one op.
+/// Number of words of one op.
 pub const OP_WORDS: usize = 2;
-/// Registers are numbered as in x86-64's DWARF (psABI, figure 3.36); this many are general ones. Of AArch64's, a walk
-/// knows three: the stack and the frame pointer have the numbers of x86-64's, the link register has that of `r8`.
+/// Number of general registers, with x86-64's DWARF numbers (psABI, figure 3.36). On AArch64 a walk knows three: the stack
+/// and frame pointer have the numbers of x86-64's, the link register has that of `r8`.
 pub const REGISTERS: u8 = 16;
-/// The column that stands for the program counter.
+/// Column of the program counter.
 pub const PC: u8 = 16;
-/// The number of `rsp`, and of AArch64's `sp`.
+/// Number of `rsp`, and of AArch64's `sp`.
 pub const SP: u8 = 7;
-/// The number of `rbp`, and of AArch64's `x29`.
+/// Number of `rbp`, and of AArch64's `x29`.
 pub const FP: u8 = 6;
-/// The number of AArch64's `x30`.
+/// Number of AArch64's `x30`.
 pub const LR: u8 = 8;
 
-/// What an op does with the operand stack. `x` is the topmost operand, `y` the one below.
+/// Ops, by their effect on the operand stack. `x` is the topmost operand, `y` the one below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// The caller's registers are set; `sp` is the CFA unless it was.
+    /// Ends the program: the caller's `sp` is the CFA unless `SetSp` has set it.
     End = 0,
-    /// The frame was interrupted, not called from. Only ever first.
+    /// Marks the caller as interrupted by a signal, not in a call. Only as the first op.
     Signal = 1,
     /// `push register + immediate`, the register being the operand
     Register = 2,
@@ -48,17 +48,17 @@ pub enum Opcode {
     Constant = 4,
     /// `x = low half of x | immediate << 32`
     High = 5,
-    /// `x = *x`, of as many bytes as the operand says (1, 2, 4, 8), zero-extended
+    /// `x = *x`, zero-extended; the operand is the number of bytes (1, 2, 4, 8)
     Deref = 6,
     /// `x = x + immediate`
     Add = 7,
-    /// `push` the operand that is as far below `x` as the op's operand says
+    /// `push` the operand of the stack at a distance below `x` that is the op's operand
     Pick = 8,
     /// `pop`
     Drop = 9,
     /// `x, y = y, x`
     Swap = 10,
-    /// `x` goes below the next two
+    /// Moves `x` below the next two operands
     Rotate = 11,
     /// `x = |x|`, signed
     Absolute = 12,
@@ -78,9 +78,9 @@ pub enum Opcode {
     Minus = 19,
     /// `x = y * x`
     Multiply = 20,
-    /// `x = y << x`, 0 from 64 on
+    /// `x = y << x`, 0 for shifts of 64 and more
     ShiftLeft = 21,
-    /// `x = y >> x`, 0 from 64 on
+    /// `x = y >> x`, 0 for shifts of 64 and more
     ShiftRight = 22,
     /// `x = y >> x`, signed
     ShiftArithmetic = 23,
@@ -88,13 +88,13 @@ pub enum Opcode {
     Equal = 24,
     /// `x = y != x`
     NotEqual = 25,
-    /// `x = y < x`, signed, as are the next three
+    /// `x = y < x`, signed
     Less = 26,
-    /// `x = y <= x`
+    /// `x = y <= x`, signed
     LessEqual = 27,
-    /// `x = y > x`
+    /// `x = y > x`, signed
     Greater = 28,
-    /// `x = y >= x`
+    /// `x = y >= x`, signed
     GreaterEqual = 29,
     /// `cfa = pop`
     SetCfa = 30,
@@ -104,7 +104,7 @@ pub enum Opcode {
     SetFp = 32,
     /// `caller's sp = pop`
     SetSp = 33,
-    /// `caller's lr = pop`, on AArch64, of a frame that was interrupted
+    /// `caller's lr = pop`, on AArch64, for an interrupted caller
     SetLr = 34,
 }
 
@@ -148,12 +148,12 @@ impl Opcode {
         Self::SetLr,
     ];
 
-    /// The opcode with this number.
+    /// Returns the opcode with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Operands that must be there before, and how many more or fewer there are after.
+    /// Returns the number of operands that the op needs, and its change of the stack's depth.
     fn effect(self, operand: u8) -> (usize, isize) {
         match self {
             Self::End | Self::Signal => (0, 0),
@@ -185,21 +185,21 @@ impl Opcode {
 /// One op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Op {
-    /// What it does.
+    /// Opcode.
     pub code: Opcode,
-    /// A register, a number of bytes, or a distance.
+    /// Register, number of bytes, or distance, by opcode.
     pub operand: u8,
-    /// A number, sign-extended where it is used.
+    /// Immediate, sign-extended where it is used.
     pub immediate: i32,
 }
 
 impl Op {
-    /// An op without operand and immediate.
+    /// Returns an op without operand and immediate.
     pub const fn plain(code: Opcode) -> Self {
         Self::with(code, 0, 0)
     }
 
-    /// Any op.
+    /// Returns an op with operand and immediate.
     pub const fn with(code: Opcode, operand: u8, immediate: i32) -> Self {
         Self {
             code,
@@ -223,7 +223,7 @@ impl Op {
         Self::with(Opcode::Deref, 8, 0)
     }
 
-    /// As the kernel reads it.
+    /// Encodes the op as words of an image.
     pub fn words(self) -> [u32; OP_WORDS] {
         [
             self.code as u32 | u32::from(self.operand) << 8,
@@ -231,7 +231,7 @@ impl Op {
         ]
     }
 
-    /// From words; `None` for those of no op.
+    /// Decodes words of an image; `None` if they are not a valid op.
     pub fn from_words([first, immediate]: [u32; OP_WORDS]) -> Option<Self> {
         let [code, operand, 0, 0] = first.to_le_bytes() else {
             return None;
@@ -243,11 +243,11 @@ impl Op {
     }
 }
 
-/// Names a program within one [`Programs`]: the number of its first op there, and in the image.
+/// Identifies a program within one [`Programs`]: the number of its first op there, and in the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramId(pub(crate) u32);
 
-/// The programs of one table, each once.
+/// The distinct programs of one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Programs {
     architecture: Architecture,
@@ -256,7 +256,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// None yet, for a table of code for `architecture`.
+    /// Returns an empty set of programs, for a table of code for `architecture`.
     pub fn new(architecture: Architecture) -> Self {
         Self {
             architecture,
@@ -264,23 +264,23 @@ impl Programs {
         }
     }
 
-    /// What the table's code is for.
+    /// Returns the architecture of the table's code.
     pub fn architecture(&self) -> Architecture {
         self.architecture
     }
 
-    /// All programs, one after the other.
+    /// Returns the ops of all programs, concatenated.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// Whether one of them starts from a register that is not in every frame's state.
+    /// Returns whether a program uses a register that walkers do not know in every frame.
     pub fn use_registers(&self) -> bool {
         let elsewhere = |op: &Op| op.code == Opcode::Register && ![SP, FP, PC].contains(&op.operand);
         self.architecture == Architecture::X86_64 && self.ops.iter().any(elsewhere)
     }
 
-    /// Whether the frame was interrupted, not called from.
+    /// Returns whether the program is of a signal frame, whose caller was interrupted.
     pub fn is_signal_frame(&self, program: ProgramId) -> bool {
         let first = usize::try_from(program.0)
             .ok()
@@ -288,11 +288,11 @@ impl Programs {
         first.is_some_and(|op| op.code == Opcode::Signal)
     }
 
-    /// The program of these ops; an end is put behind them.
+    /// Returns the program of these ops, adding it if it is new; appends [`Opcode::End`].
     ///
     /// # Errors
     ///
-    /// [`Reason::CfaExpression`] when it is too long or needs too many operands, or when there are too many programs.
+    /// [`Reason::CfaExpression`] if it is too long or needs too many operands, or if the table has too many programs.
     pub fn intern(&mut self, mut ops: Vec<Op>) -> Result<ProgramId, Reason> {
         ops.push(Op::plain(Opcode::End));
         if let Some(&known) = self.known.get(ops.as_slice()) {
@@ -308,18 +308,18 @@ impl Programs {
         Ok(ProgramId(number))
     }
 
-    /// `frame` as a rule: packed if it fits, else as a program.
+    /// Returns the rule of `frame`: packed if it fits, else as a program.
     ///
     /// # Errors
     ///
-    /// As [`Self::intern`].
+    /// [`Reason::CfaExpression`] if the program is too long or the table has too many.
     pub fn rule(&mut self, frame: FrameRule) -> Result<UnwindRule, Reason> {
         let packed = self.packed_rule(frame)?;
         let unpacked = packed.unpack(self.architecture);
         Ok(unpacked.unwrap_or(UnwindRule::Frame(frame)))
     }
 
-    /// The same, packed in either case.
+    /// Returns the packed rule of `frame`, which refers to a program if `frame` does not fit.
     pub(crate) fn packed_rule(&mut self, frame: FrameRule) -> Result<PackedRule, Reason> {
         if let Some(packed) = PackedRule::pack(UnwindRule::Frame(frame), self.architecture) {
             return Ok(packed);
@@ -329,7 +329,7 @@ impl Programs {
     }
 }
 
-/// Takes the authentication code off an address.
+/// Returns ops that strip the authentication code from the address `x`.
 pub(crate) fn strip(architecture: Architecture) -> [Op; 3] {
     let half = |shift: u32| {
         let bytes = (architecture.strip(u64::MAX) >> shift).to_le_bytes();
@@ -342,7 +342,7 @@ pub(crate) fn strip(architecture: Architecture) -> [Op; 3] {
     ]
 }
 
-/// The same as `frame` says; `None` for the PLT form with anything unusual, which no linker writes.
+/// Returns the ops of `frame`; `None` for a PLT with anything unusual, which linkers do not write.
 fn ops_of(frame: FrameRule, architecture: Architecture) -> Option<Vec<Op>> {
     let number = |register| match register {
         Register::Sp => SP,
@@ -379,8 +379,8 @@ fn ops_of(frame: FrameRule, architecture: Architecture) -> Option<Vec<Op>> {
     Some(ops)
 }
 
-/// Whether a program can be run without checks: it ends, in time, is short, never lacks an operand nor has too many,
-/// sets the CFA before it uses it, and a return address, and has to do with the architecture's registers only.
+/// Returns whether a program can be run without checks: it ends within [`MAX_OPS`], never has too few or too many operands,
+/// sets the CFA before it uses it, sets the return address, and uses only the architecture's registers.
 pub(crate) fn is_sound(ops: &[Op], architecture: Architecture) -> bool {
     let mut operands = 0_usize;
     let mut set = Vec::with_capacity(2);

@@ -21,14 +21,14 @@ pub(crate) fn merge(ranges: impl IntoIterator<Item = Range<Svma>>) -> Vec<Range<
     merged
 }
 
-/// The range of a merged list that holds `address`.
+/// Returns the range of a merged list that holds `address`.
 pub(crate) fn find(merged: &[Range<Svma>], address: Svma) -> Option<&Range<Svma>> {
     let after = merged.partition_point(|range| range.start <= address);
     let range = merged.get(after.checked_sub(1)?)?;
     addr::contains(range, address).then_some(range)
 }
 
-/// What of merged ranges is left without the `taken` ones, which ascend.
+/// Returns the parts of merged ranges that no `taken` range covers. `taken` must ascend.
 pub(crate) fn without<'a>(
     merged: &[Range<Svma>],
     taken: impl Iterator<Item = &'a Range<Svma>>,
@@ -58,7 +58,7 @@ pub(crate) fn without<'a>(
 mod tests {
     use super::*;
 
-    /// What is left holds each address of the ranges that nothing took, and no other.
+    /// The result holds exactly the addresses of the ranges that no taken range covers.
     #[test]
     fn without_leaves_the_rest() {
         let list = |ranges: &[(u64, u64)]| -> Vec<_> {

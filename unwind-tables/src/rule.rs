@@ -1,13 +1,13 @@
-//! What one row of unwind information says: how to get from a frame to its caller.
+//! Rules: how to get from a frame to its caller.
 //!
-//! Pure semantics, an equation per variant. Where rules come from is `translate`; how they are packed
-//! for the kernel is `packed` and `program`; how they are applied is `walk`.
+//! Pure semantics, an equation per variant. `translate` makes rules, `packed` and `program` pack them for the kernel side,
+//! `walk` applies them.
 
 use std::fmt;
 
 use crate::program::ProgramId;
 
-/// A register whose value the walker knows in every frame.
+/// A register whose value walkers know in every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
     /// The stack pointer (`rsp`, `sp`).
@@ -16,21 +16,21 @@ pub enum Register {
     Fp,
 }
 
-/// How the canonical frame address (CFA), the caller's stack pointer, is found.
+/// Equation of the canonical frame address (CFA), the caller's stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CfaRule {
     /// `cfa = register + offset`
     Offset {
-        /// The register.
+        /// Base register.
         register: Register,
-        /// Bytes.
+        /// Offset in bytes.
         offset: i32,
     },
     /// `cfa = *(register + at) + offset`
     ///
     /// With the frame pointer this is GCC's DRAP form (functions that realign their stack).
     Deref {
-        /// The register.
+        /// Base register.
         register: Register,
         /// Bytes from the register to the slot.
         at: i32,
@@ -39,14 +39,14 @@ pub enum CfaRule {
     },
     /// `cfa = sp + 8 + (if pc & 15 >= threshold { 8 } else { 0 })`
     ///
-    /// A procedure linkage table: each 16-byte entry pushes a word half-way.
+    /// A procedure linkage table (PLT): each 16-byte entry pushes a word half-way.
     Plt {
-        /// The first byte of an entry that runs after the push.
+        /// Offset in the entry of the first instruction after the push.
         threshold: u8,
     },
 }
 
-/// Where a register of the caller is found.
+/// Equation of a register of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Saved {
     /// `caller's value = this frame's value`
@@ -55,9 +55,9 @@ pub enum Saved {
     AtCfa(i32),
     /// `caller's value = *(register + offset)`, with this frame's register
     At {
-        /// The register.
+        /// Base register.
         register: Register,
-        /// Bytes.
+        /// Offset in bytes.
         offset: i32,
     },
 }
@@ -65,23 +65,23 @@ pub enum Saved {
 /// A frame whose caller can be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameRule {
-    /// The caller's stack pointer.
+    /// Equation of the CFA, the caller's stack pointer.
     pub cfa: CfaRule,
-    /// The return address. [`Saved::Same`] only on AArch64: it is in the link register, of which only a frame that was
-    /// running has a value.
+    /// Equation of the return address. [`Saved::Same`] only on AArch64: it is in the link register, which is known only in a
+    /// running frame.
     pub ra: Saved,
-    /// The return address has an authentication code (AArch64), which is no part of it.
+    /// True if the return address has an authentication code (AArch64), which must be stripped.
     pub ra_signed: bool,
-    /// The caller's frame pointer.
+    /// Equation of the caller's frame pointer.
     pub fp: Saved,
-    /// The frame was interrupted, not called from: its caller's pc is exact, not a return address.
+    /// True for a signal frame: its caller was interrupted, so the caller's pc is exact, not a return address.
     pub signal_frame: bool,
 }
 
-/// What the unwind table says for one address.
+/// Rule of an unwind table for one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnwindRule {
-    /// The caller is computed by this rule, which packs.
+    /// The caller is computed by this rule, which can be packed.
     Frame(FrameRule),
     /// The caller is computed by this program of the table.
     Program(ProgramId),
@@ -93,21 +93,21 @@ pub enum UnwindRule {
     Unsupported(Reason),
 }
 
-/// Why a row cannot be expressed. Counted per object and per walk, never guessed around.
+/// Reason why no rule expresses a row. Counted per object and per walk; a walk ends there instead of guessing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Reason {
-    /// The CFA is an offset from a register that is not a general one.
+    /// The CFA is an offset from a register that is not a general register.
     CfaRegister = 1,
-    /// The CFA is an expression that is no program.
+    /// The CFA is an expression that cannot be a rule program.
     CfaExpression = 2,
-    /// The return address is said to be nowhere, or in a register that is not a general one.
+    /// The return address is not saved, or is in a register that is not a general register.
     RaRegister = 3,
-    /// The return address is an expression that is no program.
+    /// The return address is an expression that cannot be a rule program.
     RaExpression = 4,
-    /// The frame pointer is not preserved, or is in a register that is not a general one.
+    /// The frame pointer is not preserved, or is in a register that is not a general register.
     FpRegister = 5,
-    /// The frame pointer is an expression that is no program.
+    /// The frame pointer is an expression that cannot be a rule program.
     FpExpression = 6,
     /// The caller's stack pointer is neither the CFA nor anything a program can compute.
     ValueRule = 7,
@@ -115,7 +115,7 @@ pub enum Reason {
     OffsetRange = 8,
     /// The FDE's instructions are malformed from here on.
     Malformed = 9,
-    /// The code has gone to another stack, of which its CFI says nothing.
+    /// The code has switched to another stack, which its CFI does not describe.
     StackSwitch = 10,
 }
 
@@ -134,12 +134,12 @@ impl Reason {
         Self::StackSwitch,
     ];
 
-    /// The reason with this number.
+    /// Returns the reason with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|&reason| reason as u32 == number)
     }
 
-    /// The stable name used in reports.
+    /// Returns the stable name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::CfaRegister => "cfa_register",

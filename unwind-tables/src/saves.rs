@@ -1,15 +1,15 @@
-//! Where functions save the registers that their callers expect back.
+//! Saves: where functions save the registers that they preserve for their callers.
 //!
-//! A walk needs this only for frames whose rule starts from another register than rsp or rbp. It then looks back
-//! through the frames it came from, for the nearest one that saved that register; without one, the register still has
-//! the value it had where the walk began. So the answer stands in an image of its own, which nothing else reads: the
-//! same layout as of rules, with one of these instead of a rule.
+//! A walk needs saves only for frames whose rule uses a register other than rsp and rbp. It then goes back through the
+//! frames that it has found, to the nearest one that saved that register; if none did, the register is unchanged since the
+//! start of the walk. So saves are in an image of their own, with the layout of an image of rules and one of these in place
+//! of each rule:
 //!
 //! ```text
 //!  kind 1  five fields of 5 bits, for rbx, r12, r13, r14, r15: 0 not saved yet, 1..30 saved at *(cfa - 8 * field),
-//!          31 not known. Other registers are not preserved by calls.
+//!          31 unknown. Calls do not preserve other registers.
 //!  kind 5  a long entry: a word for each of 16 registers, see [`Saved::word`]
-//!  kind 6  nothing is known
+//!  kind 6  all registers unknown
 //! ```
 
 use std::collections::HashMap;
@@ -26,20 +26,20 @@ use crate::program::{FP, Opcode, PC, REGISTERS, SP};
 use crate::table::RowRule;
 use crate::translate::{RowContext, Slice};
 
-/// The registers that functions preserve, but for rsp and rbp, in the order of their fields.
+/// Registers that functions preserve, except rsp and rbp, in the order of their fields.
 pub const PRESERVED: [u8; 5] = [3, 12, 13, 14, 15];
-/// Bits of one field.
+/// Number of bits of one field.
 pub const FIELD_BITS: u32 = 5;
-/// The field of a register that nothing is known of.
+/// Field of a register whose location is unknown.
 pub const FIELD_UNKNOWN: u32 = (1 << FIELD_BITS) - 1;
-/// Words of a long entry.
+/// Number of words of a long entry.
 pub const LONG_WORDS: usize = REGISTERS as usize;
 
-/// Bits of a long entry's words: how the value is found, and for a slot what its offset is from.
+/// Low bits of a long entry's words: kind of location, and for a slot the base of its offset.
 pub mod long {
     /// The register has the caller's value.
     pub const SAME: u32 = 0;
-    /// Nothing is known.
+    /// The location is unknown.
     pub const UNKNOWN: u32 = 1;
     /// In a slot at an offset from the CFA.
     pub const AT_CFA: u32 = 2;
@@ -47,23 +47,23 @@ pub mod long {
     pub const AT_SP: u32 = 3;
     /// In a slot at an offset from the frame's rbp.
     pub const AT_FP: u32 = 4;
-    /// Bits of the above; the offset in bytes, signed, is in the bits over them.
+    /// Number of bits of the kind; the bits above are the offset in bytes, signed.
     pub const KIND_BITS: u32 = 3;
 }
 
-/// Where the caller's value of one register is.
+/// Location of the caller's value of one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Saved {
-    /// In the register.
+    /// In the register itself.
     Same,
-    /// Nobody says.
+    /// Unknown.
     Unknown,
-    /// In a slot: one of [`long`]'s bases, and bytes.
+    /// In a slot: one of [`long`]'s bases, and an offset in bytes.
     Slot(u32, i32),
 }
 
 impl Saved {
-    /// As a word of a long entry.
+    /// Encodes a location as a word of a long entry.
     fn word(self) -> u32 {
         match self {
             Self::Same => long::SAME,
@@ -72,7 +72,7 @@ impl Saved {
         }
     }
 
-    /// As a field; `None` when it does not fit one.
+    /// Encodes a location as a field; `None` if it does not fit.
     fn field(self) -> Option<u32> {
         match self {
             Self::Same => Some(0),
@@ -93,14 +93,14 @@ impl Saved {
     }
 }
 
-/// Whether registers other than the stack and frame pointer are followed through frames, as x86-64's are. No object
-/// has more than a handful of rules on AArch64 that start from another.
+/// Returns whether registers other than the stack and frame pointer are tracked through frames: on x86-64 only. Objects on
+/// AArch64 have a handful of rules at most that use another.
 pub(crate) fn are_followed(view: &ElfView<'_>) -> bool {
     view.architecture() == Architecture::X86_64
 }
 
-/// What `rule`, of [`ImageView::rule_at`] of an image of saves, says of one register. `words` are those around the
-/// image.
+/// Returns the location of one register by `rule`, a result of [`ImageView::rule_at`] for an image of saves. `words` is any
+/// view of the same words.
 pub fn saved(words: ImageView<'_>, rule: PackedRule, number: u8) -> Saved {
     match rule.kind() {
         kind::SP => short(rule, number).unwrap_or(Saved::Unknown),
@@ -129,7 +129,7 @@ fn long_entry(word: u32) -> Saved {
     }
 }
 
-/// What a row says, packed.
+/// Packed saves of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavesRule(PackedRule);
 
@@ -141,7 +141,7 @@ impl RowRule for SavesRule {
     }
 }
 
-/// The long entries of one image, each once.
+/// The distinct long entries of one image.
 #[derive(Debug, Default)]
 pub struct LongSaves {
     words: Vec<u32>,
@@ -149,12 +149,13 @@ pub struct LongSaves {
 }
 
 impl LongSaves {
-    /// All entries, one after the other.
+    /// Returns the words of all entries, concatenated.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
 
-    /// Packs where each register is; only the preserved ones fit the short form, so others make a long entry.
+    /// Packs the locations of all registers: in the short form if only preserved registers are known and fit, else as a long
+    /// entry.
     pub fn pack(&mut self, saved: &[Saved; LONG_WORDS]) -> SavesRule {
         let is_preserved = |number: usize| {
             PRESERVED
@@ -192,7 +193,7 @@ impl LongSaves {
     }
 }
 
-/// What `row` says of all registers but rsp and rbp, which every rule says.
+/// Returns the saves of `row`: of all registers but rsp and rbp, which rules cover.
 pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     context: RowContext,
@@ -216,12 +217,12 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
             *slot = where_saved(section, context, *register, rule);
         }
     }
-    // Nothing keeps a file from naming one of them as the return address's column: it is no register then.
+    // A file can name one of them as the column of the return address: it is not a register then.
     if let Some(slot) = saved.get_mut(usize::from(context.return_address.0)) {
         *slot = Saved::Unknown;
     }
     if !sp_is_cfa {
-        // Slots are found from the caller's stack pointer, which is the CFA elsewhere.
+        // Walks take the caller's stack pointer for the CFA: wrong for this row.
         for slot in &mut saved {
             if matches!(slot, Saved::Slot(long::AT_CFA, _)) {
                 *slot = Saved::Unknown;
@@ -231,7 +232,7 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
     long.pack(&saved)
 }
 
-/// The same of a plain row; `None` for what is better said by [`translate`].
+/// Returns the saves of a plain row; `None` if the row must go through [`translate`].
 pub(crate) fn translate_plain(row: &PlainRow, long: &mut LongSaves) -> Option<SavesRule> {
     if row.kept[usize::from(SP)] != Kept::Unmentioned {
         return None;
@@ -253,7 +254,7 @@ pub(crate) fn translate_plain(row: &PlainRow, long: &mut LongSaves) -> Option<Sa
     Some(long.pack(&saved))
 }
 
-/// A register that is given as a value, or in another register, is not followed.
+/// Returns the location by one rule; unknown for a register that is given as a value or in another register.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "whatever else gimli has is no place in memory"

@@ -1,7 +1,7 @@
-//! Calls for which code leaves its stack without its CFI saying so, known by the code.
+//! Calls on another stack that the CFI does not describe, recognized by their code.
 //!
-//! Go calls C on another stack, by one function of its runtime, `asmcgocall`. Its CFI describes the stack that it left:
-//! below the call, it would lead into what older calls left on the other one.
+//! Go calls C on another stack, by the function `asmcgocall` of its runtime, whose CFI describes the stack that it left.
+//! Applied during the call, it would read data of earlier calls on the other stack.
 
 use std::ops::Range;
 
@@ -12,25 +12,25 @@ use crate::packed::PackedRule;
 use crate::rule::Reason;
 use crate::table::Row;
 
-/// What Go's linker makes a section for in every program.
+/// Section that Go's linker makes in every program.
 const GO: &[u8] = b".go.buildinfo";
-/// The call, and how the stack is found again.
+/// Instructions from the call on, which restore the stack.
 const X86_64: [&[u8]; 2] = [
-    // From the goroutine's description: the stack's upper end (at 8), less how deep it was.
+    // From the goroutine's descriptor: the stack's upper end (at 8) minus the saved depth.
     &[
         0xff, 0xd0, // call *%rax
         0x48, 0x8b, 0x7c, 0x24, 0x30, // mov 0x30(%rsp), %rdi
         0x48, 0x8b, 0x77, 0x08, // mov 0x8(%rdi), %rsi
         0x48, 0x2b, 0x74, 0x24, 0x28, // sub 0x28(%rsp), %rsi
     ],
-    // If it was the right one already: where it was before it was aligned.
+    // Without a switch: the stack pointer before it was aligned.
     &[
         0xff, 0xd0, // call *%rax
         0x48, 0x8b, 0x74, 0x24, 0x28, // mov 0x28(%rsp), %rsi
         0x48, 0x89, 0xf4, // mov %rsi, %rsp
     ],
 ];
-/// The same of AArch64.
+/// Instructions from the call on, on AArch64.
 const AARCH64: [&[u8]; 2] = [
     &[
         0x20, 0x00, 0x3f, 0xd6, // blr x1
@@ -44,7 +44,7 @@ const AARCH64: [&[u8]; 2] = [
     ],
 ];
 
-/// The last byte of each such call, where its return address is looked up.
+/// Returns the address of each such call's last byte, where its return address is looked up.
 pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Svma> {
     if !view.has_section(GO) {
         return Vec::new();
@@ -64,7 +64,7 @@ pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Svma> {
     found
 }
 
-/// Makes `rows`, which ascend, say of each of the ascending `calls` that it is not supported.
+/// Marks each of `calls` as unsupported in `rows`; both must ascend.
 pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, calls: &[Svma]) {
     for &call in calls {
         let behind = call.wrapping_add(1);
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// What rows say of an address.
+    /// Returns the rule of rows for an address.
     fn rule_at(rows: &[Row<PackedRule>], address: u64) -> PackedRule {
         let after = rows.partition_point(|row| row.start.get() <= address);
         after
@@ -101,7 +101,7 @@ mod tests {
             .map_or(PackedRule::GAP, |last| rows[last].rule)
     }
 
-    /// Marked rows ascend, say what they said but of the calls, and begin nowhere else.
+    /// Marked rows ascend, have unchanged rules except at the calls, and start at the same addresses otherwise.
     #[test]
     fn marks_change_nothing_else() {
         let rows = [

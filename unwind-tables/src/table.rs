@@ -1,4 +1,4 @@
-//! An object's unwind information as sorted rows with explicit gaps: what `image` packs.
+//! An object's unwind information as sorted rows with explicit gaps, which `encode` lays out as an image.
 
 use crate::addr::Svma;
 use crate::architecture::Architecture;
@@ -6,12 +6,12 @@ use crate::packed::PackedRule;
 use crate::program::Programs;
 use crate::rule::UnwindRule;
 
-/// What a row can say: a rule, or where registers are saved.
+/// Content of a row: a rule, or saves.
 pub trait RowRule: Copy + Eq {
-    /// Nothing is said.
+    /// Content of a row of code without CFI.
     const GAP: Self;
 
-    /// In 31 bits; `None` for a rule that does not fit, which no table has.
+    /// Packs the content in 31 bits; `None` if it does not fit, which no table's does.
     fn pack(self) -> Option<PackedRule>;
 }
 
@@ -23,7 +23,7 @@ impl RowRule for PackedRule {
     }
 }
 
-/// Of x86-64.
+/// Packs rules as those of x86-64.
 impl RowRule for UnwindRule {
     const GAP: Self = Self::Gap;
 
@@ -32,7 +32,7 @@ impl RowRule for UnwindRule {
     }
 }
 
-/// A rule and the first address it holds for; it holds up to the next row.
+/// A rule and the first address that it applies to, up to the next row's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<R = UnwindRule> {
     /// First address.
@@ -41,26 +41,26 @@ pub struct Row<R = UnwindRule> {
     pub rule: R,
 }
 
-/// Rows in ascending order of address, no two at the same one.
+/// Rows in strictly ascending order of address.
 ///
-/// Invariant: the last row, if there is one, is a gap, so every address is answered.
+/// Invariant: the last row, if any, is a gap, so every address has a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows<R = UnwindRule>(Vec<Row<R>>);
 
 impl<R: RowRule> Rows<R> {
-    /// Takes rows that hold the invariant; `None` when they do not.
+    /// Converts rows; `None` if they violate the invariant.
     pub fn new(rows: Vec<Row<R>>) -> Option<Self> {
         let ascending = rows.windows(2).all(|pair| pair[0].start < pair[1].start);
         let closed = rows.last().is_none_or(|row| row.rule == R::GAP);
         (ascending && closed).then_some(Self(rows))
     }
 
-    /// The rows.
+    /// Returns the rows.
     pub fn as_slice(&self) -> &[Row<R>] {
         &self.0
     }
 
-    /// What is said of one address: nothing before the first row.
+    /// Returns the content for one address: a gap before the first row.
     pub fn rule_at(&self, svma: Svma) -> R {
         let after = self.0.partition_point(|row| row.start <= svma);
         match after.checked_sub(1) {
@@ -70,8 +70,8 @@ impl<R: RowRule> Rows<R> {
     }
 }
 
-/// The rules of an object, and the programs that they refer to. Packed: a table is made once and read through, and
-/// rules as they are written out would be two and a half times as much memory.
+/// The rules of an object, and the programs that they refer to. Stored packed: unpacked rules would take two and a half
+/// times the memory, and a table is read only once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwindTable {
     rows: Rows<PackedRule>,
@@ -79,12 +79,12 @@ pub struct UnwindTable {
 }
 
 impl UnwindTable {
-    /// Takes rows that ascend and end in a gap; `None` when they do not, or when a rule needs a program.
+    /// Converts rows that ascend and end in a gap; `None` if they do not, or if a rule needs a program.
     pub fn from_rows(rows: Vec<Row>) -> Option<Self> {
         Self::with_programs(rows, Programs::default())
     }
 
-    /// The same, and the programs that the rows refer to.
+    /// Converts rows that ascend and end in a gap, and the programs that they refer to; `None` if they do not.
     pub fn with_programs(rows: Vec<Row>, programs: Programs) -> Option<Self> {
         let architecture = programs.architecture();
         let packed = rows.into_iter().map(|Row { start, rule }| {
@@ -94,13 +94,13 @@ impl UnwindTable {
         Self::from_packed(packed.collect::<Option<_>>()?, programs)
     }
 
-    /// The same of packed rules.
+    /// Takes packed rows that ascend and end in a gap, and the programs that they refer to; `None` if they do not.
     pub(crate) fn from_packed(rows: Vec<Row<PackedRule>>, programs: Programs) -> Option<Self> {
         let rows = Rows::new(rows)?;
         Some(Self { rows, programs })
     }
 
-    /// The rows, written out.
+    /// Returns the rows, unpacked.
     pub fn rows(&self) -> Vec<Row> {
         let rows = self.rows.as_slice().iter();
         let written_out = rows.map(|&Row { start, rule }| Row {
@@ -110,17 +110,17 @@ impl UnwindTable {
         written_out.collect()
     }
 
-    /// The programs that rules refer to.
+    /// Returns the programs that rules refer to.
     pub fn programs(&self) -> &Programs {
         &self.programs
     }
 
-    /// The rule for one address: a gap before the first row.
+    /// Returns the rule for one address: a gap before the first row.
     pub fn rule_at(&self, svma: Svma) -> UnwindRule {
         self.unpack(self.rows.rule_at(svma))
     }
 
-    /// What a table holds was packed.
+    /// Unpacks a rule of this table, which is always valid.
     pub(crate) fn unpack(&self, rule: PackedRule) -> UnwindRule {
         let written_out = rule.unpack(self.programs.architecture());
         written_out.unwrap_or(UnwindRule::Gap)

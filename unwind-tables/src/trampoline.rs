@@ -1,10 +1,9 @@
-//! Signal trampolines without CFI, known by their code.
+//! Signal trampolines without CFI, recognized by their code.
 //!
-//! What a signal handler returns to does nothing but ask the kernel to restore the interrupted registers, so its code
-//! says where they are as well as CFI would: the stack pointer is at a `struct ucontext` (Linux,
+//! A signal handler returns to code that only makes the system call that restores the interrupted registers, so the
+//! location of these is known without CFI: the stack pointer is at a `struct ucontext` (Linux,
 //! `arch/x86/include/asm/sigframe.h`) or, on AArch64, at the `siginfo` before it (`arch/arm64/kernel/signal.c`). musl,
-//! bionic, Go and AArch64's vDSO describe their trampolines by no CFI; the unwinders of compilers know them by their
-//! code, too.
+//! bionic, Go and AArch64's vDSO have no CFI for their trampolines; compilers' unwinders recognize them by their code, too.
 
 use std::ops::Range;
 
@@ -17,41 +16,41 @@ use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved};
 use crate::saves::{self, LONG_WORDS, LongSaves, SavesRule, long};
 use crate::table::{Row, RowRule};
 
-/// `rt_sigreturn` is system call 15: as assemblers and compilers write it.
+/// Code of system call 15, `rt_sigreturn`, as assemblers and compilers write it.
 const X86_64: [&[u8]; 2] = [
     // mov $15, %rax; syscall
     &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05],
     // mov $15, %eax; syscall
     &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05],
 ];
-/// It is system call 139 there.
+/// Code of system call 139, `rt_sigreturn` on AArch64.
 const AARCH64: [&[u8]; 2] = [
     // mov x8, #139; svc #0
     &[0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4],
     // mov w8, #139; svc #0
     &[0x68, 0x11, 0x80, 0x52, 0x01, 0, 0, 0xd4],
 ];
-/// Trampolines that are believed of one object, which has one or two.
+/// MAX trampolines of one object, which normally has one or two.
 const MAX_TRAMPOLINES: usize = 1024;
-/// `uc_mcontext` in `struct ucontext`, and in it the registers in the order of `struct sigcontext`, by their DWARF
-/// numbers; after them come rsp and rip.
+/// Offset of `uc_mcontext`, a `struct sigcontext`, in `struct ucontext`.
 const MCONTEXT: i32 = 40;
+/// DWARF numbers of the registers at the start of `struct sigcontext`, in its order; rsp and rip follow.
 const SIGCONTEXT: [u8; 15] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2];
 const FP_AT: i32 = MCONTEXT + 8 * 10;
 const SP_AT: i32 = MCONTEXT + 8 * 15;
 const PC_AT: i32 = MCONTEXT + 8 * 16;
-/// On AArch64: `regs` in `struct sigcontext`, in `struct ucontext` behind 128 bytes of `siginfo`. Behind the 31 general
-/// registers are sp and pc.
+/// Offset, on AArch64, of `regs` in `struct sigcontext`, in `struct ucontext` after 128 bytes of `siginfo`. The 31 general
+/// registers are followed by sp and pc.
 const AARCH64_REGISTERS: i32 = 128 + 176 + 8;
 
-/// The trampolines in `gaps`, code that has no CFI. A handler returns to the first byte; the row starts one byte lower,
-/// where return addresses are looked up.
+/// Returns the trampolines in `gaps`, code without CFI. A handler returns to the first byte; the range starts one byte
+/// lower, where return addresses are looked up.
 pub(crate) fn find<'a>(
     architecture: Architecture,
     gaps: Vec<Range<Svma>>,
     mut bytes_of: impl FnMut(&Range<Svma>) -> Option<&'a [u8]>,
 ) -> Vec<Range<Svma>> {
-    /// Most gaps are the padding between functions, and shorter.
+    /// Length of the shortest trampoline: most gaps are padding between functions, and shorter.
     const SHORTEST: u64 = X86_64[1].len() as u64;
     let codes = match architecture {
         Architecture::X86_64 => X86_64,
@@ -64,7 +63,7 @@ pub(crate) fn find<'a>(
             continue;
         }
         let Some(bytes) = bytes_of(&gap) else { continue };
-        // By the last byte of the system call: most gaps are too short for more to be worth its while.
+        // Searches for one byte, the last of the system call: most gaps are too short for a better search to pay off.
         for end in memchr::memchr_iter(last, bytes).map(|last| last + 1) {
             let code = codes.iter().find(|code| bytes[..end].ends_with(code));
             if found.len() == MAX_TRAMPOLINES {
@@ -79,7 +78,7 @@ pub(crate) fn find<'a>(
     found
 }
 
-/// A section that describes `trampolines` by `rule`.
+/// Returns CFI that describes `trampolines` by `rule`.
 pub(crate) fn describe<R: RowRule>(trampolines: &[Range<Svma>], rule: R) -> Cfi<R> {
     let functions = trampolines.iter().zip(0..).map(|(range, row)| Function {
         range: range.clone(),
@@ -98,7 +97,7 @@ pub(crate) fn describe<R: RowRule>(trampolines: &[Range<Svma>], rule: R) -> Cfi<
     }
 }
 
-/// How to get to the interrupted frame.
+/// Returns the rule from a trampoline to the interrupted frame.
 pub(crate) fn rule(programs: &mut Programs) -> PackedRule {
     let rule = match programs.architecture() {
         Architecture::X86_64 => programs.packed_rule(x86_64()),
@@ -109,7 +108,7 @@ pub(crate) fn rule(programs: &mut Programs) -> PackedRule {
     rule.unwrap_or_else(PackedRule::unsupported)
 }
 
-/// The only rule that finds a link register: the interrupted function may not have saved it yet.
+/// Returns the program on AArch64, which also sets the link register: the interrupted function may not have saved it yet.
 fn aarch64() -> Vec<Op> {
     let register = |number: i32| AARCH64_REGISTERS + 8 * number;
     let slots = [
@@ -141,7 +140,7 @@ fn x86_64() -> FrameRule {
     }
 }
 
-/// Where the interrupted frame's registers are.
+/// Returns the saves of a trampoline: the locations of the interrupted frame's registers.
 pub(crate) fn saves(long: &mut LongSaves) -> SavesRule {
     let mut saved = [saves::Saved::Unknown; LONG_WORDS];
     for (number, offset) in SIGCONTEXT.into_iter().zip((MCONTEXT..).step_by(8)) {

@@ -1,10 +1,10 @@
-//! One row of call frame information, as gimli evaluated it, into a packed [`UnwindRule`](crate::rule::UnwindRule).
+//! Translates a row of call frame information, as gimli evaluated it, to a packed
+//! [`UnwindRule`](crate::rule::UnwindRule).
 //!
-//! A row is translated only when the rule says exactly the same: as one of the known forms if it has one, else as a
-//! program. What is no program either becomes a counted [`Reason`]. Which rows there are is `cfi`, what an expression
-//! says is `expression`; together the only files that know gimli.
+//! The rule is always exactly equivalent to the row: one of the known forms if possible, else a program. A row that is
+//! neither becomes a counted [`Reason`]. `cfi` reads rows, `expression` translates expressions.
 //!
-//! Register numbers are `architecture`'s. An unmentioned frame pointer is the same, as is every callee-saved register
+//! Register numbers are in `architecture`. An unmentioned frame pointer is unchanged, as is every callee-saved register
 //! (x86-64 psABI, §3.6.2; AADWARF64, "Call frame information"). DWARF 5 §6.4.2 defines the register rules: an
 //! *expression* gives the address of the slot, a *val_expression* the value itself.
 
@@ -21,28 +21,28 @@ use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved};
 pub(crate) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 type GimliRule = gimli::RegisterRule<usize>;
 
-/// What a row's CIE says about all its rows.
+/// Properties of a CIE that apply to all its rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowContext {
-    /// The column that holds the return address.
+    /// Column of the return address.
     pub(crate) return_address: gimli::Register,
-    /// The frames were interrupted, not called from (augmentation `S`).
+    /// True for signal frames (augmentation `S`), whose caller was interrupted.
     pub(crate) signal_frame: bool,
-    /// How expressions are encoded.
+    /// Encoding of expressions.
     pub(crate) encoding: Encoding,
-    /// What the code is for.
+    /// Architecture of the code.
     pub(crate) architecture: Architecture,
 }
 
 impl RowContext {
-    /// Whether a return address that no rule is about is in the register that calls leave it in.
+    /// Returns whether a return address without a rule is in the link register.
     fn has_link_register(&self) -> bool {
         self.architecture == Architecture::Aarch64
             && self.architecture.number(self.return_address) == Some(LR)
     }
 }
 
-/// What a row says about the registers that matter, `None` where it says nothing.
+/// Rules of a row for the registers that walks need; `None` if unmentioned.
 #[derive(Default)]
 struct Registers {
     ra: Option<GimliRule>,
@@ -51,7 +51,7 @@ struct Registers {
     sign_state: Option<GimliRule>,
 }
 
-/// The rule that says what `row` says.
+/// Returns the packed rule that is equivalent to `row`, or an unsupported one with its reason.
 pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     context: RowContext,
@@ -60,7 +60,7 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
 ) -> PackedRule {
     let mut registers = Registers::default();
     for (register, rule) in row.registers() {
-        // The return address first: nothing keeps a file from naming rbp as its column.
+        // The return address is checked first: a file can name rbp as its column.
         if *register == context.return_address {
             registers.ra = Some(rule.clone());
         } else if *register == context.architecture.frame_pointer() {
@@ -85,7 +85,7 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
     rule.unwrap_or_else(PackedRule::unsupported)
 }
 
-/// The rule that says what a plain row says; `None` for what is better said by [`translate`].
+/// Returns the packed rule of a plain row; `None` if the row must go through [`translate`].
 pub(crate) fn translate_plain(row: &PlainRow, programs: &mut Programs) -> Option<PackedRule> {
     let architecture = programs.architecture();
     let kept = |register: u8| row.kept[usize::from(register)];
@@ -131,7 +131,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
             signal_frame: self.context.signal_frame,
         };
         self.check_stack_pointer(registers.sp.as_ref(), frame.cfa)?;
-        // The packed form of a table entry has no room for anything but what linkers write.
+        // The packed form of a PLT only expresses the rows that linkers write.
         let plain = frame.ra == Saved::AtCfa(-8) && frame.fp == Saved::Same && !frame.signal_frame;
         if matches!(frame.cfa, CfaRule::Plt { .. }) && !plain {
             return Err(Reason::CfaExpression);
@@ -185,7 +185,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
                 .slot_expression(*expression)
                 .unwrap_or(Err(Reason::RaExpression)),
             Some(GimliRule::ValOffset(_) | GimliRule::ValExpression(_)) => Err(Reason::ValueRule),
-            // Unmentioned means still in the register itself, which is where no x86-64 call leaves it.
+            // Unmentioned means unchanged: on AArch64 in the link register, on x86-64 never the case after a call.
             None | Some(GimliRule::SameValue) if self.context.has_link_register() => Ok(Saved::Same),
             None | Some(_) => Err(Reason::RaRegister),
         }
@@ -202,12 +202,12 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
                 .slot_expression(*expression)
                 .unwrap_or(Err(Reason::FpExpression)),
             Some(GimliRule::ValOffset(_) | GimliRule::ValExpression(_)) => Err(Reason::ValueRule),
-            // Also an explicit "undefined": callers that need rbp cannot be unwound past this frame.
+            // Includes an explicit "undefined": callers that need rbp cannot be unwound past this frame.
             Some(_) => Err(Reason::FpRegister),
         }
     }
 
-    /// A slot at an offset from a known register; the outer `None` is any other expression.
+    /// Returns a slot at an offset from a known register; the outer `None` for any other expression.
     fn slot_expression(&self, expression: UnwindExpression<usize>) -> Option<Result<Saved, Reason>> {
         match *self.ops(expression)?.as_slice() {
             [
@@ -224,9 +224,9 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         }
     }
 
-    /// Refuses a row whose caller's stack pointer is not its CFA.
+    /// Rejects a row whose caller's stack pointer is not its CFA.
     ///
-    /// `__restore_rt` of glibc says so twice: the CFA is `*(rsp + 160)`, and so is rsp.
+    /// `__restore_rt` of glibc gives both, equal: the CFA is `*(rsp + 160)`, and so is rsp.
     fn check_stack_pointer(&self, rule: Option<&GimliRule>, cfa: CfaRule) -> Result<(), Reason> {
         match (rule, cfa) {
             (None | Some(GimliRule::ValOffset(0)), _) => Ok(()),
@@ -243,7 +243,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         }
     }
 
-    /// Any row, as a program.
+    /// Returns the ops of a program for any row.
     fn program(&self, cfa: &gimli::CfaRule<usize>, registers: &Registers) -> Result<Vec<Op>, Reason> {
         let mut ops = Vec::new();
         if self.context.signal_frame {
@@ -276,10 +276,10 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         Ok(ops)
     }
 
-    /// Computes what a register rule says, and gives it to `set`. The outer `None` is an expression that is none here.
+    /// Returns ops that compute a register rule's value and pass it to `set`. The outer `None` is an unsupported expression.
     fn value(&self, rule: &GimliRule, set: Opcode) -> Option<Result<Vec<Op>, Reason>> {
         let cfa_plus = |offset: i64| narrow(offset).map(Op::cfa);
-        // An expression starts with the CFA on its stack, which one of a single push does not look at.
+        // An expression starts with the CFA on its stack, which one that is a single push does not use.
         let expression = |expression: UnwindExpression<usize>| match self.ops(expression)?.as_slice() {
             [op] if op.code == Opcode::Register => Some(vec![*op]),
             ops => Some([&[Op::cfa(0)], ops].concat()),
@@ -309,7 +309,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         expression::ops(self.section, self.context, expression)
     }
 
-    /// What "same value" means: nothing to do, but for the return address, which no x86-64 call leaves in its register.
+    /// Returns the ops of "same value". An error for the return address on x86-64, where calls do not leave it in a register.
     fn same(&self, set: Opcode) -> Result<Vec<Op>, Reason> {
         if set == Opcode::SetFp {
             Ok(Vec::new())
@@ -323,7 +323,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
     }
 }
 
-/// Whether the return address has an authentication code.
+/// Returns whether the return address has an authentication code.
 fn is_signed(registers: &Registers) -> Result<bool, Reason> {
     match registers.sign_state {
         None | Some(GimliRule::Constant(0)) => Ok(false),
@@ -332,7 +332,7 @@ fn is_signed(registers: &Registers) -> Result<bool, Reason> {
     }
 }
 
-/// A register that cannot be restored: callers that need it cannot be unwound past this frame.
+/// Returns the reason for a register that cannot be restored, so that callers that need it cannot be unwound.
 fn undefined(set: Opcode) -> Reason {
     if set == Opcode::SetFp {
         Reason::FpRegister
@@ -343,7 +343,7 @@ fn undefined(set: Opcode) -> Reason {
     }
 }
 
-/// GNU ld's PLT (`elf_x86_64_eh_frame_plt`); the threshold differs between PLT layouts.
+/// Recognizes GNU ld's PLT (`elf_x86_64_eh_frame_plt`); the threshold differs between PLT layouts.
 fn plt(ops: &[Op]) -> Option<CfaRule> {
     let constant = |value| Op::with(Opcode::Constant, 0, value);
     let threshold = ops.get(4)?.immediate;
@@ -362,7 +362,7 @@ fn plt(ops: &[Op]) -> Option<CfaRule> {
     (ops == form).then_some(CfaRule::Plt { threshold })
 }
 
-/// The register that an op starts from, if it is one that a walker knows in every frame.
+/// Returns the register that an op uses, if walkers know it in every frame.
 fn base(op: Op) -> Option<Register> {
     match op.operand {
         SP => Some(Register::Sp),

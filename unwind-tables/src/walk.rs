@@ -1,7 +1,6 @@
 //! The reference walker: what `bpf/walk/unwind.h` does, function by function, over the same image.
 //!
-//! It is the specification of the walk in the kernel. It leaves out only what must not change a result: the
-//! rule cache and the stack window.
+//! The specification of the walk in the kernel, without the fast paths, which must not change a result.
 
 mod aarch64;
 mod call;
@@ -18,18 +17,17 @@ use crate::program::{FP, LR, Opcode, REGISTERS, SP};
 pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
 pub use call::is_branch_with_link;
 
-/// The most frames of one walk.
+/// MAX frames of one walk.
 pub const MAX_FRAMES: usize = 512;
-/// The largest distance, in bytes, from a frame's stack pointer to its saved frame pointer that a
-/// frame-pointer step believes.
+/// MAX distance, in bytes, from a frame's stack pointer to its saved frame pointer that a frame-pointer step accepts.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
-/// The most frames of one walk, in all, in which registers are looked for. Whoever makes tables can ask for registers in
-/// each of 512 frames, many times, that no frame below has saved: millions of looks. Half a million allocations of real
-/// programs took none, code that was written to need them takes 6, and a deepest stack of frames that each find a register
-/// in the next takes 512.
+/// MAX frames that one walk inspects, in total, to find saved registers. A malicious table can require registers in each of
+/// 512 frames, many times, that no inner frame has saved: millions of looks. Half a million allocations of real programs
+/// took none, code that was written to need them takes 6, and a stack of 512 frames that each find a register in the next
+/// takes 512.
 pub const MAX_LOOKS: u32 = 4096;
 
-/// Why a walk ended. Exactly one per walk.
+/// Cause of a walk's end. Exactly one per walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
     feature = "serde",
@@ -40,7 +38,7 @@ pub const MAX_LOOKS: u32 = 4096;
 pub enum End {
     /// The outermost frame was reached: its return address is undefined.
     Complete = 0,
-    /// An address that no executable mapping holds.
+    /// The address is in no executable mapping.
     NoMapping = 1,
     /// Code in anonymous memory (JIT), and the frame pointer is not plausible.
     AnonymousCode = 2,
@@ -52,11 +50,11 @@ pub enum End {
     ReadFault = 5,
     /// The caller's stack pointer is not above this frame's.
     NoProgress = 6,
-    /// More frames than a walk may have.
+    /// The stack has more than [`MAX_FRAMES`] frames.
     DepthLimit = 7,
-    /// Code in a mapping whose table is not loaded, or not any more: the mapping list is out of date.
+    /// Code in a mapping whose table is not loaded, or whose entry in the mapping list is stale.
     TableNotLoaded = 8,
-    /// The return address was replaced by a return probe that is not ours.
+    /// The return address was replaced by a return probe, and the original is not known.
     UretprobeTrampoline = 9,
     /// A frame-pointer walk met a frame pointer or return address that is not plausible.
     FpChainEnd = 10,
@@ -64,9 +62,9 @@ pub enum End {
     ScratchBusy = 11,
     /// Walked, but the stack could not be stored.
     StackTableFull = 12,
-    /// A kernel stack, on which the kernel's own unwinder went no further.
+    /// A kernel stack: the kernel's own unwinder ended.
     KernelUnwinder = 13,
-    /// Registers were looked for in more frames than a walk may look at.
+    /// The walk has inspected [`MAX_LOOKS`] frames for saved registers.
     LookLimit = 14,
 }
 
@@ -90,7 +88,7 @@ impl End {
         Self::LookLimit,
     ];
 
-    /// The cause with this number.
+    /// Returns the cause with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }
@@ -117,7 +115,7 @@ impl End {
     }
 }
 
-/// How a frame was found.
+/// Ways in which a frame was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
     feature = "serde",
@@ -126,7 +124,7 @@ impl End {
 )]
 #[repr(u32)]
 pub enum FoundBy {
-    /// It is where the probe fired.
+    /// By the registers at the probe.
     Probe = 0,
     /// By the CFI of the frame below it.
     Cfi = 1,
@@ -137,7 +135,7 @@ pub enum FoundBy {
 }
 
 impl FoundBy {
-    /// The way with this number.
+    /// Returns the way with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         [Self::Probe, Self::Cfi, Self::Fp, Self::Kernel]
             .get(number as usize)
@@ -155,7 +153,7 @@ impl FoundBy {
     }
 }
 
-/// What a walk finds its way by.
+/// Methods of unwinding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -169,43 +167,43 @@ pub enum Unwind {
     Fp,
 }
 
-/// Everything a walk knows about the process.
+/// Data that a walk has about the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Tables<'a> {
-    /// What the process runs.
+    /// Architecture of the process's code.
     pub architecture: Architecture,
-    /// All images, one after the other.
+    /// Words of all images, concatenated.
     pub words: &'a [u32],
     /// Executable mappings, in ascending order, not overlapping.
     pub mappings: &'a [Mapping],
-    /// How to walk.
+    /// Method of unwinding.
     pub unwind: Unwind,
-    /// A change of the mappings is announced that `mappings` does not have yet.
+    /// True if a change of the mappings was announced that `mappings` does not contain yet.
     pub changing: bool,
-    /// What return probes have done to the stack.
+    /// Return addresses that return probes have replaced.
     pub return_probes: ReturnProbes<'a>,
 }
 
-/// What the kernel knows of return addresses that it has replaced.
+/// Return addresses that the kernel has replaced for return probes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReturnProbes<'a> {
-    /// What it has replaced them by; 0 for no probes.
+    /// Address that replaces them; 0 without return probes.
     pub trampoline: Avma,
-    /// Where they were, and what they were.
+    /// Their slots and original values.
     pub replaced: &'a [(Avma, Avma)],
 }
 
-/// The registers a walk starts from.
+/// Registers at the start of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
-    /// The return address into the first frame.
+    /// Return address into the first frame.
     pub pc: Avma,
-    /// The general registers after that return, by the numbers that programs have for them.
+    /// General registers after that return, by their numbers in rule programs.
     pub general: [u64; REGISTERS as usize],
 }
 
 impl Registers {
-    /// Registers of which only these are known to matter; the others are 0.
+    /// Returns registers with these values and 0 for the others.
     pub fn new(pc: Avma, sp: Avma, fp: Avma) -> Self {
         let mut general = [0; REGISTERS as usize];
         general[usize::from(SP)] = sp.get();
@@ -217,11 +215,11 @@ impl Registers {
 /// One frame of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// The raw return address, or the interrupted address below a signal frame.
+    /// Return address, or the interrupted address for the caller of a signal frame.
     pub pc: Avma,
-    /// How it was found.
+    /// Way in which it was found.
     pub found_by: FoundBy,
-    /// `pc` is the very instruction: it was interrupted, or a signal handler returns to it. Otherwise the
+    /// True if `pc` is exact: the instruction was interrupted, or a signal handler returns to it. Otherwise the
     /// instruction before `pc` is the call that the frame is in.
     pub exact: bool,
 }
@@ -231,15 +229,15 @@ pub struct Frame {
 pub struct Stack {
     /// Frames, innermost first. Each lies in an executable mapping.
     pub frames: Vec<Frame>,
-    /// Why the walk ended.
+    /// Cause of the walk's end.
     pub end: End,
-    /// The address that the walk could not get past.
+    /// Address where the walk ended.
     pub end_pc: Avma,
-    /// An address in an object that the walk needs an image of saves of, and that has none.
+    /// Address in an object whose image of saves the walk needs and which has none.
     pub saves_wanted: Option<Avma>,
 }
 
-/// Values of a stop rule beyond [`stop`] that come from the mapping, not from a table.
+/// Values of `a` in a stop rule, besides those of [`stop`], that come from the mapping, not from a table.
 mod mapping_stop {
     pub(super) const ANONYMOUS: u32 = 32;
     pub(super) const PENDING: u32 = 33;
@@ -249,7 +247,7 @@ mod mapping_stop {
     pub(super) const STALE: u32 = 37;
 }
 
-/// Walks the stack from `start`. `read` gives the 8 bytes at an address, or `None` for a fault.
+/// Walks the stack from `start`. `read` returns the 8 bytes at an address, or `None` for a fault.
 pub fn walk(tables: Tables<'_>, start: Registers, read: impl FnMut(Avma) -> Option<u64>) -> Stack {
     let mut walk = Walk::new(tables, start, read);
     loop {
@@ -273,7 +271,7 @@ pub struct Caller {
     pub sp: Avma,
     /// Its frame pointer.
     pub fp: Avma,
-    /// `pc` is the very instruction, not one behind a call.
+    /// True if `pc` is exact: the instruction was interrupted, and does not follow a call.
     pub interrupted: bool,
 }
 
@@ -281,7 +279,7 @@ pub struct Caller {
 ///
 /// # Errors
 ///
-/// Why there is none.
+/// The cause, if there is no caller.
 pub fn caller(
     tables: Tables<'_>,
     frame: Registers,
@@ -305,21 +303,21 @@ struct Walk<'a, R> {
     pc: Avma,
     sp: Avma,
     fp: Avma,
-    /// 1 when `pc` is a return address: the call before it is what the frame is doing.
+    /// 1 if `pc` is a return address, which is looked up one byte lower, in the call before it; 0 if it is exact.
     pc_adjust: u64,
     found_by: FoundBy,
     frames: Vec<Frame>,
-    /// Stack and frame pointer of each of `frames`.
+    /// Stack pointer and frame pointer of each frame.
     bases: Vec<(Avma, Avma)>,
     at_probe: [u64; REGISTERS as usize],
     saves_wanted: Option<Avma>,
-    /// Frames in which registers may still be looked for.
+    /// Frames that may still be inspected for saved registers.
     looks_left: u32,
-    /// What AArch64's link register holds, if the frame was running: a call that it is in has overwritten it.
+    /// AArch64's link register; known only if the frame was running, as a call overwrites it.
     lr: Option<u64>,
 }
 
-/// A step either reaches the caller or ends the walk.
+/// Result of a step, which either gets to the caller or ends the walk.
 type Step = Result<(), End>;
 
 impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
@@ -348,7 +346,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    /// One frame: look up its rule, record it, go to its caller.
+    /// Looks up the rule of one frame, records the frame, and goes to its caller.
     fn step(&mut self) -> Step {
         let rule = self.lookup_rule();
         match end_without_frame(rule) {
@@ -370,8 +368,8 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    /// Puts back a return address that was replaced by a return probe's trampoline. It is known by the stack pointer
-    /// that the function began with: where its return address was pushed or, on AArch64, that of the frame.
+    /// Restores a return address that a return probe replaced by its trampoline. It is identified by the stack pointer at
+    /// the function's entry: the slot of the return address or, on AArch64, the start of the frame.
     fn put_back_return_address(&mut self) -> Step {
         let slot = match self.tables.architecture {
             Architecture::X86_64 => self.sp.wrapping_sub(8),
@@ -389,7 +387,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         Ok(())
     }
 
-    /// Whether functions with return probes return to `address`. The trampoline may be newer than the mappings.
+    /// Returns whether `address` is the return probes' trampoline, which can be newer than the mappings.
     fn is_trampoline(&self, address: Avma) -> bool {
         address != Avma::new(0) && address == self.tables.return_probes.trampoline
     }
@@ -423,7 +421,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    /// That no mapping holds an address says something only while the list is up to date.
+    /// Returns the rule for an address outside of all mappings, which is conclusive only while the list is up to date.
     fn without_mapping(&self) -> u32 {
         if self.tables.changing {
             mapping_stop::STALE
@@ -446,7 +444,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         Ok(())
     }
 
-    /// Whether the frame is what the kernel makes a signal handler return to.
+    /// Returns whether the frame is the kernel's signal trampoline, to which signal handlers return.
     fn is_signal_frame(&self, rule: PackedRule) -> bool {
         rule.kind() == kind::WIDE && self.image(0).word(rule.wide_index()) == Opcode::Signal as u32
     }
@@ -481,7 +479,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    /// Follows the frame pointer, or ends with `implausible` when it cannot be one.
+    /// Goes to the caller by the frame pointer, or ends with `implausible` if its value cannot be a frame pointer.
     fn apply_fp(&mut self, implausible: End) -> Step {
         let fp = self.fp;
         if fp < self.sp || !fp.get().is_multiple_of(8) || fp.offset_from(self.sp) > MAX_FP_DISTANCE {
@@ -502,9 +500,9 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         Ok(())
     }
 
-    /// Whether `ra` can be a return address: in executable memory, behind a call or in a trampoline.
+    /// Returns whether `ra` can be a return address: in executable memory, and after a call or in a trampoline.
     ///
-    /// Whether the mapping is there, or still there, is asked when its rule is looked up.
+    /// The mapping need not be current: the lookup of the rule checks that.
     fn is_return_address(&mut self, ra: Avma) -> bool {
         match mapping::find(self.tables.mappings, ra.wrapping_sub(1)) {
             None if !self.tables.changing => self.is_trampoline(ra),
@@ -547,7 +545,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
     }
 }
 
-/// Stops that are not frames: the address is not one the stack is known to have.
+/// Returns the end for stops that push no frame, as `pc` is not known to be on the stack.
 fn end_without_frame(rule: PackedRule) -> Option<End> {
     if rule.kind() != kind::STOP {
         return None;

@@ -1,21 +1,21 @@
-//! Frames of AArch64 in 31 bits.
+//! Packed rules of AArch64 frames.
 //!
 //! Functions save the return address with the caller's frame pointer below it, as a frame record, or alone, or not at
-//! all. Offsets of slots count from the register that the CFA does, of which they are nearly always a few words away,
-//! however large the frame. `b` is split: its highest bit says that the return address is signed, the others are `s`.
+//! all. Offsets of slots are from the same register as the CFA's: slots are nearly always within a few words of it, however
+//! large the frame. `b` is split: its highest bit is set if the return address is signed, the others are `s`.
 //!
 //! | kind | name | rule |
 //! |---|---|---|
 //! | 1 | sp   | `cfa = sp + 8a`; s = 0: `ra = lr`, `fp` same; else `fp = *(sp + 8(s - 1))`, `ra = *(sp + 8s)` |
-//! | 2 | fp   | the same with fp instead of sp |
+//! | 2 | fp   | as sp, with fp instead of sp |
 //! | 3 | lone | `cfa = sp + 8a`, `ra = *(sp + 8(s - 1))`, `fp` same; s > 0 |
 
 use super::{A_BITS, B_BITS, PackedRule, SLOT, kind, low_bits, unsigned_slots};
 use crate::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
 
-/// Bits of `b` that say where the slot is.
+/// Number of bits of `b` for the slot.
 pub const SLOT_BITS: u32 = B_BITS - 1;
-/// The bit of `b` that says that the return address is signed.
+/// Bit of `b` that is set if the return address is signed.
 pub const SIGNED: u32 = 1 << SLOT_BITS;
 
 pub(super) fn pack(frame: FrameRule) -> Option<PackedRule> {
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// What compilers write fits, signed or not, up to the widest offsets, and comes back unchanged.
+    /// Frames that compilers write fit, signed or not, up to the widest offsets, and are unchanged after unpacking.
     #[test]
     fn packed_rules_round_trip() {
         use Register::{Fp, Sp};
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// A rule that does not fit is refused, never cut to size; it becomes a program.
+    /// A rule that does not fit is rejected, never truncated; it becomes a program.
     #[test]
     fn rules_that_do_not_fit_become_programs() {
         use Register::{Fp, Sp};

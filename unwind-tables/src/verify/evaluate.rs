@@ -1,4 +1,4 @@
-//! What a row of CFI gives for a made-up machine state, by gimli's evaluation alone.
+//! Evaluates a row of CFI for a made-up machine state, by gimli alone.
 
 use gimli::{CfaRule, CommonInformationEntry, Encoding, EndianSlice, Evaluation, EvaluationResult};
 use gimli::{Format, FrameDescriptionEntry, LittleEndian, Location, Piece, Register, RegisterRule};
@@ -13,22 +13,19 @@ use crate::walk::{Caller, Registers};
 
 /// Bytes of a section.
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
-/// What functions have in common.
 pub(super) type Cie<'a> = CommonInformationEntry<Slice<'a>>;
-/// A function.
 pub(super) type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
-/// A row.
 pub(super) type Row = UnwindTableRow<usize>;
 
-/// General registers and, on AArch64, the stack pointer, which are the first in DWARF's numbering.
+/// Number of general registers and, on AArch64, the stack pointer: the first in DWARF's numbering.
 const GENERAL: usize = 32;
-/// Expressions of call frame information are some ten operations long; a loop in one never ends.
+/// MAX operations of an expression: those in CFI have about ten, but one can have an endless loop.
 const MAX_ITERATIONS: u32 = 1000;
 
-/// Registers and memory.
+/// A made-up machine state: registers and memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    /// By their DWARF numbers.
+    /// Values by DWARF number.
     pub(super) general: [u64; GENERAL],
     architecture: Architecture,
     pc: u64,
@@ -36,7 +33,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// A state at `pc` whose registers and memory have nothing to do with those of other seeds.
+    /// Returns a state at `pc` whose registers and memory are hashes of `seed`.
     ///
     /// The stack pointer is low, so that callers are above it.
     pub(super) fn new(architecture: Architecture, seed: u64, pc: Svma) -> Self {
@@ -50,23 +47,22 @@ impl State {
         }
     }
 
-    /// The 8 bytes at an address.
+    /// Returns the 8 bytes at an address.
     pub(super) fn memory(&self, address: u64) -> u64 {
         hash(address ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// The stack pointer.
     pub(super) fn sp(&self) -> u64 {
         self.general[usize::from(self.architecture.stack_pointer().0)]
     }
 
-    /// Whether a return address is what a call leaves in a register, with or without its authentication code.
+    /// Returns whether a return address is the link register's, with or without its authentication code.
     pub(super) fn is_in_link_register(&self, pc: Avma) -> bool {
         let link = self.general[usize::from(gimli::AArch64::X30.0)];
         self.architecture == Architecture::Aarch64 && (pc.get() ^ link) << 16 == 0
     }
 
-    /// As a walker begins.
+    /// Returns the registers for the start of a walk.
     pub(super) fn registers(&self) -> Registers {
         let mut general = [0; REGISTERS as usize];
         for (column, &value) in (0..).zip(&self.general) {
@@ -95,7 +91,7 @@ impl State {
     }
 }
 
-/// The finaliser of SplitMix64, behind a step of its sequence.
+/// Hashes by one step of SplitMix64 and its finalizer.
 fn hash(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -110,7 +106,7 @@ pub(super) struct Evaluator<'s, 'a, S> {
 }
 
 impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
-    /// What `row` gives for `state`.
+    /// Evaluates the caller by `row` for `state`.
     pub(super) fn outcome(&self, row: &Row, state: State) -> Outcome {
         let cie = self.fde.cie();
         if row.register(cie.return_address_register()) == Some(RegisterRule::Undefined) {
@@ -127,7 +123,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
         })
     }
 
-    /// The CFA that `row` gives for `state`.
+    /// Evaluates the CFA by `row` for `state`.
     pub(super) fn cfa(&self, row: &Row, state: State) -> Option<u64> {
         match *row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {
@@ -137,7 +133,7 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
         }
     }
 
-    /// The caller's value of a general register, as far as `row` and the psABI say it.
+    /// Returns the caller's value of a general register; `None` if neither `row` nor the psABI defines it.
     pub(super) fn saved(&self, row: &Row, number: u8, state: State) -> Option<u64> {
         let register = Register(number.into());
         match row.register(register) {
@@ -150,8 +146,8 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
     fn caller(&self, row: &Row, state: State) -> Option<[u64; 3]> {
         let return_address = self.fde.cie().return_address_register();
         let cfa = self.cfa(row, state)?;
-        // Unmentioned, a callee-saved register keeps its value, and the stack pointer is the CFA (x86-64 psABI). A
-        // return address that is not saved anywhere is none, but on AArch64, where it is in its register.
+        // Unmentioned, a callee-saved register keeps its value, and the stack pointer is the CFA (x86-64 psABI). An
+        // unmentioned return address is unknown, except on AArch64, where it is in its register.
         let pc = match row.register(return_address) {
             None | Some(RegisterRule::SameValue) if state.architecture == Architecture::Aarch64 => {
                 self.register(return_address, state)?
@@ -223,8 +219,8 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
         }
     }
 
-    /// Gives an evaluation what it asks for; the inner `None` says that it is complete, the outer that it asks for what
-    /// call frame information has none of.
+    /// Provides an evaluation with the value that it requires. The inner `None` if it is complete, the outer if it requires
+    /// something that CFI does not have.
     #[allow(
         clippy::wildcard_enum_match_arm,
         clippy::type_complexity,

@@ -1,10 +1,9 @@
 //! Compares an image with gimli's evaluation of the same CFI, at every address of every function.
 //!
-//! A check of `translate`, `build`, `encode` and `walk` together, which it shares nothing with but where the sections
-//! are and which code an executable segment holds: functions and rows are gimli's, evaluated by gimli, and what the
-//! image says is what a step of the reference walker does. Both start from the same made-up registers and memory, which
-//! are hashes, so that agreeing by accident takes a collision of 64 bits. Which function counts where several overlap
-//! is as `build` documents it.
+//! Checks `translate`, `build`, `encode` and `walk` together, and shares with them only the location of sections and the
+//! code of executable segments: gimli reads and evaluates functions and rows, and a step of the reference walker evaluates
+//! the image. Both start from the same made-up registers and memory, which are hashes, so that accidental agreement takes a
+//! collision of 64 bits. Overlapping functions are resolved as `build` documents.
 
 mod evaluate;
 mod saves;
@@ -27,35 +26,35 @@ use crate::rule::{CfaRule, Reason, UnwindRule};
 use crate::walk::{self, ADDRESS_BITS, End, ReturnProbes, Tables, Unwind};
 use evaluate::{Cie, Evaluator, Fde, Row, State};
 
-/// The most differences that are kept in full; all are counted.
+/// MAX differences that are kept as examples; all are counted.
 pub const MAX_EXAMPLES: usize = 16;
-/// Made-up machine states that each address is tried with.
+/// Seeds of the made-up machine states that each address is evaluated with.
 const SEEDS: [u64; 2] = [1, 2];
-/// As in `cfi`: linkers share one CIE of 24 bytes among FDEs of about 40.
+/// MAX CIE bytes processed per byte of the section, as in `cfi`: linkers share one CIE of 24 bytes among FDEs of about 40.
 const CIE_BUDGET_PER_BYTE: u64 = 8;
 const CIE_BUDGET_FLOOR: u64 = 1 << 16;
-/// The most addresses of a gap that are asked for.
+/// MAX addresses of a gap that are checked.
 const MAX_GAP_PROBES: u64 = 4096;
 
-/// What stands for one address and machine state.
+/// Result of an evaluation for one address and machine state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A caller with these registers.
     Caller(walk::Caller),
     /// The outermost frame.
     EndOfStack,
-    /// No function here.
+    /// No function covers the address.
     Gap,
-    /// The caller's value of a register; `None` when nothing is said of it.
+    /// The caller's value of a register.
     Register {
-        /// By its DWARF number.
+        /// DWARF number of the register.
         number: u8,
-        /// The value.
+        /// Value; `None` if unknown.
         value: Option<u64>,
     },
-    /// Something that is no caller: malformed, or it cannot be computed.
+    /// No caller: malformed, or not computable.
     Nothing,
-    /// A step of the walker that ended.
+    /// The step of the walker ended with a cause.
     Stopped(End),
 }
 
@@ -86,45 +85,45 @@ impl fmt::Display for Outcome {
 pub struct Wrong {
     /// The address.
     pub at: Svma,
-    /// What the image says.
+    /// Result by the image.
     pub image: Outcome,
-    /// What gimli says.
+    /// Result by gimli.
     pub cfi: Outcome,
 }
 
-/// Places that cannot be expressed, for one reason: addresses in a row, as far as they are of one function's row.
+/// Unsupported places, for one reason. A place is a range of addresses of one row of one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// How many.
+    /// Number of places.
     pub places: u64,
-    /// Where the first of them starts.
+    /// Start of the first place.
     pub first: Svma,
 }
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Rows of gimli's.
+    /// Number of rows that gimli read.
     pub rows: u64,
-    /// Addresses compared.
+    /// Number of addresses compared.
     pub addresses: u64,
-    /// Places at which the two sides differ: addresses in a row, as far as the image has one rule for them.
+    /// Number of places at which the two sides differ: ranges of addresses with one rule in the image.
     pub wrong: u64,
-    /// The first of them.
+    /// First differences, at most [`MAX_EXAMPLES`].
     pub examples: Vec<Wrong>,
-    /// Places that the image cannot express, by reason.
+    /// Places that the image marks as unsupported, by reason.
     pub unsupported: BTreeMap<Reason, Unsupported>,
-    /// Registers of which the image says where they are saved, at all places.
+    /// Number of locations of saved registers compared, over all places.
     pub saved: u64,
-    /// Addresses without CFI that the image answers for by their code: signal trampolines.
+    /// Number of addresses without CFI that the image has a rule for: signal trampolines.
     pub trampolines: u64,
-    /// Entries that gimli cannot read; gaps are not compared then.
+    /// Number of entries that gimli cannot read; if not 0, gaps are not compared.
     pub malformed: u64,
-    /// The code that functions describe: ascending, not overlapping.
+    /// Code that functions cover: ascending, not overlapping.
     pub functions: Vec<Range<Svma>>,
 }
 
-/// Compares `image`, which `elf` was compiled to, with the CFI in `elf`. Without any CFI there is no image.
+/// Compares `image`, which `elf` was compiled to, with the CFI in `elf`. `None` for an object without CFI.
 ///
 /// # Errors
 ///
@@ -155,7 +154,7 @@ pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError>
     Ok(comparison.found)
 }
 
-/// Bytes of CIEs that may still be gone through: each function repeats its CIE's instructions.
+/// Remaining budget of CIE bytes to process: each function repeats its CIE's instructions.
 struct Budget(u64);
 
 impl Budget {
@@ -170,7 +169,7 @@ impl Budget {
     }
 }
 
-/// Length of the entry at `offset`, as far as time is concerned.
+/// Returns the length of the entry at `offset`, for the time budget.
 fn length_at(section: &[u8], offset: usize) -> u64 {
     let rest = section.get(offset..).unwrap_or_default();
     let length = rest
@@ -186,7 +185,7 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// Compares all functions of a section, as far as no section before it describes their code.
+    /// Compares all functions of a section, except code that an earlier section covers.
     fn compare_section<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         section: S,
@@ -216,8 +215,8 @@ impl Comparison<'_> {
         self.found.functions.sort_by_key(|range| range.start);
     }
 
-    /// Where the entries of a section start. gimli takes a length of zero for the section's end, but where that is known
-    /// it can only be the end of one that linkers joined others to.
+    /// Returns the offsets of a section's entries. gimli ends the section at a length of zero; if the section's size is
+    /// known, that is only the end of one object file's part of it.
     fn entries(&mut self, source: &CfiSection<'_>) -> Vec<usize> {
         let data = &source.data;
         let mut starts = Vec::new();
@@ -249,7 +248,7 @@ impl Comparison<'_> {
         starts
     }
 
-    /// The functions of a section that count, each up to where the next begins.
+    /// Returns the functions of a section that apply, each up to the start of the next.
     fn functions<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         section: &S,
@@ -325,7 +324,7 @@ impl Comparison<'_> {
             ranges = &ranges[behind..];
             for range in ranges.iter().take_while(|range| range.start < row_end) {
                 let part = start.max(range.start)..row_end.min(range.end);
-                // A row that the next one replaces at once holds nowhere.
+                // A row at the same address as the next one applies to no address.
                 if part.start < part.end {
                     self.compare_row(&evaluator, row, &part);
                 }
@@ -333,7 +332,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// What gimli cannot read from `from` on, the image must not answer for.
+    /// Checks that the image has no caller from `from` on, where gimli cannot read the CFI.
     fn compare_malformed(&mut self, from: Svma, ranges: &[Range<Svma>]) {
         self.found.rows += 1;
         for range in ranges.iter().filter(|range| range.end > from) {
@@ -354,7 +353,7 @@ impl Comparison<'_> {
         self.found.unsupported.entry(reason).or_insert(none).places += 1;
     }
 
-    /// Asks for each address; a rule that is the one before is not evaluated again, unless it can depend on the address.
+    /// Compares each address; a rule equal to the previous address's is evaluated again only if it can depend on the address.
     fn compare_row<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         evaluator: &Evaluator<'_, 'a, S>,
@@ -396,7 +395,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Where no function is, the image must say so, but for what is known by its code.
+    /// Checks that the image has gaps where no function is, except signal trampolines.
     fn compare_gaps(&mut self, code: &[Range<Svma>]) {
         if self.found.malformed > 0 {
             return;
@@ -426,7 +425,7 @@ impl Comparison<'_> {
         self.image.map_or(UnwindRule::Gap, |image| image.rule_at(at))
     }
 
-    /// What the image says for `state`.
+    /// Returns the result by the image for `state`.
     fn outcome(&self, rule: UnwindRule, state: State) -> Outcome {
         let Some(image) = self.image else {
             return Outcome::Gap;
@@ -447,7 +446,7 @@ impl Comparison<'_> {
     }
 }
 
-/// One step of the reference walker, the image being mapped over all addresses without bias.
+/// Takes one step of the reference walker, with the image mapped to all addresses without bias.
 fn step(image: &Image, state: State) -> Outcome {
     let tables = Tables {
         architecture: image.architecture(),
@@ -463,8 +462,8 @@ fn step(image: &Image, state: State) -> Outcome {
     }
 }
 
-/// A walk stops where a CFA does not lie above its frame: right, whatever the CFI says, unless nothing is on the stack and
-/// the return address is in the link register.
+/// Returns whether two results agree. A walk stops where the CFA is not above its frame: correct for any CFI, unless the
+/// frame is empty and the return address is in the link register.
 fn agree(image: Outcome, cfi: Outcome, state: State) -> bool {
     match (image, cfi) {
         (Outcome::Stopped(End::NoProgress), Outcome::Caller(caller)) => {
@@ -475,7 +474,7 @@ fn agree(image: Outcome, cfi: Outcome, state: State) -> bool {
     }
 }
 
-/// The code of an FDE: what an executable segment holds of it.
+/// Returns the part of an FDE's code that is in an executable segment.
 fn code_of(fde: &Fde<'_>, code: &[Range<Svma>]) -> Option<Range<Svma>> {
     let (start, end) = (Svma::new(fde.initial_address()), Svma::new(fde.end_address()));
     let segment = ranges::find(code, start)?;
@@ -487,7 +486,7 @@ fn addresses(range: &Range<Svma>) -> impl Iterator<Item = Svma> {
     (range.start.get()..range.end.get()).map(Svma::new)
 }
 
-/// Entries of procedure linkage tables differ half-way, and a program can start from the program counter.
+/// Returns whether a rule depends on the address: PLT entries differ half-way, and a program can use the program counter.
 fn depends_on_address(rule: UnwindRule) -> bool {
     match rule {
         UnwindRule::Frame(frame) => matches!(frame.cfa, CfaRule::Plt { .. }),
@@ -496,7 +495,7 @@ fn depends_on_address(rule: UnwindRule) -> bool {
     }
 }
 
-/// Addresses all over the parts of a gap that are code, and its first and last.
+/// Returns addresses spread over the parts of a gap that are code, including its first and last.
 fn gap_probes(gap: &Range<Svma>, code: &[Range<Svma>]) -> Vec<Svma> {
     let mut probes = vec![gap.start, gap.end.wrapping_sub(1)];
     let first = code.partition_point(|range| range.end <= gap.start);

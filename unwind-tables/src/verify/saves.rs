@@ -1,4 +1,4 @@
-//! Compares where an image says that registers are saved with what gimli makes of the row.
+//! Compares the saves of an image with gimli's evaluation of the row.
 
 use gimli::UnwindSection;
 
@@ -10,8 +10,8 @@ use crate::program::{FP, REGISTERS, SP};
 use crate::saves::{self, Saved, long};
 
 impl Comparison<'_> {
-    /// Of each register that the image knows: whether the caller's value is what the row gives. What the image does not
-    /// know ends a walk, and is no error.
+    /// Compares, for each register whose location the image knows, the caller's value with the row's. An unknown one ends a
+    /// walk, and is not a difference.
     pub(super) fn compare_saves<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         evaluator: &Evaluator<'_, 'a, S>,
@@ -30,7 +30,7 @@ impl Comparison<'_> {
                 Saved::Same => state.general[usize::from(number)],
                 Saved::Slot(long::AT_SP, offset) => slot(state.sp(), offset),
                 Saved::Slot(long::AT_FP, offset) => slot(state.general[usize::from(FP)], offset),
-                // Without a CFA, no walk comes to the caller.
+                // Without a CFA, no walk gets to the caller.
                 Saved::Slot(_, offset) => match evaluator.cfa(row, state) {
                     Some(cfa) => slot(cfa, offset),
                     None => continue,
@@ -46,7 +46,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Where `image` says that the register is in the caller of the frame at `at`.
+/// Returns the location by `image` of a register of the caller of the frame at `at`.
 fn saved_at(image: &Image, at: Svma, number: u8) -> Saved {
     let words = ImageView {
         words: image.words(),

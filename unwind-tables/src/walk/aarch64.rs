@@ -1,4 +1,4 @@
-//! Steps that are AArch64's: frame records, and the link register. Mirrors `bpf/walk/aarch64.h`.
+//! AArch64 steps: frame records, and the link register. Mirrors `bpf/walk/aarch64.h`.
 
 use super::{End, FoundBy, Step, Walk};
 use crate::addr::Avma;
@@ -7,8 +7,8 @@ use crate::packed::aarch64::SIGNED;
 use crate::packed::{PackedRule, kind};
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
-    /// Whether `sp` is the frame's stack pointer. A frame record can be anywhere in its frame: behind a step by the
-    /// frame pointer, AArch64's `sp` is only a lower bound.
+    /// Returns whether the frame's `sp` is exact. After a frame-pointer step on AArch64 it is only a lower bound: a frame
+    /// record can be anywhere in its frame.
     pub(super) fn sp_is_known(&self) -> bool {
         self.tables.architecture == Architecture::X86_64 || self.found_by != FoundBy::Fp
     }
@@ -39,7 +39,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         Ok(())
     }
 
-    /// Nothing is on the stack: only a frame that was running can have its return address in the link register.
+    /// Goes to the caller by the link register, which holds the return address of a running frame that has not saved it.
     fn return_by_link_register(&mut self, rule: PackedRule, cfa: Avma) -> Step {
         let ra = self.lr.ok_or(End::UnsupportedRule)?;
         if cfa < self.sp {
@@ -49,7 +49,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         Ok(())
     }
 
-    /// A function that has a frame record keeps its address in the frame pointer; others do not say where they are.
+    /// Goes to the caller without an exact `sp`: by the frame pointer, if the function has a frame record, else not at all.
     fn apply_record_without_sp(&mut self, rule: PackedRule) -> Step {
         if rule.kind() == kind::SP && slot_of(rule) != 0 {
             self.apply_fp(End::UnsupportedRule)
@@ -68,7 +68,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     }
 }
 
-/// The slot of a rule, counted from 1; 0 for none.
+/// Returns the number of the rule's slot, 1-based; 0 for none.
 fn slot_of(rule: PackedRule) -> u64 {
     u64::from(rule.b() & (SIGNED - 1))
 }

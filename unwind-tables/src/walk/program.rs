@@ -1,11 +1,11 @@
-//! Runs a program for one frame. Mirrors `bpf/walk/program.h`.
+//! Interpreter of rule programs. Mirrors `bpf/walk/program.h`.
 
 use super::{End, Walk};
 use crate::addr::Avma;
 use crate::architecture::Architecture;
 use crate::program::{FP, LR, MAX_OPERANDS, MAX_OPS, OP_WORDS, Op, Opcode, PC, SP};
 
-/// A program that runs.
+/// State of a running program.
 #[derive(Default)]
 struct Run {
     operands: [u64; MAX_OPERANDS],
@@ -40,8 +40,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
 
     fn finish(&mut self, run: &Run) -> Result<(), End> {
         let sp = Avma::new(run.sp.unwrap_or(run.cfa));
-        // A return address in a register can leave the stack pointer as it is. An interrupted frame may be on another
-        // stack, so its stack pointer may be anywhere.
+        // Equal stack pointers are progress: a callee whose return address is in a register need not use the stack. The
+        // frame that a signal interrupted can be on another stack, so its stack pointer can have any value.
         if sp < self.sp && !run.is_signal_frame {
             return Err(End::NoProgress);
         }
@@ -64,7 +64,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             *register = x;
             y
         };
-        // What the topmost operand is afterwards, and how many more there are.
+        // New topmost operand, and the change of the stack's depth.
         let (top, change): (u64, isize) = match op.code {
             Opcode::End => return Ok(()),
             Opcode::Signal => {
@@ -112,7 +112,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         Ok(())
     }
 
-    /// The frame's own value of a register.
+    /// Returns the value of a register in the current frame.
     fn register(&mut self, number: u8) -> Result<u64, End> {
         match number {
             SP if self.sp_is_known() => Ok(self.sp.get()),
@@ -125,7 +125,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     }
 }
 
-/// `y OP x`, for operations with two operands.
+/// Returns `y OP x`, for ops with two operands.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "what is not listed is the last comparison"

@@ -1,17 +1,16 @@
-//! Finds what a register other than rsp and rbp holds in the frame that a walk has come to. Mirrors
-//! `bpf/walk/registers.h`.
+//! Finds the value of a register other than rsp and rbp in the current frame of a walk. Mirrors `bpf/walk/registers.h`.
 //!
-//! Going back from the frame to where the walk began, the nearest frame that saved the register has it; if none has,
-//! it still is what it was at the probe. In how many frames a walk looks is limited: beyond that, it is not known.
+//! From the current frame back towards the probe, the nearest frame that saved the register has its value; if none did, it
+//! is unchanged since the probe. A walk inspects at most `MAX_LOOKS` frames in total; beyond that, it ends.
 
 use super::{End, FoundBy, MappingKind, Walk};
 use crate::addr::Avma;
 use crate::mapping;
 use crate::saves::{self, Saved, long};
 
-/// Where a frame's caller has a register.
+/// Location of a register of a frame's caller.
 enum Place {
-    /// Where the frame itself has it.
+    /// The register itself, unchanged by the frame.
     Same,
     /// In this slot.
     Slot(Avma),
@@ -30,7 +29,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         at_probe.copied().ok_or(End::UnsupportedRule)
     }
 
-    /// Where the frame above number `callee` has the register.
+    /// Returns the location of the register in the caller of frame number `callee`.
     fn place(&mut self, callee: usize, number: u8) -> Result<Place, End> {
         let unknown = End::UnsupportedRule;
         let [frame, caller] = self.frames.get(callee..callee + 2).ok_or(unknown)? else {
@@ -40,7 +39,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             return Err(unknown);
         }
         let address = frame.pc.wrapping_sub(u64::from(!frame.exact));
-        // Its rule was used, so it has been found current.
+        // The walk has used a rule of this mapping, so it was found current.
         let mapping = mapping::find(self.tables.mappings, address);
         let mapping = mapping.filter(|mapping| mapping.kind == MappingKind::Table);
         let mapping = *mapping.ok_or(unknown)?;
