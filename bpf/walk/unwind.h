@@ -111,6 +111,7 @@ static __always_inline bool is_signal_frame(u32 rule)
 	return rule_kind(rule) == RULE_WIDE && word(rule >> RULE_KIND_BITS) == OP_SIGNAL;
 }
 
+/* `fast/run.h` records frames of its own, by the same limit. */
 static __always_inline enum end_cause push_frame(struct walk *walk, u32 rule)
 {
 	u64 exact = walk->pc_adjust == 0 || is_signal_frame(rule);
@@ -202,6 +203,7 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 	case RULE_CHAIN:
 		return apply_fp(walk, END_FP_CHAIN_END);
 	default:
+		/* A stop rule too: the architecture's equations pass it on to `apply_stop`. */
 		return apply_equation(walk, rule);
 	}
 }

@@ -57,6 +57,8 @@ impl Default for Catalog {
 impl Catalog {
     /// Maximum number of functions on the kernel side.
     pub const CAPACITY: usize = 256;
+    /// Maximum number of functions that the user can describe: the table's have numbers as well.
+    pub const MAX_GIVEN: usize = Self::CAPACITY - FUNCTIONS.len();
 
     /// Makes a catalog of the table and the user's functions, which take precedence over the table's of the same name.
     pub fn new(selection: Selection) -> Self {

@@ -1,6 +1,7 @@
 //! The functions that are traced: one table, no control flow. To trace another allocator or function, add a row.
 //!
-//! Other functions are found by prefix, or given by the user: [`Catalog`](super::Catalog).
+//! Other functions are found by prefix, or given by the user: [`Catalog`](super::Catalog), which has room for 256 in all. A module's
+//! functions of a family are probed only if it defines one that allocates and one that frees.
 
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
 use Family::{Collector, Cxx, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal};

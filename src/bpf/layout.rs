@@ -11,6 +11,7 @@ use unwind_tables::saves::{self, long};
 use unwind_tables::walk::{self, End, FoundBy};
 
 use super::skeleton::types as c;
+use crate::allocator::Catalog;
 use leak_report::model::leak::kernel_frames::KernelAllocator;
 
 macro_rules! equal {
@@ -18,6 +19,8 @@ macro_rules! equal {
         $(const _: () = assert!($c_value.0 as u64 == $rust_value as u64, stringify!($c_value));)+
     };
 }
+
+const _: () = assert!(Catalog::CAPACITY == c::limits::MAX_FUNCTIONS.0 as usize);
 
 equal! {
     c::limits::MAX_FRAMES => walk::MAX_FRAMES,

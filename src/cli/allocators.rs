@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::config::ConfigError;
-use crate::allocator::{AllocFunction, Selection, given};
+use crate::allocator::{AllocFunction, Catalog, Selection, given};
 
 /// Which allocators to probe, besides and instead of those that are found.
 #[derive(Debug, Args)]
@@ -41,6 +41,10 @@ impl TryFrom<AllocatorArgs> for Selection {
                 return Err(ConfigError::AllocTwice(function.name.into_owned()));
             }
             functions.push(function);
+        }
+        let (count, most) = (functions.len(), Catalog::MAX_GIVEN);
+        if count > most {
+            return Err(ConfigError::TooManyAllocs { count, most });
         }
         Ok(Self {
             objects: args.objects,
@@ -93,5 +97,24 @@ mod tests {
         ] {
             assert_eq!(selection(arguments), Err(error), "{arguments}");
         }
+    }
+
+    /// No function that is described is left out in silence.
+    #[test]
+    fn too_many() {
+        let described = |count: usize| -> String {
+            let flags = (0..count).map(|number| format!("--alloc f{number}:free(0) "));
+            flags.collect()
+        };
+        let most = Catalog::MAX_GIVEN;
+        assert_eq!(
+            selection(&described(most)).map(|all| all.functions.len()),
+            Ok(most)
+        );
+        let count = most + 1;
+        assert_eq!(
+            selection(&described(count)),
+            Err(ConfigError::TooManyAllocs { count, most })
+        );
     }
 }

@@ -82,6 +82,10 @@ pub enum ConfigError {
     Alloc(GivenError),
     #[error("--alloc: `{0}` is described twice: give each function once")]
     AllocTwice(String),
+    #[error(
+        "--alloc is given {count} times: at most {most} functions can be described, as the others are numbered too"
+    )]
+    TooManyAllocs { count: usize, most: usize },
     #[error("{0} needs a name: leave it out to look everywhere")]
     EmptyName(&'static str),
     #[error("--older needs the ages of blocks, which --combined-only does not read: use only one of them")]

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Amount;
 
-/// Counts of calls since the attach.
+/// Counts of calls since the attach. A field that a recording does not have is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Events {
     /// Allocated blocks, including lost ones.
     pub allocations: u64,
@@ -31,8 +32,9 @@ pub struct Events {
     pub filtered: Amount,
 }
 
-/// Events that were not recorded.
+/// Events that were not recorded. A field that a recording does not have is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Losses {
     /// Blocks missing from the totals of all stacks.
     pub blocks: u64,
