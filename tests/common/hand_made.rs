@@ -1,18 +1,16 @@
 //! Reports that no trace makes on demand: hostile names, and more sites than fit anywhere.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use leak_report::model::leak::{Completeness, EndGroup, ModuleSteps};
 use leak_report::model::{
-    Amount, Compared, Dictionary, Events, Frame, FrameId, InlinedFrame, Location, Losses, Module, ModuleId,
-    NameStyle, OwnMemory, Parts, Place, Quantity, Report, Sampling, Stack, StackRecent, Suppression, Symbol,
-    Symbolized, TargetFacts, TextKind, TimeOfDay,
+    Amount, Events, FrameId, InlinedFrame, Location, ModuleId, Parts, Report, Stack, Suppression, Symbolized,
+    TargetFacts,
 };
-use unwind_tables::addr::{Avma, Svma};
-use unwind_tables::walk::{End, FoundBy, Unwind};
+use leak_report::samples::{self, full};
+use unwind_tables::walk::{End, FoundBy};
 
 /// A name that tries everything.
 pub const HOSTILE: &str =
@@ -21,82 +19,23 @@ pub const HOSTILE: &str =
 pub const SHOWN: &str =
     "</script></style><img src=x onerror=\"window.pwned=1\"><b>&amp;\\u{202e}cod.exe\\u{1b}[2J";
 
-thread_local! {
-    /// Everything that stacks of this thread refer to; each report gets a copy.
-    static ENTRIES: RefCell<Dictionary> = RefCell::default();
-}
-
 pub fn module(path: &str) -> ModuleId {
-    let module = Module {
-        path: path.into(),
-        build_id: Some("0a1b2c".into()),
-        code: Vec::new(),
-        table: None,
-    };
-    ENTRIES.with_borrow_mut(|entries| entries.add_module(&module))
+    full::module(path, Some("0a1b2c"))
 }
 
 pub fn location(module: ModuleId, svma: u64) -> Location<ModuleId> {
-    Location {
-        pc: Avma::new(0x7f00_0000_0000 + svma),
-        place: Some(Place {
-            module,
-            svma: Svma::new(svma),
-        }),
-    }
-}
-
-fn named(name: &str) -> Symbolized {
-    Symbolized {
-        symbol: Some(Symbol {
-            name: name.into(),
-            offset: Some(16),
-        }),
-        ..Symbolized::default()
-    }
+    full::location(&module, svma)
 }
 
 pub fn frame(at: Location<ModuleId>, found_by: FoundBy, name: &str) -> FrameId {
-    frame_with(at, found_by, &named(name))
-}
-
-fn frame_with(at: Location<ModuleId>, found_by: FoundBy, names: &Symbolized) -> FrameId {
-    ENTRIES.with_borrow_mut(|entries| {
-        let names = entries.add_names(names);
-        entries.add_frame(Frame {
-            at,
-            exact: false,
-            found_by,
-            names,
-        })
-    })
+    full::frame(at, found_by, full::named(name, 16))
 }
 
 pub fn stack(pid: u32, bytes: u64, blocks: u64, frames: Vec<FrameId>) -> Stack {
-    stack_of("malloc", pid, Amount { bytes, blocks }, frames)
-}
-
-fn stack_of(allocator: &str, pid: u32, outstanding: Amount, frames: Vec<FrameId>) -> Stack {
-    let add = |entries: &mut Dictionary| {
-        let allocator = entries.add_text(TextKind::Allocator, allocator);
-        (allocator, entries.add_stack(frames.into_iter()))
-    };
-    let (allocator, path) = ENTRIES.with_borrow_mut(add);
     Stack {
         pid,
         instance: pid,
-        ended: None,
-        allocator,
-        kind: None,
-        outstanding: outstanding.into(),
-        allocated: (outstanding + outstanding).into(),
-        recent: StackRecent::default(),
-        lost: Amount::default(),
-        end: End::Complete,
-        end_at: None,
-        path,
-        blocks: None,
-        suppressed_by: None,
+        ..full::stack(Amount { bytes, blocks }, End::Complete, None, frames)
     }
 }
 
@@ -114,36 +53,9 @@ pub fn target(pid: u32, comm: &str) -> TargetFacts {
 
 pub fn report(targets: Vec<TargetFacts>, stacks: Vec<Stack>) -> Report {
     Report {
-        time: TimeOfDay {
-            hour: 9,
-            minute: 5,
-            second: 7,
-        },
-        read_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
-        elapsed: Duration::from_secs(12),
-        unwind: Unwind::Dwarf,
-        top: 10,
-        names: NameStyle::default(),
-        quantity: Quantity::default(),
-        depth: None,
-        order: None,
         targets,
-        compared: Compared::default(),
-        dictionary: ENTRIES.with_borrow(|entries| Arc::new(entries.clone())),
-        stacks,
-        sampling: Sampling::All,
         events: Events::default(),
-        losses: Losses::default(),
-        completeness: Completeness::default(),
-        ends: Vec::new(),
-        steps: Vec::new(),
-        overhead: None,
-        kernel: None,
-        own: OwnMemory {
-            resident_bytes: 45 << 20,
-            peak_bytes: 64 << 20,
-            kernel_bytes: 100 << 20,
-        },
+        ..samples::report(stacks)
     }
 }
 
@@ -160,9 +72,9 @@ pub fn hostile() -> [Report; 2] {
             file: Some(HOSTILE.into()),
             line: Some(12),
         }],
-        ..named(HOSTILE)
+        ..full::named(HOSTILE, 16)
     };
-    let inlined = frame_with(location(evil, 0x1131), FoundBy::Cfi, &names);
+    let inlined = full::frame(location(evil, 0x1131), FoundBy::Cfi, names);
     let main = frame(location(worker, 0x1200), FoundBy::Cfi, "main");
     let mut cut = stack(
         17,
@@ -174,11 +86,10 @@ pub fn hostile() -> [Report; 2] {
         ],
     );
     (cut.end, cut.end_at) = (End::NoCfi, Some(location(plugin, 0x2000)));
-    let held = Amount {
-        bytes: 480,
-        blocks: 12,
+    let named = Stack {
+        allocator: samples::allocator(HOSTILE),
+        ..stack(18, 480, 12, vec![inlined, main])
     };
-    let named = stack_of(HOSTILE, 18, held, vec![inlined, main]);
     let mut known = stack(18, 100, 1, vec![main]);
     known.suppressed_by = Some(Arc::new(Suppression {
         rule: "leak:main".to_owned(),
