@@ -68,12 +68,11 @@ impl Terminal {
         set_size(&path, 24, 80);
         // Of nobody's making yet: the program may be quick.
         let before = tcgetattr(&slave).expect("a terminal");
-        let mut command = match session {
-            Session::Own => Command::new("setsid"),
-            Session::None => Command::new("env"),
-        };
+        let mut command = Command::new("env");
+        // Under nohup, memleak would rightly stay when the terminal vanishes.
+        command.arg("--default-signal=HUP");
         if session == Session::Own {
-            command.arg("--ctty");
+            command.args(["setsid", "--ctty"]);
         }
         let stream = || Stdio::from(slave.try_clone().expect("a descriptor"));
         // What a test run has of its own would decide about colours.
@@ -89,7 +88,7 @@ impl Terminal {
             .stdout(stream())
             .stderr(stream())
             .spawn()
-            .expect("setsid (apt-get install util-linux)");
+            .expect("env (apt-get install coreutils)");
         let emulator = Arc::new(Mutex::new(vt100::Parser::new(number(24), number(80), 0)));
         let is_gone = Arc::default();
         let seen = master.try_clone().expect("a descriptor");

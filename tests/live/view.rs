@@ -292,7 +292,9 @@ fn the_target_ends() {
         screen.contains("1 of 3: 240.0 KiB in 60 blocks via malloc"),
         "{screen}"
     );
-    assert!(sites(&screen)[2].ends_with("keep_many()"), "{screen}");
+    // Its place depends on how many reports saw it grow.
+    let sites = sites(&screen);
+    assert!(sites.iter().any(|site| site.ends_with("keep_many()")), "{screen}");
     for garbage in GARBAGE {
         assert!(!screen.contains(garbage), "{screen}");
     }
