@@ -1,5 +1,5 @@
-//! Compiles `bpf/memleak.bpf.c` with clang into a skeleton, and lists its files for `--ebpf`, in `OUT_DIR`. Writes nowhere
-//! else, fetches nothing.
+//! Compiles each object of `bpf/` with clang into a skeleton, and lists their files for `--ebpf`, in `OUT_DIR`. Writes
+//! nowhere else, fetches nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -7,7 +7,8 @@ use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCE: &str = "bpf/memleak.bpf.c";
+/// Objects: each is compiled from `bpf/NAME.bpf.c`.
+const OBJECTS: [&str; 2] = ["memleak", "kernel_memory"];
 /// v3 has the atomics and 32-bit jumps that the code needs; every kernel from 5.12 on knows it.
 const CLANG_ARGS: [&str; 7] = [
     "-mcpu=v3",
@@ -46,19 +47,32 @@ fn main() {
     let headers = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where libbpf's headers are");
     println!("cargo::rustc-env=BPF_HEADERS={headers}");
     println!("cargo::rustc-env=BPF_CLANG_ARGS={}", CLANG_ARGS.join(" "));
-    let built = SkeletonBuilder::new()
-        .source(SOURCE)
-        .clang(&clang)
-        .clang_args(CLANG_ARGS.map(str::to_owned).into_iter().chain([nameless]))
-        .build_and_generate(out.join("memleak.skel.rs"));
-    if let Err(error) = built {
-        fail(&format!("cannot compile {SOURCE}: {error:#}"));
+    for object in OBJECTS {
+        let source = source_of(object);
+        let built = SkeletonBuilder::new()
+            .source(&source)
+            .clang(&clang)
+            .clang_args(
+                CLANG_ARGS
+                    .map(str::to_owned)
+                    .into_iter()
+                    .chain([nameless.clone()]),
+            )
+            .build_and_generate(out.join(format!("{object}.skel.rs")));
+        if let Err(error) = built {
+            fail(&format!("cannot compile {source}: {error:#}"));
+        }
     }
 }
 
-/// A Rust expression: the name and text of each file that `SOURCE` is made of, in the order in which it includes them.
+fn source_of(object: &str) -> String {
+    format!("bpf/{object}.bpf.c")
+}
+
+/// A Rust expression: the name and text of each file that objects are made of, these first, then in the order in which they
+/// include them.
 fn source_list(root: &Path) -> String {
-    let mut names = vec![SOURCE.to_owned()];
+    let mut names = OBJECTS.map(source_of).to_vec();
     let mut next = 0;
     while let Some(name) = names.get(next) {
         let text = fs::read_to_string(root.join(name)).unwrap_or_default();
@@ -88,7 +102,7 @@ fn require(clang: &str) {
         .is_ok_and(|output| output.status.success());
     if !runs {
         fail(&format!(
-            "`{clang}` is needed to compile {SOURCE}; install it: apt-get install clang (or set CLANG)"
+            "`{clang}` is needed to compile bpf/; install it: apt-get install clang (or set CLANG)"
         ));
     }
 }

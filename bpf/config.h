@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * Read-only settings, written by user space before the programs are loaded: to the verifier they are
- * constants. Masks are a power of two minus one.
- */
+/* Read-only settings for tracing processes, as in store/store_config.h. */
 #ifndef CONFIG_H
 #define CONFIG_H
 
 #include "kernel.h"
-#include "shared.h"
+#include "store/store_config.h"
 
 /* Walk frame pointers only (--unwind fp). */
 const volatile bool unwind_by_fp = false;
@@ -23,21 +20,6 @@ const volatile bool walk_memo = true;
 const volatile bool check_walks = false;
 /* Trace the children of traced processes too (--follow-fork). */
 const volatile bool follow_fork = false;
-/* Requested sizes to record, in bytes, both ends included (-z, -Z). */
-const volatile bool filter_sizes = false;
-const volatile u64 min_size = 0;
-const volatile u64 max_size = ~0ULL;
-/* How calls to record are chosen among those of a recorded size; enum sampling. */
-const volatile u32 sampling = SAMPLE_ALL;
-/* Sampling interval: calls (SAMPLE_CALLS), or the mean number of bytes (SAMPLE_BYTES), of which one is chosen. */
-const volatile u64 sampling_interval = 1;
-/* With SAMPLE_BYTES: take the interval from struct distance, which user space updates (--max-overhead). */
-const volatile bool governed = false;
-/* Calls to trace one by one (-t); enum call_trace. */
-const volatile u32 call_trace = CALL_TRACE_OFF;
-/* Process id (tgid), in the initial pid namespace, whose calls are not traced: memleak's own in kernel mode, where printing
- * allocations makes some. ~0: none. */
-const volatile u32 call_trace_except = ~0U;
 /* Process slots in use, slot 0 included. */
 const volatile u32 slot_count = 1;
 /* Mask of words of the table store. */
@@ -48,20 +30,8 @@ const volatile u32 mapping_bits = 0;
 const volatile u32 mapping_mask = 0;
 /* Mask of entries of all rule caches. */
 const volatile u32 cache_mask = 0;
-/* Mask of places for young blocks; 0 if all blocks go to the block table. */
-const volatile u32 young_mask = 0;
 /* Mask of memos. */
 const volatile u32 memo_mask = 0;
-/* Number of stack records, including those below FIRST_STACK. */
-const volatile u32 stack_capacity = 0;
-/* Mask of indexes of stack records; at least stack_capacity - 1. */
-const volatile u32 stack_mask = 0;
-/* Mask of indexes of variances: stack_mask, or 0 if no variances are kept. */
-const volatile u32 variance_mask = 0;
-/* Number of frames in the frame store. */
-const volatile u32 frame_capacity = 0;
-/* Mask of indexes of frames; MAX_FRAMES more are allocated past its range. */
-const volatile u32 frame_mask = 0;
 /* Inode number of the pid namespace of user space; 0 for the initial one. */
 const volatile u32 pid_namespace = 0;
 

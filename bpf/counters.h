@@ -4,8 +4,8 @@
 #define COUNTERS_H
 
 #include "kernel.h"
-#include "maps.h"
 #include "shared.h"
+#include "store/store_maps.h"
 
 static __always_inline void count_by(enum counter counter, u64 amount)
 {

@@ -14,14 +14,13 @@
 
 #include "calls/call_events.h"
 #include "calls/sampling.h"
-#include "config.h"
 #include "counters.h"
-#include "fast/window.h"
 #include "hash.h"
 #include "kernel.h"
-#include "maps.h"
 #include "seam.h"
 #include "store/blocks.h"
+#include "store/store_config.h"
+#include "store/store_maps.h"
 #include "store/stacks.h"
 
 /* MAX frames of one stack: the kernel returns no more (kernel.perf_event_max_stack). */

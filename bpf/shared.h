@@ -300,6 +300,7 @@ enum kernel_limits {
 	/* MAX order: the largest block has 2^10 pages. */
 	MAX_PAGE_ORDER = 10,
 	PAGE_SHIFT = 12,
+	PAGE_BYTES = 1 << PAGE_SHIFT,
 };
 
 /* Key of the block table. */

@@ -8,10 +8,10 @@
 #ifndef CALL_EVENTS_H
 #define CALL_EVENTS_H
 
-#include "config.h"
 #include "counters.h"
 #include "kernel.h"
-#include "maps.h"
+#include "store/store_config.h"
+#include "store/store_maps.h"
 
 /* Sends one event. Not inlined, to keep the programs small. */
 static __noinline int send_call_event(u32 kind, u32 instance, u64 address, u64 size, u32 stack)

@@ -13,11 +13,11 @@
 #pragma once
 
 #include "calls/thread.h"
-#include "config.h"
 #include "kernel.h"
-#include "maps.h"
 #include "seam.h"
 #include "shared.h"
+#include "store/store_config.h"
+#include "store/store_maps.h"
 
 /* Fraction bits of a logarithm and of an exponential. */
 #define LOG_BITS 26

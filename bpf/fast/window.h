@@ -3,6 +3,7 @@
 #pragma once
 
 #include "config.h"
+#include "fast/state.h"
 #include "fast/trail.h"
 #include "kernel.h"
 #include "walk/state.h"
@@ -11,30 +12,6 @@
 #define WINDOW_GUESS 2048
 /* Bytes read below a slot outside of the window: the same frame's other saved registers. */
 #define WINDOW_LEAD 48
-#define PAGE_BYTES 4096
-
-/* A walk and the state of its fast paths. */
-struct fast_walk {
-	struct walk walk;
-	/* Not the last field: the verifier assumes that window_word can read a few bytes past it. */
-	u64 window[WINDOW_BYTES / 8];
-	u64 window_start;
-	u64 window_bytes;
-	/* AVMA of the end of the thread's stack when it was last walked to the end; 0 if unknown. */
-	u64 stack_end;
-	struct trail trail;
-	/* Set if the trail is needed: recording it takes a tenth of a walk's time. */
-	bool leaves_trail;
-	/* Set to walk without fast paths. */
-	bool plain;
-};
-
-_Static_assert(offsetof(struct fast_walk, walk) == 0, "a pointer to the walk is one to all of it");
-
-static __always_inline struct fast_walk *fast_of(struct walk *walk)
-{
-	return (struct fast_walk *)walk;
-}
 
 /* Returns whether a walk uses a fast path that is enabled by `allowed`: not if other walks are checked against it. */
 static __always_inline bool takes(bool allowed, struct fast_walk *fast)

@@ -6,11 +6,11 @@
  */
 #pragma once
 
-#include "config.h"
 #include "hash.h"
 #include "kernel.h"
-#include "maps.h"
 #include "seam.h"
+#include "store/store_config.h"
+#include "store/store_maps.h"
 
 static __always_inline struct block_key block_key(u32 instance, u64 address)
 {

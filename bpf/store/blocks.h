@@ -10,10 +10,10 @@
 
 #include "calls/call_events.h"
 #include "calls/sampling.h"
-#include "config.h"
 #include "counters.h"
 #include "kernel.h"
 #include "store/block_table.h"
+#include "store/store_config.h"
 #include "store/stacks.h"
 #include "store/young.h"
 

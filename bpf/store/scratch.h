@@ -3,7 +3,7 @@
 #pragma once
 
 #include "calls/thread.h"
-#include "fast/window.h"
+#include "fast/state.h"
 #include "shared.h"
 
 /* Arguments of a walk and of the lookup of its record, see calls/current_stack.h. */

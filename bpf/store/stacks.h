@@ -8,11 +8,11 @@
 #ifndef STACKS_H
 #define STACKS_H
 
-#include "config.h"
 #include "kernel.h"
-#include "maps.h"
 #include "seam.h"
 #include "shared.h"
+#include "store/store_config.h"
+#include "store/store_maps.h"
 #include "store/scratch.h"
 
 static __always_inline struct stack_record *record_at(u32 index)

@@ -22,10 +22,10 @@
 #pragma once
 
 #include "calls/thread.h"
-#include "config.h"
 #include "hash.h"
-#include "maps.h"
 #include "store/block_table.h"
+#include "store/store_config.h"
+#include "store/store_maps.h"
 
 /* Score from which a thread's blocks are predicted to live long, and its MAX. */
 #define LIVES_LONG 32

@@ -1,5 +1,4 @@
-//! Programs of kernel mode: loading, attaching, and counting missed events. Does not know processes, and does not load the
-//! programs for them.
+//! Programs of kernel mode, an object of their own: loading, attaching, and counting missed events. Does not know processes.
 
 #[cfg(test)]
 mod tests;
@@ -9,11 +8,11 @@ use std::os::fd::AsFd;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut};
 
-use super::call_trace;
 use super::fdinfo::recursion_misses;
-use super::load::{LoadError, SizeFilter, Sizes, choose_allocations, pid_namespace};
-use super::skeleton::types::{instance, limits};
-use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel};
+use super::kernel_skeleton::{KernelMemorySkel, KernelMemorySkelBuilder, OpenKernelMemorySkel};
+use super::load::{LoadError, SizeFilter, Sizes, pid_namespace};
+use super::skeleton::types::limits;
+use super::store::{recorded, set_store_knobs, store_maps};
 use super::tracepoints::{KernelEvents, SizeAt};
 use super::{Capacity, Recorded, Storage};
 use leak_report::model::{CallTrace, Sampling};
@@ -45,7 +44,7 @@ pub struct KernelSettings {
 
 /// The loaded programs of kernel mode.
 pub struct KernelTrace<'obj> {
-    skeleton: MemleakSkel<'obj>,
+    skeleton: KernelMemorySkel<'obj>,
     /// Arrays and tables that the programs write.
     pub(crate) recorded: Recorded,
 }
@@ -98,25 +97,22 @@ impl<'obj> KernelTrace<'obj> {
     ///
     /// [`LoadError`]; nothing stays loaded.
     pub fn load(storage: &'obj mut Storage, settings: &KernelSettings) -> Result<Self, LoadError> {
-        let sizes = Sizes::new(
-            &Capacity {
-                table_words: 1,
-                mappings: 1,
-                processes: 0,
-                stacks: settings.stacks,
-                blocks: settings.blocks,
-            },
-            settings.sampling,
-        )?;
-        let mut object = MemleakSkelBuilder::default().open(storage)?;
+        let capacity = Capacity {
+            table_words: 1,
+            mappings: 1,
+            processes: 0,
+            stacks: settings.stacks,
+            blocks: settings.blocks,
+        };
+        let sizes = Sizes::new(&capacity, settings.sampling)?;
+        let mut object = KernelMemorySkelBuilder::default().open(storage)?;
         choose_programs(&mut object, settings)?;
         set_knobs(&mut object, settings, &sizes)?;
-        // In another pid namespace, the kernel's number for this process is unknown.
-        let own = (pid_namespace() == 0).then(std::process::id);
-        call_trace::set(settings.calls, &mut object, own)?;
-        set_sizes(&mut object, settings, &sizes)?;
+        store_maps!(object).set(&sizes, &capacity, settings.calls)?;
+        // Preallocated: allocating memory for an element would itself be an allocation to record.
+        object.maps.blocks.set_map_flags(0)?;
         let skeleton = object.load()?;
-        let recorded = Recorded::of(&skeleton.maps, &sizes, settings.sampling, false, settings.calls)?;
+        let recorded = recorded!(skeleton.maps, &sizes, settings)?;
         Ok(Self { skeleton, recorded })
     }
 
@@ -197,40 +193,20 @@ impl<'obj> KernelTrace<'obj> {
     }
 }
 
-/// Selects the programs of kernel mode for which the kernel has the events.
-fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &KernelSettings) -> Result<(), LoadError> {
-    for mut program in object.open_object_mut().progs_mut() {
-        program.set_autoload(false);
-    }
+/// Selects the programs for which the kernel has the events.
+fn choose_programs(
+    object: &mut OpenKernelMemorySkel<'_>,
+    settings: &KernelSettings,
+) -> Result<(), LoadError> {
     let events = &settings.events;
     let percpu = settings.percpu && events.has_percpu();
+    let (kmalloc_node, cache_alloc_node) = (events.kmalloc_node.is_some(), events.cache_alloc_node.is_some());
     let programs = &mut object.progs;
     for (exists, program) in [
-        (true, &mut programs.kernel_kmalloc),
-        (true, &mut programs.kernel_kmalloc_nested),
-        (events.kmalloc_node.is_some(), &mut programs.kernel_kmalloc_node),
-        (
-            events.kmalloc_node.is_some(),
-            &mut programs.kernel_kmalloc_node_nested,
-        ),
-        (true, &mut programs.kernel_cache_alloc),
-        (true, &mut programs.kernel_cache_alloc_nested),
-        (
-            events.cache_alloc_node.is_some(),
-            &mut programs.kernel_cache_alloc_node,
-        ),
-        (
-            events.cache_alloc_node.is_some(),
-            &mut programs.kernel_cache_alloc_node_nested,
-        ),
-        (true, &mut programs.kernel_kfree),
-        (true, &mut programs.kernel_kfree_nested),
-        (true, &mut programs.kernel_cache_free),
-        (true, &mut programs.kernel_cache_free_nested),
-        (true, &mut programs.kernel_page_alloc),
-        (true, &mut programs.kernel_page_alloc_nested),
-        (true, &mut programs.kernel_page_free),
-        (true, &mut programs.kernel_page_free_nested),
+        (kmalloc_node, &mut programs.kernel_kmalloc_node),
+        (kmalloc_node, &mut programs.kernel_kmalloc_node_nested),
+        (cache_alloc_node, &mut programs.kernel_cache_alloc_node),
+        (cache_alloc_node, &mut programs.kernel_cache_alloc_node_nested),
         (percpu, &mut programs.kernel_percpu_alloc),
         (percpu, &mut programs.kernel_percpu_alloc_nested),
         (percpu, &mut programs.kernel_percpu_free),
@@ -243,16 +219,17 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &KernelSettings) 
         (events.bulk_free, &mut programs.kernel_bulk_free),
         (events.sheaf_free, &mut programs.kernel_sheaf_free),
     ] {
-        if let Some(function) = function.filter(|_| settings.bulk) {
+        let function = function.filter(|_| settings.bulk);
+        program.set_autoload(function.is_some());
+        if let Some(function) = function {
             program.set_attach_target(0, Some(function.to_owned()))?;
-            program.set_autoload(true);
         }
     }
     Ok(())
 }
 
 fn set_knobs(
-    object: &mut OpenMemleakSkel<'_>,
+    object: &mut OpenKernelMemorySkel<'_>,
     settings: &KernelSettings,
     sizes: &Sizes,
 ) -> Result<(), LoadError> {
@@ -271,32 +248,10 @@ fn set_knobs(
     };
     knobs.kernel_stack_limit = settings.stack_limit.clamp(1, limits::MAX_FRAMES.0);
     (knobs.interrupt_entries_start, knobs.interrupt_entries_end) = settings.interrupt_entries;
-    choose_allocations(knobs, settings.sizes, settings.sampling);
-    knobs.variance_mask = sizes.variances - 1;
-    knobs.stack_capacity = sizes.stack_capacity;
-    knobs.stack_mask = sizes.stacks - 1;
-    knobs.frame_capacity = sizes.frame_capacity;
-    knobs.frame_mask = sizes.frames - 1;
-    Ok(())
-}
-
-/// Sets the sizes of maps; the arrays for processes and their tables stay minimal.
-fn set_sizes(
-    object: &mut OpenMemleakSkel<'_>,
-    settings: &KernelSettings,
-    sizes: &Sizes,
-) -> Result<(), LoadError> {
-    sizes.set_stack_arrays(object)?;
-    let maps = &mut object.maps;
-    let one = u32::try_from(size_of::<instance>()).unwrap_or(u32::MAX);
-    maps.bss_instances.set_value_size(one)?;
-    let cpus = u32::try_from(libbpf_rs::num_possible_cpus()?).unwrap_or(u32::MAX);
-    maps.scratches
-        .set_max_entries(cpus.saturating_mul(limits::SCRATCH_PER_CPU.0))?;
-    maps.stack_ids.set_max_entries(settings.stacks.max(1))?;
-    maps.blocks.set_max_entries(settings.blocks.max(1))?;
-    // Preallocated: allocating memory for an element would itself be an allocation to record.
-    maps.blocks.set_map_flags(0)?;
-    maps.kernel_stacks.set_autocreate(false)?;
+    // In another pid namespace, the kernel's number for this process is unknown.
+    if pid_namespace() == 0 {
+        knobs.call_trace_except = std::process::id();
+    }
+    set_store_knobs!(knobs, settings, sizes);
     Ok(())
 }

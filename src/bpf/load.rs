@@ -1,19 +1,16 @@
 //! Opening, sizing and loading the BPF object. Deals with capacities and knobs, not with processes.
 
 use leak_report::model::{CallTrace, Sampling};
-use std::ffi::OsStr;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
-use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapHandle, MapType, OpenMapMut, OpenObject, ProgramAttachType};
+use libbpf_rs::{OpenObject, ProgramAttachType};
 use thiserror::Error;
 
-use super::call_trace;
 use super::skeleton::types::limits;
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
+use super::store::{set_array_size, set_store_knobs, store_maps};
 
 /// How stacks are walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -211,19 +208,6 @@ impl Sizes {
         })
     }
 
-    /// Sets the sizes of the arrays that hold stacks.
-    pub(super) fn set_stack_arrays(&self, object: &mut OpenMemleakSkel<'_>) -> Result<(), LoadError> {
-        let maps = &mut object.maps;
-        let (record, totals) = (size_of::<types::stack_record>(), size_of::<types::stack_totals>());
-        set_array_size(&mut maps.bss_stacks, self.stacks, record)?;
-        set_array_size(&mut maps.bss_totals, self.stacks, totals)?;
-        let variance = size_of::<types::stack_variance>();
-        set_array_size(&mut maps.bss_variance, self.variances, variance)?;
-        // A stack's frames are copied in one piece that may start at the last entry.
-        let frames = self.frames + limits::MAX_FRAMES.0;
-        set_array_size(&mut maps.bss_frames, frames, size_of::<u64>())
-    }
-
     /// Keeps young blocks apart. Their places count towards `blocks`, and are so few of them that all are in use when the
     /// capacity is used up.
     fn keep_young(&mut self, blocks: u32) {
@@ -235,7 +219,7 @@ impl Sizes {
     }
 
     /// Capacity of the block table, out of `blocks` in total.
-    fn table_blocks(&self, blocks: u32) -> u32 {
+    pub(super) fn table_blocks(&self, blocks: u32) -> u32 {
         match self.young {
             1 => blocks.max(1),
             young => blocks - young,
@@ -268,9 +252,8 @@ pub(super) fn load<'obj>(
         leave_out_region_programs(&mut object);
     }
     set_knobs(&mut object, settings, &sizes)?;
-    call_trace::set(settings.calls, &mut object, None)?;
+    store_maps!(object).set(&sizes, &settings.capacity, settings.calls)?;
     set_array_sizes(&mut object, &sizes)?;
-    set_table_sizes(&mut object, &settings.capacity, &sizes)?;
     if settings.walk == Walk::Kernel {
         object.maps.kernel_stacks.set_max_entries(KERNEL_STACKS)?;
     } else {
@@ -345,45 +328,17 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.check_walks = settings.fast_paths.checked;
     knobs.follow_fork = settings.follow_fork;
     knobs.pid_namespace = pid_namespace();
-    choose_allocations(knobs, settings.sizes, settings.sampling);
+    set_store_knobs!(knobs, settings, sizes);
     knobs.slot_count = sizes.slots;
     knobs.table_mask = sizes.table_words - 1;
     knobs.mapping_bits = sizes.mappings.trailing_zeros();
     knobs.mapping_mask = sizes.lists * sizes.mappings - 1;
     knobs.cache_mask = sizes.cache_slots() - 1;
     knobs.memo_mask = sizes.memos - 1;
-    knobs.young_mask = sizes.young - 1;
-    knobs.stack_capacity = sizes.stack_capacity;
-    knobs.stack_mask = sizes.stacks - 1;
-    knobs.variance_mask = sizes.variances - 1;
-    knobs.frame_capacity = sizes.frame_capacity;
-    knobs.frame_mask = sizes.frames - 1;
     Ok(())
 }
 
-/// Sets the knobs that select the allocations to record.
-pub(super) fn choose_allocations(knobs: &mut types::rodata, sizes: Option<SizeFilter>, sampling: Sampling) {
-    if let Some(SizeFilter { min, max }) = sizes {
-        knobs.filter_sizes = true;
-        (knobs.min_size, knobs.max_size) = (min, max);
-    }
-    (knobs.sampling, knobs.sampling_interval) = match sampling {
-        Sampling::All => (types::sampling::SAMPLE_ALL.0, 1),
-        Sampling::Calls(calls) => (
-            types::sampling::SAMPLE_CALLS.0,
-            calls.clamp(1, Sampling::MAX_CALLS),
-        ),
-        Sampling::Bytes(bytes) => (
-            types::sampling::SAMPLE_BYTES.0,
-            bytes.clamp(1, Sampling::MAX_BYTES),
-        ),
-        // The interval itself is set once the map exists.
-        Sampling::Governed(_) => (types::sampling::SAMPLE_BYTES.0, 1),
-    };
-    knobs.governed = matches!(sampling, Sampling::Governed(_));
-}
-
-/// Sets the sizes, in bytes, of the arrays that are indexed through masks.
+/// Sets the sizes, in bytes, of the arrays that walks index through masks.
 fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<(), LoadError> {
     let maps = &mut object.maps;
     let arrays = [
@@ -395,53 +350,10 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
         ),
         (&mut maps.bss_cache, sizes.cache_slots(), size_of::<u64>()),
         (&mut maps.bss_memos, sizes.memos, size_of::<types::memo>()),
-        (&mut maps.bss_young, sizes.young, size_of::<types::young_block>()),
     ];
     for (map, entries, entry_bytes) in arrays {
         set_array_size(map, entries, entry_bytes)?;
     }
-    sizes.set_stack_arrays(object)
-}
-
-fn set_array_size(map: &mut OpenMapMut<'_>, entries: u32, entry_bytes: usize) -> Result<(), LoadError> {
-    let bytes = entries as usize * entry_bytes;
-    let value_bytes = u32::try_from(bytes).map_err(|_| LoadError::Capacity {
-        what: "array",
-        value: bytes as u64,
-        most: u32::MAX.into(),
-    })?;
-    map.set_value_size(value_bytes)?;
-    map.reuse_fd(zeroed_array(map.name(), value_bytes)?.as_fd())?;
-    Ok(())
-}
-
-/// Creates a mappable array of one value. libbpf would create the same array and then fill it with zeros: for 100 MB, a
-/// quarter of the loading time.
-fn zeroed_array(name: &OsStr, value_bytes: u32) -> Result<MapHandle, libbpf_rs::Error> {
-    /// `BPF_OBJ_NAME_LEN` of the kernel's `include/uapi/linux/bpf.h`, with the terminating null byte.
-    const NAME_BYTES: usize = 16;
-    let name = name.to_str().unwrap_or_default();
-    let name = name.get(..NAME_BYTES - 1).unwrap_or(name);
-    let options = bpf_map_create_opts {
-        sz: size_of::<bpf_map_create_opts>() as u64,
-        map_flags: BPF_F_MMAPABLE,
-        ..Default::default()
-    };
-    MapHandle::create(MapType::Array, Some(name), 4, value_bytes, 1, &options)
-}
-
-/// Sets the capacities of the hash tables and of the scratch array.
-fn set_table_sizes(
-    object: &mut OpenMemleakSkel<'_>,
-    capacity: &Capacity,
-    sizes: &Sizes,
-) -> Result<(), LoadError> {
-    let cpus = u32::try_from(libbpf_rs::num_possible_cpus()?).unwrap_or(u32::MAX);
-    let maps = &mut object.maps;
-    maps.blocks.set_max_entries(sizes.table_blocks(capacity.blocks))?;
-    maps.stack_ids.set_max_entries(capacity.stacks.max(1))?;
-    maps.scratches
-        .set_max_entries(cpus.saturating_mul(limits::SCRATCH_PER_CPU.0))?;
     Ok(())
 }
 

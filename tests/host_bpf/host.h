@@ -11,6 +11,8 @@
 #define KERNEL_H
 #define CONFIG_H
 #define MAPS_H
+#define STORE_CONFIG_H
+#define STORE_MAPS_H
 #define RETURN_PROBES_H
 
 #include "shared.h"

@@ -15,8 +15,8 @@
 
 /* What is given here in place of theirs. */
 #define KERNEL_H
-#define CONFIG_H
-#define MAPS_H
+#define STORE_CONFIG_H
+#define STORE_MAPS_H
 #define COUNTERS_H
 #define STACKS_H
 #define CALL_EVENTS_H

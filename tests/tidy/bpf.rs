@@ -55,6 +55,32 @@ fn includes_have_no_circle() {
     assert!(done.len() > 20, "the search finds the files");
 }
 
+/// The object for the kernel's own allocations has nothing that is for processes.
+#[test]
+fn kernel_memory_needs_no_processes() {
+    let files = sources("bpf", &["c", "h"]);
+    let mut reached = vec!["kernel_memory.bpf.c".to_owned()];
+    let mut next = 0;
+    while let Some(name) = reached.get(next) {
+        let file = files.iter().find(|file| name_of(file) == *name);
+        let names: Vec<String> = included(file.expect("it is there")).map(str::to_owned).collect();
+        for name in names {
+            if !reached.contains(&name) {
+                reached.push(name);
+            }
+        }
+        next += 1;
+    }
+    assert!(reached.iter().any(|name| name == "store/blocks.h"), "{reached:?}");
+    reached.retain(|name| {
+        folder(name) == Some("process") || ["config.h", "maps.h", "walk/unwind.h"].contains(&name.as_str())
+    });
+    assert_none(
+        &reached,
+        "includes of bpf/kernel_memory.bpf.c that are for processes",
+    );
+}
+
 /// One line chooses the machine.
 #[test]
 fn one_line_asks_for_the_machine() {

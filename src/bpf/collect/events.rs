@@ -71,11 +71,11 @@ impl Events {
         let received = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&received);
         let mut builder = RingBufferBuilder::new();
-        builder.add(&kernel.recorded.events, move |record| {
+        builder.add(&kernel.events, move |record| {
             sink.borrow_mut().push(Event::parse(record));
             0
         })?;
-        let regions = kernel.recorded.region_events.as_ref().map(|queue| {
+        let regions = kernel.region_events.as_ref().map(|queue| {
             let received = Rc::new(RefCell::new(Vec::new()));
             (queue, received)
         });

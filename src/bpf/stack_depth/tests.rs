@@ -21,15 +21,15 @@ const OTHER: &str = if cfg!(target_arch = "aarch64") {
     "arm64"
 };
 
-/// Compiles the object for the other architecture the way the build script compiles this one's.
-fn compile() -> Vec<u8> {
+/// Compiles an object for the other architecture the way the build script compiles this one's.
+fn compile(source: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().expect("a writable directory");
-    let output = directory.path().join("memleak.o");
+    let output = directory.path().join("object.o");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let status = Command::new(clang)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(env!("BPF_CLANG_ARGS").split(' '))
-        .args(["-g", "-O2", "-target", "bpf", "-c", "bpf/memleak.bpf.c", "-o"])
+        .args(["-g", "-O2", "-target", "bpf", "-c", source, "-o"])
         .arg(&output)
         .arg(format!("-D__TARGET_ARCH_{OTHER}"))
         .arg(format!("-I{}", env!("BPF_HEADERS")))
@@ -126,13 +126,15 @@ fn stacks(object: &[u8]) -> BTreeMap<String, u32> {
 /// No change for one architecture breaks the other's programs, or makes them exceed the stack.
 #[test]
 fn the_other_machines_programs_have_enough_stack() {
-    let stacks = stacks(&compile());
+    let mut stacks = stacks(&compile("bpf/memleak.bpf.c"));
+    stacks.extend(self::stacks(&compile("bpf/kernel_memory.bpf.c")));
     for name in [
         "allocation_session",
         "allocation_ret",
         "free_entry",
         "mmap_ends",
         "process_fork",
+        "kernel_page_free",
     ] {
         assert!(stacks.contains_key(name), "{stacks:?}");
     }
