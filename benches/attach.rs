@@ -1,5 +1,5 @@
-//! How long it takes from the start of `memleak -p PID` until all is attached, to a process with many objects, and
-//! until it has let go of it again; and what memory memleak takes for that. Needs root.
+//! Time from the start of `memleak -p PID`, for a process with many objects, until all is attached, and from the
+//! request to end until memleak is gone; and the memory that memleak takes meanwhile. Needs root.
 //!
 //! `cargo bench --bench attach` takes 200 objects, the largest shared libraries of this machine, with tables built on
 //! all cores and on one, in turn; it fails if no attach took less CPU time than [`LIMIT`], or if memleak had more
@@ -34,7 +34,8 @@ const DIRECTORIES: [&str; 3] = [
     "/usr/lib/llvm-14/lib",
     "/usr/lib/llvm-15/lib",
 ];
-/// Those that take the place of the process's allocator, want to be loaded first, or are there already.
+/// Parts of names of libraries to leave out: they replace the process's allocator, want to be loaded first, or are
+/// there already.
 const LEFT_OUT: [&str; 12] = [
     "asan",
     "tsan",
@@ -49,7 +50,7 @@ const LEFT_OUT: [&str; 12] = [
     "libc.so",
     "ld-linux",
 ];
-/// Smaller ones are passed over.
+/// Minimum size of a library to load, in bytes.
 const MIN_BYTES: u64 = 30 << 10;
 
 fn main() -> ExitCode {
@@ -78,7 +79,7 @@ struct Plan {
     rounds: usize,
 }
 
-/// Where tables are built.
+/// Cores to build tables on, with the command that restricts memleak to them.
 const CORES: [(&str, &[&str]); 2] = [("all cores", &[]), ("one core", &["taskset", "-c", "0"])];
 
 fn run(plan: &Plan, full: bool) -> anyhow::Result<()> {
@@ -116,10 +117,10 @@ fn run(plan: &Plan, full: bool) -> anyhow::Result<()> {
 
 /// A trace from start to end.
 struct Attach {
-    /// Until all is attached.
+    /// Time from the start of memleak until all is attached.
     attached: Duration,
     steps: Vec<Step>,
-    /// Until memleak is gone, from when it was told to.
+    /// Time from the interrupt until memleak is gone.
     ended: Duration,
     /// CPU time in all.
     cpu: Duration,
@@ -169,7 +170,7 @@ fn attach(pid: u32, prefix: &[&str]) -> anyhow::Result<Attach> {
         said.push(line);
     }
     let attached = began.elapsed();
-    // What the next step is about, which is not measured: that it works.
+    // Time for calls to be traced: the report has to have some.
     std::thread::sleep(Duration::from_millis(50));
     let told = Instant::now();
     let status = Command::new("kill")

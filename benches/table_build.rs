@@ -133,7 +133,7 @@ impl Part {
 }
 
 impl Build {
-    /// Of both images: both were built in that time.
+    /// Rows per second, of both images, which were built in that time.
     fn speed(&self) -> f64 {
         let rows = self.rules.rows + self.saves.as_ref().map_or(0, |saves| saves.rows);
         rows as f64 / self.seconds

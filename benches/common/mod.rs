@@ -1,4 +1,4 @@
-//! What benchmarks that run programs have in common: their targets, what was asked for, medians.
+//! Parts that benchmarks of running programs share: their targets, the command line, medians.
 
 use std::fmt;
 use std::fs;
@@ -8,11 +8,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail, ensure};
 
-/// What the command line asks for.
+/// Request of the command line.
 pub(crate) struct Asked {
-    /// All of it: `cargo bench` without `--quick`. Else a coarse look, as `cargo test` takes.
+    /// True for `cargo bench` without `--quick`; otherwise less is measured, and coarsely.
     pub(crate) whole: bool,
-    /// `cargo bench` asks, not `cargo test`.
+    /// True for `cargo bench`, false for `cargo test`.
     pub(crate) bench: bool,
     /// The parts that are named; none means all.
     parts: Vec<String>,
@@ -60,7 +60,7 @@ pub(crate) fn run_bench(
     let result = asked
         .check(parts)
         .and_then(|()| run(&asked, &mut io::stdout().lock()));
-    // What is left of a run that was killed, `cargo clean` removes.
+    // Files of a run that was killed are left to `cargo clean`.
     _ = fs::remove_dir_all(benches_directory().join(run_name()));
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -81,7 +81,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of no values: not numbers.
+    /// Summarizes values; without any, all three are NaN.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -121,7 +121,7 @@ fn run_name() -> String {
     format!("run-{}", std::process::id())
 }
 
-/// Where benchmarks put what they make, for this run only.
+/// Creates a directory for files of this run only, below those of all benchmarks.
 pub(crate) fn run_directory(name: &str) -> anyhow::Result<PathBuf> {
     let directory = benches_directory().join(run_name()).join(name);
     fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -168,7 +168,7 @@ pub(crate) fn own_libc(name: &str) -> anyhow::Result<PathBuf> {
 /// A program that answers each line of its input with a number; ended when dropped.
 pub(crate) struct Target {
     child: Child,
-    /// Until no more is asked.
+    /// Standard input; `None` once it is closed, which ends the program.
     commands: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
 }

@@ -37,7 +37,7 @@ impl Bare {
     }
 }
 
-/// Where a trace would probe a function of a process that has mapped `modules`.
+/// Finds the place, file and offset, where a trace would probe a function of a process that has mapped `modules`.
 fn site(modules: &Modules, function: &str) -> anyhow::Result<(PathBuf, usize)> {
     let discovery = discover(modules.iter(), &mut Catalog::new(Selection::default()));
     let is_it = |site: &&ProbeSite| *site.function.name == *function;

@@ -1,5 +1,5 @@
-//! What tracing costs the target: nanoseconds of CPU time added to each pair of malloc and free, by depth and number of
-//! its stacks, and by how they are walked; and the ratios that are held to limits. Needs root and Linux 6.13.
+//! Cost of tracing for the target: nanoseconds of CPU time added to each pair of malloc and free, by depth and number
+//! of its stacks, and by how they are walked; and the ratios that are held to limits. Needs root and Linux 6.13.
 //!
 //! `cargo bench --bench probe_cost` measures all of it; `-- --quick` (and `cargo test --bench probe_cost`) less
 //! of it, more coarsely, with wider limits. Both fail if a ratio is beyond its limit, or if a walk did not find the
@@ -32,12 +32,12 @@ struct Comparison {
     loads: Vec<Load>,
 }
 
-/// How much is measured.
+/// Extent of a measurement.
 struct Plan {
     comparisons: Vec<Comparison>,
     rounds: usize,
     pairs: u32,
-    /// How many times a limit a ratio may be.
+    /// Factor by which a ratio may exceed its limit.
     leeway: f64,
 }
 
@@ -147,7 +147,7 @@ fn run(plan: &Plan, out: &mut dyn Write) -> anyhow::Result<()> {
         let rounds = measure(plan, comparison)?;
         for (index, load) in comparison.loads.iter().enumerate() {
             print_load(*load, index, comparison.ways, &rounds, out)?;
-            // What is measured once more beside other ways is judged once.
+            // Ratios that are measured once more beside other ways are judged once.
             for verdict in judge(plan, comparison, *load, index, &rounds) {
                 if verdicts.iter().all(|judged| judged.what != verdict.what) {
                     verdicts.push(verdict);
@@ -174,7 +174,7 @@ fn run(plan: &Plan, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// By way, then by load.
+/// Measurements of one round, by way, then by load.
 type Round = Vec<Vec<(Cost, Seen)>>;
 
 fn measure(plan: &Plan, comparison: &Comparison) -> anyhow::Result<Vec<Round>> {
@@ -193,7 +193,7 @@ fn measure(plan: &Plan, comparison: &Comparison) -> anyhow::Result<Vec<Round>> {
     Ok(rounds)
 }
 
-/// What a way added to the load in a round, in round trips. The first way is what it is added to.
+/// Returns the cost that a way added to a load in a round, in round trips: its own less that of the first way.
 fn added(round: &Round, way: usize, load: usize) -> f64 {
     round[way][load].0.round_trips - round[0][load].0.round_trips
 }

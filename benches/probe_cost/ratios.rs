@@ -5,7 +5,7 @@ use std::fmt;
 use crate::target::{FRAME_POINTERS, PLAIN, Stacks};
 use crate::ways::Way;
 
-/// What one way costs over what another does.
+/// Ratio of the costs of two ways on one load, and its limit.
 pub(crate) struct Ratio {
     pub(crate) over: Way,
     pub(crate) under: Way,
@@ -62,7 +62,7 @@ pub(crate) const RATIOS: &[Ratio] = &[
 ];
 
 impl Ratio {
-    /// What was measured of it. `leeway`: how many times its limit it may be.
+    /// Compares the measured ratio with its limit, which it may exceed by the factor `leeway`.
     pub(crate) fn judge(&self, measured: Spread, leeway: f64) -> Verdict {
         let (sign, number, is_beyond) = match self.limit {
             Limit::AtMost(limit) => ("<=", limit, measured.median > limit * leeway),

@@ -115,13 +115,13 @@ struct job {
 	unsigned depth;
 	unsigned long count;
 	int pipe[2];
-	/* What is told: medians over slices. */
+	/* Results: medians over slices. */
 	double round_trips;
 	double nanoseconds;
-	/* Of each slice. */
+	/* Values of each slice, for the medians. */
 	double costs[MOST_SLICES];
 	double references[MOST_SLICES];
-	/* Where the choice of stacks is. */
+	/* State of the choice of stacks. */
 	unsigned random;
 	unsigned long turn;
 	/* Keeps the work from being left out. */

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 
-/// How the program is built.
+/// Compiler flags for the program, and the name of the result.
 #[derive(Clone, Copy)]
 pub(crate) struct Build {
     pub(crate) name: &'static str,
@@ -15,13 +15,13 @@ pub(crate) struct Build {
     pub(crate) frame_pointers: bool,
 }
 
-/// As distributions build: without frame pointers.
+/// Build without frame pointers, as distributions have it.
 pub(crate) const PLAIN: Build = Build {
     name: "without frame pointers",
     flags: &["-fomit-frame-pointer"],
     frame_pointers: false,
 };
-/// As it takes for a walk along frame pointers to find anything.
+/// Build with frame pointers, for walks along them.
 pub(crate) const FRAME_POINTERS: Build = Build {
     name: "with frame pointers",
     flags: &["-fno-omit-frame-pointer"],
@@ -34,7 +34,7 @@ pub(crate) const LARGE_FRAMES: Build = Build {
     frame_pointers: false,
 };
 
-/// What stacks the pairs come from.
+/// Number and order of the stacks that pairs come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stacks {
     /// One.
@@ -55,7 +55,7 @@ impl Stacks {
     }
 }
 
-/// What the program is asked to do.
+/// Work for the program, but for the number of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) stacks: Stacks,
@@ -108,12 +108,13 @@ pub(crate) fn compile(build: &Build) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// What a pair takes.
+/// CPU time of a pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
-    /// In round trips through a pipe, measured beside it: the processor is not equally fast all the time.
+    /// CPU time in round trips through a pipe, which are measured beside it: the processor is not equally fast all the
+    /// time.
     pub(crate) round_trips: f64,
-    /// Nanoseconds of a round trip then.
+    /// Duration of a round trip at that time, in nanoseconds.
     pub(crate) reference: f64,
 }
 
@@ -137,7 +138,7 @@ impl Target {
             commands,
             answers,
         };
-        // What standard input and output allocate, and the threads' stacks, are there after this.
+        // Buffers of standard input and output, and the threads' stacks, are there after this.
         target.ask(
             Load {
                 threads: 2,
@@ -152,7 +153,7 @@ impl Target {
         self.child.id()
     }
 
-    /// What a pair takes, of `pairs` by each thread.
+    /// Has each thread do `pairs` pairs, and returns the cost of one.
     pub(crate) fn ask(&mut self, load: Load, pairs: u32) -> anyhow::Result<Cost> {
         let Load {
             stacks,

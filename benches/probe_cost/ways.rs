@@ -14,23 +14,23 @@ use crate::target::{Build, Cost, Load, Target};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Way {
     Untraced,
-    /// Three empty programs.
+    /// Three empty programs, at entry and return of `malloc` and at `free`.
     Bare,
-    /// Two: the return is refused.
+    /// Two empty programs: the return of `malloc` is refused.
     BareEntries,
     NoWalk,
     Kernel,
     Fp,
     Dwarf,
-    /// The same without remembered walks.
+    /// Walks by CFI without the walk memo.
     NoMemo,
-    /// The same without anything that is remembered or read ahead.
+    /// Walks by CFI without any fast path: nothing is remembered or read ahead.
     Plain,
-    /// Dwarf, but the size is one that is not asked for.
+    /// Walks by CFI, but of sizes that the program does not ask for: nothing is recorded.
     Filtered,
-    /// Dwarf, but hardly any allocation is chosen.
+    /// Walks by CFI, but hardly any allocation is chosen by sampling.
     Unsampled,
-    /// Dwarf, with probes on first instructions.
+    /// Walks by CFI, with probes on first instructions.
     FirstInstructions,
 }
 
@@ -76,7 +76,7 @@ impl Way {
         }
     }
 
-    /// Whether each pair is recorded.
+    /// Returns whether each pair is recorded.
     fn records(self) -> bool {
         !matches!(self, Self::Filtered | Self::Unsampled)
     }
@@ -146,7 +146,7 @@ pub(crate) fn measure(
     Ok(measured)
 }
 
-/// What a trace recorded of a load.
+/// Counts of a trace.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Seen {
     allocations: u64,
@@ -184,7 +184,7 @@ impl Seen {
         self.frames as f64 / self.allocations.max(1) as f64
     }
 
-    /// Whether what should be traced was, as deep as it is: what is broken must not look fast.
+    /// Checks that all pairs were recorded, with stacks as deep as they are: a broken walk must not look fast.
     fn check(&self, walk: Walk, records: bool, build: &Build, load: Load, pairs: u32) -> anyhow::Result<()> {
         let Self {
             allocations,

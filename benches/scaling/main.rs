@@ -1,4 +1,5 @@
-//! Whether the cost of tracing stays what it is when there is more: live blocks, distinct stacks, threads. Needs root.
+//! Growth of the cost of tracing with the number of live blocks, distinct stacks and threads: it must stay nearly the
+//! same. Needs root.
 //!
 //! `cargo bench --bench scaling` measures all axes, `-- resting`, `-- live`, `-- stacks` or `-- threads` one; it fails
 //! if a pair of malloc and free costs more than [`LIMIT`] times what it does at the first point of its axis.
@@ -27,7 +28,7 @@ use station::{Station, TRACINGS, UNTRACED};
 /// The most that a pair may cost at any point, as a multiple of what it costs at the first.
 const LIMIT: f64 = 1.3;
 
-/// How much is measured.
+/// Extent of a measurement.
 struct Plan {
     whole: bool,
     rounds: usize,
@@ -44,7 +45,7 @@ const QUICK: Plan = Plan {
     rounds: 3,
     pairs: 5_000,
 };
-/// What `cargo test` measures: most of the time goes into attaching.
+/// The only axis under `cargo test`, where most of the time goes into attaching.
 const SMOKE_AXIS: &str = "live";
 
 fn main() -> ExitCode {

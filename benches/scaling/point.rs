@@ -1,15 +1,15 @@
-//! What is varied, and how far.
+//! Axes of the measurement and their points.
 
 use std::fmt;
 
-/// What the target is asked to do, but for the number of pairs.
+/// Work for the target, but for the number of pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct Point {
     mode: &'static str,
     pub(crate) stacks: u32,
     pub(crate) threads: u32,
     pub(crate) live: u32,
-    /// What of these the axis varies.
+    /// Value on the axis: `stacks`, `threads` or `live`, whichever it varies.
     varied: u32,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// What is varied.
+/// A quantity that is varied, and its values.
 pub(crate) struct Axis {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,

@@ -16,7 +16,7 @@ use crate::point::Point;
 pub(crate) struct Tracing {
     pub(crate) name: &'static str,
     walk: Option<Walk>,
-    /// Whether its cost must stay what it is.
+    /// True if its cost is held to `LIMIT`.
     pub(crate) limited: bool,
 }
 
@@ -84,7 +84,7 @@ impl Station {
     /// Nanoseconds per pair. An error if not all of them were recorded, as they should be.
     pub(crate) fn measure(&mut self, point: &Point, pairs: u32) -> anyhow::Result<f64> {
         let snapshot = |session: &Option<Session<'_>>| session.as_ref().map(Session::snapshot).transpose();
-        // What other processes did since the last turn has taken this one's place in the caches.
+        // Other processes have taken this one's place in the caches since the last turn.
         self.target.ask(&point.command(pairs / 10))?;
         let before = snapshot(&self.session)?;
         let nanoseconds = self.target.ask(&point.command(pairs))?;

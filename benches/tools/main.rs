@@ -29,7 +29,7 @@ use subject::{SUBJECTS, Subject, Work, find};
 use table::{Row, print};
 use tool::{TOOLS, UNTRACED};
 
-/// How much is measured.
+/// Extent of a measurement.
 struct Plan {
     rounds: usize,
     pairs: u32,
@@ -138,7 +138,7 @@ fn measure_all(plan: &Plan, subject: &Subject) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What memleak did not see of what is known to be there.
+/// Lists the allocations and stacks that memleak should have seen in full and did not.
 fn wrong_rows(subject: &Subject, rows: &[Row]) -> Vec<String> {
     let mut wrong = Vec::new();
     for row in rows.iter().filter(|row| row.tool.is_memleak()) {

@@ -15,7 +15,7 @@ use crate::subject::{Work, cpu_time_library};
 use crate::tool::{How, Tool};
 use crate::tracer::{Launch, Tracer};
 
-/// How it went; times are for one unit of work.
+/// Result of one measurement; times are for one unit of work.
 #[derive(Clone, Copy)]
 pub(crate) struct Measured {
     /// CPU time of the program, nanoseconds.
@@ -24,7 +24,7 @@ pub(crate) struct Measured {
     pub(crate) wall: f64,
     /// CPU time of the tool's own process, nanoseconds.
     pub(crate) tool_cpu: f64,
-    /// What the tool could see of them.
+    /// Units of work that the tool could see, with the warm-up if it was there before.
     pub(crate) units: f64,
     pub(crate) observed: Observed,
 }

@@ -1,4 +1,4 @@
-//! What a tool says that it saw.
+//! Results of a trace as the tool itself states them.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,22 +10,22 @@ use serde_json::Value;
 
 use crate::tool::How;
 
-/// What of a trace can be said from outside; `None` where the tool does not say it.
+/// Figures of a trace; `None` where the tool does not state them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Observed {
-    /// Allocations that it saw.
+    /// Allocations that the tool saw.
     pub(crate) allocations: Option<f64>,
-    /// Those that it says it lost.
+    /// Allocations that the tool says it lost.
     pub(crate) lost: Option<f64>,
-    /// The share of allocations whose stacks it says are complete.
+    /// Share of allocations with a complete stack, from 0 to 1.
     pub(crate) complete: Option<f64>,
     /// Frames of a stack, on average.
     pub(crate) frames: Option<f64>,
-    /// Bytes that it wrote to disk.
+    /// Bytes that the tool wrote to disk.
     pub(crate) written: Option<f64>,
 }
 
-/// Of perf's samples, those that are unwound to count frames: unwinding all takes minutes.
+/// Samples of perf's to unwind, to count their frames: unwinding all takes minutes.
 const UNWOUND_SAMPLES: usize = 50;
 
 /// Reads what the tool left in its directory.

@@ -1,4 +1,4 @@
-//! What is traced: where its allocator is, how it is started, and what its work is counted in.
+//! Programs to trace: how each is started, where its allocator is, and the unit of its work.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub(crate) struct Subject {
     pub(crate) work: Work,
     /// Frames of each stack, where the program says so.
     pub(crate) depth: Option<u32>,
-    /// Whether `cargo test` takes a look at it.
+    /// True if `cargo test` runs it too.
     pub(crate) in_smoke: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How the tools did, printed.
+//! Table of the results, printed.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ pub(crate) struct Row {
     pub(crate) tool: &'static Tool,
     pub(crate) obstacle: Option<String>,
     pub(crate) rounds: Vec<(usize, Measured)>,
-    /// Why it could not be measured in others.
+    /// Reasons of failures, one for each round that failed.
     pub(crate) failures: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl Row {
         Spread::of(self.rounds.iter().map(|(_, measured)| value(measured)))
     }
 
-    /// Against the untraced program in the same round.
+    /// Ratio to the untraced program in the same round.
     fn ratio(&self, untraced: &Self, value: impl Fn(&Measured) -> f64) -> Spread {
         let of_round = |wanted: usize| untraced.rounds.iter().find(|&&(round, _)| round == wanted);
         let ratio = |(round, measured): &(usize, Measured)| {
@@ -74,7 +74,7 @@ pub(crate) fn print(subject: &Subject, rows: &[Row], out: &mut dyn Write) -> std
     Ok(())
 }
 
-/// What is said of some tools only.
+/// Formats the figures that only some tools or programs have.
 fn rest(subject: &Subject, row: &Row) -> String {
     let Some((_, last)) = row.rounds.last() else {
         return String::new();

@@ -1,4 +1,4 @@
-// What clang compiles in benches/tools: little code, many templates.
+// Source that clang compiles in benches/tools: little code, many templates.
 #include <algorithm>
 #include <functional>
 #include <map>

@@ -1,13 +1,13 @@
-//! What users would trace with: a table, and what each needs.
+//! Table of the tools that users would trace with, and their requirements.
 
 use std::path::{Path, PathBuf};
 
 use crate::subject::{Work, find, library};
 
-/// How a tool comes to the program.
+/// Way in which a tool comes to the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// Not at all.
+    /// No tool.
     Untraced,
     /// `memleak` with these flags, attached while it runs (or starting it, if it runs but once).
     Memleak(&'static [&'static str]),
@@ -32,22 +32,23 @@ pub(crate) enum How {
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
     pub(crate) how: How,
-    /// What must be there.
+    /// Executable of PATH, or library, that must be installed.
     needs: &'static str,
     package: &'static str,
-    /// Of how many units of work it is given one: some take a hundred times as long.
+    /// Divisor for the units of work: some tools take a hundred times as long.
     pub(crate) slowness: u32,
-    /// Whether frees are seen, so that it can say what is outstanding.
+    /// True if the tool sees frees, and so can tell what is outstanding.
     pub(crate) sees_frees: bool,
-    /// Whether it records one of many allocations only.
+    /// True if the tool records only one of many allocations.
     pub(crate) samples: bool,
 }
 
-/// Allocations by stack, as bpftrace's manual shows it.
+/// Script for bpftrace that counts allocations by stack, as its manual shows it.
 const COUNT_STACKS: &str = "BEGIN { printf(\"ready\\n\"); }
 uprobe:LIB:malloc, uprobe:LIB:calloc, uprobe:LIB:realloc { @[ustack] = count(); }";
 
-/// What bcc's memleak does: the kernel's frame-pointer walk at each return, a table of blocks.
+/// Script for bpftrace that does the work of bcc's memleak: the kernel's frame-pointer walk at each return, a table of
+/// blocks.
 const LEAKS: &str = "BEGIN { printf(\"ready\\n\"); }
 uprobe:LIB:malloc { @size[tid] = arg0; }
 uprobe:LIB:calloc { @size[tid] = arg0 * arg1; }
@@ -167,7 +168,7 @@ pub(crate) const TOOLS: [Tool; 13] = [
 ];
 
 impl Tool {
-    /// Why it cannot be used for such work, and what to do about it.
+    /// Returns the reason why the tool cannot be used for such work, and a remedy.
     pub(crate) fn obstacle(&self, work: Work) -> Option<String> {
         let there = match self.needs.contains(".so") {
             true => library(self.needs).exists(),
@@ -203,7 +204,7 @@ impl Tool {
         }
     }
 
-    /// Whether it is there before the program begins, so that it sees what comes before the work too.
+    /// Returns whether the tool is attached before the program begins, and so sees allocations ahead of the work.
     pub(crate) fn is_there_first(&self) -> bool {
         !matches!(
             self.how,

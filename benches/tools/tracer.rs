@@ -17,9 +17,9 @@ use crate::tool::How;
 
 /// A tool must be attached, or have written what it saw, in this time.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// What heaptrack, which does not say when it is attached, is given.
+/// Time for heaptrack to attach, which does not say when it has.
 const SETTLING: Duration = Duration::from_secs(2);
-/// Longer than any measurement: memleak reports when all is over.
+/// Interval of reports, in seconds: longer than any measurement, so that memleak reports only at the end.
 const NO_INTERVAL: &str = "86400";
 
 /// A tool that runs beside the program, or none.
@@ -29,7 +29,7 @@ pub(crate) struct Tracer {
     child: Option<Child>,
 }
 
-/// What a tool that comes with the program adds to its start: words before its own, and variables.
+/// Additions to the start of a program by a tool that comes with it: words before its own, and variables.
 pub(crate) struct Launch {
     pub(crate) prefix: Vec<String>,
     pub(crate) preloaded: Option<PathBuf>,
@@ -37,7 +37,8 @@ pub(crate) struct Launch {
 }
 
 impl Tracer {
-    /// For tools that are there before the program runs. `once`: the program runs but once and cannot be attached to.
+    /// Prepares a tool, and starts it if it has to be there before the program. `once`: the program runs but once and
+    /// cannot be attached to.
     pub(crate) fn prepare(
         how: How,
         allocator: &Path,
@@ -97,7 +98,7 @@ impl Tracer {
         Ok((tracer, launch))
     }
 
-    /// For tools that come to a process.
+    /// Attaches the tool, if it comes to running processes.
     pub(crate) fn attach(&mut self, pid: u32) -> anyhow::Result<()> {
         let pid = pid.to_string();
         match self.how {
@@ -173,7 +174,8 @@ impl Tracer {
         self.await_text("stdout", "ready")
     }
 
-    /// It is told to begin and says when it has: without that, a short program is over before.
+    /// Attaches perf with its events disabled and enables them through a FIFO, which perf acknowledges: without that, a
+    /// short program is over before.
     fn attach_perf(&mut self, pid: &str) -> anyhow::Result<()> {
         let [control, answer] = ["perf.control", "perf.answer"].map(|name| self.directory.join(name));
         let made = Command::new("mkfifo").args([&control, &answer]).status()?;
