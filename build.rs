@@ -20,7 +20,7 @@ const CLANG_ARGS: [&str; 7] = [
     "-fno-stack-protector",
 ];
 
-/// Those whose programs can be traced. `unwind-tables` says what differs between them for tables and walks,
+/// Architectures of programs that can be traced. `unwind-tables` says what differs between them for tables and walks,
 /// `bpf/walk/arch.h` what does for the kernel side, `src/allocator/machine.rs` for where probes are.
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
