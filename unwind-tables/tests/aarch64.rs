@@ -247,7 +247,8 @@ fn rules_agree_with_gimli() {
     }
 }
 
-/// From a called function through signed and plain records to the end. What is behind a call is looked up before it.
+/// A walk follows signed and plain records from a called function to the end. Code behind a call is looked up before
+/// it.
 #[test]
 fn records_are_followed_to_the_end() {
     let object = Assembled::new(SOURCE);
@@ -345,7 +346,7 @@ fn an_unknown_stack_pointer_is_not_used() {
         (addresses(&walked), walked.end),
         (vec![hidden, in_lone], End::UnsupportedRule)
     );
-    // What the frame pointer leads to is no return address.
+    // The frame pointer leads to no return address.
     let walked = object.walk(hidden, 0x7000, 0x7100, &[(0x7100, 0x7200), (0x7108, hidden + 4)]);
     assert_eq!((addresses(&walked), walked.end), (vec![hidden], End::NoCfi));
 }

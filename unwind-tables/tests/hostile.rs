@@ -11,7 +11,7 @@ use unwind_tables::error::ImageError;
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::{Compiled, ElfView, TableError, compile, verify};
 
-/// For files of a few ten kilobytes, whose compile takes less than a millisecond.
+/// Maximum time for files of a few ten kilobytes, whose compile takes less than a millisecond.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Compiles and compares, and checks time, memory and that the image can be asked anything.
@@ -134,7 +134,7 @@ fn position(value: u64) -> usize {
     usize::try_from(value).expect("a position in memory")
 }
 
-/// Where the file's own header, program headers and section headers lie.
+/// Ranges of the file's own header, program headers and section headers.
 fn headers(elf: &[u8]) -> [std::ops::Range<usize>; 3] {
     let word = |at: usize| position(u64::from_le_bytes(elf[at..at + 8].try_into().expect("8 bytes")));
     let half = |at: usize| usize::from(u16::from_le_bytes([elf[at], elf[at + 1]]));

@@ -35,12 +35,11 @@ const fn frame(cfa: CfaRule, ra: Saved, fp: Saved) -> UnwindRule {
     })
 }
 
-/// What a directive means.
+/// Meaning of a directive.
 #[derive(Debug)]
 enum Expected {
-    /// This rule, or the program that says the same if it does not pack.
+    /// A rule, or the program that says the same if it does not pack.
     Rule(UnwindRule),
-    /// This program.
     Program(&'static [Op]),
 }
 use Expected::{Program, Rule};
@@ -82,7 +81,7 @@ macro_rules! and_fp {
     };
 }
 
-/// What call frame directives mean, applied behind `cfa = rsp + 8`, `ra = *(cfa - 8)`.
+/// Call frame directives and their meaning, applied behind `cfa = rsp + 8`, `ra = *(cfa - 8)`.
 const DIRECTIVES: &[(&str, Expected)] = &[
     ("", rule_frame(sp(8), RA, Saved::Same)),
     (
@@ -167,7 +166,7 @@ const DIRECTIVES: &[(&str, Expected)] = &[
         ".cfi_escape 0x0f,11,0x77,8,0x80,0,0x3f,0x1a,0x3a,0x2a,0x33,0x24,0x22",
         rule_frame(CfaRule::Plt { threshold: 10 }, RA, Saved::Same),
     ),
-    // What no linker writes and no packed rule holds: a PLT entry that saves rbp.
+    // A PLT entry that saves rbp: no linker writes it, and no packed rule holds it.
     (
         ".cfi_escape 0x0f,11,0x77,8,0x80,0,0x3f,0x1a,0x3a,0x2a,0x33,0x24,0x22\n.cfi_offset rbp, -16",
         Program(&[

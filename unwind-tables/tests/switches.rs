@@ -33,7 +33,7 @@ const SOURCE: &str = "
     ";
 const GO: &str = ".section .go.buildinfo, \"aw\", @progbits\n.quad 0\n";
 
-/// For each function, the addresses at which its rule is not the CFI's.
+/// Addresses in each function at which its rule is not the CFI's.
 fn changed(source: &str) -> [Vec<u64>; 3] {
     let elf = cc("switches.s", source, &["-shared", "-nostdlib"]);
     let image: Image = compile(&elf).expect("an ELF file").image.expect("CFI");

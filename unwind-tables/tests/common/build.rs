@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new directory.
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -17,7 +16,6 @@ impl Scratch {
         Self(path)
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }

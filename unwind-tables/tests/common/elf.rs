@@ -7,9 +7,9 @@ pub struct HandMade {
     pub segments: Vec<u64>,
     /// Name of the section.
     pub section: &'static str,
-    /// Its contents.
+    /// Contents of the section.
     pub contents: Vec<u8>,
-    /// Its flags, such as `SHF_COMPRESSED`.
+    /// Flags of the section, such as `SHF_COMPRESSED`.
     pub flags: u64,
 }
 

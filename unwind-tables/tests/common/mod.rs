@@ -1,4 +1,4 @@
-//! What the integration tests share: files of this machine, and objects built on the spot.
+//! Tools of the integration tests: files of this machine, and objects built on the spot.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod build;
