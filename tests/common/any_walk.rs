@@ -24,7 +24,7 @@ const CODE: u64 = 0x5555_0000_0000;
 const CODE_BYTES: u64 = 0x1000;
 const STACK: u64 = 0x7fff_ff00_0000;
 const STACK_WORDS: u64 = 1024;
-/// Above it, a word that is there alone.
+/// Address of a word with nothing to read around it.
 const ALONE: u64 = 0x7000_0000_0000;
 
 impl Choices<'_> {
@@ -90,7 +90,7 @@ impl Choices<'_> {
             Op::plain(Opcode::SetCfa),
         ]);
         if architecture == Architecture::Aarch64 && self.is(3) {
-            // What was running before a signal had its link register.
+            // Code that a signal interrupted had its link register.
             let register = self.register(architecture);
             ops.extend([Op::register(register, 0), Op::deref(), Op::plain(Opcode::SetLr)]);
         }
@@ -169,7 +169,7 @@ impl Choices<'_> {
         Rows::new(rows).expect("rows ascend and end in a gap")
     }
 
-    /// Where registers are saved.
+    /// Draws rules for where registers are saved.
     fn saves(&mut self) -> SavesTable {
         let mut long = LongSaves::default();
         let rows = self.rows(|choices| -> SavesRule {
@@ -197,7 +197,7 @@ impl Choices<'_> {
         let table = UnwindTable::with_programs(rows, programs)?;
         let image = match architecture {
             Architecture::X86_64 => encode_with_saves(&table, &self.saves()),
-            // Its registers are not followed.
+            // Saves of AArch64 are not followed.
             Architecture::Aarch64 => encode(&table),
         };
         let mut words = image.ok()?.words().to_vec();
@@ -296,18 +296,18 @@ fn instructions(pattern: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// What a walk came to, for who wants to know what was tried.
+/// A walk that was checked, for statistics of what was tried.
 pub(super) struct Walked {
-    /// Whose rules it followed.
+    /// Architecture whose rules it followed.
     pub(super) architecture: Architecture,
-    /// The walk.
+    /// Frames and end of the walk.
     pub(super) stack: Stack,
-    /// Whether it is the same with one of its reads failing, too.
+    /// End of the walk with one of its reads failing; `None` if it reads nothing.
     pub(super) faulted: Option<End>,
 }
 
-/// Both walks agree about the walk that these bytes make, and about the same with one of its reads failing. `None` if the
-/// bytes make no tables. `hosts` are of all architectures, in the order of their numbers.
+/// Checks that both walks agree about the walk that these bytes make, and about the same walk with one of its reads
+/// failing. `None` if the bytes make no tables. `hosts` are of all architectures, in the order of their numbers.
 pub(super) fn check(hosts: &mut [HostWalk; 2], bytes: &[u8]) -> Option<Walked> {
     let mut choices = Choices(bytes);
     let architecture = choices.of([Architecture::X86_64, Architecture::Aarch64]);
@@ -359,7 +359,7 @@ fn memory(choices: &mut Choices<'_>, architecture: Architecture, trampoline: Avm
     let mut memory = Memory::default();
     memory.add(Avma::new(CODE), choices.code(architecture));
     memory.add_words(Avma::new(ALONE), &[1]);
-    // What bytes are left is the stack, again and again.
+    // Bytes that are left are the stack, again and again.
     let length = u64::from(choices.byte()) * 4;
     let words: Vec<u64> = (0..32)
         .map(|_| match choices.is(8) {
@@ -377,7 +377,7 @@ fn memory(choices: &mut Choices<'_>, architecture: Architecture, trampoline: Avm
     memory
 }
 
-/// What a slot of the stack holds.
+/// Draws the content of a stack slot.
 fn word(choices: &mut Choices<'_>, architecture: Architecture) -> u64 {
     let address = choices.address();
     match architecture {
@@ -391,7 +391,7 @@ fn word(choices: &mut Choices<'_>, architecture: Architecture) -> u64 {
     }
 }
 
-/// The same walk with one of the slots that it reads being gone.
+/// Repeats a walk with a fault at one of the slots that it reads, and returns its end.
 fn fault(
     host: &mut HostWalk,
     choices: &mut Choices<'_>,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::program::{Lines, directory, stock};
 
-/// How long one command may take.
+/// Maximum time for one command.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running browser with one window; ended when dropped.
@@ -56,7 +56,7 @@ impl Browser {
             port: port.expect("chromedriver says its port"),
             session: String::new(),
         };
-        // What the browser would do by itself besides is none of the tests' business.
+        // Requests that the browser would make by itself are none of the tests' business.
         let profile = directory(&format!("browser-{test}"));
         let arguments = [
             "--headless",
@@ -182,7 +182,8 @@ impl Browser {
         text.as_str().expect("text").to_owned()
     }
 
-    /// What went to the console since the last time: errors of the page, and what its policy forbade.
+    /// Takes the messages that went to the console since the last call: errors of the page, and violations of its
+    /// policy.
     #[track_caller]
     pub fn console(&self) -> Vec<String> {
         let entries = self.command("se/log", &json!({"type": "browser"}));
@@ -192,7 +193,7 @@ impl Browser {
             .collect()
     }
 
-    /// What the page has asked for beside itself.
+    /// Addresses that the page has loaded besides its own.
     #[track_caller]
     pub fn requests(&self) -> Vec<String> {
         let requests = self.run("return performance.getEntriesByType('resource').map((entry) => entry.name)");

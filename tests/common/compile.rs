@@ -11,10 +11,11 @@ use unwind_tables::Architecture;
 
 use super::host::{HostWalk, Walk};
 
-/// Set where a test runs with gcc's sanitizers loaded: what it compiles then is checked by them.
+/// Environment variable that is set where a test runs with gcc's sanitizers loaded: C that it compiles is checked by
+/// them.
 pub const SANITIZED: &str = "MEMLEAK_TEST_SANITIZED";
-/// Slots of a stack need not be aligned, and what runs BPF reads them all the same; were that said in C, its compiler would
-/// read them byte by byte.
+/// Flags of the sanitizers. Alignment is not checked, as slots of a stack need not be aligned and BPF reads them all
+/// the same; C that says so would be compiled to read them byte by byte.
 const SANITIZERS: [&str; 3] = [
     "-fsanitize=address,undefined",
     "-fno-sanitize=alignment",
@@ -27,7 +28,7 @@ pub fn host_walk(architecture: Architecture) -> HostWalk {
     load(&BUILT, "host", architecture)
 }
 
-/// The same of the walk without what makes it faster.
+/// Compiles and loads the walk of an architecture without fast paths, once for all tests.
 pub fn plain_walk(architecture: Architecture) -> HostWalk {
     static BUILT: Built = Mutex::new([None, None]);
     load(&BUILT, "plain", architecture)
@@ -100,7 +101,7 @@ pub fn run_sanitized(tests: &[&str]) {
     let output = Command::new(std::env::current_exe().expect("this test"))
         .env(SANITIZED, "1")
         .env("LD_PRELOAD", preload)
-        // What Rust's test harness never frees is not asked for.
+        // Leaks of Rust's test harness are not asked for.
         .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
         .env("UBSAN_OPTIONS", "print_stacktrace=1")
         .arg("--exact")

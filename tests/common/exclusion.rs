@@ -16,7 +16,7 @@ thread_local! {
     static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it is held, no other test of the suite runs.
+/// Guard of a test that is alone: while it is held, no other test of the suite runs.
 #[must_use]
 pub struct Alone {
     _tests: RwLockWriteGuard<'static, ()>,
@@ -37,8 +37,8 @@ impl Drop for Alone {
     }
 }
 
-/// Has this test run beside others, but for those that are alone, until its end. Threads that a test starts have no name, and
-/// run with it.
+/// Makes the calling test run beside others, but not beside one that is alone, until its end. Threads that a test
+/// starts have no name, and run with it.
 pub fn take_part() {
     if IS_ALONE.get() || thread::current().name().is_none() {
         return;

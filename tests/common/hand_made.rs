@@ -12,10 +12,10 @@ use leak_report::model::{
 use leak_report::samples::{self, full};
 use unwind_tables::walk::{End, FoundBy};
 
-/// A name that tries everything.
+/// A name that would act in a page or on a terminal if it were not escaped.
 pub const HOSTILE: &str =
     "</script></style><img src=x onerror=\"window.pwned=1\"><b>&amp;\u{202e}cod.exe\u{1b}[2J";
-/// What is to be seen of it.
+/// [`HOSTILE`] as a page shows it.
 pub const SHOWN: &str =
     "</script></style><img src=x onerror=\"window.pwned=1\"><b>&amp;\\u{202e}cod.exe\\u{1b}[2J";
 

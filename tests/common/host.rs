@@ -10,7 +10,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::program::SP;
 use unwind_tables::walk::{End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind, walk};
 
-/// As many as the architecture with more has.
+/// Slots of the rule cache: as many as the architecture with more has.
 const CACHE_SLOTS: usize = 1 << 16;
 const TRAIL_SLOTS: usize = 128;
 
@@ -76,7 +76,7 @@ unsafe extern "C" fn read_memory(context: *mut c_void, to: *mut c_void, length: 
     0
 }
 
-/// As bpf/shared.h has it.
+/// `struct mapping` of bpf/shared.h.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct HostMapping {
@@ -90,7 +90,7 @@ pub struct HostMapping {
     pub checks: [[u64; 2]; 2],
 }
 
-/// As tests/host_bpf/host.h has it.
+/// `struct host_tables` of tests/host_bpf/host.h.
 #[repr(C)]
 pub struct HostTables {
     words: *const u32,
@@ -107,7 +107,7 @@ pub struct HostTables {
     replaced_count: u32,
 }
 
-/// As tests/host_bpf/host.h has it.
+/// `struct host_stack` of tests/host_bpf/host.h.
 #[repr(C)]
 pub struct HostStack {
     end_pc: u64,
@@ -134,7 +134,7 @@ pub struct HostWalk {
     cache: Vec<u64>,
     /// Set if fast paths are taken.
     pub fast_paths: bool,
-    /// Where it thinks that the stack ends.
+    /// End of the stack as the walk is told it; may be wrong.
     pub stack_end: Avma,
     /// The slots that the last walk depended on, with what they held; `None` if not all that it depended on is known.
     pub trail: Option<Vec<(Avma, u64)>>,

@@ -1,4 +1,4 @@
-//! What some tests need of the machine and a container may lack.
+//! Features of the machine that some tests need and a container may lack.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,14 +8,15 @@ use super::exclusion::take_part;
 use super::program::directory;
 use super::tracefs;
 
-/// Set, a test fails for what is lacking, as `make test-fresh` and CI have it: nothing is left out unseen there.
+/// Environment variable that makes a test fail for a feature that is lacking, as in `make test-fresh` and CI: no test
+/// is left out unseen there.
 const REQUIRE: &str = "MEMLEAK_TEST_REQUIRE";
 
 #[derive(Clone, Copy, Debug)]
 pub enum Feature {
-    /// Mount, pid and network namespaces of root's.
+    /// Mount, pid and network namespaces, made by root.
     Namespaces,
-    /// User namespaces of anybody's.
+    /// User namespaces, made by any user.
     UserNamespaces,
     /// An overlay over directories of the build: over another overlay, the kernel has none.
     Overlay,
@@ -24,7 +25,7 @@ pub enum Feature {
     Btf,
 }
 
-/// Whether the machine lacks what a test needs, which then has to return. Says so, captured or not.
+/// Returns whether the machine lacks a feature, in which case the test has to return. Prints a note, captured or not.
 #[must_use]
 #[track_caller]
 pub fn lacks(feature: Feature) -> bool {
@@ -39,7 +40,7 @@ pub fn lacks(feature: Feature) -> bool {
         reason.trim()
     );
     assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set; {line}");
-    // What tests print is only shown of those that fail.
+    // Standard error itself, as the harness shows captured output only of tests that fail.
     let _ = std::io::stderr().write_all(line.as_bytes());
     true
 }

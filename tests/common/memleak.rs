@@ -24,13 +24,13 @@ impl Memleak {
         Self::attach_reporting(pid, flags, &[NO_INTERVAL])
     }
 
-    /// As [`Memleak::attach`], with reports as `interval` (and count) says.
+    /// Attaches as [`Memleak::attach`] does, with reports as `interval` (and count) says.
     #[track_caller]
     pub fn attach_reporting(pid: u32, flags: &[&str], interval: &[&str]) -> Self {
         Self::attach_reporting_by(Command::new(env!("CARGO_BIN_EXE_memleak")), pid, flags, interval)
     }
 
-    /// In the pid and mount namespaces of process `host_pid`, where the process to trace is `pid`.
+    /// Attaches in the pid and mount namespaces of process `host_pid`, where the process to trace is `pid`.
     #[track_caller]
     pub fn attach_inside(host_pid: u32, pid: u32, flags: &[&str]) -> Self {
         let mut command = Command::new("nsenter");
@@ -40,13 +40,13 @@ impl Memleak {
         Self::attach_reporting_by(command, pid, flags, &[NO_INTERVAL])
     }
 
-    /// As [`Memleak::attach`], by a command that becomes memleak.
+    /// Attaches as [`Memleak::attach`] does, by a command that becomes memleak.
     #[track_caller]
     pub fn attach_by(command: Command, pid: u32, flags: &[&str]) -> Self {
         Self::attach_reporting_by(command, pid, flags, &[NO_INTERVAL])
     }
 
-    /// Without these capabilities.
+    /// Attaches as [`Memleak::attach`] does, without these capabilities.
     #[track_caller]
     pub fn attach_without(capabilities: &[&str], pid: u32) -> Self {
         let mut command = Command::new("setpriv");
@@ -59,7 +59,7 @@ impl Memleak {
         Self::attach_reporting_by(command, pid, &[], &[NO_INTERVAL])
     }
 
-    /// As [`Memleak::attach_reporting`], by a command that becomes memleak.
+    /// Attaches as [`Memleak::attach_reporting`] does, by a command that becomes memleak.
     #[track_caller]
     pub fn attach_reporting_by(mut command: Command, pid: u32, flags: &[&str], interval: &[&str]) -> Self {
         command.args(["-p", &pid.to_string()]);
@@ -103,7 +103,7 @@ impl Memleak {
         memleak
     }
 
-    /// It says that it is tracing once everything is attached.
+    /// Waits for the message that memleak is tracing, which comes once everything is attached.
     #[track_caller]
     fn await_attached(&mut self) {
         while let Some(line) = self.messages.next() {
@@ -130,12 +130,11 @@ impl Memleak {
         panic!("memleak did not mark: {:#?}", self.said);
     }
 
-    /// What it said before it was attached, and while it was waited for since.
+    /// Messages that were read so far: those up to the one that says that all is attached, and those up to a mark.
     pub fn said(&self) -> &[String] {
         &self.said
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -158,7 +157,6 @@ impl Memleak {
             / 100.0
     }
 
-    /// Files that it has open.
     #[track_caller]
     pub fn open_files(&self) -> usize {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
@@ -172,7 +170,7 @@ impl Memleak {
         self.wait_for_text()
     }
 
-    /// As [`Memleak::finish_text`], with all that it said.
+    /// Asks for an end and returns the last report as text, and all messages.
     #[track_caller]
     pub fn finish_text_with_messages(mut self) -> (String, Vec<String>) {
         self.interrupt();
@@ -183,7 +181,7 @@ impl Memleak {
         (lines.join("\n"), messages)
     }
 
-    /// As [`Memleak::finish_text`], where the end has its own cause.
+    /// Waits for an end that has its own cause and returns the last report as text, for flags with a `--format`.
     #[track_caller]
     pub fn wait_for_text(mut self) -> String {
         let lines = self.reports.rest();
@@ -203,7 +201,7 @@ impl Memleak {
         self.reports.next().expect("a report")
     }
 
-    /// Ends it as nothing can be ended that is to do anything about it.
+    /// Kills memleak, which gets no chance to clean up.
     pub fn kill(mut self) {
         self.child.kill().expect("a child of ours");
         self.child.wait().expect("a child of ours");
@@ -222,20 +220,20 @@ impl Memleak {
         signal(self.child.id(), "INT");
     }
 
-    /// As [`Memleak::finish`], with the reports before it that nobody has asked for, in their order.
+    /// Asks for an end and returns all reports in their order, the last of which was asked for.
     #[track_caller]
     pub fn finish_with_reports(self) -> Vec<Report> {
         self.finish_with_all_reports().0
     }
 
-    /// As [`Memleak::finish`], with all that it said.
+    /// Asks for an end and returns the last report and all messages.
     #[track_caller]
     pub fn finish_with_messages(self) -> (Report, Vec<String>) {
         let (mut reports, messages) = self.finish_with_all_reports();
         (reports.pop().expect("a report"), messages)
     }
 
-    /// As [`Memleak::finish_with_reports`], with all that it said.
+    /// Asks for an end and returns all reports and all messages.
     #[track_caller]
     pub fn finish_with_all_reports(self) -> (Vec<Report>, Vec<String>) {
         self.interrupt();
@@ -264,7 +262,7 @@ impl Memleak {
         report
     }
 
-    /// As [`Memleak::last_report`], whatever the status.
+    /// Waits for an end that has its own cause and returns the last report and the status, whatever that is.
     #[track_caller]
     pub fn wait(mut self) -> (Report, ExitStatus) {
         let reports = self.reports.rest();

@@ -13,7 +13,7 @@ fn output(command: &mut Command, package: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// What Go's `pprof` makes of a file, with these arguments.
+/// Runs Go's `pprof` on a file with these arguments, and returns its output.
 #[track_caller]
 pub fn pprof(file: &Path, arguments: &str) -> String {
     let mut command = Command::new("go");
@@ -60,7 +60,7 @@ pub fn folded_total(text: &str) -> u64 {
     text.lines().map(amount).sum()
 }
 
-/// What stands at the root of a flame graph, as Python's parser reads it: `all (1,234 bytes, 100%)`.
+/// Bytes at the root of a flame graph, as Python's parser reads it: `all (1,234 bytes, 100%)`.
 #[track_caller]
 pub fn svg_total(file: &Path) -> u64 {
     let script = "
@@ -72,8 +72,8 @@ print(total.replace(',', ''))
     python(script, file).trim().parse().expect("a number")
 }
 
-/// What google-pprof finds in a heap profile in gperftools' text: outstanding and allocated, in blocks and bytes, and what
-/// it says about the functions.
+/// Runs google-pprof on a heap profile in gperftools' text. Returns outstanding blocks and bytes, allocated blocks and
+/// bytes, and its text about functions.
 #[track_caller]
 pub fn google_pprof(file: &Path) -> ([u64; 4], String) {
     let shown = |quantity: &str| {

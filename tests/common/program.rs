@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use super::exclusion::take_part;
 
-/// How long anything may take before the test fails; nothing takes a tenth of it on an idle machine. On one that has other
-/// work `MEMLEAK_TEST_PATIENCE` says how many times as long.
+/// Maximum time for one thing before the test fails; nothing takes a tenth of it on an idle machine.
+/// `MEMLEAK_TEST_PATIENCE` multiplies it, for a machine that has other work.
 pub static PATIENCE: LazyLock<Duration> = LazyLock::new(|| {
     let factor = std::env::var("MEMLEAK_TEST_PATIENCE").map(|factor| factor.parse());
     Duration::from_secs(100)
@@ -27,15 +27,15 @@ pub static PATIENCE: LazyLock<Duration> = LazyLock::new(|| {
 /// The tests of a suite that need root. Each suite's `main.rs` has this as `ROOT`, to which its tests are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// Any of them can.
+    /// Any test of the suite can need root.
     Any,
-    /// Those whose name ends in [`AS_ROOT`].
+    /// Only tests whose name ends in [`AS_ROOT`] need root.
     Named,
-    /// None of them.
+    /// No test of the suite needs root.
     None,
 }
 
-/// Ends the name of a test that needs root, in suites where not all do: `make quick` leaves these out.
+/// Ending of names of tests that need root, in suites where not all do: `make quick` leaves these out.
 pub const AS_ROOT: &str = "_as_root";
 
 /// Fails a test that needs privileges and does not have them, or does not say that it needs them.
@@ -65,7 +65,8 @@ pub fn require_root() {
     );
 }
 
-/// Set by `tests/fresh.sh`, which is after what tests compile with, and tells tests that end here from those that fail.
+/// Environment variable that `tests/fresh.sh` sets to have tests only compile their programs. Its name in the panic
+/// tells tests that end there from those that fail.
 const COMPILE_ONLY: &str = "MEMLEAK_TEST_COMPILE_ONLY";
 
 /// Ends a test that has compiled its programs, before the first of them is run or traced, if no more is asked for.
@@ -98,7 +99,7 @@ pub fn stock(path: &str, package: &str) -> PathBuf {
     path
 }
 
-/// Where Debian has libraries.
+/// Directory of Debian's libraries.
 pub const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// The library and the package of mimalloc: which version there is depends on the release (Debian 12, Debian 13).
@@ -281,7 +282,7 @@ impl Program {
         writeln!(input, "{line}").expect("the program reads");
     }
 
-    /// Its next line.
+    /// Waits for the program's next line.
     #[track_caller]
     pub fn line(&self) -> String {
         self.output
@@ -289,12 +290,12 @@ impl Program {
             .expect("a line from the program, which has ended")
     }
 
-    /// Its next line, if it has said one already.
+    /// The program's next line, if it has been written already.
     pub fn try_line(&self) -> Option<String> {
         self.output.try_next()
     }
 
-    /// Waits until it says just this.
+    /// Waits for the program's next line, which must be this one.
     #[track_caller]
     pub fn expect(&self, line: &str) {
         assert_eq!(self.line(), line);

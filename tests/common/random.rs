@@ -4,12 +4,11 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The source with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
+    /// Draws any number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -18,7 +17,6 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -28,7 +26,7 @@ impl Random {
         usize::try_from(self.below(length as u64)).expect("it is below a usize")
     }
 
-    /// Any byte.
+    /// Draws any byte.
     pub fn byte(&mut self) -> u8 {
         self.next().to_le_bytes()[0]
     }

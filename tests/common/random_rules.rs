@@ -130,7 +130,7 @@ fn random_program(random: &mut Random, programs: &mut Programs) -> UnwindRule {
     }
 }
 
-/// What AArch64's compilers write, and what is nearly that.
+/// Draws a rule as AArch64's compilers make it, or nearly so.
 fn random_record(random: &mut Random) -> FrameRule {
     let register = [Register::Sp, Register::Sp, Register::Fp][random.index(3)];
     let offset = random.slots(0, 512);

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Nothing here takes half as long.
+/// Maximum time to wait for a request; nothing here takes half as long.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A request that came.
@@ -16,7 +16,7 @@ pub struct Received {
     /// `POST /path HTTP/1.1`.
     pub line: String,
     headers: Vec<(String, String)>,
-    /// What came with it.
+    /// Body of the request, as it was sent.
     pub body: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ impl Received {
     }
 }
 
-/// Both ways of a connection.
+/// A connection that can be read and written.
 pub trait Connection: Read + Write {}
 
 impl<T: Read + Write> Connection for T {}
@@ -46,7 +46,7 @@ impl Receiver {
         Self::start_wrapped(answer, |stream| Box::new(stream))
     }
 
-    /// The same where something is between the connection and HTTP.
+    /// Answers as [`Receiver::start`] does, with a layer such as TLS between the connection and HTTP.
     pub fn start_wrapped(
         answer: impl Fn(usize) -> Option<String> + Send + 'static,
         wrap: impl Fn(TcpStream) -> Box<dyn Connection> + Send + 'static,
@@ -75,13 +75,12 @@ impl Receiver {
         Self { address, received }
     }
 
-    /// The next request.
     #[track_caller]
     pub fn next(&self) -> Received {
         self.received.recv_timeout(LONG).expect("a request")
     }
 
-    /// Those that have come and were not asked for.
+    /// Takes the requests that have come and were not taken by [`Receiver::next`].
     pub fn rest(&self) -> Vec<Received> {
         self.received.try_iter().collect()
     }

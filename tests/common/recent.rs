@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::report::Amount;
 
-/// Of a report.
+/// Ages and changes of a report.
 #[derive(Debug, Deserialize)]
 pub struct Recent {
     pub older_than_ns: Option<u64>,
@@ -24,7 +24,7 @@ pub struct Baseline {
     pub marked: Option<String>,
 }
 
-/// Of a stack.
+/// Ages and changes of a stack.
 #[derive(Debug, Deserialize)]
 pub struct StackRecent {
     pub young: Option<Amount>,

@@ -24,7 +24,7 @@ pub const BUILDS: [&[&str]; 3] = [
     &["-fno-omit-frame-pointer"],
 ];
 
-/// All that a walk can meet in the program.
+/// A recorded program with everything that a walk can meet in it.
 pub struct Scene {
     pub program: Recorded,
     pub modules: Modules,
@@ -34,7 +34,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// That of the program when it is built with `flags`.
+    /// Builds the program with `flags`, starts it, and records it.
     pub fn of(flags: &[&str]) -> Self {
         let program = start(&program(flags));
         let target = Target::open(program.pid()).expect("it runs");

@@ -23,10 +23,10 @@ pub struct Report {
     #[serde(rename = "self")]
     pub own: OwnMemory,
     pub stacks: Vec<Stack>,
-    /// What is outstanding of each stack, with its error.
+    /// Outstanding amount of each stack, with its standard error.
     #[serde(skip)]
     pub estimates: Vec<Estimate>,
-    /// The same of what each allocated.
+    /// Allocated amount of each stack, with its standard error.
     #[serde(skip)]
     pub allocated_estimates: Vec<Estimate>,
 }
@@ -76,7 +76,7 @@ pub struct Interval {
     pub most: u64,
 }
 
-/// What memleak itself takes, in bytes.
+/// Memory of memleak itself, in bytes.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct OwnMemory {
     pub resident_bytes: u64,
@@ -84,7 +84,7 @@ pub struct OwnMemory {
     pub kernel_bytes: u64,
 }
 
-/// What is read of estimates a second time.
+/// Part of a report that is parsed a second time, for estimates.
 #[derive(Deserialize)]
 struct WithEstimates {
     stacks: Vec<StackEstimate>,
@@ -107,7 +107,7 @@ pub struct Target {
     pub memory: Option<Memory>,
 }
 
-/// Where the resident memory of a process is, in bytes.
+/// Parts of the resident memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Memory {
     pub rss: u64,
@@ -122,7 +122,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// All parts of what is resident.
+    /// Sum of all parts of the resident memory.
     pub fn sum(&self) -> u64 {
         let allocator = self.tracked + self.before_attach_at_most + self.slack_at_least;
         allocator + self.thread_stacks + self.files + self.shared + self.unexplained
@@ -216,7 +216,7 @@ pub struct Stack {
     pub instance: u32,
     pub ended: Option<String>,
     pub allocator: String,
-    /// What mappings are for; `None` for blocks.
+    /// Kind of the mappings; `None` for blocks.
     pub kind: Option<String>,
     pub outstanding: Amount,
     pub allocated: Amount,
@@ -288,13 +288,13 @@ impl Report {
         }
     }
 
-    /// What is outstanding of all stacks with a frame of this name, with its error.
+    /// Outstanding amount of all stacks with a frame of this name, with its standard error.
     #[track_caller]
     pub fn estimate_through(&self, symbol: &str) -> Estimate {
         self.sum_through(symbol, &self.estimates)
     }
 
-    /// What all stacks with a frame of this name allocated, with its error.
+    /// Allocated amount of all stacks with a frame of this name, with its standard error.
     #[track_caller]
     pub fn allocated_estimate_through(&self, symbol: &str) -> Estimate {
         self.sum_through(symbol, &self.allocated_estimates)
@@ -383,7 +383,7 @@ impl Report {
         self.check_ends_and_modules();
     }
 
-    /// What is said by module adds up to what is said of all.
+    /// Checks that counts by module, and by end, add up to those of the whole report.
     #[track_caller]
     fn check_ends_and_modules(&self) {
         let Unwinding {
@@ -405,7 +405,7 @@ impl Report {
         assert_eq!(Frames { cfi, fp }, *frames, "{self}");
     }
 
-    /// What is said of the module whose path ends so.
+    /// Finds the counts of the module whose path ends so.
     #[track_caller]
     pub fn module(&self, ending: &str) -> &ModuleUse {
         let ends_so = |module: &&ModuleUse| module.module.as_ref().is_some_and(|path| path.ends_with(ending));
@@ -436,7 +436,7 @@ impl Stack {
         }
     }
 
-    /// Checks the names alone.
+    /// Checks the names of frames alone, whatever the stack's end.
     #[track_caller]
     pub fn check_names(&self, expected: &[&str]) {
         assert!(
@@ -446,10 +446,10 @@ impl Stack {
     }
 }
 
-/// What is below `main`, innermost first. glibc's own names need its debug symbols.
+/// Frames below `main`, innermost first. glibc's own names need its debug symbols.
 const BELOW_MAIN: [&str; 3] = ["__libc_start_call_main", "__libc_start_main*", "_start"];
 
-/// `names`, then what is below `main`.
+/// Appends the frames below `main` to `names`.
 pub fn from_main<'a>(names: &[&'a str]) -> Vec<&'a str> {
     names.iter().chain(&BELOW_MAIN).copied().collect()
 }
@@ -494,7 +494,7 @@ impl Frame {
     }
 }
 
-/// What a failed test shows.
+/// Form that a failed test shows.
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{:?}\n{:?}\n{:?}", self.events, self.lost, self.unwinding)?;

@@ -15,15 +15,15 @@ pub struct Started {
     messages: Lines,
 }
 
-/// What came of it.
+/// Result of a run of `memleak -c`.
 pub struct Outcome {
-    /// What memleak said on standard output.
+    /// Reports on standard output.
     pub reports: Vec<Report>,
-    /// What the program said there.
+    /// Lines of the program on standard output.
     pub lines: Vec<String>,
-    /// Standard error of both.
+    /// Lines of both on standard error.
     pub messages: Vec<String>,
-    /// Of memleak.
+    /// Exit status of memleak; `None` if a signal ended it.
     pub status: Option<i32>,
 }
 
@@ -39,7 +39,7 @@ impl Started {
         Self::spawn_with(command, &[])
     }
 
-    /// With these arguments behind all others.
+    /// Runs a command that becomes `memleak`, with these arguments after all others.
     #[track_caller]
     pub fn spawn_with(command: &mut Command, last: &[&str]) -> Self {
         end_if_only_compiled();

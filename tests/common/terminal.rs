@@ -33,7 +33,7 @@ pub struct Terminal {
     before: Termios,
 }
 
-/// Of a session of its own, as a login has it, or without any.
+/// Session of the program: one of its own that the terminal controls, as after a login, or the test's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Session {
     Own,
@@ -47,7 +47,7 @@ impl Terminal {
         Self::start_in(Session::Own, arguments, &[])
     }
 
-    /// With these variables in the environment.
+    /// Runs `memleak` on such a terminal with these variables in its environment.
     #[track_caller]
     pub fn start_in(session: Session, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let memleak = Path::new(env!("CARGO_BIN_EXE_memleak"));
@@ -75,7 +75,7 @@ impl Terminal {
             command.args(["setsid", "--ctty"]);
         }
         let stream = || Stdio::from(slave.try_clone().expect("a descriptor"));
-        // What a test run has of its own would decide about colours.
+        // The environment of the test run would decide about colours.
         for name in ["CI", "CLICOLOR", "CLICOLOR_FORCE", "NO_COLOR"] {
             command.env_remove(name);
         }
@@ -105,7 +105,7 @@ impl Terminal {
         }
     }
 
-    /// What the emulator knows.
+    /// Gives `at` the emulator's screen and returns its result.
     pub fn look<T>(&self, at: impl FnOnce(&vt100::Screen) -> T) -> T {
         at(self.emulator.lock().expect("the emulator runs").screen())
     }
@@ -138,13 +138,12 @@ impl Terminal {
         }
     }
 
-    /// Waits for a text.
     #[track_caller]
     pub fn await_text(&mut self, text: &str) -> String {
         self.await_screen(text, |screen| screen.contains(text))
     }
 
-    /// Types.
+    /// Types these keys.
     #[track_caller]
     pub fn press(&mut self, keys: &str) {
         let master = self.master.as_mut().expect("the terminal is there");
@@ -162,7 +161,7 @@ impl Terminal {
         set_size(&self.path, rows, columns);
     }
 
-    /// From now on the terminal takes nothing, as after Control-S, or when its line is dead.
+    /// Stops the terminal's output, as Control-S or a dead line does: from then on it takes nothing.
     #[track_caller]
     pub fn stop_output(&self) {
         tcflow(&self.slave, FlowArg::TCOOFF).expect("a terminal");

@@ -17,7 +17,8 @@ pub struct ReturnProbe {
 }
 
 impl ReturnProbe {
-    /// On the function `symbol` of the program at `path`. `test` names the probe and must be its own.
+    /// Places a return probe on the function `symbol` of the program at `path`. `test` is part of the probe's name and
+    /// must be the test's own.
     #[track_caller]
     pub fn attach(test: &str, path: &Path, symbol: &str) -> Self {
         mount().expect("tracefs");
@@ -32,7 +33,7 @@ impl ReturnProbe {
         probe
     }
 
-    /// How often it was hit.
+    /// Number of times that the probe was hit.
     #[track_caller]
     pub fn hits(&self) -> u64 {
         let profile = fs::read_to_string(format!("{TRACEFS}/uprobe_profile")).expect("tracefs");

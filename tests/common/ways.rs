@@ -1,9 +1,10 @@
 //! The ways to attach that the kernel is to have.
 
-/// All of them, the cheapest first.
+/// Ways to attach, the cheapest first.
 pub const ALL: [&str; 3] = ["session", "multi", "perf"];
 
-/// Those of [`ALL`] that `KERNEL_WAYS` names, as `tests/kernels.sh` sets it for older kernels; all, if it is not set or empty.
+/// Ways of [`ALL`] that `KERNEL_WAYS` names, as `tests/kernels.sh` sets it for older kernels; all, if it is not set or
+/// empty.
 #[track_caller]
 pub fn ways() -> Vec<&'static str> {
     let named = std::env::var("KERNEL_WAYS").unwrap_or_default();

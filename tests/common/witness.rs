@@ -18,62 +18,62 @@ use super::report::{Amount, Frame, Report, Stack};
 /// The library's file name.
 const LIBRARY: &str = "libground_truth.so";
 
-/// What the functions of a witness that is linked into the program are called.
+/// Prefix of the functions of a witness that is linked into the program.
 const WRAPPER: &str = "__wrap_";
 
 /// A module's file name and an address in it.
 pub type Place = (Rc<str>, u64);
 
-/// What tells calls apart.
+/// Key that tells calls apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Call {
     pub allocator: String,
-    /// Whether the stack is known to its end.
+    /// True if the stack is known to its end.
     pub complete: bool,
-    /// Without the witness's.
+    /// Frames of the stack, innermost first, without the witness's own.
     pub frames: Vec<Place>,
 }
 
-/// What was allocated by each.
+/// Allocated amount by call.
 pub type Calls = BTreeMap<Call, Amount>;
 
-/// Both accounts of the same time.
+/// Accounts of the same time by memleak and by the witness.
 pub struct Accounts {
     pub report: Report,
     pub reported: Calls,
     pub witnessed: Calls,
 }
 
-/// How to bring a program to where it stands still, and from there through its work to where it does again.
+/// Conversation with a program: to where it stands still first, and from there through its work to where it does again.
 pub struct Script {
     pub begin: fn(&mut Program),
     pub work: fn(&mut Program),
 }
 
-/// Of a program that says "ready" and "done".
+/// Conversation with a program that says "ready" and "done".
 pub const READY_TO_DONE: Script = Script {
     begin: |program| program.expect("ready"),
     work: |program| program.step("done"),
 };
 
-/// What a witness within a static program stands before.
+/// Functions that a witness linked into a static program wraps.
 const WRAPPED: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
 
 /// A witness that programs are started with.
 pub struct Witness {
-    /// None if it is in the program.
+    /// Library to preload; `None` if the witness is linked into the program.
     library: Option<PathBuf>,
     records: PathBuf,
 }
 
 impl Witness {
-    /// A library to be preloaded.
+    /// Compiles the witness as a library to be preloaded.
     #[track_caller]
     pub fn preloaded(directory: &Path) -> Self {
         Self::preloaded_with(directory, &[])
     }
 
-    /// As [`Witness::preloaded`], for programs that call functions of jemalloc's own.
+    /// Compiles the witness as a library to be preloaded into programs that call functions of jemalloc's own.
     #[track_caller]
     pub fn preloaded_for_jemalloc(directory: &Path) -> Self {
         Self::preloaded_with(directory, &["-DWITH_JEMALLOC"])
@@ -93,7 +93,7 @@ impl Witness {
         }
     }
 
-    /// For static programs, which `compiler` is to link with the arguments that are returned.
+    /// Compiles the witness for a static program, which `compiler` is to link with the arguments that are returned.
     #[track_caller]
     pub fn within(directory: &Path, compiler: &str) -> (Self, Vec<String>) {
         let object = directory.join("ground_truth.o");
@@ -139,7 +139,7 @@ impl Witness {
         self.accounts(report)
     }
 
-    /// The same for a program that knows nothing of tests: from before its main to its exit.
+    /// Runs a program that knows nothing of tests under the witness and memleak, both from before its main to its exit.
     #[track_caller]
     pub fn watch_whole(&self, command: &mut Command, memleak_flags: &[&str]) -> Accounts {
         let mut program = self.start(command.env("GROUND_TRUTH_GATE", "1"));
@@ -169,7 +169,7 @@ impl Witness {
         }
     }
 
-    /// What the witness says.
+    /// Reads the witness's account.
     #[track_caller]
     fn witnessed(&self) -> Calls {
         let text = fs::read_to_string(&self.records).expect("the witness's records");
@@ -270,7 +270,8 @@ fn file_name(path: &str) -> &str {
     }
 }
 
-/// What memleak says, as far as `part` takes it: to the end if the stack is complete and it says so.
+/// Converts memleak's account, of each stack the frames that `part` takes. A call is complete if its stack is and
+/// `part` says that it takes all frames.
 #[track_caller]
 fn reported(report: &Report, part: impl Fn(&Stack) -> (&[Frame], bool)) -> Calls {
     let mut calls = Calls::new();
