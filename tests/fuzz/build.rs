@@ -19,7 +19,7 @@ fn compile(target: &str) {
         .define("host_walk", &*format!("host_walk_{target}"))
         .flag("-Wno-unused-parameter")
         .flag("-fsanitize-coverage=inline-8bit-counters,pc-table,trace-cmp");
-    // What is not defined is a trap: libFuzzer sees that, and no other library is needed.
+    // Undefined behaviour is a trap: libFuzzer sees that, and no other library is needed.
     build
         .flag("-fsanitize=undefined")
         .flag("-fno-sanitize=alignment")

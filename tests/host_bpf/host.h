@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the walk of bpf/ needs on the host: its helpers are plain functions here, its maps plain memory. host.c and plain.c
- * include this, and export the same function.
+ * Environment of the walk of bpf/ on the host: its helpers are plain functions here, its maps plain memory. host.c and
+ * plain.c include this, and export the same function.
  */
 #include <linux/types.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What is given here in place of theirs. */
+/* Headers of bpf/ that are replaced by this file. */
 #define KERNEL_H
 #define CONFIG_H
 #define MAPS_H
@@ -71,7 +71,7 @@ struct host_tables {
 	u32 mapping_count;
 	u32 by_fp;
 	u32 changing;
-	/* Whether the walk takes fast paths. */
+	/* Not 0 if the walk takes fast paths. */
 	u32 fast_paths;
 	u64 stack_end;
 	u64 trampoline;
@@ -88,7 +88,10 @@ struct host_stack {
 	u64 frames[MAX_FRAMES];
 	u32 frame_count;
 	u32 end;
-	/* What the walk depended on, if that can be said: offsets from the stack pointer that it began with. */
+	/*
+	 * Not 0 if the trail is complete; then its slots follow, as offsets from the stack pointer at the start of the
+	 * walk.
+	 */
 	u32 repeatable;
 	u32 slot_count;
 	u16 slot_at[HOST_TRAIL_SLOTS];

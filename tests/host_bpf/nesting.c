@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What proves that a call goes on, bpf/calls/nesting.h, compiled for the host: over memory, mappings and registers that the
- * caller gives. tests/host/nesting.rs loads this as a shared object.
+ * The proof that a call goes on, bpf/calls/nesting.h, compiled for the host: over memory, mappings and registers that
+ * the caller gives. tests/host/nesting.rs loads this as a shared object.
  */
 #define __noinline
 

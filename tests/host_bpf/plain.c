@@ -40,7 +40,7 @@ static long step_until_end(u64 number, struct walk **context)
 	return 1;
 }
 
-/* As host.c has it; nothing is known of what the walk depended on. */
+/* The function of host.c without fast paths: there is no trail, so the walk is not repeatable. */
 void host_walk(const struct host_tables *given, read_memory read, void *context, const u64 *start,
 	       struct host_stack *stack)
 {

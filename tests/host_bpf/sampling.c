@@ -9,7 +9,7 @@
 
 #define __noinline
 
-/* What is given here in place of theirs. */
+/* Headers of bpf/ that are replaced by this file. */
 #define KERNEL_H
 #define STORE_CONFIG_H
 #define STORE_MAPS_H
@@ -47,7 +47,10 @@ void host_sample(u32 method, u64 interval, next_random random, void *context, co
 		weights[number] = chosen_weight(&sampler, sizes[number]);
 }
 
-/* The same by bytes, the mean distance being `means[n]` when call n is made. */
+/*
+ * The weights, as they are stored, of calls for `sizes` sampled by bytes, the mean distance being `means[n]` when call
+ * n is made.
+ */
 void host_sample_governed(const u64 *means, next_random random, void *context, const u64 *sizes, u32 *weights, u64 count)
 {
 	struct sampler sampler = {};
@@ -68,7 +71,7 @@ u64 host_gap(u64 mean, u32 random)
 	return exponential_gap(mean, random);
 }
 
-/* With WEIGHT_SHIFT bits behind the point. */
+/* The weight of a chosen block of `size`, with WEIGHT_SHIFT bits behind the point. */
 u64 host_weight(u64 size, u64 mean)
 {
 	return inverse_probability(size, mean);

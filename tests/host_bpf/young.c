@@ -13,7 +13,7 @@
 
 #define __noinline
 
-/* What is given here in place of theirs. */
+/* Headers of bpf/ that are replaced by this file. */
 #define KERNEL_H
 #define STORE_CONFIG_H
 #define STORE_MAPS_H
@@ -183,7 +183,7 @@ static void trace_call(enum call_event_kind kind, u32 instance, u64 address, u64
 static u64 unused[ADDRESSES];
 static u32 unused_count;
 static pthread_mutex_t allocator = PTHREAD_MUTEX_INITIALIZER;
-/* What each address was given out for last. */
+/* Numbers of the blocks that each address was given out for last. */
 static u64 given_for[ADDRESSES];
 static u64 next_number;
 static u64 cells[CELLS];
@@ -248,8 +248,9 @@ static void *exchange_blocks(void *argument)
 }
 
 /*
- * How often something was not as it should be: a block that was not known when it was freed, or not as it was recorded, or
- * that there was no room for; a free that seemed to be missed; a block that is left when all are freed.
+ * Exchanges blocks on `threads` threads and counts errors: a block that was not known when it was freed, or not as it
+ * was recorded, or that there was no room for; a free that seemed to be missed; a block that is left when all are
+ * freed.
  */
 u64 host_exchange_blocks(u32 threads, u64 rounds)
 {

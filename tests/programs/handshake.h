@@ -1,4 +1,4 @@
-/* How a test program talks to its test: it says a line and waits for one. Allocates nothing. */
+/* Conversation of a test program with its test: it says a line and waits for one. Allocates nothing. */
 #pragma once
 #include <string.h>
 #include <unistd.h>

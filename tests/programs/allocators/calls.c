@@ -102,7 +102,7 @@ static void run_all(void)
 	{
 		void *old = kept;
 
-		/* What lies behind the block keeps it from growing in place. */
+		/* The block behind this one keeps it from growing in place. */
 		realloc_barrier();
 		kept = old;
 	}

@@ -43,7 +43,7 @@ static bool await_line()
     return got == 1;
 }
 
-// By write, since stdio would allocate a buffer and free it only after the answer was read.
+// Writes without stdio, which would allocate a buffer and free it only after the answer was read.
 static void answer()
 {
     char text[32];

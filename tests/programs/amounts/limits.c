@@ -28,7 +28,7 @@ SITE(aligned_below) { kept = memalign(64, 99); }
 SITE(aligned_little_below) { kept = memalign(16, 99); }
 SITE(realloc_below) { kept = realloc(null, 98); }
 SITE(realloc_within) { kept = realloc(null, 154); }
-/* Another function from the same place as the one before, which was not recorded. */
+/* A call of another function from the same place as the one before, which was not recorded. */
 NOINLINE static void *call(void *(*function)(size_t), size_t size)
 {
 	void *block = function(size);

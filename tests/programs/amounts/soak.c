@@ -40,7 +40,7 @@ static struct {
 	[RESIZED] = { "resized" }, [CACHED] = { "cached" }, [LEAKED] = { "leaked" },
 };
 
-/* What every block begins with. */
+/* Header of every block. */
 struct block {
 	uint32_t size;
 	enum site site;
@@ -115,7 +115,7 @@ static struct block *allocate(uint64_t random)
 	}
 }
 
-/* What is taken out of a slot is grown or freed; into an empty one comes a block that stays for a while. */
+/* Takes the block out of a slot, and grows or frees it; into an empty slot comes a block that stays for a while. */
 static void exchange(uint64_t random)
 {
 	_Atomic(struct block *) *slot = &slots[(random >> 16) % SLOTS];

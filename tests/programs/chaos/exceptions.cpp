@@ -22,7 +22,7 @@ struct Guard {
 	[[gnu::noinline]] ~Guard() { text.append(block[0], 'x'); }
 };
 
-// Where the exception comes from, at the innermost frame.
+// Source of the exception, at the innermost frame.
 [[noreturn]] [[gnu::noinline]] static void fail(unsigned kind)
 {
 	switch (kind % 5) {
@@ -163,7 +163,7 @@ static std::string everything(unsigned seed)
 	return text;
 }
 
-// What another thread threw arrives here.
+// Receives an exception that another thread threw.
 static std::string from_another_thread(unsigned seed)
 {
 	std::future<unsigned> future = std::async(std::launch::async, [=] { return descend(30, seed); });

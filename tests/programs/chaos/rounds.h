@@ -1,7 +1,7 @@
 /*
- * How a program of the chaos test goes on: round after round, until it has done ROUNDS of them, or, if that is 0, until
- * the file STOP is there. Each round says a line that depends on the round alone, and on those before. So what a program
- * said that was disturbed can be had once more, undisturbed.
+ * Rounds of a program of the chaos test, until it has done ROUNDS of them, or, if that is 0, until the file STOP is
+ * there. Each round says a line that depends on the round alone, and on those before. So the output of a program that
+ * was disturbed can be had once more, undisturbed.
  *
  * usage: PROGRAM ROUNDS STOP …
  */
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What programs end with that did all their rounds. */
+/* Exit status of programs that did all their rounds. */
 #define DONE 42
 
 struct rounds {

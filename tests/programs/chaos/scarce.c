@@ -60,7 +60,7 @@ NOINLINE static unsigned give_back(unsigned from, unsigned count)
 	return sum;
 }
 
-/* How many of these fail; with what is left, all of them. */
+/* Returns how many of these fail: all of them, with the memory that is left. */
 NOINLINE static unsigned try_each(void)
 {
 	void *block = NULL, *volatile pages;

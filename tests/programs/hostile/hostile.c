@@ -31,7 +31,7 @@ static void *cut_and_mend(void *unused)
 	return unused;
 }
 
-/* Has the file mapped as code. */
+/* Maps the file as code, and has a thread cut it off and mend it all the time. */
 static void cut_for_ever(const char *path)
 {
 	struct stat facts;

@@ -1,4 +1,4 @@
-// What clang is given to compile: templates of the standard library.
+// Source for clang to compile: templates of the standard library.
 #include <map>
 #include <string>
 

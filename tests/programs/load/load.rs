@@ -1,4 +1,4 @@
-// What rustc is given to compile: collections, iterators, closures.
+// Source for rustc to compile: collections, iterators, closures.
 use std::collections::{BTreeMap, HashMap};
 
 pub fn lengths(text: &str) -> HashMap<String, usize> {

@@ -7,7 +7,7 @@
 
 static pthread_barrier_t start, worked, end;
 
-/* In each thread, before its work and behind it. */
+/* Waits for all threads; each thread calls begin_work before its work, and end_work behind it. */
 static inline void begin_work(void)
 {
 	pthread_barrier_wait(&start);

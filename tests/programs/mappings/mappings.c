@@ -180,7 +180,7 @@ int main(void)
 	file(NULL);
 	kept = from_malloc(NULL);
 	thread(&barrier);
-	/* What was there before. */
+	/* The mapping from before the attach. */
 	drop(before, 4 * PAGE);
 	rendezvous("done");
 	await_line();

@@ -89,7 +89,7 @@ static void make(struct worker *worker, long number, char *first, unsigned long 
 	say(line);
 }
 
-/* What fails fails: both sides are to know. Nothing here leaves the window. */
+/* Makes one random call within the window. It may fail, which both sides are to know. */
 static void inside(struct worker *worker)
 {
 	unsigned long from = below(worker, WINDOW), to = below(worker, WINDOW);

@@ -17,7 +17,7 @@
 #include "../handshake.h"
 #include "../keep.h"
 
-/* What a library here takes. */
+/* Address space of a library here, in bytes. */
 #define LIBRARY_BYTES 0x5000
 
 typedef int (*entry_function)(void *);

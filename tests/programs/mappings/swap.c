@@ -109,7 +109,7 @@ int main(int argc, char **argv)
 
 	if (argc < 4 || pthread_create(&thread, NULL, thread_main, NULL))
 		return 1;
-	/* Whatever the loader sets up once is set up. */
+	/* Has the loader set up what it sets up once. */
 	round_of(argv[1], BLOCKS, 0, 0);
 	round_of(argv[2], BLOCKS, 0, 0);
 	rendezvous("ready");

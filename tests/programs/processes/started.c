@@ -19,7 +19,7 @@ static void on_continue(int signal)
 	continued = signal;
 }
 
-/* Of /proc/self/status; without allocating. */
+/* Returns TracerPid of /proc/self/status, without allocating; -1 if it cannot be read. */
 static int tracer(void)
 {
 	static char text[8192];

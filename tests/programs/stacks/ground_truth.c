@@ -353,7 +353,7 @@ EXPORTED void *NAME(pvalloc)(size_t size)
 #endif
 
 #ifdef WITH_JEMALLOC
-/* Only on request: there are programs that take a definition of these for a sign of jemalloc. */
+/* Functions of jemalloc, only on request: there are programs that take their definition for a sign of jemalloc. */
 EXPORTED void *NAME(mallocx)(size_t size, int flags)
 {
 	void *block;
@@ -371,7 +371,7 @@ EXPORTED void *NAME(rallocx)(void *old, size_t size, int flags)
 }
 #endif
 
-/* Where an address lies. */
+/* A return address, and the module that it lies in. */
 struct place {
 	uintptr_t pc;
 	const char *module;
@@ -440,7 +440,7 @@ static void say(const char *line)
 
 static void begin_recording(void)
 {
-	/* What the unwinder does once, it does now. */
+	/* The unwinder does now what it does once. */
 	walk_from((uintptr_t)CALLER);
 	recording = 1;
 }

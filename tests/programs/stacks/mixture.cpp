@@ -1,6 +1,6 @@
-// What C++ programs do with stacks, in one: exceptions through several frames, callbacks of qsort and
-// std::sort, threads, recursion, containers, streams, stack frames of dynamic size. Deterministic but for the
-// order of threads. Some blocks stay.
+// Uses of the stack in C++ programs, in one: exceptions through several frames, callbacks of qsort and std::sort,
+// threads, recursion, containers, streams, stack frames of dynamic size. Deterministic but for the order of threads.
+// Some blocks stay.
 #include <algorithm>
 #include <functional>
 #include <map>

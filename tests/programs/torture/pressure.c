@@ -91,7 +91,7 @@ static void *thread_main(void *argument)
 			sched_yield();
 	}
 	pthread_barrier_wait(&worked);
-	/* What a thread frees at its end comes after "done". */
+	/* Blocks that a thread frees at its end go after "done". */
 	pthread_barrier_wait(&end);
 	return argument;
 }

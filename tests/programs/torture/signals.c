@@ -45,7 +45,7 @@ static void on_alarm(int number)
 	ticks += number / number;
 }
 
-/* Has a prologue and an epilogue of some length. */
+/* A function with a prologue and an epilogue of some length. */
 NOINLINE static uint64_t turn(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
 	volatile uint64_t local[8] = {a, b, c, d};
