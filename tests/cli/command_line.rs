@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::program::{Program, compile, copy_program, directory, require_root};
 
 pub(super) fn memleak(arguments: &[&str]) -> Output {
-    // What is refused is refused at once.
+    // A refusal comes at once.
     assert_cmd::cargo::cargo_bin_cmd!("memleak")
         .args(arguments)
         .env_remove("COLUMNS")
@@ -292,7 +292,7 @@ fn no_such_process_as_root() {
     check_refused(&memleak(&["-p", pid]), &["no process", pid, "ps"]);
 }
 
-/// Of several processes of one program, the second pid is none that is waited for seconds of; and only then: another
+/// Refuses a second pid, rather than wait as many seconds, if both are processes of one program; and only then: another
 /// program's small number, a kernel thread's, and a number with its unit are intervals.
 #[test]
 fn second_pid_is_no_interval() {
@@ -302,7 +302,7 @@ fn second_pid_is_no_interval() {
     let several = memleak(&["-p", &first, &second]);
     let as_count = memleak(&["-p", &first, "1", &second]);
     let live = memleak(&["live", "-p", &first, &second]);
-    // What is wrong with these is something else.
+    // These intervals are right: the refusal is of `--max-blocks 0`.
     let seconds = format!("{second}s");
     let intervals = [&seconds, "2"].map(|text| memleak(&["-p", &first, text, "--max-blocks", "0"]));
     for sleeper in &mut sleepers {
@@ -319,7 +319,7 @@ fn second_pid_is_no_interval() {
     }
 }
 
-/// A thread of the kernel.
+/// A thread of the kernel is refused as one.
 #[test]
 fn kernel_thread_as_root() {
     require_root();
@@ -331,7 +331,7 @@ fn kernel_thread_as_root() {
     check_refused(&memleak(&["-p", "2"]), &["kernel thread"]);
 }
 
-/// A process that has ended and whose parent does not know yet.
+/// A process that has ended and whose parent does not know yet is refused: it has exited.
 #[test]
 fn zombie_as_root() {
     require_root();
@@ -345,7 +345,7 @@ fn zombie_as_root() {
     check_refused(&output, &["has exited"]);
 }
 
-/// Without privileges, what is missing is named.
+/// A refusal for want of privileges names what is missing.
 #[test]
 fn no_privilege_as_root() {
     require_root();
@@ -385,7 +385,7 @@ fn no_allocator_as_root() {
     program.step("done");
 }
 
-/// As [`check_refused`], but news of how far it came may come first.
+/// Checks a refusal as [`check_refused`] does, but allows progress messages ahead of it.
 #[track_caller]
 fn check_last_line(output: &Output, part: &str) {
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -414,8 +414,8 @@ fn help() {
     }
 }
 
-/// What `make dist` makes, here of the program that tests run: the package installs, its files are what it says they are,
-/// and what is in the archive runs and is readable.
+/// Archive and package of `make dist`, here of the program that tests run: the package installs, its files are what it
+/// says they are, and the files in the archive run and are readable.
 #[test]
 fn packages_as_root() {
     require_root();

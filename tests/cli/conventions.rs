@@ -18,7 +18,7 @@ fn command() -> Command {
     command
 }
 
-/// What bash offers for these words, the last of which is being typed.
+/// Completes words as bash does; the last one is being typed.
 fn completed(script: &Path, words: &[&str]) -> Vec<String> {
     let ask = r#"
         script=$1; shift

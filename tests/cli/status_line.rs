@@ -18,8 +18,8 @@ fn has_status(screen: &str) -> bool {
     screen.lines().any(|line| line.contains(" events/s | "))
 }
 
-/// While nothing is said there is a line that says how it goes; it is gone when something is, and at the end. The first
-/// Ctrl-C makes the last report, in colours.
+/// The status line stands on the terminal until a message is written, and is gone then and at the end. The first Ctrl-C
+/// makes the last report, in colours.
 #[test]
 fn status_line_as_root() {
     let mut program = program("status_line-status_line");
@@ -61,7 +61,7 @@ fn status_line_as_root() {
     );
 }
 
-/// Without colours and without a line, as asked for.
+/// A terminal gets neither colours nor a line with `-q` and `NO_COLOR`, or with `TERM=dumb`.
 #[test]
 fn plain_terminal_as_root() {
     let mut program = program("status_line-plain_terminal");

@@ -16,25 +16,27 @@ use crate::common::program::{PATIENCE, Program, compile, compile_as, directory};
 use crate::common::report::{Amount, Report};
 
 const LEAK: &str = "leaked";
-/// What the cache holds at most: what was lost since the mark is told from it once it is more.
+/// Maximum size of the program's cache, in bytes. Once the leak has lost twice as much since the mark, it must have
+/// grown most.
 const MAX_CACHED: u64 = 300 * 1024;
 
-/// What a block takes in the block table.
+/// Memory of a block in the block table, in bytes.
 const MAP_BYTES_PER_BLOCK: u64 = 96;
 
-/// What memleak's memory may rise by, from the first quarter of the time after the warm-up to the last. The C library's
-/// allocator and the kernel's page counts move by less.
+/// Maximum rise of memleak's resident memory, in bytes, from the first quarter of the time after the warm-up to the
+/// last. The C library's allocator and the kernel's page counts move by less.
 const MAX_RISE: u64 = 1 << 20;
-/// The same of its maps: the program's live blocks become a few hundred more, or less, from look to look.
+/// Maximum rise of memleak's maps, in bytes: the program's live blocks become a few hundred more, or less, from look to
+/// look.
 const MAX_RISE_OF_MAPS: u64 = 64 << 10;
 
-/// How long, how hard, and how often it is looked at.
+/// Duration, load and intervals of a run.
 struct Plan {
     time: Duration,
     load: u32,
     /// Seconds between reports.
     interval: &'static str,
-    /// Between looks at the program standing still.
+    /// Time between looks at the program, for which it stands still.
     between_looks: Duration,
 }
 
@@ -59,18 +61,18 @@ impl Plan {
         }
     }
 
-    /// What comes before is not compared.
+    /// Time before samples are compared.
     fn warm_up(&self) -> Duration {
         self.time / 4
     }
 
-    /// Whether there is time for the leak to show among all else.
+    /// Returns whether there is time for the leak to show among all else.
     fn is_long(&self) -> bool {
         self.time > Duration::from_secs(200)
     }
 }
 
-/// What a function of the program has allocated and freed, by its own count.
+/// Amounts that a function of the program has allocated and not freed, by its own count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     allocated: Amount,
@@ -78,7 +80,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Of a line of the program's: name, then blocks and bytes that were allocated, that were freed.
+    /// Parses a line of the program: name, then blocks and bytes that were allocated, blocks and bytes that were freed.
     fn parse(line: &str) -> (String, Self) {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| -> u64 { words[at].parse().expect("a number") };
@@ -104,12 +106,12 @@ impl Counted {
 
 type Counts = BTreeMap<String, Counted>;
 
-/// What memleak takes at one time.
+/// Memory and descriptors of memleak at one time.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Duration,
     resident: u64,
-    /// But for what the blocks take that the leak lost: they are held for good.
+    /// Memory of maps in bytes, without that of the blocks that the leak lost, which are held for good.
     maps: u64,
     descriptors: u64,
 }
@@ -189,7 +191,7 @@ impl Soak {
         });
     }
 
-    /// What the program says of itself, standing still.
+    /// Reads the program's own counts while it stands still.
     fn counts(&self) -> Counts {
         let lines = std::iter::from_fn(|| Some(self.program.line()).filter(|line| line != "still"));
         lines.map(|line| Counted::parse(&line)).collect()
@@ -259,7 +261,7 @@ impl Soak {
         }
     }
 
-    /// With `--sort growth`, the leak is first, since it has grown by more than any cache can.
+    /// Checks that the leak has grown most since the mark; true once it has lost more than any cache can hold.
     fn check_rank(&mut self, report: &Report) {
         let first = report
             .stacks
@@ -292,10 +294,10 @@ fn quarters(samples: &[Sample], figure: fn(&Sample) -> u64) -> (u64, u64) {
     (of(&samples[..quarter]), of(&samples[samples.len() - quarter..]))
 }
 
-/// What is to stay as it is, and what it may rise by.
+/// A figure that is to stay as it is, and its maximum rise.
 type Flat = (&'static str, fn(&Sample) -> u64, u64);
 
-/// memleak takes as much at the end as after the warm-up. Returns lines of a table.
+/// Checks that memleak takes as much at the end as after the warm-up. Returns lines of a table.
 fn check_flat(samples: &[Sample]) -> Vec<String> {
     let figures: [Flat; 3] = [
         ("resident memory", |sample| sample.resident, MAX_RISE),
@@ -327,8 +329,8 @@ fn write_samples(samples: &[Sample], recording: &Path) {
     fs::write(recording.with_extension("csv"), text).expect("a directory of ours");
 }
 
-/// What is left when everything is freed but what was lost: nothing else of the program's own, and of all else what the C
-/// library keeps for good.
+/// Checks the last report, when all is freed but what the leak lost: nothing else of the program's own is left, and of
+/// other code fewer than 10 blocks that the C library keeps for good.
 fn check_end(report: &Report, counts: &Counts) {
     for (function, counted) in counts {
         let is_leak = function == LEAK;

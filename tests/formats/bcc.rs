@@ -59,7 +59,7 @@ fn leaked(program: &Path, kind: &str, stay: &str, format: &str) -> String {
     last.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// What bcc's memleak says before the first report of a program that it has started.
+/// Checks the lines of bcc's memleak ahead of the first report of a program that it has started.
 fn check_preamble(lines: &[String], command: &str) {
     let [executing, attaching] = lines else {
         panic!("two lines: {lines:?}");
@@ -128,7 +128,7 @@ fn calls_are_told() {
     );
 }
 
-/// What `calls.c` leaves behind: bytes in all, in as many blocks from as many stacks.
+/// Bytes that `calls.c` leaves, in as many blocks from as many stacks.
 const LEFT_BYTES: u64 = 9_450_496;
 const LEFT_BLOCKS: u64 = 19;
 
@@ -256,7 +256,7 @@ fn reports_are_kept() {
         .expect("sh starts");
     thread::scope(|scope| {
         let output = scope.spawn(|| script.wait_with_output().expect("a child of ours"));
-        // What comes before the attach is not in the report: wait for memleak to say that it is there.
+        // Calls before the attach are not in the report: wait for memleak to say that it is there.
         let messages = directory.join("messages");
         while !std::fs::read_to_string(&messages).is_ok_and(|text| text.contains("tracing ")) {
             thread::sleep(Duration::from_millis(10));

@@ -154,7 +154,7 @@ fn contrasts(browser: &Browser) {
     browser.appear(DESKTOP, false);
 }
 
-/// How bright a colour is, from 0 to 1: <https://www.w3.org/TR/WCAG21/#dfn-relative-luminance>.
+/// Relative luminance of a colour, from 0 to 1: <https://www.w3.org/TR/WCAG21/#dfn-relative-luminance>.
 fn luminance(colour: &str) -> f64 {
     let digits = colour.strip_prefix('#').expect("a colour");
     let rgb = u32::from_str_radix(digits, 16).expect("six digits");
@@ -174,7 +174,7 @@ struct Traced {
     page: PathBuf,
     /// The flame graph of the last report.
     picture: PathBuf,
-    /// What JSON says of the same reports.
+    /// Reports of the same trace, from JSON.
     reports: Vec<Report>,
 }
 
@@ -201,7 +201,7 @@ impl Traced {
         assert!(!page.exists(), "a page is there once it is whole");
         let said = memleak.wait_for_text();
         assert_eq!(said, "", "the page went to standard output");
-        // What was recorded beside makes the same page, without being asked for all reports.
+        // The recording that was made beside makes the same page, without being asked for all reports.
         let again = report_of(&recording, &["--format", "html"]);
         assert!(again == fs::read(&page).expect("a page"), "another page");
         report_of(&recording, &["--output", picture.to_str().expect("a name")]);
@@ -215,7 +215,7 @@ impl Traced {
     }
 }
 
-/// What `memleak report` writes of a recording.
+/// Runs `memleak report` on a recording and returns its output.
 fn report_of(recording: &Path, flags: &[&str]) -> Vec<u8> {
     let mut memleak = Command::new(env!("CARGO_BIN_EXE_memleak"));
     memleak.arg("report").arg(recording).args(flags);

@@ -14,7 +14,7 @@ const RELEASE: [&str; 3] = ["-O2", "-g", "-fomit-frame-pointer"];
 /// A recording of three reports that a test of recordings made.
 const RECORDING: &str = "tests/fuzz/seeds/recording/leaker.memleak";
 
-/// What the validator says of `lines` and a schema of `docs/`.
+/// Runs the validator on `lines` and a schema of `docs/`.
 fn validate(schema: &str, lines: &str) -> Output {
     let python = stock("/usr/bin/python3", "python3");
     let mut command = Command::new(python);
@@ -77,7 +77,6 @@ fn recorded_reports() {
     check("doctor.schema.json", &memleak(&["doctor", "--format", "json"]));
 }
 
-/// What is done to a report.
 type Change = fn(&mut Value);
 
 /// A field more, a field less, another type and an unknown end are violations: the validator looks at all of it.

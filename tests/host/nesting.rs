@@ -17,18 +17,18 @@ const ALLOCATOR: u64 = 0x7000_0000_1000;
 const PROGRAM: u64 = 0x7000_0000_5000;
 const TRAMPOLINE: u64 = 0x7000_0000_9000;
 
-/// Where the outer call began, and what it returns to.
+/// Slot of the outer call's return address, and that address.
 const SLOT: u64 = 0x7fff_0000_8000;
 const RETURN: u64 = PROGRAM + 0x20;
 /// An authentication code.
 const CODE: u64 = 0x2a << 48;
 
-/// As `enum call_end` has them.
+/// Values of `enum call_end`.
 const BY_RETURN_PROBE: u32 = 0;
 const BY_RET: u32 = 1;
 const UNSEEN: u32 = 2;
 
-/// As tests/host_bpf/nesting.c has it.
+/// `struct host_call` of tests/host_bpf/nesting.c.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Call {
@@ -66,7 +66,7 @@ unsafe extern "C" fn read(context: *mut c_void, to: *mut c_void, bytes: u64, fro
     0
 }
 
-/// The outer call is of a function of the allocator, of which nobody sees the end but by its `ret`.
+/// An outer call of the allocator, whose end is seen only by its `ret`.
 const OUTER: Call = Call {
     return_slot: SLOT,
     return_address: RETURN,
@@ -77,7 +77,7 @@ const OUTER: Call = Call {
 
 struct Host {
     architecture: Architecture,
-    /// What it is given is in variables of its own: it answers one test at a time.
+    /// Shared object, which has the input of a call in global variables: one test at a time.
     library: Mutex<Library>,
 }
 
@@ -85,13 +85,14 @@ struct Host {
 #[derive(Clone)]
 struct Case {
     call: Call,
-    /// Where the outer function's return address is on AArch64: below the slot by so much.
+    /// Place of the outer function's return address on AArch64, in bytes below the slot.
     saved_below: u64,
-    /// What has become of it; `None` if other things are there.
+    /// Word at the place of the outer call's return address; `None` if other things are there.
     kept: Option<u64>,
-    /// What is in the frame besides, of an earlier call: right below the slot.
+    /// Word right below the slot, left by an earlier call.
     left_over: u64,
-    /// The function that begins: below the slot by so much, called from there, at this instruction, of this module.
+    /// Stack pointer of the function that begins, in bytes below the slot; the rest says where it was called from, its
+    /// probed instruction and its module.
     below: u64,
     called_from: u64,
     probed_at: u64,
@@ -118,7 +119,7 @@ const JUMPED: Case = Case {
 };
 
 impl Host {
-    /// Both machines', built once for all tests.
+    /// Shared objects of both architectures, built once for all tests.
     fn all() -> &'static [Self; 2] {
         static HOSTS: LazyLock<[Host; 2]> = LazyLock::new(Host::build);
         &HOSTS

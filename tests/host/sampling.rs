@@ -9,7 +9,7 @@ use crate::common::compile::compile_for_host;
 use crate::common::random::Random;
 use libloading::{Library, Symbol};
 
-/// As `enum sampling` has them.
+/// Values of `enum sampling`.
 const CALLS: u32 = 1;
 const BYTES: u32 = 2;
 
@@ -52,7 +52,8 @@ impl Host {
         weights
     }
 
-    /// The same by bytes, at a distance that changes: `means` has that of each call.
+    /// The stored weights of calls for `sizes`, sampled by bytes at a mean distance that changes: `means` has that of
+    /// each call.
     fn sample_governed(&self, means: &[u64], random: &mut Random, sizes: &[u64]) -> Vec<u32> {
         assert_eq!(means.len(), sizes.len());
         let mut weights = vec![0; sizes.len()];
@@ -207,7 +208,7 @@ fn one_of_each_n_calls() {
     );
 }
 
-/// How many times a test's calls are made.
+/// Number of runs of a test's calls.
 const RUNS: u32 = 3000;
 
 /// Many small, some of a few KiB, few large; and empty ones, that count as one byte when they are chosen.
@@ -266,8 +267,8 @@ fn estimates_by_bytes() {
     check_estimates(|sizes| host.sample(BYTES, 4096, &mut random, sizes));
 }
 
-/// So it is where the distance changes while calls are made, up and down, by little and by much, often and seldom. What
-/// was left of a distance when it changed must not matter: kept, it would be of the wrong length.
+/// Estimates stay unbiased where the distance changes while calls are made, up and down, by little and by much, often
+/// and seldom. The rest of a distance when it changes must not matter: kept, it would be of the wrong length.
 #[test]
 fn estimates_at_changing_distances() {
     let (host, mut random) = (Host::build("governed"), Random::new(5));

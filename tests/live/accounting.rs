@@ -73,7 +73,8 @@ fn check_reports(reports: &[Report]) {
     }
 }
 
-/// What threads made, all of them one block at a time, and how much of it is left.
+/// Checks a load of thirty threads: all that they allocated is recorded to the block and the byte, and nothing is left
+/// or lost.
 #[track_caller]
 fn check_load(preload: Option<(&str, &str)>, way: &str) {
     let path = build(
@@ -123,21 +124,21 @@ fn thirty_threads_with_glibc() {
     check_load(None, "new");
 }
 
-/// The same with jemalloc.
+/// Thirty threads and jemalloc, by `operator new`: nothing is left, nothing is lost.
 #[test]
 fn thirty_threads_with_jemalloc() {
     let library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
     check_load(Some((library, "libjemalloc2")), "new");
 }
 
-/// The same with tcmalloc.
+/// Thirty threads and tcmalloc, by `operator new`: nothing is left, nothing is lost.
 #[test]
 fn thirty_threads_with_tcmalloc() {
     let library = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4";
     check_load(Some((library, "libgoogle-perftools4")), "new");
 }
 
-/// The same with mimalloc.
+/// Thirty threads and mimalloc, by `operator new`: nothing is left, nothing is lost.
 #[test]
 fn thirty_threads_with_mimalloc() {
     let (library, package) = mimalloc();
@@ -252,7 +253,7 @@ impl Code {
     }
 }
 
-/// How many rounds a second the program does.
+/// Rounds per second of the program.
 fn speed(program: &mut Program) -> f64 {
     let mut rounds = || -> f64 {
         program.tell("");

@@ -34,7 +34,7 @@ fn check_program(name: &str, preload: Option<(&str, &str)>) {
         &["-O2"],
     );
     let mut command = Command::new(path);
-    // What glibc keeps in threads' caches counts as live with it.
+    // Blocks that glibc keeps in threads' caches count as live with it.
     command
         .arg("30000")
         .env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
@@ -121,7 +121,7 @@ impl Redis {
         line.trim_end().to_owned()
     }
 
-    /// What the server says is live, in the bytes that its allocator gave for each block.
+    /// Live bytes by the server's own statement, each block with the size that its allocator gave.
     #[track_caller]
     fn used_memory(&mut self) -> u64 {
         self.send("INFO memory\r\n");
@@ -155,7 +155,8 @@ impl Redis {
     }
 }
 
-/// What jemalloc gives for a size: multiples of 16 up to 128 (8 for the least), then four classes to each doubling.
+/// Size that jemalloc gives for a request: multiples of 16 up to 128 (8 for the least), then four classes to each
+/// doubling.
 fn class_of_jemalloc(size: u64) -> u64 {
     match size {
         0..=8 => 8,
@@ -181,7 +182,7 @@ fn classes_of_jemalloc() {
     }
 }
 
-/// What a stack's blocks take, given that they are all of one size.
+/// Bytes that jemalloc gave for a stack's blocks, if they are all of one size.
 fn given(stack: &Stack) -> u64 {
     let live = stack.outstanding;
     match live.blocks {

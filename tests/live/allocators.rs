@@ -143,7 +143,7 @@ fn check_rows(what: &str, report: &Report, rows: &[Row]) {
     );
 }
 
-/// Whether a frame's name is the function's, as C, C++ and Rust write it.
+/// Returns whether a frame's name is the function's, as C, C++ and Rust write it.
 fn is_function(name: &str, function: &str) -> bool {
     let name = name.split('(').next().unwrap_or(name);
     name.rsplit("::").next() == Some(function)
@@ -164,7 +164,7 @@ fn functions_of_c() {
     }
 }
 
-/// The same in musl's C library, shared and static, and in a static glibc.
+/// The functions of C in musl's C library, shared and static, and in a static glibc.
 #[test]
 fn functions_of_c_in_other_linkage() {
     let directory = directory("allocators-linkage");
@@ -509,7 +509,7 @@ fn functions_with_a_prefix() {
     check_rows("-S zz_", &trace(&path, None, &["-S", "zz_"]), rows);
 }
 
-/// What is asked for and is not there is one error that says what is there, or what to do.
+/// Requests for allocators or functions that are not there are one error that says what is there, or what to do.
 #[test]
 fn what_is_not_there() {
     let path = compile(&directory("allocators-missing"), "allocators/pool.c", &RELEASE);

@@ -100,7 +100,7 @@ fn blocks_that_move_are_accounted_for_once() {
     );
 }
 
-/// When the table is full, new blocks are lost at the stack that allocated them, and old ones are as they were.
+/// Blocks beyond a full table are lost at the stack that allocated them, and old ones are as they were.
 #[test]
 fn what_does_not_fit_is_lost_by_stack() {
     const ROOM: u64 = 1000;
@@ -127,7 +127,7 @@ fn what_does_not_fit_is_lost_by_stack() {
     assert_eq!(report.events.unknown_frees, 49_950 - (ROOM - 1), "{report}");
 }
 
-/// Of 8192 distinct stacks not one is lost or taken for another with the default settings.
+/// Distinct stacks, 8192 of them, are neither lost nor taken for one another with the default settings.
 #[test]
 fn thousands_of_stacks() {
     const BITS: usize = 13;
@@ -162,8 +162,8 @@ fn thousands_of_stacks() {
     assert_eq!(seen.iter().filter(|&&seen| !seen).count(), 0);
 }
 
-/// Of calls that are told one by one, those that come while nobody looks are left out beyond what the queue holds. Each is
-/// counted, and accounted for like any other.
+/// Calls that are traced one by one while nobody reads them are left out beyond the queue's capacity. Each is counted,
+/// and accounted for like any other.
 #[test]
 fn calls_beyond_the_queue_are_counted() {
     const BLOCKS: u64 = 150_000;

@@ -13,7 +13,7 @@ const MESSAGES: u64 = 120;
 const MESSAGE_BYTES: u64 = 1001 + 48;
 const LOCKS: u64 = 150;
 const PAGES: u64 = 64 * 4096;
-/// Which stacks they are from: their allocator, the function that called it, and one that nobody else calls.
+/// Stacks of each kind: the allocator, the function that called it, and one that nobody else calls.
 const MESSAGE: (&str, &str, &str) = ("kmalloc", "load_msg", "do_msgsnd");
 const LOCK: (&str, &str, &str) = ("kmem_cache_alloc", "posix_lock_inode", "fcntl_setlk");
 const PAGE: (&str, &str, &str) = ("alloc_pages", "shmem_alloc_folio", "shmem_fallocate");
@@ -21,13 +21,14 @@ const PAGE: (&str, &str, &str) = ("alloc_pages", "shmem_alloc_folio", "shmem_fal
 /// to it.
 const MAX_REPORTS: usize = 150;
 
-/// What is outstanding of an allocator from stacks that begin in one function and lead through another.
+/// Outstanding amount of an allocator from stacks that begin in one function and lead through another.
 fn outstanding(report: &Report, (allocator, first, function): (&str, &str, &str)) -> Amount {
     let stacks = stacks(report, (allocator, first, function)).into_iter();
     stacks.map(|stack| stack.outstanding).sum()
 }
 
-/// What the slab allocator takes for itself on the way begins elsewhere.
+/// Stacks of an allocator that begin in `first` and pass through `function`. Memory that the slab allocator takes for
+/// itself on the way begins elsewhere.
 fn stacks<'a>(report: &'a Report, (allocator, first, function): (&str, &str, &str)) -> Vec<&'a Stack> {
     let begins = |stack: &&Stack| stack.frames.first().is_some_and(|frame| frame.name() == first);
     let of_allocator = report.through(function).into_iter().filter(begins);
@@ -54,7 +55,7 @@ fn await_report(memleak: &Memleak, claim: impl Fn(&Report) -> bool) -> Report {
     );
 }
 
-/// What holds of every report of kernel mode.
+/// Checks every report of kernel mode: one target, and totals that add up.
 #[track_caller]
 fn check(report: &Report) {
     assert_eq!(report.unwind, "kernel");
@@ -120,7 +121,7 @@ fn objects_and_pages_come_and_go() {
     memleak.finish();
 }
 
-/// Where a system call enters the kernel.
+/// Function in which a system call enters the kernel.
 const SYSTEM_CALL: &str = if cfg!(target_arch = "aarch64") {
     "el0t_64_sync"
 } else {

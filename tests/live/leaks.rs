@@ -46,11 +46,9 @@ fn duration() {
     program.step("done");
 }
 
-/// What is expected of a site.
+/// Expectation of a site.
 enum Left {
-    /// Its block was not freed.
     Kept,
-    /// It was.
     Freed,
 }
 use Left::{Freed, Kept};
@@ -80,7 +78,7 @@ fn check_rows(report: &Report, rows: &[Row]) {
     }
 }
 
-/// What a function is called in reports: of several that are the same code, the table's first. glibc before 2.38 has
+/// Name of a function in reports: of several that are the same code, the table's first. glibc before 2.38 has
 /// `memalign` and `aligned_alloc` as one.
 fn name_of(function: &str) -> &str {
     let is_same = libc::memalign as *const () == libc::aligned_alloc as *const ();
@@ -222,7 +220,7 @@ fn every_format() {
             outstanding.bytes
         ]
     );
-    // What it finds in the files by addresses alone is what we found.
+    // Names that pprof finds in the files by addresses alone are ours.
     for symbolize in ["none", "force"] {
         let arguments = format!("-symbolize={symbolize} -top -unit=B -lines -nodefraction=0");
         let top = profiles::pprof(&pprof, &arguments);
@@ -267,7 +265,7 @@ fn every_function_by_multi_probes() {
     check_calls("calls-multi", &["--attach", "multi"]);
 }
 
-/// The same by one perf event per probe.
+/// Every function by one perf event per probe.
 #[test]
 fn every_function_by_perf_probes() {
     check_calls("calls-perf", &["--attach", "perf"]);
@@ -424,7 +422,7 @@ fn fork() {
     }
 }
 
-/// When the target exits, memleak makes a last report, with names, and ends well.
+/// The exit of the target has memleak make a last report, with names, and end well.
 #[test]
 fn target_exits() {
     let path = compile(&directory("leaks-exit"), "amounts/plain.c", &RELEASE);
@@ -442,7 +440,7 @@ fn target_exits() {
     }
 }
 
-/// The same when it is killed.
+/// The death of the target by SIGKILL has memleak make a last report and end well.
 #[test]
 fn target_is_killed() {
     let path = compile(&directory("leaks-killed"), "amounts/plain.c", &RELEASE);

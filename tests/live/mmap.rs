@@ -166,8 +166,7 @@ fn every_call_leaves_exactly_what_is_mapped() {
     assert_eq!(report.lost.blocks, 0, "{report}");
 }
 
-/// When there is no room for more mappings, they are counted as lost, with their bytes; those that are known stay
-/// right.
+/// Mappings beyond the capacity are counted as lost, with their bytes; those that are known stay right.
 #[test]
 fn mappings_beyond_the_capacity_are_counted() {
     if lacks(Feature::Tracefs) {
@@ -276,7 +275,7 @@ fn maps(pid: u32) -> Vec<Range<u64>> {
     )
 }
 
-/// Where a program that tells its calls makes them, 64 pages.
+/// Address of the 64 pages in which a program that tells its calls makes them.
 const WINDOW: u64 = 0x1000_0000_0000;
 
 /// A call that a program has made, and which pages of its window were mapped after it, as bits.
@@ -319,7 +318,7 @@ impl Told {
         Self { event, mapped }
     }
 
-    /// What the call makes of `owners`, the calls that mapped each page of the window, which are those before it.
+    /// Applies the call to `owners`: for each page of the window, the call that mapped it since the attach.
     fn follow(&self, owners: &mut [Option<u32>; 64]) {
         let [first, second, third, flags, fifth] = self.event.arguments;
         let CallMoment::Ended { result, stack } = self.event.moment else {
@@ -417,8 +416,8 @@ fn each_call_does_what_the_kernel_does() {
     }
 }
 
-/// Has a program make `rounds` of random calls on four threads, `calls` on each, and compares after each round what is known
-/// to be mapped since the attach with what the kernel says.
+/// Has a program make `rounds` of random calls on four threads, `calls` on each, and checks after each round that the
+/// mappings known since the attach are those that the kernel says.
 #[track_caller]
 fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows: &str) {
     let arguments = [
@@ -454,7 +453,7 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
         );
         let new = without(&maps(pid), &before);
         let when = format!("{windows} windows, seed {seed}, round {round}");
-        // How many ranges that is, is chance: neighbours are one.
+        // The number of these ranges is chance: neighbours are one.
         assert!(!new.is_empty(), "{when}: there is nothing to compare");
         assert_eq!(without(&new, &ours), [], "mapped, and not known; {when}");
         assert_eq!(without(&ours, &new), [], "known, and not mapped; {when}");
@@ -475,7 +474,8 @@ fn random_calls_leave_what_the_kernel_says() {
     }
 }
 
-/// The same holds when all threads work on the same addresses, so that of many calls it is not told which was first.
+/// Calls of threads that all work on the same addresses, so that it is not told which of them was first, leave what the
+/// kernel says.
 #[test]
 fn calls_that_cross_leave_what_the_kernel_says() {
     crate::common::program::require_root();
@@ -489,7 +489,7 @@ fn calls_that_cross_leave_what_the_kernel_says() {
     }
 }
 
-/// When calls come faster than they are taken in, those that were not seen are counted with their bytes, and what they
+/// Calls that come faster than they are taken in, and so were not seen, are counted with their bytes, and what they
 /// unmapped is found out: nothing is said to be mapped that is not.
 #[test]
 fn calls_that_were_not_seen_are_counted() {

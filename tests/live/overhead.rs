@@ -10,11 +10,11 @@ const KINDS: [&str; 3] = ["allocate_small", "allocate_middle", "allocate_large"]
 /// `paced.c`, running.
 struct Paced(Program);
 
-/// What it answers.
+/// Answer of `paced.c` to a command.
 #[derive(Clone, Copy)]
 struct Answer {
     cpu_ns: f64,
-    /// Of each of [`KINDS`], since the start.
+    /// Bytes allocated by each of [`KINDS`] since the start.
     bytes: [u64; 3],
 }
 
@@ -177,7 +177,7 @@ fn a_limit_that_is_not_reached() {
     assert_eq!(messages.iter().filter(is_forecast).count(), 1, "{messages:#?}");
 }
 
-/// Without the right to statistics, that is said once, and the cost is reckoned by what traps take here.
+/// A trace without the right to statistics says so once, and the cost is reckoned by what traps take here.
 #[test]
 fn without_statistics() {
     let mut program = Paced::start("blind");

@@ -21,7 +21,7 @@ fn number(text: &str, name: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// What all maps of a process take, by the kernel's word.
+/// Memory of all maps of a process, by the kernel's word.
 fn map_bytes(pid: u32) -> u64 {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("it runs");
     let mut maps = BTreeMap::new();
@@ -63,7 +63,7 @@ fn own_memory_is_bounded_and_true() {
     assert!(program.end().success());
 }
 
-/// What was read to find names is given back once they are found: of debug information that takes a hundred megabytes,
+/// Memory for finding names is given back once they are found: of debug information that takes a hundred megabytes,
 /// memleak's own, little is left.
 #[test]
 fn names_take_memory_while_they_are_sought() {

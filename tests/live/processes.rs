@@ -33,7 +33,7 @@ fn amount(blocks: u64, size: u64) -> Amount {
     }
 }
 
-/// What was allocated by one function of one instance, over all its stacks, and what of it is outstanding.
+/// Allocated and outstanding amount of one function, over all its stacks that are wanted.
 fn by(report: &Report, symbol: &str, is_wanted: impl Fn(&Stack) -> bool) -> (Amount, Amount) {
     let stacks: Vec<_> = report.through(symbol);
     let wanted = || stacks.iter().filter(|stack| is_wanted(stack));
@@ -150,7 +150,7 @@ impl Images {
     }
 }
 
-/// What is known of stacks through the function of `images.c`, whatever ended them: they are of its program alone.
+/// Checks that stacks through a function of `images.c`, whatever ended them, are of its program alone.
 #[track_caller]
 fn check_image(report: &Report, stacks: &[&Stack], name: &str, path: &Path) {
     let path = path.to_str().expect("UTF-8");
@@ -266,7 +266,7 @@ fn exec_chain() {
     assert!(program.end().success());
 }
 
-/// Another thread than the first executes: the process's probes are attached anew, and it is traced on.
+/// Exec by another thread than the first: the process's probes are attached anew, and it is traced on.
 #[test]
 fn exec_by_another_thread() {
     for attach in ways() {
@@ -275,7 +275,7 @@ fn exec_by_another_thread() {
         let memleak = Memleak::attach_reporting(program.pid(), &["--attach", attach], &["0.2"]);
         program.step("done");
         program.step("ready");
-        // What is reported of is attached to.
+        // An instance that is reported is attached to.
         await_report(&memleak, |report| report.targets.len() == 2);
         program.step("done");
         let report = memleak.finish();
@@ -300,7 +300,7 @@ fn exec_asked(images: &Images, rounds: usize, flags: &[&str]) -> Vec<String> {
     for number in 1..=rounds {
         if number > 1 {
             program.expect("ready");
-            // What is reported of is attached to.
+            // An instance that is reported is attached to.
             await_report(&memleak, |report| report.targets.len() == number);
         }
         program.step("done");
@@ -466,7 +466,7 @@ fn make_children(program: &mut Program, memleak: &Memleak, batches: usize, child
             targets.filter(|target| target.ended.is_some()).count()
         };
         await_report(memleak, |report| ended(report) == batch * children);
-        // What ended before a report has left the block table after the next.
+        // Blocks of instances that ended before a report have left the block table after the next.
         memleak.report();
     }
 }

@@ -25,7 +25,7 @@ fn trace(test: &str, flags: &[&str]) -> Memory {
     memory
 }
 
-/// Whether `bytes` is `expected` or up to `more` above it.
+/// Checks that `bytes` is `expected` or up to `more` above it.
 #[track_caller]
 fn check(what: &str, bytes: u64, expected: u64, more: u64, memory: &Memory) {
     assert!(
@@ -64,7 +64,7 @@ fn parts_are_what_the_program_has() {
 #[test]
 fn traced_mappings_explain_the_rest() {
     let memory = trace("mappings", &["--mmap"]);
-    // What malloc mapped for one large block by itself is a mapping too.
+    // A mapping that malloc made for one large block is a mapping too.
     check("tracked", memory.tracked, (32 + 40) * MIB, MIB / 2, &memory);
     check("unexplained", memory.unexplained, 0, MIB / 2, &memory);
 }

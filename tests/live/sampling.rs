@@ -14,7 +14,7 @@ const RELEASE: [&str; 4] = [
 
 const KINDS: [&str; 3] = ["allocate_small", "allocate_middle", "allocate_large"];
 
-/// What `sizes.c` keeps of each kind, by both threads.
+/// Amounts of each kind that `sizes.c` keeps, in both threads together.
 const KEPT: [Amount; 3] = [
     // 16 to 78 without the odd ones, on average 47.
     Amount {
@@ -31,7 +31,7 @@ const KEPT: [Amount; 3] = [
     },
 ];
 
-/// How often what is true may be outside of 95 % intervals before it is no accident, of `of` independent ones.
+/// Maximum number of 95 % intervals, of `of` independent ones, that may miss the truth by accident.
 const fn most_misses(of: u32) -> u32 {
     // A mean of 3 of 60; 13 or more in one of 100 000 runs.
     of * 12 / 60
@@ -62,7 +62,7 @@ fn trace(path: &std::path::Path, flags: &[&str]) -> Sampled {
     Sampled { mixed, done }
 }
 
-/// Whether the truth lies in the estimate's 95 % interval, of bytes and of blocks.
+/// Returns whether the truth lies in the estimate's 95 % interval, of bytes and of blocks.
 #[allow(clippy::cast_precision_loss, reason = "amounts are far below 2^53")]
 fn is_within(estimate: &Estimate, truth: Amount) -> (bool, bool) {
     let error = estimate.standard_error.expect("an estimate has an error");
@@ -122,7 +122,7 @@ fn estimates_by_bytes() {
     check_estimates("bytes", &["--sample-bytes", "4K"]);
 }
 
-/// So do those from calls.
+/// Estimates from calls lie in their stated 95 % interval as often as that says.
 #[test]
 fn estimates_by_calls() {
     check_estimates("calls", &["-s", "20"]);
@@ -218,7 +218,7 @@ fn size_limits() {
     check_limits("session", &[]);
 }
 
-/// The same by entry and return probes that are not one.
+/// Size limits hold by entry and return probes that are not one.
 #[test]
 fn size_limits_by_multi_probes() {
     check_limits("multi", &["--attach", "multi"]);

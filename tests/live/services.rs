@@ -14,7 +14,7 @@ const SERVICES: [(&str, &str, &[&str]); 3] = [
     ("graph.cpp", "link_back", &["-O2", "-g1", "-pthread"]),
 ];
 
-/// Within six reports the leak is the first line of the table, with the highest score; what holds most is not.
+/// The leak is the first line of the table within six reports, with the highest score; the site that holds most is not.
 #[test]
 fn the_leak_is_first() {
     for (source, leak, flags) in SERVICES {

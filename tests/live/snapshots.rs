@@ -43,7 +43,7 @@ fn start(test: &str, blocks: u64, threads: u32) -> Program {
     program
 }
 
-/// What every report says of each stack that is exact while the target stands still.
+/// Checks a report of a target that stands still: sums, and that ages add up to the outstanding amount.
 #[track_caller]
 fn check_at_rest(report: &Report) {
     report.check_sums();
@@ -53,7 +53,7 @@ fn check_at_rest(report: &Report) {
     assert_eq!(of_all_ages(&report.recent.ages), report.outstanding(), "{report}");
 }
 
-/// With the target at rest, the block table and the totals per stack say the same, to the byte.
+/// The block table and the totals per stack say the same, to the byte, with the target at rest.
 #[test]
 fn the_block_table_agrees_with_the_totals() {
     let mut program = start("agree", 5000, 3);
@@ -70,8 +70,8 @@ fn the_block_table_agrees_with_the_totals() {
     assert_eq!(churn.outstanding, NOTHING, "{churn}");
 }
 
-/// While threads replace blocks as fast as they can, each report ends and finds every block that stays just once; of
-/// those that come and go it finds no more than there are, and takes none of them for an old one.
+/// Reports end while threads replace blocks as fast as they can, and find every block that stays just once; of those
+/// that come and go they find no more than there are, and take none of them for an old one.
 #[test]
 fn reports_under_churn() {
     const THREADS: u32 = 3;
@@ -138,7 +138,7 @@ fn what_grows_is_first() {
     }
 }
 
-/// Of blocks that stand for others, the table and the totals say the same too, but for the rounding of blocks.
+/// Blocks that stand for others agree in the table and the totals too, but for the rounding of blocks.
 #[test]
 fn sampled_blocks_agree_with_the_totals() {
     for flags in [["-s", "7"], ["--sample-bytes", "500"]] {
@@ -264,8 +264,8 @@ fn combined_only() {
     }
 }
 
-/// What the reports say came and went adds up to everything that came and went, as their times add up to the time
-/// of the trace; what came before a mark is in the baseline.
+/// Changes in the reports add up to everything that came and went, as their times add up to the time of the trace;
+/// amounts from before a mark are in the baseline.
 #[test]
 fn changes_add_up() {
     let mut program = start("changes", 500, 2);
@@ -338,7 +338,7 @@ impl Shelf {
         self.0.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// What memleak says, run as nobody.
+    /// Runs memleak as nobody and returns its output and messages.
     #[track_caller]
     fn memleak(&self, arguments: &[&str]) -> (String, String) {
         let nobody = [
@@ -362,8 +362,8 @@ impl Shelf {
     }
 }
 
-/// What memleak had written when it was killed can be read by anyone, without the program that was traced, and is to
-/// the byte what it reported then. Another reader finds the same in it.
+/// A recording of a memleak that was killed can be read by anyone, without the program that was traced, and is to the
+/// byte what memleak reported then. Another reader finds the same in it.
 #[test]
 fn what_is_recorded_outlives_everything() {
     let shelf = Shelf::new();
@@ -471,8 +471,8 @@ fn two_runs_are_compared() {
     assert_eq!(json["notes"], serde_json::json!(["the first is the later one"]));
 }
 
-/// What a store of profiles is sent adds up to what the last report says, as Go's pprof reads it: what was allocated in all
-/// profiles together, what is outstanding in the last. Metrics are the last report's.
+/// Profiles that a store receives add up to the last report, as Go's pprof reads them: the allocated amounts of all
+/// profiles together, the outstanding ones of the last. Metrics are the last report's.
 #[test]
 fn exported() {
     let shelf = Shelf::new();
@@ -538,7 +538,7 @@ fn exported() {
     );
 }
 
-/// What memleak serves where it says that it does.
+/// Fetches the metrics from the address that memleak names.
 #[track_caller]
 fn metrics(memleak: &Memleak) -> String {
     let said = memleak.said().iter().find_map(|line| {

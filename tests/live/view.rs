@@ -17,7 +17,7 @@ use memleak::session::Signals;
 use memleak::sinks::live::{LiveView, Messages};
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
-/// What is on no screen of a view that is there.
+/// Text that is on no screen of a view that is there.
 const GARBAGE: [&str; 3] = ["noise", "memleak: ", "\u{1b}"];
 
 fn growing(test: &str) -> PathBuf {
@@ -257,7 +257,7 @@ fn the_terminal_is_stuck() {
     let program = Program::start(&program, &["growing", "0"]);
     let (pid, kept) = (program.pid().to_string(), directory.join("leaks.txt"));
     let kept_in = kept.to_str().expect("UTF-8");
-    // What the condition comes to is said when the view is gone, and never taken.
+    // The condition's result is written when the view is gone, to a terminal that never takes it.
     let condition = ["--fail-on", "outstanding>1KiB"];
     let trace = ["--live", "-p", &pid, "0.2", "--output", kept_in];
     let mut terminal = Terminal::start(&[&trace[..], &condition].concat());

@@ -13,7 +13,7 @@ use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory, free_port, load, run_tool, source, stock};
 
-/// How much longer the full load is.
+/// Factor of the full load.
 fn times() -> u64 {
     load(1, 20)
 }
@@ -90,7 +90,7 @@ fn stacks_of_all_kinds() {
     }
 }
 
-/// The same along frame pointers.
+/// Walks along frame pointers, of one stack and of some, by eight threads.
 #[test]
 fn frame_pointers() {
     let mut program = stacks("fast_paths-fp", &["-fno-omit-frame-pointer"]);

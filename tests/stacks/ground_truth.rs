@@ -79,7 +79,7 @@ fn leaker() {
     check_leaker("leaker", &[]);
 }
 
-/// The same through malloc.
+/// The program of the problem statement, through malloc.
 #[test]
 fn leaker_with_malloc() {
     check_leaker("leaker-malloc", &["-DWITH_MALLOC"]);
@@ -122,7 +122,7 @@ fn mixture() {
     check_plain("mixture", "stacks/mixture.cpp", &[], &["20"], 100, 50_000);
 }
 
-/// The same without optimisation.
+/// Exceptions, threads, callbacks, containers, streams and regular expressions of a C++ program without optimisation.
 #[test]
 fn mixture_unoptimised() {
     check_plain("mixture-O0", "stacks/mixture.cpp", &["-O0"], &["8"], 100, 20_000);

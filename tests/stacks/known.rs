@@ -10,10 +10,10 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory, directory_path, run_tool};
 use crate::common::report::{Frames, Report, Stack, from_main};
 
-/// As distributions build: no frame pointers. Recursion stays recursion.
+/// Compiler flags as distributions have them, without frame pointers. Recursion stays recursion.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
-/// What is below a thread's first function, innermost first.
+/// Frames below a thread's first function, innermost first.
 const BELOW_THREAD: [&str; 2] = [
     "start_thread",
     if cfg!(target_arch = "aarch64") {
@@ -117,19 +117,20 @@ fn leaker_by_session_probes() {
     check_leaker("session", "session");
 }
 
-/// The same by `uprobe_multi` links, whose entry and return are two programs.
+/// `main -> caller -> slowMemoryLeak -> operator new -> malloc` is complete by `uprobe_multi` links, whose entry and
+/// return are two programs.
 #[test]
 fn leaker_by_multi_probes() {
     check_leaker("multi", "multi");
 }
 
-/// The same by one perf event per probe.
+/// `main -> caller -> slowMemoryLeak -> operator new -> malloc` is complete by one perf event per probe.
 #[test]
 fn leaker_by_perf_probes() {
     check_leaker("perf", "perf");
 }
 
-/// The same through `malloc`: one frame less.
+/// `main -> caller -> slowMemoryLeak -> malloc` is complete: one frame less than by `operator new`.
 #[test]
 fn leaker_with_malloc() {
     let report = trace_leaker("malloc", &["-DWITH_MALLOC"], &[]);
@@ -190,7 +191,8 @@ fn signal_handler() {
     check_signals("signal", &[]);
 }
 
-/// The same with handlers on a stack of their own, which may lie above or below the thread's.
+/// Stacks go on below a signal frame where handlers have a stack of their own, which may lie above or below the
+/// thread's.
 #[test]
 fn signal_handler_on_its_own_stack() {
     check_signals("signal-stack", &["other"]);
@@ -240,7 +242,7 @@ fn deep_recursion() {
     stack.check(&from_main(&[&["recurse"; 400][..], &["main"]].concat()));
 }
 
-/// Of 700 frames, 512 are there, the innermost, and the stack says that it is cut.
+/// A recursion of 700 frames has its innermost 512, and the stack says that it is cut.
 #[test]
 fn recursion_beyond_the_limit() {
     let report = trace_source("deeper", "stacks/recursion.c", &[], &["700"]);

@@ -8,7 +8,7 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory};
 use crate::common::report::{Report, Stack, from_main};
 
-/// As distributions build: no frame pointers.
+/// Compiler flags as distributions have them, without frame pointers.
 const RELEASE: [&str; 5] = [
     "-O2",
     "-fomit-frame-pointer",
@@ -28,7 +28,7 @@ fn swap_library(directory: &Path, name: &str, slots: u32, more: &[&str]) -> Path
     compile_as(&output, "mappings/swap_library.c", &flags)
 }
 
-/// Where each stack of `swap.c` may come from, and nothing else.
+/// Stacks that `swap.c` can have; every stack must be one of them.
 struct Possible<'a> {
     exact: Vec<Vec<&'a str>>,
 }
@@ -193,19 +193,20 @@ fn check_swaps(test: &str, rounds: u64, more: &[&str], flags: &[&str]) {
     assert_eq!(complete + shares.not_loaded, in_libraries, "{report}");
 }
 
-/// A thousand times, at any speed.
+/// Libraries that replace one another at the same address, a thousand times, at any speed.
 #[test]
 fn libraries_at_the_same_address() {
     check_swaps("swap", 1000, &[], &[]);
 }
 
-/// The same without build-ids, where the libraries' memory says too little and only the loader's hook is exact.
+/// Libraries that replace one another without build-ids, where their memory says too little and only the loader's hook
+/// is exact.
 #[test]
 fn libraries_without_build_id() {
     check_swaps("no-build-id", 200, &["-Wl,--build-id=none"], &[]);
 }
 
-/// The same with the hook and all probes on perf events.
+/// Libraries that replace one another with the hook and all probes on perf events.
 #[test]
 fn libraries_by_perf_probes() {
     check_swaps("perf", 200, &[], &["--attach", "perf"]);

@@ -30,7 +30,7 @@ fn expected(path: u64) -> Vec<&'static str> {
         .collect()
 }
 
-/// Which path a stack is, by the size of its blocks.
+/// The number of a stack's path, by the size of its blocks.
 #[track_caller]
 fn path_of(stack: &Stack) -> u64 {
     let (bytes, blocks) = (stack.allocated.bytes, stack.allocated.blocks);

@@ -16,9 +16,9 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{PATIENCE, compile, directory, free_port, load, run_tool, source, stock};
 use crate::common::witness::{Accounts, Call, READY_TO_DONE, Witness};
 
-/// At most one walk in so many may be incomplete.
+/// Share of walks that may be incomplete: one in so many.
 const INCOMPLETE_ONE_IN: u64 = 1000;
-/// At most one call in so many may be told otherwise than by the witness.
+/// Share of calls on which memleak and the witness may differ: one in so many.
 const DISAGREE_ONE_IN: u64 = 10_000;
 
 /// Room for more stacks than any of these programs has.

@@ -23,7 +23,8 @@ fn trace(path: &Path, arguments: &[&str], flags: &[&str]) -> Report {
     report
 }
 
-/// What a stack is, wherever the program was loaded.
+/// A stack wherever the program was loaded: its end, and of each frame its name, address in the file and how it was
+/// found.
 type Shape = (String, Vec<(String, Option<u64>, String)>);
 
 fn shapes(report: &Report) -> Vec<Shape> {
@@ -37,7 +38,7 @@ fn shapes(report: &Report) -> Vec<Shape> {
         .collect()
 }
 
-/// With return probes on `probed`, the program has the stacks that it has without.
+/// Checks that the program has the same stacks with return probes on `probed` as without.
 #[track_caller]
 fn check(test: &str, source: &str, arguments: &[&str], probed: &[&str], build: &[&str], flags: &[&str]) {
     let path = compile(&directory(&format!("return_probes-{test}")), source, build);
@@ -103,7 +104,7 @@ fn by_frame_pointers() {
     );
 }
 
-/// So do walks in the programs of older kernels.
+/// Walks in the programs of older kernels put return addresses back too.
 #[test]
 fn by_perf_probes() {
     if lacks(Feature::Tracefs) {

@@ -8,7 +8,7 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, free_port, stock};
 use crate::common::report::Report;
 
-/// At most one walk in so many may be incomplete.
+/// Share of walks that may be incomplete: one in so many.
 const ONE_IN: u64 = 100;
 
 /// A child without a conversation; killed when dropped.
@@ -53,7 +53,7 @@ fn check(name: &str, pid: u32) {
     assert_eq!(report.lost.blocks, 0, "{name}: {:?}", report.lost);
 }
 
-/// To the terminal, past the capture of successful tests' output.
+/// Prints to the terminal, past the capture of successful tests' output.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

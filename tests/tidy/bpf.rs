@@ -13,7 +13,7 @@ fn folder(name: &str) -> Option<&str> {
     name.split_once('/').map(|(folder, _)| folder)
 }
 
-/// What a file includes of `bpf/`.
+/// Names of the files of `bpf/` that a file includes.
 fn included(file: &Source) -> impl Iterator<Item = &str> {
     let lines = file.text.lines();
     lines.filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'))

@@ -82,7 +82,7 @@ fn without_code(text: &str) -> String {
     plain
 }
 
-/// Where the links of a page lead, images among them.
+/// Targets of the links of a page, images among them.
 fn links(plain: &str) -> impl Iterator<Item = &str> {
     let after = plain.split("](").skip(1);
     let links = after.filter_map(|rest| Some(rest.split_once(')')?.0));
@@ -209,7 +209,7 @@ fn named_flags_exist() {
         .collect();
     let mut offences = Vec::new();
     let mut seen = 0;
-    // What is generated has the program's own examples.
+    // Generated pages have the program's own examples.
     let written = pages()
         .into_iter()
         .filter(|page| page.path != Path::new("docs/cli.md"));

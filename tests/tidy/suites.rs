@@ -10,10 +10,10 @@ use super::{Source, assert_none, root, sources};
 const PAGE: &str = "tests/README.md";
 const BEGIN: &str = "<!-- The rest is written by `MEMLEAK_TEST_UPDATE=1 cargo test --test tidy`. -->\n";
 
-/// Set, the page is written instead of being compared.
+/// Environment variable that has the page written instead of being compared.
 const UPDATE: &str = "MEMLEAK_TEST_UPDATE";
 
-/// Ends the name of a test that needs root, in suites where not all do.
+/// Ending of names of tests that need root, in suites where not all do.
 const AS_ROOT: &str = "_as_root";
 
 /// Endings of programs, also of those that are not compiled.
@@ -75,7 +75,7 @@ impl Module {
         }
     }
 
-    /// This one and all below it.
+    /// This module and all below it.
     fn all(&self) -> Vec<&Self> {
         let mut all = vec![self];
         all.extend(self.children.iter().flat_map(Self::all));
@@ -198,7 +198,7 @@ fn programs_in(text: &str) -> BTreeSet<String> {
 }
 
 impl Suite {
-    /// By its constant; the suite without one traces nothing.
+    /// Need of root by the suite's constant; the suite without one traces nothing.
     fn root(&self) -> &str {
         let constant = self
             .main

@@ -26,7 +26,7 @@ const FLAGS: &[&[&str]] = &[
     &["--mmap"],
     &["--attach", "multi", "--unwind", "fp"],
 ];
-/// What is recorded, and what is told.
+/// Flags for what is recorded and reported.
 const MORE_FLAGS: &[&[&str]] = &[
     &[],
     &[],
@@ -51,7 +51,7 @@ const MORE_FLAGS: &[&[&str]] = &[
         "pprof",
     ],
 ];
-/// What goes only with mappings, or not with them.
+/// Flags that `--mmap` excludes.
 const NOT_WITH_MMAP: &[&str] = &[
     "--sample-bytes",
     "--sample-rate",
@@ -69,16 +69,16 @@ const FILES: [&str; 5] = [
     "profile.pb.gz",
 ];
 
-/// From when on there is a wait until the end.
+/// Moment after which an attack waits before it ends memleak.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     Started,
-    /// Its first probe is in the program.
+    /// First byte of the program's code changed: its first probe is there.
     Probed,
     Tracing,
-    /// It was told to end.
+    /// Request to end sent.
     Interrupted,
-    /// The first of its probes has gone again.
+    /// First of its probes removed.
     Unprobed,
 }
 
@@ -98,33 +98,33 @@ pub struct Attack {
     moment: Moment,
     wait: Duration,
     means: Means,
-    /// Files that it may make.
+    /// Files that the flags have memleak write.
     pub files: Vec<String>,
 }
 
-/// What memleak was doing when it was ended.
+/// Phase of memleak when it was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Preparing,
     Attaching,
     Tracing,
-    /// It was told to end, and its probes are there, or some of them.
+    /// Told to end, with probes still in the program.
     Detaching,
     Reporting,
-    /// It had ended by itself, as told.
+    /// Ended by itself, as told.
     Ended,
 }
 
 #[derive(Debug)]
 pub struct Outcome {
     pub phase: Phase,
-    /// What it had in the kernel.
+    /// Objects in the kernel that memleak held.
     pub held: BTreeSet<Object>,
     pub attached_after: Option<Duration>,
 }
 
 impl Attack {
-    /// A random one. To attach takes up to `longest`.
+    /// Draws a random attack. To attach takes up to `longest`.
     pub fn draw(random: &mut Random, subject: &Subject, longest: Duration) -> Self {
         let moments = [
             (
@@ -336,7 +336,7 @@ impl Running {
         }
     }
 
-    /// As long as it was not waited for, its pid is its own.
+    /// Sends a signal, unless memleak has ended: until it is waited for, its pid is not used again.
     fn signal(&mut self, signal: Signal) {
         if !self.has_ended() {
             let pid = i32::try_from(self.child.id()).expect("a pid");

@@ -21,27 +21,27 @@ use crate::common::random::Random;
 /// Rounds that the program does, and what it ends with.
 const PROGRAM_ROUNDS: &str = "20";
 const DONE: i32 = 42;
-/// Whatever memleak starts has this in its environment.
+/// Environment variable of everything that memleak starts, by which it is found.
 const TOKEN: &str = "MEMLEAK_CHAOS_HELD";
 
-/// What became of the program.
+/// Fate of the program when memleak was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
-    /// It was not there yet.
+    /// Not there yet.
     NotStarted,
-    /// It was killed with memleak, before it did anything.
+    /// Killed with memleak, before it did anything.
     KilledBefore,
-    /// It went on, to its end.
+    /// Went on, to its end.
     WentOn,
-    /// It had ended before.
+    /// Had ended before.
     EndedBefore,
 }
 
-/// From when on there is a wait until memleak is killed.
+/// Moment after which the test waits before it kills memleak.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     Started,
-    /// The program's process is there.
+    /// Program forked.
     Forked,
 }
 
@@ -100,7 +100,7 @@ fn kill(mut memleak: Child, directory: &Path, expected: &str, what: &str) -> Fat
     }
 }
 
-/// Whether a process is there that memleak started.
+/// Finds a process that memleak started, which is the error.
 fn is_any_left(token: &str) -> Result<(), String> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
     let token = format!("{TOKEN}={token}");

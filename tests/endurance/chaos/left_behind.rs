@@ -14,7 +14,7 @@ pub enum Object {
     Link(u32),
 }
 
-/// How one is named in what a descriptor tells of itself.
+/// Name of a kind of object in `fdinfo` of a descriptor, and its constructor.
 type Kind = (&'static str, fn(u32) -> Object);
 
 const KINDS: [Kind; 3] = [
@@ -23,7 +23,7 @@ const KINDS: [Kind; 3] = [
     ("link_id:", Object::Link),
 ];
 
-/// All that are in the kernel.
+/// Objects that are in the kernel.
 pub fn existing() -> BTreeSet<Object> {
     let programs = ProgInfoIter::default().map(|program| Object::Program(program.id));
     let maps = MapInfoIter::default().map(|map| Object::Map(map.id));
@@ -31,7 +31,7 @@ pub fn existing() -> BTreeSet<Object> {
     programs.chain(maps).chain(links).collect()
 }
 
-/// Those that a process has descriptors of; none if it has ended.
+/// Objects that a process has descriptors of; none if it has ended.
 pub fn held_by(pid: u32) -> BTreeSet<Object> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
         return BTreeSet::new();
@@ -59,7 +59,7 @@ fn processes() -> Vec<u32> {
         .collect()
 }
 
-/// Those that no process has a descriptor of.
+/// Objects that no process has a descriptor of.
 pub fn orphans() -> BTreeSet<Object> {
     // In this order: what comes meanwhile is not in question.
     let mut existing = existing();
@@ -96,7 +96,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     texts.flat_map(pids).collect()
 }
 
-/// Whether a process is held by a signal or a tracer.
+/// Returns whether a process is stopped by a signal or has a tracer.
 pub fn is_stopped(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name| {
@@ -109,7 +109,8 @@ pub fn is_stopped(pid: u32) -> bool {
     field("State:").to_ascii_lowercase().starts_with('t') || !["", "0"].contains(&field("TracerPid:"))
 }
 
-/// At how many places the code of a process differs from its files. What is unmapped meanwhile does not.
+/// Number of bytes in which the code of a process differs from its files. Code that is unmapped meanwhile does not
+/// count.
 pub fn changed_code(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Ok(memory) = File::open(format!("/proc/{pid}/mem")) else {

@@ -22,14 +22,14 @@ use attack::{Attack, Outcome, Phase};
 use left_behind::Object;
 use subject::{Run, Subject};
 
-/// memleak is not waited for any longer, on a machine however busy.
+/// Maximum of the random wait from the start of memleak until it is ended, on a machine however busy.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// How often memleak is ended on each program.
+/// Number of times that memleak is ended on each program.
 fn rounds() -> u64 {
     number("MEMLEAK_CHAOS_ROUNDS").unwrap_or(2)
 }
@@ -38,7 +38,6 @@ fn seed() -> u64 {
     number("MEMLEAK_CHAOS_SEED").unwrap_or(1)
 }
 
-/// Waits until something is so.
 #[track_caller]
 fn wait_until(what: &str, is_so: impl Fn() -> Result<(), String>) {
     let began = Instant::now();
@@ -48,7 +47,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> Result<(), String>) {
     }
 }
 
-/// Nothing of a memleak that has ended is left.
+/// Checks that nothing of a memleak that has ended is left.
 #[track_caller]
 fn check_clean(attack: &Attack, outcome: &Outcome, run: &Run, scratch: &Path) {
     let what = format!("seed {}, {attack:?}, {outcome:?}", seed());

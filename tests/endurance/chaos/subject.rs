@@ -12,21 +12,21 @@ use nix::unistd::Pid;
 use super::left_behind::tree;
 use crate::common::program::{PATIENCE, compile_as, source, stock};
 
-/// What programs that did all their rounds end with.
+/// Exit status of programs that did all their rounds.
 const DONE: i32 = 42;
 
 /// A program, and how it is built: the words that start it, of which some come after ROUNDS and STOP.
 pub struct Subject {
     pub name: &'static str,
     pub build: fn(&Path) -> Words,
-    /// Whether its children are worth tracing.
+    /// True if its children are worth tracing.
     pub has_children: bool,
 }
 
 pub struct Words {
     program: Vec<PathBuf>,
     more: Vec<PathBuf>,
-    /// The process to trace is not the program, but one that it starts.
+    /// True if the process to trace is not the program, but one that it starts.
     starts_another: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Run {
     directory: PathBuf,
 }
 
-/// How it ended.
+/// Status and output of a program that has ended.
 pub struct End {
     pub status: ExitStatus,
     pub output: String,

@@ -17,7 +17,7 @@ pub(super) fn chains_by(reader: &str, file: &Path, addresses: &[u64]) -> Vec<Vec
     chains(reader, &[], file, addresses)
 }
 
-/// What `reader` says. From elfutils 0.192 on, that an address has no line is in the status, too.
+/// Runs `reader` and returns its output. From elfutils 0.192 on, its status also says that an address has no line.
 fn answers(reader: &str, arguments: &[&str]) -> String {
     let output = Command::new(reader).args(arguments).output().expect(reader);
     let errors = String::from_utf8_lossy(&output.stderr);

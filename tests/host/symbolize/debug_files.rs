@@ -91,7 +91,7 @@ impl TracePipe {
         pipe
     }
 
-    /// What is in it.
+    /// Reads the pipe without waiting.
     fn take(&self) -> String {
         let mut options = fs::OpenOptions::new();
         let options = options.read(true).custom_flags(libc::O_NONBLOCK);
@@ -108,8 +108,8 @@ impl Drop for TracePipe {
     }
 }
 
-/// Where a debug file or a part of one is looked for there can be a pipe, or a link to what acts when it is opened or read:
-/// it is not waited for, and nobody else misses anything.
+/// A pipe, or a link to a file that acts when it is opened or read, in the place of a debug file or a part of one, is
+/// not waited for, and takes nothing from its other readers.
 #[test]
 fn places_that_act_as_root() {
     program::require_root();

@@ -13,7 +13,8 @@ use memleak::symbolize::debuginfod::{Debuginfod, DebuginfodSettings, Patience};
 use super::*;
 use crate::common::machine::{Feature, lacks};
 
-/// Nothing here takes half as long.
+/// Delay of a server that does not answer in time, and a timeout that is never reached; nothing else here takes half
+/// as long.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Debian's `debuginfod` on `$1`, and then `memleak` on the program `$2`; what is written goes to `$3`. `$4` is a build-id
@@ -236,7 +237,7 @@ struct Setting {
     stripped: PathBuf,
     debug: Vec<u8>,
     cache: PathBuf,
-    /// How long a server may take.
+    /// Maximum time for an answer of a server.
     timeout: Duration,
 }
 
@@ -271,15 +272,15 @@ impl Setting {
         subject
     }
 
-    /// What is kept for the program: the size of the file, if there is one.
+    /// Size of the file that is kept for the program, if there is one; 0 for a noted miss.
     fn kept(&self) -> Option<u64> {
         let file = self.cache.join(build_id(&self.program)).join("debuginfo");
         Some(fs::metadata(file).ok()?.len())
     }
 }
 
-/// What misbehaving servers send leaves code without names and nothing else: another object's file, no file, too large a
-/// one, none in time, a part of one. The next server is asked.
+/// Answers of misbehaving servers leave code without names and do nothing else: another object's file, no file, too
+/// large a one, none in time, a part of one. The next server is asked.
 #[test]
 fn bad_servers() {
     let setting = Setting::new("bad");
@@ -313,14 +314,14 @@ fn bad_servers() {
     check_same_names(&setting.program, &mut setting.subject(&servers, Patience::Long));
     assert_eq!(setting.kept(), Some(setting.debug.len() as u64));
     assert_eq!((good.requests(), bad[1].requests()), (1, 2));
-    // What is kept needs no server.
+    // A file that is kept needs no server.
     check_same_names(
         &setting.program,
         &mut setting.subject(&[refusing], Patience::None),
     );
 }
 
-/// What no server has is noted, and not asked for again for some time.
+/// Misses are noted: a file that no server has is not asked for again for some time.
 #[test]
 fn misses_are_kept() {
     let setting = Setting::new("miss");
@@ -334,8 +335,8 @@ fn misses_are_kept() {
     assert_eq!(server.requests(), 2);
 }
 
-/// While processes are traced nobody waits: what has come by the next report is used there, for addresses that were
-/// looked up before too. The last report waits, until it is told not to.
+/// Reports during a trace do not wait for servers: files that have come by the next report are used there, for
+/// addresses that were looked up before too. The last report waits, until it is told not to.
 #[test]
 fn only_the_last_report_waits() {
     let mut setting = Setting::new("patience");

@@ -1,4 +1,4 @@
-//! The same debug information in every form that it comes in gives the same names.
+//! Debug information gives the same names in every form that it comes in.
 
 use leak_report::model::Gap;
 
@@ -56,7 +56,8 @@ fn bombs_are_refused() {
     assert!(found.symbol.is_some(), "symbols name it all the same");
 }
 
-/// As distributions make it: the functions that no dynamic symbol names, compressed by xz, in the stripped file.
+/// Makes a stripped program with MiniDebugInfo, as distributions do: symbols of the functions that no dynamic symbol
+/// names, compressed by xz.
 pub(super) fn with_mini_debug(program: &Path, directory: &Path) -> PathBuf {
     let beside = |name: &str| directory.join(name);
     let names = |listing: String, kinds: &str| -> Vec<String> {
@@ -150,7 +151,7 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// What g++ makes.
+    /// Compiles the small C++ program with g++, whole and split.
     pub(super) fn cpp(test: &str, flags: &[&str]) -> Self {
         let directory = directory(test);
         let whole = directory.join("whole");
@@ -168,7 +169,7 @@ impl Split {
         }
     }
 
-    /// The same of the larger program.
+    /// Compiles the larger C++ program with g++, whole and split.
     fn large(test: &str) -> Self {
         let directory = directory(test);
         Self {
@@ -182,7 +183,7 @@ impl Split {
         }
     }
 
-    /// What rustc makes of a library, with a package.
+    /// Compiles a library with rustc, whole and split, the latter with a package of its debug information.
     fn rust(test: &str) -> Self {
         let directory = directory(test);
         let compile = |name: &str, form: &str| {

@@ -136,12 +136,12 @@ fn base_name(file: &str) -> String {
     file.rsplit('/').next().unwrap_or(file).to_owned()
 }
 
-/// The same from our side.
+/// Converts a result of ours to an inline chain, with file names.
 fn own_chain(found: &Symbolized) -> Vec<Level> {
     own_chain_by(found, base_name)
 }
 
-/// The same, with of each file what `part` makes of its path.
+/// Converts a result of ours to an inline chain, with the part of each file's path that `part` takes.
 fn own_chain_by(found: &Symbolized, part: impl Fn(&str) -> String) -> Vec<Level> {
     let unknown = || "??".to_owned();
     let level = |name: Option<&Arc<str>>, file: &Option<Arc<str>>, line: Option<u32>| {
@@ -178,7 +178,7 @@ fn build_id(program: &Path) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Where the debug file with the build-id of `program` lies, below the directory of debug files.
+/// Place of the debug file with the build-id of `program`, below the directory of debug files.
 fn build_id_path(program: &Path) -> PathBuf {
     let hex = build_id(program);
     PathBuf::from(format!(".build-id/{}/{}.debug", &hex[..2], &hex[2..]))

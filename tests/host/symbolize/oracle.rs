@@ -2,7 +2,7 @@
 //! elfutils and `addr2line` of binutils. Each is asked for linkers' names, so that what is compared is where they come
 //! from and not how they are spelled.
 //!
-//! What is the same everywhere: how many functions, which ones, in which file and line. The differences that there are:
+//! Equal everywhere: the number of functions, their names, files and lines. The differences that there are:
 //!
 //! * The outermost function. Ours has the name that the symbol table has for the address, which says where it starts
 //!   and which copy it is (`.part.0`, `.cold`), the others have DWARF's. What the table says is asked of `nm`.
@@ -23,13 +23,13 @@ use memleak::symbolize::readable;
 
 use super::*;
 
-/// How many addresses of each object.
+/// Maximum number of addresses of each object.
 const SAMPLE: usize = 1000;
 
 /// An object, and what else is known of it.
 struct Case {
     file: PathBuf,
-    /// Where its symbols are: itself, or its debug file too.
+    /// Files with its symbols: itself, or its debug file too.
     tables: Vec<PathBuf>,
     addresses: Vec<u64>,
     ours: Vec<Vec<Level>>,
@@ -60,7 +60,8 @@ impl Case {
         }
     }
 
-    /// What is wrong with `theirs`, which is what `reader` says, by the rule `differ`.
+    /// Checks that no address has a chain of ours and one of `reader`'s, which are `theirs`, for which `differ` is
+    /// true.
     #[track_caller]
     fn check(&self, reader: &str, theirs: &[Vec<Level>], differ: impl Fn(&[Level], &[Level]) -> bool) {
         assert_eq!(theirs.len(), self.addresses.len());
@@ -86,7 +87,7 @@ impl Case {
         blazesym_chains(&self.file, &self.addresses)
     }
 
-    /// What binutils says is the same, where there are lines and names.
+    /// Checks that binutils finds the same, where there are lines and names.
     #[track_caller]
     fn check_binutils(&self) {
         let mut theirs = binutils_chains(&self.file, &self.addresses);
@@ -104,8 +105,8 @@ impl Case {
         });
     }
 
-    /// What elfutils says is the same, where there are lines. Of inlined functions that overlap it takes the first in the
-    /// file, others the last: that happens once or twice, and where it does, blazesym says what we do.
+    /// Checks that elfutils finds the same, where there are lines. Of inlined functions that overlap it takes the first
+    /// in the file, others the last: that happens once or twice, and where it does, blazesym agrees with us.
     #[track_caller]
     fn check_elfutils(&self) {
         let mut theirs = elfutils_chains(&self.file, &self.addresses);
@@ -147,7 +148,7 @@ impl Case {
     }
 }
 
-/// What `nm` says.
+/// Symbols of a file as `nm` lists them.
 struct Symbols {
     /// Ends and names, by start.
     functions: BTreeMap<u64, Vec<(u64, String)>>,
@@ -188,7 +189,7 @@ impl Symbols {
     }
 }
 
-/// What blazesym says of `addresses`, innermost function first; nothing where it has no symbol.
+/// Inline chains of `addresses` by blazesym, innermost function first; empty where it has no symbol.
 fn blazesym_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     let symbolizer = blazesym::symbolize::Symbolizer::builder()
         .enable_demangling(false)
@@ -221,7 +222,7 @@ fn blazesym_chain(symbol: &Sym) -> Vec<Level> {
     chain
 }
 
-/// What `eu-addr2line` says.
+/// Inline chains of `addresses` by elfutils' `eu-addr2line`.
 fn elfutils_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     let mut chains = binutils::chains_by("eu-addr2line", file, addresses);
     for (name, file, line) in chains.iter_mut().flatten() {
@@ -234,7 +235,7 @@ fn elfutils_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     chains
 }
 
-/// What binutils' `addr2line` says.
+/// Inline chains of `addresses` by binutils' `addr2line`.
 fn binutils_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     let mut chains = binutils::chains_by("addr2line", file, addresses);
     for (name, _, _) in chains.iter_mut().flatten() {
@@ -243,7 +244,7 @@ fn binutils_chains(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     chains
 }
 
-/// Whether chains differ in more than the outermost function's name.
+/// Returns whether chains differ in more than the outermost function's name.
 fn inner_levels_differ(ours: &[Level], theirs: &[Level]) -> bool {
     let inner = |chain: &[Level]| -> Vec<_> {
         let inner = chain.iter().rev().skip(1);
@@ -254,7 +255,7 @@ fn inner_levels_differ(ours: &[Level], theirs: &[Level]) -> bool {
     ours.len() != theirs.len() || inner(ours) != inner(theirs) || ours.iter().zip(theirs).any(is_other_place)
 }
 
-/// Whether two paths are the same, if one of them can be relative.
+/// Returns whether two paths are the same, where one of them can be relative.
 fn is_same_file(ours: &str, theirs: &str) -> bool {
     let (ours, theirs) = (without_detours(ours), without_detours(theirs));
     ours.ends_with(&theirs) || theirs.ends_with(&ours)
@@ -288,7 +289,7 @@ fn a_cpp_program() {
     case.check_binutils();
 }
 
-/// A Rust program's are, too.
+/// Chains of a Rust program are those of blazesym and of binutils.
 #[test]
 fn a_rust_program() {
     let library = directory("oracle-rust").join("libload.so");
@@ -299,7 +300,7 @@ fn a_rust_program() {
     case.check_binutils();
 }
 
-/// libc's are those of blazesym and of elfutils, by its package of debug files.
+/// Chains of libc are those of blazesym and of elfutils, by its package of debug files.
 #[test]
 fn libc() {
     let case = Case::new(library("libc.so.6"), true);
@@ -308,7 +309,7 @@ fn libc() {
     case.check_elfutils();
 }
 
-/// Those of a stripped library are as far as its dynamic symbols go, and no further.
+/// Chains of a stripped library go as far as its dynamic symbols, and no further.
 #[test]
 fn a_stripped_library() {
     let case = Case::new(library("libstdc++.so.6"), false);
@@ -319,8 +320,9 @@ fn a_stripped_library() {
     });
 }
 
-/// Those of Debian's packages whose debug files share a supplementary file (dwz) are elfutils'; blazesym agrees but for
-/// names in that file, which Lua has some of, in Debian 12. Debian 13 has no such files of Lua; those of Kerberos share types only.
+/// Chains of Debian's packages whose debug files share a supplementary file (dwz) are those of elfutils; blazesym
+/// agrees but for names in that file, which Lua has some of, in Debian 12. Debian 13 has no such files of Lua; those of
+/// Kerberos share types only.
 #[test]
 fn packages_with_supplementary_files() {
     let lua = ["/usr/bin/lua5.4", "/usr/lib/x86_64-linux-gnu/liblua5.4.so.0"];

@@ -54,8 +54,8 @@ impl Shared {
     }
 }
 
-/// What debug files share is found by its name, from the root or from the debug file, and by its build-id; without it,
-/// or with another file in its place, names are missing and the reason is said.
+/// Supplementary files of debug files are found by name, from the root or from the debug file, and by build-id; without
+/// one, or with another file in its place, names are missing and the reason is said.
 #[test]
 fn shared_debug_information() {
     let other = build(

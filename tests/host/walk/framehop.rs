@@ -100,7 +100,7 @@ fn registers(pc: u64) -> Registers {
     registers
 }
 
-/// What a step along the frame pointer gives.
+/// The caller by a step along the frame pointer.
 fn by_frame_pointer(frame: Registers) -> Caller {
     let fp = frame.general[usize::from(FP)];
     [memory(fp + 8), fp + 16, memory(fp)]

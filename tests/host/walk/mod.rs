@@ -29,7 +29,7 @@ use unwind_tables::walk::{End, Mapping, MappingKind, Registers, ReturnProbes, St
 const CODE: u64 = 0x5555_0000_0000;
 const STACK: u64 = 0x7fff_ff00_0000;
 const STACK_BYTES: u64 = 1 << 16;
-/// Where objects have the words that tell them apart.
+/// Address of the word by which an object's mapping is verified, and its value.
 const IDENTITY: u64 = 0x5554_0000_0000;
 const IDENTITY_WORD: u64 = 0x1234_5678_9abc_def0;
 
@@ -50,7 +50,7 @@ fn random_saves(random: &mut Random, bytes: u64) -> SavesTable {
         };
         let mut saved: [SavedRegister; 16] = std::array::from_fn(&mut place);
         if random.below(2) == 0 {
-            // What a short rule can say.
+            // Rules that have a short form.
             for (number, saved) in saved.iter_mut().enumerate() {
                 if !matches!(saved, SavedRegister::Slot(long::AT_CFA, offset) if *offset < 0) {
                     *saved = SavedRegister::Same;
@@ -200,13 +200,14 @@ fn random_start(random: &mut Random, code_bytes: u64) -> Registers {
     Registers { pc, general }
 }
 
-/// Both walks find the same, by short ways and without.
+/// Checks that both walks find the same, with fast paths and without.
 fn check(host: &mut HostWalk, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
     let stack_ends = [STACK_BYTES, STACK_BYTES / 4].map(|bytes| Avma::new(STACK + bytes));
     host.check(tables, start, memory, stack_ends)
 }
 
-/// What the C walk says that it depended on is all: whatever else of the stack changes, it finds the same.
+/// Checks that the trail of the C walk is whole: with every other word of the stack changed, the Rust walk finds the
+/// same. Returns whether the trail is known.
 fn check_trail(
     host: &mut HostWalk,
     random: &mut Random,
@@ -258,13 +259,14 @@ fn random_walks_are_equal() {
     check_random_walks(Architecture::X86_64, 200);
 }
 
-/// The same of AArch64.
+/// Over random tables, stacks and registers of AArch64, both walks find the same frames and the same end, also when any
+/// one of the reads fails.
 #[test]
 fn random_walks_of_aarch64_are_equal() {
     check_random_walks(Architecture::Aarch64, 200);
 }
 
-/// What random walks came to.
+/// Outcomes of random walks.
 #[derive(Debug, Default)]
 struct Seen {
     ends: HashSet<End>,
@@ -411,7 +413,7 @@ fn trails_are_whole() {
     check_trails(Architecture::X86_64, 250);
 }
 
-/// The same of AArch64.
+/// Walks of AArch64 of which the trail is known depend on nothing else.
 #[test]
 fn trails_of_aarch64_are_whole() {
     check_trails(Architecture::Aarch64, 60);

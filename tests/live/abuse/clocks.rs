@@ -37,7 +37,7 @@ fn the_clock_is_set() {
         .env("LD_PRELOAD", &library)
         .env("FAKETIME_TIMESTAMP_FILE", &clock)
         .env("FAKETIME_NO_CACHE", "1")
-        // What counts from the start of the machine is nobody's to set.
+        // Clocks that count from the start of the machine are nobody's to set.
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         .env("DONT_FAKE_MONOTONIC", "1");
     let began = Instant::now();
@@ -67,7 +67,7 @@ fn the_clock_is_set() {
         intervals[..8].iter().all(|&interval| interval > 150_000_000),
         "{intervals:?}"
     );
-    // What was allocated before the clock was set is old, and no more than that.
+    // Blocks from before the clock was set are old, and no more than that.
     assert_eq!(last.only_through("even").outstanding.blocks, 500, "{last}");
 
     let trend = Command::new(env!("CARGO_BIN_EXE_memleak"))

@@ -64,8 +64,8 @@ fn told(output: &Output) -> (String, Vec<String>) {
     (there["there: ".len()..].trim().to_owned(), lines.collect())
 }
 
-/// What has no room ends a trace, if it is its output, with what was written before whole; a recording is less than that.
-/// Documents that are made at the end are there whole or not at all.
+/// A full disk ends a trace whose output is on it, with everything that was written before whole; a trace whose
+/// recording is on it goes on without it. Documents that are made at the end are there whole or not at all.
 #[test]
 fn disks_are_full() {
     if lacks(Feature::Namespaces) {

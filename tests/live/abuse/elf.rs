@@ -5,15 +5,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const GIB: u64 = 1 << 30;
-/// Where there is code in every file: a page from here.
+/// Offset of the code in every file; it is a page long.
 const CODE_AT: u64 = 4096;
 /// `push %rbp; mov %rsp, %rbp; call *%rdi; pop %rbp; ret`
 const CODE: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3];
-/// Another function, `push %rbp; pop %rbp; ret`, and one more.
+/// Two more functions, `push %rbp; pop %rbp; ret`.
 const OTHERS: [(u64, [u8; 3]); 2] = [(0x1080, [0x55, 0x5d, 0xc3]), (0x10c0, [0x55, 0x5d, 0xc3])];
-/// Where what matters begins.
+/// Offset of the contents that a test is about.
 const CONTENTS_AT: u64 = 16 << 20;
-/// Behind everything, where headers of sections are.
+/// Offset of the section headers: above all bytes that are written, though holes go on beyond.
 const HEADERS_AT: u64 = 64 << 20;
 
 const PT_LOAD: u64 = 1;
@@ -35,7 +35,7 @@ type Section = (&'static str, [u64; 5]);
 struct Crafted {
     segments: Vec<Segment>,
     sections: Vec<Section>,
-    /// What its header says of the number of sections, if that is something else.
+    /// Number of sections by the first section header, for a file that does not have as many.
     section_count: Option<u64>,
     contents: Vec<(u64, Vec<u8>)>,
     length: u64,
@@ -49,7 +49,7 @@ fn words(values: &[u64], size: usize) -> Vec<u8> {
 }
 
 impl Crafted {
-    /// With code, and as long as it says; what is not given is a hole.
+    /// A file of `length` bytes with code; everything that is not written is a hole.
     fn new(length: u64) -> Self {
         Self {
             segments: vec![[PT_LOAD, 5, CODE_AT, 4096]],
@@ -162,7 +162,7 @@ fn function(name: u64, at: u64) -> Vec<u8> {
     [words(&[name], 4), vec![0x12, 0, 2, 0], words(&[at, 0], 8)].concat()
 }
 
-/// What frees and what allocates, as an allocator has them, for those who look further only then.
+/// Adds symbols of `malloc` and `free`, as an allocator has them: some readers look further only then.
 fn allocator(file: Crafted) -> Crafted {
     let symbols = [function(0, 0), function(1, 0x1080), function(8, 0x10c0)].concat();
     file.section(".text", [SHT_PROGBITS, 6, CODE_AT, 4096, 0])
@@ -319,7 +319,7 @@ fn circles() -> Vec<(&'static str, Crafted)> {
     let huge = [0xff_u8; 9];
     // DW_CFA_def_cfa_expression, of DW_OP_breg7 0 and DW_OP_skip -3, back to itself.
     let looping = [0x0f, 5, 0x77, 0, 0x2f, 0xfd, 0xff];
-    // The same in the expression of a register, with a branch that is taken.
+    // A loop in the expression of a register, with a branch that is taken.
     let branching = [0x10, 16, 5, 0x31, 0x28, 0xfc, 0xff, 0x96];
     let mut overlapping = Crafted::new(96 << 20);
     overlapping

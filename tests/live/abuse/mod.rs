@@ -16,7 +16,7 @@ use crate::common::report::Report;
 
 const MIB: u64 = 1 << 20;
 
-/// As distributions build.
+/// Compiler flags as distributions have them.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
 
 /// Says what an abuse took and holds it to its bounds: memory as the report has it, and time of a processor.

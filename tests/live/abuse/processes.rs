@@ -6,8 +6,8 @@ use super::{MIB, RELEASE, finish_within};
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory};
 
-/// Another process gets the traced one's pid while memleak does not look: it is not taken for the first. Not one of its
-/// blocks is shown, and the trace ends, since what was traced has.
+/// A pid that is used again while memleak does not look is not taken for the traced process. Not one of its blocks is
+/// shown, and the trace ends, since its process has.
 #[test]
 fn a_pid_is_used_again() {
     let path = compile(&directory("abuse-reuse"), "processes/reuse.c", &RELEASE);

@@ -1,6 +1,6 @@
 //! Readers of reports that do not read, and terminals that vanish, neither stop probes nor fill memory.
 //!
-//! Those of the view are in `view.rs`.
+//! Terminals of the view are tested in `view.rs`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -29,7 +29,7 @@ fn await_stuck(pid: u32) {
     }
 }
 
-/// While nobody reads, probes go on, and nothing is kept in memory for the reader; who reads again gets everything that
+/// Probes go on while nobody reads, and nothing is kept in memory for the reader; who reads again gets everything that
 /// was counted.
 #[test]
 fn a_reader_stops_reading() {

@@ -4,7 +4,7 @@ use super::{MIB, finish_within};
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
 
-/// What a report keeps of one frame of one stack while it is made, in bytes, at most.
+/// Maximum memory, in bytes, that a report keeps for one frame of one stack while it is made.
 const FRAME: u64 = 400;
 
 /// Stacks that are not the same, 131,072 with `MEMLEAK_FULL_LOAD=1`, with room for all of them, and with room for few. Each

@@ -23,7 +23,7 @@ fn build(test: &str) -> PathBuf {
     compile(&directory, "hostile/hostile.c", &flags)
 }
 
-/// The same where everybody may execute it; gone with the directory.
+/// Builds the program in a directory where every user may execute it; gone with the directory.
 fn build_for_all(test: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a directory");
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("our own");
@@ -48,7 +48,7 @@ fn files_cut_off_while_they_are_read() {
     assert_eq!(stack.end, "complete", "{report}");
 }
 
-/// What a process and its functions are called reaches no terminal as it is, and begins no line.
+/// Names of processes and functions that contain control characters reach no terminal as they are, and begin no line.
 #[test]
 fn names_that_act() {
     const NAME: &str = "\u{1b}[2J\n::error";
@@ -79,7 +79,8 @@ fn as_nobody(before: &[&str], path: &Path, arguments: &[&str]) -> Program {
     Program::spawn(command.current_dir("/"))
 }
 
-/// Whose files a process makes is known, also of one that has asked not to be looked into, and of one that acts as another.
+/// The owner of files that a process makes is known, also of one that has asked not to be looked into, and of one that
+/// acts as another.
 #[test]
 fn whose_files_are_believed() {
     require_root();
@@ -95,7 +96,7 @@ fn whose_files_are_believed() {
     }
 }
 
-/// In namespaces of its own, anybody can mount any file at the place of his map: one that its user could not read is not
+/// A user can mount any file at the place of his perf map, in namespaces of his own: one that he could not read is not
 /// shown to whoever reads the report.
 #[test]
 fn secrets_mounted_in_place_of_a_map() {

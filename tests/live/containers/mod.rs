@@ -81,7 +81,7 @@ fn check(report: &Report, base: &Path) {
     assert_eq!(stack.frames[0].module.as_deref(), library.to_str(), "{stack}");
 }
 
-/// From outside, a program on an overlay in other namespaces is traced like any.
+/// A program on an overlay in other namespaces is traced from outside like any.
 #[test]
 fn overlay_in_other_namespaces() {
     if lacks(Feature::Overlay) {
@@ -128,7 +128,7 @@ fn inside_a_pid_namespace() {
     check(&report, &base);
 }
 
-/// There, the children of a traced process are found by the ids that they have there.
+/// The children of a traced process are found by the ids that they have in memleak's pid namespace.
 #[test]
 fn children_inside_a_pid_namespace() {
     if lacks(Feature::Overlay) {

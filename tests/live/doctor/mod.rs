@@ -22,7 +22,7 @@ fn doctor(arguments: &[&str]) -> Output {
     end_of(memleak)
 }
 
-/// As memleak is started by `command`.
+/// Runs `memleak doctor`, where `command` starts memleak.
 fn doctor_by(mut command: Command) -> Output {
     command.arg("doctor");
     end_of(command)
@@ -35,7 +35,7 @@ fn end_of(command: Command) -> Output {
         .expect("memleak was built, and ends by itself")
 }
 
-/// Its findings about a process, which can be traced.
+/// Findings about a process, which can be traced.
 #[track_caller]
 fn examine(program: &Program) -> Value {
     require_root();
@@ -129,7 +129,8 @@ fn ways_to_attach() {
     }
 }
 
-/// What it says of each module and probe is what the report of a trace says; and the program's code is untouched.
+/// The doctor's findings about each module and probe are what the report of a trace says; and the program's code is
+/// untouched.
 #[test]
 fn prediction_comes_true() {
     // Other tests' probes are in every process.
@@ -246,7 +247,7 @@ fn check_cannot_trace(output: &Output, parts: &[&str]) {
     }
 }
 
-/// What cannot be traced is a finding like any other, and the status.
+/// Processes that cannot be traced are a finding like any other, and the status.
 #[test]
 fn processes_that_cannot_be_traced() {
     require_root();
@@ -264,7 +265,7 @@ fn processes_that_cannot_be_traced() {
     );
 }
 
-/// Without privileges it still looks at everything else, and names what is missing and what to do.
+/// A doctor without privileges still looks at everything else, and names what is missing and what to do.
 #[test]
 fn without_privileges() {
     require_root();

@@ -22,7 +22,7 @@ const TRACING: [&str; 3] = ["bpf", "perfmon", "sys_ptrace"];
 const NOBODY: u32 = 65534;
 const ANOTHER: u32 = 1;
 
-/// What is needed on this kernel: perf events ask for more.
+/// Capabilities that tracing needs on this kernel: perf events need more.
 fn needed() -> Vec<&'static str> {
     let by_perf_only = ways() == ["perf"];
     let admin = by_perf_only.then_some("sys_admin");
@@ -99,7 +99,7 @@ impl Place {
         (report, messages)
     }
 
-    /// What memleak says as nobody with these capabilities, having been refused: one line.
+    /// Message of memleak as nobody with these capabilities, having been refused: one line.
     #[track_caller]
     fn refused(&self, pid: u32, capabilities: &[&str], flags: &[&str]) -> String {
         let mut command = self.command(NOBODY, capabilities, "memleak");
@@ -129,7 +129,8 @@ fn check_says(text: &str, parts: &[&str]) {
     }
 }
 
-/// Everything is there: the block that is left, its complete stack, and no word of what could not be read.
+/// Checks that everything is there: the block that is left, its complete stack, and no word of files that could not be
+/// read.
 #[track_caller]
 fn check_complete(report: &Report, messages: &[String]) {
     let stack = report.only_through("malloc_kept");
@@ -156,7 +157,7 @@ fn three_capabilities_are_enough() {
     }
 }
 
-/// Without any one of them, that one is named with the command that grants it, by a trace and by doctor.
+/// A missing capability is named with the command that grants it, by a trace and by doctor.
 #[test]
 fn each_missing_one_is_named() {
     let place = Place::new("missing");
@@ -266,7 +267,7 @@ fn check_obstacle(memleak: impl Fn() -> Command, reason: &str, remedy: &str) {
     check_says(fatal.expect("a line"), &[reason, remedy]);
 }
 
-/// Without type information nothing can be loaded, and that is why.
+/// A kernel without type information loads nothing, and the refusal says that this is why.
 #[test]
 fn no_type_information() {
     if lacks(Feature::Namespaces) {
@@ -281,8 +282,8 @@ fn no_type_information() {
     );
 }
 
-/// What the kernel's lockdown is, is said; in confidentiality, what it refuses names it, with what to boot with. Which mode
-/// there is to be, `KERNEL_LOCKDOWN` says where a test chose it.
+/// The kernel's lockdown mode is stated; in confidentiality, the refusal names it, with the boot parameter to change
+/// it. `KERNEL_LOCKDOWN` says which mode there is to be, where a test chose it.
 #[test]
 fn lockdown() {
     require_root();
@@ -337,7 +338,7 @@ fn refused_by_seccomp() {
     check_obstacle(command, "bpf() is refused", "seccomp=unconfined");
 }
 
-/// What documents name is what messages name.
+/// Documents name the same capabilities as messages.
 #[test]
 fn documents_name_the_same() {
     for file in ["docs/permissions.md", "tests/package.sh"] {

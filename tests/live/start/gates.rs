@@ -20,8 +20,8 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), said)
 }
 
-/// What is exceeded is status 1 and named with its worst sites; what cannot be told is 3; else the program's own status is
-/// memleak's.
+/// An exceeded condition is status 1 and named with its worst sites; an inconclusive one is 3; else the program's own
+/// status is memleak's.
 #[test]
 fn conditions() {
     let program = compile(
@@ -136,8 +136,7 @@ fn growth() {
     }
 }
 
-/// What is known and suppressed, or in the baseline, does not fail; what is new does. Files that one run writes the next
-/// one reads.
+/// Leaks that are suppressed or in the baseline do not fail; new ones do. Files that one run writes the next one reads.
 #[test]
 fn accepted_leaks() {
     let directory = directory("start-accepted");
@@ -290,7 +289,8 @@ fn suppressions_are_leak_sanitizers() {
     assert_eq!((of_memleak(), of_leak_sanitizer()), ([true, false], [true, true]));
 }
 
-/// What fails is told to GitHub by lines of its own, at the place in the source, and to whoever reads JUnit's files.
+/// Findings that fail are told to GitHub by lines of its own, at the place in the source, and to whoever reads JUnit's
+/// files.
 #[test]
 fn findings_for_others() {
     let directory = directory("start-others");

@@ -70,7 +70,8 @@ fn nothing_is_noticed() {
     }
 }
 
-/// The same for words behind `--`, for a program without a loader, and for one that lies in PATH.
+/// Words behind `--` name a program as `-c` does, also one without a loader, and one that lies in PATH: its allocations
+/// are known, and its status is memleak's.
 #[test]
 fn ways_to_name_it() {
     let directory = directory("start-ways");
@@ -144,7 +145,7 @@ fn killed() {
     check_allocations(outcome.report());
 }
 
-/// When memleak has made its reports, the program goes on as before.
+/// The program goes on as before once memleak has made its reports.
 #[test]
 fn program_goes_on() {
     let program = compile(&directory("start-goes_on"), "processes/started.c", &RELEASE);
@@ -264,8 +265,8 @@ fn children() {
     }
 }
 
-/// What cannot be started, or cannot be traced once it is, says so in its last line, has the status that shells have for
-/// it, and has not run.
+/// A program that cannot be started, or cannot be traced once it is, has not run; the last line says so, with the
+/// status that shells have for it.
 #[test]
 fn refused() {
     let directory = directory("start-refused");
@@ -326,7 +327,7 @@ fn ended_before_it_began() {
     );
 }
 
-/// What proves to servers who memleak is stays here; all else of the environment is the program's.
+/// Secrets that prove to servers who memleak is stay in memleak; all else of the environment is the program's.
 #[test]
 fn secrets_stay_here() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
@@ -344,7 +345,8 @@ fn secrets_stay_here() {
     assert_eq!(leaked, None);
 }
 
-/// Of what memleak has open, files and maps, a port and the output of other things, a program that it starts has nothing.
+/// Descriptors of memleak, for files and maps, a port and the output of other things, are not inherited by a program
+/// that it starts.
 #[test]
 fn descriptors_stay_here() {
     let directory = directory("start-descriptors");
@@ -367,7 +369,7 @@ fn descriptors_stay_here() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// Who called sudo is who the program runs as.
+/// The user who called sudo is the one that the program runs as.
 #[test]
 fn under_sudo() {
     let built = compile(&directory("start-sudo"), "processes/started.c", &RELEASE);

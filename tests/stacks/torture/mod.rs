@@ -15,7 +15,7 @@ use crate::common::program::{compile, compile_as, directory};
 use crate::common::report::{Report, Stack};
 use crate::common::witness::{Accounts, READY_TO_DONE, Witness};
 
-/// As distributions build: no frame pointers.
+/// Compiler flags as distributions have them, without frame pointers.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
 
 /// A directory for `test` with `source` compiled in it, and the program's path.
@@ -50,7 +50,7 @@ fn signals() {
     check("signals", "signals.c", &[], &[], 4 + 10);
 }
 
-/// The same on a stack of their own.
+/// Handlers on a stack of their own: nested, and interrupting any instruction.
 #[test]
 fn signals_on_their_own_stack() {
     check("signals-stack", "signals.c", &[], &["other"], 4 + 10);

@@ -1,8 +1,8 @@
 //! Programs that are linked or taken apart in unusual ways have the stacks that an independent witness finds (see
 //! `common/witness.rs`).
 //!
-//! What libgcc's unwinder needs and memleak does not is taken away from a copy of a program: then the witness in
-//! the whole program speaks for the copy, whose code is the same at the same addresses.
+//! Sections that libgcc's unwinder needs and memleak does not are taken away from a copy of a program: then the witness
+//! in the whole program speaks for the copy, whose code is the same at the same addresses.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::common::program::{compile, compile_as, directory, run_tool};
 use crate::common::report::Report;
 use crate::common::witness::{Accounts, Call, READY_TO_DONE, Witness};
 
-/// As distributions build: no frame pointers.
+/// Compiler flags as distributions have them, without frame pointers.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
 
-/// What is taken apart: its CFI has expressions.
+/// Program to take apart: its CFI has expressions.
 const SOURCE: &str = "torture/realigned.c";
 const REALIGNED: [&str; 4] = ["-O2", "-fomit-frame-pointer", "-mavx2", "-g"];
 /// Stacks that it has at least.
@@ -57,7 +57,7 @@ fn static_exceptions() {
     check_static("static", "torture/exceptions.cpp", "-static", 30);
 }
 
-/// The same where the loader is in the program, too.
+/// A static PIE, which has the loader in the program: exceptions in flight.
 #[test]
 fn static_pie_exceptions() {
     check_static("static-pie", "torture/exceptions.cpp", "-static-pie", 30);
@@ -81,7 +81,7 @@ fn watch(directory: &Path, path: &Path) -> Accounts {
     Witness::preloaded(directory).watch(&mut Command::new(path), &READY_TO_DONE, &[])
 }
 
-/// What memleak says of the program at `changed`, and what the witness says of that at `whole`.
+/// Accounts of memleak, of the program at `changed`, and of the witness, of the program at `whole`.
 #[track_caller]
 fn watch_both(directory: &Path, whole: &Path, changed: &Path) -> Accounts {
     let witnessed = watch(directory, whole).witnessed;
@@ -108,7 +108,7 @@ fn objcopy(arguments: &[&str], from: &Path, to: &Path) {
     run_tool(Command::new("objcopy").args(arguments).arg(from).arg(to));
 }
 
-/// Without symbols and debug information.
+/// A program without symbols and debug information.
 #[test]
 fn stripped() {
     check_changed("stripped", |whole, changed| {
@@ -116,7 +116,7 @@ fn stripped() {
     });
 }
 
-/// Without the section that finds CFI.
+/// A program without the section that finds CFI.
 #[test]
 fn without_eh_frame_hdr() {
     check_changed("no-hdr", |whole, changed| {
@@ -124,7 +124,7 @@ fn without_eh_frame_hdr() {
     });
 }
 
-/// Without section headers, as some packers leave programs: CFI is found by the program headers.
+/// A program without section headers, as some packers leave it: CFI is found by the program headers.
 #[test]
 fn without_section_headers() {
     check_changed("no-sections", |whole, changed| {
@@ -147,7 +147,7 @@ fn compile_apart(directory: &Path, name: &str, flags: &[&str]) -> std::path::Pat
 
 const NO_EH_FRAME: [&str; 2] = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
 
-/// With CFI for debuggers only.
+/// A program with CFI for debuggers only.
 #[test]
 fn only_debug_frame() {
     let directory = directory("torture-objects-debug_frame");
@@ -156,7 +156,8 @@ fn only_debug_frame() {
     check_accounts(watch_both(&directory, &whole, &changed), MIN_STACKS);
 }
 
-/// With frame pointers only. (Without realigned frames, in which the frame pointer is not below its caller's.)
+/// A program with frame pointers only. (Without realigned frames, in which the frame pointer is not below its
+/// caller's.)
 #[test]
 fn only_frame_pointers() {
     let directory = directory("torture-objects-fp");
@@ -167,7 +168,8 @@ fn only_frame_pointers() {
     assert!(report.unwinding.frames.fp > 0, "{report}");
 }
 
-/// With neither: what is there is of the true stack, in its order, and every stack that is not whole says why.
+/// A program with neither CFI nor frame pointers: the frames that are found are of the true stack, in its order, and
+/// every stack ends by `no_cfi`.
 #[test]
 fn neither_cfi_nor_frame_pointers() {
     let directory = directory("torture-objects-neither");
@@ -183,7 +185,7 @@ fn neither_cfi_nor_frame_pointers() {
     }
 }
 
-/// Whether the frames of `part` are frames of `whole`, in the same order and from the same first one.
+/// Returns whether the frames of `part` are frames of `whole`, in the same order and from the same first one.
 fn is_part(part: &Call, whole: &Call) -> bool {
     let mut rest = whole.frames.iter();
     part.frames.first() == whole.frames.first()

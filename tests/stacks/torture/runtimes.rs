@@ -21,7 +21,7 @@ fn trace(program: &mut Program) -> Report {
     report
 }
 
-/// What blocks have besides the depth, in `frames.js`, and the greatest depth.
+/// Size of blocks in `frames.js` less the depth of their calls, in bytes, and the greatest depth.
 const JS_SIZE: u64 = 70_000;
 const JS_DEPTH: u64 = 6;
 /// Blocks of each depth.
@@ -86,8 +86,10 @@ fn node() {
     }
 }
 
-/// Whether a frame is of a function of `frames.js`, compiled in whatever way: `JS:*recurse /path/frames.js:8:17`; up to node 18
-/// `LazyCompile:*recurse …`, or `Function:^work …` if it was not compiled lazily.
+/// Returns whether a frame is of a function of `frames.js`, however it was compiled.
+///
+/// Its name is `JS:*recurse /path/frames.js:8:17`; up to node 18 `LazyCompile:*recurse …`, or `Function:^work …` if it
+/// was not compiled lazily.
 fn is_function(frame: &crate::common::report::Frame, function: &str) -> bool {
     let name = frame.symbol.as_deref().unwrap_or_default();
     let Some((called, place)) = name.split_once(' ') else {
@@ -100,13 +102,13 @@ fn is_function(frame: &crate::common::report::Frame, function: &str) -> bool {
     place.contains("frames.js") && called.trim_start_matches(['*', '~', '^', '+']) == function
 }
 
-/// Whether a frame is of code that was made at run time.
+/// Returns whether a frame is of code that was made at run time.
 fn is_compiled(frame: &crate::common::report::Frame) -> bool {
     frame.module.is_none() && frame.found_by == "fp"
 }
 
-/// What a goroutine calls in C has its frames to where Go's runtime changed stacks, and says that the walk ended
-/// there. What older calls left on C's stack is not taken for callers.
+/// Functions of C that a goroutine calls have their frames to where Go's runtime changed stacks, and say that the walk
+/// ended there. Frames that older calls left on C's stack are not taken for callers.
 #[test]
 fn cgo() {
     let directory = directory("torture-runtimes-cgo");
