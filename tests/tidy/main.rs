@@ -16,7 +16,7 @@ const MAX_LINES: usize = 600;
 /// `config` what they mean, which the session is given; the program around them is `main`.
 const LAYERS: &str = "Modules import only those before them in this list: ";
 
-/// What names the types that libbpf-cargo generates.
+/// Words that name types that libbpf-cargo generates.
 const SKELETON: [&str; 3] = ["skel", "Skel", "bpf::types"];
 
 fn root() -> &'static Path {
@@ -161,7 +161,7 @@ fn layers() -> Vec<String> {
     named.chain(["lib", "main"]).map(str::to_owned).collect()
 }
 
-/// Whether a file of `importer` may import `imported`.
+/// Returns whether a file of `importer` may import `imported`.
 fn may_import(layers: &[String], importer: &str, imported: &str) -> bool {
     let layer = |module| layers.iter().position(|layer| layer == module);
     importer == imported
@@ -322,41 +322,48 @@ fn pure_crates_are_pure() {
     }
 }
 
-/// A doc comment stands alone: it names a thing or an action, and neither asks nor continues its neighbour. In `src/cli` comments are
-/// also help, which is read under the name of a flag.
+/// Text of a comment in a line that begins with one of `marks`.
+fn comment<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
+    let line = line.trim_start();
+    marks.iter().find_map(|mark| line.strip_prefix(*mark))
+}
+
+/// A doc comment stands alone, and so does a comment in C: it names a thing or an action, and neither asks nor
+/// continues its neighbour. In `src/cli` comments are also help, which is read under the name of a flag.
 #[test]
-fn doc_comments_stand_alone() {
-    const STARTS: [&str; 7] = [
+fn comments_stand_alone() {
+    const RUST: &[&str] = &["/// ", "//! "];
+    const C: &[&str] = &["/* ", "* ", "// "];
+    const STARTS: [&str; 8] = [
         "What ",
         "Whether ",
         "Who ",
+        "Whose ",
         "Of ",
         "That of ",
         "Those of ",
-        "The same, ",
+        "The same",
     ];
-    let files = ["src", "leak-report/src", "unwind-tables/src"].map(|directory| sources(directory, &["rs"]));
+    let crates = ["src", "leak-report", "unwind-tables", "tests", "benches"];
+    let rust = crates.map(|directory| (sources(directory, &["rs"]), RUST));
+    let c = ["bpf", "tests", "benches"].map(|directory| (sources(directory, &["c", "h", "cpp"]), C));
     let mut offences = Vec::new();
-    for file in files
-        .iter()
-        .flatten()
-        .filter(|file| !file.path.starts_with("src/cli"))
-    {
-        let mut continues = false;
-        for (number, line) in (1..).zip(file.text.lines()) {
-            let line = line.trim_start();
-            let text = line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! "));
-            let is_start =
-                !continues && text.is_some_and(|text| STARTS.iter().any(|start| text.starts_with(start)));
-            if is_start {
-                offences.push(format!("{}:{number}: {line}", file.display()));
+    for (files, marks) in rust.iter().chain(&c) {
+        for file in files.iter().filter(|file| !file.path.starts_with("src/cli")) {
+            let mut continues = false;
+            for (number, line) in (1..).zip(file.text.lines()) {
+                let text = comment(line, marks);
+                let leans = text.is_some_and(|text| STARTS.iter().any(|start| text.starts_with(start)));
+                if leans && !continues {
+                    offences.push(format!("{}:{number}: {}", file.display(), line.trim_start()));
+                }
+                continues = text.is_some_and(|text| !text.ends_with("*/"));
             }
-            continues = text.is_some();
         }
     }
     assert_none(
         &offences,
-        "doc comments that begin as questions, or lean on their neighbour",
+        "comments that begin as questions, or lean on their neighbour",
     );
 }
 
@@ -413,7 +420,7 @@ fn bpf_files_state_their_licence() {
     assert_none(&bare, "BPF files whose first line is not the licence");
 }
 
-/// What a build makes is not in the repository.
+/// Files that a build generates are not in the repository.
 #[test]
 fn nothing_generated_is_tracked() {
     let output = Command::new("git")
@@ -472,7 +479,7 @@ fn parts<'a>(expression: &'a str, operator: &str) -> Vec<&'a str> {
     parts
 }
 
-/// Whether a licence expression (SPDX, and with the slash of old crates) can be satisfied by `allowed`.
+/// Returns whether a licence expression (SPDX, and with the slash of old crates) can be satisfied by `allowed`.
 fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
     let expression = expression.trim();
     for (operator, all) in [(" OR ", false), ("/", false), (" AND ", true)] {
@@ -514,8 +521,8 @@ fn licence_reader() {
     }
 }
 
-/// What memleak is made of comes from crates.io, under licences that `.ci/deny.toml` allows: the part of cargo-deny that is
-/// checked in every run (`make deny` is the whole).
+/// Packages that memleak is made of come from crates.io, under licences that `.ci/deny.toml` allows: the part of
+/// cargo-deny that is checked in every run (`make deny` is the whole).
 #[test]
 fn dependencies_are_allowed() {
     let rules = fs::read_to_string(root().join(".ci/deny.toml")).expect(".ci/deny.toml");
