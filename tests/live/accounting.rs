@@ -306,7 +306,7 @@ fn attach_and_detach() {
         assert!(left.blocks <= LIVE, "{turn}, {attach}: false leaks: {report}");
         assert_eq!(report.lost.blocks, 0, "{report}");
         assert!(
-            attach == "perf" || took < Duration::from_millis(500),
+            attach == "perf" || took < *PATIENCE / 200,
             "{turn}, {attach}: {took:?} until the probes were gone: {messages:#?}"
         );
         total += report.events.allocations;
