@@ -338,9 +338,9 @@ mod tests {
         ] {
             assert_eq!(parse_duration(text, bare), Ok(expected), "{text}");
         }
-        let most = u64::MAX.to_string();
+        let max = u64::MAX.to_string();
         let longest = Ok(milliseconds(u64::MAX));
-        assert_eq!(parse_duration(&most, TimeUnit::MILLISECOND), longest);
+        assert_eq!(parse_duration(&max, TimeUnit::MILLISECOND), longest);
     }
 
     /// Invalid durations have a specific error.

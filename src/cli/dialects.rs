@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args};
 
 use super::config::ConfigError;
-use leak_report::render::{CallsTold, Format};
+use leak_report::render::{CallFormat, Format};
 
 /// What users of bcc's memleak expect besides.
 #[derive(Debug, Args)]
@@ -24,11 +24,13 @@ pub struct DialectArgs {
 
 impl DialectArgs {
     /// Destination of call lines in `format`; `None` if they are not requested.
-    pub(super) fn calls(&self, format: Format) -> Result<Option<CallsTold>, ConfigError> {
+    pub(super) fn calls(&self, format: Format) -> Result<Option<CallFormat>, ConfigError> {
         if !self.trace {
             return Ok(None);
         }
-        let told = format.calls_told();
-        told.map(Some).ok_or(ConfigError::NoPlaceForCalls(format.name()))
+        let call_format = format.call_format();
+        call_format
+            .map(Some)
+            .ok_or(ConfigError::NoPlaceForCalls(format.name()))
     }
 }

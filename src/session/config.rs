@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leak_report::model::leak::Order;
 use leak_report::model::{ListLimits, NameStyle, Quantity, Sampling};
-use leak_report::render::{CallsTold, Reports};
+use leak_report::render::{CallFormat, Reports};
 
 use crate::allocator::Selection;
 use crate::bpf::{AttachPath, FastPaths, SizeFilter, Walk};
@@ -41,7 +41,7 @@ pub struct TraceConfig {
     /// Part of what was recorded that reports show.
     pub view: View,
     /// Form in which calls are traced one by one; `None` if they are not.
-    pub calls: Option<CallsTold>,
+    pub calls: Option<CallFormat>,
     /// Servers to ask for debug files, if any.
     pub debuginfod: Option<DebuginfodSettings>,
     /// Selection of the allocations that are recorded.

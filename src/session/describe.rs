@@ -21,7 +21,7 @@ use crate::process::{History, ModuleId, Modules};
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, outside_modules};
 use leak_report::model::leak::growth::Changes;
 use leak_report::model::leak::{
-    Completeness, Holder, Recent, Resolver, Site, SiteFrame, by_module, group, innermost,
+    Completeness, Recent, Resolver, Site, SiteFrame, SiteProcesses, by_module, group, innermost,
 };
 use leak_report::model::{
     self, Ages, Amount, BlockList, CodeSegment, Compared, Dictionary, EndGroup, Estimate, Frame, FrameId,
@@ -45,7 +45,7 @@ pub(super) trait Origin {
     fn process(&self, instance: u32) -> Option<&TargetFacts>;
 
     /// State of an instance, which decides whether its outstanding blocks can still be freed.
-    fn holder(&self, instance: u32) -> Holder;
+    fn site_processes(&self, instance: u32) -> SiteProcesses;
 
     /// Name of the allocator: a function, a mapping call or a kind of kernel allocation.
     fn allocator(&self, site: &Site<Self::Module>) -> Name;
@@ -197,15 +197,15 @@ fn code_segment(segment: &Segment) -> CodeSegment {
 }
 
 /// Ages and changes of a site, and its suspicion score.
-fn recent<M>(site: &Site<M>, holder: Holder, view: &View, changes: &Changes<'_>) -> StackRecent {
+fn recent<M>(site: &Site<M>, processes: SiteProcesses, view: &View, changes: &Changes<'_>) -> StackRecent {
     let young = match view.older {
         Some(Duration::ZERO) => Some(Estimate::default()),
-        _ => site.young(holder),
+        _ => site.young(processes),
     };
     // Blocks of ended instances stay in the table for a while.
-    let ages = site.recent.blocks.map(|blocks| match holder {
-        Holder::Ended => Ages::default(),
-        Holder::Running | Holder::Several => blocks.ages,
+    let ages = site.recent.blocks.map(|blocks| match processes {
+        SiteProcesses::Ended => Ages::default(),
+        SiteProcesses::Running | SiteProcesses::Several => blocks.ages,
     });
     let shown = site.outstanding().less(young.unwrap_or_default()).amount;
     StackRecent {
@@ -219,13 +219,13 @@ fn recent<M>(site: &Site<M>, holder: Holder, view: &View, changes: &Changes<'_>)
 
 /// Counts all outstanding blocks as left out if the instance ended before the last report: none is in the table any
 /// more.
-fn still_known(list: BlockList, holder: Holder, outstanding: Amount) -> BlockList {
-    match holder {
-        Holder::Ended if list.listed.is_empty() => BlockList {
+fn still_known(list: BlockList, processes: SiteProcesses, outstanding: Amount) -> BlockList {
+    match processes {
+        SiteProcesses::Ended if list.listed.is_empty() => BlockList {
             left_out: outstanding.blocks,
             ..list
         },
-        Holder::Ended | Holder::Running | Holder::Several => list,
+        SiteProcesses::Ended | SiteProcesses::Running | SiteProcesses::Several => list,
     }
 }
 
@@ -263,11 +263,11 @@ impl Origin for Processes<'_> {
         process.map(|process| &process.facts)
     }
 
-    fn holder(&self, instance: u32) -> Holder {
+    fn site_processes(&self, instance: u32) -> SiteProcesses {
         match self.process(instance) {
-            None => Holder::Several,
-            Some(TargetFacts { ended: Some(_), .. }) => Holder::Ended,
-            Some(TargetFacts { ended: None, .. }) => Holder::Running,
+            None => SiteProcesses::Several,
+            Some(TargetFacts { ended: Some(_), .. }) => SiteProcesses::Ended,
+            Some(TargetFacts { ended: None, .. }) => SiteProcesses::Running,
         }
     }
 
@@ -327,13 +327,13 @@ impl<O: Origin> Describer<O> {
         let process = self.origin.process(site.instance);
         let (pid, instance) = process.map_or((0, 0), |process| (process.pid, process.instance));
         let ended = process.and_then(|process| process.ended);
-        let holder = self.origin.holder(site.instance);
+        let processes = self.origin.site_processes(site.instance);
         let allocator = self.origin.allocator(&site);
         Stack {
             blocks: recently
                 .listed(&site)
-                .map(|list| still_known(list, holder, site.outstanding().amount)),
-            recent: recent(&site, holder, view, &recently.changes),
+                .map(|list| still_known(list, processes, site.outstanding().amount)),
+            recent: recent(&site, processes, view, &recently.changes),
             pid,
             instance,
             ended,

@@ -94,7 +94,7 @@ fn settings(
         stack_limit: stack_limit(),
         sizes: config.sizes,
         sampling: config.sampling,
-        calls: config.calls.map_or(CallTrace::Off, |calls| calls.told),
+        calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
         interrupt_entries: entries.map_or((0, 0), |(start, end)| (start.get(), end.get())),
     })
 }

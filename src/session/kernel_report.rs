@@ -9,7 +9,7 @@ use super::View;
 use super::calls::Caller;
 use super::describe::{self, Describer, Origin, Recently, Shown};
 use crate::symbolize::{Kallsyms, readable};
-use leak_report::model::leak::age::Holder;
+use leak_report::model::leak::age::SiteProcesses;
 use leak_report::model::leak::kernel_frames::{KernelAllocator, Kind, cut, is_root};
 use leak_report::model::leak::{Resolver, Site, SiteFrame};
 use leak_report::model::{
@@ -130,8 +130,8 @@ impl Origin for Listed<'_> {
         None
     }
 
-    fn holder(&self, _: u32) -> Holder {
-        Holder::Running
+    fn site_processes(&self, _: u32) -> SiteProcesses {
+        SiteProcesses::Running
     }
 
     fn allocator(&self, site: &Site<usize>) -> Name {

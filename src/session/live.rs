@@ -135,7 +135,7 @@ impl<'obj> Live<'obj> {
             regions: config.mmap,
             sizes: config.sizes,
             sampling: config.sampling,
-            calls: config.calls.map_or(CallTrace::Off, |calls| calls.told),
+            calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared

@@ -11,7 +11,7 @@ use crate::model::{Amount, Estimate, Sampling, StackRef, StandardError};
 
 /// Amounts of a site in a report: sums over its stacks in all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct SiteAmounts {
     /// Allocated and not freed, without young blocks, as shown to people.
     pub shown: Estimate,
     /// Allocated and not freed.
@@ -20,7 +20,7 @@ pub struct Held {
     pub allocated: Estimate,
 }
 
-impl Held {
+impl SiteAmounts {
     pub(super) fn of(stack: StackRef<'_>) -> Self {
         Self {
             shown: stack.shown_estimate(),
@@ -78,9 +78,9 @@ pub struct Difference<'a> {
     /// Largest of its stacks in the later report, or in the earlier one if the later has none.
     pub stack: StackRef<'a>,
     /// Amounts in the earlier report.
-    pub before: Held,
+    pub before: SiteAmounts,
     /// Amounts in the later report.
-    pub after: Held,
+    pub after: SiteAmounts,
 }
 
 impl Difference<'_> {
@@ -101,8 +101,8 @@ impl Difference<'_> {
 
     /// Change of the site.
     pub fn state(&self) -> State {
-        let holds = |held: &Held| held.shown.amount != Amount::default();
-        match (holds(&self.before), holds(&self.after)) {
+        let is_outstanding = |amounts: &SiteAmounts| amounts.shown.amount != Amount::default();
+        match (is_outstanding(&self.before), is_outstanding(&self.after)) {
             (false, false) => State::Unchanged,
             (false, true) => State::New,
             (true, false) => State::Gone,
@@ -147,8 +147,8 @@ impl<'a> Comparison<'a> {
             *known.entry(site).or_insert_with(|| {
                 sites.push(Difference {
                     stack,
-                    before: Held::default(),
-                    after: Held::default(),
+                    before: SiteAmounts::default(),
+                    after: SiteAmounts::default(),
                 });
                 sites.len() - 1
             })
@@ -156,11 +156,11 @@ impl<'a> Comparison<'a> {
         // Reports order stacks by amount, so that a site's first stack is its largest.
         for (stack, site) in builds.sites(after.report, &mut names) {
             let at = place_of(stack, site, &mut sites);
-            sites[at].after.add(Held::of(stack));
+            sites[at].after.add(SiteAmounts::of(stack));
         }
         for (stack, site) in builds.sites(before.report, &mut names) {
             let at = place_of(stack, site, &mut sites);
-            sites[at].before.add(Held::of(stack));
+            sites[at].before.add(SiteAmounts::of(stack));
         }
         sites
             .sort_by_cached_key(|site| Reverse((site.bytes(), site.blocks(), site.after.shown.amount.bytes)));
@@ -177,8 +177,8 @@ impl<'a> Comparison<'a> {
     }
 
     /// Sums over all sites, before and after.
-    pub fn total(&self) -> (Held, Held) {
-        let (mut before, mut after) = (Held::default(), Held::default());
+    pub fn total(&self) -> (SiteAmounts, SiteAmounts) {
+        let (mut before, mut after) = (SiteAmounts::default(), SiteAmounts::default());
         for site in &self.sites {
             before.add(site.before);
             after.add(site.after);

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::difference::{Comparison, Difference, Held, Side, State};
+use super::difference::{Comparison, Difference, Side, SiteAmounts, State};
 use crate::model::unix_nanoseconds;
 use crate::model::{Amount, Estimate, RegionKind, StandardError};
 use crate::render::{FrameJson, LostJson, SCHEMA_VERSION, frames_json, write_json};
@@ -44,7 +44,7 @@ pub(super) struct SideJson<'a> {
     time: String,
     duration_ns: u64,
     targets: Vec<TargetJson<'a>>,
-    held: HeldJson,
+    held: SiteAmountsJson,
     /// Complete stacks and allocations, and all of them.
     complete: CompleteJson,
     lost: LostJson<'a>,
@@ -71,8 +71,8 @@ struct SiteJson<'a> {
     allocator: &'a str,
     kind: Option<&'static str>,
     growth: GrowthJson,
-    before: HeldJson,
-    after: HeldJson,
+    before: SiteAmountsJson,
+    after: SiteAmountsJson,
     end: &'static str,
     frames: Vec<FrameJson<'a>>,
 }
@@ -95,7 +95,7 @@ struct ErrorJson {
 
 /// Amounts of a site.
 #[derive(Serialize)]
-pub(super) struct HeldJson {
+pub(super) struct SiteAmountsJson {
     /// Outstanding without young blocks.
     shown: AmountJson,
     outstanding: AmountJson,
@@ -114,13 +114,13 @@ impl From<Amount> for AmountJson {
     }
 }
 
-impl From<Held> for HeldJson {
-    fn from(held: Held) -> Self {
-        let Held {
+impl From<SiteAmounts> for SiteAmountsJson {
+    fn from(amounts: SiteAmounts) -> Self {
+        let SiteAmounts {
             shown,
             outstanding,
             allocated,
-        } = held;
+        } = amounts;
         let [shown, outstanding, allocated] =
             [shown, outstanding, allocated].map(|Estimate { amount, .. }| amount.into());
         Self {
@@ -156,7 +156,7 @@ impl<'a> DifferenceJson<'a> {
 }
 
 impl<'a> SideJson<'a> {
-    pub(super) fn of(side: &'a Side<'_>, held: Held) -> Self {
+    pub(super) fn of(side: &'a Side<'_>, amounts: SiteAmounts) -> Self {
         let report = side.report;
         let targets = report.targets.iter();
         let [complete_stacks, stacks] = report.completeness.complete_stacks();
@@ -174,7 +174,7 @@ impl<'a> SideJson<'a> {
                     exe: target.exe.as_deref(),
                 })
                 .collect(),
-            held: held.into(),
+            held: amounts.into(),
             complete: CompleteJson {
                 stacks: complete_stacks,
                 all_stacks: stacks,
@@ -203,7 +203,7 @@ impl<'a> SiteJson<'a> {
 }
 
 impl GrowthJson {
-    fn between(before: Held, after: Held, is_estimate: bool) -> Self {
+    fn between(before: SiteAmounts, after: SiteAmounts, is_estimate: bool) -> Self {
         let (was, is) = (before.shown, after.shown);
         let net = |is: u64, was: u64| i128::from(is) - i128::from(was);
         let StandardError { bytes, blocks } = (was.spread + is.spread).standard_error();

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::difference::{Comparison, Difference, Held, Side, State};
+use super::difference::{Comparison, Difference, Side, SiteAmounts, State};
 use crate::model::Report;
 use crate::model::{Amount, Losses};
 use crate::render::{
@@ -80,8 +80,11 @@ fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Resul
     if comparison.is_estimate() {
         line(out, "", error(before.shown.spread + after.shown.spread))?;
     }
-    let young = |held: &Held| held.outstanding.less(held.shown).amount;
-    if [&before, &after].into_iter().any(|held| young(held).blocks > 0) {
+    let young = |amounts: &SiteAmounts| amounts.outstanding.less(amounts.shown).amount;
+    if [&before, &after]
+        .into_iter()
+        .any(|amounts| young(amounts).blocks > 0)
+    {
         let (was, is) = (amount(young(&before)), amount(young(&after)));
         line(out, "Young", format!("besides, {was} before, {is} after"))?;
     }

@@ -14,7 +14,7 @@ pub mod trend;
 mod trend_json;
 mod trend_text;
 
-pub use difference::{Comparison, Difference, Held, Side, State};
+pub use difference::{Comparison, Difference, Side, SiteAmounts, State};
 pub use difference_flame::{render_folded as render_difference_folded, render_svg as render_difference_svg};
 pub use difference_json::render as render_difference_json;
 pub use difference_text::render as render_difference_text;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::difference::Held;
+use super::difference::SiteAmounts;
 use super::identity::{Builds, MatchedSite};
 use super::manner::Manner;
 use crate::model::dictionary::Import;
@@ -29,7 +29,7 @@ pub struct Point {
     /// Minutes since the first point.
     pub minutes: f64,
     /// Sum over all sites that are possible leaks.
-    pub held: Held,
+    pub total: SiteAmounts,
 }
 
 /// Amounts of a site at each point.
@@ -106,11 +106,11 @@ impl Trend {
                 true => report.elapsed.saturating_sub(first.elapsed),
                 false => report.read_at.duration_since(first.read_at).unwrap_or_default(),
             });
-        let mut all = Held::default();
+        let mut all = SiteAmounts::default();
         let mut has_stack = vec![false; self.sites.len()];
         for (stack, matched) in self.builds.sites(&report, &mut self.names) {
-            let held = Held::of(stack);
-            all.add(held);
+            let amounts = SiteAmounts::of(stack);
+            all.add(amounts);
             let next = self.sites.len();
             let at = *self.known.entry(matched).or_insert(next);
             if at == next {
@@ -125,7 +125,7 @@ impl Trend {
             let (site, has_stack) = (&mut self.sites[at], &mut has_stack[at]);
             // Points without the site count as zero.
             site.amounts.resize(number + 1, Amount::default());
-            site.amounts[number] = site.amounts[number] + held.shown.amount;
+            site.amounts[number] = site.amounts[number] + amounts.shown.amount;
             // The first stack of a site in a report is its largest.
             if !std::mem::replace(has_stack, true) {
                 site.stack = stack.renumbered(&mut import);
@@ -136,7 +136,7 @@ impl Trend {
             read_at: report.read_at,
             elapsed: report.elapsed,
             minutes: since.as_secs_f64() / 60.0,
-            held: all,
+            total: all,
         });
         self.legend = Some(Report {
             stacks: Vec::new(),
@@ -192,7 +192,7 @@ impl Trend {
     pub fn total(&self) -> (f64, f64) {
         let of = |amount: fn(&Amount) -> u64| {
             let points = self.points.iter();
-            let points = points.map(|point| (point.minutes, real(amount(&point.held.shown.amount))));
+            let points = points.map(|point| (point.minutes, real(amount(&point.total.shown.amount))));
             slope(&points.collect::<Vec<_>>())
         };
         (of(|amount| amount.bytes), of(|amount| amount.blocks))

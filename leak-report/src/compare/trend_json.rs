@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::difference_json::{AmountJson, HeldJson};
+use super::difference_json::{AmountJson, SiteAmountsJson};
 use super::trend::{Course, Point, Trend};
 use crate::model::unix_nanoseconds;
 use crate::model::{RegionKind, StackRef};
@@ -53,7 +53,7 @@ struct PointJson<'a> {
     /// Nanoseconds since 1970.
     unix_ns: u64,
     minutes: f64,
-    held: HeldJson,
+    held: SiteAmountsJson,
 }
 
 #[derive(Serialize)]
@@ -81,7 +81,7 @@ impl<'a> From<&'a Point> for PointJson<'a> {
             name: &point.name,
             unix_ns: unix_nanoseconds(point.read_at),
             minutes: point.minutes,
-            held: point.held.into(),
+            held: point.total.into(),
         }
     }
 }

@@ -37,7 +37,7 @@ pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> 
     writeln!(out)?;
     let amount = |amount: Amount| format!("{} in {}", size(amount.bytes), counted(amount.blocks, "block"));
     let (bytes, blocks) = trend.total();
-    let (was, is) = (first.held.shown.amount, last.held.shown.amount);
+    let (was, is) = (first.total.shown.amount, last.total.shown.amount);
     let total = format!(
         "{}: {} at first, {} at last",
         per_minute(bytes, blocks),
@@ -100,10 +100,10 @@ fn written(amounts: &[Amount]) -> String {
 }
 
 fn bars(amounts: &[Amount]) -> String {
-    let most = amounts.iter().map(|amount| amount.bytes).max().unwrap_or(0);
+    let max = amounts.iter().map(|amount| amount.bytes).max().unwrap_or(0);
     let bar = |amount: &Amount| {
         let step = u128::from(amount.bytes) * (BARS.len() as u128 - 1);
-        let height = step.checked_div(most.into()).unwrap_or(0);
+        let height = step.checked_div(max.into()).unwrap_or(0);
         BARS[usize::try_from(height).map_or(0, |height| height.min(BARS.len() - 1))]
     };
     amounts.iter().map(bar).collect()

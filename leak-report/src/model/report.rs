@@ -88,7 +88,7 @@ impl Report {
     }
 
     /// Suspects with outstanding blocks that are not young, in the report's order.
-    pub fn holders(&self) -> impl Iterator<Item = StackRef<'_>> {
+    pub fn outstanding_suspects(&self) -> impl Iterator<Item = StackRef<'_>> {
         self.suspects().filter(|stack| stack.shown().blocks > 0)
     }
 

@@ -168,10 +168,10 @@ pub fn without_start(stack: StackRef<'_>) -> impl Iterator<Item = FrameRef<'_>> 
     let called = all.checked_sub(2).and_then(|called| stack.frames().nth(called));
     let is_last_start =
         called.is_some_and(|frame| is_function(frame, |name| name.starts_with("__libc_start_main")));
-    let most = all - usize::from(is_last_start);
-    let frames = stack.frames().take(most).zip(1..);
+    let max = all - usize::from(is_last_start);
+    let frames = stack.frames().take(max).zip(1..);
     let own = frames.filter(|&(frame, _)| !is_start(frame)).last();
-    stack.frames().take(own.map_or(most, |(_, number)| number))
+    stack.frames().take(own.map_or(max, |(_, number)| number))
 }
 
 fn is_function(frame: FrameRef<'_>, is: impl Fn(&str) -> bool) -> bool {

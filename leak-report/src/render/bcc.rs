@@ -16,7 +16,7 @@ use crate::model::{FrameRef, ListedBlock, StackRef};
 const LOST: &str = "stack information lost";
 
 /// Lines printed between reports.
-pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
+pub(super) fn stage_lines(stage: &Stage<'_>) -> Vec<String> {
     match stage {
         Stage::Started { command, .. } => {
             vec![format!(
@@ -35,7 +35,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for block in blocks(report) {
         writeln!(out, "\taddr = {:x} size = {}", block.address, block.size)?;
     }
-    let mut shown: Vec<StackRef<'_>> = report.holders().take(report.top).collect();
+    let mut shown: Vec<StackRef<'_>> = report.outstanding_suspects().take(report.top).collect();
     shown.reverse();
     if shown.is_empty() && !has_addresses {
         // bcc prints all entries as one text, so no entries give an empty line.
@@ -81,7 +81,9 @@ pub(super) fn write_entry(stack: StackRef<'_>, out: &mut dyn Write) -> io::Resul
 
 /// Listed blocks of all stacks, smallest first, including those of stacks beyond the top.
 fn blocks(report: &Report) -> Vec<&ListedBlock> {
-    let lists = report.holders().filter_map(|stack| stack.get().blocks.as_ref());
+    let lists = report
+        .outstanding_suspects()
+        .filter_map(|stack| stack.get().blocks.as_ref());
     let mut blocks: Vec<_> = lists.flat_map(|list| &list.listed).collect();
     blocks.sort_by_key(|block| (block.size, block.address));
     blocks

@@ -55,52 +55,52 @@ pub enum Reports {
 
 /// How a format writes the call trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallsTold {
+pub struct CallFormat {
     /// Which events of a call it contains.
-    pub told: CallTrace,
+    pub trace: CallTrace,
     /// Which reports are made meanwhile.
     pub reports: Reports,
     /// True if lines go to standard error, which leaves standard output to reports.
-    pub aside: bool,
+    pub to_stderr: bool,
 }
 
 type Line = fn(&Call) -> Option<String>;
 
 /// Formats that support the call trace.
-const FORMATS: &[(Format, CallsTold, Line)] = &[
+const FORMATS: &[(Format, CallFormat, Line)] = &[
     (
         Format::Text,
-        CallsTold {
-            told: CallTrace::Ends,
+        CallFormat {
+            trace: CallTrace::Ends,
             reports: Reports::Last,
-            aside: false,
+            to_stderr: false,
         },
         |call| Some(text(call)),
     ),
     (
         Format::Json,
-        CallsTold {
-            told: CallTrace::Ends,
+        CallFormat {
+            trace: CallTrace::Ends,
             reports: Reports::Last,
-            aside: false,
+            to_stderr: false,
         },
         json,
     ),
     (
         Format::Bcc,
-        CallsTold {
-            told: CallTrace::All,
+        CallFormat {
+            trace: CallTrace::All,
             reports: Reports::None,
-            aside: false,
+            to_stderr: false,
         },
         bcc,
     ),
     (
         Format::Libbpf,
-        CallsTold {
-            told: CallTrace::All,
+        CallFormat {
+            trace: CallTrace::All,
             reports: Reports::Each,
-            aside: true,
+            to_stderr: true,
         },
         libbpf,
     ),
@@ -108,9 +108,9 @@ const FORMATS: &[(Format, CallsTold, Line)] = &[
 
 impl Format {
     /// How the format writes the call trace; `None` if it does not support it.
-    pub fn calls_told(self) -> Option<CallsTold> {
+    pub fn call_format(self) -> Option<CallFormat> {
         let mut rows = FORMATS.iter();
-        rows.find_map(|&(format, told, _)| (format == self).then_some(told))
+        rows.find_map(|&(format, call_format, _)| (format == self).then_some(call_format))
     }
 
     /// Formats a call as one line; `None` if the format has no line for it.

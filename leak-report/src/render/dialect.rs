@@ -38,7 +38,7 @@ pub enum Stage<'a> {
 
 /// A line for standard error that goes with a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum StderrLine {
     /// A line of the original tool, printed as it is.
     Verbatim(String),
     /// A warning of memleak's own.
@@ -48,20 +48,20 @@ pub enum Beside {
 /// Output of a format besides its reports.
 struct Dialect {
     format: Format,
-    said: fn(&Stage<'_>) -> Vec<String>,
-    beside: fn(&Report) -> Option<String>,
+    stage_lines: fn(&Stage<'_>) -> Vec<String>,
+    stderr_line: fn(&Report) -> Option<String>,
 }
 
 const DIALECTS: &[Dialect] = &[
     Dialect {
         format: Format::Bcc,
-        said: bcc::said,
-        beside: |_| None,
+        stage_lines: bcc::stage_lines,
+        stderr_line: |_| None,
     },
     Dialect {
         format: Format::Libbpf,
-        said: libbpf::said,
-        beside: libbpf::missing_stacks,
+        stage_lines: libbpf::stage_lines,
+        stderr_line: libbpf::missing_stacks,
     },
 ];
 
@@ -71,19 +71,19 @@ impl Format {
     }
 
     /// Lines that are printed between reports at this stage.
-    pub fn said(self, stage: &Stage<'_>) -> Vec<String> {
+    pub fn stage_lines(self, stage: &Stage<'_>) -> Vec<String> {
         self.dialect()
-            .map_or_else(Vec::new, |dialect| (dialect.said)(stage))
+            .map_or_else(Vec::new, |dialect| (dialect.stage_lines)(stage))
     }
 
     /// Lines for standard error that go with `report`.
-    pub fn beside(self, report: &Report) -> Vec<Beside> {
+    pub fn stderr_lines(self, report: &Report) -> Vec<StderrLine> {
         let Some(dialect) = self.dialect() else {
             return Vec::new();
         };
-        let own = (dialect.beside)(report).map(Beside::Verbatim);
-        let unsaid = unsaid(report, self).map(Beside::Warning);
-        own.into_iter().chain(unsaid).collect()
+        let own = (dialect.stderr_line)(report).map(StderrLine::Verbatim);
+        let omitted_facts = omitted_facts(report, self).map(StderrLine::Warning);
+        own.into_iter().chain(omitted_facts).collect()
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) fn attached(pids: &[u32]) -> Vec<String> {
 
 /// Facts that the format cannot express and without which the report seems better than it is, as one line; `None` if
 /// there are none.
-fn unsaid(report: &Report, format: Format) -> Option<String> {
+fn omitted_facts(report: &Report, format: Format) -> Option<String> {
     let facts = [
         incomplete(report),
         lost(report),
@@ -121,7 +121,7 @@ fn unsaid(report: &Report, format: Format) -> Option<String> {
 
 /// Number of shown stacks whose walk did not reach the end of the stack, by cause.
 fn incomplete(report: &Report) -> Option<String> {
-    let shown = || report.holders().take(report.top);
+    let shown = || report.outstanding_suspects().take(report.top);
     let is_incomplete = |stack: &StackRef<'_>| stack.end != End::Complete && !stack.is_cut();
     let count = shown().filter(is_incomplete).count();
     if count == 0 {
@@ -171,7 +171,9 @@ fn several(report: &Report) -> Option<String> {
 }
 
 fn unlisted(report: &Report) -> Option<String> {
-    let lists = report.holders().filter_map(|stack| stack.get().blocks.as_ref());
+    let lists = report
+        .outstanding_suspects()
+        .filter_map(|stack| stack.get().blocks.as_ref());
     let left_out = lists.map(|list| list.left_out).fold(0, u64::saturating_add);
     (left_out > 0).then(|| format!("{} not listed", counted(left_out, "block")))
 }

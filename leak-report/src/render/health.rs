@@ -153,11 +153,11 @@ fn count_lines<T>(counts: &[Count<T>], of: &T) -> Vec<String> {
 
 /// Writes the total that the shares of stacks refer to, and how many stacks are not shown.
 fn render_total(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let stacks = report.holders().count();
+    let stacks = report.outstanding_suspects().count();
     if stacks == 0 {
         return Ok(());
     }
-    let Amount { bytes, blocks } = report.holders().map(|stack| stack.shown()).sum();
+    let Amount { bytes, blocks } = report.outstanding_suspects().map(|stack| stack.shown()).sum();
     let stacks_text = counted(u64::try_from(stacks).unwrap_or(u64::MAX), "stack");
     let shown = match stacks.saturating_sub(report.top) {
         0 => String::new(),

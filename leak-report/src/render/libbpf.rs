@@ -14,7 +14,7 @@ use crate::model::{FrameRef, Report, StackRef, TimeOfDay};
 
 /// Lines printed between reports. (The original terminates a program that it has started, and prints that. This one does
 /// not terminate it, so the line is missing.)
-pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
+pub(super) fn stage_lines(stage: &Stage<'_>) -> Vec<String> {
     match stage {
         Stage::Started { pid, .. } => vec![format!("child created with pid: {pid}")],
         Stage::Attached { pids } => attached(pids),
@@ -25,7 +25,7 @@ pub(super) fn said(stage: &Stage<'_>) -> Vec<String> {
 
 /// Writes `report` as libbpf-tools' memleak does: largest stack first.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let known = report.holders().filter(|stack| stack.path.is_some());
+    let known = report.outstanding_suspects().filter(|stack| stack.path.is_some());
     let shown: Vec<StackRef<'_>> = known.take(report.top).collect();
     let TimeOfDay { hour, minute, second } = report.time;
     writeln!(
@@ -56,7 +56,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 /// The original's warning about blocks whose stack is unknown; these are not in its reports.
 pub(super) fn missing_stacks(report: &Report) -> Option<String> {
-    let unknown = report.holders().filter(|stack| stack.path.is_none());
+    let unknown = report.outstanding_suspects().filter(|stack| stack.path.is_none());
     let blocks = unknown
         .map(|stack| stack.shown().blocks)
         .fold(0, u64::saturating_add);

@@ -11,13 +11,13 @@ pub(super) fn lines(target: &TargetFacts, several: bool, tracked_error: Option<f
     let Some(parts) = &target.memory else {
         return Vec::new();
     };
-    let whose = match several {
+    let of_process = match several {
         true => format!(" of {}", target.pid),
         false => String::new(),
     };
-    let mut lines = vec![format!("{} resident{whose}:", size(parts.rss))];
+    let mut lines = vec![format!("{} resident{of_process}:", size(parts.rss))];
     let some = named(parts).into_iter().filter(|&(bytes, _)| bytes > 0);
-    lines.extend(some.map(|(bytes, what)| format!("  {:<28} {what}", size(bytes))));
+    lines.extend(some.map(|(bytes, description)| format!("  {:<28} {description}", size(bytes))));
     if let Some(error) = tracked_error {
         lines.push(format!(
             "standard error of what was allocated during this trace: {}",

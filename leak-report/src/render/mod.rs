@@ -40,8 +40,8 @@ use std::sync::Arc;
 
 pub use crate::model::printable::printable;
 use crate::model::{FrameRef, Report, Vitals};
-pub use calls::{Call, CallsTold, Reports};
-pub use dialect::{Beside, Stage};
+pub use calls::{Call, CallFormat, Reports};
+pub use dialect::{Stage, StderrLine};
 pub use ends::explain;
 pub use estimates::{error, whole};
 pub use format::{Format, Span, render};

@@ -25,7 +25,7 @@ impl Report {
     /// Stacks for people: those that hold blocks that are not young, in the requested order, or the most suspicious
     /// first.
     pub fn ranked(&self) -> Vec<StackRef<'_>> {
-        let mut ranked: Vec<_> = self.holders().collect();
+        let mut ranked: Vec<_> = self.outstanding_suspects().collect();
         if self.order.is_none() {
             ranked.sort_by_cached_key(|&stack| rank(stack, Order::Suspicion));
         }

@@ -103,7 +103,7 @@ pub(super) fn typical_age(stack: StackRef<'_>) -> String {
     for (upper, blocks) in classes() {
         younger = younger.saturating_add(blocks);
         if half > 0 && younger >= half {
-            let bound = |sign: char, bound| format!("{sign}{}", spoken(bound).replace(' ', ""));
+            let bound = |sign: char, bound| format!("{sign}{}", in_whole_units(bound).replace(' ', ""));
             return lower.map_or_else(
                 || bound('<', upper.unwrap_or_default()),
                 |lower| bound('>', lower),
@@ -148,7 +148,7 @@ pub(super) fn young_line(report: &Report) -> Option<String> {
             "not shown: {} in {} younger than {} (-o 0 shows them)",
             size(young.bytes),
             counted(young.blocks, "block"),
-            spoken(older)
+            in_whole_units(older)
         )
     })
 }
@@ -170,7 +170,7 @@ pub(super) fn age_lines(report: &Report) -> Vec<(&'static str, String)> {
             "{}, {}, younger than {}: hidden above (-o 0 shows all)",
             counted(young.blocks, "block"),
             size(young.bytes),
-            spoken(older)
+            in_whole_units(older)
         );
         lines.push(("Young", text));
     }
@@ -188,15 +188,15 @@ pub(super) fn age_lines(report: &Report) -> Vec<(&'static str, String)> {
 
 fn age_class(bound: Option<Duration>, amount: Amount) -> String {
     let class = match (bound, AGE_BOUNDS.last()) {
-        (Some(bound), _) => format!("<{}", spoken(bound)),
-        (None, last) => format!("older than {}", spoken(last.copied().unwrap_or_default())),
+        (Some(bound), _) => format!("<{}", in_whole_units(bound)),
+        (None, last) => format!("older than {}", in_whole_units(last.copied().unwrap_or_default())),
     };
     let size = short_size(amount.bytes);
     format!("{class} {} ({size})", counted(amount.blocks, "block"))
 }
 
 /// Formats a time in the largest unit in which it is an integer.
-pub(super) fn spoken(time: Duration) -> String {
+pub(super) fn in_whole_units(time: Duration) -> String {
     let milliseconds = time.as_millis();
     [(3_600_000, "h"), (60_000, "min"), (1000, "s")]
         .into_iter()
@@ -237,7 +237,7 @@ mod tests {
             (60_000, "1 min"),
             (7_200_000, "2 h"),
         ] {
-            assert_eq!(spoken(Duration::from_millis(milliseconds)), expected);
+            assert_eq!(in_whole_units(Duration::from_millis(milliseconds)), expected);
         }
     }
 }

@@ -78,9 +78,9 @@ fn without_parameters(name: &str) -> &str {
     }
 }
 
-/// Cuts a name after `most` characters: names of template instances have no bound.
-pub fn shortened(name: &str, most: usize) -> Cow<'_, str> {
-    match name.char_indices().nth(most) {
+/// Cuts a name after `max` characters: names of template instances have no bound.
+pub fn shortened(name: &str, max: usize) -> Cow<'_, str> {
+    match name.char_indices().nth(max) {
         None => name.into(),
         Some((end, _)) => format!("{}…", &name[..end]).into(),
     }

@@ -17,7 +17,7 @@ use thiserror::Error;
 pub(crate) use file::{File, remedy};
 use leak_report::model::Report;
 use leak_report::render::paint::Painted;
-use leak_report::render::{self, Beside, Call, Format, Page, People, ReportSink, Screen, Span, Stage};
+use leak_report::render::{self, Call, Format, Page, People, ReportSink, Screen, Span, Stage, StderrLine};
 pub use reader::await_end_of_reader;
 
 /// File or stream to write reports to, and how.
@@ -238,11 +238,11 @@ impl Output {
             })
         })?;
         self.people = people;
-        for line in format.beside(report) {
+        for line in format.stderr_lines(report) {
             match line {
                 // Nothing can be reported if standard error is gone.
-                Beside::Verbatim(line) => _ = writeln!(io::stderr(), "{line}"),
-                Beside::Warning(line) => tracing::warn!("{line}"),
+                StderrLine::Verbatim(line) => _ = writeln!(io::stderr(), "{line}"),
+                StderrLine::Warning(line) => tracing::warn!("{line}"),
             }
         }
         Ok(())
@@ -284,7 +284,7 @@ impl ReportSink for Output {
     }
 
     fn stage(&mut self, stage: &Stage<'_>) -> anyhow::Result<()> {
-        let lines = self.format.said(stage);
+        let lines = self.format.stage_lines(stage);
         if lines.is_empty() {
             return Ok(());
         }
@@ -299,7 +299,7 @@ impl ReportSink for Output {
             return Ok(());
         }
         text.push('\n');
-        match self.format.calls_told().is_some_and(|told| told.aside) {
+        match self.format.call_format().is_some_and(|calls| calls.to_stderr) {
             // Nothing can be reported if standard error is gone.
             true => _ = io::stderr().write_all(text.as_bytes()),
             false => self.with_place(|out| out.write_all(text.as_bytes()))?,

@@ -201,18 +201,18 @@ impl Dictionary {
     }
 }
 
-fn within(index: usize, entries: usize, what: &'static str) -> Result<(), Invalid> {
+fn within(index: usize, entries: usize, name: &'static str) -> Result<(), Invalid> {
     if index < entries {
         Ok(())
     } else {
-        Err(Invalid::Undefined(what, index))
+        Err(Invalid::Undefined(name, index))
     }
 }
 
 fn define<T: Eq + std::hash::Hash>(
     table: &mut IndexSet<T>,
     entry: T,
-    what: &'static str,
+    name: &'static str,
     limits: Limits,
 ) -> Result<(), Invalid> {
     if table.len() >= limits.entries {
@@ -221,7 +221,7 @@ fn define<T: Eq + std::hash::Hash>(
     if table.insert(entry) {
         Ok(())
     } else {
-        Err(Invalid::Repeated(what))
+        Err(Invalid::Repeated(name))
     }
 }
 

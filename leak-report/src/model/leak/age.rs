@@ -9,7 +9,7 @@ use crate::model::Estimate;
 
 /// State of the instances that hold a site's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum SiteProcesses {
     /// A running instance.
     Running,
     /// An ended instance, whose blocks are no longer in the table.
@@ -24,14 +24,14 @@ impl<M> Site<M> {
     /// Only blocks found old in the table of a running instance are old. Blocks freed while the table was read are not;
     /// otherwise short-lived blocks would look like a leak. Blocks that ended instances held can never be freed, hence are
     /// old, although they are not in the table.
-    pub fn young(&self, holder: Holder) -> Option<Estimate> {
+    pub fn young(&self, processes: SiteProcesses) -> Option<Estimate> {
         let blocks = self.recent.blocks?;
         let outstanding = self.outstanding();
-        Some(match holder {
-            Holder::Running => outstanding.less(blocks.old),
-            Holder::Ended => Estimate::default(),
+        Some(match processes {
+            SiteProcesses::Running => outstanding.less(blocks.old),
+            SiteProcesses::Ended => Estimate::default(),
             // The minimum of `outstanding` and `blocks.young`.
-            Holder::Several => outstanding.less(outstanding.less(blocks.young)),
+            SiteProcesses::Several => outstanding.less(outstanding.less(blocks.young)),
         })
     }
 }

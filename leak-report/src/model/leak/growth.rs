@@ -147,10 +147,10 @@ impl Growth {
         self.course = Course::default();
     }
 
-    /// Makes `snapshot` the last report; `held` returns the outstanding bytes of a stack without young blocks.
-    pub fn reported(&mut self, snapshot: &Snapshot, held: impl Fn(&StackTotals) -> u64) {
+    /// Makes `snapshot` the last report; `outstanding` returns the outstanding bytes of a stack without young blocks.
+    pub fn reported(&mut self, snapshot: &Snapshot, outstanding: impl Fn(&StackTotals) -> u64) {
         self.last = Some(Earlier::of(snapshot));
-        self.course.note(snapshot, held);
+        self.course.note(snapshot, outstanding);
     }
 
     /// Returns whether a report was made.

@@ -25,7 +25,7 @@ use unwind_tables::walk::{End, FoundBy, Frame};
 
 use crate::model::{Amount, Estimate, Location, Place, RegionKind, Snapshot, StackTotals};
 
-pub use age::Holder;
+pub use age::SiteProcesses;
 pub use by_module::{EndGroup, ModuleSteps};
 pub use completeness::Completeness;
 pub use depth::innermost;

@@ -80,8 +80,8 @@ mod tests {
             let kept = moments.seconds();
             assert!(kept.len() <= 8 && kept[0] == 0.0, "{kept:?}");
             let gaps: Vec<_> = kept.windows(2).map(|pair| pair[1] - pair[0]).collect();
-            let [least, most] = [f64::min, f64::max].map(|by| gaps.iter().copied().reduce(by).unwrap_or(1.0));
-            assert!(most <= 2.0 * least, "{kept:?}");
+            let [min, max] = [f64::min, f64::max].map(|by| gaps.iter().copied().reduce(by).unwrap_or(1.0));
+            assert!(max <= 2.0 * min, "{kept:?}");
         }
         assert!(moments.seconds().len() > 3);
     }

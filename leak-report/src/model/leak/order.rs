@@ -35,8 +35,8 @@ impl Order {
     }
 
     /// Sort key of a stack, from its outstanding amount, its change and its suspicion; larger keys come first.
-    pub fn key(self, held: Amount, change: &Change, suspicion: Option<Suspicion>) -> [i128; 4] {
-        let (bytes, blocks) = (i128::from(held.bytes), i128::from(held.blocks));
+    pub fn key(self, outstanding: Amount, change: &Change, suspicion: Option<Suspicion>) -> [i128; 4] {
+        let (bytes, blocks) = (i128::from(outstanding.bytes), i128::from(outstanding.blocks));
         match self {
             Self::Size => [bytes, blocks, 0, 0],
             Self::Count => [blocks, bytes, 0, 0],
@@ -75,8 +75,8 @@ mod tests {
         ];
         let orders = [Order::Size, Order::Count, Order::Growth, Order::Suspicion];
         let key = |order: Order, at: usize| {
-            let (held, change, suspicion) = &stacks[at];
-            order.key(*held, change, *suspicion)
+            let (outstanding, change, suspicion) = &stacks[at];
+            order.key(*outstanding, change, *suspicion)
         };
         let first = orders.map(|order| (0..4).max_by_key(|&at| key(order, at)));
         let last = orders.map(|order| (0..4).min_by_key(|&at| key(order, at)));

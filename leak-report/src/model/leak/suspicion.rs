@@ -115,8 +115,8 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Adds a report; `held` returns the outstanding bytes of a stack without young blocks.
-    pub fn note(&mut self, snapshot: &Snapshot, held: impl Fn(&StackTotals) -> u64) {
+    /// Adds a report; `outstanding` returns the outstanding bytes of a stack without young blocks.
+    pub fn note(&mut self, snapshot: &Snapshot, outstanding: impl Fn(&StackTotals) -> u64) {
         match self.moments.note(snapshot.elapsed.as_secs_f64()) {
             Noted::Skipped => return,
             Noted::Kept => {}
@@ -129,7 +129,7 @@ impl Course {
             let missed = points.last().copied().unwrap_or_default();
             points.resize(before, missed);
             points.push(Point {
-                bytes: held(stack),
+                bytes: outstanding(stack),
                 allocated: stack.allocated.amount.blocks,
             });
         }
@@ -248,13 +248,13 @@ fn allocated_at(course: &[(f64, Point)], moment: f64) -> f64 {
 /// Overlap of two distributions over age classes: the outstanding blocks, and blocks allocated evenly since the attach.
 /// Classes up to one second are omitted once a trace is longer than ten: every site has churn.
 fn age_spread(ages: &Ages, elapsed: f64) -> Option<f64> {
-    let least = if elapsed > 10.0 { 1.0 } else { 0.0 };
+    let min = if elapsed > 10.0 { 1.0 } else { 0.0 };
     let mut classes = Vec::with_capacity(AGE_BOUNDS.len() + 1);
     let mut lower: f64 = 0.0;
     for (upper, class) in ages.classes() {
         let bound = upper.map_or(f64::INFINITY, |upper| upper.as_secs_f64());
-        if bound > least {
-            let expected = bound.min(elapsed) - lower.max(least).min(elapsed);
+        if bound > min {
+            let expected = bound.min(elapsed) - lower.max(min).min(elapsed);
             classes.push((class.amount.blocks as f64, expected.max(0.0)));
         }
         lower = bound;

@@ -113,15 +113,21 @@ fn what_is_young() {
         old: amount(60, 6).into(),
         ..Default::default()
     };
-    let of = |blocks, holder| {
+    let of = |blocks, processes| {
         let mut site = sites(vec![stack(0, &[0x1010], amount(100, 10))]).remove(0);
         site.recent.blocks = blocks;
-        site.young(holder)
+        site.young(processes)
     };
-    assert_eq!(of(Some(blocks), Holder::Running), Some(amount(40, 4).into()));
-    assert_eq!(of(Some(blocks), Holder::Ended), Some(amount(0, 0).into()));
-    assert_eq!(of(Some(blocks), Holder::Several), Some(amount(10, 1).into()));
-    assert_eq!(of(None, Holder::Ended), None);
+    assert_eq!(
+        of(Some(blocks), SiteProcesses::Running),
+        Some(amount(40, 4).into())
+    );
+    assert_eq!(of(Some(blocks), SiteProcesses::Ended), Some(amount(0, 0).into()));
+    assert_eq!(
+        of(Some(blocks), SiteProcesses::Several),
+        Some(amount(10, 1).into())
+    );
+    assert_eq!(of(None, SiteProcesses::Ended), None);
 }
 
 /// Stacks with equal innermost frames are merged and end there; short stacks are unchanged.

@@ -368,8 +368,8 @@ fn malformed_names() {
         "::h0123456789abcdef",
     ]);
     let deep = |name: &str, times: usize| name.repeat(times);
-    let most = deep("std::vector<", MAX_NAME / 12);
-    assert_eq!(abbreviated(&most), most);
+    let max = deep("std::vector<", MAX_NAME / 12);
+    assert_eq!(abbreviated(&max), max);
     let beyond = deep("std::__1::", MAX_NAME);
     assert!(
         matches!(abbreviated(&beyond), Cow::Borrowed(_)),

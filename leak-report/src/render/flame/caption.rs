@@ -2,7 +2,7 @@
 
 use super::super::estimates::whole;
 use super::super::health::{counted, losses_in_short, percent, size};
-use super::super::recent::spoken;
+use super::super::recent::in_whole_units;
 use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
 use crate::model::{Measure, Quantity, Report, Unit};
 
@@ -123,7 +123,7 @@ fn young(report: &Report) -> Option<String> {
             "without {}, {}, younger than {}",
             counted(blocks, "block"),
             rounded(bytes),
-            spoken(older)
+            in_whole_units(older)
         )
     })
 }

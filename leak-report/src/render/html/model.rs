@@ -115,8 +115,8 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Adds the next report; keeps at most `most` snapshots.
-    pub(super) fn add(&mut self, report: &Report, most: usize) {
+    /// Adds the next report; keeps at most `max` snapshots.
+    pub(super) fn add(&mut self, report: &Report, max: usize) {
         let are_estimates = report.sampling != Sampling::All;
         self.are_estimates |= are_estimates;
         for target in &report.targets {
@@ -140,7 +140,7 @@ impl Model {
                 rows: rows(row_at_baseline),
                 ..Snapshot::default()
             };
-            self.snapshots.add(snapshot, most);
+            self.snapshots.add(snapshot, max);
         }
         let snapshot = Snapshot {
             time: report.time,
@@ -150,7 +150,7 @@ impl Model {
             rows: rows(row_of),
             memory: residents(report),
         };
-        self.snapshots.add(snapshot, most);
+        self.snapshots.add(snapshot, max);
         self.style = report.names;
         self.trace = Trace::from(report);
         self.health = Some(Health::of(report));

@@ -41,14 +41,14 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Adds a snapshot, and drops others until at most `most` are left. A report's is later than all others; a baseline's
+    /// Adds a snapshot, and drops others until at most `max` are left. A report's is later than all others; a baseline's
     /// may not be.
-    pub(super) fn add(&mut self, snapshot: Snapshot, most: usize) {
+    pub(super) fn add(&mut self, snapshot: Snapshot, max: usize) {
         let at = self
             .kept
             .partition_point(|other| other.elapsed <= snapshot.elapsed);
         self.kept.insert(at, snapshot);
-        while self.kept.len() > most {
+        while self.kept.len() > max {
             self.leave_one_out();
         }
     }

@@ -82,8 +82,8 @@ fn many(sites: u64, second: u64) -> Report {
             let at = location(&modules[(place % 7) as usize], 0x1000 + place * 64);
             frame(at, FoundBy::Cfi, named(&name, 16))
         });
-        let held = amount((sites - site) * 10 * second, (sites - site) * second);
-        stack(held, End::Complete, None, frames.collect())
+        let outstanding = amount((sites - site) * 10 * second, (sites - site) * second);
+        stack(outstanding, End::Complete, None, frames.collect())
     });
     let mut report = report(stacks.collect());
     report.elapsed = SECOND * u32::try_from(second).unwrap();
@@ -140,9 +140,9 @@ fn the_largest_sites() {
         assert_eq!(kept.len(), limit);
         assert!(kept.iter().all(|site| site[8] == 0));
         assert_eq!(last[8], 3000 - kept.len());
-        let held: Vec<u64> = replayed(&data)[1].iter().map(|site| site[0]).collect();
-        let (others, held) = held.split_last().unwrap();
-        assert!(held.is_sorted_by(|a, b| a >= b) && *others > 0);
+        let outstanding: Vec<u64> = replayed(&data)[1].iter().map(|site| site[0]).collect();
+        let (others, outstanding) = outstanding.split_last().unwrap();
+        assert!(outstanding.is_sorted_by(|a, b| a >= b) && *others > 0);
         for site in kept {
             let mut depth = 0;
             let mut node = site[6].as_u64().unwrap();
@@ -274,13 +274,13 @@ fn baselines_are_moments() {
     let marked: Vec<bool> = moments.iter().map(|moment| moment["marked"] == true).collect();
     assert_eq!(marked, [false, true, false, false]);
     assert_eq!(moments[1]["time"], "09:05:01");
-    let (held, allocated) = (second.stacks[0].outstanding, second.stacks[0].allocated);
+    let (outstanding, allocated) = (second.stacks[0].outstanding, second.stacks[0].allocated);
     let at_mark = &replayed(&data)[1][0];
     assert_eq!(
         at_mark[..4],
         [
-            held.amount.bytes - 70,
-            held.amount.blocks - 3,
+            outstanding.amount.bytes - 70,
+            outstanding.amount.blocks - 3,
             allocated.amount.bytes - 100,
             allocated.amount.blocks - 4
         ]

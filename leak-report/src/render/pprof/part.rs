@@ -43,17 +43,17 @@ pub enum Amounts {
     /// Allocated since the last report, and outstanding.
     Both,
     /// Allocated since the last report. The profile has a duration.
-    Came,
+    Allocated,
     /// Outstanding. The profile is of a moment.
-    Held,
+    Outstanding,
 }
 
 impl Amounts {
     fn types(self) -> Range<usize> {
         match self {
             Self::Both => ALL_TYPES,
-            Self::Came => 0..2,
-            Self::Held => 2..4,
+            Self::Allocated => 0..2,
+            Self::Outstanding => 2..4,
         }
     }
 }
@@ -80,21 +80,21 @@ impl Part<'_> {
         }
         let bytes = self.amounts.types().end - 1;
         samples.sort_by_key(|(_, values)| Reverse(values[bytes]));
-        let mut most = MAX_STACKS;
-        let mut profile = self.profile(report, &samples, most);
+        let mut max = MAX_STACKS;
+        let mut profile = self.profile(report, &samples, max);
         // Sizes of stacks differ, so the number that fits is found by halving.
-        while profile.encoded_len() > MAX_BYTES && most > 1 {
-            most = most.min(samples.len()) / 2;
-            profile = self.profile(report, &samples, most);
+        while profile.encoded_len() > MAX_BYTES && max > 1 {
+            max = max.min(samples.len()) / 2;
+            profile = self.profile(report, &samples, max);
         }
         let mut bytes = Vec::new();
         compress(&profile, &mut bytes)?;
         Ok(Some(bytes))
     }
 
-    /// The profile with the first `most` samples, and one sample for the rest.
-    fn profile(&self, report: &Report, samples: &[(StackRef<'_>, Values)], most: usize) -> Profile {
-        let (first, others) = samples.split_at(most.min(samples.len()));
+    /// The profile with the first `max` samples, and one sample for the rest.
+    fn profile(&self, report: &Report, samples: &[(StackRef<'_>, Values)], max: usize) -> Profile {
+        let (first, others) = samples.split_at(max.min(samples.len()));
         let mut table = Table::of_part(report, self);
         for &(stack, values) in first {
             table.add(stack, values);
@@ -103,8 +103,8 @@ impl Part<'_> {
             table.add_marker(OTHERS, values);
         }
         let duration = match self.amounts {
-            Amounts::Held => Duration::ZERO,
-            Amounts::Both | Amounts::Came => report.compared.since_last,
+            Amounts::Outstanding => Duration::ZERO,
+            Amounts::Both | Amounts::Allocated => report.compared.since_last,
         };
         // The period has this type whatever is sampled: stores treat profiles with another type as profiles of another
         // kind. It is 1 since estimates are of the total and must not be multiplied by it, as Parca does for the rates

@@ -247,7 +247,7 @@ fn part_of_many_stacks() {
         };
         part.render(report, &stacks).unwrap()
     };
-    let profile = decoded(&render(&report, Amounts::Held).unwrap());
+    let profile = decoded(&render(&report, Amounts::Outstanding).unwrap());
     assert_eq!(profile.sample.len(), 8001);
     let totals = |profile: &Profile| {
         let total = |index: usize| {
@@ -264,7 +264,7 @@ fn part_of_many_stacks() {
     // The hundred smallest stacks.
     assert_eq!(others.unwrap().value, [100, 99 * 100 / 2]);
     assert!(text(&profile).contains("\"[other stacks]\""));
-    assert!(render(&report, Amounts::Came).is_none());
+    assert!(render(&report, Amounts::Allocated).is_none());
     for (number, stack) in report.stacks.iter_mut().enumerate() {
         let symbol = Symbol {
             name: format!("{number}{}", "x".repeat(3000)).into(),
@@ -279,7 +279,7 @@ fn part_of_many_stacks() {
         *stack = samples::with_frames(stack.clone(), frames);
     }
     samples::renew(&mut report);
-    let small = decoded(&render(&report, Amounts::Held).unwrap());
+    let small = decoded(&render(&report, Amounts::Outstanding).unwrap());
     assert_eq!(totals(&small), (8100, 8099 * 8100 / 2));
     let bytes = small.encoded_len();
     assert!(((1 << 20)..=(4 << 20)).contains(&bytes), "{bytes}");

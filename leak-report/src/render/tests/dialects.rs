@@ -5,7 +5,7 @@ use crate::model::{
     Amount, BlockList, Compared, KernelFacts, KindTotals, ListedBlock, Location, Losses, Sampling, Stack,
     Symbolized, Weight,
 };
-use crate::render::{Beside, Stage};
+use crate::render::{Stage, StderrLine};
 use crate::samples;
 use std::time::Duration;
 use unwind_tables::addr::Avma;
@@ -260,22 +260,22 @@ fn what_dialects_do_not_say() {
     report.sampling = Sampling::Calls(10);
     report.targets.push(report.targets[0].clone());
     report.stacks[0].blocks = blocks(&[], 5);
-    let unsaid = |format: &str| {
-        Beside::Warning(format!(
+    let omitted = |format: &str| {
+        StderrLine::Warning(format!(
             "--format {format} has no words for this: 2 of 3 stacks not complete (1 no_cfi, 1 stack_table_full); 9 blocks, \
              1.5 MiB (1600000 B), not recorded; amounts are estimates, not sums of what was sampled; the stacks of 2 programs \
              stand together; 5 blocks not listed"
         ))
     };
-    let missing = Beside::Verbatim(
+    let missing = StderrLine::Verbatim(
         "WARNING: 3 stack traces could not be displayed due to memory shortage, including 0 caused by hash collisions. \
          Consider increasing --stack-storage-size."
             .to_owned(),
     );
-    assert_eq!(Format::Bcc.beside(&report), [unsaid("bcc")]);
-    assert_eq!(Format::Libbpf.beside(&report), [missing, unsaid("libbpf")]);
+    assert_eq!(Format::Bcc.stderr_lines(&report), [omitted("bcc")]);
+    assert_eq!(Format::Libbpf.stderr_lines(&report), [missing, omitted("libbpf")]);
     for format in [Format::Text, Format::Json] {
-        assert_eq!(format.beside(&report), []);
+        assert_eq!(format.stderr_lines(&report), []);
     }
 }
 
@@ -286,7 +286,7 @@ fn nothing_to_say_beside() {
     report.stacks.remove(1);
     report.losses = Losses::default();
     for format in [Format::Bcc, Format::Libbpf] {
-        assert_eq!(format.beside(&report), []);
+        assert_eq!(format.stderr_lines(&report), []);
     }
 }
 
@@ -299,10 +299,10 @@ fn cut_stacks_are_as_asked_for() {
     };
     report.losses = Losses::default();
     report.stacks[1].end = End::DepthLimit;
-    assert_eq!(Format::Bcc.beside(&report), []);
+    assert_eq!(Format::Bcc.stderr_lines(&report), []);
     report.depth = Some(4);
     assert_eq!(
-        Format::Bcc.beside(&report).len(),
+        Format::Bcc.stderr_lines(&report).len(),
         1,
         "a walk that was too long is not"
     );
@@ -317,9 +317,9 @@ fn what_dialects_say_between_reports() {
     };
     let (attached, kernel) = (Stage::Attached { pids: &[17] }, Stage::Attached { pids: &[] });
     let stages = [started, attached, Stage::Released, Stage::Ended, kernel];
-    let said = |format: Format| stages.map(|stage| format.said(&stage).join("|"));
+    let lines = |format: Format| stages.map(|stage| format.stage_lines(&stage).join("|"));
     assert_eq!(
-        said(Format::Bcc),
+        lines(Format::Bcc),
         [
             "Executing 'leaker malloc 30000' and tracing the resulting process.",
             "Attaching to pid 17, Ctrl+C to quit.",
@@ -329,7 +329,7 @@ fn what_dialects_say_between_reports() {
         ]
     );
     assert_eq!(
-        said(Format::Libbpf),
+        lines(Format::Libbpf),
         [
             "child created with pid: 17",
             "Attaching to pid 17, Ctrl+C to quit.",
@@ -338,5 +338,5 @@ fn what_dialects_say_between_reports() {
             "Attaching to kernel allocators, Ctrl+C to quit.",
         ]
     );
-    assert_eq!(said(Format::Text).concat() + &said(Format::Json).concat(), "");
+    assert_eq!(lines(Format::Text).concat() + &lines(Format::Json).concat(), "");
 }

@@ -36,10 +36,10 @@ fn hostile() -> Report {
         frame(location(&evil, 0x10), FoundBy::Probe, names),
         frame(location(&evil, 0x20), FoundBy::Cfi, Symbolized::default()),
     ];
-    let held = Amount { bytes: 40, blocks: 1 };
+    let outstanding = Amount { bytes: 40, blocks: 1 };
     let mut report = report(vec![Stack {
         allocator: samples::allocator(&name),
-        ..stack(held, End::NoCfi, Some(location(&evil, 0x30)), frames)
+        ..stack(outstanding, End::NoCfi, Some(location(&evil, 0x30)), frames)
     }]);
     report.targets[0].comm.clone_from(&name);
     report.targets[0].exe = Some(format!("/opt/{name}"));

@@ -32,9 +32,9 @@ fn made_reports_match_the_schema() {
     }
     drop(input);
     let output = python.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("3 checked, 0 violations"),
-        "{said}"
+        output.status.success() && output_text.contains("3 checked, 0 violations"),
+        "{output_text}"
     );
 }

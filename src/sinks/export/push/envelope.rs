@@ -67,7 +67,7 @@ impl Api {
     pub(super) const fn parts(self) -> &'static [Amounts] {
         match self {
             Self::Pyroscope | Self::PyroscopeIngest => &[Amounts::Both],
-            Self::Parca => &[Amounts::Came, Amounts::Held],
+            Self::Parca => &[Amounts::Allocated, Amounts::Outstanding],
         }
     }
 

@@ -63,9 +63,9 @@ fn after(reports: usize, interval: f64, lives: &[Life]) -> Suspicion {
 #[test]
 fn a_leak_is_suspected() {
     let leak = lives(20.0, 0.0, 1000.0, f64::INFINITY);
-    for (reports, least) in [(1, 0), (2, 0), (3, 6), (4, 9), (6, 10), (12, 10), (100, 10)] {
+    for (reports, min) in [(1, 0), (2, 0), (3, 6), (4, 9), (6, 10), (12, 10), (100, 10)] {
         let found = after(reports, 5.0, &leak);
-        assert!(found.score() >= least, "{reports} reports: {found:?}");
+        assert!(found.score() >= min, "{reports} reports: {found:?}");
         if reports <= 2 {
             assert_eq!(found.score(), 0, "{found:?}");
         }
@@ -85,14 +85,14 @@ fn what_does_not_leak_is_not() {
     let settled = lives(300.0, 0.0, 1000.0, 8.0);
     let filled_once = lives(300.0, 0.0, 11.0, f64::INFINITY);
     let churn = lives(1000.0, 0.0, 1000.0, 0.05);
-    for (what, lives) in [
+    for (case, lives) in [
         ("start", start),
         ("settled", settled),
         ("filled", filled_once),
         ("churn", churn),
     ] {
         let found = after(6, 5.0, &lives);
-        assert!(found.score() <= 2, "{what}: {found:?}");
+        assert!(found.score() <= 2, "{case}: {found:?}");
     }
 }
 
