@@ -319,7 +319,7 @@ fn builds_without_an_id() {
 
 /// Reports with different subjects or settings are compared with a note; reports of one trace get none.
 #[test]
-fn what_is_not_comparable_is_said() {
+fn incomparable_reports_get_a_note() {
     let (before, mut after) = before_and_after();
     after.sampling = Sampling::Calls(100);
     after.targets[0].exe = Some("/opt/other\n".into());

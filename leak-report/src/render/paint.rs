@@ -188,7 +188,7 @@ mod tests {
     proptest! {
         /// Only colours are added, and nothing is removed, wherever a text is split between writes.
         #[test]
-        fn the_text_stays(text in "([\t ]{0,7}(end: |0x|> |ID |Lost:|ok|[+-]|[a-zé:]{0,5})[^\x1b]{0,9}\n?){0,9}", at in 0_usize..40) {
+        fn colours_leave_the_text_unchanged(text in "([\t ]{0,7}(end: |0x|> |ID |Lost:|ok|[+-]|[a-zé:]{0,5})[^\x1b]{0,9}\n?){0,9}", at in 0_usize..40) {
             let at = text.char_indices().map(|(at, _)| at).take(at).last().unwrap_or(0);
             let mut bytes = Vec::new();
             let mut out = Painted::new(&mut bytes);

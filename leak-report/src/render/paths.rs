@@ -77,7 +77,7 @@ mod tests {
     /// A directory that all paths share is abbreviated, down to the last; for one path, or nothing in common, there is
     /// none.
     #[test]
-    fn what_all_have_in_common() {
+    fn directory_shared_by_all_paths() {
         for (files, expected) in [
             (
                 &["/home/me/app/a.c", "/home/me/app/b.c"][..],
@@ -100,7 +100,7 @@ mod tests {
 
     /// If not all paths share a directory, the one that saves most is abbreviated.
     #[test]
-    fn what_most_have_in_common() {
+    fn directory_shared_by_most_paths() {
         let files = [
             "/home/me/app/src/main.cpp",
             "/home/me/app/src/cache.cpp",

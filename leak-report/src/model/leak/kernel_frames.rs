@@ -274,7 +274,7 @@ mod tests {
 
     /// A function without a name is kept, since it may be the caller.
     #[test]
-    fn unknown_functions_stay() {
+    fn nameless_functions_are_kept() {
         let names = [Some("bpf_prog_1"), None, Some("__kmalloc")];
         assert_eq!(cut(KernelAllocator::Kmalloc, names, false), (1, Kind::Kmalloc));
     }
@@ -303,7 +303,7 @@ mod tests {
 
     /// The number of a kind is its index.
     #[test]
-    fn kinds_have_their_numbers() {
+    fn kind_numbers_are_indices() {
         for kind in Kind::ALL {
             assert_eq!(Kind::from_number(kind.number()), Some(kind));
         }

@@ -56,7 +56,7 @@ mod tests {
     /// Each order ranks another stack first: most bytes, most blocks, most net growth (a shrinking stack is last), highest
     /// suspicion however small the amount.
     #[test]
-    fn each_order_has_its_own_first() {
+    fn orders_rank_different_stacks_first() {
         let amount = |bytes, blocks| Amount { bytes, blocks };
         let change = |allocated, freed| Change {
             allocated: amount(allocated, 1).into(),

@@ -107,7 +107,7 @@ fn sites_that_merge_keep_their_growth() {
 /// Blocks freed while the table was read are not old; those that an ended instance held are; with several instances, all
 /// blocks not known to be young are old.
 #[test]
-fn what_is_young() {
+fn young_blocks_of_ended_and_several_instances() {
     let blocks = crate::model::StackBlocks {
         young: amount(10, 1).into(),
         old: amount(60, 6).into(),
@@ -224,7 +224,7 @@ fn only_incomplete_stacks_have_an_end_place() {
 
 /// A return address just behind its mapping belongs to the call inside it.
 #[test]
-fn a_call_at_the_end_of_a_mapping_is_in_it() {
+fn call_at_the_end_of_a_mapping() {
     let site = &sites(vec![stack(0, &[0x2000], amount(1, 1))])[0];
     let place = Place {
         module: 1,

@@ -217,7 +217,7 @@ fn marks_of_the_abi() {
 
 /// Names outside the standard libraries stay, apart from the spelling of `> >`.
 #[test]
-fn names_of_programs() {
+fn program_names_are_unchanged() {
     check(&[
         (
             "Foo<Bar<int>, Baz<Qux<char> > >::f()",
@@ -400,7 +400,7 @@ fn pieces() -> impl Strategy<Value = String> {
 proptest! {
     /// Shortening is idempotent and never makes a name longer.
     #[test]
-    fn once_is_enough(name in pieces()) {
+    fn shortening_is_idempotent(name in pieces()) {
         let once = abbreviated(&name);
         prop_assert!(once.len() <= name.len());
         prop_assert_eq!(abbreviated(&once), &*once);

@@ -108,7 +108,7 @@ fn totals(report: &Report) -> [u64; 4] {
 /// Sites are identified across reports although each report has a dictionary of its own, and their sums equal the
 /// reports' totals.
 #[test]
-fn sums_are_the_reports() {
+fn sums_equal_the_reports_totals() {
     let mut page = Page::default();
     let reports = [many(40, 1), many(40, 2), many(55, 4)];
     reports.iter().for_each(|report| page.add(report));
@@ -125,7 +125,7 @@ fn sums_are_the_reports() {
 /// However many sites there are, the page has the largest, with full stacks; the others are merged, and the sums over all
 /// still equal the reports' totals.
 #[test]
-fn the_largest_sites() {
+fn largest_sites_are_kept_and_others_merged() {
     let reports = [many(3000, 1), many(3000, 3)];
     for limit in [30, 300, 2999] {
         let mut page = Page::new(Limits {
@@ -157,7 +157,7 @@ fn the_largest_sites() {
 
 /// A page limited to no sites has only sums.
 #[test]
-fn nothing_but_sums() {
+fn page_without_sites_has_sums() {
     let mut page = Page::new(Limits {
         sites: 0,
         ..Limits::default()
@@ -296,7 +296,7 @@ fn baselines_are_moments() {
 
 /// Sites that cannot be leaks are flagged, and summed up separately.
 #[test]
-fn what_is_no_suspect_is_told_apart() {
+fn non_suspects_are_flagged() {
     let mut mapped = many(4, 1);
     for (stack, kind) in mapped.stacks.iter_mut().zip(crate::model::RegionKind::ALL) {
         stack.kind = Some(kind);
@@ -324,7 +324,7 @@ fn what_is_no_suspect_is_told_apart() {
 
 /// Suppressed sites are flagged, with their rule; the amount of each rule is given.
 #[test]
-fn what_is_suppressed_is_told_apart() {
+fn suppressed_sites_are_flagged() {
     let mut known = many(3, 1);
     known.stacks[0].suppressed_by = Some(Arc::new(Suppression {
         rule: "leak:<Namespace>\u{1b}".to_owned(),
@@ -374,7 +374,7 @@ fn estimates_have_errors() {
 
 /// A page can be made of one report, and of none.
 #[test]
-fn pages_of_little() {
+fn pages_of_one_and_of_no_report() {
     let mut out = Vec::new();
     crate::render::render(&full(), Format::Html, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
@@ -422,7 +422,7 @@ fn exact_names() {
 /// Each site has the position of its responsible function: outside the frames of the allocator and the library, also if
 /// it is inlined; the innermost frame if there is no other.
 #[test]
-fn sites_have_owners() {
+fn sites_name_their_responsible_function() {
     let new = || samples::frame("libstdc++.so.6.0.30", "operator new(unsigned long)");
     let holding = |frames, bytes| Stack {
         outstanding: amount(bytes, 1).into(),

@@ -255,7 +255,7 @@ fn libbpf_of_the_kernel() {
 /// Facts that a dialect cannot express go to standard error: libbpf's own warning, and one line of memleak's. Other
 /// formats express all.
 #[test]
-fn what_dialects_do_not_say() {
+fn omitted_facts_go_to_stderr() {
     let mut report = user();
     report.sampling = Sampling::Calls(10);
     report.targets.push(report.targets[0].clone());
@@ -281,7 +281,7 @@ fn what_dialects_do_not_say() {
 
 /// A report whose facts the dialect can all express has no additional lines.
 #[test]
-fn nothing_to_say_beside() {
+fn no_stderr_lines_without_omitted_facts() {
     let mut report = full();
     report.stacks.remove(1);
     report.losses = Losses::default();
@@ -292,7 +292,7 @@ fn nothing_to_say_beside() {
 
 /// A stack that was cut by the user's depth limit does not count as incomplete.
 #[test]
-fn cut_stacks_are_as_asked_for() {
+fn cut_stacks_are_not_incomplete() {
     let mut report = Report {
         depth: Some(3),
         ..full()
@@ -310,7 +310,7 @@ fn cut_stacks_are_as_asked_for() {
 
 /// Lines between reports are those of the original tools.
 #[test]
-fn what_dialects_say_between_reports() {
+fn lines_between_reports() {
     let started = Stage::Started {
         command: "leaker malloc 30000",
         pid: 17,

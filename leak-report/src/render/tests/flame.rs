@@ -132,7 +132,7 @@ sh:\n-4243;[no_cfi in libplugin.so];evil\u{1b}[2J;[unknown];[libplugin.so] 40
 
 /// Young blocks, mappings that cannot be leaks, and pages whose blocks are counted separately are in no graph.
 #[test]
-fn folded_shows_what_text_shows() {
+fn folded_omits_young_blocks_and_non_leaks() {
     let mut report = full();
     report.stacks[0].recent.young = Some(Amount { bytes: 80, blocks: 2 }.into());
     report.stacks[1].kind = Some(RegionKind::Reservation);

@@ -65,7 +65,7 @@ fn hostile() -> Report {
 
 /// No text format lets a control character through, and no name begins a line.
 #[test]
-fn nothing_acts_on_who_reads_it() {
+fn control_characters_are_escaped() {
     let (hostile, plain) = (hostile(), full());
     for format in Format::all().filter(|format| !format.is_binary()) {
         let text = rendered(&hostile, format);

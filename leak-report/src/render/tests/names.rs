@@ -69,7 +69,7 @@ fn styles() {
 
 /// JSON has the exact name in `symbol`, and the abbreviated one beside it only if it differs.
 #[test]
-fn json_has_both() {
+fn json_has_exact_and_abbreviated_names() {
     let value: Value =
         serde_json::from_str(&rendered(&of_style(NameStyle::Abbreviated), Format::Json)).unwrap();
     let frames = &value["stacks"][0]["frames"];
@@ -85,7 +85,7 @@ fn json_has_both() {
 
 /// Frames that differ only in what is abbreviated are one frame of a flame graph, unless full names are requested.
 #[test]
-fn equal_in_short() {
+fn equal_abbreviated_frames_merge() {
     let mut both = of_style(NameStyle::Abbreviated);
     let other = "std::vector<int, std::allocator<int>>::push_back(int&&)";
     let frames = vec![

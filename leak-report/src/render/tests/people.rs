@@ -71,7 +71,7 @@ fn json_of_blocks() {
 
 /// The verbose report, too, counts the stacks not shown, with the flag that shows them.
 #[test]
-fn text_of_what_is_not_shown() {
+fn text_counts_hidden_stacks() {
     let text = verbose(&Report { top: 1, ..full() });
     assert!(
         text.contains(

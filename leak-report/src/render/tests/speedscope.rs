@@ -41,7 +41,7 @@ fn speedscope_of_a_full_report() {
 
 /// The requested quantity is shown first, and added if it is not included anyway.
 #[test]
-fn speedscope_shows_what_is_asked_for() {
+fn speedscope_uses_the_requested_quantity() {
     let shown = |measure, unit| {
         let mut report = full();
         report.quantity = Quantity { measure, unit };

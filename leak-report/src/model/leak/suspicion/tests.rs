@@ -80,7 +80,7 @@ fn a_leak_is_suspected() {
 
 /// Start-up data, full caches and churn score at most 2 in six reports.
 #[test]
-fn what_does_not_leak_is_not() {
+fn non_leaks_score_low() {
     let start = lives(500.0, 0.0, 2.0, f64::INFINITY);
     let settled = lives(300.0, 0.0, 1000.0, 8.0);
     let filled_once = lives(300.0, 0.0, 11.0, f64::INFINITY);
@@ -122,7 +122,7 @@ fn slowing_and_partial() {
 
 /// Invalid parts in a recording give a score within bounds.
 #[test]
-fn made_up_parts() {
+fn invalid_parts_score_within_bounds() {
     for part in [f64::NAN, f64::INFINITY, -1.0, 7.0] {
         let made_up = Suspicion {
             reports: 3,
