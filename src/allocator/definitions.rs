@@ -154,7 +154,7 @@ fn prefixed(module: &Module, catalog: &mut Catalog, prefix: &str) -> Result<Vec<
 
 /// The allocating or freeing functions of a module, and of other modules by name.
 pub(super) struct KnownFunctions<'a> {
-    pub(super) here: HashSet<Svma>,
+    pub(super) addresses: HashSet<Svma>,
     pub(super) catalog: &'a Catalog,
     pub(super) frees: bool,
     /// Set if other objects' functions are probed, too.
@@ -169,7 +169,7 @@ impl<'a> KnownFunctions<'a> {
             .filter(|definition| (definition.function.role == Role::Free) == frees);
         let addresses = kind.map(|definition| definition.symbol.svma);
         Self {
-            here: addresses.filter(|&svma| svma != except).collect(),
+            addresses: addresses.filter(|&svma| svma != except).collect(),
             catalog,
             frees,
             elsewhere: catalog.selection.objects.is_empty(),
@@ -179,7 +179,7 @@ impl<'a> KnownFunctions<'a> {
 
 impl AllocatorSet for KnownFunctions<'_> {
     fn is_function(&self, svma: Svma) -> bool {
-        self.here.contains(&svma)
+        self.addresses.contains(&svma)
     }
 
     fn is_import(&self, name: &[u8]) -> bool {

@@ -97,8 +97,9 @@ struct Reach<'a> {
 impl Reach<'_> {
     /// True if a function of `known` is among the targets.
     fn meets(&self, known: &impl AllocatorSet) -> bool {
-        let mut here = self.targets.iter().chain(&self.called);
-        here.any(|&target| known.is_function(target)) || self.imports.iter().any(|name| known.is_import(name))
+        let mut local = self.targets.iter().chain(&self.called);
+        local.any(|&target| known.is_function(target))
+            || self.imports.iter().any(|name| known.is_import(name))
     }
 }
 
@@ -118,7 +119,7 @@ enum Step<'a> {
 }
 
 enum Callee<'a> {
-    Here(Svma),
+    Local(Svma),
     Import(&'a [u8]),
     Unknown,
 }
@@ -126,7 +127,7 @@ enum Callee<'a> {
 impl<'a> Step<'a> {
     fn jump(bound: Bound<'a>) -> Self {
         match bound {
-            Bound::Here(target) => Self::To(target),
+            Bound::Local(target) => Self::To(target),
             Bound::Import(name) => Self::Leaves(name),
         }
     }
@@ -135,7 +136,7 @@ impl<'a> Step<'a> {
 impl<'a> From<Bound<'a>> for Callee<'a> {
     fn from(bound: Bound<'a>) -> Self {
         match bound {
-            Bound::Here(target) => Self::Here(target),
+            Bound::Local(target) => Self::Local(target),
             Bound::Import(name) => Self::Import(name),
         }
     }
@@ -217,7 +218,7 @@ impl<'a> Code<'a> {
                     known.is_import(name)
                 }
                 Step::Calls(Callee::Import(name)) => known.is_import(name),
-                Step::Calls(Callee::Here(target)) => {
+                Step::Calls(Callee::Local(target)) => {
                     let mut within = || depth > 0 && self.forwards_within(*target, known, depth - 1, found);
                     known.is_function(*target) || within()
                 }
@@ -261,7 +262,7 @@ impl<'a> Code<'a> {
                 Step::To(target) | Step::On(Some(target)) => {
                     reach.targets.insert(target);
                 }
-                Step::Calls(Callee::Here(target)) => {
+                Step::Calls(Callee::Local(target)) => {
                     reach.called.insert(target);
                 }
                 Step::Leaves(name) | Step::Calls(Callee::Import(name)) => {
@@ -289,8 +290,8 @@ impl<'a> Code<'a> {
         mut visit: impl FnMut(Svma, &Step<'a>) -> Result<Visit, NoExits>,
     ) -> Result<(), NoExits> {
         let mut seen = HashSet::new();
-        let mut ways = vec![entry];
-        while let Some(start) = ways.pop() {
+        let mut branches = vec![entry];
+        while let Some(start) = branches.pop() {
             let code = code_from(self.elf, self.view, start).ok_or(NoExits::Undecodable(start))?;
             for instruction in machine::instructions(self.view.architecture(), code, start) {
                 let at = instruction.at;
@@ -307,13 +308,13 @@ impl<'a> Code<'a> {
                 }
                 let next = instruction.next;
                 match step {
-                    Step::On(target) => ways.extend(target),
+                    Step::On(target) => branches.extend(target),
                     // Another function starts behind this call: the callee never returns.
                     Step::Calls(_) if self.linkage.is_start(next) => break,
                     Step::Calls(Callee::Import(name)) if never_returns(name) => break,
                     Step::Calls(_) => {}
                     Step::To(target) => {
-                        ways.push(target);
+                        branches.push(target);
                         break;
                     }
                     Step::Leaves(_) | Step::Returns | Step::Ends | Step::Unknown => break,
@@ -332,7 +333,7 @@ impl<'a> Code<'a> {
             Flow::Jump(Target::Slot(slot)) => self.linkage.bound_to(slot).map_or(Step::Unknown, Step::jump),
             Flow::Jump(Target::Computed) | Flow::Unknown => Step::Unknown,
             Flow::Call(Target::Code(target)) => {
-                Step::Calls(self.plt(target).map_or(Callee::Here(target), Callee::from))
+                Step::Calls(self.plt(target).map_or(Callee::Local(target), Callee::from))
             }
             Flow::Call(Target::Slot(slot)) => {
                 Step::Calls(self.linkage.bound_to(slot).map_or(Callee::Unknown, Callee::from))

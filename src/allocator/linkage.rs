@@ -24,7 +24,7 @@ const MAX_SLOTS: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound<'a> {
     /// Defined by the object itself, unless another object interposes it.
-    Here(Svma),
+    Local(Svma),
     /// Function of another object.
     Import(&'a [u8]),
 }
@@ -103,7 +103,7 @@ fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
                 let (symbol, _) = object::pod::from_bytes::<Sym64<LittleEndian>>(bytes).ok()?;
                 Some(match symbol.st_shndx(endian) {
                     elf::SHN_UNDEF => Bound::Import(symbol.name(endian, strings).ok()?),
-                    _ => Bound::Here(Svma::new(symbol.st_value(endian))),
+                    _ => Bound::Local(Svma::new(symbol.st_value(endian))),
                 })
             });
             if let Some(bound) = bound {

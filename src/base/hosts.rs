@@ -66,9 +66,9 @@ impl Resolver for Getent {
         }
         let https = uri.scheme() == Some(&Scheme::HTTPS);
         let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
-        let (tell, answer) = mpsc::sync_channel(1);
+        let (sender, answer) = mpsc::sync_channel(1);
         // `getent` may wait for servers itself; after a timeout, the thread is left behind.
-        thread::spawn(move || tell.send(ask(&host)));
+        thread::spawn(move || sender.send(ask(&host)));
         let answer = answer.recv_timeout(*timeout.after);
         let found = answer.map_err(|_| Error::Timeout(timeout.reason))??;
         let mut addresses = self.empty();

@@ -7,8 +7,8 @@ use nix::unistd::{SysconfVar, sysconf};
 /// Bytes of a page.
 pub(crate) fn bytes() -> u64 {
     static BYTES: LazyLock<u64> = LazyLock::new(|| {
-        let told = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-        told.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)
+        let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+        size.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)
     });
     *BYTES
 }

@@ -21,7 +21,7 @@ const MAX_COPIED: u64 = 256 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Untrusted<R> {
     bytes: R,
-    most: u64,
+    max: u64,
 }
 
 impl<'a> Untrusted<&'a [u8]> {
@@ -29,7 +29,7 @@ impl<'a> Untrusted<&'a [u8]> {
     pub(crate) fn mapped(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
-            most: MAX_MAPPED,
+            max: MAX_MAPPED,
         }
     }
 }
@@ -39,7 +39,7 @@ impl<R> Untrusted<R> {
     pub(crate) fn copied(bytes: R) -> Self {
         Self {
             bytes,
-            most: MAX_COPIED,
+            max: MAX_COPIED,
         }
     }
 }
@@ -50,7 +50,7 @@ impl<'a, R: ReadRef<'a>> ReadRef<'a> for Untrusted<R> {
     }
 
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
-        match size > self.most {
+        match size > self.max {
             true => Err(()),
             false => self.bytes.read_bytes_at(offset, size),
         }
@@ -74,7 +74,7 @@ mod tests {
         bytes[2 * 4096] = 0;
         let untrusted = Untrusted {
             bytes: &bytes[..],
-            most: 5000,
+            max: 5000,
         };
         let name = |start| untrusted.read_bytes_at_until(start..bytes.len() as u64, 0);
         assert_eq!(name(0).map(<[u8]>::len), Ok(4095));

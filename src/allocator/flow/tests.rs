@@ -86,13 +86,13 @@ const NAMES: &[&str] = &[
 ];
 
 struct Listed {
-    here: HashSet<Svma>,
+    addresses: HashSet<Svma>,
     imports: &'static [&'static str],
 }
 
 impl AllocatorSet for Listed {
     fn is_function(&self, svma: Svma) -> bool {
-        self.here.contains(&svma)
+        self.addresses.contains(&svma)
     }
 
     fn is_import(&self, name: &[u8]) -> bool {
@@ -100,9 +100,9 @@ impl AllocatorSet for Listed {
     }
 }
 
-fn listed(here: &[Svma], imports: &'static [&'static str]) -> Listed {
+fn listed(addresses: &[Svma], imports: &'static [&'static str]) -> Listed {
     Listed {
-        here: here.iter().copied().collect(),
+        addresses: addresses.iter().copied().collect(),
         imports,
     }
 }
