@@ -62,10 +62,10 @@ pub(super) fn make_links(
         SockFlag::SOCK_CLOEXEC,
     );
     let Ok((ours, theirs)) = pair else {
-        return make_here(count, make);
+        return make_in_process(count, make);
     };
     let Some(maker) = start(|| send_links(&theirs, count, &make)) else {
-        return make_here(count, make);
+        return make_in_process(count, make);
     };
     drop(theirs);
     let links = (0..count).map(|number| recv_link(&ours).map_err(|refusal| (number, refusal)));
@@ -75,7 +75,7 @@ pub(super) fn make_links(
     links
 }
 
-fn make_here(
+fn make_in_process(
     count: usize,
     make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>,
 ) -> Result<Vec<OwnedFd>, (usize, Refusal)> {
@@ -99,16 +99,16 @@ fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, l
     let mut links = Vec::with_capacity(count);
     for number in 0..count {
         let link = make(number);
-        let told = match &link {
-            Ok(link) => tell(to, &[MADE], &[link.as_fd().as_raw_fd()]),
+        let sent = match &link {
+            Ok(link) => send(to, &[MADE], &[link.as_fd().as_raw_fd()]),
             Err(error) => {
                 let Refusal { denied, text } = Refusal::of(error);
                 let first = if denied { DENIED } else { REFUSED };
                 let text = text.bytes().take(MAX_TEXT);
-                tell(to, &[first].into_iter().chain(text).collect::<Vec<_>>(), &[])
+                send(to, &[first].into_iter().chain(text).collect::<Vec<_>>(), &[])
             }
         };
-        let goes_on = link.is_ok() && told.is_ok();
+        let goes_on = link.is_ok() && sent.is_ok();
         links.push(link);
         if !goes_on {
             break;
@@ -119,7 +119,7 @@ fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, l
     std::mem::forget(links);
 }
 
-fn tell(to: &OwnedFd, bytes: &[u8], descriptors: &[i32]) -> nix::Result<usize> {
+fn send(to: &OwnedFd, bytes: &[u8], descriptors: &[i32]) -> nix::Result<usize> {
     let rights = [ControlMessage::ScmRights(descriptors)];
     let rights = if descriptors.is_empty() { &[][..] } else { &rights };
     let data = [IoSlice::new(bytes)];
@@ -138,7 +138,7 @@ fn recv_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
     let message = loop {
         match recvmsg::<()>(from.as_raw_fd(), &mut data, Some(&mut rights), flags) {
             Err(nix::Error::EINTR) => {}
-            heard => break heard.map_err(|error| ended(error.desc()))?,
+            received => break received.map_err(|error| ended(error.desc()))?,
         }
     };
     let length = message.bytes;
@@ -210,7 +210,7 @@ mod tests {
     /// A refusal carries the number of the link, whether privileges are missing, and the kernel's text.
     #[test]
     fn refusals_are_told() {
-        for refused in [make_links(2, refuse), make_here(2, refuse)] {
+        for refused in [make_links(2, refuse), make_in_process(2, refuse)] {
             let (number, refusal) = refused.expect_err("all are refused");
             assert_eq!((number, refusal.denied), (0, true));
             assert!(refusal.text.contains("Permission denied"), "{refusal}");

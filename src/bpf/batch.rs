@@ -47,7 +47,7 @@ impl HashTable {
     }
 
     /// Duplicates the handle, for another thread.
-    pub(crate) fn again(&self) -> Result<Self, libbpf_rs::Error> {
+    pub(crate) fn try_clone(&self) -> Result<Self, libbpf_rs::Error> {
         MapHandle::try_from(&self.0).map(Self)
     }
 

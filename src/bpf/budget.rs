@@ -222,28 +222,28 @@ fn verified_instructions(program: impl AsFd) -> u64 {
 #[allow(clippy::print_stdout, reason = "what the test found")]
 fn programs_stay_within_their_budgets_as_root() {
     let mut beyond = Vec::new();
-    let told = (AttachPath::Multi, Walk::Dwarf, SAMPLED, CallTrace::All);
-    let ways = AttachPath::ALL
+    let all_calls = (AttachPath::Multi, Walk::Dwarf, SAMPLED, CallTrace::All);
+    let variants = AttachPath::ALL
         .into_iter()
         .flat_map(|attach| [Walk::Dwarf, Walk::Fp].map(|walk| (attach, walk, Sampling::All)))
         .chain([SAMPLED, GOVERNED].map(|sampling| (AttachPath::Session, Walk::Dwarf, sampling)))
         .map(|(attach, walk, sampling)| (attach, walk, sampling, CallTrace::Off));
-    for (attach, walk, sampling, calls) in ways.chain([told]) {
+    for (attach, walk, sampling, calls) in variants.chain([all_calls]) {
         let taken = taken(attach, walk, sampling, calls);
-        let how = format!("{attach:?}, {walk:?}, {sampling:?}, {calls:?}");
+        let variant = format!("{attach:?}, {walk:?}, {sampling:?}, {calls:?}");
         let rows = MEASURED
             .iter()
             .filter(|row| (row.1, row.2, row.3) == (attach, walk, sampling));
         for &(name, .., measured) in rows {
             let (count, budget) = (taken[name].instructions, measured + measured * MORE / 100);
-            let line = format!("{name}, {how}: {count} of {budget} instructions");
+            let line = format!("{name}, {variant}: {count} of {budget} instructions");
             println!("{line}");
             if count > budget {
                 beyond.push(line);
             }
         }
         for (name, Taken { stack, .. }) in taken {
-            let line = format!("{name}, {how}: {stack} of {MAX} bytes of stack");
+            let line = format!("{name}, {variant}: {stack} of {MAX} bytes of stack");
             println!("{line}");
             if stack > MAX {
                 beyond.push(line);

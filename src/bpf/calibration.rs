@@ -81,9 +81,9 @@ impl Calibration {
     pub(super) fn attach(programs: &MemleakProgs<'_>, path: AttachPath) -> anyhow::Result<Self> {
         let mut links = Vec::new();
         let entry = &programs.calibration_entry;
-        let mut add = |program: &ProgramMut<'_>, function: Function, way: Way| {
+        let mut add = |program: &ProgramMut<'_>, function: Function, attachment: Attachment| {
             let offset = file_offset(function as usize)?;
-            links.push(attach_at(program, offset, way)?);
+            links.push(attach_at(program, offset, attachment)?);
             anyhow::Ok(())
         };
         let program = match path {
@@ -92,33 +92,33 @@ impl Calibration {
                 add(
                     session,
                     memleak_calibration_emulated,
-                    Way::Session { refuse: true },
+                    Attachment::Session { refuse: true },
                 )?;
                 add(
                     session,
                     memleak_calibration_returning,
-                    Way::Session { refuse: false },
+                    Attachment::Session { refuse: false },
                 )?;
                 add(
                     entry,
                     memleak_calibration_stepped,
-                    Way::Multi { at_return: false },
+                    Attachment::Multi { at_return: false },
                 )?;
                 session
             }
             AttachPath::Multi | AttachPath::Perf => {
-                let way = |at_return| match path {
-                    AttachPath::Perf => Way::Perf { at_return },
-                    AttachPath::Session | AttachPath::Multi => Way::Multi { at_return },
+                let attachment = |at_return| match path {
+                    AttachPath::Perf => Attachment::Perf { at_return },
+                    AttachPath::Session | AttachPath::Multi => Attachment::Multi { at_return },
                 };
-                add(entry, memleak_calibration_emulated, way(false))?;
+                add(entry, memleak_calibration_emulated, attachment(false))?;
                 add(
                     &programs.calibration_return,
                     memleak_calibration_returning,
-                    way(true),
+                    attachment(true),
                 )?;
-                add(entry, memleak_calibration_returning, way(false))?;
-                add(entry, memleak_calibration_stepped, way(false))?;
+                add(entry, memleak_calibration_returning, attachment(false))?;
+                add(entry, memleak_calibration_stepped, attachment(false))?;
                 entry
             }
         };
@@ -171,24 +171,28 @@ fn mean(nanoseconds: u64, count: u64) -> f64 {
 
 /// Attachment of a calibration program.
 #[derive(Clone, Copy)]
-enum Way {
+enum Attachment {
     Session { refuse: bool },
     Multi { at_return: bool },
     Perf { at_return: bool },
 }
 
-fn attach_at(program: &ProgramMut<'_>, offset: usize, way: Way) -> Result<Link, libbpf_rs::Error> {
+fn attach_at(
+    program: &ProgramMut<'_>,
+    offset: usize,
+    attachment: Attachment,
+) -> Result<Link, libbpf_rs::Error> {
     let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-    let (retprobe, session, refuse) = match way {
-        Way::Perf { at_return } => {
+    let (retprobe, session, refuse) = match attachment {
+        Attachment::Perf { at_return } => {
             let options = UprobeOpts {
                 retprobe: at_return,
                 ..Default::default()
             };
             return program.attach_uprobe_with_opts(pid, OWN_FILE, offset, options);
         }
-        Way::Multi { at_return } => (at_return, false, false),
-        Way::Session { refuse } => (false, true, refuse),
+        Attachment::Multi { at_return } => (at_return, false, false),
+        Attachment::Session { refuse } => (false, true, refuse),
     };
     let options = UprobeMultiOpts {
         offsets: vec![offset],

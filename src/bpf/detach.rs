@@ -42,26 +42,26 @@ pub(super) fn close<L: AsFd>(links: Vec<L>, processes: usize) {
     closers.finish();
 }
 
-/// Helper processes that hold links and end when `told` is closed.
+/// Helper processes that hold links and end when `write_end` is closed.
 struct Closers {
     processes: Vec<Pid>,
     /// Write end of the pipe that the helpers wait on; they end when its last descriptor is closed.
-    told: OwnedFd,
+    write_end: OwnedFd,
 }
 
 impl Closers {
     /// Starts helpers that hold `links`; `None` if they cannot be started.
     fn start<L: AsFd>(links: &[L], processes: usize) -> Option<Self> {
-        let (awaited, told) = pipe2(OFlag::O_CLOEXEC).ok()?;
+        let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC).ok()?;
         let share = links.len().div_ceil(processes).max(1);
         let mut closers = Self {
             processes: Vec::new(),
-            told,
+            write_end,
         };
         for links in links.chunks(share) {
             let kept = links.iter().map(|link| link.as_fd().as_raw_fd());
-            let gaps = gaps_between(kept.chain([awaited.as_raw_fd()]).collect());
-            let Some(closer) = start_closer(&gaps, awaited.as_raw_fd()) else {
+            let gaps = gaps_between(kept.chain([read_end.as_raw_fd()]).collect());
+            let Some(closer) = start_closer(&gaps, read_end.as_raw_fd()) else {
                 closers.finish();
                 return None;
             };
@@ -72,7 +72,7 @@ impl Closers {
 
     /// Waits until all helpers have ended, which removes their probes.
     fn finish(self) {
-        drop(self.told);
+        drop(self.write_end);
         for process in self.processes {
             // The pid cannot have been reused before this call.
             _ = waitpid(process, None);
@@ -95,8 +95,8 @@ fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
     gaps
 }
 
-/// Starts a process that closes `gaps`, waits until `awaited` has no writer left, and ends.
-fn start_closer(gaps: &[(c_uint, c_uint)], awaited: RawFd) -> Option<Pid> {
+/// Starts a process that closes `gaps`, waits until `read_end` has no writer left, and ends.
+fn start_closer(gaps: &[(c_uint, c_uint)], read_end: RawFd) -> Option<Pid> {
     attach_helper::start(|| {
         for &(first, last) in gaps {
             // SAFETY: this process uses none of these descriptors any more.
@@ -104,7 +104,7 @@ fn start_closer(gaps: &[(c_uint, c_uint)], awaited: RawFd) -> Option<Pid> {
         }
         let mut byte = 0_u8;
         // SAFETY: the buffer is one byte. The read returns at end of file: no byte is written, and signals are blocked.
-        unsafe { libc::read(awaited, (&raw mut byte).cast(), 1) };
+        unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) };
     })
 }
 
@@ -115,23 +115,23 @@ mod tests {
     /// The gaps contain every descriptor except the kept ones.
     #[test]
     fn gaps() {
-        let most = c_uint::MAX;
-        assert_eq!(gaps_between(vec![]), [(0, most)]);
-        assert_eq!(gaps_between(vec![7, 3, 4]), [(0, 2), (5, 6), (8, most)]);
-        assert_eq!(gaps_between(vec![0]), [(1, most)]);
+        let last = c_uint::MAX;
+        assert_eq!(gaps_between(vec![]), [(0, last)]);
+        assert_eq!(gaps_between(vec![7, 3, 4]), [(0, 2), (5, 6), (8, last)]);
+        assert_eq!(gaps_between(vec![0]), [(1, last)]);
     }
 
-    /// A helper's descriptors are closed when it ends, and it does not end before `told` is closed.
+    /// A helper's descriptors are closed when it ends, and it does not end before `write_end` is closed.
     #[test]
     fn closed_at_the_end() {
         let (read, write) = pipe2(OFlag::O_CLOEXEC).expect("a pipe");
-        let (awaited, told) = pipe2(OFlag::O_CLOEXEC).expect("a pipe");
-        let gaps = gaps_between(vec![write.as_raw_fd(), awaited.as_raw_fd()]);
-        let closer = start_closer(&gaps, awaited.as_raw_fd()).expect("a process");
+        let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC).expect("a pipe");
+        let gaps = gaps_between(vec![write.as_raw_fd(), read_end.as_raw_fd()]);
+        let closer = start_closer(&gaps, read_end.as_raw_fd()).expect("a process");
         drop(write);
         let mut ready = [nix::poll::PollFd::new(read.as_fd(), nix::poll::PollFlags::POLLIN)];
         assert_eq!(nix::poll::poll(&mut ready, 50_u8), Ok(0));
-        drop(told);
+        drop(write_end);
         waitpid(closer, None).expect("it ends");
         let mut byte = [0];
         assert_eq!(nix::unistd::read(&read, &mut byte), Ok(0));

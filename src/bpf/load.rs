@@ -119,11 +119,11 @@ pub struct Settings {
 
 #[derive(Debug, Error)]
 pub enum LoadError {
-    #[error("{what} of {value} is too large; the most is {most}")]
+    #[error("{name} of {value} is too large; the most is {max}")]
     Capacity {
-        what: &'static str,
+        name: &'static str,
         value: u64,
-        most: u64,
+        max: u64,
     },
     #[error("the kernel refused the BPF programs")]
     Refused(#[from] libbpf_rs::Error),
@@ -211,8 +211,8 @@ impl Sizes {
     /// Keeps young blocks apart. Their places count towards `blocks`, and are so few of them that all are in use when the
     /// capacity is used up.
     fn keep_young(&mut self, blocks: u32) {
-        let most = (blocks / YOUNG_SHARE).checked_ilog2();
-        self.young = most.map_or(1, |bits| (1 << bits).min(MAX_YOUNG));
+        let max = (blocks / YOUNG_SHARE).checked_ilog2();
+        self.young = max.map_or(1, |bits| (1 << bits).min(MAX_YOUNG));
         if self.young < MIN_YOUNG {
             self.young = 1;
         }
@@ -357,13 +357,13 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
     Ok(())
 }
 
-fn power_of_two(what: &'static str, value: u32, most: u32) -> Result<u32, LoadError> {
+fn power_of_two(name: &'static str, value: u32, max: u32) -> Result<u32, LoadError> {
     value
         .checked_next_power_of_two()
-        .filter(|&rounded| rounded <= most)
+        .filter(|&rounded| rounded <= max)
         .ok_or(LoadError::Capacity {
-            what,
+            name,
             value: value.into(),
-            most: most.into(),
+            max: max.into(),
         })
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held<K> {
+struct StoredImage<K> {
     key: K,
     words: usize,
     /// Value of `now` when it was last in use.
@@ -18,7 +18,7 @@ struct Held<K> {
 pub(super) struct Placement<K> {
     room: usize,
     alignment: usize,
-    held: BTreeMap<usize, Held<K>>,
+    images: BTreeMap<usize, StoredImage<K>>,
     now: u64,
 }
 
@@ -35,34 +35,34 @@ impl<K: Copy + PartialEq> Placement<K> {
         Self {
             room,
             alignment,
-            held: BTreeMap::new(),
+            images: BTreeMap::new(),
             now: 0,
         }
     }
 
     /// Words in use, without the gaps of alignment.
     pub(super) fn used(&self) -> usize {
-        self.held.values().map(|held| held.words).sum()
+        self.images.values().map(|image| image.words).sum()
     }
 
     /// Start of an image.
     pub(super) fn start_of(&self, key: K) -> Option<usize> {
-        let held = self.held.iter().find(|(_, held)| held.key == key);
-        held.map(|(&start, _)| start)
+        let image = self.images.iter().find(|(_, image)| image.key == key);
+        image.map(|(&start, _)| start)
     }
 
     /// Marks the images that are in use now.
     pub(super) fn touch(&mut self, is_used: impl Fn(K) -> bool) {
         self.now += 1;
-        for held in self.held.values_mut().filter(|held| is_used(held.key)) {
-            held.used = self.now;
+        for image in self.images.values_mut().filter(|image| is_used(image.key)) {
+            image.used = self.now;
         }
     }
 
     /// Returns whether `words` words fit if all images not in use are evicted.
     pub(super) fn could_place(&self, words: usize, is_used: impl Fn(K) -> bool) -> bool {
-        let staying = self.held.iter().filter(|(_, held)| is_used(held.key));
-        self.gap(words, staying.map(|(&start, held)| (start, held.words)))
+        let staying = self.images.iter().filter(|(_, image)| is_used(image.key));
+        self.gap(words, staying.map(|(&start, image)| (start, image.words)))
             .is_some()
     }
 
@@ -73,11 +73,11 @@ impl<K: Copy + PartialEq> Placement<K> {
             return None;
         }
         loop {
-            let all = self.held.iter().map(|(&start, held)| (start, held.words));
+            let all = self.images.iter().map(|(&start, image)| (start, image.words));
             if let Some(start) = self.gap(words, all) {
                 self.now += 1;
                 let used = self.now;
-                self.held.insert(start, Held { key, words, used });
+                self.images.insert(start, StoredImage { key, words, used });
                 return Some(Placed { start, evicted });
             }
             evicted.push(self.evict_one(&is_used)?);
@@ -86,9 +86,9 @@ impl<K: Copy + PartialEq> Placement<K> {
 
     /// Evicts the image that has been unused for longest.
     fn evict_one(&mut self, is_used: impl Fn(K) -> bool) -> Option<K> {
-        let unused = self.held.iter().filter(|(_, held)| !is_used(held.key));
-        let (&start, _) = unused.min_by_key(|(_, held)| held.used)?;
-        self.held.remove(&start).map(|held| held.key)
+        let unused = self.images.iter().filter(|(_, image)| !is_used(image.key));
+        let (&start, _) = unused.min_by_key(|(_, image)| image.used)?;
+        self.images.remove(&start).map(|image| image.key)
     }
 
     /// Start of the first gap of `words` words between images, given in ascending order.

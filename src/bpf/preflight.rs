@@ -182,13 +182,13 @@ fn is_filtered() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     /// Description for messages.
-    pub what: String,
+    pub description: String,
     pub remedy: &'static str,
 }
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.remedy)
+        write!(f, "{}: {}", self.description, self.remedy)
     }
 }
 
@@ -206,7 +206,7 @@ pub fn obstacles() -> Vec<Obstacle> {
     let lockdown = is_locked_down.then(|| (LOCKED_DOWN.to_owned(), LOCKDOWN_REMEDY));
     let obstacles = [bpf, btf, lockdown].into_iter().flatten();
     obstacles
-        .map(|(what, remedy)| Obstacle { what, remedy })
+        .map(|(description, remedy)| Obstacle { description, remedy })
         .collect()
 }
 

@@ -154,9 +154,9 @@ pub(super) fn set_array_size(
 ) -> Result<(), LoadError> {
     let bytes = entries as usize * entry_bytes;
     let value_bytes = u32::try_from(bytes).map_err(|_| LoadError::Capacity {
-        what: "array",
+        name: "array",
         value: bytes as u64,
-        most: u32::MAX.into(),
+        max: u32::MAX.into(),
     })?;
     map.set_value_size(value_bytes)?;
     map.reuse_fd(zeroed_array(map.name(), value_bytes)?.as_fd())?;

@@ -41,7 +41,7 @@ impl YoungBlocks {
     }
 
     /// Duplicates the handle, for another thread.
-    pub(crate) fn again(&self) -> Result<Self, libbpf_rs::Error> {
+    pub(crate) fn try_clone(&self) -> Result<Self, libbpf_rs::Error> {
         Ok(Self::new(MapHandle::try_from(&self.map)?)?)
     }
 

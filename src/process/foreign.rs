@@ -78,7 +78,7 @@ impl From<OpenError> for io::Error {
 
 /// A regular file, checked and held by an `O_PATH` descriptor.
 #[derive(Debug)]
-struct Held {
+struct CheckedFile {
     descriptor: OwnedFd,
     metadata: Metadata,
 }
@@ -90,7 +90,7 @@ pub(crate) struct Found {
     pub(crate) path: PathBuf,
 }
 
-/// Opens the regular file of at most `most` bytes that `path` names for a process whose root is `root`.
+/// Opens the regular file of at most `max` bytes that `path` names for a process whose root is `root`.
 ///
 /// Links and `..` are resolved as for that process: none leads out of the root. Magic links, such as those of
 /// `/proc/self/fd`, are refused.
@@ -98,26 +98,26 @@ pub(crate) struct Found {
 /// # Errors
 ///
 /// The file does not exist, is larger, or is not regular.
-pub(crate) fn open_in_root(root: &Path, path: &Path, last: LastLink, most: u64) -> Result<Found, OpenError> {
-    let root_directory = held(root, OFlag::O_DIRECTORY)?;
+pub(crate) fn open_in_root(root: &Path, path: &Path, last: LastLink, max: u64) -> Result<Found, OpenError> {
+    let root_directory = open_path(root, OFlag::O_DIRECTORY)?;
     let descriptor = resolve(&root_directory, path, last)?;
-    let held = Held::regular(descriptor)?;
-    if held.metadata.len() > most {
+    let file = CheckedFile::regular(descriptor)?;
+    if file.metadata.len() > max {
         return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
     }
     let root_path = name_of(&root_directory)?;
     // In another mount namespace, `name_of` gives paths relative to that namespace's root.
-    let own = name_of(&held.descriptor)?;
+    let own = name_of(&file.descriptor)?;
     let inside = own.strip_prefix(&root_path).unwrap_or(&own);
     Ok(Found {
         path: Path::new("/").join(inside),
-        file: held.open()?,
+        file: file.open()?,
     })
 }
 
 /// Device and inode of the file that `path` names for a process whose root is `root`. The file is not opened.
 pub(super) fn identity_in_root(root: &Path, path: &Path) -> io::Result<(u64, u64)> {
-    let descriptor = resolve(&held(root, OFlag::O_DIRECTORY)?, path, LastLink::Follow)?;
+    let descriptor = resolve(&open_path(root, OFlag::O_DIRECTORY)?, path, LastLink::Follow)?;
     let metadata = metadata_of(&descriptor)?;
     Ok((metadata.dev(), metadata.ino()))
 }
@@ -125,10 +125,10 @@ pub(super) fn identity_in_root(root: &Path, path: &Path) -> io::Result<(u64, u64
 /// Opens the regular file at `path` in this process's own view, following links of all kinds, magic links such as
 /// `/proc/PID/map_files` too.
 pub(crate) fn open_exactly(path: &Path) -> Result<File, OpenError> {
-    Ok(Held::regular(held(path, OFlag::empty())?)?.open()?)
+    Ok(CheckedFile::regular(open_path(path, OFlag::empty())?)?.open()?)
 }
 
-impl Held {
+impl CheckedFile {
     fn regular(descriptor: OwnedFd) -> Result<Self, OpenError> {
         let metadata = metadata_of(&descriptor)?;
         let kind = fstatfs(&descriptor).map_err(io::Error::from)?.filesystem_type();
@@ -147,7 +147,7 @@ impl Held {
     }
 }
 
-fn held(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+fn open_path(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | flags;
     Ok(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?)
 }
@@ -160,10 +160,10 @@ fn resolve(root: &OwnedFd, path: &Path, last: LastLink) -> io::Result<OwnedFd> {
         flags |= OFlag::O_NOFOLLOW;
     }
     let inside = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = OpenHow::new().flags(flags).resolve(inside);
+    let open_how = OpenHow::new().flags(flags).resolve(inside);
     let mut result = Err(Errno::EAGAIN);
     for _ in 0..TRIES {
-        result = openat2(root.as_fd(), path, how);
+        result = openat2(root.as_fd(), path, open_how);
         // EAGAIN: a rename or mount meanwhile, so the kernel could not prove that a `..` stayed inside.
         if !matches!(result, Err(Errno::EAGAIN)) {
             break;

@@ -103,8 +103,8 @@ mod tests {
         assert_eq!((ones(&other), other.is_cut()), (PAGES * PAGE, false));
         // A watch slot that was used before starts fresh.
         drop((cut, other));
-        let (_file, again) = mapped();
-        assert_eq!((ones(&again), again.is_cut()), (PAGES * PAGE, false));
+        let (_file, second) = mapped();
+        assert_eq!((ones(&second), second.is_cut()), (PAGES * PAGE, false));
         drop(other_file);
     }
 

@@ -58,10 +58,10 @@ pub fn parse(text: &[u8]) -> impl Iterator<Item = Result<MapsEntry, MapsError>> 
         .map(parse_line)
 }
 
-/// Parses a text of which at most `most` bytes were read; `None` if it may be truncated: an address that it does not
+/// Parses a text of which at most `max` bytes were read; `None` if it may be truncated: an address that it does not
 /// list may be mapped.
-pub(super) fn parse_whole(text: &[u8], most: u64) -> Option<Vec<MapsEntry>> {
-    let is_whole = u64::try_from(text.len()).is_ok_and(|bytes| bytes < most);
+pub(super) fn parse_whole(text: &[u8], max: u64) -> Option<Vec<MapsEntry>> {
+    let is_whole = u64::try_from(text.len()).is_ok_and(|bytes| bytes < max);
     is_whole.then(|| parse(text).filter_map(Result::ok).collect())
 }
 

@@ -39,11 +39,11 @@ impl ProcessMemory {
             Self::Call(pid) => *pid,
         };
         let wanted = bytes.len();
-        let there = RemoteIoVec {
+        let remote = RemoteIoVec {
             base: usize::try_from(address.get()).map_err(io::Error::other)?,
             len: wanted,
         };
-        match process_vm_readv(pid, &mut [IoSliceMut::new(bytes)], &[there])? {
+        match process_vm_readv(pid, &mut [IoSliceMut::new(bytes)], &[remote])? {
             read if read == wanted => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
@@ -58,13 +58,13 @@ mod tests {
     #[test]
     fn both_ways_are_alike() {
         let pid = std::process::id();
-        let here = *b"what both ways are to find here!";
-        let address = Avma::new(here.as_ptr().addr() as u64);
+        let local = *b"what both ways are to find here!";
+        let address = Avma::new(local.as_ptr().addr() as u64);
         for memory in [ProcessMemory::open(pid), ProcessMemory::by_call(pid)] {
             let memory = memory.expect("our own");
             let mut found = [0; 32];
             memory.read_exact_at(&mut found, address).expect("it is mapped");
-            assert_eq!(found, here, "{memory:?}");
+            assert_eq!(found, local, "{memory:?}");
             assert!(
                 memory.read_exact_at(&mut found, Avma::new(16)).is_err(),
                 "{memory:?}"

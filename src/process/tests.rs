@@ -77,10 +77,10 @@ fn own_code_is_mapped() {
     let elf = unwind_tables::elf::ElfView::parse(module.bytes()).expect("an ELF file");
     let offset =
         usize::try_from(elf.offset_of(bias.to_svma(address)).expect("in the file").get()).expect("small");
-    let mut there = [0; 16];
+    let mut found = [0; 16];
     let memory = File::open("/proc/self/mem").expect("our memory");
-    memory.read_exact_at(&mut there, address.get()).expect("our code");
-    assert_eq!(there, module.bytes()[offset..offset + 16]);
+    memory.read_exact_at(&mut found, address.get()).expect("our code");
+    assert_eq!(found, module.bytes()[offset..offset + 16]);
 }
 
 /// The C library and the vDSO are modules with build-ids; only the former can be probed, through a path that leads to
@@ -105,8 +105,8 @@ fn libc_and_vdso() {
     assert_eq!(vdso.probe_path(), None);
     // Reading again adds neither modules nor mappings.
     let count = modules.iter().count();
-    let again = target.read_mappings(&mut modules).expect("we run");
-    assert_eq!(mappings, again);
+    let second = target.read_mappings(&mut modules).expect("we run");
+    assert_eq!(mappings, second);
     assert_eq!(modules.iter().count(), count);
 }
 
@@ -161,14 +161,14 @@ fn another_file_in_the_place_of_one_as_root() {
     let code = maps::parse(&text)
         .filter_map(Result::ok)
         .find(|entry| entry.executable && matches!(entry.name, MapsName::File { .. }));
-    let there = code.expect("it has code");
+    let found = code.expect("it has code");
     let read_as = |path: &Path, inode| maps::MapsEntry {
         name: MapsName::File {
             path: path.to_owned(),
             deleted: false,
         },
         inode,
-        ..there.clone()
+        ..found.clone()
     };
     let mut modules = Modules::new();
     let own = std::env::current_exe().expect("this test");

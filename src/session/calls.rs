@@ -19,7 +19,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(10);
 const BATCHES: usize = 16;
 
 /// Interval between checks whether calls were left out, until some were.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of stacks whose caller is cached.
 const MAX_CALLERS: usize = 1 << 16;
@@ -39,7 +39,7 @@ pub(super) struct CallTracer {
     /// Callers by stack record number.
     callers: HashMap<u32, Caller>,
     /// Time of the next check whether calls were left out; `None` once that was logged.
-    next_look: Option<Instant>,
+    next_check: Option<Instant>,
 }
 
 impl CallTracer {
@@ -49,19 +49,19 @@ impl CallTracer {
             queue,
             began: Moment::ago(started.elapsed()),
             callers: HashMap::new(),
-            next_look: Some(Instant::now()),
+            next_check: Some(Instant::now()),
         }
     }
 
-    /// Sends the queued calls to `reports`. `who` gives the caller for a stack record, `pid_of` the process of a call.
+    /// Sends the queued calls to `reports`. `caller_of` gives the caller for a stack record, `pid_of` the process of a call.
     pub(super) fn trace_all(
         &mut self,
         reports: &mut dyn ReportSink,
         pid_of: impl Fn(&CallEvent) -> u32,
-        mut who: impl FnMut(u32) -> Caller,
+        mut caller_of: impl FnMut(u32) -> Caller,
     ) -> anyhow::Result<()> {
         for _ in 0..BATCHES {
-            if !self.tell(reports, &pid_of, &mut who)? {
+            if !self.send_batch(reports, &pid_of, &mut caller_of)? {
                 break;
             }
         }
@@ -69,17 +69,17 @@ impl CallTracer {
     }
 
     /// Sends one batch of calls. Returns whether the queue may hold more.
-    fn tell(
+    fn send_batch(
         &mut self,
         reports: &mut dyn ReportSink,
         pid_of: &impl Fn(&CallEvent) -> u32,
-        who: &mut impl FnMut(u32) -> Caller,
+        caller_of: &mut impl FnMut(u32) -> Caller,
     ) -> anyhow::Result<bool> {
         let events = self.queue.take().context("cannot read the queue of calls")?;
         let calls: Vec<_> = events
             .into_iter()
             .map(|event| {
-                let caller = self.caller(event.stack, who);
+                let caller = self.caller(event.stack, caller_of);
                 Call {
                     kind: event.kind,
                     elapsed: self.began.until(event.time),
@@ -99,11 +99,11 @@ impl CallTracer {
         Ok(!calls.is_empty())
     }
 
-    fn caller(&mut self, record: u32, who: &mut impl FnMut(u32) -> Caller) -> Caller {
+    fn caller(&mut self, record: u32, caller_of: &mut impl FnMut(u32) -> Caller) -> Caller {
         if let Some(known) = self.callers.get(&record) {
             return known.clone();
         }
-        let caller = who(record);
+        let caller = caller_of(record);
         // An unknown caller may be resolved later, once its mappings are read.
         if caller.at.is_some() && self.callers.len() < MAX_CALLERS {
             self.callers.insert(record, caller.clone());
@@ -117,13 +117,13 @@ impl CallTracer {
         counters: impl FnOnce() -> Result<Counters, libbpf_rs::Error>,
     ) -> anyhow::Result<()> {
         let now = Instant::now();
-        if self.next_look.is_none_or(|look| now < look) {
+        if self.next_check.is_none_or(|check| now < check) {
             return Ok(());
         }
         let counters = counters().context("cannot read the counters")?;
-        self.next_look = Some(now + LOOK);
+        self.next_check = Some(now + CHECK_INTERVAL);
         if counters.get(Counter::LostCallEvent) > 0 {
-            self.next_look = None;
+            self.next_check = None;
             tracing::warn!(
                 "calls come faster than they can be written: some are left out; fewer come with -z, -Z or -s"
             );
@@ -175,8 +175,8 @@ impl Session<'_> {
             let process = live.processes.get(&event.instance);
             process.map_or(event.process, |process| process.facts.pid)
         };
-        let who = |record| describer.caller(stack_of(&live.kernel, record));
-        call_tracer.trace_all(reports, pid_of, who)?;
+        let caller_of = |record| describer.caller(stack_of(&live.kernel, record));
+        call_tracer.trace_all(reports, pid_of, caller_of)?;
         call_tracer.warn(|| Counters::read(&live.kernel.recorded.counters))
     }
 }

@@ -144,8 +144,8 @@ impl<'obj> Trace<'obj> {
             return Ok(());
         };
         let loaded = &self.loaded;
-        let who = |record| caller(stack_of_kernel_mode(loaded, record), symbols, self.facts.percpu);
-        call_tracer.trace_all(reports, |event| event.process, who)?;
+        let caller_of = |record| caller(stack_of_kernel_mode(loaded, record), symbols, self.facts.percpu);
+        call_tracer.trace_all(reports, |event| event.process, caller_of)?;
         call_tracer.warn(|| Counters::read(&loaded.recorded.counters))
     }
 

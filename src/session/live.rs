@@ -17,7 +17,7 @@ use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
-use super::unreadable::Said;
+use super::unreadable::UnreadableLog;
 use crate::bpf::collect::EventQueue;
 use crate::bpf::preflight;
 use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
@@ -81,7 +81,7 @@ pub(super) struct Live<'obj> {
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
-    said: Said,
+    unreadable: UnreadableLog,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// Time at which the last probe was attached.
     pub(super) started: Instant,
@@ -161,7 +161,7 @@ impl<'obj> Live<'obj> {
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
-            said: Said::default(),
+            unreadable: UnreadableLog::default(),
             lifecycle: super::lifecycle::Lifecycle::default(),
             started: Instant::now(),
             phases: prepared.phases.clone(),
@@ -175,7 +175,7 @@ impl<'obj> Live<'obj> {
         added?;
         live.started = Instant::now();
         tracing::debug!("attached in steps: {}", live.phases);
-        live.say_started(path, !config.program.is_empty());
+        live.log_started(path, !config.program.is_empty());
         Ok(live)
     }
 
@@ -222,7 +222,7 @@ impl<'obj> Live<'obj> {
         Ok(())
     }
 
-    fn say_started(&self, path: AttachPath, is_program: bool) {
+    fn log_started(&self, path: AttachPath, is_program: bool) {
         let end = match is_program {
             true => "the program's end makes the last report",
             false => "Ctrl-C ends it with a last report",
@@ -324,7 +324,7 @@ impl<'obj> Live<'obj> {
             process.facts.pid,
             new_tables
         );
-        self.said.say(&mappings, &self.modules);
+        self.unreadable.log(&mappings, &self.modules);
         process.history = history;
         process.mappings = mappings;
         Ok(())
@@ -387,8 +387,8 @@ impl<'obj> Live<'obj> {
 
 fn capacity(config: &TraceConfig, prepared: &Prepared) -> Capacity {
     let fit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let most = prepared.mappings.iter().map(|mappings| mappings.entries().len());
-    let mappings = most.max().unwrap_or(0) * MAPPINGS_HEADROOM;
+    let counts = prepared.mappings.iter().map(|mappings| mappings.entries().len());
+    let mappings = counts.max().unwrap_or(0) * MAPPINGS_HEADROOM;
     Capacity {
         table_words: fit(table_words(config, prepared.built.words())),
         mappings: fit(mappings.max(MIN_MAPPINGS)),
@@ -431,16 +431,16 @@ fn blocks(targets: &[Target]) -> u32 {
 /// Words of the table store, a power of two: what `--table-memory` allows, or what the processes need now, with
 /// headroom.
 fn table_words(config: &TraceConfig, needed: usize) -> usize {
-    let most = |bytes: u32| 1 << (bytes as usize / size_of::<u32>()).max(1).ilog2();
+    let words_in = |bytes: u32| 1 << (bytes as usize / size_of::<u32>()).max(1).ilog2();
     match config.table_memory {
-        Some(bytes) => most(bytes),
+        Some(bytes) => words_in(bytes),
         None => {
-            let (least, headroom) = match config.follow_fork {
+            let (min, headroom) = match config.follow_fork {
                 true => (MIN_FOLLOWED_TABLE_WORDS, FOLLOWED_TABLES_HEADROOM),
                 false => (MIN_TABLE_WORDS, TABLES_HEADROOM),
             };
-            let words = (needed * headroom).max(least).next_power_of_two();
-            words.min(most(TraceConfig::MAX_TABLE_MEMORY))
+            let words = (needed * headroom).max(min).next_power_of_two();
+            words.min(words_in(TraceConfig::MAX_TABLE_MEMORY))
         }
     }
 }

@@ -8,7 +8,7 @@ use unwind_tables::addr::Avma;
 
 use super::live::Live;
 use crate::bpf::Origin;
-use crate::bpf::collect::{Held, held};
+use crate::bpf::collect::{RangeBytes, outstanding_in_ranges};
 use crate::process::memory::{Live as LiveBytes, Sums, Tracks};
 use leak_report::model::Snapshot;
 
@@ -47,18 +47,18 @@ impl Memory {
 }
 
 /// Result of one reading.
-struct Look {
+struct Reading {
     sums: Sums,
     /// True if the address of everything outstanding is known.
-    is_all: bool,
+    is_complete: bool,
 }
 
 impl Live<'_> {
     /// Records the resident memory when the trace of a process begins.
     pub(super) fn note_memory(&mut self, number: u32) {
-        let look = self.look_at_memory(number);
-        if let (Some(look), Some(process)) = (look, self.processes.get_mut(&number)) {
-            process.memory.at_attach = look.sums.allocator;
+        let reading = self.read_resident(number);
+        if let (Some(reading), Some(process)) = (reading, self.processes.get_mut(&number)) {
+            process.memory.at_attach = reading.sums.allocator;
         }
     }
 
@@ -67,11 +67,11 @@ impl Live<'_> {
         let live = self.processes.iter().filter(|(_, process)| process.is_live());
         for number in live.map(|(&number, _)| number).collect::<Vec<_>>() {
             let total = self.live_bytes(number, snapshot);
-            let (look, tracks) = (self.look_at_memory(number), self.tracks());
+            let (reading, tracks) = (self.read_resident(number), self.tracks());
             if let Some(process) = self.processes.get_mut(&number) {
                 let at_attach = process.memory.at_attach;
-                process.facts.memory = look.map(|Look { sums, is_all }| {
-                    let live = match is_all {
+                process.facts.memory = reading.map(|Reading { sums, is_complete }| {
+                    let live = match is_complete {
                         true => LiveBytes::ByMapping,
                         false => LiveBytes::Total(total),
                     };
@@ -99,7 +99,7 @@ impl Live<'_> {
     }
 
     /// Reads the resident memory of a process; `None` if it has ended.
-    fn look_at_memory(&mut self, number: u32) -> Option<Look> {
+    fn read_resident(&mut self, number: u32) -> Option<Reading> {
         let process = self.processes.get_mut(&number)?;
         let target = process.target.as_ref()?;
         let mappings = target.read_smaps().ok()?;
@@ -108,15 +108,15 @@ impl Live<'_> {
         // Includes mappings without resident pages, which can hold outstanding blocks.
         let anonymous = mappings.iter().filter(|mapping| mapping.entry.inode == 0);
         let ranges: Vec<Range<Avma>> = anonymous.map(|mapping| mapping.entry.range.clone()).collect();
-        let Held { bytes, is_all } = match &self.regions {
-            Some(ledger) => ledger.held(number, &ranges),
-            None => held(&self.kernel, number, &ranges),
+        let RangeBytes { bytes, is_complete } = match &self.regions {
+            Some(ledger) => ledger.bytes_in_ranges(number, &ranges),
+            None => outstanding_in_ranges(&self.kernel, number, &ranges),
         };
         let live_in = |range: &Range<Avma>| {
             let at = ranges.binary_search_by_key(&range.start, |candidate| candidate.start);
             at.ok().and_then(|at| bytes.get(at).copied()).unwrap_or(0)
         };
         let sums = Sums::of(&mappings, &pointers, self.tracks(), live_in);
-        Some(Look { sums, is_all })
+        Some(Reading { sums, is_complete })
     }
 }

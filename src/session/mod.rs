@@ -48,7 +48,7 @@ use unwind_tables::walk::Unwind;
 use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
 use crate::bpf::{AttachPath, Storage, Walk};
-use crate::process::launch::{Held, Relay, Running};
+use crate::process::launch::{Relay, Running, StoppedProgram};
 use crate::process::{History, MappedCode, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
@@ -162,24 +162,24 @@ impl<'obj> Session<'obj> {
         Self::start_with(storages, config, &Arc::default(), &mut |_| Ok(()))
     }
 
-    /// Like [`Session::start`], but announces each stage to `say`, and connects `relay` to a program that it starts.
+    /// Like [`Session::start`], but announces each stage to `on_stage`, and connects `relay` to a program that it starts.
     fn start_with(
         storages: &'obj mut Storages,
         config: &TraceConfig,
         relay: &Arc<Relay>,
-        say: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
+        on_stage: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
         let servers = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
         // Dropped, and so killed, if anything fails from here on.
-        let held = match &config.program[..] {
+        let stopped = match &config.program[..] {
             [] => None,
-            words => Some(program::hold(words, config.streams, relay)?),
+            words => Some(program::start_stopped(words, config.streams, relay)?),
         };
-        let started = held.as_ref().map(Held::pid);
+        let started = stopped.as_ref().map(StoppedProgram::pid);
         if let Some(pid) = started {
             let words: Vec<_> = config.program.iter().map(|word| word.to_string_lossy()).collect();
             let command = &words.join(" ");
-            say(&Stage::Started { command, pid })?;
+            on_stage(&Stage::Started { command, pid })?;
         }
         // Only after the program is started, which would inherit the raised limit.
         allow_open_files();
@@ -187,11 +187,11 @@ impl<'obj> Session<'obj> {
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
         let live = Live::start(storages, config, prepared)?;
         let pids: Vec<_> = config.pids.iter().copied().chain(started).collect();
-        say(&Stage::Attached { pids: &pids })?;
-        if held.is_some() {
-            say(&Stage::Released)?;
+        on_stage(&Stage::Attached { pids: &pids })?;
+        if stopped.is_some() {
+            on_stage(&Stage::Released)?;
         }
-        let program = held.map(Held::release).transpose()?;
+        let program = stopped.map(StoppedProgram::release).transpose()?;
         let queue = CallQueue::of(&live.kernel).context("cannot open the queue of calls")?;
         Ok(Self {
             meter: Meter::start(&live, config.max_overhead)?,

@@ -14,7 +14,7 @@ use super::MaxOverhead;
 use super::live::Live;
 use super::probes::{AllocatorProbes, SlowSites};
 use crate::bpf::collect;
-use crate::bpf::overhead::{Account, Governor, Look, Window};
+use crate::bpf::overhead::{Account, Governor, Measurement, Window};
 use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};
 use leak_report::model::{Governed, Overhead, Sampling, Spent, Traps};
 use leak_report::render;
@@ -22,11 +22,11 @@ use leak_report::render;
 /// Length of one measurement, for which the kernel keeps statistics. They make each run of a program some 40 ns longer.
 const WINDOW: Duration = Duration::from_millis(10);
 /// Time between measurements with a governor, or until the cost at the start is logged.
-const OFTEN: Duration = Duration::from_millis(240);
+const SHORT_PAUSE: Duration = Duration::from_millis(240);
 /// Time between measurements otherwise.
-const SELDOM: Duration = Duration::from_millis(990);
+const LONG_PAUSE: Duration = Duration::from_millis(990);
 /// Period of the recent cost, and minimum time measured before the cost is logged.
-const LATELY: Duration = Duration::from_millis(900);
+const RECENT_PERIOD: Duration = Duration::from_millis(900);
 /// Nanoseconds per trap where they cannot be measured, as on other machines.
 const ASSUMED_TRAPS: Traps = Traps {
     emulated: 500.0,
@@ -55,11 +55,11 @@ struct State {
     account: Account,
     slow: SlowSites,
     /// Totals at each of the last measurements, oldest first; the oldest is about a second old.
-    looks: VecDeque<Spent>,
+    recent_totals: VecDeque<Spent>,
     /// True if the kernel's statistics could be read.
     measured: bool,
     /// True if the cost at the start was logged.
-    said: bool,
+    is_logged: bool,
     governing: Option<Governing>,
 }
 
@@ -90,9 +90,9 @@ impl Meter {
             state: Mutex::new(State {
                 account: Account::new(ASSUMED_TRAPS),
                 slow: live.probes.slow_sites().clone(),
-                looks: VecDeque::new(),
+                recent_totals: VecDeque::new(),
                 measured: true,
-                said: false,
+                is_logged: false,
                 governing,
             }),
             is_ending: Mutex::new(false),
@@ -166,9 +166,9 @@ impl Shared {
     /// Time until the next measurement. It varies, so as not to keep step with the target.
     fn pause(&self) -> Duration {
         let state = lock(&self.state);
-        let pause = match state.governing.is_some() || !state.said {
-            true => OFTEN,
-            false => SELDOM,
+        let pause = match state.governing.is_some() || !state.is_logged {
+            true => SHORT_PAUSE,
+            false => LONG_PAUSE,
         };
         let jitter = self.started.elapsed().subsec_nanos() % 32;
         pause - Duration::from_millis(jitter.into())
@@ -200,9 +200,9 @@ impl Shared {
         let window = window.unwrap_or_else(|| Window::assumed(1.0, 1000));
         state.account.see(window);
         state.account.advance(seconds, entries);
-        state.note_look();
+        state.note_spent();
         state.govern(by_function.iter().sum(), &self.recorded);
-        state.say();
+        state.log_forecast();
     }
 
     /// Reads what the kernel's statistics count in the next [`WINDOW`].
@@ -231,33 +231,33 @@ impl State {
         self.account.set_slow(self.slow.shares(by_function), stepped);
     }
 
-    fn note_look(&mut self) {
+    fn note_spent(&mut self) {
         let now = *self.account.spent();
-        self.looks.push_back(now);
-        let is_old = |spent: &Spent| now.seconds - spent.seconds >= LATELY.as_secs_f64();
-        while self.looks.get(1).is_some_and(is_old) {
-            self.looks.pop_front();
+        self.recent_totals.push_back(now);
+        let is_old = |spent: &Spent| now.seconds - spent.seconds >= RECENT_PERIOD.as_secs_f64();
+        while self.recent_totals.get(1).is_some_and(is_old) {
+            self.recent_totals.pop_front();
         }
     }
 
     /// Cost in about the last second, or since the start.
-    fn lately(&self) -> Spent {
+    fn recent(&self) -> Spent {
         let now = *self.account.spent();
-        let first = self.looks.front().copied().unwrap_or_default();
+        let first = self.recent_totals.front().copied().unwrap_or_default();
         match now.seconds > first.seconds {
             true => now.since(&first),
             false => now,
         }
     }
 
-    /// Logs the forecast once: when the target was measured for [`LATELY`], is active, and at most half of its hits
+    /// Logs the forecast once: when the target was measured for [`RECENT_PERIOD`], is active, and at most half of its hits
     /// were not measured, as bursts may fall between the first windows.
-    fn say(&mut self) {
-        let lately = self.lately();
-        let is_known = lately.entries > 0.0 && lately.unmeasured <= lately.entries / 2.0;
-        if !self.said && lately.seconds >= LATELY.as_secs_f64() && is_known {
-            self.said = true;
-            tracing::info!("{}", render::forecast(&lately));
+    fn log_forecast(&mut self) {
+        let recent = self.recent();
+        let is_known = recent.entries > 0.0 && recent.unmeasured <= recent.entries / 2.0;
+        if !self.is_logged && recent.seconds >= RECENT_PERIOD.as_secs_f64() && is_known {
+            self.is_logged = true;
+            tracing::info!("{}", render::forecast(&recent));
         }
     }
 
@@ -269,7 +269,7 @@ impl State {
         let since = spent.since(&governing.spent);
         let new = blocks.saturating_sub(governing.recorded);
         (governing.spent, governing.recorded) = (spent, blocks);
-        let look = Look {
+        let measurement = Measurement {
             share: since.share(),
             recorded: if since.entries > 0.0 {
                 (new as f64 / since.entries).min(1.0)
@@ -277,7 +277,7 @@ impl State {
                 0.0
             },
         };
-        let decision = governing.governor.decide(look);
+        let decision = governing.governor.decide(measurement);
         let limit = render::share(governing.governed.limit);
         if let Some(floor) = decision.floor {
             governing.governed.floor = Some(floor);
@@ -292,9 +292,13 @@ impl State {
         if decision.distance == governed.now {
             return;
         }
-        tracing::debug!("{look:?}: distance {} → {}", governed.now, decision.distance);
-        if governed.changes == 0 && !self.said {
-            self.said = true;
+        tracing::debug!(
+            "{measurement:?}: distance {} → {}",
+            governed.now,
+            decision.distance
+        );
+        if governed.changes == 0 && !self.is_logged {
+            self.is_logged = true;
             tracing::info!(
                 "{}: fewer are recorded from now on (limit {limit})",
                 render::forecast(&since)
@@ -315,7 +319,7 @@ impl State {
         }
         Overhead {
             spent: *self.account.spent(),
-            lately: self.lately().share(),
+            lately: self.recent().share(),
             traps: self.account.traps(),
             measured: self.measured,
             governed: self.governing.as_ref().map(|governing| governing.governed),

@@ -124,7 +124,7 @@ impl AllocatorProbes {
             probes.extend(probe(site, offset, modules));
             self.slow.add(site);
         }
-        say(&discovery);
+        log_discovery(&discovery);
         discovery.problems
     }
 
@@ -142,7 +142,7 @@ impl AllocatorProbes {
 }
 
 /// Logs where the probes are, which sites the kernel has to single-step, and what cannot be probed.
-fn say(discovery: &Discovery) {
+fn log_discovery(discovery: &Discovery) {
     // Problems without a module are skipped: what these modules lack may be in one that was examined before.
     for problem in discovery
         .problems

@@ -9,7 +9,7 @@ use anyhow::Context;
 use unwind_tables::addr::Avma;
 
 use super::hook;
-use crate::process::launch::{Held, Relay, Streams};
+use crate::process::launch::{Relay, StoppedProgram, Streams};
 use crate::process::{Modules, Target};
 
 /// Starts `program` and holds it: at the last call of its loader's hook before constructors run, or at its entry point
@@ -18,16 +18,20 @@ use crate::process::{Modules, Target};
 /// # Errors
 ///
 /// Fails if the program cannot be started, held or inspected. It does not run then.
-pub(super) fn hold(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -> anyhow::Result<Held> {
-    let mut held = Held::start(program, streams, relay)?;
-    let target = Target::open(held.pid())?;
-    tracing::info!("started {} as process {}", target.comm(), held.pid());
+pub(super) fn start_stopped(
+    program: &[OsString],
+    streams: Streams,
+    relay: &Arc<Relay>,
+) -> anyhow::Result<StoppedProgram> {
+    let mut stopped = StoppedProgram::start(program, streams, relay)?;
+    let target = Target::open(stopped.pid())?;
+    tracing::info!("started {} as process {}", target.comm(), stopped.pid());
     if streams == Streams::OursWithoutTerminal {
         tracing::info!(
             "what it would say on this terminal goes to /dev/null: redirect it in the command to keep it"
         );
     }
-    let entry = held
+    let entry = stopped
         .entry()
         .context("cannot find the program's entry point in /proc")?;
     let mut modules = Modules::new();
@@ -35,17 +39,17 @@ pub(super) fn hold(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -
         .read_mappings(&mut modules)
         .context("cannot read its mappings")?;
     let hook = hook::in_memory(&mappings, &modules);
-    let memory = File::open(format!("/proc/{}/mem", held.pid())).context("cannot read its memory")?;
-    while held.run_to(entry, hook.map(|(hook, _)| hook))? != entry {
+    let memory = File::open(format!("/proc/{}/mem", stopped.pid())).context("cannot read its memory")?;
+    while stopped.run_to(entry, hook.map(|(hook, _)| hook))? != entry {
         // AArch64 would stop at it again. Also, a probe will be placed here, which would announce a change that did not
         // happen.
-        held.step()?;
+        stopped.step()?;
         let state = hook.and_then(|(_, state)| state);
         if state.is_none_or(|state| is_zero(&memory, state)) {
             break;
         }
     }
-    Ok(held)
+    Ok(stopped)
 }
 
 /// Returns whether the 32-bit word at `address` is 0, which is also assumed if it cannot be read.

@@ -11,7 +11,7 @@ use unwind_tables::addr::Avma;
 use super::live::Live;
 use super::process::Process;
 use crate::allocator::{FUNCTIONS, Role};
-use crate::bpf::collect::{Counter, Counters, Held, stack_of};
+use crate::bpf::collect::{Counter, Counters, RangeBytes, stack_of};
 use crate::bpf::{Kernel, RegionWatch, monotonic_nanoseconds};
 use crate::process::Module;
 use crate::process::maps::MapsEntry;
@@ -44,9 +44,9 @@ pub(super) struct Ledger {
     /// Maximum pieces per instance.
     capacity: usize,
     /// Calls that were missed, as of the last report.
-    untold: u64,
+    missed_calls: u64,
     /// Pieces found unmapped although no call was seen that unmapped them.
-    not_told: u64,
+    ends_not_seen: u64,
     watch: Option<RegionWatch>,
 }
 
@@ -56,14 +56,14 @@ impl Ledger {
         Self {
             regions: BTreeMap::new(),
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
-            untold: 0,
-            not_told: 0,
+            missed_calls: 0,
+            ends_not_seen: 0,
             watch: None,
         }
     }
 
     /// Bytes of an instance's mappings in each of `ranges` (ascending, disjoint).
-    pub(super) fn held(&self, instance: u32, ranges: &[Range<Avma>]) -> Held {
+    pub(super) fn bytes_in_ranges(&self, instance: u32, ranges: &[Range<Avma>]) -> RangeBytes {
         let mut bytes = vec![0_u64; ranges.len()];
         let regions = self.regions.get(&instance);
         for (piece, _) in regions.iter().flat_map(|regions| regions.iter()) {
@@ -74,7 +74,10 @@ impl Ledger {
                 *sum = sum.saturating_add(to.offset_from(from));
             }
         }
-        Held { bytes, is_all: true }
+        RangeBytes {
+            bytes,
+            is_complete: true,
+        }
     }
 
     /// Number of calls, and amount of what they mapped that is still mapped.
@@ -102,7 +105,7 @@ impl Ledger {
 
     /// Number of pieces found unmapped although no call was seen that unmapped them.
     pub(super) fn ends_not_seen(&self) -> u64 {
-        self.not_told
+        self.ends_not_seen
     }
 
     /// Starts following mapping calls.
@@ -218,28 +221,28 @@ impl Live<'_> {
         self.react(&events)?;
         self.take_in_calls();
         let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
-        let untold = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
+        let missed_calls = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
         self.settle_all_doubts()?;
         let gone = self.settle_doubts(Scope::All)?.unwrap_or_default();
         let Some(ledger) = &mut self.regions else {
             return Ok(0);
         };
-        ledger.not_told += gone.blocks;
-        let are_counted = untold > ledger.untold;
+        ledger.ends_not_seen += gone.blocks;
+        let are_counted = missed_calls > ledger.missed_calls;
         if are_counted || gone.blocks > 0 {
             let unseen = if are_counted {
-                format!("{untold} mapping calls were not seen")
+                format!("{missed_calls} mapping calls were not seen")
             } else {
                 "calls that unmap were not seen, and not counted by the kernel".to_owned()
             };
-            ledger.untold = untold;
+            ledger.missed_calls = missed_calls;
             tracing::warn!(
                 "{unseen}: {} B turned out not to be mapped any more; what was unmapped and mapped again in the \
                  meantime is charged to the stack that mapped it first",
                 gone.bytes
             );
         }
-        Ok(untold)
+        Ok(missed_calls)
     }
 
     /// Compares with the processes' maps until they can resolve no more doubts.
@@ -301,8 +304,8 @@ impl Live<'_> {
         add_lost(snapshot);
         let in_doubt: usize = ledger.regions.values().map(Regions::in_doubt).sum();
         for (cause, count) in [
-            ("region_calls_not_seen", ledger.untold),
-            ("region_ends_not_seen", ledger.not_told),
+            ("region_calls_not_seen", ledger.missed_calls),
+            ("region_ends_not_seen", ledger.ends_not_seen),
             ("regions_in_doubt", u64::try_from(in_doubt).unwrap_or(u64::MAX)),
         ] {
             if count > 0 {

@@ -10,11 +10,11 @@ const MAX_NAMED: usize = 1000;
 
 /// Files that were named.
 #[derive(Debug, Default)]
-pub(super) struct Said(HashSet<PathBuf>);
+pub(super) struct UnreadableLog(HashSet<PathBuf>);
 
-impl Said {
+impl UnreadableLog {
     /// Logs those of `mappings` that were not named before.
-    pub(super) fn say(&mut self, mappings: &Mappings, modules: &Modules) {
+    pub(super) fn log(&mut self, mappings: &Mappings, modules: &Modules) {
         for entry in mappings.entries() {
             match &entry.code {
                 MappedCode::Unreadable {
@@ -34,7 +34,7 @@ impl Said {
                         );
                     }
                 }
-                MappedCode::Unreadable { path, why } => self.say_once(path, &why.to_string()),
+                MappedCode::Unreadable { path, why } => self.warn_once(path, &why.to_string()),
                 MappedCode::Module { module, .. } if mappings.is_different(*module) => {
                     if let Some(module) = modules.get(*module) {
                         // Not limited to once: it may have been unmapped just when it was read.
@@ -49,7 +49,7 @@ impl Said {
         }
     }
 
-    fn say_once(&mut self, path: &Path, why: &str) {
+    fn warn_once(&mut self, path: &Path, why: &str) {
         if self.0.len() < MAX_NAMED && self.0.insert(path.to_owned()) {
             tracing::warn!("no unwind table for {}: {why}: stacks end there", path.display());
             if self.0.len() == MAX_NAMED {

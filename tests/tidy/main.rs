@@ -291,7 +291,7 @@ fn few_files_start_programs() {
             starts.push(file.display().to_string());
         }
     }
-    assert_eq!(starts, ["src/base/system.rs", "src/process/launch/held.rs"]);
+    assert_eq!(starts, ["src/base/system.rs", "src/process/launch/stopped.rs"]);
 }
 
 /// `unwind-tables` and `leak-report` know neither BPF libraries nor processes, and no crate of ours above them.

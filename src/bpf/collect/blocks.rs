@@ -118,8 +118,8 @@ impl BlockTable {
 
     fn of_recorded(recorded: &Recorded) -> Result<Self, libbpf_rs::Error> {
         Ok(Self {
-            table: recorded.blocks.again()?,
-            young: recorded.young.again()?,
+            table: recorded.blocks.try_clone()?,
+            young: recorded.young.try_clone()?,
         })
     }
 

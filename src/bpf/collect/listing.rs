@@ -96,9 +96,9 @@ impl Listing {
         let stacks = || records.iter().filter_map(|record| self.by_stack.get(record));
         let mut kept: Vec<Kept> = stacks().flat_map(|stack| stack.kept.iter().copied()).collect();
         kept.sort_unstable();
-        let most = self.request.limits.of_a_stack;
-        let beyond = u64::try_from(kept.len().saturating_sub(most)).unwrap_or(u64::MAX);
-        kept.truncate(most);
+        let max = self.request.limits.of_a_stack;
+        let beyond = u64::try_from(kept.len().saturating_sub(max)).unwrap_or(u64::MAX);
+        kept.truncate(max);
         BlockList {
             listed: kept.into_iter().map(Kept::listed).collect(),
             left_out: stacks().map(|stack| stack.left_out).sum::<u64>() + beyond,

@@ -25,7 +25,7 @@ const FEW: f64 = 1.0 / 64.0;
 
 /// Measurements since the last decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Look {
+pub struct Measurement {
     /// Share of one CPU that tracing took.
     pub share: f64,
     /// Share of the allocations that were recorded, from 0 to 1.
@@ -44,32 +44,32 @@ pub struct Decision {
 #[derive(Clone, Debug)]
 pub struct Governor {
     limit: f64,
-    least: f64,
+    min_distance: f64,
     distance: f64,
     /// Consecutive measurements well under the limit.
     calm: u32,
     /// Consecutive measurements above the limit that a larger interval would not help.
     helpless: u32,
-    has_said: bool,
+    has_warned: bool,
 }
 
 impl Governor {
-    /// Creates a governor for `limit`, a share of one CPU. Intervals are at least `least`, which is the first.
-    pub fn new(limit: f64, least: u64) -> Self {
-        let least = real(least.clamp(1, Sampling::MAX_BYTES));
+    /// Creates a governor for `limit`, a share of one CPU. Intervals are at least `min_distance`, which is the first.
+    pub fn new(limit: f64, min_distance: u64) -> Self {
+        let min_distance = real(min_distance.clamp(1, Sampling::MAX_BYTES));
         Self {
             limit,
-            least,
-            distance: least,
+            min_distance,
+            distance: min_distance,
             calm: 0,
             helpless: 0,
-            has_said: false,
+            has_warned: false,
         }
     }
 
     /// Decides after a measurement. To be called about four times a second.
-    pub fn decide(&mut self, look: Look) -> Decision {
-        let Look { share, recorded } = look;
+    pub fn decide(&mut self, measurement: Measurement) -> Decision {
+        let Measurement { share, recorded } = measurement;
         let mut floor = None;
         self.calm = if share < LOW * self.limit {
             self.calm + 1
@@ -81,19 +81,19 @@ impl Governor {
             let factor = share / (AIM * self.limit);
             let factor = factor.max(if recorded > NEARLY_ALL { UP_FROM_ALL } else { 1.0 });
             let factor = factor.min(MAX_UP);
-            let most = real(Sampling::MAX_BYTES);
-            self.distance = (self.distance.max(FIRST) * factor).min(most);
+            let max = real(Sampling::MAX_BYTES);
+            self.distance = (self.distance.max(FIRST) * factor).min(max);
         } else if share > self.limit {
             self.helpless += 1;
-            if self.helpless >= PATIENCE && !self.has_said {
-                self.has_said = true;
+            if self.helpless >= PATIENCE && !self.has_warned {
+                self.has_warned = true;
                 floor = Some(share);
             }
         } else {
             self.helpless = 0;
             if self.calm >= PATIENCE {
                 self.calm = 0;
-                self.go_down(look);
+                self.go_down(measurement);
             }
         }
         Decision {
@@ -102,12 +102,12 @@ impl Governor {
         }
     }
 
-    fn go_down(&mut self, Look { share, recorded }: Look) {
+    fn go_down(&mut self, Measurement { share, recorded }: Measurement) {
         let factor = match share > 0.0 {
             true => (AIM * self.limit / share).min(MAX_DOWN),
             false => MAX_DOWN,
         };
-        let distance = (self.distance / factor).max(self.least);
+        let distance = (self.distance / factor).max(self.min_distance);
         // For small blocks, the step to an interval of 1 is large; the current cost predicts what it leads to.
         let is_all = whole(distance) == 1;
         self.distance = if is_all && share > recorded * self.limit {
@@ -133,13 +133,13 @@ mod tests {
     }
 
     impl Plant {
-        fn look(&self, distance: u64) -> Look {
+        fn measurement(&self, distance: u64) -> Measurement {
             let recorded = match distance {
                 0 | 1 => 1.0,
                 more => -(-self.size / real(more)).exp_m1(),
             };
             let share = self.rate * (self.probe + recorded * self.record) / 1e9;
-            Look { share, recorded }
+            Measurement { share, recorded }
         }
     }
 
@@ -151,14 +151,18 @@ mod tests {
     };
 
     /// Measurements and decisions of so many seconds.
-    fn run(governor: &mut Governor, seconds: usize, plant: impl Fn(usize) -> Plant) -> Vec<(Look, Decision)> {
+    fn run(
+        governor: &mut Governor,
+        seconds: usize,
+        plant: impl Fn(usize) -> Plant,
+    ) -> Vec<(Measurement, Decision)> {
         let mut distance = whole(governor.distance);
         (0..4 * seconds)
             .map(|number| {
-                let look = plant(number).look(distance);
-                let decision = governor.decide(look);
+                let measurement = plant(number).measurement(distance);
+                let decision = governor.decide(measurement);
                 distance = decision.distance;
-                (look, decision)
+                (measurement, decision)
             })
             .collect()
     }
@@ -170,12 +174,15 @@ mod tests {
         for size in [1.0, 64.0, 4096.0, 1e6] {
             for limit in [0.03, 0.05, 0.08] {
                 let mut governor = Governor::new(limit, 1);
-                let looks = run(&mut governor, 20, |_| Plant { size, ..SMALL });
-                let settled = &looks[16..];
-                let over = settled.iter().filter(|(look, _)| look.share > limit).count();
+                let measurements = run(&mut governor, 20, |_| Plant { size, ..SMALL });
+                let settled = &measurements[16..];
+                let over = settled
+                    .iter()
+                    .filter(|(measurement, _)| measurement.share > limit)
+                    .count();
                 assert_eq!(over, 0, "{size}, {limit}");
-                let last = looks[79].1.distance;
-                let changes = looks[40..]
+                let last = measurements[79].1.distance;
+                let changes = measurements[40..]
                     .iter()
                     .filter(|(_, then)| then.distance != last)
                     .count();
@@ -188,8 +195,8 @@ mod tests {
     #[test]
     fn uses_what_is_allowed() {
         let mut governor = Governor::new(0.05, 1);
-        let looks = run(&mut governor, 20, |_| SMALL);
-        let last = looks[79].0;
+        let measurements = run(&mut governor, 20, |_| SMALL);
+        let last = measurements[79].0;
         assert!(last.share > LOW * 0.05, "{last:?}");
     }
 
@@ -197,11 +204,11 @@ mod tests {
     #[test]
     fn records_everything_while_it_can() {
         let mut governor = Governor::new(0.1, 1);
-        let looks = run(&mut governor, 60, |_| SMALL);
-        assert!(looks.iter().all(|(_, decision)| decision.distance == 1));
+        let measurements = run(&mut governor, 60, |_| SMALL);
+        assert!(measurements.iter().all(|(_, decision)| decision.distance == 1));
         let mut governor = Governor::new(0.1, 512);
-        let looks = run(&mut governor, 60, |_| SMALL);
-        assert!(looks.iter().all(|(_, decision)| decision.distance == 512));
+        let measurements = run(&mut governor, 60, |_| SMALL);
+        assert!(measurements.iter().all(|(_, decision)| decision.distance == 512));
     }
 
     /// A rate that rises by a factor of 100 is answered within two seconds; after it falls, everything is recorded again
@@ -217,16 +224,30 @@ mod tests {
             ..SMALL
         };
         let mut governor = Governor::new(0.1, 1);
-        let looks = run(&mut governor, 90, plant);
-        assert!(looks[..40].iter().all(|(_, decision)| decision.distance == 1));
+        let measurements = run(&mut governor, 90, plant);
         assert!(
-            looks[48..80].iter().all(|(look, _)| look.share <= 0.1),
-            "{looks:?}"
+            measurements[..40]
+                .iter()
+                .all(|(_, decision)| decision.distance == 1)
         );
-        assert!(looks[80..].iter().all(|(look, _)| look.share <= 0.1));
-        assert!(looks[320..].iter().all(|(_, decision)| decision.distance == 1));
+        assert!(
+            measurements[48..80]
+                .iter()
+                .all(|(measurement, _)| measurement.share <= 0.1),
+            "{measurements:?}"
+        );
+        assert!(
+            measurements[80..]
+                .iter()
+                .all(|(measurement, _)| measurement.share <= 0.1)
+        );
+        assert!(
+            measurements[320..]
+                .iter()
+                .all(|(_, decision)| decision.distance == 1)
+        );
         // The interval shrinks in small steps.
-        for pair in looks[80..].windows(2) {
+        for pair in measurements[80..].windows(2) {
             let (before, after) = (real(pair[0].1.distance), real(pair[1].1.distance));
             assert!(after >= before / MAX_DOWN - 1.0, "{before} to {after}");
         }
@@ -242,14 +263,14 @@ mod tests {
         for _ in 0..400 {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let noise = 0.8 + 0.4 * f64::from(random >> 16) / 65536.0;
-            let look = SMALL.look(distance);
-            let share = look.share * noise;
-            distance = governor.decide(Look { share, ..look }).distance;
+            let measurement = SMALL.measurement(distance);
+            let share = measurement.share * noise;
+            distance = governor.decide(Measurement { share, ..measurement }).distance;
             seen.push(distance);
         }
-        let (least, most) = (seen[40..].iter().min(), seen[40..].iter().max());
-        let (least, most) = (*least.expect("looks"), *most.expect("looks"));
-        assert!(most <= 3 * least, "{least} to {most}");
+        let (min, max) = (seen[40..].iter().min(), seen[40..].iter().max());
+        let (min, max) = (*min.expect("looks"), *max.expect("looks"));
+        assert!(max <= 3 * min, "{min} to {max}");
     }
 
     /// If the probes alone exceed the limit, that is reported once, with the figure, and the interval does not grow without
@@ -257,11 +278,14 @@ mod tests {
     #[test]
     fn says_what_it_cannot_get_under() {
         let mut governor = Governor::new(0.01, 1);
-        let looks = run(&mut governor, 30, |_| SMALL);
-        let said: Vec<_> = looks.iter().filter_map(|(_, decision)| decision.floor).collect();
-        let [floor] = said[..] else { panic!("{said:?}") };
+        let measurements = run(&mut governor, 30, |_| SMALL);
+        let floors: Vec<_> = measurements
+            .iter()
+            .filter_map(|(_, decision)| decision.floor)
+            .collect();
+        let [floor] = floors[..] else { panic!("{floors:?}") };
         assert!((0.026..0.027).contains(&floor), "{floor}");
-        let last = looks[119].1.distance;
+        let last = measurements[119].1.distance;
         assert!(last < 128 * 64 * 8, "{last}");
     }
 
@@ -269,8 +293,8 @@ mod tests {
     #[test]
     fn idle() {
         let mut governor = Governor::new(0.01, 1);
-        let looks = run(&mut governor, 10, |_| Plant { rate: 0.0, ..SMALL });
-        assert!(looks.iter().all(|(_, decision)| *decision
+        let measurements = run(&mut governor, 10, |_| Plant { rate: 0.0, ..SMALL });
+        assert!(measurements.iter().all(|(_, decision)| *decision
             == Decision {
                 distance: 1,
                 floor: None

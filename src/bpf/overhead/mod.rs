@@ -10,7 +10,7 @@ mod account;
 mod governor;
 
 pub use account::{Account, SlowShares, Window};
-pub use governor::{Decision, Governor, Look};
+pub use governor::{Decision, Governor, Measurement};
 
 /// Converts a count, exactly below 2^53.
 #[allow(

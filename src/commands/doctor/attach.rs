@@ -54,14 +54,17 @@ fn used_finding(used: Option<AttachPath>) -> Finding {
 }
 
 fn none_works(obstacles: &[Obstacle]) -> Finding {
-    let what = "no way to attach works";
+    let description = "no way to attach works";
     if obstacles.is_empty() {
-        return Finding::fatal("attach", what)
+        return Finding::fatal("attach", description)
             .with_remedy("run as root (sudo memleak doctor), on Linux 6.1 or newer");
     }
-    let all: Vec<_> = obstacles.iter().map(|obstacle| obstacle.what.as_str()).collect();
+    let all: Vec<_> = obstacles
+        .iter()
+        .map(|obstacle| obstacle.description.as_str())
+        .collect();
     let remedies: Vec<_> = obstacles.iter().map(|obstacle| obstacle.remedy).collect();
-    Finding::fatal("attach", format!("{what}: {}", all.join("; "))).with_remedy(remedies.join("; "))
+    Finding::fatal("attach", format!("{description}: {}", all.join("; "))).with_remedy(remedies.join("; "))
 }
 
 fn name(path: AttachPath) -> &'static str {
@@ -78,10 +81,10 @@ fn finding(path: AttachPath, outcome: &anyhow::Result<()>) -> Finding {
         AttachPath::Multi => ("attach_multi", "Linux 6.6"),
         AttachPath::Perf => ("attach_perf", "every kernel with uprobes"),
     };
-    let what = name(path);
+    let description = name(path);
     match outcome {
-        Ok(()) => Finding::fine(topic, format!("{what}: tried, works")),
-        Err(error) => Finding::note(topic, format!("{what}: tried, does not work: {error:#}"))
+        Ok(()) => Finding::fine(topic, format!("{description}: tried, works")),
+        Err(error) => Finding::note(topic, format!("{description}: tried, does not work: {error:#}"))
             .with_remedy(format!("not needed if another way works; {since} has it")),
     }
 }

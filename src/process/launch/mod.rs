@@ -12,8 +12,8 @@
 
 mod account;
 mod breakpoints;
-mod held;
 mod relay;
+mod stopped;
 mod user;
 
 use std::ffi::OsString;
@@ -27,8 +27,8 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use thiserror::Error;
 
-pub use held::Held;
 pub use relay::{PASSED_ON, Relay, Relayed, Sender};
+pub use stopped::StoppedProgram;
 
 /// User and group ID of the user who called sudo; `None` without sudo, if root called it, or if memleak does not run as
 /// root.
@@ -88,15 +88,15 @@ pub enum LaunchError {
         "cannot start `{program}` as the user who called sudo: {error}; without SUDO_UID it starts as root"
     )]
     User { program: String, error: io::Error },
-    #[error("`{program}` ended before its first instruction, {how}: does it start without memleak?")]
-    Ended { program: String, how: ProgramEnd },
+    #[error("`{program}` ended before its first instruction, {end}: does it start without memleak?")]
+    Ended { program: String, end: ProgramEnd },
     #[error(
-        "cannot hold `{program}` until it can be traced ({what}: {error}); start it by itself, then trace it with -p PID"
+        "cannot hold `{program}` until it can be traced ({operation}: {error}); start it by itself, then trace it with -p PID"
     )]
-    Held {
+    Ptrace {
         program: String,
         /// Operation that failed.
-        what: &'static str,
+        operation: &'static str,
         error: Errno,
     },
 }
@@ -107,8 +107,8 @@ impl LaunchError {
         match self {
             Self::Refused { error, .. } if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
             Self::Refused { .. } => NOT_EXECUTABLE,
-            Self::Ended { how, .. } => how.status(),
-            Self::User { .. } | Self::Held { .. } => otherwise,
+            Self::Ended { end, .. } => end.status(),
+            Self::User { .. } | Self::Ptrace { .. } => otherwise,
         }
     }
 }

@@ -174,7 +174,7 @@ impl Regions {
         // These depend on what is mapped: compute them before anything is unmapped.
         let takes = meaning::taken(event, |address| self.page_at(address));
         let page = self.page_at(Avma::new(event.arguments[0]));
-        let moved = meaning::moved_as_is(event, page).map(|what| self.moved(event, what));
+        let moved = meaning::moved_as_is(event, page).map(|movement| self.moved(event, movement));
         let mut progress = InProgress::new(event, takes, moved, program_break);
         for range in &progress.takes {
             progress.taken.add(self.unmap(range));
@@ -183,8 +183,8 @@ impl Regions {
     }
 
     /// Computes the parts that a move moves: all that is mapped in its source, doubtful where that is not known.
-    fn moved(&self, event: &RegionEvent, what: meaning::Move) -> Moved {
-        let source = &what.source;
+    fn moved(&self, event: &RegionEvent, movement: meaning::Move) -> Moved {
+        let source = &movement.source;
         let mut parts = Intervals::default();
         for (range, _) in self.live.within(source) {
             parts.fill(&range, ());
@@ -204,7 +204,7 @@ impl Regions {
         }
         let parts = parts.iter().map(|(range, ())| range).collect();
         Moved {
-            what,
+            movement,
             parts,
             doubtful,
         }
@@ -214,17 +214,17 @@ impl Regions {
     fn given_by_move(&self, begun: &InProgress, moved: &Moved) -> (Vec<Range<Avma>>, Vec<Range<Avma>>) {
         let others = self.in_progress.values();
         // Addresses of the source that other calls may have mapped or unmapped before it was moved.
-        let crossed = others.flat_map(|other| other.touched_in(&moved.what.source));
-        let crossed = crossed.chain(begun.crossed_in(&moved.what.source));
-        let crossed: Vec<_> = crossed.map(|range| moved.what.moved(&range)).collect();
+        let crossed = others.flat_map(|other| other.touched_in(&moved.movement.source));
+        let crossed = crossed.chain(begun.crossed_in(&moved.movement.source));
+        let crossed: Vec<_> = crossed.map(|range| moved.movement.moved(&range)).collect();
         let mut given = Intervals::default();
         for part in &moved.parts {
-            given.fill(&moved.what.moved(part), ());
+            given.fill(&moved.movement.moved(part), ());
         }
         for range in crossed.iter().flat_map(|range| self.live.gaps(range)) {
             given.fill(&range, ());
         }
-        let doubtful = moved.doubtful.iter().map(|range| moved.what.moved(range));
+        let doubtful = moved.doubtful.iter().map(|range| moved.movement.moved(range));
         let doubtful = doubtful.chain(crossed).collect();
         (given.iter().map(|(range, ())| range).collect(), doubtful)
     }
@@ -532,12 +532,12 @@ impl Regions {
             let Some(region) = self.regions.get(&id) else {
                 continue;
             };
-            let most = kinds
+            let max = kinds
                 .iter()
                 .max_by_key(|&(_, &bytes)| bytes)
                 .map(|(&kind, _)| kind);
             for (kind, bytes) in kinds {
-                let blocks = u64::from(Some(kind) == most);
+                let blocks = u64::from(Some(kind) == max);
                 let entry = totals
                     .entry((region.stack, kind_of(region.stack, kind)))
                     .or_default();

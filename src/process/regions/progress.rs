@@ -66,7 +66,7 @@ impl Taken {
 /// A move, possibly of several mappings.
 #[derive(Clone, Debug)]
 pub(super) struct Moved {
-    pub(super) what: meaning::Move,
+    pub(super) movement: meaning::Move,
     /// Mapped parts of the source, ascending.
     pub(super) parts: Vec<Range<Avma>>,
     /// Parts of the source that may be unmapped.
@@ -111,9 +111,9 @@ impl InProgress {
         };
         let takes = match &moved {
             Some(moved) => {
-                let covered = moved.parts.iter().filter(|_| !moved.what.is_in_place());
-                let covered = covered.map(|part| moved.what.moved(part));
-                covered.chain(moved.what.takes.clone()).collect()
+                let covered = moved.parts.iter().filter(|_| !moved.movement.is_in_place());
+                let covered = covered.map(|part| moved.movement.moved(part));
+                covered.chain(moved.movement.takes.clone()).collect()
             }
             None => takes,
         };
@@ -182,7 +182,7 @@ impl InProgress {
 
     /// Ranges that it acts on.
     fn touches(&self) -> impl Iterator<Item = &Range<Avma>> {
-        let sources = self.moved.iter().map(|moved| &moved.what.source);
+        let sources = self.moved.iter().map(|moved| &moved.movement.source);
         self.takes.iter().chain(sources)
     }
 }

@@ -9,15 +9,15 @@ use crate::bpf::Kernel;
 use leak_report::model::Sampling;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct RangeBytes {
     /// Bytes of outstanding blocks that begin in each range.
     pub bytes: Vec<u64>,
     /// True if all blocks were read and none stands for others.
-    pub is_all: bool,
+    pub is_complete: bool,
 }
 
 /// Outstanding bytes of an instance in each of `ranges` (ascending, disjoint).
-pub fn held(kernel: &Kernel<'_>, instance: u32, ranges: &[Range<Avma>]) -> Held {
+pub fn outstanding_in_ranges(kernel: &Kernel<'_>, instance: u32, ranges: &[Range<Avma>]) -> RangeBytes {
     let mut bytes = vec![0_u64; ranges.len()];
     let seen = BlockTable::of(kernel).and_then(|table| {
         table.visit(|block| {
@@ -28,8 +28,8 @@ pub fn held(kernel: &Kernel<'_>, instance: u32, ranges: &[Range<Avma>]) -> Held 
             }
         })
     });
-    Held {
+    RangeBytes {
         bytes,
-        is_all: seen.is_ok() && kernel.recorded.sampling_now() == Sampling::All,
+        is_complete: seen.is_ok() && kernel.recorded.sampling_now() == Sampling::All,
     }
 }

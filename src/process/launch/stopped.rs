@@ -25,47 +25,47 @@ const SECRETS: [&str; 3] = ["MEMLEAK_PUSH_TOKEN", "MEMLEAK_PUSH_HEADER", "MEMLEA
 
 /// A stopped program, killed when this is dropped. All calls must come from the thread that started it.
 #[derive(Debug)]
-pub struct Held {
+pub struct StoppedProgram {
     name: String,
     relay: Arc<Relay>,
     /// `None` after it was released or has ended.
     pid: Option<Pid>,
 }
 
-impl Held {
+impl StoppedProgram {
     /// Starts `program` and stops it at the loader's first instruction, when the kernel has mapped the program and its
     /// loader. From then on `relay` passes signals to it. On an error, nothing is left running.
     pub fn start(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -> Result<Self, LaunchError> {
         let name = name_of(program);
         let mut command = command(program, relay, &name)?;
         streams.give_to(&mut command);
-        let mut held = relay.start(|| {
+        let mut stopped = relay.start(|| {
             // Returns when the exec has succeeded or failed.
             let child = command.spawn().map_err(|error| LaunchError::Refused {
                 program: name.clone(),
                 error,
             })?;
             let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
-            let held = Self {
+            let stopped = Self {
                 name,
                 relay: Arc::clone(relay),
                 pid: Some(pid),
             };
-            Ok((held, pid))
+            Ok((stopped, pid))
         })?;
         loop {
-            let stopped_for = held.await_stop("exec")?;
+            let stopped_for = stopped.await_stop("exec")?;
             if stopped_for == Signal::SIGTRAP {
                 break;
             }
             // A signal from elsewhere arrived first; the stop for the exec is still to come.
-            let continued = ptrace::cont(held.stopped()?, stopped_for);
-            continued.map_err(|error| held.cannot("continue", error))?;
+            let continued = ptrace::cont(stopped.live_pid()?, stopped_for);
+            continued.map_err(|error| stopped.cannot("continue", error))?;
         }
         // If memleak is killed, the kernel kills the program too, instead of leaving it stopped.
-        let options = ptrace::setoptions(held.stopped()?, Options::PTRACE_O_EXITKILL);
-        options.map_err(|error| held.cannot("options", error))?;
-        Ok(held)
+        let options = ptrace::setoptions(stopped.live_pid()?, Options::PTRACE_O_EXITKILL);
+        options.map_err(|error| stopped.cannot("options", error))?;
+        Ok(stopped)
     }
 
     /// Process ID; 0 after it has ended.
@@ -86,11 +86,11 @@ impl Held {
     ///
     /// The program ended before, or no hardware breakpoint is available.
     pub fn run_to(&mut self, entry: Avma, other: Option<Avma>) -> Result<Avma, LaunchError> {
-        let set = breakpoints::set(self.stopped()?, entry, other);
+        let set = breakpoints::set(self.live_pid()?, entry, other);
         set.map_err(|error| self.cannot("hardware breakpoint", error))?;
         let mut signal = None;
         let at = loop {
-            let continued = ptrace::cont(self.stopped()?, signal);
+            let continued = ptrace::cont(self.live_pid()?, signal);
             continued.map_err(|error| self.cannot("continue", error))?;
             let stopped_for = self.await_stop("breakpoint")?;
             if stopped_for == Signal::SIGTRAP {
@@ -102,7 +102,7 @@ impl Held {
             // The program's own signal: deliver it.
             signal = Some(stopped_for);
         };
-        let cleared = breakpoints::clear(self.stopped()?);
+        let cleared = breakpoints::clear(self.live_pid()?);
         cleared.map_err(|error| self.cannot("hardware breakpoint", error))?;
         Ok(at)
     }
@@ -111,7 +111,7 @@ impl Held {
     pub fn step(&mut self) -> Result<(), LaunchError> {
         let mut signal = None;
         loop {
-            let stepped = ptrace::step(self.stopped()?, signal);
+            let stepped = ptrace::step(self.live_pid()?, signal);
             stepped.map_err(|error| self.cannot("step", error))?;
             let stopped_for = self.await_stop("step")?;
             if stopped_for == Signal::SIGTRAP {
@@ -123,7 +123,7 @@ impl Held {
 
     /// Detaches and lets it run. Fails if the program was killed.
     pub fn release(mut self) -> Result<Running, LaunchError> {
-        let pid = self.stopped()?;
+        let pid = self.live_pid()?;
         ptrace::detach(pid, None).map_err(|error| self.cannot("detach", error))?;
         self.pid = None;
         Ok(Running {
@@ -132,44 +132,44 @@ impl Held {
         })
     }
 
-    fn stopped(&self) -> Result<Pid, LaunchError> {
+    fn live_pid(&self) -> Result<Pid, LaunchError> {
         self.pid.ok_or_else(|| self.cannot("run", Errno::ESRCH))
     }
 
     /// Waits for the next stop and returns its signal.
-    fn await_stop(&mut self, what: &'static str) -> Result<Signal, LaunchError> {
-        let pid = self.stopped()?;
+    fn await_stop(&mut self, operation: &'static str) -> Result<Signal, LaunchError> {
+        let pid = self.live_pid()?;
         loop {
             match waitpid(pid, Some(WaitPidFlag::__WALL)) {
                 Ok(WaitStatus::Stopped(_, signal)) => return Ok(signal),
                 Ok(status) => {
-                    if let Some(how) = ProgramEnd::of(status) {
+                    if let Some(end) = ProgramEnd::of(status) {
                         // The program was reaped: its pid may be reused.
                         self.relay.reap(|| self.pid.take());
                         let program = self.name.clone();
-                        return Err(LaunchError::Ended { program, how });
+                        return Err(LaunchError::Ended { program, end });
                     }
                 }
                 Err(Errno::EINTR) => {}
-                Err(error) => return Err(self.cannot(what, error)),
+                Err(error) => return Err(self.cannot(operation, error)),
             }
         }
     }
 
     fn program_counter(&self) -> Result<Avma, LaunchError> {
-        breakpoints::program_counter(self.stopped()?).map_err(|error| self.cannot("registers", error))
+        breakpoints::program_counter(self.live_pid()?).map_err(|error| self.cannot("registers", error))
     }
 
-    fn cannot(&self, what: &'static str, error: Errno) -> LaunchError {
-        LaunchError::Held {
+    fn cannot(&self, operation: &'static str, error: Errno) -> LaunchError {
+        LaunchError::Ptrace {
             program: self.name.clone(),
-            what,
+            operation,
             error,
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for StoppedProgram {
     fn drop(&mut self) {
         if let Some(pid) = self.pid {
             _ = signal::kill(pid, Signal::SIGKILL);
@@ -249,18 +249,18 @@ mod tests {
         assert_eq!(entry_of(&[]), None);
     }
 
-    fn start(program: &[&str]) -> Result<Held, LaunchError> {
-        Held::start(&words(program), Streams::Ours, &Arc::default())
+    fn start(program: &[&str]) -> Result<StoppedProgram, LaunchError> {
+        StoppedProgram::start(&words(program), Streams::Ours, &Arc::default())
     }
 
     /// A program runs to its entry point, is released there, and ends with its own status.
     #[test]
     fn held_at_its_entry() {
-        let mut held = start(&["/bin/sh", "-c", "exit 3"]).expect("there is a shell");
-        let entry = held.entry().expect("the kernel says where");
-        assert_eq!(held.run_to(entry, None).expect("it comes there"), entry);
-        held.step().expect("it goes on");
-        let running = held.release().expect("it is let go");
+        let mut stopped = start(&["/bin/sh", "-c", "exit 3"]).expect("there is a shell");
+        let entry = stopped.entry().expect("the kernel says where");
+        assert_eq!(stopped.run_to(entry, None).expect("it comes there"), entry);
+        stopped.step().expect("it goes on");
+        let running = stopped.release().expect("it is let go");
         assert_eq!(running.wait(), Some(ProgramEnd::Exited(3)));
     }
 
@@ -269,10 +269,10 @@ mod tests {
     fn dropped() {
         let file = std::env::temp_dir().join(format!("memleak-held-{}", std::process::id()));
         let path = file.to_str().expect("UTF-8");
-        let mut held = start(&["/usr/bin/touch", path]).expect("there is touch");
-        let entry = held.entry().expect("the kernel says where");
-        held.run_to(entry, None).expect("it comes there");
-        drop(held);
+        let mut stopped = start(&["/usr/bin/touch", path]).expect("there is touch");
+        let entry = stopped.entry().expect("the kernel says where");
+        stopped.run_to(entry, None).expect("it comes there");
+        drop(stopped);
         assert!(!file.exists());
     }
 
