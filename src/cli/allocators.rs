@@ -42,9 +42,9 @@ impl TryFrom<AllocatorArgs> for Selection {
             }
             functions.push(function);
         }
-        let (count, most) = (functions.len(), Catalog::MAX_GIVEN);
-        if count > most {
-            return Err(ConfigError::TooManyAllocs { count, most });
+        let (count, max) = (functions.len(), Catalog::MAX_GIVEN);
+        if count > max {
+            return Err(ConfigError::TooManyAllocs { count, max });
         }
         Ok(Self {
             objects: args.objects,
@@ -106,15 +106,12 @@ mod tests {
             let flags = (0..count).map(|number| format!("--alloc f{number}:free(0) "));
             flags.collect()
         };
-        let most = Catalog::MAX_GIVEN;
-        assert_eq!(
-            selection(&described(most)).map(|all| all.functions.len()),
-            Ok(most)
-        );
-        let count = most + 1;
+        let max = Catalog::MAX_GIVEN;
+        assert_eq!(selection(&described(max)).map(|all| all.functions.len()), Ok(max));
+        let count = max + 1;
         assert_eq!(
             selection(&described(count)),
-            Err(ConfigError::TooManyAllocs { count, most })
+            Err(ConfigError::TooManyAllocs { count, max })
         );
     }
 }

@@ -46,8 +46,8 @@ pub enum ConfigError {
     PidRange(u64),
     #[error("process {0} is given twice: give each once")]
     SamePid(u32),
-    #[error("{count} processes are too many: at most {most} can be traced at once")]
-    TooManyPids { count: usize, most: u32 },
+    #[error("{count} processes are too many: at most {max} can be traced at once")]
+    TooManyPids { count: usize, max: u32 },
     #[error("invalid value `{text}` for {flag}: {error}; for example, {example}")]
     Unit {
         flag: &'static str,
@@ -83,9 +83,9 @@ pub enum ConfigError {
     #[error("--alloc: `{0}` is described twice: give each function once")]
     AllocTwice(String),
     #[error(
-        "--alloc is given {count} times: at most {most} functions can be described, as the others are numbered too"
+        "--alloc is given {count} times: at most {max} functions can be described, as the others are numbered too"
     )]
-    TooManyAllocs { count: usize, most: usize },
+    TooManyAllocs { count: usize, max: usize },
     #[error("{0} needs a name: leave it out to look everywhere")]
     EmptyName(&'static str),
     #[error("--older needs the ages of blocks, which --combined-only does not read: use only one of them")]
@@ -233,12 +233,12 @@ pub(crate) fn parse_pids(texts: &[String]) -> Result<Vec<u32>, ConfigError> {
         }
         pids.push(pid);
     }
-    let most = Capacity::MAX_PROCESSES;
+    let max = Capacity::MAX_PROCESSES;
     match u32::try_from(pids.len()) {
-        Ok(count) if count <= most => Ok(pids),
+        Ok(count) if count <= max => Ok(pids),
         _ => Err(ConfigError::TooManyPids {
             count: pids.len(),
-            most,
+            max,
         }),
     }
 }

@@ -54,8 +54,8 @@ mod tests {
     fn everywhere() {
         for command in ["-p 1", "", "live -p 1", "report a", "diff a b", "trend a b"] {
             assert_eq!(style(command), NameStyle::Abbreviated, "{command}");
-            let told = format!("{command} --verbatim-names");
-            assert_eq!(style(&told), NameStyle::Verbatim, "{told}");
+            let flagged = format!("{command} --verbatim-names");
+            assert_eq!(style(&flagged), NameStyle::Verbatim, "{flagged}");
         }
     }
 }

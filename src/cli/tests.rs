@@ -109,7 +109,7 @@ fn several_processes() {
     }
     let many = |count: u32| (1..=count).map(|pid| format!("-p {pid} ")).collect::<String>();
     assert!(config(&many(63)).is_ok());
-    let too_many = ConfigError::TooManyPids { count: 64, most: 63 };
+    let too_many = ConfigError::TooManyPids { count: 64, max: 63 };
     assert_eq!(config(&many(64)), Err(too_many));
 }
 

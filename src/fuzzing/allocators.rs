@@ -36,9 +36,9 @@ pub(super) fn allocators(bytes: &[u8]) {
         }
         assert!(probed.insert(site.svma), "{site:?} is another's, too");
     }
-    let again = discovered(bytes).expect("the same file");
-    assert_eq!(again.sites, found.sites);
-    assert_eq!(again.problems.len(), found.problems.len());
+    let second = discovered(bytes).expect("the same file");
+    assert_eq!(second.sites, found.sites);
+    assert_eq!(second.problems.len(), found.problems.len());
 }
 
 /// Runs discovery over an object of this machine's architecture; `None` if it is not one.

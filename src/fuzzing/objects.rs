@@ -49,8 +49,8 @@ pub(super) fn elf(bytes: &[u8]) {
 }
 
 fn check_layout(image: &Image) {
-    let again = Image::from_words(image.words().to_vec()).expect("what was encoded is accepted");
-    assert_eq!(again, *image);
+    let second = Image::from_words(image.words().to_vec()).expect("what was encoded is accepted");
+    assert_eq!(second, *image);
 }
 
 /// The image has the rules of the table that it was made from.

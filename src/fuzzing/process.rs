@@ -20,8 +20,8 @@ pub(super) fn maps(bytes: &[u8]) {
         };
         assert!(entry.range.start < entry.range.end);
         let written = written(entry);
-        let again: Vec<_> = maps::parse(&written).collect();
-        assert_eq!(again, [Ok(entry.clone())], "{:?}", String::from_utf8_lossy(line));
+        let second: Vec<_> = maps::parse(&written).collect();
+        assert_eq!(second, [Ok(entry.clone())], "{:?}", String::from_utf8_lossy(line));
     }
     let valid = entries.iter().flatten().count();
     assert!(smaps::parse(bytes).len() <= valid);
@@ -134,20 +134,20 @@ pub(super) fn regions(bytes: &[u8]) {
 /// A record of a call. Addresses are mostly pages of a small space, so that calls affect each other.
 fn record(choices: &mut Choices<'_>) -> [u8; 72] {
     let mut record = [0; 72];
-    let [how, thread, call, ended, stack] = choices.take();
+    let [choice, thread, call, ended, stack] = choices.take();
     record[4] = thread % 4;
     record[8] = call % 5;
     record[9] = ended & 1;
     record[12] = stack % 8;
     for number in 0..6 {
         let place = 16 + 8 * number;
-        let value = match how >> number & 1 {
+        let value = match choice >> number & 1 {
             0 => u64::from(choices.byte() % 64) << 12,
             _ => u64::from_le_bytes(choices.take()),
         };
         record[place..place + 8].copy_from_slice(&value.to_ne_bytes());
     }
-    if how >> 6 & 1 == 1 {
+    if choice >> 6 & 1 == 1 {
         // Small numbers, which are valid flags of `mmap` and of `mremap`.
         record[40..48].copy_from_slice(&u64::from(choices.byte()).to_ne_bytes());
     }

@@ -76,8 +76,8 @@ fn record_again(number: u64, report: &Report) {
     if recorder.record(number, report).is_err() || recorder.finish().is_err() {
         return;
     }
-    let again = read(&file);
-    assert!(shown(&again) == shown_before);
+    let second = read(&file);
+    assert!(shown(&second) == shown_before);
     fs::remove_file(&file).expect("it is ours");
 }
 

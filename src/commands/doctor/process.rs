@@ -61,7 +61,7 @@ impl ProcessFindings {
     }
 
     fn site_finding(&self, site: &ProbeSite) -> Finding {
-        let text = |how| format!("{} in {}, {how}", site.place(), self.path(site.module));
+        let text = |method| format!("{} in {}, {method}", site.place(), self.path(site.module));
         match (&site.rets, site.cost) {
             (Some(_), _) => Finding::note("probe", text("with a slow probe at each `ret`: it can throw")),
             (None, SiteCost::Emulated) => Finding::fine("probe", text("emulated")),

@@ -75,12 +75,12 @@ fn describe_trouble(coverage: &Coverage, out: &mut dyn Write) -> io::Result<()> 
             )?;
         }
     }
-    for (what, number) in [
+    for (label, number) in [
         ("malformed functions", coverage.malformed_fdes),
         ("functions outside code", coverage.outside_fdes),
     ] {
         if number > 0 {
-            writeln!(out, "  {what}: {number}")?;
+            writeln!(out, "  {label}: {number}")?;
         }
     }
     Ok(())

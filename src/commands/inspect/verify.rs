@@ -74,11 +74,11 @@ fn verify_all(files: &[ElfFile]) -> Vec<(PathBuf, Outcome)> {
     let mut results = parallel::for_each(order, |file| {
         let outcome = verify_file(&file.path);
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let (done, said) = &mut *progress;
+        let (done, last_shown) = &mut *progress;
         *done += 1;
-        if said.elapsed() >= PROGRESS {
+        if last_shown.elapsed() >= PROGRESS {
             tracing::info!("{done} of {} files", files.len());
-            *said = Instant::now();
+            *last_shown = Instant::now();
         }
         (file.path.clone(), outcome)
     });

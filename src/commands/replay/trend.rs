@@ -93,12 +93,12 @@ fn choose(sources: &[Source]) -> anyhow::Result<Vec<Chosen>> {
 
 /// Indices of reports, spread evenly from the first to the last; at most as many as there can be points.
 fn spread(count: usize) -> Vec<usize> {
-    let most = compare::Trend::MAX_POINTS;
-    if count <= most {
+    let max = compare::Trend::MAX_POINTS;
+    if count <= max {
         return (0..count).collect();
     }
-    tracing::info!("of {count} reports, {most} are looked at, evenly over all of the time");
-    (0..most).map(|at| at * (count - 1) / (most - 1)).collect()
+    tracing::info!("of {count} reports, {max} are looked at, evenly over all of the time");
+    (0..max).map(|at| at * (count - 1) / (max - 1)).collect()
 }
 
 /// Determines the builds of the traces, and a note about modules with several. Also sorts the reports: those of one
